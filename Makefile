@@ -1,0 +1,43 @@
+# Baton's tasks. `make help` lists them. Every target makes the virtual environment by itself where it needs one.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: help up test check fmt protos clean
+.DEFAULT_GOAL := help
+
+help: ## List the targets
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Baton and its tools into $(VENV) (once) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+up: $(STAMP) ## Start all of Baton on this machine with the demo model (UP='--model DIR ...' for options)
+	@$(BIN)/baton up $(UP)
+
+test: $(STAMP) ## Run all checks and all tests
+	@$(MAKE) --no-print-directory check
+	@$(BIN)/python -m pytest $(TEST)
+
+check: $(STAMP) ## Run the fast gates: format, lint, types, layers, protos
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache
+	@$(BIN)/python -m pytest --quiet tests/house
+
+fmt: $(STAMP) ## Format and repair what can be repaired by itself
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --quiet --fix .
+
+protos: $(STAMP) ## Generate services/baton/v1 from protos/
+	@rm -f services/baton/v1/*_pb2*.py*
+	@$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=services --pyi_out=services protos/baton/v1/*.proto
+	@$(BIN)/python -m grpc_tools.protoc -Iprotos --grpc_python_out=services protos/baton/v1/*_service.proto
+
+clean: ## Remove the virtual environment and caches
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,141 @@
+"""The contract between the engine and a framework.
+
+A runner owns the weights and the memory of the KV blocks, nothing else: which block belongs to whom is the scheduler's business. All
+calls come from one thread, the engine's.
+
+Positions of a sequence live in blocks: position `p` is element `p % block_tokens` of block `block_table[p // block_tokens]`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from baton.kv.layout import KvDtype, KvLayout
+
+Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+"""A float32 array."""
+
+
+class LayerKv(NamedTuple):
+    """K and V of one layer and consecutive positions, as C-ordered little-endian bytes in the cache's dtype."""
+
+    keys: bytes | memoryview
+    """[num_kv_heads, num_tokens, key_head_dim]."""
+    values: bytes | memoryview
+    """[num_kv_heads, num_tokens, value_head_dim]."""
+
+
+class LayerSink(Protocol):
+    """Takes a layer's K and V the moment they exist, before that layer's attention and MLP run."""
+
+    def __call__(self, layer: int, kv: LayerKv) -> None:
+        """Take K and V of `layer` for the positions of the span that were computed.
+
+        Called in order of layers, from the engine thread; must not block. The buffers are the sink's to keep.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive positions of one sequence that a forward pass computes.
+
+    Interval table: [0, start) has its KV in the blocks already; [start, start + len(token_ids)) is computed and written here.
+    """
+
+    token_ids: Sequence[int]
+    """Tokens to feed, 1 or more."""
+    start: int
+    """Position of the first of them."""
+    block_table: Sequence[int]
+    """Blocks of the sequence; covers at least start + len(token_ids) positions."""
+    needs_logits: bool
+    """Whether the logits after the last token are wanted."""
+    layer_sink: LayerSink | None = None
+    """Where to hand K and V of each layer, if they go on the wire."""
+
+    @property
+    def end(self) -> int:
+        """Return the position after the last one computed."""
+        return self.start + len(self.token_ids)
+
+
+class Logits(Protocol):
+    """Logits of a forward pass: one row per span that asked for them, in order of spans."""
+
+    def argmax(self) -> list[int]:
+        """Return the most probable token of each row (the smallest id among equals)."""
+
+    def rows(self) -> Array:
+        """Return all rows on the host: [num_rows, vocabulary_size], float32. The caller may not write into it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """What the rest of Baton must know about a loaded model."""
+
+    layout: KvLayout
+    """Shape of its KV cache."""
+    num_linear_parameters: int
+    """Parameters that multiply every token: projections of all layers (active ones for mixtures of experts)."""
+    num_head_parameters: int
+    """Parameters of the output projection."""
+    num_attention_heads: int
+    """Query heads of one layer."""
+    head_dim: int
+    """Elements of one query head."""
+    weight_bytes: int
+    """Bytes read in a decode step at batch 1."""
+    max_context_tokens: int
+    """Longest sequence, prompt and output together."""
+    vocabulary_size: int
+    """Rows of the output projection."""
+    eos_token_ids: tuple[int, ...]
+    """Tokens that end a generation."""
+    engine: str
+    """"torch", "mlx" or "mock"."""
+    device: str
+    """Device in words."""
+
+
+class Runner(ABC):
+    """Runs a model over spans of sequences whose KV lives in numbered blocks."""
+
+    info: ModelInfo
+    """The loaded model."""
+    block_tokens: int
+    """Tokens of one block."""
+    num_blocks: int
+    """Blocks in the pool; ids are 0 to num_blocks - 1."""
+
+    @abstractmethod
+    def forward(self, spans: Sequence[Span]) -> Logits:
+        """Compute spans of different sequences in one pass and write their KV into their blocks.
+
+        Spans are independent: the result of one does not depend on its neighbours (in float32, to rounding). Layer sinks are
+        called during the pass. For a span, only the last position is computed in the last layer's attention and MLP.
+        """
+
+    @abstractmethod
+    def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
+        """Write K and V of positions [start, start + num_tokens) of one layer, in the cache's dtype, into the blocks."""
+
+    @abstractmethod
+    def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
+        """Return K and V of positions [start, start + num_tokens) of one layer."""
+
+    def close(self) -> None:
+        """Free the model and the blocks."""
+
+
+def kv_dtype_of(name: str) -> KvDtype:
+    """Return the dtype of a framework's name such as "torch.bfloat16" or "float32".
+
+    Raises:
+        ValueError: If K and V cannot be cached in it.
+    """
+    return KvDtype(name.rpartition(".")[2])

@@ -1,0 +1,104 @@
+"""The errors that Baton raises on purpose.
+
+```
+BatonError
+├── InvalidFieldError        a request field has a value that cannot be served          INVALID_ARGUMENT
+├── NotFoundError            a model or node does not exist                             NOT_FOUND
+├── MismatchError            two nodes disagree on a field                              FAILED_PRECONDITION
+├── OutOfMemoryError         a request can never fit                                    RESOURCE_EXHAUSTED
+├── OverloadedError          a request does not fit now                                 RESOURCE_EXHAUSTED
+├── UnavailableError         a node or service cannot take requests now                 UNAVAILABLE
+├── AttemptReusedError       (request_id, attempt) is running already                   ABORTED
+├── SupersededError          another process took this node's place                     ABORTED
+├── StreamBrokenError        a KV stream broke its own rules                            DATA_LOSS
+└── ConfigurationError       a service cannot start with its settings                   (exit status 2)
+```
+
+`baton.rpc.status` alone maps them to gRPC.
+"""
+
+from __future__ import annotations
+
+
+class BatonError(Exception):
+    """An expected failure; `reason` is its stable, upper-case name on the wire."""
+
+    reason = "INTERNAL"
+
+    def __init__(self, message: str, *, reason: str | None = None, metadata: dict[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason or type(self).reason
+        self.metadata = metadata or {}
+
+
+class InvalidFieldError(BatonError):
+    """A field of a request has a value that cannot be served."""
+
+    reason = "INVALID_FIELD"
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}", metadata={"field": field})
+        self.field = field
+
+
+class NotFoundError(BatonError):
+    """Something named in a request does not exist."""
+
+    reason = "MODEL_NOT_FOUND"
+
+
+class MismatchError(BatonError):
+    """Two nodes disagree on a field that must be equal."""
+
+    reason = "KV_LAYOUT_MISMATCH"
+
+    def __init__(self, field: str, expected: object, actual: object, *, reason: str | None = None) -> None:
+        super().__init__(
+            f"{field}: this node has {expected!r}, the peer has {actual!r}",
+            reason=reason,
+            metadata={"field": field, "expected": str(expected), "actual": str(actual)},
+        )
+        self.field = field
+
+
+class OutOfMemoryError(BatonError):
+    """A request needs more KV blocks than the node has."""
+
+    reason = "OUT_OF_MEMORY"
+
+
+class OverloadedError(BatonError):
+    """A request does not fit now; it may later."""
+
+    reason = "QUEUE_FULL"
+
+
+class UnavailableError(BatonError):
+    """A node or service cannot take requests now."""
+
+    reason = "UNAVAILABLE"
+
+
+class AttemptReusedError(BatonError):
+    """An attempt at a request is running already under the same number."""
+
+    reason = "ATTEMPT_REUSED"
+
+
+class SupersededError(BatonError):
+    """A newer process registered under the same node id."""
+
+    reason = "NODE_SUPERSEDED"
+
+
+class StreamBrokenError(BatonError):
+    """A KV stream ended early or broke its own rules: gap, overlap, checksum, count."""
+
+    reason = "KV_STREAM_BROKEN"
+
+
+class ConfigurationError(BatonError):
+    """A service cannot start with the settings it was given; the message names the key."""
+
+    reason = "INVALID_CONFIGURATION"

@@ -1,0 +1,102 @@
+"""What a node's KV cache looks like, and how two nodes find out that they differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Literal
+
+from baton.errors import MismatchError
+
+PROTOCOL_VERSION = 1
+"""Version of the KV stream's rules (protos/baton/v1/kv.proto)."""
+
+RopeState = Literal["rotated_half", "none"]
+
+
+class KvDtype(Enum):
+    """Number format of cached or transmitted K and V."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    INT8 = "int8"
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of one element, bytes."""
+        return {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}[self.value]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """The cache of one layer."""
+
+    num_kv_heads: int
+    """KV heads, 1 or more."""
+    key_head_dim: int
+    """Elements of one key vector."""
+    value_head_dim: int
+    """Elements of one value vector."""
+    sliding_window_tokens: int = 0
+    """Positions attended to, the current one included; 0: all."""
+
+    @property
+    def num_token_elements(self) -> int:
+        """Return the K and V elements of one token."""
+        return self.num_kv_heads * (self.key_head_dim + self.value_head_dim)
+
+
+@dataclass(frozen=True, slots=True)
+class KvLayout:
+    """Everything that a sender and a receiver of KV must agree on."""
+
+    model_id: str
+    """Served name, for people; not compared."""
+    model_revision_digest: str
+    """Digest of configuration and weights, 32 hexadecimal digits."""
+    tokenizer_digest: str
+    """Digest of the tokenizer files; empty: not known, not compared."""
+    layers: tuple[LayerSpec, ...]
+    """One per layer, in order of depth."""
+    dtype: KvDtype
+    """Number format of the cache."""
+    rope_state: RopeState = "rotated_half"
+    """Whether K is rotated."""
+    protocol_version: int = PROTOCOL_VERSION
+    """Version of the stream's rules."""
+
+    @property
+    def num_layers(self) -> int:
+        """Return the number of layers."""
+        return len(self.layers)
+
+    def num_token_bytes(self, dtype: KvDtype | None = None) -> int:
+        """Return the bytes of one token's K and V over all layers, in `dtype` (the cache's if None), scales included."""
+        wire = dtype or self.dtype
+        num_bytes = sum(spec.num_token_elements for spec in self.layers) * wire.num_bytes
+        return num_bytes + (sum(2 * 4 * spec.num_kv_heads for spec in self.layers) if wire is KvDtype.INT8 else 0)
+
+    def with_model_id(self, model_id: str) -> KvLayout:
+        """Return this layout under another served name."""
+        return replace(self, model_id=model_id)
+
+    def check_matches(self, peer: KvLayout) -> None:
+        """Compare with a peer's layout.
+
+        Raises:
+            MismatchError: Naming the first field that differs.
+        """
+        for field in ("protocol_version", "model_revision_digest", "rope_state", "dtype"):
+            mine, theirs = getattr(self, field), getattr(peer, field)
+            if mine != theirs:
+                raise MismatchError(field, getattr(mine, "value", mine), getattr(theirs, "value", theirs))
+        if self.tokenizer_digest and peer.tokenizer_digest and self.tokenizer_digest != peer.tokenizer_digest:
+            raise MismatchError("tokenizer_digest", self.tokenizer_digest, peer.tokenizer_digest)
+        if self.num_layers != peer.num_layers:
+            raise MismatchError("layers", self.num_layers, peer.num_layers)
+        for layer, (mine_spec, their_spec) in enumerate(zip(self.layers, peer.layers, strict=True)):
+            for field in ("num_kv_heads", "key_head_dim", "value_head_dim", "sliding_window_tokens"):
+                mine, theirs = getattr(mine_spec, field), getattr(their_spec, field)
+                if mine != theirs:
+                    raise MismatchError(f"layers[{layer}].{field}", mine, theirs)

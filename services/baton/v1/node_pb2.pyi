@@ -1,0 +1,127 @@
+from baton.v1 import kv_pb2 as _kv_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class NodeRole(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NODE_ROLE_UNSPECIFIED: _ClassVar[NodeRole]
+    NODE_ROLE_PREFILL: _ClassVar[NodeRole]
+    NODE_ROLE_DECODE: _ClassVar[NodeRole]
+NODE_ROLE_UNSPECIFIED: NodeRole
+NODE_ROLE_PREFILL: NodeRole
+NODE_ROLE_DECODE: NodeRole
+
+class ModelShape(_message.Message):
+    __slots__ = ("layer_count", "linear_parameter_count", "head_parameter_count", "attention_head_count", "kv_head_count", "head_dim", "weight_byte_count", "kv_byte_count_per_token", "max_context_token_count", "vocabulary_size")
+    LAYER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LINEAR_PARAMETER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    HEAD_PARAMETER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ATTENTION_HEAD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    KV_HEAD_COUNT_FIELD_NUMBER: _ClassVar[int]
+    HEAD_DIM_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    KV_BYTE_COUNT_PER_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONTEXT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    VOCABULARY_SIZE_FIELD_NUMBER: _ClassVar[int]
+    layer_count: int
+    linear_parameter_count: int
+    head_parameter_count: int
+    attention_head_count: int
+    kv_head_count: int
+    head_dim: int
+    weight_byte_count: int
+    kv_byte_count_per_token: int
+    max_context_token_count: int
+    vocabulary_size: int
+    def __init__(self, layer_count: _Optional[int] = ..., linear_parameter_count: _Optional[int] = ..., head_parameter_count: _Optional[int] = ..., attention_head_count: _Optional[int] = ..., kv_head_count: _Optional[int] = ..., head_dim: _Optional[int] = ..., weight_byte_count: _Optional[int] = ..., kv_byte_count_per_token: _Optional[int] = ..., max_context_token_count: _Optional[int] = ..., vocabulary_size: _Optional[int] = ...) -> None: ...
+
+class NodeProfile(_message.Message):
+    __slots__ = ("prefill_flops", "prefill_overhead", "decode_flops", "decode_bytes_per_second", "step_overhead", "measured_at", "source")
+    PREFILL_FLOPS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_OVERHEAD_FIELD_NUMBER: _ClassVar[int]
+    DECODE_FLOPS_FIELD_NUMBER: _ClassVar[int]
+    DECODE_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    STEP_OVERHEAD_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_AT_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    prefill_flops: float
+    prefill_overhead: _duration_pb2.Duration
+    decode_flops: float
+    decode_bytes_per_second: float
+    step_overhead: _duration_pb2.Duration
+    measured_at: _timestamp_pb2.Timestamp
+    source: str
+    def __init__(self, prefill_flops: _Optional[float] = ..., prefill_overhead: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., decode_flops: _Optional[float] = ..., decode_bytes_per_second: _Optional[float] = ..., step_overhead: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., measured_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., source: _Optional[str] = ...) -> None: ...
+
+class NodeDescription(_message.Message):
+    __slots__ = ("node_id", "epoch", "role", "address", "engine", "device", "model_id", "kv_layout", "model_shape", "profile", "block_count", "block_token_count", "max_batch_size", "tokenizer_digest", "eos_token_ids")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ENGINE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    KV_LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_SHAPE_FIELD_NUMBER: _ClassVar[int]
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MAX_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    TOKENIZER_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    epoch: int
+    role: NodeRole
+    address: str
+    engine: str
+    device: str
+    model_id: str
+    kv_layout: _kv_pb2.KvLayout
+    model_shape: ModelShape
+    profile: NodeProfile
+    block_count: int
+    block_token_count: int
+    max_batch_size: int
+    tokenizer_digest: str
+    eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[_Union[NodeRole, str]] = ..., address: _Optional[str] = ..., engine: _Optional[str] = ..., device: _Optional[str] = ..., model_id: _Optional[str] = ..., kv_layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., model_shape: _Optional[_Union[ModelShape, _Mapping]] = ..., profile: _Optional[_Union[NodeProfile, _Mapping]] = ..., block_count: _Optional[int] = ..., block_token_count: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class LoadReport(_message.Message):
+    __slots__ = ("waiting_request_count", "running_request_count", "pending_prompt_token_count", "free_block_count", "mean_context_token_count", "step_count", "is_draining", "accepted_placement_ids")
+    WAITING_REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PENDING_PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FREE_BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MEAN_CONTEXT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    STEP_COUNT_FIELD_NUMBER: _ClassVar[int]
+    IS_DRAINING_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_PLACEMENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    waiting_request_count: int
+    running_request_count: int
+    pending_prompt_token_count: int
+    free_block_count: int
+    mean_context_token_count: float
+    step_count: int
+    is_draining: bool
+    accepted_placement_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, waiting_request_count: _Optional[int] = ..., running_request_count: _Optional[int] = ..., pending_prompt_token_count: _Optional[int] = ..., free_block_count: _Optional[int] = ..., mean_context_token_count: _Optional[float] = ..., step_count: _Optional[int] = ..., is_draining: bool = ..., accepted_placement_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class LinkMeasurement(_message.Message):
+    __slots__ = ("from_node_id", "bytes_per_second", "round_trip", "measured_at")
+    FROM_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_AT_FIELD_NUMBER: _ClassVar[int]
+    from_node_id: str
+    bytes_per_second: float
+    round_trip: _duration_pb2.Duration
+    measured_at: _timestamp_pb2.Timestamp
+    def __init__(self, from_node_id: _Optional[str] = ..., bytes_per_second: _Optional[float] = ..., round_trip: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., measured_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...

@@ -1,0 +1,166 @@
+from baton.v1 import generation_pb2 as _generation_pb2
+from baton.v1 import kv_pb2 as _kv_pb2
+from baton.v1 import node_pb2 as _node_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class RegisterRequest(_message.Message):
+    __slots__ = ("node", "load", "link", "outcome")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    node: _node_pb2.NodeDescription
+    load: _node_pb2.LoadReport
+    link: _node_pb2.LinkMeasurement
+    outcome: _generation_pb2.PlacementSummary
+    def __init__(self, node: _Optional[_Union[_node_pb2.NodeDescription, _Mapping]] = ..., load: _Optional[_Union[_node_pb2.LoadReport, _Mapping]] = ..., link: _Optional[_Union[_node_pb2.LinkMeasurement, _Mapping]] = ..., outcome: _Optional[_Union[_generation_pb2.PlacementSummary, _Mapping]] = ...) -> None: ...
+
+class RegisterResponse(_message.Message):
+    __slots__ = ("registered", "peers")
+    REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    registered: Registered
+    peers: Peers
+    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., peers: _Optional[_Union[Peers, _Mapping]] = ...) -> None: ...
+
+class Registered(_message.Message):
+    __slots__ = ("report_interval",)
+    REPORT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    report_interval: _duration_pb2.Duration
+    def __init__(self, report_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class Peers(_message.Message):
+    __slots__ = ("prefill_nodes",)
+    PREFILL_NODES_FIELD_NUMBER: _ClassVar[int]
+    prefill_nodes: _containers.RepeatedCompositeFieldContainer[Peer]
+    def __init__(self, prefill_nodes: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ...) -> None: ...
+
+class Peer(_message.Message):
+    __slots__ = ("node_id", "address", "epoch")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    address: str
+    epoch: int
+    def __init__(self, node_id: _Optional[str] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+
+class PlaceRequest(_message.Message):
+    __slots__ = ("request_id", "model_id", "prompt_token_count", "max_token_count", "block_hashes", "excluded_node_ids", "bypass_prefix_cache", "is_dry_run")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_HASHES_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_NODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    BYPASS_PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
+    IS_DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    model_id: str
+    prompt_token_count: int
+    max_token_count: int
+    block_hashes: bytes
+    excluded_node_ids: _containers.RepeatedScalarFieldContainer[str]
+    bypass_prefix_cache: bool
+    is_dry_run: bool
+    def __init__(self, request_id: _Optional[str] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., bypass_prefix_cache: bool = ..., is_dry_run: bool = ...) -> None: ...
+
+class PlaceResponse(_message.Message):
+    __slots__ = ("placement", "candidates")
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATES_FIELD_NUMBER: _ClassVar[int]
+    placement: Placement
+    candidates: _containers.RepeatedCompositeFieldContainer[Candidate]
+    def __init__(self, placement: _Optional[_Union[Placement, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ...) -> None: ...
+
+class Placement(_message.Message):
+    __slots__ = ("placement_id", "decode_node_id", "decode_address", "prefill_node_id", "wire_dtype", "layers_per_frame", "estimate")
+    PLACEMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    DECODE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DECODE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_PER_FRAME_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATE_FIELD_NUMBER: _ClassVar[int]
+    placement_id: str
+    decode_node_id: str
+    decode_address: str
+    prefill_node_id: str
+    wire_dtype: _kv_pb2.KvDtype
+    layers_per_frame: int
+    estimate: CostEstimate
+    def __init__(self, placement_id: _Optional[str] = ..., decode_node_id: _Optional[str] = ..., decode_address: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ...) -> None: ...
+
+class CostEstimate(_message.Message):
+    __slots__ = ("queue_seconds", "prefill_seconds", "transfer_seconds", "exposed_seconds", "time_to_first_token_seconds", "start_seconds", "step_seconds", "expected_output_token_count", "decode_seconds", "imposed_seconds", "total_seconds")
+    QUEUE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TRANSFER_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    EXPOSED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TIME_TO_FIRST_TOKEN_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    START_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    STEP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_OUTPUT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DECODE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    IMPOSED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    queue_seconds: float
+    prefill_seconds: float
+    transfer_seconds: float
+    exposed_seconds: float
+    time_to_first_token_seconds: float
+    start_seconds: float
+    step_seconds: float
+    expected_output_token_count: float
+    decode_seconds: float
+    imposed_seconds: float
+    total_seconds: float
+    def __init__(self, queue_seconds: _Optional[float] = ..., prefill_seconds: _Optional[float] = ..., transfer_seconds: _Optional[float] = ..., exposed_seconds: _Optional[float] = ..., time_to_first_token_seconds: _Optional[float] = ..., start_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., expected_output_token_count: _Optional[float] = ..., decode_seconds: _Optional[float] = ..., imposed_seconds: _Optional[float] = ..., total_seconds: _Optional[float] = ...) -> None: ...
+
+class Candidate(_message.Message):
+    __slots__ = ("decode_node_id", "prefill_node_id", "decode_cached_token_count", "prefill_cached_token_count", "estimate", "infeasible_reason", "kv_byte_count")
+    DECODE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    DECODE_CACHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_CACHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATE_FIELD_NUMBER: _ClassVar[int]
+    INFEASIBLE_REASON_FIELD_NUMBER: _ClassVar[int]
+    KV_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    decode_node_id: str
+    prefill_node_id: str
+    decode_cached_token_count: int
+    prefill_cached_token_count: int
+    estimate: CostEstimate
+    infeasible_reason: str
+    kv_byte_count: int
+    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., infeasible_reason: _Optional[str] = ..., kv_byte_count: _Optional[int] = ...) -> None: ...
+
+class ListNodesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListNodesResponse(_message.Message):
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[NodeState]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[NodeState, _Mapping]]] = ...) -> None: ...
+
+class NodeState(_message.Message):
+    __slots__ = ("node", "load", "links", "prefill_calibration", "decode_calibration")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_CALIBRATION_FIELD_NUMBER: _ClassVar[int]
+    DECODE_CALIBRATION_FIELD_NUMBER: _ClassVar[int]
+    node: _node_pb2.NodeDescription
+    load: _node_pb2.LoadReport
+    links: _containers.RepeatedCompositeFieldContainer[_node_pb2.LinkMeasurement]
+    prefill_calibration: float
+    decode_calibration: float
+    def __init__(self, node: _Optional[_Union[_node_pb2.NodeDescription, _Mapping]] = ..., load: _Optional[_Union[_node_pb2.LoadReport, _Mapping]] = ..., links: _Optional[_Iterable[_Union[_node_pb2.LinkMeasurement, _Mapping]]] = ..., prefill_calibration: _Optional[float] = ..., decode_calibration: _Optional[float] = ...) -> None: ...
