@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import NewType
-
-import struct
 
 BlockHash = NewType("BlockHash", bytes)
 """16 bytes that name a block and everything before it."""

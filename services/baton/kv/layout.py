@@ -72,7 +72,7 @@ class KvLayout:
         return len(self.layers)
 
     def num_token_bytes(self, dtype: KvDtype | None = None) -> int:
-        """Return the bytes of one token's K and V over all layers, in `dtype` (the cache's if None), scales included."""
+        """Return the bytes of one token over all layers, in `dtype` (the cache's if None), scales included."""
         wire = dtype or self.dtype
         num_bytes = sum(spec.num_token_elements for spec in self.layers) * wire.num_bytes
         return num_bytes + (sum(2 * 4 * spec.num_kv_heads for spec in self.layers) if wire is KvDtype.INT8 else 0)

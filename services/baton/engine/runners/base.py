@@ -122,12 +122,13 @@ class Runner(ABC):
 
     @abstractmethod
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
-        """Write K and V of positions [start, start + num_tokens) of one layer, in the cache's dtype, into the blocks."""
+        """Write K and V of positions [start, start + num_tokens) of one layer, in the cache's dtype, into blocks."""
 
     @abstractmethod
     def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
         """Return K and V of positions [start, start + num_tokens) of one layer."""
 
+    @abstractmethod
     def close(self) -> None:
         """Free the model and the blocks."""
 

@@ -1,0 +1,177 @@
+"""What a Hugging Face model folder says about itself, read without any framework, so that both engines say the same."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, cast
+
+from baton.engine.runners.base import ModelInfo
+from baton.errors import ConfigurationError
+from baton.kv.layout import KvDtype, KvLayout, LayerSpec
+from baton.text.digest import tokenizer_digest
+
+SUPPORTED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
+"""Values of `model_type` whose equality with transformers is tested on both engines."""
+
+_UNSTABLE_ROPE_TYPES = ("dynamic", "longrope", "yarn")
+_DIGEST_PAGES = 64
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folder with config.json and safetensors files."""
+
+    directory: Path
+    """The folder."""
+    config: Mapping[str, Any]
+    """config.json."""
+    eos_token_ids: tuple[int, ...]
+    """End tokens, from generation_config.json where it has them, else config.json."""
+    tensor_shapes: Mapping[str, tuple[int, ...]]
+    """Shape of every tensor in the safetensors files."""
+    revision_digest: str
+    """Digest of configuration and weights."""
+
+    @property
+    def family(self) -> str:
+        """Return the model type."""
+        return str(self.config["model_type"])
+
+    @property
+    def head_dim(self) -> int:
+        """Return the elements of one attention head."""
+        return int(self.config.get("head_dim") or self.config["hidden_size"] // self.config["num_attention_heads"])
+
+    @property
+    def is_tied(self) -> bool:
+        """Return whether the output projection is the embedding."""
+        return not any(name.startswith("lm_head") for name in self.tensor_shapes)
+
+    def layer_specs(self) -> tuple[LayerSpec, ...]:
+        """Return the cache of every layer."""
+        num_heads = int(self.config["num_attention_heads"])
+        num_kv_heads = int(self.config.get("num_key_value_heads") or num_heads)
+        return tuple(
+            LayerSpec(num_kv_heads, self.head_dim, self.head_dim, self._window_of(layer))
+            for layer in range(int(self.config["num_hidden_layers"]))
+        )
+
+    def _window_of(self, layer: int) -> int:
+        window = int(self.config.get("sliding_window") or 0)
+        layer_types = self.config.get("layer_types")
+        if layer_types:
+            return window if layer_types[layer] == "sliding_attention" else 0
+        if self.family in ("qwen2", "qwen3"):
+            first = int(self.config.get("max_window_layers") or 0)
+            return window if self.config.get("use_sliding_window") and layer >= first else 0
+        return window
+
+    def model_info(self, model_id: str, dtype: KvDtype, *, engine: str, device: str) -> ModelInfo:
+        """Return what the rest of Baton must know, for weights and cache held in `dtype`."""
+        num_linear = sum(
+            shape[0] * shape[1] for name, shape in self.tensor_shapes.items() if len(shape) == 2 and ".layers." in name
+        )
+        vocabulary_size, hidden_size = int(self.config["vocab_size"]), int(self.config["hidden_size"])
+        num_head = vocabulary_size * hidden_size
+        return ModelInfo(
+            layout=KvLayout(
+                model_id, self.revision_digest, tokenizer_digest(self.directory), self.layer_specs(), dtype
+            ),
+            num_linear_parameters=num_linear,
+            num_head_parameters=num_head,
+            num_attention_heads=int(self.config["num_attention_heads"]),
+            head_dim=self.head_dim,
+            weight_bytes=(num_linear + num_head) * dtype.num_bytes,
+            max_context_tokens=int(self.config["max_position_embeddings"]),
+            vocabulary_size=vocabulary_size,
+            eos_token_ids=self.eos_token_ids,
+            engine=engine,
+            device=device,
+        )
+
+
+def read_checkpoint(directory: Path) -> Checkpoint:
+    """Read and check a model folder.
+
+    Raises:
+        ConfigurationError: If the folder is no model, holds no safetensors, or its family is not supported; the message says what is.
+    """
+    config = _read_json(directory / "config.json", is_required=True)
+    family = config.get("model_type")
+    if family not in SUPPORTED_FAMILIES:
+        raise ConfigurationError(
+            f"model {directory}: model_type {family!r} is not supported; supported are {', '.join(SUPPORTED_FAMILIES)}"
+        )
+    rope_type = rope_parameters(config).get("rope_type", "default")
+    if rope_type in _UNSTABLE_ROPE_TYPES:
+        raise ConfigurationError(
+            f"model {directory}: rope_type {rope_type!r} changes with the sequence length, so that cached K cannot be shared"
+        )
+    files = sorted(directory.glob("*.safetensors"))
+    if not files:
+        raise ConfigurationError(f"model {directory}: no *.safetensors file (other weight formats are not read)")
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        shapes.update(_tensor_shapes(file))
+    return Checkpoint(directory, config, _eos_token_ids(directory, config), shapes, _revision_digest(config, files))
+
+
+def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rotary embedding's parameters, from the form of transformers 5 or the older flat one."""
+    parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    if "type" in parameters:
+        parameters.setdefault("rope_type", parameters.pop("type"))
+    parameters.setdefault("rope_theta", config.get("rope_theta", 10_000.0))
+    return parameters
+
+
+def _read_json(path: Path, *, is_required: bool = False) -> dict[str, Any]:
+    if not path.is_file():
+        if is_required:
+            raise ConfigurationError(f"model {path.parent}: no {path.name}")
+        return {}
+    try:
+        return cast(dict[str, Any], json.loads(path.read_text()))
+    except ValueError as error:
+        raise ConfigurationError(f"model {path.parent}: {path.name} is not JSON: {error}") from error
+
+
+def _eos_token_ids(directory: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
+    value = _read_json(directory / "generation_config.json").get("eos_token_id", config.get("eos_token_id"))
+    if value is None:
+        return ()
+    return tuple(int(token_id) for token_id in value) if isinstance(value, list) else (int(value),)
+
+
+def _tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+    header = json.loads(_safetensors_header(file))
+    return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+
+
+def _safetensors_header(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        (num_bytes,) = struct.unpack("<Q", stream.read(8))
+        return stream.read(num_bytes)
+
+
+def _revision_digest(config: Mapping[str, Any], files: list[Path]) -> str:
+    """Digest the configuration and, per file, its size, header and evenly spaced pages.
+
+    Reading pages rather than everything keeps the start of a 100-GB model fast; a fine-tuned copy differs in every page.
+    """
+    digest = blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=16)
+    for file in files:
+        num_bytes = file.stat().st_size
+        digest.update(f"\0{file.name}\0{num_bytes}\0".encode())
+        digest.update(_safetensors_header(file))
+        with file.open("rb") as stream:
+            for page in range(_DIGEST_PAGES):
+                stream.seek(max(0, num_bytes - _PAGE_BYTES) * page // (_DIGEST_PAGES - 1))
+                digest.update(stream.read(_PAGE_BYTES))
+    return digest.hexdigest()

@@ -1,0 +1,1 @@
+"""gRPC: channels, servers, status mapping, and the conversion between messages and domain values."""

@@ -1,0 +1,110 @@
+"""Servers: health, reflection, error mapping, and a drain that lets running calls finish."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable, Sequence
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from baton.errors import ConfigurationError
+from baton.rpc.channel import MAX_MESSAGE_BYTES
+from baton.rpc.guard import ErrorInterceptor
+from baton.telemetry.tracing import server_interceptors
+
+log = logging.getLogger(__name__)
+
+_OPTIONS = (
+    ("grpc.so_reuseport", 0),
+    ("grpc.max_concurrent_streams", 4096),
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+)
+
+
+class GrpcServer:
+    """A gRPC server with grpc.health.v1, reflection and error mapping.
+
+    Use: construct, `add` services, `start`, then `drain` once. The health of a service is SERVING from `start` (or from
+    `set_serving`) until `drain`.
+    """
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._server = grpc.aio.server(options=_OPTIONS, interceptors=(*server_interceptors(), ErrorInterceptor()))
+        self._health = HealthServicer()
+        self._names: list[str] = []
+        self.port = 0
+
+    def add(self, service_name: str, register: Callable[[grpc.aio.Server], None]) -> None:
+        """Add a service.
+
+        Args:
+            service_name: Full name, e.g. "baton.v1.RouterService".
+            register: Adds the servicer, e.g. `lambda server: add_RouterServiceServicer_to_server(servicer, server)`.
+        """
+        register(self._server)
+        self._names.append(service_name)
+
+    async def start(self, *, is_serving: bool = True) -> int:
+        """Bind and serve; return the port.
+
+        Raises:
+            ConfigurationError: If the address cannot be bound.
+        """
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        reflection.enable_server_reflection(
+            (*self._names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME),
+            self._server,
+        )
+        try:
+            self.port = self._server.add_insecure_port(self._address)
+        except RuntimeError as error:
+            raise ConfigurationError(f"cannot listen on {self._address}: {error}") from error
+        await self.set_serving(is_serving)
+        await self._server.start()
+        log.info("grpc_listening address=%s port=%d services=%s", self._address, self.port, ",".join(self._names))
+        return self.port
+
+    async def set_serving(self, is_serving: bool) -> None:
+        """Set the health of all services and of the server as a whole."""
+        status = health_pb2.HealthCheckResponse
+        value = status.SERVING if is_serving else status.NOT_SERVING
+        for name in ("", *self._names):
+            await self._health.set(name, value)
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Report NOT_SERVING, refuse new calls, wait for running ones, cut those that outlast the grace."""
+        await self._health.enter_graceful_shutdown()
+        await self._server.stop(grace_seconds)
+        log.info("grpc_stopped port=%d", self.port)
+
+
+async def wait_for_stop_signal() -> None:
+    """Return when the process is asked to stop (SIGTERM or SIGINT)."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await stop.wait()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.remove_signal_handler(number)
+
+
+def host_port(host: str, port: int) -> str:
+    """Return host:port, with brackets around an IPv6 host."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def split_addresses(text: str) -> Sequence[str]:
+    """Return the comma-separated host:port parts of a setting."""
+    return tuple(part.strip() for part in text.split(",") if part.strip())

@@ -1,0 +1,95 @@
+"""The one place that maps errors to gRPC status codes and back (google.rpc.Status with ErrorInfo)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NoReturn, cast
+
+import grpc
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2
+
+from baton import errors
+
+DOMAIN = "baton.dev"
+"""ErrorInfo.domain of every error that Baton raises."""
+
+_DETAILS_KEY = "grpc-status-details-bin"
+
+_CODES: dict[type[errors.BatonError], grpc.StatusCode] = {
+    errors.InvalidFieldError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.NotFoundError: grpc.StatusCode.NOT_FOUND,
+    errors.MismatchError: grpc.StatusCode.FAILED_PRECONDITION,
+    errors.OutOfMemoryError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.OverloadedError: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    errors.UnavailableError: grpc.StatusCode.UNAVAILABLE,
+    errors.AttemptReusedError: grpc.StatusCode.ABORTED,
+    errors.SupersededError: grpc.StatusCode.ABORTED,
+    errors.StreamBrokenError: grpc.StatusCode.DATA_LOSS,
+}
+
+_CLASSES: dict[str, type[errors.BatonError]] = {
+    "NOT_FOUND": errors.NotFoundError,
+    "OUT_OF_MEMORY": errors.OutOfMemoryError,
+    "QUEUE_FULL": errors.OverloadedError,
+    "ATTEMPT_REUSED": errors.AttemptReusedError,
+    "NODE_SUPERSEDED": errors.SupersededError,
+    "KV_STREAM_BROKEN": errors.StreamBrokenError,
+    "MODEL_NOT_FOUND": errors.NotFoundError,
+}
+
+
+def code_of(error: errors.BatonError) -> grpc.StatusCode:
+    """Return the status code of an error."""
+    for error_class in type(error).__mro__:
+        if error_class in _CODES:
+            return _CODES[error_class]
+    return grpc.StatusCode.INTERNAL
+
+
+async def abort(context: grpc.aio.ServicerContext[object, object], error: errors.BatonError) -> NoReturn:
+    """End a call with the status of an error."""
+    code = code_of(error)
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
+    detail = any_pb2.Any()
+    detail.Pack(info)
+    status = status_pb2.Status(code=code.value[0], message=error.message, details=[detail])
+    await context.abort(code, error.message, ((_DETAILS_KEY, status.SerializeToString()),))
+    raise AssertionError("abort returned")
+
+
+def error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo | None:
+    """Return the ErrorInfo of a failed call, or None if the peer sent none."""
+    for key, value in error.trailing_metadata() or ():
+        if key == _DETAILS_KEY:
+            for detail in status_pb2.Status.FromString(cast(bytes, value)).details:
+                info = error_details_pb2.ErrorInfo()
+                if detail.Unpack(info):
+                    return info
+    return None
+
+
+def error_from_rpc(error: grpc.aio.AioRpcError) -> errors.BatonError:
+    """Return the domain error of a failed call; connection failures and unknown ones become UnavailableError."""
+    message = error.details() or error.code().name
+    info = error_info(error)
+    if info is not None:
+        metadata = dict(info.metadata)
+        if info.reason in _CLASSES:
+            return _CLASSES[info.reason](message, metadata=metadata)
+        if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
+            field = metadata.get("field", "request")
+            return errors.InvalidFieldError(field, message.removeprefix(f"{field}: "))
+        if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+            return errors.MismatchError(
+                metadata.get("field", "?"), metadata.get("expected"), metadata.get("actual"), reason=info.reason
+            )
+        return errors.UnavailableError(message, reason=info.reason, metadata=metadata)
+    return errors.UnavailableError(message, reason=error.code().name)
+
+
+def is_peer_failure(error: BaseException) -> bool:
+    """Return whether an error says that the peer or the way to it failed, rather than that the request was bad."""
+    if isinstance(error, asyncio.TimeoutError | errors.UnavailableError | errors.StreamBrokenError | OSError):
+        return True
+    return isinstance(error, grpc.aio.AioRpcError) and isinstance(error_from_rpc(error), errors.UnavailableError)

@@ -1,0 +1,46 @@
+"""Sampling parameters between messages (generation.proto) and the engine."""
+
+from __future__ import annotations
+
+from baton.engine.sampling_params import SamplingParams
+from baton.v1 import generation_pb2
+
+
+def sampling_from_proto(message: generation_pb2.SamplingParameters) -> SamplingParams:
+    """Return the parameters of a message, defaults filled in; bounds are checked by `SamplingParams.check`."""
+    return SamplingParams(
+        temperature=message.temperature if message.HasField("temperature") else 1.0,
+        top_p=message.top_p if message.HasField("top_p") else 1.0,
+        top_k=message.top_k,
+        min_p=message.min_p,
+        seed=message.seed,
+        repetition_penalty=message.repetition_penalty if message.HasField("repetition_penalty") else 1.0,
+        presence_penalty=message.presence_penalty,
+        frequency_penalty=message.frequency_penalty,
+        logit_bias=dict(message.logit_bias),
+        stop_token_ids=frozenset(message.stop_token_ids),
+        ignore_eos=message.ignore_eos,
+        min_tokens=message.min_token_count,
+        max_tokens=message.max_token_count if message.HasField("max_token_count") else None,
+        num_top_logprobs=message.top_logprob_count if message.HasField("top_logprob_count") else None,
+    )
+
+
+def sampling_to_proto(params: SamplingParams) -> generation_pb2.SamplingParameters:
+    """Return the message of parameters."""
+    return generation_pb2.SamplingParameters(
+        temperature=params.temperature,
+        top_p=params.top_p,
+        top_k=params.top_k,
+        min_p=params.min_p,
+        seed=params.seed,
+        repetition_penalty=params.repetition_penalty,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        logit_bias=params.logit_bias,
+        stop_token_ids=sorted(params.stop_token_ids),
+        ignore_eos=params.ignore_eos,
+        min_token_count=params.min_tokens,
+        max_token_count=params.max_tokens,
+        top_logprob_count=params.num_top_logprobs,
+    )

@@ -1,0 +1,87 @@
+"""Layouts and dtypes between messages (kv.proto) and the domain (baton.kv.layout)."""
+
+from __future__ import annotations
+
+from baton.errors import InvalidFieldError
+from baton.kv.layout import KvDtype, KvLayout, LayerSpec, RopeState
+from baton.v1 import kv_pb2
+
+_DTYPES = {
+    KvDtype.FLOAT32: kv_pb2.KV_DTYPE_FLOAT32,
+    KvDtype.FLOAT16: kv_pb2.KV_DTYPE_FLOAT16,
+    KvDtype.BFLOAT16: kv_pb2.KV_DTYPE_BFLOAT16,
+    KvDtype.INT8: kv_pb2.KV_DTYPE_INT8,
+}
+_DTYPES_BACK = {value: key for key, value in _DTYPES.items()}
+_ROPE_STATES: dict[RopeState, kv_pb2.RopeState] = {
+    "rotated_half": kv_pb2.ROPE_STATE_ROTATED_HALF,
+    "none": kv_pb2.ROPE_STATE_NONE,
+}
+_ROPE_STATES_BACK = {value: key for key, value in _ROPE_STATES.items()}
+
+
+def dtype_to_proto(dtype: KvDtype) -> kv_pb2.KvDtype:
+    """Return the message value of a dtype."""
+    return _DTYPES[dtype]
+
+
+def dtype_from_proto(value: kv_pb2.KvDtype, *, field: str = "dtype") -> KvDtype:
+    """Return the dtype of a message value.
+
+    Raises:
+        InvalidFieldError: If it is unspecified or unknown.
+    """
+    if value not in _DTYPES_BACK:
+        raise InvalidFieldError(field, f"expected a KvDtype this node knows, got {value}")
+    return _DTYPES_BACK[value]
+
+
+def layout_to_proto(layout: KvLayout) -> kv_pb2.KvLayout:
+    """Return the message of a layout."""
+    return kv_pb2.KvLayout(
+        protocol_version=layout.protocol_version,
+        model_id=layout.model_id,
+        model_revision_digest=layout.model_revision_digest,
+        tokenizer_digest=layout.tokenizer_digest,
+        layers=[_spec_to_proto(spec) for spec in layout.layers],
+        rope_state=_ROPE_STATES[layout.rope_state],
+        dtype=_DTYPES[layout.dtype],
+    )
+
+
+def layout_from_proto(message: kv_pb2.KvLayout, *, field: str = "layout") -> KvLayout:
+    """Return the layout of a message.
+
+    Raises:
+        InvalidFieldError: If an enum is unspecified or unknown.
+    """
+    if message.rope_state not in _ROPE_STATES_BACK:
+        raise InvalidFieldError(f"{field}.rope_state", f"expected a RopeState, got {message.rope_state}")
+    return KvLayout(
+        model_id=message.model_id,
+        model_revision_digest=message.model_revision_digest,
+        tokenizer_digest=message.tokenizer_digest,
+        layers=tuple(
+            LayerSpec(
+                num_kv_heads=spec.kv_head_count,
+                key_head_dim=spec.key_head_dim,
+                value_head_dim=spec.value_head_dim,
+                sliding_window_tokens=spec.sliding_window_token_count,
+            )
+            for spec in message.layers
+        ),
+        dtype=dtype_from_proto(message.dtype, field=f"{field}.dtype"),
+        rope_state=_ROPE_STATES_BACK[message.rope_state],
+        protocol_version=message.protocol_version,
+    )
+
+
+def _spec_to_proto(spec: LayerSpec) -> kv_pb2.KvLayerSpec:
+    is_sliding = spec.sliding_window_tokens > 0
+    return kv_pb2.KvLayerSpec(
+        attention_kind=kv_pb2.ATTENTION_KIND_SLIDING if is_sliding else kv_pb2.ATTENTION_KIND_FULL,
+        kv_head_count=spec.num_kv_heads,
+        key_head_dim=spec.key_head_dim,
+        value_head_dim=spec.value_head_dim,
+        sliding_window_token_count=spec.sliding_window_tokens,
+    )

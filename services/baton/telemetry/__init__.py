@@ -1,0 +1,1 @@
+"""Telemetry: every span and metric name, tracing, metrics, logging."""
