@@ -78,7 +78,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_token_count: _Optional[int] = ..., cached_token_count: _Optional[int] = ..., completion_token_count: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class PlacementSummary(_message.Message):
-    __slots__ = ("decode_node_id", "prefill_node_id", "placement_id", "decode_cached_token_count", "prefill_cached_token_count", "kv_byte_count", "kv_frame_count", "queue_duration", "prefill_duration", "transfer_duration", "exposed_duration", "decode_duration", "fallback_reason", "preemption_count")
+    __slots__ = ("decode_node_id", "prefill_node_id", "placement_id", "decode_cached_token_count", "prefill_cached_token_count", "kv_byte_count", "kv_frame_count", "queue_duration", "prefill_duration", "transfer_duration", "exposed_duration", "decode_duration", "fallback_reason", "preemption_count", "completion_token_count")
     DECODE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     PREFILL_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -93,6 +93,7 @@ class PlacementSummary(_message.Message):
     DECODE_DURATION_FIELD_NUMBER: _ClassVar[int]
     FALLBACK_REASON_FIELD_NUMBER: _ClassVar[int]
     PREEMPTION_COUNT_FIELD_NUMBER: _ClassVar[int]
+    COMPLETION_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     decode_node_id: str
     prefill_node_id: str
     placement_id: str
@@ -107,4 +108,5 @@ class PlacementSummary(_message.Message):
     decode_duration: _duration_pb2.Duration
     fallback_reason: str
     preemption_count: int
-    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., placement_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., kv_byte_count: _Optional[int] = ..., kv_frame_count: _Optional[int] = ..., queue_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., prefill_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., transfer_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., exposed_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., fallback_reason: _Optional[str] = ..., preemption_count: _Optional[int] = ...) -> None: ...
+    completion_token_count: int
+    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., placement_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., kv_byte_count: _Optional[int] = ..., kv_frame_count: _Optional[int] = ..., queue_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., prefill_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., transfer_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., exposed_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., fallback_reason: _Optional[str] = ..., preemption_count: _Optional[int] = ..., completion_token_count: _Optional[int] = ...) -> None: ...
