@@ -1,0 +1,149 @@
+"""Incremental detokenization: the text of tokens that arrive one by one.
+
+What has been returned plus what `flush` returns always equals `Tokenizer.decode` of all tokens at once, and no part ends inside a
+character.
+"""
+
+from __future__ import annotations
+
+import codecs
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from baton.text.tokenizer import Tokenizer
+
+_MAX_HELD_TOKENS = 16
+"""Tokens held back for a replacement character at the end, which may also be what the tokens really say."""
+
+
+class Detokenizer(ABC):
+    """Turns one generation's tokens into text."""
+
+    @abstractmethod
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Take the next tokens; return the text that is complete now. May be empty."""
+
+    @abstractmethod
+    def flush(self) -> str:
+        """Return the text held back; no more tokens come. Broken characters become U+FFFD."""
+
+
+class Detokenizers:
+    """Makes detokenizers for one tokenizer; holds what they share."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._pieces = BytePieces(tokenizer) if tokenizer.decoder_type == "ByteLevel" else None
+
+    def make(self) -> Detokenizer:
+        """Return a detokenizer for one generation."""
+        return ByteLevelDetokenizer(self._pieces) if self._pieces is not None else WindowDetokenizer(self._tokenizer)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that one token stands for by itself; special tokens give their name."""
+        if self._pieces is not None and token_id not in self._tokenizer.special_token_ids:
+            return self._pieces.bytes_of(token_id)
+        byte = self._tokenizer.byte_of_piece(token_id)
+        if byte is not None:
+            return bytes((byte,))
+        return (self._tokenizer.piece(token_id) or "").replace("\N{LOWER ONE EIGHTH BLOCK}", " ").encode()
+
+
+class BytePieces:
+    """The bytes of every token of a byte-level vocabulary, looked up once per token."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._bytes: dict[int, bytes] = {}
+
+    def bytes_of(self, token_id: int) -> bytes:
+        """Return the bytes of a token; empty for special tokens and ids outside the vocabulary."""
+        known = self._bytes.get(token_id)
+        if known is None:
+            known = self._bytes[token_id] = self._make(token_id)
+        return known
+
+    def _make(self, token_id: int) -> bytes:
+        piece = self._tokenizer.piece(token_id)
+        if piece is None or token_id in self._tokenizer.special_token_ids:
+            return b""
+        try:
+            return bytes(_BYTE_OF_CHARACTER[character] for character in piece)
+        except KeyError:  # an added token that is written as it is
+            return piece.encode()
+
+
+class ByteLevelDetokenizer(Detokenizer):
+    """For byte-level vocabularies: concatenates bytes and decodes UTF-8 as it goes. O(1) per token."""
+
+    def __init__(self, pieces: BytePieces) -> None:
+        self._pieces = pieces
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Take the next tokens; return the text that is complete now."""
+        bytes_of = self._pieces.bytes_of
+        return self._decoder.decode(b"".join([bytes_of(token_id) for token_id in token_ids]))
+
+    def flush(self) -> str:
+        """Return U+FFFD if the tokens ended inside a character."""
+        return self._decoder.decode(b"", final=True)
+
+
+class WindowDetokenizer(Detokenizer):
+    """For every other vocabulary: decodes a window of tokens whose beginning is known, and returns what it adds to that.
+
+    Interval table: [0, num_known) of the window has been returned as `known_text`; [num_known, end) waits. The window begins where
+    the text before it cannot change what follows; byte-fallback tokens wait for the run's end, because a run is decoded as a whole.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._window: list[int] = []
+        self._num_known = 0
+        self._known_text = ""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Take the next tokens; return the text that is complete now."""
+        parts = [self._push_one(token_id) for token_id in token_ids if self._has_text(token_id)]
+        return "".join(parts)
+
+    def flush(self) -> str:
+        """Return the text held back."""
+        text = self._tokenizer.decode(self._window)[len(self._known_text) :]
+        self._window, self._num_known, self._known_text = [], 0, ""
+        return text
+
+    def _has_text(self, token_id: int) -> bool:
+        return token_id not in self._tokenizer.special_token_ids and self._tokenizer.piece(token_id) is not None
+
+    def _push_one(self, token_id: int) -> str:
+        self._window.append(token_id)
+        if self._tokenizer.byte_of_piece(token_id) is not None:
+            return ""
+        text = self._tokenizer.decode(self._window)
+        is_maybe_cut = text.endswith("\N{REPLACEMENT CHARACTER}")
+        if is_maybe_cut and len(self._window) - self._num_known < _MAX_HELD_TOKENS:
+            return ""
+        addition = text[len(self._known_text) :]
+        self._advance(text)
+        return addition
+
+    def _advance(self, text: str) -> None:
+        waiting = self._window[self._num_known :]
+        waiting_text = self._tokenizer.decode(waiting)
+        if waiting_text:  # a beginning without text may still swallow the space that follows it
+            self._window, text = waiting, waiting_text
+        self._num_known, self._known_text = len(self._window), text
+
+
+def _byte_of_character() -> dict[str, int]:
+    """Return the inverse of GPT-2's printable stand-ins for bytes (openai/gpt-2, encoder.py, bytes_to_unicode)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    characters = {chr(byte): byte for byte in printable}
+    characters.update({chr(256 + index): byte for index, byte in enumerate(others)})
+    return characters
+
+
+_BYTE_OF_CHARACTER = _byte_of_character()

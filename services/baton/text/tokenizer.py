@@ -1,0 +1,129 @@
+"""Tokenizers of Hugging Face folders: text and conversations to tokens, tokens to pieces of text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from baton.errors import ConfigurationError, InvalidFieldError
+from baton.text.digest import tokenizer_digest
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+
+
+class Tokenizer:
+    """A tokenizer with its chat template; encoding and decoding may be called from any thread.
+
+    Wraps a transformers tokenizer, so that a prompt is tokenized exactly as transformers tokenizes it.
+    """
+
+    def __init__(self, hugging_face_tokenizer: Any, *, digest: str = "") -> None:
+        self._tokenizer = hugging_face_tokenizer
+        self._backend = getattr(hugging_face_tokenizer, "backend_tokenizer", None)
+        self.digest = digest
+        """Digest of its files, as `baton.text.digest` defines it; empty if it was not loaded from files."""
+        self.vocabulary_size: int = len(hugging_face_tokenizer)
+        """Number of token ids, added tokens included."""
+        self.special_token_ids = frozenset(_special_token_ids(hugging_face_tokenizer, self._backend))
+        """Tokens that have no text."""
+        if self._backend is not None:
+            # Otherwise the first call would change the shared backend while another thread reads it.
+            self._backend.no_truncation()
+            self._backend.no_padding()
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Return whether conversations can be rendered."""
+        return bool(getattr(self._tokenizer, "chat_template", None))
+
+    @property
+    def decoder_type(self) -> str:
+        """Return the kind of the backend's decoder, e.g. "ByteLevel", "Metaspace", "Sequence"; empty if it is unknown."""
+        decoder = getattr(self._backend, "decoder", None)
+        return type(decoder).__name__ if decoder is not None else ""
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of a plain text, with the special tokens that the tokenizer adds by itself."""
+        token_ids: list[int] = self._tokenizer(text)["input_ids"]
+        return token_ids
+
+    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Return the tokens of a conversation, rendered by the chat template, with the beginning of an answer.
+
+        Args:
+            messages: Each with "role" and "content".
+
+        Raises:
+            InvalidFieldError: If there is no template, or it refuses the messages.
+        """
+        text = self.render_chat(messages)
+        token_ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        return token_ids
+
+    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """Return a conversation as the chat template writes it.
+
+        Raises:
+            InvalidFieldError: If there is no template, or it refuses the messages.
+        """
+        if not self.has_chat_template:
+            raise InvalidFieldError("messages", "the model has no chat template; use text or tokens")
+        import jinja2
+
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+            )
+        except (jinja2.TemplateError, TypeError, ValueError) as error:
+            raise InvalidFieldError("messages", f"the chat template refused them: {error}") from error
+        return text
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, special tokens left out."""
+        text: str = self._tokenizer.decode(
+            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def piece(self, token_id: int) -> str | None:
+        """Return a token as the vocabulary writes it, e.g. "Ġthe", "▁the", "<0x0A>"; None if the id is not in it."""
+        piece = self._tokenizer.convert_ids_to_tokens(token_id) if 0 <= token_id < self.vocabulary_size else None
+        return piece if isinstance(piece, str) else None
+
+    def byte_of_piece(self, token_id: int) -> int | None:
+        """Return the byte that a byte-fallback token such as "<0x0A>" stands for, or None for other tokens."""
+        if self.decoder_type == "ByteLevel":
+            return None
+        match = _BYTE_TOKEN.fullmatch(self.piece(token_id) or "")
+        return int(match[1], 16) if match else None
+
+
+def load_tokenizer(folder: str | Path) -> Tokenizer:
+    """Load the tokenizer of a model folder. Nothing is downloaded and no code of the folder is run.
+
+    Raises:
+        ConfigurationError: If the folder or its tokenizer cannot be read.
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise ConfigurationError(f"model_dir: {path} is not a folder")
+    digest = tokenizer_digest(path)
+    if not digest:
+        raise ConfigurationError(f"model_dir: {path} holds no tokenizer files")
+    try:
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise ConfigurationError("tokenizers need transformers: install baton[gateway]") from error
+    try:
+        loaded = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # transformers raises whatever its parsers raise; all of them mean the same here
+        raise ConfigurationError(f"model_dir: cannot load the tokenizer of {path}: {error}") from error
+    return Tokenizer(loaded, digest=digest)
+
+
+def _special_token_ids(tokenizer: Any, backend: Any) -> list[int]:
+    if backend is None:
+        return list(tokenizer.all_special_ids)
+    return [token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special]

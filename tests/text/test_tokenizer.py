@@ -1,0 +1,94 @@
+"""Tokenizers of Hugging Face folders."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+from text.tokenizer_folders import SPECIAL_TOKENS, byte_level, save, word_piece
+
+from baton.errors import ConfigurationError, InvalidFieldError
+from baton.text.digest import tokenizer_digest
+from baton.text.tokenizer import Tokenizer, load_tokenizer
+
+
+def test_a_saved_tokenizer_is_loaded_with_its_template_and_digest(tmp_path: Path) -> None:
+    """A folder is all that is needed."""
+    original = byte_level()
+    tokenizer = load_tokenizer(save(original, tmp_path))
+
+    assert tokenizer.encode("hello world") == original("hello world")["input_ids"]
+    assert tokenizer.has_chat_template
+    assert tokenizer.digest == tokenizer_digest(tmp_path)
+    assert tokenizer.vocabulary_size == len(original)
+
+
+def test_a_conversation_is_rendered_and_tokenized_as_transformers_does() -> None:
+    """Template, special tokens and the beginning of the answer."""
+    original = byte_level()
+    messages = [{"role": "system", "content": "x"}, {"role": "user", "content": "hello 😀"}]
+
+    expected = original.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+
+    assert Tokenizer(original).encode_chat(messages) == expected
+
+
+def test_special_tokens_have_no_text() -> None:
+    """They are left out of what a client reads."""
+    tokenizer = Tokenizer(byte_level())
+
+    assert len(tokenizer.special_token_ids) == len(SPECIAL_TOKENS)
+    assert tokenizer.decode([*tokenizer.special_token_ids, *tokenizer.encode("hello")]) == "hello"
+
+
+def test_a_model_without_template_refuses_messages_by_name() -> None:
+    """The error says which field, and what to use instead."""
+    original = word_piece()
+    original.chat_template = None
+
+    with pytest.raises(InvalidFieldError, match="messages: the model has no chat template"):
+        Tokenizer(original).encode_chat([{"role": "user", "content": "x"}])
+
+
+def test_a_template_that_refuses_messages_is_quoted() -> None:
+    """A template may demand, say, that roles alternate."""
+    original = byte_level()
+    original.chat_template = "{{ raise_exception('roles must alternate') }}"
+
+    with pytest.raises(InvalidFieldError, match="roles must alternate"):
+        Tokenizer(original).encode_chat([{"role": "user", "content": "x"}])
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"), [("missing", "is not a folder"), ("empty", "no tokenizer files"), ("bad", "cannot load")]
+)
+def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, name: str, problem: str) -> None:
+    """Each cause has its own sentence."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "tokenizer.json").write_text("{")
+
+    with pytest.raises(ConfigurationError, match=problem):
+        load_tokenizer(tmp_path / name)
+
+
+def test_threads_may_share_a_tokenizer() -> None:
+    """Encoding and decoding at once give what they give alone."""
+    tokenizer = Tokenizer(byte_level())
+    expected = tokenizer.encode("hello world " * 20)
+    failures: list[object] = []
+
+    def work() -> None:
+        for _ in range(50):
+            token_ids = tokenizer.encode("hello world " * 20)
+            if token_ids != expected or tokenizer.decode(token_ids) != "hello world " * 20:
+                failures.append(token_ids)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+
+    assert not failures
