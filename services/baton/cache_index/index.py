@@ -1,0 +1,128 @@
+"""Which node holds which block: a map from block hash to nodes, kept by snapshots and numbered events. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from baton.errors import SupersededError
+from baton.kv.hashing import BlockHash
+
+
+@dataclass(slots=True)
+class _NodeBlocks:
+    """What is known of one node."""
+
+    publisher: int
+    """Stream that speaks for the node."""
+    next_sequence_number: int
+    """Number of the next event batch; another one is a gap."""
+    is_snapshot_awaited: bool = False
+    """Whether events are ignored until a snapshot comes."""
+    hashes: set[BlockHash] = field(default_factory=set)
+    """Blocks that the node holds."""
+
+
+class CacheIndex:
+    """Finds the longest prefix of a prompt that each node holds.
+
+    Invariant, kept by `_store` and `_remove`: a node is in `_holders[hash]` exactly if the hash is in the node's own
+    set, and no entry of `_holders` is empty. A node belongs to the stream that sent its last first snapshot.
+    """
+
+    def __init__(self) -> None:
+        self._holders: dict[BlockHash, set[str]] = {}
+        self._nodes: dict[str, _NodeBlocks] = {}
+        self._num_publishers = 0
+
+    @property
+    def num_blocks(self) -> int:
+        """Return the number of distinct blocks."""
+        return len(self._holders)
+
+    @property
+    def num_nodes(self) -> int:
+        """Return the number of nodes."""
+        return len(self._nodes)
+
+    def open_publisher(self) -> int:
+        """Return a number for a stream; the node that it publishes belongs to it until a later stream takes the node over."""
+        self._num_publishers += 1
+        return self._num_publishers
+
+    def replace(self, publisher: int, node_id: str, hashes: Iterable[BlockHash], next_sequence_number: int) -> None:
+        """Take a snapshot: all blocks of a node. O(blocks).
+
+        Raises:
+            SupersededError: If a later stream publishes this node.
+        """
+        known = self._nodes.get(node_id)
+        if known and known.publisher > publisher:
+            raise SupersededError(f"node {node_id} is published by a later stream")
+        if known:
+            self._remove(node_id, known, tuple(known.hashes))
+        self._nodes[node_id] = _NodeBlocks(publisher, next_sequence_number)
+        self._store(node_id, self._nodes[node_id], hashes)
+
+    def apply(
+        self,
+        publisher: int,
+        node_id: str,
+        sequence_number: int,
+        *,
+        removed: Iterable[BlockHash],
+        stored: Iterable[BlockHash],
+    ) -> bool:
+        """Take a batch of events, removals first; return whether a snapshot is needed because batches were missed.
+
+        It is asked for once; until it comes, events of the node are ignored and its last known blocks stand.
+
+        Raises:
+            SupersededError: If the node is not published by this stream.
+        """
+        known = self._nodes.get(node_id)
+        if known is None or known.publisher != publisher:
+            raise SupersededError(f"node {node_id} is published by another stream")
+        if known.is_snapshot_awaited or sequence_number < known.next_sequence_number:
+            return False
+        if sequence_number > known.next_sequence_number:
+            known.is_snapshot_awaited = True
+            return True
+        known.next_sequence_number += 1
+        self._remove(node_id, known, removed)
+        self._store(node_id, known, stored)
+        return False
+
+    def forget(self, publisher: int, node_id: str) -> None:
+        """Drop a node, unless a later stream publishes it."""
+        known = self._nodes.get(node_id)
+        if known and known.publisher == publisher:
+            self._remove(node_id, known, tuple(known.hashes))
+            del self._nodes[node_id]
+
+    def longest_prefixes(self, hashes: Sequence[BlockHash]) -> dict[str, int]:
+        """Return how many leading blocks each node holds, for nodes that hold at least one. O(len(hashes) + nodes)."""
+        lengths: dict[str, int] = {}
+        holding: set[str] = set(self._holders.get(hashes[0], ())) if hashes else set()
+        for depth, block_hash in enumerate(hashes):
+            still_holding = holding & self._holders.get(block_hash, set())
+            lengths.update(dict.fromkeys(holding - still_holding, depth))
+            holding = still_holding
+            if not holding:
+                break
+        lengths.update(dict.fromkeys(holding, len(hashes)))
+        return lengths
+
+    def _store(self, node_id: str, known: _NodeBlocks, hashes: Iterable[BlockHash]) -> None:
+        for block_hash in hashes:
+            known.hashes.add(block_hash)
+            self._holders.setdefault(block_hash, set()).add(node_id)
+
+    def _remove(self, node_id: str, known: _NodeBlocks, hashes: Iterable[BlockHash]) -> None:
+        for block_hash in hashes:
+            if block_hash not in known.hashes:
+                continue
+            known.hashes.discard(block_hash)
+            self._holders[block_hash].discard(node_id)
+            if not self._holders[block_hash]:
+                del self._holders[block_hash]

@@ -1,0 +1,72 @@
+"""What one candidate would cost, term by term, in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class CostEstimate:
+    """Predicted terms of one candidate (protos/baton/v1/router_service.proto, CostEstimate)."""
+
+    queue_seconds: float
+    """Until the prefill node begins with this prompt."""
+    prefill_seconds: float
+    """To compute the positions that are in no cache of the prefill node."""
+    transfer_seconds: float
+    """That the link needs for the positions that the decode node lacks."""
+    exposed_seconds: float
+    """Part of the transfer that remains after the computation."""
+    time_to_first_token_seconds: float
+    """Queue, prefill, calls."""
+    start_seconds: float
+    """Until decoding can begin."""
+    step_seconds: float
+    """One decode step with this request in the batch."""
+    expected_output_tokens: float
+    """Output tokens counted on."""
+    imposed_seconds: float
+    """Slow-down of the requests already on the nodes, summed over them."""
+
+    @property
+    def decode_seconds(self) -> float:
+        """Return the time of the expected output's steps."""
+        return self.expected_output_tokens * self.step_seconds
+
+    @property
+    def total_seconds(self) -> float:
+        """Return start + decode + imposed: what placements are compared by."""
+        return self.start_seconds + self.decode_seconds + self.imposed_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to run a request; it has either an estimate or a reason why it cannot."""
+
+    decode_node_id: str
+    """Node that would decode."""
+    prefill_node_id: str
+    """Node that would compute the prompt; empty: the decode node itself."""
+    decode_cached_tokens: int = 0
+    """Prompt tokens expected in the decode node's prefix cache."""
+    prefill_cached_tokens: int = 0
+    """Prompt tokens expected in the prefill node's prefix cache."""
+    kv_bytes: int = 0
+    """KV bytes that it would send, in the cache's dtype."""
+    layers_per_frame: int = 0
+    """Layers of one KV frame; 0 for a local prefill."""
+    estimate: CostEstimate | None = None
+    """Its terms; None if infeasible."""
+    infeasible_reason: str = ""
+    """Why it cannot run the request; empty if it can."""
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether the decode node computes the prompt itself."""
+        return not self.prefill_node_id
+
+    @property
+    def rank(self) -> tuple[float, bool, str, str]:
+        """Return the order of preference: least total, local before remote, then by ids; the infeasible come last."""
+        total = self.estimate.total_seconds if self.estimate else float("inf")
+        return (total, not self.is_local, self.decode_node_id, self.prefill_node_id)

@@ -1,0 +1,97 @@
+"""Declared hardware for nodes without a device, and the two models of what a step takes on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from baton.capacity.model_shape import ModelShape
+from baton.capacity.profile import NodeProfile
+
+ComputeTimeModel = Literal["roofline", "note"]
+"""Which formula a mock engine takes a step's time from."""
+
+NOTE_ALPHA = 1500.0
+"""Calibration constant of the mock-engine note, for llama-65B on an A100 (ANCHORS.md §2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """A device by its data sheet. Source: vendors' dense 16-bit figures, as quoted in ANCHORS.md §2 and §4."""
+
+    name: str
+    """Name of the preset."""
+    flops: float
+    """Dense 16-bit arithmetic, FLOP/s."""
+    memory_bytes_per_second: float
+    """Memory bandwidth, bytes/s."""
+    prefill_efficiency: float = 1.0
+    """Share of `flops` that prefill reaches; above 0 to 1."""
+    decode_efficiency: float = 1.0
+    """Share of the bandwidth that decode steps reach; above 0 to 1."""
+    alpha: float = NOTE_ALPHA
+    """Calibration constant of the note's formula."""
+
+    def profile(self) -> NodeProfile:
+        """Return the profile that these figures declare; without overheads."""
+        return NodeProfile(
+            prefill_flops=self.flops * self.prefill_efficiency,
+            prefill_overhead_seconds=0.0,
+            decode_flops=self.flops * self.prefill_efficiency,
+            decode_bytes_per_second=self.memory_bytes_per_second * self.decode_efficiency,
+            step_overhead_seconds=0.0,
+        )
+
+
+PRESETS = {
+    preset.name: preset
+    for preset in (
+        Hardware("dgx-spark", 100e12, 273e9, prefill_efficiency=0.90, decode_efficiency=0.66),
+        Hardware("m3-ultra", 26e12, 819e9, prefill_efficiency=0.91, decode_efficiency=0.74),
+        Hardware("h200", 989e12, 4.8e12, prefill_efficiency=0.60, decode_efficiency=0.80),
+        Hardware("a100", 312e12, 2.0e12, prefill_efficiency=0.60, decode_efficiency=0.80),
+    )
+}
+"""Efficiencies: DGX Spark and M3 Ultra from the published runs of ANCHORS.md §2; H200 and A100 assumed."""
+
+
+class StepSpan(NamedTuple):
+    """One sequence's part in a step: positions [context_tokens - computed_tokens, context_tokens) are computed."""
+
+    context_tokens: int
+    """Sequence length after the step (the note's s)."""
+    computed_tokens: int
+    """Positions computed in it (the note's c), 1 or more."""
+
+
+def step_seconds(model: ComputeTimeModel, hardware: Hardware, shape: ModelShape, spans: Sequence[StepSpan]) -> float:
+    """Return what one step over `spans`, prefills and decodes together, takes on `hardware`, seconds."""
+    if not spans:
+        return 0.0
+    return (note_step_seconds if model == "note" else roofline_step_seconds)(hardware, shape, spans)
+
+
+def note_step_seconds(hardware: Hardware, shape: ModelShape, spans: Sequence[StepSpan]) -> float:
+    """Return b · max s · max c / (c_tflops · alpha) + s_model / m_bandwidth.
+
+    The batch is padded to its longest member, so one prefill in it makes the whole step cost like prefill.
+
+    Source: the mock-engine note (ANCHORS.md §2).
+    """
+    longest = max(span.context_tokens for span in spans)
+    most = max(span.computed_tokens for span in spans)
+    compute_seconds = len(spans) * longest * most / (hardware.flops / 1e12 * hardware.alpha)
+    return compute_seconds + shape.weight_bytes / hardware.memory_bytes_per_second
+
+
+def roofline_step_seconds(hardware: Hardware, shape: ModelShape, spans: Sequence[StepSpan]) -> float:
+    """Return the larger of arithmetic and memory time, each at its effective rate.
+
+    Source: Williams et al. 2009, Roofline; operation counts as in `ModelShape`.
+    """
+    profile = hardware.profile()
+    flop = sum(shape.prefill_flop(span.context_tokens - span.computed_tokens, span.context_tokens) for span in spans)
+    num_context_tokens = sum(span.context_tokens for span in spans)
+    num_bytes = shape.weight_bytes + num_context_tokens * shape.kv_bytes_per_token
+    return max(flop / profile.decode_flops, num_bytes / profile.decode_bytes_per_second)

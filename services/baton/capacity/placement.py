@@ -1,0 +1,142 @@
+"""Where a request should run: every decode node, alone or with every prefill node, compared in seconds. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from baton.capacity import cost
+from baton.capacity.estimate import Candidate, CostEstimate
+from baton.capacity.feasibility import blocks_for, expected_output_tokens, infeasible_reason, room_seconds
+from baton.capacity.snapshot import ClusterSnapshot, Link, NodeSnapshot, PlacementRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The outcome of placing one request. KV always travels in the cache's own dtype, so losslessly."""
+
+    candidates: tuple[Candidate, ...]
+    """Every one, cheapest first, the infeasible last."""
+
+    @property
+    def choice(self) -> Candidate | None:
+        """Return the cheapest candidate; None if nothing is feasible."""
+        return self.candidates[0] if self.candidates and self.candidates[0].estimate else None
+
+
+def place(snapshot: ClusterSnapshot, request: PlacementRequest) -> Decision:
+    """Estimate every candidate and order them by total seconds. O(decode nodes * prefill nodes).
+
+    Source: DESIGN.md §4.
+    """
+    decoders = [node for node in snapshot.nodes if node.role == "decode"]
+    prefillers = [node for node in snapshot.nodes if node.role == "prefill"]
+    candidates = [
+        _candidate(snapshot, request, decoder, prefiller) for decoder in decoders for prefiller in (None, *prefillers)
+    ]
+    return Decision(tuple(sorted(candidates, key=lambda candidate: candidate.rank)))
+
+
+def _candidate(
+    snapshot: ClusterSnapshot, request: PlacementRequest, decoder: NodeSnapshot, prefiller: NodeSnapshot | None
+) -> Candidate:
+    expected = expected_output_tokens(request, decoder, snapshot.expected_output_tokens)
+    num_tokens = request.num_prompt_tokens + math.ceil(expected)
+    reason = infeasible_reason(decoder, request, num_tokens)
+    link = snapshot.link(prefiller.node_id, decoder.node_id) if prefiller else None
+    if not reason and prefiller:
+        reason = infeasible_reason(prefiller, request, request.num_prompt_tokens)
+    if not reason and link:
+        reason = link.mismatch
+    if reason:
+        return Candidate(decoder.node_id, prefiller.node_id if prefiller else "", infeasible_reason=reason)
+    decode = _decode_terms(request, decoder, expected)
+    if prefiller is None or link is None:
+        return _local(request, decoder, decode)
+    return _remote(request, decoder, prefiller, link, decode)
+
+
+@dataclass(frozen=True, slots=True)
+class _DecodeTerms:
+    """What decoding on one node costs, wherever the prompt is computed."""
+
+    expected_output_tokens: float
+    step_seconds: float
+    """One step with this request in the batch."""
+    slowdown_seconds: float
+    """What the longer steps cost the requests already in the batch."""
+    room_seconds: float
+    """Until the batch and the pool have room."""
+
+
+def _decode_terms(request: PlacementRequest, decoder: NodeSnapshot, expected: float) -> _DecodeTerms:
+    """Waiting requests will run beside this one, so they count as running, at the new request's context."""
+    load, shape, profile = decoder.load, decoder.shape, decoder.profile
+    others = min(load.num_running + load.num_waiting, decoder.max_batch_size - 1)
+    own_context = request.num_prompt_tokens + expected / 2
+    mean_context = load.mean_context_tokens if load.num_running else own_context
+    context = (others * mean_context + own_context) / (others + 1)
+    step = cost.step_seconds(shape, profile, others + 1, context)
+    step_without = cost.step_seconds(shape, profile, others, mean_context) if others else 0.0
+    num_new_tokens = request.num_prompt_tokens + math.ceil(expected) - request.cached_on(decoder)
+    return _DecodeTerms(
+        expected_output_tokens=expected,
+        step_seconds=step,
+        slowdown_seconds=others * max(0.0, step - step_without) * expected,
+        room_seconds=room_seconds(decoder, blocks_for(decoder, num_new_tokens), expected * step),
+    )
+
+
+def _local(request: PlacementRequest, decoder: NodeSnapshot, decode: _DecodeTerms) -> Candidate:
+    """T_local = queue_d + prefill_d(c_d, n). Every running request stands still while the prompt is computed."""
+    cached = request.cached_on(decoder)
+    queue = max(_queue_seconds(decoder), decode.room_seconds)
+    prefill = cost.prefill_seconds(decoder.shape, decoder.profile, cached, request.num_prompt_tokens)
+    estimate = CostEstimate(
+        queue_seconds=queue,
+        prefill_seconds=prefill,
+        transfer_seconds=0.0,
+        exposed_seconds=0.0,
+        time_to_first_token_seconds=queue + prefill,
+        start_seconds=queue + prefill,
+        step_seconds=decode.step_seconds,
+        expected_output_tokens=decode.expected_output_tokens,
+        imposed_seconds=decode.slowdown_seconds + decoder.load.num_running * prefill,
+    )
+    return Candidate(decoder.node_id, "", decode_cached_tokens=cached, prefill_cached_tokens=cached, estimate=estimate)
+
+
+def _remote(
+    request: PlacementRequest, decoder: NodeSnapshot, prefiller: NodeSnapshot, link: Link, decode: _DecodeTerms
+) -> Candidate:
+    """T_remote = queue_p + layer pipeline of (prefill_p(c_p, n), transfer of [c_d, n)), no sooner than d has room.
+
+    Interval table: [0, c_d) is on d already; [c_d, n) travels; [c_p, n) is computed on p. The prefill node serves
+    first come, first served, so nobody there waits longer: what this request waits is its own queue term.
+    """
+    decode_cached, prefill_cached = request.cached_on(decoder), request.cached_on(prefiller)
+    kv_bytes = (request.num_prompt_tokens - decode_cached) * decoder.shape.kv_bytes_per_token
+    num_layers = decoder.shape.num_layers
+    queue = _queue_seconds(prefiller)
+    prefill = cost.prefill_seconds(prefiller.shape, prefiller.profile, prefill_cached, request.num_prompt_tokens)
+    transfer = cost.transfer_seconds(kv_bytes, link.bytes_per_second)
+    group = cost.layers_per_frame(num_layers, prefill, transfer)
+    exposed = cost.exposed_seconds(math.ceil(num_layers / group), prefill, transfer)
+    first_token = queue + prefill + link.round_trip_seconds
+    estimate = CostEstimate(
+        queue_seconds=queue,
+        prefill_seconds=prefill,
+        transfer_seconds=transfer,
+        exposed_seconds=exposed,
+        time_to_first_token_seconds=first_token,
+        start_seconds=max(first_token + exposed, decode.room_seconds),
+        step_seconds=decode.step_seconds,
+        expected_output_tokens=decode.expected_output_tokens,
+        imposed_seconds=decode.slowdown_seconds,
+    )
+    return Candidate(decoder.node_id, prefiller.node_id, decode_cached, prefill_cached, kv_bytes, group, estimate)
+
+
+def _queue_seconds(node: NodeSnapshot) -> float:
+    load = node.load
+    return cost.backlog_seconds(node.shape, node.profile, load.num_pending_prompt_tokens, load.num_waiting)

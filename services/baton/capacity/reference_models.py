@@ -1,0 +1,76 @@
+"""Shapes of well-known models, for planning without a checkpoint and for checks against published figures.
+
+Source: the `config.json` of each model; parameters counted from the widths written here.
+"""
+
+from __future__ import annotations
+
+from baton.capacity.model_shape import ModelShape
+
+BYTES_PER_PARAMETER = 2
+"""16-bit weights and cache."""
+
+
+def dense_decoder(
+    *,
+    num_layers: int,
+    hidden_size: int,
+    intermediate_size: int,
+    num_attention_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    vocabulary_size: int,
+    max_context_tokens: int,
+) -> ModelShape:
+    """Return the 16-bit shape of a decoder with grouped-query attention and a gated MLP (the Llama family)."""
+    attention = 2 * hidden_size * head_dim * (num_attention_heads + num_kv_heads)
+    mlp = 3 * hidden_size * intermediate_size
+    num_linear_parameters = num_layers * (attention + mlp)
+    num_head_parameters = hidden_size * vocabulary_size
+    return ModelShape(
+        num_layers=num_layers,
+        num_linear_parameters=num_linear_parameters,
+        num_head_parameters=num_head_parameters,
+        num_attention_heads=num_attention_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        weight_bytes=BYTES_PER_PARAMETER * (num_linear_parameters + num_head_parameters),
+        kv_bytes_per_token=BYTES_PER_PARAMETER * 2 * num_layers * num_kv_heads * head_dim,
+        max_context_tokens=max_context_tokens,
+        vocabulary_size=vocabulary_size,
+    )
+
+
+LLAMA_3_1_8B = dense_decoder(
+    num_layers=32,
+    hidden_size=4096,
+    intermediate_size=14336,
+    num_attention_heads=32,
+    num_kv_heads=8,
+    head_dim=128,
+    vocabulary_size=128256,
+    max_context_tokens=131072,
+)
+LLAMA_3_1_70B = dense_decoder(
+    num_layers=80,
+    hidden_size=8192,
+    intermediate_size=28672,
+    num_attention_heads=64,
+    num_kv_heads=8,
+    head_dim=128,
+    vocabulary_size=128256,
+    max_context_tokens=131072,
+)
+LLAMA_2_7B = dense_decoder(
+    num_layers=32,
+    hidden_size=4096,
+    intermediate_size=11008,
+    num_attention_heads=32,
+    num_kv_heads=32,
+    head_dim=128,
+    vocabulary_size=32000,
+    max_context_tokens=4096,
+)
+
+REFERENCE_MODELS = {"llama-3.1-8b": LLAMA_3_1_8B, "llama-3.1-70b": LLAMA_3_1_70B, "llama-2-7b": LLAMA_2_7B}
+"""By name."""

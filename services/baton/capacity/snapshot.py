@@ -1,0 +1,103 @@
+"""What placement decides upon: nodes, links and one request, frozen at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from baton.capacity.model_shape import ModelShape
+from baton.capacity.profile import NodeProfile
+
+NodeRole = Literal["prefill", "decode"]
+"""What a node can be asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLoad:
+    """Work on a node: its last report plus the placements that it has not reported yet."""
+
+    num_waiting: int = 0
+    """Requests that wait for their first computation."""
+    num_running: int = 0
+    """Requests in the batch."""
+    num_pending_prompt_tokens: int = 0
+    """Prompt tokens not yet computed."""
+    num_free_blocks: int = 0
+    """Blocks that are free or hold only unreferenced cache; assumed placements may bring it below 0."""
+    mean_context_tokens: float = 0.0
+    """Mean context of the running requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSnapshot:
+    """One node at one moment."""
+
+    node_id: str
+    """Its id."""
+    role: NodeRole
+    """What it serves."""
+    shape: ModelShape
+    """Size of its model."""
+    profile: NodeProfile
+    """Its speed, corrected by outcomes."""
+    num_blocks: int
+    """KV blocks in its pool."""
+    block_tokens: int
+    """Tokens of one block."""
+    max_batch_size: int
+    """Requests decoded together at most, 1 or more."""
+    load: NodeLoad
+    """Its work."""
+    unusable_reason: str = ""
+    """Why it takes no requests (draining, stuck, silent); empty if it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The way from a prefill node to a decode node."""
+
+    bytes_per_second: float
+    """Payload rate, above 0."""
+    round_trip_seconds: float
+    """Round-trip time of an empty call."""
+    is_measured: bool = False
+    """Whether the rate was measured rather than declared."""
+    mismatch: str = ""
+    """Why the two nodes cannot exchange KV; empty if they can."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSnapshot:
+    """All nodes of one model, and their links."""
+
+    nodes: tuple[NodeSnapshot, ...]
+    """In any order; ids are unique."""
+    default_link: Link
+    """Declared figures for pairs that nobody has measured."""
+    links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
+    """By (prefill node id, decode node id)."""
+    expected_output_tokens: float | None = None
+    """Mean output of recent requests; None: none yet."""
+
+    def link(self, prefill_node_id: str, decode_node_id: str) -> Link:
+        """Return the link of a pair, the declared one if it is not known."""
+        return self.links.get((prefill_node_id, decode_node_id), self.default_link)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementRequest:
+    """One request to place."""
+
+    num_prompt_tokens: int
+    """Tokens of the prompt, 1 or more."""
+    max_tokens: int
+    """Largest number of tokens still to generate, 1 or more."""
+    cached_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Prompt tokens in each node's prefix cache, by node id."""
+    excluded_node_ids: frozenset[str] = frozenset()
+    """Nodes not to use."""
+
+    def cached_on(self, node: NodeSnapshot) -> int:
+        """Return the prompt tokens that a node need not compute; the last one is always computed, for its logits."""
+        return min(self.cached_tokens.get(node.node_id, 0), self.num_prompt_tokens - 1)

@@ -1,0 +1,109 @@
+"""Candidates as rows of text, for `baton plan` and for people who ask why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from baton.capacity.estimate import Candidate, CostEstimate
+
+
+class PlanRow(NamedTuple):
+    """One candidate; every field is text ready to print, "-" where there is nothing."""
+
+    decode: str
+    """Decode node."""
+    prefill: str
+    """Prefill node, or "local"."""
+    cached: str
+    """Prompt tokens in the caches of decode / prefill node."""
+    queue: str
+    """Until the prefill begins."""
+    compute: str
+    """Prefill itself."""
+    transfer: str
+    """KV on the link."""
+    exposed: str
+    """Part of it that does not hide."""
+    ttft: str
+    """Until the first token."""
+    start: str
+    """Until decoding begins."""
+    step: str
+    """One decode step."""
+    decode_time: str
+    """All expected steps."""
+    imposed: str
+    """Slow-down of others."""
+    total: str
+    """What candidates are compared by."""
+    note: str
+    """"chosen", why it is infeasible, or how much dearer than the choice it is."""
+
+
+HEADINGS = PlanRow(
+    decode="decode",
+    prefill="prefill",
+    cached="cached d/p",
+    queue="queue",
+    compute="prefill",
+    transfer="transfer",
+    exposed="exposed",
+    ttft="TTFT",
+    start="start",
+    step="step",
+    decode_time="decode",
+    imposed="imposed",
+    total="total",
+    note="choice / reason",
+)
+"""Column titles, in the order of `PlanRow`."""
+
+
+def plan_rows(candidates: Iterable[Candidate]) -> list[PlanRow]:
+    """Return one row per candidate, cheapest first."""
+    ordered = sorted(candidates, key=lambda candidate: candidate.rank)
+    best = ordered[0].estimate if ordered else None
+    return [_row(candidate, best, is_choice=index == 0) for index, candidate in enumerate(ordered)]
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration with three significant digits in the unit that suits it."""
+    if seconds == 0:
+        return "0"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if abs(seconds) >= scale:
+            return f"{seconds / scale:.3g} {unit}" if abs(seconds) < 1000 * scale else f"{seconds / scale:.0f} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def format_table(rows: Iterable[PlanRow]) -> str:
+    """Return rows as aligned columns of plain text, titles first."""
+    lines = [HEADINGS, *rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _row(candidate: Candidate, best: CostEstimate | None, *, is_choice: bool) -> PlanRow:
+    ends = (candidate.decode_node_id, candidate.prefill_node_id or "local")
+    estimate = candidate.estimate
+    if estimate is None or best is None:
+        return PlanRow._make((*ends, *["-"] * 11, candidate.infeasible_reason))
+    times = (
+        estimate.queue_seconds,
+        estimate.prefill_seconds,
+        estimate.transfer_seconds,
+        estimate.exposed_seconds,
+        estimate.time_to_first_token_seconds,
+        estimate.start_seconds,
+        estimate.step_seconds,
+        estimate.decode_seconds,
+        estimate.imposed_seconds,
+        estimate.total_seconds,
+    )
+    cached = f"{candidate.decode_cached_tokens}/{candidate.prefill_cached_tokens}"
+    dearer = format_seconds(estimate.total_seconds - best.total_seconds)
+    note = "chosen" if is_choice else f"+{dearer}"
+    return PlanRow._make((*ends, cached, *map(format_seconds, times), note))
