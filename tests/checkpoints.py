@@ -1,0 +1,179 @@
+"""Tiny random checkpoints in the Hugging Face format, and what transformers generates from them.
+
+The weights are sharpened: logits of a freshly initialised model are near-ties, for which equality of greedy outputs
+would prove nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+CheckpointName = Literal["llama", "llama3", "qwen2", "qwen3", "mistral"]
+"""`llama` has grouped queries, `llama3` RoPE scaling and tied embeddings, `qwen2` biases, `qwen3` QK norms and a head
+size of its own, `mistral` a sliding window."""
+
+CHECKPOINT_NAMES: tuple[CheckpointName, ...] = get_args(CheckpointName)
+"""All of them."""
+
+VOCABULARY_SIZE = 512
+MAX_CONTEXT_TOKENS = 2048
+SLIDING_WINDOW_TOKENS = 64
+
+_QUERY_KEY_GAIN = 3.0
+_SEEDS: dict[CheckpointName, int] = {"llama": 0, "llama3": 1, "qwen2": 2, "qwen3": 3, "mistral": 4}
+
+_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_SPECIAL_TOKENS = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
+_TOKENIZER_CORPUS = [
+    "Prefill is compute-bound and belongs on the machine with the most FLOP/s; decode is bound by memory bandwidth.",
+    "A prefill runner hands the KV cache to a decode runner like a baton, layer by layer, while it is still running.",
+    "What is the capital of France? The capital of France is Paris. How many legs does a spider have? Eight.",
+    "user assistant system tool hello world the and of to in is that it for was on are with as at be this have from",
+]
+_BASE: dict[str, Any] = {
+    "vocab_size": VOCABULARY_SIZE,
+    "hidden_size": 96,
+    "intermediate_size": 192,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": MAX_CONTEXT_TOKENS,
+    "tie_word_embeddings": False,
+    "pad_token_id": 0,
+    "bos_token_id": None,
+    "eos_token_id": 2,
+}
+
+
+def checkpoint(name: CheckpointName) -> Path:
+    """Return the folder of a checkpoint, made on first use and removed when the process ends."""
+    return _make_checkpoint(name)
+
+
+def reference_generate(folder: Path, prompt_ids: list[int], num_tokens: int) -> list[int]:
+    """Return the greedy continuation by transformers in float32, without ending at EOS."""
+    return list(_reference_generate(folder, tuple(prompt_ids), num_tokens))
+
+
+def reference_logits(folder: Path, token_ids: list[int]) -> torch.Tensor:
+    """Return the logits at every position by transformers in float32: [num_tokens, vocabulary_size]."""
+    with torch.inference_mode():
+        logits: torch.Tensor = _reference_model(folder)(torch.tensor([token_ids])).logits[0]
+    return logits
+
+
+def _config_of(name: CheckpointName) -> Any:
+    if name == "llama":
+        return LlamaConfig(**_BASE, rope_parameters={"rope_type": "default", "rope_theta": 10_000.0})
+    if name == "llama3":
+        scaling = {"rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "original_max_position_embeddings": 64}
+        frequencies = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+        return LlamaConfig(**{**_BASE, "tie_word_embeddings": True}, rope_parameters=scaling | frequencies)
+    if name == "qwen2":
+        return Qwen2Config(**_BASE, rope_parameters={"rope_type": "default", "rope_theta": 10_000.0})
+    if name == "qwen3":
+        return Qwen3Config(**_BASE, head_dim=32, rope_parameters={"rope_type": "default", "rope_theta": 10_000.0})
+    rope = {"rope_type": "default", "rope_theta": 10_000.0}
+    return MistralConfig(**_BASE, head_dim=16, sliding_window=SLIDING_WINDOW_TOKENS, rope_parameters=rope)
+
+
+@cache
+def _root() -> Path:
+    folder = tempfile.TemporaryDirectory(prefix="baton-checkpoints-")
+    atexit.register(folder.cleanup)
+    return Path(folder.name)
+
+
+@cache
+def _make_checkpoint(name: CheckpointName) -> Path:
+    folder = _root() / name
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEEDS[name])
+        model = AutoModelForCausalLM.from_config(_config_of(name), dtype=torch.float32)
+        _sharpen(model)
+    model.save_pretrained(folder)
+    _write_flat_rope(folder / "config.json")
+    _tokenizer().save_pretrained(folder)
+    return folder
+
+
+@torch.no_grad()
+def _sharpen(model: torch.nn.Module) -> None:
+    """Draw weights whose attention is peaked, so that greedy output does not settle on one token."""
+    parameters = dict(model.named_parameters())
+    for parameter_name, parameter in parameters.items():
+        is_of_query_or_key = any(part in parameter_name for part in ("q_proj", "k_proj", "q_norm", "k_norm"))
+        gain = _QUERY_KEY_GAIN if is_of_query_or_key else 1.0
+        if parameter.ndim == 2:
+            is_input_only = "embed_tokens" in parameter_name and "lm_head.weight" in parameters
+            fan_in = 1 if is_input_only else parameter.shape[-1]
+            parameter.normal_(0.0, gain * fan_in**-0.5)
+        elif parameter_name.endswith("bias"):
+            parameter.normal_(0.0, 0.2)
+        elif parameter_name == "model.norm.weight":
+            parameter.normal_(0.0, 1.0)  # with a norm near 1, tied embeddings would make every token predict itself
+        else:
+            parameter.normal_(gain, 0.1)
+
+
+def _write_flat_rope(config_file: Path) -> None:
+    """Add the flat RoPE keys: folders on the Hub carry them, and mlx-lm reads nothing else."""
+    config = json.loads(config_file.read_text())
+    rope = dict(config["rope_parameters"])
+    config["rope_theta"] = rope.pop("rope_theta")
+    if rope["rope_type"] != "default":
+        config["rope_scaling"] = rope
+    config_file.write_text(json.dumps(config, indent=1))
+
+
+@cache
+def _tokenizer() -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=VOCABULARY_SIZE,
+        special_tokens=_SPECIAL_TOKENS,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(_TOKENIZER_CORPUS, trainer)
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>", chat_template=_TEMPLATE
+    )
+
+
+@cache
+def _reference_model(folder: Path) -> Any:
+    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None
+    return model
+
+
+@cache
+def _reference_generate(folder: Path, prompt_ids: tuple[int, ...], num_tokens: int) -> tuple[int, ...]:
+    prompt = torch.tensor([prompt_ids])
+    with torch.inference_mode():
+        output = _reference_model(folder).generate(
+            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=num_tokens, do_sample=False
+        )
+    return tuple(output[0, len(prompt_ids) :].tolist())
