@@ -100,7 +100,8 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     """Read and check a model folder.
 
     Raises:
-        ConfigurationError: If the folder is no model, holds no safetensors, or its family is not supported; the message says what is.
+        ConfigurationError: If the folder is no model, holds no safetensors, or its family is not supported; the
+        message says what is.
     """
     config = _read_json(directory / "config.json", is_required=True)
     family = config.get("model_type")
@@ -111,7 +112,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     rope_type = rope_parameters(config).get("rope_type", "default")
     if rope_type in _UNSTABLE_ROPE_TYPES:
         raise ConfigurationError(
-            f"model {directory}: rope_type {rope_type!r} changes with the sequence length, so that cached K cannot be shared"
+            f"model {directory}: rope_type {rope_type!r} rotates K by the length of the sequence: it cannot be cached"
         )
     files = sorted(directory.glob("*.safetensors"))
     if not files:
@@ -163,7 +164,8 @@ def _safetensors_header(file: Path) -> bytes:
 def _revision_digest(config: Mapping[str, Any], files: list[Path]) -> str:
     """Digest the configuration and, per file, its size, header and evenly spaced pages.
 
-    Reading pages rather than everything keeps the start of a 100-GB model fast; a fine-tuned copy differs in every page.
+    Reading pages rather than everything keeps the start of a 100-GB model fast; a fine-tuned copy differs in every
+    page.
     """
     digest = blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=16)
     for file in files:

@@ -1,9 +1,11 @@
 """The contract between the engine and a framework.
 
-A runner owns the weights and the memory of the KV blocks, nothing else: which block belongs to whom is the scheduler's business. All
+A runner owns the weights and the memory of the KV blocks, nothing else: which block belongs to whom is the
+scheduler's business. All
 calls come from one thread, the engine's.
 
-Positions of a sequence live in blocks: position `p` is element `p % block_tokens` of block `block_table[p // block_tokens]`.
+Positions of a sequence live in blocks: position `p` is element `p % block_tokens` of block `block_table[p //
+block_tokens]`.
 """
 
 from __future__ import annotations
@@ -44,7 +46,8 @@ class LayerSink(Protocol):
 class Span:
     """Consecutive positions of one sequence that a forward pass computes.
 
-    Interval table: [0, start) has its KV in the blocks already; [start, start + len(token_ids)) is computed and written here.
+    Interval table: [0, start) has its KV in the blocks already; [start, start + len(token_ids)) is computed and
+    written here.
     """
 
     token_ids: Sequence[int]
@@ -116,7 +119,8 @@ class Runner(ABC):
     def forward(self, spans: Sequence[Span]) -> Logits:
         """Compute spans of different sequences in one pass and write their KV into their blocks.
 
-        Spans are independent: the result of one does not depend on its neighbours (in float32, to rounding). Layer sinks are
+        Spans are independent: the result of one does not depend on its neighbours (in float32, to rounding). Layer
+        sinks are
         called during the pass. For a span, only the last position is computed in the last layer's attention and MLP.
         """
 

@@ -1,0 +1,341 @@
+"""The engine: one thread that owns a runner, a scheduler and every living sequence.
+
+Services talk to it by commands, which any thread may give and which take effect between two passes; it answers by
+events, those of one pass delivered together.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from baton.engine.events import Admitted, Delivery, Ended, EngineEvent, Failed, FrameLanded, Listener, TokenReady
+from baton.engine.runners.base import LayerKv, Runner
+from baton.engine.sampling import SampledToken, sample
+from baton.engine.scheduler import Scheduler, SchedulerLimits, Step
+from baton.engine.sequence import EngineRequest, Phase, Sequence, new_sequence
+from baton.errors import AttemptReusedError, BatonError, InvalidFieldError, OverloadedError
+from baton.kv.pool import BlockEvents, BlockPool
+from baton.kv.stream import KvFrame
+
+log = logging.getLogger(__name__)
+
+_INTEGRITY_CHECK_INTERVAL_SECONDS = 1.0
+_LOAD_INTERVAL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoad:
+    """What the engine is doing."""
+
+    num_waiting: int
+    """Requests without blocks."""
+    num_running: int
+    """Requests with blocks."""
+    num_pending_prompt_tokens: int
+    """Positions still to compute, of waiting and running requests, decode steps not counted."""
+    num_available_blocks: int
+    """Blocks that could be allocated."""
+    mean_context_tokens: float
+    """Mean length of the running requests."""
+    num_steps: int
+    """Passes since start."""
+
+
+class Engine:
+    """Runs requests on a runner in a thread of its own.
+
+    Args:
+        runner: Weights and block memory; used by the engine's thread alone once started.
+        limits: Bounds of a batch.
+        post: Called from the engine's thread with the events of a pass, in order.
+        on_block_events: Called from the engine's thread with changes of the prefix cache.
+        on_fatal: Called from the engine's thread when it dies of a bug; no event follows.
+        max_waiting: Requests waiting at most.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        limits: SchedulerLimits,
+        *,
+        post: Callable[[list[Delivery]], None],
+        on_block_events: Callable[[BlockEvents], None] = lambda _events: None,
+        on_fatal: Callable[[BaseException], None] = lambda _error: None,
+        max_waiting: int = 1024,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.runner = runner
+        self.scheduler = Scheduler(BlockPool(runner.num_blocks, runner.block_tokens), limits)
+        self._post = post
+        self._on_block_events = on_block_events
+        self._on_fatal = on_fatal
+        self._max_waiting = max_waiting
+        self._clock = clock
+        self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._living: dict[str, tuple[Sequence, Listener]] = {}
+        self._deliveries: list[Delivery] = []
+        self._num_steps = 0
+        self._is_stepping = False
+        self._checked_at = 0.0
+        self._load_taken_at = 0.0
+        self._load = self._current_load()
+        self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop after the current pass and free the runner. Living requests get no further event."""
+        self._commands.put(None)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def submit(self, request: EngineRequest, listener: Listener) -> None:
+        """Take a request; a refusal comes as `Failed`."""
+        self._commands.put(lambda: self._submit(request, listener))
+
+    def abort(self, request_id: str) -> None:
+        """Drop a request and everything it holds, without an event. Unknown ids are ignored."""
+        self._commands.put(lambda: self._abort(request_id))
+
+    def write_kv(self, request_id: str, frame: KvFrame) -> None:
+        """Write a received frame into the request's blocks; `FrameLanded` follows."""
+        self._commands.put(lambda: self._write_kv(request_id, frame))
+
+    def take_first_token(self, request_id: str, token: SampledToken) -> None:
+        """Deliver the token that another node sampled after the prompt, before its KV is complete."""
+        self._commands.put(lambda: self._take_first_token(request_id, token))
+
+    def commit_kv(self, request_id: str) -> None:
+        """Declare the received KV complete and right: the request is decoded from the next pass on."""
+        self._commands.put(lambda: self._change_receiving(request_id, self.scheduler.commit_received))
+
+    def fall_back(self, request_id: str) -> None:
+        """Give up receiving: the request is computed here, from its cached prefix on."""
+        self._commands.put(lambda: self._change_receiving(request_id, self.scheduler.fall_back))
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Run a function in the engine's thread, between two passes."""
+        self._commands.put(function)
+
+    def load(self) -> EngineLoad:
+        """Return what the engine was doing a moment ago. Callable from any thread."""
+        return self._load
+
+    def _current_load(self) -> EngineLoad:
+        scheduler = self.scheduler
+        waiting, running = scheduler.waiting, scheduler.running
+        num_held = len(running) + len(scheduler.receiving)
+        num_pending = sum(sequence.num_pending for sequence in (*waiting, *running) if sequence.num_pending > 1)
+        mean_context = sum(len(sequence.token_ids) for sequence in running) / max(1, len(running))
+        return EngineLoad(
+            len(waiting), num_held, num_pending, scheduler.pool.num_available, mean_context, self._num_steps
+        )
+
+    def _run(self) -> None:
+        try:
+            while self._take_commands():
+                self._admit()
+                step = self.scheduler.schedule()
+                self._is_stepping = step is not None
+                if step is not None:
+                    self._compute(step)
+                self._deliver()
+        except BaseException as error:  # the edge of the thread: without it the process would live on, deaf
+            log.exception("engine_died")
+            self._on_fatal(error)
+        finally:
+            self.runner.close()
+
+    def _take_commands(self) -> bool:
+        """Execute what has been asked. Wait for it if the last pass was empty: only a command can change that.
+
+        Returns:
+            False to stop.
+        """
+        must_wait = not self._is_stepping
+        if must_wait:
+            self._rest()
+        while True:
+            try:
+                command = self._commands.get(block=must_wait)
+            except queue.Empty:
+                return True
+            if command is None:
+                return False
+            command()
+            must_wait = False
+
+    def _admit(self) -> None:
+        for sequence in self.scheduler.admit():
+            if sequence.timeline.started == 0.0:
+                sequence.timeline.started = self._clock()
+                self._tell(sequence, Admitted(sequence.num_cached))
+            self._export_cached(sequence)
+
+    def _compute(self, step: Step) -> None:
+        try:
+            logits = self.runner.forward(step.spans)
+            sampled = step.sampled
+            tokens = sample(logits, [sequence.sampling_context() for sequence in sampled]) if sampled else []
+        except Exception as error:  # the edge of a pass: its requests fail, all others go on
+            log.exception("step_failed")
+            for sequence in step.sequences:
+                self._fail(sequence, BatonError(f"the engine failed: {type(error).__name__}: {error}"))
+            return
+        self._num_steps += 1
+        self.scheduler.advance(step, tokens)
+        for sequence, token in zip(sampled, tokens, strict=True):
+            self._token_appended(sequence, token)
+
+    def _deliver(self) -> None:
+        events = self.scheduler.pool.drain_events()
+        if events.stored or events.removed:
+            self._on_block_events(events)
+        if self._clock() - self._load_taken_at >= _LOAD_INTERVAL_SECONDS:
+            self._load_taken_at = self._clock()
+            self._load = self._current_load()
+        if self._deliveries:
+            deliveries, self._deliveries = self._deliveries, []
+            self._post(deliveries)
+
+    def _submit(self, request: EngineRequest, listener: Listener) -> None:
+        try:
+            self._check(request)
+            info = self.runner.info
+            sequence = new_sequence(
+                request,
+                max_context_tokens=info.max_context_tokens,
+                eos_token_ids=info.eos_token_ids,
+                model_revision_digest=info.layout.model_revision_digest,
+                block_tokens=self.runner.block_tokens,
+            )
+            self.scheduler.add(sequence)
+        except BatonError as error:
+            self._deliveries.append(Delivery(listener, Failed(error)))
+            return
+        sequence.timeline.submitted = self._clock()
+        self._living[request.request_id] = (sequence, listener)
+
+    def _check(self, request: EngineRequest) -> None:
+        info = self.runner.info
+        if request.request_id in self._living:
+            raise AttemptReusedError(f"request {request.request_id} is running already")
+        if len(self.scheduler.waiting) >= self._max_waiting:
+            raise OverloadedError(f"{self._max_waiting} requests are waiting already")
+        num_tokens = len(request.prompt_token_ids) + len(request.output_token_ids)
+        if not request.prompt_token_ids:
+            raise InvalidFieldError("prompt_token_ids", "expected 1 token or more")
+        if num_tokens >= info.max_context_tokens:
+            raise InvalidFieldError(
+                "prompt_token_ids", f"{num_tokens} tokens leave no room in a context of {info.max_context_tokens}"
+            )
+        for token_id in (*request.prompt_token_ids, *request.output_token_ids):
+            if not 0 <= token_id < info.vocabulary_size:
+                raise InvalidFieldError(
+                    "prompt_token_ids", f"token id {token_id} is not in 0 to {info.vocabulary_size - 1}"
+                )
+        request.params.check(info.vocabulary_size)
+
+    def _abort(self, request_id: str) -> None:
+        entry = self._living.pop(request_id, None)
+        if entry is not None:
+            self.scheduler.finish(entry[0])
+
+    def _write_kv(self, request_id: str, frame: KvFrame) -> None:
+        sequence = self._receiving(request_id)
+        if sequence is None:
+            return
+        try:
+            for layer, kv in _layers_of(frame):
+                self.runner.write_kv(sequence.block_table, layer, frame.token_begin, frame.num_tokens, kv)
+        except Exception as error:  # the edge of a request: a frame that cannot be written fails that request alone
+            log.exception("write_kv_failed")
+            self._fail(sequence, BatonError(f"KV cannot be written: {type(error).__name__}: {error}"))
+            return
+        self._tell(sequence, FrameLanded())
+
+    def _take_first_token(self, request_id: str, token: SampledToken) -> None:
+        sequence = self._receiving(request_id)
+        if sequence is not None:
+            sequence.token_ids.append(token.token_id)
+            self._token_appended(sequence, token)
+
+    def _change_receiving(self, request_id: str, change: Callable[[Sequence], None]) -> None:
+        sequence = self._receiving(request_id)
+        if sequence is not None:
+            change(sequence)
+
+    def _receiving(self, request_id: str) -> Sequence | None:
+        """Return the request if it still receives: after an abort nothing late can land."""
+        sequence, _ = self._living.get(request_id, (None, None))
+        return sequence if sequence is not None and sequence.phase is Phase.RECEIVING else None
+
+    def _export_cached(self, sequence: Sequence) -> None:
+        """Hand out the KV that is in the prefix cache and that the caller lacks: [kv_token_begin, num_computed)."""
+        request = sequence.request
+        if request.export is None or request.kv_token_begin >= sequence.num_computed:
+            return
+        num_tokens = sequence.num_computed - request.kv_token_begin
+        for layer in range(self.runner.info.layout.num_layers):
+            kv = self.runner.read_kv(sequence.block_table, layer, request.kv_token_begin, num_tokens)
+            request.export(request.kv_token_begin, layer, kv)
+
+    def _token_appended(self, sequence: Sequence, token: SampledToken) -> None:
+        if sequence.timeline.first_token == 0.0:
+            sequence.timeline.first_token = self._clock()
+        self._tell(sequence, TokenReady(sequence.num_output_tokens - 1, token))
+        reason = sequence.finish_reason()
+        if reason is None:
+            return
+        timeline = sequence.timeline
+        ended = Ended(
+            reason=reason,
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            num_output_tokens=sequence.num_output_tokens,
+            num_cached_tokens=sequence.num_cached,
+            num_preemptions=sequence.num_preemptions,
+            queue_seconds=timeline.started - timeline.submitted,
+            prefill_seconds=timeline.first_token - timeline.started,
+            decode_seconds=self._clock() - timeline.first_token,
+        )
+        self._end(sequence, ended)
+
+    def _fail(self, sequence: Sequence, error: BatonError) -> None:
+        self._end(sequence, Failed(error))
+
+    def _end(self, sequence: Sequence, event: EngineEvent) -> None:
+        self.scheduler.finish(sequence)
+        self._tell(sequence, event)
+        self._living.pop(sequence.request_id, None)
+
+    def _tell(self, sequence: Sequence, event: EngineEvent) -> None:
+        entry = self._living.get(sequence.request_id)
+        if entry is not None:
+            self._deliveries.append(Delivery(entry[1], event))
+
+    def _rest(self) -> None:
+        """Take stock before waiting."""
+        self._load = self._current_load()
+        if self._clock() - self._checked_at >= _INTEGRITY_CHECK_INTERVAL_SECONDS:
+            self.scheduler.check_integrity()
+            self._checked_at = self._clock()
+
+
+def _layers_of(frame: KvFrame) -> Iterator[tuple[int, LayerKv]]:
+    """Yield each layer of a frame with its share of the bytes."""
+    key_bytes, value_bytes = len(frame.keys) // frame.num_layers, len(frame.values) // frame.num_layers
+    keys, values = memoryview(frame.keys), memoryview(frame.values)
+    for index in range(frame.num_layers):
+        key_start, value_start = index * key_bytes, index * value_bytes
+        yield (
+            frame.layer_begin + index,
+            LayerKv(keys[key_start : key_start + key_bytes], values[value_start : value_start + value_bytes]),
+        )

@@ -1,0 +1,83 @@
+"""What the engine tells the services about a request, in this order: Admitted, tokens, then Ended or Failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from baton.engine.sampling import SampledToken
+from baton.engine.sequence import FinishReason
+from baton.errors import BatonError
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The request has its blocks."""
+
+    num_cached_tokens: int
+    """Leading prompt positions whose KV is here already."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenReady:
+    """A token of the output."""
+
+    output_index: int
+    """Its index in the output, from 0, tokens of earlier attempts counted."""
+    token: SampledToken
+    """The token."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLanded:
+    """A KV frame is in the blocks; there is room for another."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The request is complete; nothing of it is left in the engine."""
+
+    reason: FinishReason
+    """Why."""
+    num_prompt_tokens: int
+    """Prompt tokens."""
+    num_output_tokens: int
+    """Output tokens, those of earlier attempts included."""
+    num_cached_tokens: int
+    """Prompt positions that came from the prefix cache here."""
+    num_preemptions: int
+    """Times that it was taken from the batch for want of blocks."""
+    queue_seconds: float
+    """From submission until its blocks were there and work began."""
+    prefill_seconds: float
+    """From then until the first token was known here."""
+    decode_seconds: float
+    """From the first to the last token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The request has failed; nothing of it is left in the engine."""
+
+    error: BatonError
+    """Why."""
+
+
+EngineEvent = Admitted | TokenReady | FrameLanded | Ended | Failed
+
+
+class Listener(Protocol):
+    """Takes the events of one request."""
+
+    def __call__(self, event: EngineEvent) -> None:
+        """Take an event; must not block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """An event and who wants it."""
+
+    listener: Listener
+    """Who."""
+    event: EngineEvent
+    """What."""

@@ -1,0 +1,5 @@
+"""The mock runner: no weights, the timing of any hardware, tokens that prove which KV bytes they were made from."""
+
+from baton.engine.runners.mock.runner import MockRunner, load_mock_runner
+
+__all__ = ["MockRunner", "load_mock_runner"]

@@ -1,0 +1,187 @@
+"""Runs no model: takes the time that a device would take, and makes real KV bytes and checkable tokens."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from baton.capacity.hardware import PRESETS, ComputeTimeModel, Hardware, StepSpan, step_seconds
+from baton.capacity.model_shape import ModelShape
+from baton.engine.checkpoint import read_checkpoint
+from baton.engine.runners.base import Array, LayerKv, ModelInfo, Runner, Span
+from baton.engine.runners.mock.shapes import SHAPES
+from baton.engine.runners.mock.state import kv_of, next_token, states_from, states_of, words_per_row
+from baton.errors import ConfigurationError
+from baton.kv.layout import KvDtype
+
+_PROJECTION_SHARE = 0.25
+"""Share of a layer's time after which its K and V exist: the projections before attention and MLP."""
+
+
+class MockRunner(Runner):
+    """Keeps one state per layer and position instead of K and V, and sleeps instead of computing.
+
+    The next token is a function of the states of all layers and positions, so that text is right only if every received
+    byte was.
+    """
+
+    def __init__(
+        self,
+        info: ModelInfo,
+        hardware: Hardware,
+        *,
+        num_blocks: int,
+        block_tokens: int,
+        time_model: ComputeTimeModel = "roofline",
+        clock: Callable[[], float] = time.perf_counter,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.info = info
+        self.num_blocks = num_blocks
+        self.block_tokens = block_tokens
+        self.hardware = hardware
+        self._time_model = time_model
+        self._clock = clock
+        self._sleep = sleep
+        self._excluded = frozenset(info.eos_token_ids)
+        self._states = np.zeros((info.layout.num_layers, num_blocks, block_tokens), dtype=np.uint64)
+
+    @property
+    def shape(self) -> ModelShape:
+        """Return the model's size, for the time models."""
+        return _shape_of(self.info)
+
+    def forward(self, spans: Sequence[Span]) -> MockLogits:
+        """Sleep for the pass, layer by layer, handing out K and V on the way; then read the tokens off the states."""
+        layout = self.info.layout
+        spans_states = [states_of(span.token_ids, span.start, layout.num_layers) for span in spans]
+        parts = [StepSpan(span.end, len(span.token_ids)) for span in spans]
+        layer_seconds = step_seconds(self._time_model, self.hardware, self.shape, parts) / layout.num_layers
+        is_exported = any(span.layer_sink for span in spans)
+        started = self._clock()
+        for layer in range(layout.num_layers if is_exported else 0):
+            self._sleep_until(started + (layer + _PROJECTION_SHARE) * layer_seconds)
+            for span, states in zip(spans, spans_states, strict=True):
+                if span.layer_sink:
+                    span.layer_sink(layer, kv_of(states[layer], layout.layers[layer], layout.dtype))
+        self._sleep_until(started + layout.num_layers * layer_seconds)
+        for span, states in zip(spans, spans_states, strict=True):
+            self._scatter(span.block_table, slice(None), span.start, states)
+        tokens = [self._next_token(span) for span in spans if span.needs_logits]
+        return MockLogits(tokens, self.info.vocabulary_size)
+
+    def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
+        """Keep the states that the bytes stand for."""
+        states = states_from(kv, num_tokens, self.info.layout.layers[layer])
+        self._scatter(block_table, layer, start, states)
+
+    def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
+        """Make the bytes of the kept states."""
+        states = self._gather(block_table, start + num_tokens)[layer, start:]
+        return kv_of(states, self.info.layout.layers[layer], self.info.layout.dtype)
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+    def _next_token(self, span: Span) -> int:
+        states = self._gather(span.block_table, span.end)
+        return next_token(states, self.info.vocabulary_size, self._excluded)
+
+    def _gather(self, block_table: Sequence[int], num_tokens: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+        num_blocks = -(-num_tokens // self.block_tokens)
+        gathered = self._states[:, list(block_table[:num_blocks])]
+        return gathered.reshape(len(gathered), -1)[:, :num_tokens]
+
+    def _scatter(
+        self,
+        block_table: Sequence[int],
+        layer: int | slice,
+        start: int,
+        states: np.ndarray[tuple[int, ...], np.dtype[np.uint64]],
+    ) -> None:
+        positions = np.arange(start, start + states.shape[-1])
+        blocks = np.asarray(block_table)[positions // self.block_tokens]
+        self._states[layer, blocks, positions % self.block_tokens] = states
+
+    def _sleep_until(self, moment: float) -> None:
+        remaining = moment - self._clock()
+        if remaining > 0:
+            self._sleep(remaining)
+
+
+class MockLogits:
+    """Logits that put nearly all probability on one token per row."""
+
+    def __init__(self, tokens: list[int], vocabulary_size: int) -> None:
+        self._tokens = tokens
+        self._vocabulary_size = vocabulary_size
+
+    def argmax(self) -> list[int]:
+        """Return the tokens."""
+        return self._tokens
+
+    def rows(self) -> Array:
+        """Return [num_rows, vocabulary_size] with 100 at each row's token and 0 elsewhere."""
+        rows = np.zeros((len(self._tokens), self._vocabulary_size), dtype=np.float32)
+        rows[np.arange(len(self._tokens)), self._tokens] = 100.0
+        return rows
+
+
+def load_mock_runner(
+    directory: Path,
+    *,
+    model_id: str,
+    num_blocks: int,
+    block_tokens: int = 16,
+    dtype: str = "bfloat16",
+    hardware: str = "m3-ultra",
+    shape: str = "",
+    time_model: ComputeTimeModel = "roofline",
+) -> MockRunner:
+    """Return a mock of a model on a device.
+
+    Args:
+        directory: Model folder whose tokenizer, vocabulary and (unless `shape` is given) sizes are used.
+        model_id: Served name.
+        num_blocks: Blocks in the pool.
+        block_tokens: Tokens of one block.
+        dtype: Number format of weights and cache.
+        hardware: Name of a preset of `baton.capacity.hardware`.
+        shape: Name of a model size of `baton.engine.runners.mock.shapes`; empty: the folder's own.
+        time_model: Which formula gives the time of a step.
+
+    Raises:
+        ConfigurationError: If a name is unknown; the message lists the known ones.
+    """
+    if hardware not in PRESETS:
+        raise ConfigurationError(f"hardware: {hardware!r} is unknown; expected one of {', '.join(PRESETS)}")
+    if shape and shape not in SHAPES:
+        raise ConfigurationError(f"mock_shape: {shape!r} is unknown; expected one of {', '.join(SHAPES)}")
+    checkpoint = read_checkpoint(directory)
+    info = checkpoint.model_info(model_id, KvDtype(dtype), engine="mock", device=f"mock {hardware}")
+    if shape:
+        info = SHAPES[shape].applied_to(info)
+    digest = f"{'mock' + shape + info.layout.model_revision_digest:.32}".encode().hex()[:32]
+    info = replace(info, layout=replace(info.layout, model_revision_digest=digest))
+    for spec in info.layout.layers:
+        words_per_row(spec.key_head_dim, info.layout.dtype)
+    return MockRunner(info, PRESETS[hardware], num_blocks=num_blocks, block_tokens=block_tokens, time_model=time_model)
+
+
+def _shape_of(info: ModelInfo) -> ModelShape:
+    return ModelShape(
+        num_layers=info.layout.num_layers,
+        num_linear_parameters=info.num_linear_parameters,
+        num_head_parameters=info.num_head_parameters,
+        num_attention_heads=info.num_attention_heads,
+        num_kv_heads=info.layout.layers[0].num_kv_heads,
+        head_dim=info.head_dim,
+        weight_bytes=info.weight_bytes,
+        kv_bytes_per_token=info.layout.num_token_bytes(),
+        max_context_tokens=info.max_context_tokens,
+        vocabulary_size=info.vocabulary_size,
+    )

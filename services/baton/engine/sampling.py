@@ -1,0 +1,141 @@
+"""Chooses tokens from logits. Stateless: the randomness of a token depends on (seed, position) alone.
+
+So the same request gives the same output in any batch, on any node, with any placement, and any node can sample any
+position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from baton.engine.runners.base import Array, Logits
+from baton.engine.sampling_params import SamplingParams
+
+Array64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+
+
+class Alternative(NamedTuple):
+    """A token and its log-probability."""
+
+    token_id: int
+    """Token id."""
+    logprob: float
+    """Natural logarithm of its probability, 0 or less."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledToken:
+    """A chosen token."""
+
+    token_id: int
+    """Token id."""
+    logprob: float | None = None
+    """Log-probability under the model, before edits and temperature; None if not asked for."""
+    alternatives: tuple[Alternative, ...] = ()
+    """Most probable tokens, most probable first."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingContext:
+    """What the choice for one row of logits depends on."""
+
+    params: SamplingParams
+    """The request's parameters."""
+    token_ids: Sequence[int]
+    """Prompt and output so far; shared with the sequence, not copied."""
+    num_prompt_tokens: int
+    """How many of them are prompt."""
+    end_token_ids: frozenset[int]
+    """Tokens that would end the generation."""
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Return the output tokens so far: the position of the one to choose."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+
+def sample(logits: Logits, contexts: Sequence[SamplingContext]) -> list[SampledToken]:
+    """Return one token per row of logits.
+
+    A batch that is greedy throughout takes the framework's argmax and copies no logits to the host.
+    """
+    if not any(context.params.needs_rows for context in contexts):
+        return [SampledToken(token_id) for token_id in logits.argmax()]
+    return [_sample_row(row, context) for row, context in zip(logits.rows(), contexts, strict=True)]
+
+
+def uniform(seed: int, position: int) -> float:
+    """Return the random number of a position, in [0, 1): Philox keyed by the seed, with the position as counter."""
+    philox = np.random.Philox(key=np.uint64(seed % 2**64), counter=[position, 0, 0, 0])
+    return float(np.random.Generator(philox).random())
+
+
+def _sample_row(row: Array, context: SamplingContext) -> SampledToken:
+    params = context.params
+    edited = _edit(row, context) if params.changes_logits else row
+    if params.is_greedy:
+        token_id = int(edited.argmax())
+    else:
+        probabilities = _filter(edited.astype(np.float64) / params.temperature, params)
+        token_id = _draw(probabilities, uniform(params.seed, context.num_output_tokens))
+    if params.num_top_logprobs is None:
+        return SampledToken(token_id)
+    return _with_logprobs(row, token_id, params.num_top_logprobs)
+
+
+def _edit(row: Array, context: SamplingContext) -> Array:
+    """Apply end-token mask, bias and penalties, in the order that generation.proto documents."""
+    params, edited = context.params, row.copy()
+    if context.num_output_tokens < params.min_tokens and context.end_token_ids:
+        edited[list(context.end_token_ids)] = -np.inf
+    for token_id, bias in params.logit_bias.items():
+        edited[token_id] += bias
+    if params.repetition_penalty != 1.0:
+        seen = np.unique(np.asarray(context.token_ids, dtype=np.int64))
+        values = edited[seen]
+        edited[seen] = np.where(values > 0, values / params.repetition_penalty, values * params.repetition_penalty)
+    output_token_ids = context.token_ids[context.num_prompt_tokens :]
+    if (params.presence_penalty or params.frequency_penalty) and output_token_ids:
+        tokens, counts = np.unique(np.asarray(output_token_ids, dtype=np.int64), return_counts=True)
+        edited[tokens] -= (params.presence_penalty + params.frequency_penalty * counts).astype(np.float32)
+    return edited
+
+
+def _filter(scaled: Array64, params: SamplingParams) -> Array64:
+    """Return probabilities with everything outside top-k, top-p and min-p set to 0, not normalised again."""
+    if 0 < params.top_k < len(scaled):
+        threshold = np.partition(scaled, -params.top_k)[-params.top_k]
+        scaled = np.where(scaled < threshold, -np.inf, scaled)
+    probabilities = np.exp(scaled - scaled.max())
+    probabilities /= probabilities.sum()
+    if params.top_p < 1.0:
+        descending = np.sort(probabilities)[::-1]
+        num_kept = int(np.searchsorted(np.cumsum(descending), params.top_p)) + 1
+        probabilities[probabilities < descending[min(num_kept, len(descending)) - 1]] = 0.0
+    if params.min_p > 0.0:
+        probabilities[probabilities < params.min_p * probabilities.max()] = 0.0
+    return probabilities
+
+
+def _draw(probabilities: Array64, draw: float) -> int:
+    """Return the token at which the cumulated probability passes the draw.
+
+    The sum runs in order of token ids, not of probability: two engines whose logits differ in the last bit would order
+    near-equal tokens differently, and the draw would land on another token.
+    """
+    cumulated = np.cumsum(probabilities)
+    token_id = int(np.searchsorted(cumulated, draw * cumulated[-1], side="right"))
+    return min(token_id, int(np.flatnonzero(probabilities)[-1]))
+
+
+def _with_logprobs(row: Array, token_id: int, num_alternatives: int) -> SampledToken:
+    wide = row.astype(np.float64)
+    highest = wide.max()
+    logprobs = wide - (highest + np.log(np.exp(wide - highest).sum()))
+    best = np.argsort(-logprobs, kind="stable")[:num_alternatives]
+    alternatives = tuple(Alternative(int(token), float(logprobs[token])) for token in best)
+    return SampledToken(token_id, float(logprobs[token_id]), alternatives)

@@ -1,0 +1,185 @@
+"""A request inside the engine: its tokens, its blocks, how far it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Literal, Protocol
+
+from baton.engine.runners.base import LayerKv
+from baton.engine.sampling import SamplingContext
+from baton.engine.sampling_params import SamplingParams
+from baton.kv.hashing import BlockHash, block_hashes, root_hash
+from baton.kv.pool import BlockId
+
+FinishReason = Literal["stop", "length"]
+
+
+class KvExport(Protocol):
+    """Takes the KV of a PREFILL request, from the engine thread; must not block."""
+
+    def __call__(self, start: int, layer: int, kv: LayerKv) -> None:
+        """Take K and V of `layer` for the positions from `start`; those taken before, after a preemption, again."""
+
+
+class Purpose(Enum):
+    """What the engine does with a request."""
+
+    GENERATE = "generate"
+    """Compute the prompt and generate."""
+    RECEIVE = "receive"
+    """Take the prompt's KV and the first token from another node, then generate."""
+    PREFILL = "prefill"
+    """Compute the prompt, hand its KV out, sample one token."""
+
+
+class Phase(Enum):
+    """Where a sequence is."""
+
+    WAITING = "waiting"
+    """Has no blocks."""
+    RECEIVING = "receiving"
+    """Has blocks; another node's KV lands in them."""
+    RUNNING = "running"
+    """Has blocks and is computed."""
+    FINISHED = "finished"
+    """Has no blocks any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """A request as services hand it over."""
+
+    request_id: str
+    """Unique among the living ones of this engine."""
+    prompt_token_ids: tuple[int, ...]
+    """Prompt, 1 token or more."""
+    params: SamplingParams
+    """How tokens are chosen."""
+    output_token_ids: tuple[int, ...] = ()
+    """Output that an earlier attempt has delivered; generation goes on after it."""
+    purpose: Purpose = Purpose.GENERATE
+    """What to do."""
+    cache_salt: str = ""
+    """Separates prefix caches."""
+    is_cache_bypassed: bool = False
+    """Whether to neither read nor fill the prefix cache."""
+    kv_token_begin: int = 0
+    """For PREFILL: first position whose KV is handed out."""
+    export: KvExport | None = None
+    """For PREFILL: where to hand it."""
+    chunk_tokens: int = 0
+    """For PREFILL: positions computed in one pass at most; 0: the engine decides."""
+
+
+@dataclass(slots=True)
+class Timeline:
+    """Times on the engine's clock, seconds; 0: not yet."""
+
+    submitted: float = 0.0
+    """Taken by the engine."""
+    started: float = 0.0
+    """First computed, or first KV awaited."""
+    first_token: float = 0.0
+    """First token known here."""
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """A living request. The scheduler alone changes it.
+
+    Interval table of positions: [0, num_computed) have their KV in blocks; [num_computed, len(token_ids)) have not. A
+    sequence whose last position alone is not computed decodes; a token is sampled whenever all are.
+    """
+
+    request: EngineRequest
+    """What was asked."""
+    max_output_tokens: int
+    """Output tokens after which the generation ends."""
+    end_token_ids: frozenset[int]
+    """Tokens that end it."""
+    root: BlockHash
+    """Where the chain of block hashes starts."""
+    token_ids: list[int]
+    """Prompt and output."""
+    purpose: Purpose
+    """What to do; RECEIVE turns into GENERATE when the KV has arrived or the other node is given up."""
+    phase: Phase = Phase.WAITING
+    """Where it is."""
+    block_table: list[BlockId] = field(default_factory=list)
+    """Blocks, in order of positions."""
+    hashes: list[BlockHash] = field(default_factory=list)
+    """Hashes of the full blocks of `token_ids`, extended as it grows."""
+    num_computed: int = 0
+    """Positions whose KV is in blocks."""
+    num_stored_blocks: int = 0
+    """Leading blocks already offered to the prefix cache."""
+    num_cached: int = 0
+    """Prompt positions found in the prefix cache at first admission."""
+    num_preemptions: int = 0
+    """Times its blocks were taken from it."""
+    is_admitted: bool = False
+    """Whether it has ever had blocks."""
+    timeline: Timeline = field(default_factory=lambda: Timeline())
+    """When what happened."""
+
+    @property
+    def request_id(self) -> str:
+        """Return the request's id."""
+        return self.request.request_id
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Return the length of the prompt."""
+        return len(self.request.prompt_token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Return the output tokens so far, those of earlier attempts included."""
+        return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def num_pending(self) -> int:
+        """Return the positions that have no KV."""
+        return len(self.token_ids) - self.num_computed
+
+    def extend_hashes(self, block_tokens: int) -> None:
+        """Hash the full blocks that have no hash. O(new tokens)."""
+        num_hashed = len(self.hashes)
+        parent = self.hashes[-1] if self.hashes else self.root
+        self.hashes += block_hashes(parent, self.token_ids[num_hashed * block_tokens :], block_tokens)
+
+    def sampling_context(self) -> SamplingContext:
+        """Return what the choice of the next token depends on."""
+        return SamplingContext(self.request.params, self.token_ids, self.num_prompt_tokens, self.end_token_ids)
+
+    def finish_reason(self) -> FinishReason | None:
+        """Return why the last token ends the generation, or None if it does not."""
+        is_end = self.token_ids[-1] in self.end_token_ids
+        if is_end and self.num_output_tokens > self.request.params.min_tokens:
+            return "stop"
+        return "length" if self.num_output_tokens >= self.max_output_tokens else None
+
+
+def new_sequence(
+    request: EngineRequest,
+    *,
+    max_context_tokens: int,
+    eos_token_ids: tuple[int, ...],
+    model_revision_digest: str,
+    block_tokens: int,
+) -> Sequence:
+    """Return the sequence of a request, waiting."""
+    params = request.params
+    room = max_context_tokens - len(request.prompt_token_ids)
+    max_output_tokens = min(params.max_tokens or room, room)
+    if request.purpose is Purpose.PREFILL:
+        max_output_tokens = len(request.output_token_ids) + 1
+    return Sequence(
+        request=request,
+        max_output_tokens=max_output_tokens,
+        end_token_ids=params.stop_token_ids | (frozenset() if params.ignore_eos else frozenset(eos_token_ids)),
+        root=root_hash(model_revision_digest, block_tokens, request.cache_salt),
+        token_ids=[*request.prompt_token_ids, *request.output_token_ids],
+        purpose=request.purpose,
+    )

@@ -1,0 +1,148 @@
+"""The block pool: which KV block is free, referenced, or kept as prefix cache."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, NewType
+
+from baton.errors import OutOfMemoryError
+from baton.kv.hashing import BlockHash
+
+BlockId = NewType("BlockId", int)
+"""Index of a block in the runner's memory."""
+
+
+class BlockEvents(NamedTuple):
+    """Changes of the prefix cache since the last look, in net: nothing is in both."""
+
+    stored: list[BlockHash]
+    """Hashes that can be hit and could not be before."""
+    removed: list[BlockHash]
+    """Hashes that can no longer be hit."""
+
+
+class BlockPool:
+    """Reference counts and prefix cache over a fixed number of blocks.
+
+    Every block is in exactly one of three states; the pool keeps these invariants, `check_integrity` proves them:
+    - free: no reference, no hash, in `_free`;
+    - cached: no reference, a hash, in `_evictable` in order of last use;
+    - referenced: one or more references, with or without a hash, in neither.
+    A hash names at most one block.
+    """
+
+    def __init__(self, num_blocks: int, block_tokens: int) -> None:
+        self.num_blocks = num_blocks
+        self.block_tokens = block_tokens
+        self._references = [0] * num_blocks
+        self._hash_of: dict[BlockId, BlockHash] = {}
+        self._block_of: dict[BlockHash, BlockId] = {}
+        # A heap, so that the lowest ids go first: tables become runs of consecutive blocks, which runners read
+        # uncopied.
+        self._free = [BlockId(block_id) for block_id in range(num_blocks)]
+        self._evictable: OrderedDict[BlockId, None] = OrderedDict()
+        self._stored: dict[BlockHash, None] = {}
+        self._removed: dict[BlockHash, None] = {}
+
+    @property
+    def num_available(self) -> int:
+        """Return the blocks that can be allocated now, cached ones included."""
+        return len(self._free) + len(self._evictable)
+
+    @property
+    def hashes(self) -> list[BlockHash]:
+        """Return the hash of every block that can be hit."""
+        return list(self._block_of)
+
+    def num_blocks_for(self, num_tokens: int) -> int:
+        """Return the blocks that hold `num_tokens` positions."""
+        return -(-num_tokens // self.block_tokens)
+
+    def match(self, hashes: Iterable[BlockHash]) -> list[BlockId]:
+        """Return the blocks of the longest cached prefix. O(blocks matched)."""
+        matched = []
+        for block_hash in hashes:
+            block_id = self._block_of.get(block_hash)
+            if block_id is None:
+                break
+            matched.append(block_id)
+        return matched
+
+    def acquire(self, block_ids: Iterable[BlockId]) -> None:
+        """Add a reference to each of some matched blocks."""
+        for block_id in block_ids:
+            self._references[block_id] += 1
+            self._evictable.pop(block_id, None)
+
+    def num_available_beside(self, block_ids: Iterable[BlockId]) -> int:
+        """Return the blocks that could still be allocated after `acquire(block_ids)`."""
+        return self.num_available - sum(1 for block_id in block_ids if block_id in self._evictable)
+
+    def allocate(self, num_blocks: int) -> list[BlockId]:
+        """Take blocks with one reference each: free ones first, then the least recently used cached ones.
+
+        Raises:
+            OutOfMemoryError: If fewer are available; nothing is taken then.
+        """
+        if num_blocks > self.num_available:
+            raise OutOfMemoryError(f"{num_blocks} KV blocks wanted, {self.num_available} available")
+        taken = [heapq.heappop(self._free) for _ in range(min(num_blocks, len(self._free)))]
+        while len(taken) < num_blocks:
+            block_id, _ = self._evictable.popitem(last=False)
+            self._forget(block_id)
+            taken.append(block_id)
+        for block_id in taken:
+            self._references[block_id] = 1
+        return taken
+
+    def store(self, block_id: BlockId, block_hash: BlockHash) -> None:
+        """Make a referenced, completely computed block hittable. Of two blocks with one hash the first stays."""
+        if block_hash in self._block_of or block_id in self._hash_of:
+            return
+        self._hash_of[block_id] = block_hash
+        self._block_of[block_hash] = block_id
+        if self._removed.pop(block_hash, block_hash) is not None:
+            self._stored[block_hash] = None
+
+    def release(self, block_ids: Sequence[BlockId]) -> None:
+        """Drop a reference from each block of a table; a table's tail is evicted before its head."""
+        for block_id in reversed(block_ids):
+            self._references[block_id] -= 1
+            if self._references[block_id]:
+                continue
+            if block_id in self._hash_of:
+                self._evictable[block_id] = None
+            else:
+                heapq.heappush(self._free, block_id)
+
+    def drain_events(self) -> BlockEvents:
+        """Return and forget the changes since the last call."""
+        events = BlockEvents(list(self._stored), list(self._removed))
+        self._stored.clear()
+        self._removed.clear()
+        return events
+
+    def check_integrity(self, tables: Iterable[Sequence[BlockId]]) -> None:
+        """Prove the invariants against the block tables of all living sequences.
+
+        Raises:
+            AssertionError: Naming the block that is lost, doubled or miscounted.
+        """
+        expected = Counter(block_id for table in tables for block_id in table)
+        free, evictable = set(self._free), set(self._evictable)
+        assert len(free) == len(self._free), "a block is free twice"
+        assert not free & evictable, f"blocks {free & evictable} are free and cached"
+        assert len(self._hash_of) == len(self._block_of), "a hash names two blocks"
+        for block_id in map(BlockId, range(self.num_blocks)):
+            count = self._references[block_id]
+            assert count == expected[block_id], f"block {block_id}: {count} references, {expected[block_id]} owners"
+            assert (count == 0) == (block_id in free or block_id in evictable), f"block {block_id} is lost or doubled"
+            assert (block_id in evictable) == (count == 0 and block_id in self._hash_of), f"block {block_id} mislaid"
+
+    def _forget(self, block_id: BlockId) -> None:
+        block_hash = self._hash_of.pop(block_id)
+        del self._block_of[block_hash]
+        if self._stored.pop(block_hash, block_hash) is not None:
+            self._removed[block_hash] = None
