@@ -36,7 +36,8 @@ MAX_CONTEXT_TOKENS = 2048
 SLIDING_WINDOW_TOKENS = 64
 
 _QUERY_KEY_GAIN = 3.0
-_SEEDS: dict[CheckpointName, int] = {"llama": 0, "llama3": 1, "qwen2": 2, "qwen3": 3, "mistral": 4}
+_SEEDS: dict[CheckpointName, int] = {"llama": 17, "llama3": 7, "qwen2": 24, "qwen3": 29, "mistral": 12}
+"""Seeds whose greedy outputs keep varying and whose best token always leads by more than 0.001."""
 
 _TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"

@@ -1,0 +1,125 @@
+"""The attention function that transformers' layers call: writes K and V into blocks, attends to what is live."""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface
+
+from baton.engine.runners.torch.batch import PackedBatch, Segment
+from baton.engine.runners.torch.pool import KeysValues
+
+ATTENTION_NAME = "baton"
+"""Value of `attn_implementation`. No mask function bears this name, so that transformers builds no mask."""
+
+
+class Stage(Enum):
+    """Which rows a layer is given, and what is wanted of it."""
+
+    ALL_ROWS = auto()
+    """All: write K and V, attend."""
+    STORE = auto()
+    """All: write K and V, then stop by raising `KvStored`."""
+    LAST_ROWS = auto()
+    """Those that need logits; K and V are written already: attend."""
+
+
+class KvStored(Exception):  # noqa: N818 - a signal, not an error
+    """Leaves a layer whose K and V were all that was wanted."""
+
+
+def register_attention() -> None:
+    """Make `attend` known to transformers; doing so again changes nothing."""
+    AttentionInterface.register(ATTENTION_NAME, attend)
+
+
+def attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: None,  # noqa: ARG001 - part of transformers' signature
+    *,
+    scaling: float,
+    baton_batch: PackedBatch,
+    baton_stage: Stage = Stage.ALL_ROWS,
+    sliding_window: int | None = None,
+    **_: object,
+) -> tuple[torch.Tensor, None]:
+    """Attend by sequence over a packed row of tokens.
+
+    Args:
+        module: The layer's attention; knows its `layer_idx`.
+        query: [1, num_heads, num_rows, head_dim], rotated.
+        key: [1, num_kv_heads, num_rows, head_dim], rotated.
+        value: [1, num_kv_heads, num_rows, head_dim].
+        attention_mask: Not used.
+        scaling: Factor of the scores.
+        baton_batch: The rows' sequences.
+        baton_stage: What to do.
+        sliding_window: Positions that a query sees, its own included; None: all.
+
+    Returns:
+        [1, num_rows, num_heads, head_dim], and no weights.
+
+    Raises:
+        KvStored: In stage `STORE`.
+    """
+    layer = module.layer_idx
+    if baton_stage is not Stage.LAST_ROWS:
+        _store(baton_batch, layer, KeysValues(key[0], value[0]))
+    if baton_stage is Stage.STORE:
+        raise KvStored
+    segments = baton_batch.last_segments if baton_stage is Stage.LAST_ROWS else baton_batch.segments
+    outputs = [
+        _attend_segment(baton_batch, segment, layer, query[0], scaling, sliding_window or 0) for segment in segments
+    ]
+    return torch.cat(outputs, dim=1).transpose(0, 1)[None], None
+
+
+def _store(batch: PackedBatch, layer: int, kv: KeysValues) -> None:
+    for span, segment in zip(batch.spans, batch.segments, strict=True):
+        rows = slice(segment.first_row, segment.first_row + segment.num_rows)
+        computed = KeysValues(kv.keys[:, rows], kv.values[:, rows])
+        batch.pool.write(segment.table, layer, segment.start, computed)
+        if span.layer_sink is not None:
+            span.layer_sink(layer, computed.to_layer_kv())
+
+
+def _attend_segment(
+    batch: PackedBatch, segment: Segment, layer: int, query: torch.Tensor, scaling: float, window_tokens: int
+) -> torch.Tensor:
+    """Attend from the rows of one sequence: [num_heads, num_rows, head_dim].
+
+    Interval table: keys [0, first_key) are outside every query's window; [first_key, end) are read from the blocks.
+    """
+    first_key = max(0, segment.start + 1 - window_tokens) if window_tokens else 0
+    keys, values = batch.pool.read(segment.table, layer, first_key, segment.end)
+    rows = query[:, segment.first_row : segment.first_row + segment.num_rows]
+    num_heads, num_rows, head_dim = rows.shape
+    num_kv_heads = keys.shape[0]
+    grouped = rows.reshape(num_kv_heads, num_heads // num_kv_heads, num_rows, head_dim)
+    if num_rows == 1:
+        # The heads of a group see the same keys, all of them: they are queries of one head.
+        output = scaled_dot_product_attention(grouped[None, :, :, 0], keys[None], values[None], scale=scaling)
+    else:
+        output = _attend_chunk(batch, segment, first_key, grouped, KeysValues(keys, values), scaling, window_tokens)
+    return output.reshape(num_heads, num_rows, -1)
+
+
+def _attend_chunk(
+    batch: PackedBatch,
+    segment: Segment,
+    first_key: int,
+    query: torch.Tensor,
+    kv: KeysValues,
+    scaling: float,
+    window_tokens: int,
+) -> torch.Tensor:
+    """Attend causally from several positions: [num_kv_heads, num_groups, num_rows, head_dim]."""
+    keys, values = (tensor[:, None].expand(-1, query.shape[1], -1, -1) for tensor in kv)
+    is_plain = segment.start == 0 and (window_tokens == 0 or segment.end <= window_tokens)
+    mask = None if is_plain else batch.mask(segment, first_key, window_tokens)
+    return scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=is_plain, scale=scaling)

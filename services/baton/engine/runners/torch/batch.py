@@ -1,0 +1,98 @@
+"""Spans of several sequences laid end to end, as one row of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import torch
+
+from baton.engine.runners.base import Span
+from baton.engine.runners.torch.pool import BlockTable, KvPool
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """The queries of one sequence among the rows of a packed tensor.
+
+    Interval table: rows [first_row, first_row + end - start) are positions [start, end).
+    """
+
+    table: BlockTable
+    """Blocks of the sequence."""
+    first_row: int
+    """Row of the first query."""
+    start: int
+    """Position of the first query."""
+    end: int
+    """Position after the last query."""
+
+    @property
+    def num_rows(self) -> int:
+        """Return the number of queries."""
+        return self.end - self.start
+
+
+class PackedBatch:
+    """What the model's layers must know of the spans in a forward pass.
+
+    Attributes:
+        pool: Where K and V live.
+        spans: The spans, in order.
+        segments: Rows of every span when all positions are computed.
+        last_segments: Rows when only the wanted last positions are: row i is the i-th span that needs logits.
+    """
+
+    def __init__(self, spans: Sequence[Span], pool: KvPool, device: torch.device) -> None:
+        self.pool = pool
+        self.spans = tuple(spans)
+        self._device = device
+        ends = accumulate(len(span.token_ids) for span in spans)
+        self.segments = tuple(
+            Segment(pool.table(span.block_table, span.end), end - len(span.token_ids), span.start, span.end)
+            for span, end in zip(self.spans, ends, strict=True)
+        )
+        wanted = [segment for span, segment in zip(self.spans, self.segments, strict=True) if span.needs_logits]
+        self.last_segments = tuple(
+            Segment(segment.table, row, segment.end - 1, segment.end) for row, segment in enumerate(wanted)
+        )
+        self._last_rows = [segment.first_row + segment.num_rows - 1 for segment in wanted]
+        self._masks: dict[tuple[int, int, int], torch.Tensor] = {}
+
+    @property
+    def num_rows(self) -> int:
+        """Return the number of tokens in all spans."""
+        return sum(segment.num_rows for segment in self.segments)
+
+    def token_ids(self) -> torch.Tensor:
+        """Return the tokens: [1, num_rows]."""
+        return torch.tensor([[token for span in self.spans for token in span.token_ids]], device=self._device)
+
+    def positions(self) -> torch.Tensor:
+        """Return their positions: [1, num_rows]."""
+        positions = [position for span in self.spans for position in range(span.start, span.end)]
+        return torch.tensor([positions], device=self._device)
+
+    def last_rows(self) -> torch.Tensor:
+        """Return the row of the last token of every span that needs logits: [num_logits]."""
+        return torch.tensor(self._last_rows, dtype=torch.int64, device=self._device)
+
+    def mask(self, segment: Segment, first_key: int, window_tokens: int) -> torch.Tensor:
+        """Return which keys [first_key, segment.end) each query of a segment sees, the same in all layers of a kind.
+
+        Args:
+            segment: The queries.
+            first_key: Position of the first key.
+            window_tokens: Positions that a query sees, its own included; 0: all.
+
+        Returns:
+            [num_rows, num_keys], bool.
+        """
+        key = (segment.start, segment.end, window_tokens)
+        if key not in self._masks:
+            queries = torch.arange(segment.start, segment.end, device=self._device)[:, None]
+            keys = torch.arange(first_key, segment.end, device=self._device)[None, :]
+            mask = keys <= queries
+            self._masks[key] = mask & (keys > queries - window_tokens) if window_tokens else mask
+        return self._masks[key]

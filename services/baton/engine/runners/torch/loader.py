@@ -1,0 +1,94 @@
+"""Makes a torch runner of a Hugging Face folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.utils import logging as transformers_logging
+
+from baton.engine.checkpoint import read_checkpoint
+from baton.engine.runners.base import kv_dtype_of
+from baton.engine.runners.torch.attention import ATTENTION_NAME, register_attention
+from baton.engine.runners.torch.runner import TorchRunner
+from baton.errors import ConfigurationError
+
+_DTYPES = ("float32", "bfloat16", "float16")
+
+
+def load_torch_runner(
+    directory: Path,
+    *,
+    model_id: str,
+    dtype: str = "float32",
+    device: str = "cpu",
+    num_blocks: int,
+    block_tokens: int = 16,
+    num_threads: int | None = None,
+) -> TorchRunner:
+    """Load a model folder; nothing is downloaded and no code of the folder is run.
+
+    Args:
+        directory: Folder with config.json and safetensors files.
+        model_id: Served name.
+        dtype: "float32", "bfloat16" or "float16", of weights and cache.
+        device: "cpu", "cuda" or "cuda:N".
+        num_blocks: Blocks in the KV pool, 1 or more.
+        block_tokens: Tokens of one block, 1 or more.
+        num_threads: CPU threads of the whole process; None leaves torch's choice.
+
+    Raises:
+        ConfigurationError: If the folder cannot be served, the device is missing, or model and blocks do not fit.
+    """
+    torch_device = _device_of(device)
+    torch_dtype = _dtype_of(dtype)
+    if num_blocks < 1 or block_tokens < 1:
+        raise ConfigurationError(f"num_blocks {num_blocks} and block_tokens {block_tokens} must be 1 or more")
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
+    info = read_checkpoint(directory).model_info(
+        model_id, kv_dtype_of(dtype), engine="torch", device=_describe(torch_device)
+    )
+    try:
+        model = _load_model(directory, torch_dtype, torch_device)
+        return TorchRunner(model, info, num_blocks=num_blocks, block_tokens=block_tokens, device=torch_device)
+    except RuntimeError as error:
+        raise ConfigurationError(f"model {directory} with {num_blocks} blocks cannot be loaded: {error}") from error
+
+
+def _load_model(directory: Path, dtype: torch.dtype, device: torch.device) -> Any:
+    register_attention()
+    transformers_logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(
+        directory,
+        local_files_only=True,
+        use_safetensors=True,
+        trust_remote_code=False,
+        dtype=dtype,
+        attn_implementation=ATTENTION_NAME,
+    )
+    return model.to(device).eval().requires_grad_(False)
+
+
+def _device_of(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ConfigurationError(f"device {name!r} is not a device of torch: {error}") from error
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigurationError(f"device {name!r} is not present; torch sees {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def _dtype_of(name: str) -> torch.dtype:
+    if name not in _DTYPES:
+        raise ConfigurationError(f"dtype {name!r} is not supported; supported are {', '.join(_DTYPES)}")
+    return getattr(torch, name)
+
+
+def _describe(device: torch.device) -> str:
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))
+    return f"{device.type}, {torch.get_num_threads()} threads"

@@ -1,0 +1,133 @@
+"""K and V of all blocks on the device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from baton.engine.runners.base import LayerKv
+from baton.kv.layout import LayerSpec
+
+
+class KeysValues(NamedTuple):
+    """K and V of consecutive positions of one layer."""
+
+    keys: torch.Tensor
+    """[num_kv_heads, num_tokens, key_head_dim]."""
+    values: torch.Tensor
+    """[num_kv_heads, num_tokens, value_head_dim]."""
+
+    def to_layer_kv(self) -> LayerKv:
+        """Copy to the host, as C-ordered bytes that share no memory with the device's tensors."""
+        return LayerKv(_to_bytes(self.keys), _to_bytes(self.values))
+
+
+class BlockTable:
+    """The blocks of one sequence, in a form that a pool indexes quickly.
+
+    Attributes:
+        ids: The blocks.
+        is_run: Whether they are consecutive, so that their slots need no gathering.
+    """
+
+    def __init__(self, ids: Sequence[int], device: torch.device) -> None:
+        self.ids = tuple(ids)
+        self.is_run = self.ids == tuple(range(self.ids[0], self.ids[0] + len(self.ids)))
+        self.tensor = None if self.is_run else torch.tensor(self.ids, device=device)
+
+
+class KvPool:
+    """K and V of every layer and block.
+
+    A layer's keys are one tensor [num_kv_heads, num_blocks, block_tokens, key_head_dim], its values likewise: the
+    positions of a sequence whose blocks are consecutive are a view of it, which attention reads in place.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[LayerSpec],
+        *,
+        num_blocks: int,
+        block_tokens: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self._block_tokens = block_tokens
+        self._dtype = dtype
+        self._device = device
+        self._layers = [
+            tuple(
+                torch.zeros(spec.num_kv_heads, num_blocks, block_tokens, head_dim, dtype=dtype, device=device)
+                for head_dim in (spec.key_head_dim, spec.value_head_dim)
+            )
+            for spec in layers
+        ]
+
+    def table(self, block_table: Sequence[int], num_tokens: int) -> BlockTable:
+        """Return the blocks that hold positions [0, num_tokens)."""
+        num_blocks = -(-num_tokens // self._block_tokens)
+        assert num_blocks <= len(block_table), f"{len(block_table)} blocks do not hold {num_tokens} tokens"
+        return BlockTable(block_table[:num_blocks], self._device)
+
+    def write(self, table: BlockTable, layer: int, start: int, kv: KeysValues) -> None:
+        """Write K and V of the positions from `start` on."""
+        for pool, source in zip(self._layers[layer], kv, strict=True):
+            end = start + source.shape[1]
+            flat = pool.flatten(1, 2)
+            if table.is_run:
+                offset = table.ids[0] * self._block_tokens
+                flat[:, offset + start : offset + end] = source
+            else:
+                flat.index_copy_(1, self._slots(table, start, end), source)
+
+    def read(self, table: BlockTable, layer: int, start: int, end: int) -> KeysValues:
+        """Return K and V of positions [start, end): a view where the blocks are consecutive, else a copy."""
+        first_block, last_block = start // self._block_tokens, -(-end // self._block_tokens)
+        offset = first_block * self._block_tokens
+        blocks = (self._blocks(pool, table, first_block, last_block) for pool in self._layers[layer])
+        return KeysValues(*(block.flatten(1, 2)[:, start - offset : end - offset] for block in blocks))
+
+    def from_layer_kv(self, layer: int, num_tokens: int, kv: LayerKv) -> KeysValues:
+        """Return the tensors of host bytes, on the pool's device.
+
+        Raises:
+            ValueError: If the sizes are not those of `num_tokens` positions of the layer.
+        """
+        tensors = (
+            _from_bytes(buffer, (pool.shape[0], num_tokens, pool.shape[3]), self._dtype).to(self._device)
+            for buffer, pool in zip(kv, self._layers[layer], strict=True)
+        )
+        return KeysValues(*tensors)
+
+    def clear(self) -> None:
+        """Free all blocks."""
+        self._layers.clear()
+
+    @staticmethod
+    def _blocks(pool: torch.Tensor, table: BlockTable, first_block: int, last_block: int) -> torch.Tensor:
+        if table.tensor is None:
+            return pool[:, table.ids[0] + first_block : table.ids[0] + last_block]
+        return pool.index_select(1, table.tensor[first_block:last_block])
+
+    def _slots(self, table: BlockTable, start: int, end: int) -> torch.Tensor:
+        assert table.tensor is not None, "a run of blocks is sliced, not gathered"
+        positions = torch.arange(start, end, device=self._device)
+        return table.tensor[positions // self._block_tokens] * self._block_tokens + positions % self._block_tokens
+
+
+def _to_bytes(tensor: torch.Tensor) -> memoryview:
+    host = tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
+    return memoryview(host.view(-1).view(torch.uint8).numpy())
+
+
+def _from_bytes(buffer: bytes | memoryview, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """Copy into a fresh tensor: torch makes none from memory that it may not write."""
+    tensor = torch.empty(shape, dtype=dtype)
+    source = np.frombuffer(buffer, dtype=np.uint8)
+    if source.size != tensor.nbytes:
+        raise ValueError(f"K or V has {source.size} bytes, {tensor.nbytes} expected for shape {shape} in {dtype}")
+    tensor.view(-1).view(torch.uint8).numpy()[:] = source
+    return tensor

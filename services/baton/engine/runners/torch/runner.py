@@ -1,0 +1,96 @@
+"""The runner contract on torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from baton.engine.runners.base import Array, LayerKv, ModelInfo, Runner, Span
+from baton.engine.runners.torch.batch import PackedBatch
+from baton.engine.runners.torch.last_layer import LastLayerForward
+from baton.engine.runners.torch.pool import KvPool
+
+
+class TorchLogits:
+    """Logits on the device: [num_rows, vocabulary_size]."""
+
+    def __init__(self, logits: torch.Tensor) -> None:
+        self._logits = logits
+
+    def argmax(self) -> list[int]:
+        """Return the most probable token of each row (the smallest id among equals)."""
+        token_ids: list[int] = self._logits.argmax(dim=-1).tolist()
+        return token_ids
+
+    def rows(self) -> Array:
+        """Return all rows on the host: [num_rows, vocabulary_size], float32."""
+        rows: Array = self._logits.float().cpu().numpy()
+        rows.flags.writeable = False
+        return rows
+
+
+class TorchRunner(Runner):
+    """Runs a transformers model over spans whose KV lives in a pool of blocks.
+
+    The model's attention is Baton's (`attention.attend`); the forward of its last layer is replaced by
+    `LastLayerForward`, so that the model returns a row of logits per span that asked for one. Sequences in a pass are
+    laid end to end in one row of tokens: no padding.
+    """
+
+    def __init__(
+        self, model: Any, info: ModelInfo, *, num_blocks: int, block_tokens: int, device: torch.device
+    ) -> None:
+        """Take over a model.
+
+        Args:
+            model: A transformers causal language model on `device`, its attention `ATTENTION_NAME`; changed in place.
+            info: Its description.
+            num_blocks: Blocks in the pool, 1 or more.
+            block_tokens: Tokens of one block, 1 or more.
+            device: Where model and pool live.
+        """
+        self.info = info
+        self.num_blocks = num_blocks
+        self.block_tokens = block_tokens
+        self._device = device
+        last_layer = model.get_decoder().layers[-1]
+        last_layer.forward = LastLayerForward(last_layer.forward)
+        self._model: Any = model
+        dtype = getattr(torch, info.layout.dtype.value)
+        self._pool = KvPool(
+            info.layout.layers, num_blocks=num_blocks, block_tokens=block_tokens, dtype=dtype, device=device
+        )
+
+    def forward(self, spans: Sequence[Span]) -> TorchLogits:
+        """Compute spans of different sequences in one pass and write their KV into their blocks."""
+        with torch.inference_mode():
+            batch = PackedBatch(spans, self._pool, self._device)
+            output = self._model(
+                input_ids=batch.token_ids(), position_ids=batch.positions(), use_cache=False, baton_batch=batch
+            )
+            return TorchLogits(output.logits[0])
+
+    def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
+        """Write K and V of positions [start, start + num_tokens) of one layer, in the cache's dtype, into blocks.
+
+        Raises:
+            ValueError: If the buffers do not have the size of these positions.
+        """
+        with torch.inference_mode():
+            table = self._pool.table(block_table, start + num_tokens)
+            self._pool.write(table, layer, start, self._pool.from_layer_kv(layer, num_tokens, kv))
+
+    def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
+        """Return K and V of positions [start, start + num_tokens) of one layer."""
+        with torch.inference_mode():
+            table = self._pool.table(block_table, start + num_tokens)
+            return self._pool.read(table, layer, start, start + num_tokens).to_layer_kv()
+
+    def close(self) -> None:
+        """Free the model and the blocks; the runner cannot be used afterwards. May be called again."""
+        self._model = None
+        self._pool.clear()
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
