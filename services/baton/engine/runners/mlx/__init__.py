@@ -1,0 +1,13 @@
+"""Runs mlx-lm's models over paged KV: Apple GPUs, and Linux CPUs for tests."""
+
+from __future__ import annotations
+
+try:
+    import mlx.core  # noqa: F401 (imported only to name the extra where it is missing)
+    import mlx_lm  # noqa: F401
+except ImportError as error:
+    raise ImportError("the mlx engine needs mlx and mlx-lm; install the extra: pip install 'baton[mlx]'") from error
+
+from baton.engine.runners.mlx.runner import MlxRunner, load_mlx_runner
+
+__all__ = ["MlxRunner", "load_mlx_runner"]

@@ -1,0 +1,137 @@
+"""One pass of an mlx-lm model over a batch, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+
+from baton.engine.runners.base import LayerSink, Span
+from baton.engine.runners.mlx.cache import ReadingCache, WritingCache
+from baton.engine.runners.mlx.pool import LayerPool
+from baton.engine.runners.mlx.positions import Extent, Reading, Slots, read_many, read_one, slots_of
+
+
+@dataclass(frozen=True, slots=True)
+class LastPosition:
+    """What the last layer computes of a longer span, besides K and V."""
+
+    offset: int
+    """The position."""
+    readings: dict[int, Reading]
+    """What attention reads, by the layer's window in tokens (0: all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Spans that go through the model in one pass: one of any length, or several of one token."""
+
+    token_ids: mx.array
+    """[num_rows, num_tokens], int32."""
+    offset: int | mx.array
+    """Position of the first token: of the only row, or [num_rows], int32."""
+    slots: Slots
+    """Where K and V of the tokens go, row after row."""
+    readings: dict[int, Reading]
+    """What attention reads, by the layer's window in tokens (0: all)."""
+    last: LastPosition | None
+    """The last position alone; None: the rows have only one."""
+    sink: LayerSink | None
+    """Where to hand K and V of each layer."""
+
+
+def batch_of(spans: Sequence[Span], windows: set[int], block_tokens: int) -> Batch:
+    """Return the pass that computes one span of any length, or several of one token.
+
+    Args:
+        spans: One or more.
+        windows: Windows of the model's layers, tokens.
+        block_tokens: Tokens of one block.
+    """
+    return (
+        _batch_of_one(spans[0], windows, block_tokens)
+        if len(spans) == 1
+        else _batch_of_many(spans, windows, block_tokens)
+    )
+
+
+def _batch_of_one(span: Span, windows: set[int], block_tokens: int) -> Batch:
+    extent = Extent(span.start, span.end, span.block_table)
+    last = Extent(span.end - 1, span.end, span.block_table)
+    return Batch(
+        token_ids=mx.array([list(span.token_ids)], dtype=mx.int32),
+        offset=span.start,
+        slots=slots_of(span.block_table, span.start, span.end, block_tokens),
+        readings={window: read_one(extent, window, block_tokens) for window in windows},
+        last=LastPosition(last.start, {window: read_one(last, window, block_tokens) for window in windows})
+        if len(span.token_ids) > 1
+        else None,
+        sink=span.layer_sink,
+    )
+
+
+def _batch_of_many(spans: Sequence[Span], windows: set[int], block_tokens: int) -> Batch:
+    extents = [Extent(span.start, span.end, span.block_table) for span in spans]
+    blocks = [span.block_table[span.start // block_tokens] for span in spans]
+    slots = [block * block_tokens + span.start % block_tokens for block, span in zip(blocks, spans, strict=True)]
+    return Batch(
+        token_ids=mx.array([list(span.token_ids) for span in spans], dtype=mx.int32),
+        offset=mx.array([span.start for span in spans], dtype=mx.int32),
+        slots=np.asarray(slots, dtype=np.int32),
+        readings={window: read_many(extents, window, block_tokens) for window in windows},
+        last=None,
+        sink=None,
+    )
+
+
+class Backbone:
+    """The layers and the head of a model of mlx-lm, called one by one.
+
+    mlx-lm's modules are used as they are, but not its loop over the layers: that one shares a mask among layers whose
+    windows differ (it ignores Mistral's), and applies the head to every position.
+    """
+
+    def __init__(self, model: Any, windows: Sequence[int]) -> None:
+        self._embed_tokens = model.model.embed_tokens
+        self._layers = list(model.model.layers)
+        self._norm = model.model.norm
+        self._head = model.lm_head if "lm_head" in model else model.model.embed_tokens.as_linear
+        self._windows = tuple(windows)
+
+    def hidden(self, batch: Batch, pools: Sequence[LayerPool], *, needs_last: bool) -> mx.array | None:
+        """Write K and V of every layer and return the last layer's output at the last position of each row.
+
+        In the last layer, attention and MLP run for that position alone, or not at all without `needs_last`: MLX is
+        lazy, so that what nobody reads is never computed.
+
+        Returns:
+            [num_rows, hidden_size], lazy; None without `needs_last`.
+        """
+        hidden: mx.array = self._embed_tokens(batch.token_ids)
+        for layer in range(len(self._layers)):
+            before = hidden
+            hidden = self._run_layer(layer, before, batch, pools[layer])
+        if not needs_last:
+            return None
+        if batch.last is not None:
+            hidden = self._run_last_position(before, batch.last, pools[-1])
+        return hidden[:, -1]
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Return the logits of [num_rows, hidden_size], lazily: [num_rows, vocabulary_size]."""
+        logits: mx.array = self._head(self._norm(hidden))
+        return logits
+
+    def _run_layer(self, layer: int, hidden: mx.array, batch: Batch, pool: LayerPool) -> mx.array:
+        reading = batch.readings[self._windows[layer]]
+        cache = WritingCache(pool, batch.offset, batch.slots, reading, layer=layer, sink=batch.sink)
+        output: mx.array = self._layers[layer](hidden, reading.mask, cache)
+        return output
+
+    def _run_last_position(self, hidden: mx.array, last: LastPosition, pool: LayerPool) -> mx.array:
+        reading = last.readings[self._windows[-1]]
+        output: mx.array = self._layers[-1](hidden[:, -1:], reading.mask, ReadingCache(pool, last.offset, reading))
+        return output

@@ -1,0 +1,58 @@
+"""What mlx-lm's attention takes for a KV cache (`offset`, `update_and_fetch`), over a layer's pool."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from baton.engine.runners.base import LayerSink
+from baton.engine.runners.mlx.pool import LayerPool, to_layer_kv
+from baton.engine.runners.mlx.positions import Reading, Slots
+
+
+class WritingCache:
+    """Writes the K and V that a layer computed, hands them to a sink, and returns what the layer attends to."""
+
+    def __init__(
+        self,
+        pool: LayerPool,
+        offset: int | mx.array,
+        slots: Slots,
+        reading: Reading,
+        *,
+        layer: int = 0,
+        sink: LayerSink | None = None,
+    ) -> None:
+        self.offset = offset
+        self._pool = pool
+        self._slots = slots
+        self._reading = reading
+        self._layer = layer
+        self._sink = sink
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Take K and V [num_rows, num_kv_heads, num_tokens, head_dim], and return those of all positions to read."""
+        keys, values = _rows_as_tokens(keys), _rows_as_tokens(values)
+        if self._sink is not None:
+            self._sink(self._layer, to_layer_kv(keys, values))
+        self._pool.write(self._slots, keys, values)
+        return self._pool.read(self._reading)
+
+
+class ReadingCache:
+    """Returns what lies in the pool; the K and V that the layer recomputed are the same and never evaluated."""
+
+    def __init__(self, pool: LayerPool, offset: int, reading: Reading) -> None:
+        self.offset = offset
+        self._pool = pool
+        self._reading = reading
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Return the K and V of all positions to read."""
+        del keys, values
+        return self._pool.read(self._reading)
+
+
+def _rows_as_tokens(array: mx.array) -> mx.array:
+    """Return [num_kv_heads, num_rows * num_tokens, head_dim]."""
+    num_rows, num_heads, _, head_dim = array.shape
+    return array[0] if num_rows == 1 else array.transpose(1, 0, 2, 3).reshape(num_heads, -1, head_dim)

@@ -1,0 +1,224 @@
+"""The mlx runner against transformers, on tiny checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from baton.engine.checkpoint import read_checkpoint
+from baton.engine.runners.base import Span
+from baton.errors import ConfigurationError
+from baton.kv.layout import KvDtype
+from checkpoints import CHECKPOINT_NAMES, CheckpointName, checkpoint, reference_generate, reference_logits
+
+mx = pytest.importorskip("mlx.core")
+
+from baton.engine.runners.mlx import MlxRunner, load_mlx_runner  # noqa: E402 (needs mlx)
+
+NUM_BLOCKS = 160
+BLOCK_TOKENS = 16
+NUM_NEW_TOKENS = 64
+PROMPT_LENGTHS = (1, 2, 15, 16, 17, 700)
+
+
+@cache
+def runner_of(name: CheckpointName) -> MlxRunner:
+    """Return a float32 runner; blocks are whoever's test runs."""
+    return load_mlx_runner(checkpoint(name), model_id="tiny", num_blocks=NUM_BLOCKS)
+
+
+@pytest.fixture(params=CHECKPOINT_NAMES)
+def name(request: pytest.FixtureRequest) -> CheckpointName:
+    """Return each checkpoint's name."""
+    chosen: CheckpointName = request.param
+    return chosen
+
+
+@dataclass
+class Sequence_:  # noqa: N801 (typing's name is taken)
+    """A sequence that is generated greedily."""
+
+    prompt: list[int]
+    table: list[int]
+    generated: list[int] = field(default_factory=list)
+    computed: int = 0
+
+    def span(self, end: int, **options: Any) -> Span:
+        """Return the span [computed, end) and count it as computed."""
+        tokens, start = (self.prompt + self.generated)[self.computed : end], self.computed
+        self.computed = end
+        return Span(tokens, start, self.table, **{"needs_logits": end >= len(self.prompt)} | options)
+
+    def step(self) -> Span:
+        """Return the span of the newest token."""
+        return self.span(len(self.prompt) + len(self.generated))
+
+
+def prompt_of(num_tokens: int, seed: int = 0) -> list[int]:
+    """Return a random prompt."""
+    random = Random(1000 * seed + num_tokens)
+    return [random.randrange(3, 512) for _ in range(num_tokens)]
+
+
+def num_blocks_of(num_tokens: int) -> int:
+    """Return the blocks that a prompt and its continuation need."""
+    return -(-(num_tokens + NUM_NEW_TOKENS) // BLOCK_TOKENS)
+
+
+def scattered(num_blocks: int, *, seed: int = 0) -> list[int]:
+    """Return blocks in no order."""
+    return Random(seed).sample(range(NUM_BLOCKS), num_blocks)
+
+
+def decode(runner: MlxRunner, sequence: Sequence_, num_tokens: int = NUM_NEW_TOKENS) -> list[int]:
+    """Generate alone until `num_tokens` exist."""
+    while len(sequence.generated) < num_tokens:
+        sequence.generated += runner.forward([sequence.step()]).argmax()
+    return sequence.generated
+
+
+@pytest.mark.parametrize("num_tokens", PROMPT_LENGTHS)
+def test_greedy_output_equals_transformers(name: CheckpointName, num_tokens: int) -> None:
+    """A prompt computed at once and decoded alone over scattered blocks gives the reference's tokens."""
+    prompt = prompt_of(num_tokens)
+    sequence = Sequence_(prompt, scattered(num_blocks_of(num_tokens)))
+
+    generated = decode(runner_of(name), sequence)
+
+    assert generated == reference_generate(checkpoint(name), prompt, NUM_NEW_TOKENS)
+
+
+def test_consecutive_blocks_give_the_same_output(name: CheckpointName) -> None:
+    """A table of consecutive blocks, which is sliced instead of gathered, changes nothing."""
+    prompt = prompt_of(100)
+    sequence = Sequence_(prompt, list(range(5, 5 + num_blocks_of(100))))
+
+    generated = decode(runner_of(name), sequence)
+
+    assert generated == reference_generate(checkpoint(name), prompt, NUM_NEW_TOKENS)
+
+
+def test_uneven_chunks_give_the_same_output(name: CheckpointName) -> None:
+    """A prompt computed in chunks that respect no block gives the reference's tokens."""
+    prompt = prompt_of(700)
+    runner, sequence = runner_of(name), Sequence_(prompt, scattered(num_blocks_of(700)))
+    for end in (1, 2, 63, 64, 65, 201, 202, 513):
+        assert runner.forward([sequence.span(end)]).argmax() == []
+
+    generated = decode(runner, sequence)
+
+    assert generated == reference_generate(checkpoint(name), prompt, NUM_NEW_TOKENS)
+
+
+def test_sequences_that_join_and_leave_a_batch_do_not_disturb_each_other(name: CheckpointName) -> None:
+    """Sequences of uneven lengths, one joining every third step, each give their solo output."""
+    runner, free = runner_of(name), list(scattered(NUM_BLOCKS, seed=3))
+    waiting = [
+        Sequence_(prompt_of(length, seed=1), [free.pop() for _ in range(num_blocks_of(length))])
+        for length in (40, 1, 333, 17, 16)
+    ]
+    everyone, running = list(waiting), list[Sequence_]()
+    for step in range(10 * NUM_NEW_TOKENS):
+        running = [sequence for sequence in running if len(sequence.generated) < NUM_NEW_TOKENS]
+        spans = [sequence.step() for sequence in running]
+        if waiting and step % 3 == 0:
+            running.insert(0, waiting.pop())
+            spans.insert(0, running[0].step())
+        if not running:
+            break
+        for sequence, token_id in zip(running, runner.forward(spans).argmax(), strict=True):
+            sequence.generated.append(token_id)
+
+    for sequence in everyone:
+        assert sequence.generated == reference_generate(checkpoint(name), sequence.prompt, NUM_NEW_TOKENS)
+
+
+def test_sequences_share_the_blocks_of_a_common_prefix(name: CheckpointName) -> None:
+    """Two sequences whose tables begin with the same full blocks give their solo outputs, decoded together."""
+    runner, free = runner_of(name), scattered(NUM_BLOCKS, seed=4)
+    prefix, shared = prompt_of(96), [free.pop() for _ in range(6)]
+    runner.forward([Span(prefix, 0, shared, needs_logits=False)])
+    pair = [
+        Sequence_(prefix + prompt_of(length, seed=2), shared + [free.pop() for _ in range(10)], computed=96)
+        for length in (5, 30)
+    ]
+    for _ in range(NUM_NEW_TOKENS):
+        for sequence, token_id in zip(pair, runner.forward([s.step() for s in pair]).argmax(), strict=True):
+            sequence.generated.append(token_id)
+
+    for sequence in pair:
+        assert sequence.generated == reference_generate(checkpoint(name), sequence.prompt, NUM_NEW_TOKENS)
+
+
+def test_logits_equal_transformers(name: CheckpointName) -> None:
+    """Logits after the prompt and after fed tokens differ from the reference by rounding only."""
+    prompt = prompt_of(200)
+    runner, sequence = runner_of(name), Sequence_(prompt, scattered(num_blocks_of(200)))
+    expected = reference_logits(checkpoint(name), prompt).numpy()
+    ends = [90, *range(91, 201, 10), 200]
+
+    rows = np.concatenate([runner.forward([sequence.span(end, needs_logits=True)]).rows() for end in ends])
+
+    wanted = expected[[end - 1 for end in ends]]
+    assert np.abs(rows - wanted).max() <= 1e-4 * np.abs(wanted).max()
+
+
+def test_logits_come_in_order_of_the_spans_that_asked(name: CheckpointName) -> None:
+    """Rows belong to the spans with `needs_logits`, whatever their lengths."""
+    runner, free = runner_of(name), scattered(NUM_BLOCKS, seed=5)
+    prompts = [prompt_of(length, seed=3) for length in (3, 1, 20, 1, 1)]
+    wants = [True, False, True, True, True]
+    spans = [
+        Span(prompt, 0, [free.pop(), free.pop()], needs_logits=want)
+        for prompt, want in zip(prompts, wants, strict=True)
+    ]
+
+    rows = runner_of(name).forward(spans).rows()
+
+    asked = [prompt for prompt, want in zip(prompts, wants, strict=True) if want]
+    wanted = np.stack([reference_logits(checkpoint(name), prompt)[-1].numpy() for prompt in asked])
+    assert rows.shape == (4, runner.info.vocabulary_size)
+    assert rows.dtype == np.float32
+    assert np.abs(rows - wanted).max() <= 1e-4 * np.abs(wanted).max()
+
+
+def test_layout_is_the_checkpoints_own(name: CheckpointName) -> None:
+    """The layout equals what the folder says, so that the other engine has the same."""
+    runner = runner_of(name)
+
+    assert runner.info.layout == read_checkpoint(checkpoint(name)).model_info(
+        "other", KvDtype.FLOAT32, engine="torch", device="cpu"
+    ).layout.with_model_id("tiny")
+    assert runner.info.engine == "mlx"
+
+
+def test_argmax_takes_the_smallest_id_among_equals() -> None:
+    """Ties go to the smallest id, as in the other engine."""
+    from baton.engine.runners.mlx.logits import MlxLogits
+
+    logits = MlxLogits(mx.array([[0.0, 2.0, 2.0, 1.0] * 50, [3.0, 3.0, 3.0, 3.0] * 50]))
+
+    assert logits.argmax() == [1, 0]
+
+
+def test_unknown_dtype_is_refused_by_name(tmp_path: Path) -> None:
+    """A dtype that cannot hold a cache is refused before anything is read."""
+    with pytest.raises(ConfigurationError, match="int8"):
+        load_mlx_runner(tmp_path, model_id="tiny", dtype="int8", num_blocks=1)
+
+
+@pytest.fixture(autouse=True)
+def _one_torch_thread() -> Iterator[None]:
+    """Keep the reference from taking every core."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
