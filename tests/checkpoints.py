@@ -37,7 +37,7 @@ SLIDING_WINDOW_TOKENS = 64
 
 _QUERY_KEY_GAIN = 3.0
 _SEEDS: dict[CheckpointName, int] = {"llama": 17, "llama3": 7, "qwen2": 24, "qwen3": 29, "mistral": 12}
-"""Seeds whose greedy outputs keep varying and whose best token always leads by more than 0.001."""
+"""Seeds whose greedy outputs keep varying, and whose best token leads by 0.0003 or more (logits vary by 1)."""
 
 _TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"

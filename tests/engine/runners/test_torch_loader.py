@@ -1,0 +1,63 @@
+"""A torch runner is loaded with checked settings, and describes itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from baton.engine.runners.base import Span
+from baton.engine.runners.torch.loader import load_torch_runner
+from baton.errors import ConfigurationError
+from baton.kv.layout import KvDtype
+from checkpoints import checkpoint
+
+
+def test_runner_describes_itself() -> None:
+    """Engine, device, dtype and blocks are those asked for."""
+    runner = load_torch_runner(checkpoint("llama"), model_id="tiny", dtype="bfloat16", num_blocks=3, block_tokens=8)
+
+    assert (runner.num_blocks, runner.block_tokens) == (3, 8)
+    assert (runner.info.engine, runner.info.layout.model_id) == ("torch", "tiny")
+    assert runner.info.layout.dtype is KvDtype.BFLOAT16
+    assert runner.info.device.startswith("cpu, ")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dtype": "int8"}, "dtype 'int8'"),
+        ({"device": "gpu"}, "device 'gpu'"),
+        ({"device": "cuda:99"}, "device 'cuda:99'"),
+        ({"num_blocks": 0}, "num_blocks 0"),
+        ({"num_blocks": 10**15}, "cannot be loaded"),
+    ],
+)
+def test_settings_that_cannot_be_met_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
+    """The message names the setting and its value."""
+    with pytest.raises(ConfigurationError, match=message):
+        load_torch_runner(checkpoint("llama"), **{"model_id": "m", "num_blocks": 4, **settings})
+
+
+def test_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+    """An empty folder is a configuration error, not a traceback of transformers."""
+    with pytest.raises(ConfigurationError, match=r"no config\.json"):
+        load_torch_runner(tmp_path, model_id="m", num_blocks=4)
+
+
+def test_two_runners_in_one_process_do_not_meet() -> None:
+    """Each has its own weights and blocks."""
+    first, second = (load_torch_runner(checkpoint("llama"), model_id="m", num_blocks=4) for _ in range(2))
+    first.forward([Span([5, 6, 7], 0, [0], needs_logits=False)])
+
+    assert any(first.read_kv([0], 0, 0, 3).keys)
+    assert not any(second.read_kv([0], 0, 0, 3).keys)
+
+
+def test_closing_twice_is_allowed() -> None:
+    """The second close does nothing."""
+    runner = load_torch_runner(checkpoint("llama"), model_id="m", num_blocks=4)
+
+    runner.close()
+    runner.close()

@@ -1,0 +1,123 @@
+"""A model folder is described as transformers sees it, and what cannot be served is refused by name."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from baton.engine.checkpoint import read_checkpoint, rope_parameters
+from baton.errors import ConfigurationError
+from baton.kv.layout import KvDtype
+from checkpoints import CHECKPOINT_NAMES, SLIDING_WINDOW_TOKENS, CheckpointName, checkpoint
+
+every_checkpoint = pytest.mark.parametrize("name", CHECKPOINT_NAMES)
+
+
+def copy_with(tmp_path: Path, name: CheckpointName, **changes: Any) -> Path:
+    """Copy a checkpoint and change keys of its config.json."""
+    folder = tmp_path / "copy"
+    shutil.copytree(checkpoint(name), folder)
+    config = json.loads((folder / "config.json").read_text()) | changes
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@every_checkpoint
+def test_description_equals_the_loaded_model(name: CheckpointName) -> None:
+    """Heads, sizes, parameters and bytes are those of transformers' model."""
+    model = AutoModelForCausalLM.from_pretrained(checkpoint(name), local_files_only=True)
+    info = read_checkpoint(checkpoint(name)).model_info("m", KvDtype.BFLOAT16, engine="torch", device="cpu")
+
+    attention = model.get_decoder().layers[0].self_attn
+    linear = [part for part in model.get_decoder().layers.modules() if isinstance(part, torch.nn.Linear)]
+    spec = info.layout.layers[0]
+    assert info.head_dim == spec.key_head_dim == spec.value_head_dim == attention.head_dim
+    assert attention.k_proj.out_features == spec.num_kv_heads * spec.key_head_dim
+    assert info.num_attention_heads * info.head_dim == attention.q_proj.out_features
+    assert info.num_linear_parameters == sum(part.weight.numel() for part in linear)
+    assert info.num_head_parameters == model.lm_head.weight.numel()
+    assert info.weight_bytes == 2 * (info.num_linear_parameters + info.num_head_parameters)
+    assert info.vocabulary_size == model.lm_head.out_features
+    assert info.layout.num_layers == len(model.get_decoder().layers)
+    assert info.max_context_tokens == model.config.max_position_embeddings
+    assert info.eos_token_ids == (2,)
+
+
+@every_checkpoint
+def test_only_mistral_has_a_window(name: CheckpointName) -> None:
+    """The sliding window is in the layout of every layer that has one."""
+    windows = {spec.sliding_window_tokens for spec in read_checkpoint(checkpoint(name)).layer_specs()}
+
+    assert windows == {SLIDING_WINDOW_TOKENS if name == "mistral" else 0}
+
+
+def test_qwen_window_applies_to_upper_layers_when_switched_on(tmp_path: Path) -> None:
+    """Without `layer_types`, layers from `max_window_layers` on have Qwen's window, and only if it is used."""
+    on = {"layer_types": None, "sliding_window": 32, "max_window_layers": 3, "use_sliding_window": True}
+    folder = copy_with(tmp_path, "qwen2", **on)
+
+    assert [spec.sliding_window_tokens for spec in read_checkpoint(folder).layer_specs()] == [0, 0, 0, 32]
+
+
+def test_tied_embeddings_are_seen_in_the_files() -> None:
+    """A folder without an output projection is tied."""
+    assert read_checkpoint(checkpoint("llama3")).is_tied
+    assert not read_checkpoint(checkpoint("llama")).is_tied
+
+
+def test_revision_digest_changes_with_weights_and_configuration(tmp_path: Path) -> None:
+    """Copies have one digest; other weights or another configuration have another."""
+    original = read_checkpoint(checkpoint("llama")).revision_digest
+    folder = copy_with(tmp_path, "llama")
+    copied = read_checkpoint(folder).revision_digest
+    weights = folder / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    retrained = read_checkpoint(folder).revision_digest
+
+    assert copied == original
+    assert retrained != original
+    assert read_checkpoint(copy_with(tmp_path / "b", "llama", rms_norm_eps=1e-3)).revision_digest != original
+
+
+def test_rope_parameters_are_read_from_both_forms() -> None:
+    """The nested form of transformers 5 and the flat, older one say the same."""
+    nested = {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0}}
+    flat = {"rope_theta": 5e5, "rope_scaling": {"type": "llama3", "factor": 8.0}}
+
+    assert rope_parameters(nested) == rope_parameters(flat)
+    assert rope_parameters({}) == {"rope_theta": 10_000.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model_type": "bloom"}, "'bloom' is not supported"),
+        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}, "rope_type 'dynamic'"),
+    ],
+)
+def test_models_that_cannot_be_served_are_refused_by_name(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    """The message names the key's value."""
+    with pytest.raises(ConfigurationError, match=message):
+        read_checkpoint(copy_with(tmp_path, "llama", **changes))
+
+
+def test_folders_that_are_no_models_are_refused(tmp_path: Path) -> None:
+    """A missing or broken config.json and a folder without safetensors each get their message."""
+    with pytest.raises(ConfigurationError, match=r"no config\.json"):
+        read_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ConfigurationError, match="is not JSON"):
+        read_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    with pytest.raises(ConfigurationError, match=r"no \*\.safetensors"):
+        read_checkpoint(tmp_path)
