@@ -27,7 +27,7 @@ class CacheIndex:
     """Finds the longest prefix of a prompt that each node holds.
 
     Invariant, kept by `_store` and `_remove`: a node is in `_holders[hash]` exactly if the hash is in the node's own
-    set, and no entry of `_holders` is empty. A node belongs to the stream that sent its last first snapshot.
+    set, and no entry of `_holders` is empty. A node belongs to the stream that published it last.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class CacheIndex:
         return len(self._nodes)
 
     def open_publisher(self) -> int:
-        """Return a number for a stream; the node that it publishes belongs to it until a later stream takes the node over."""
+        """Return a number for a stream; later streams have greater ones."""
         self._num_publishers += 1
         return self._num_publishers
 

@@ -26,7 +26,7 @@ class CacheIndexServicer(service.CacheIndexServiceServicer):
         self._index = index
 
     async def Publish(  # noqa: N802 - named by the proto
-        self, request_iterator: AsyncIterator[messages.PublishRequest], context: Context
+        self, request_iterator: AsyncIterator[messages.PublishRequest], _context: Context
     ) -> AsyncIterator[messages.PublishResponse]:
         """Feed a node's blocks to the index until the stream ends, then forget them."""
         publication = Publication(self._index)
@@ -38,7 +38,7 @@ class CacheIndexServicer(service.CacheIndexServiceServicer):
             publication.close()
 
     async def Lookup(  # noqa: N802 - named by the proto
-        self, request: messages.LookupRequest, context: Context
+        self, request: messages.LookupRequest, _context: Context
     ) -> messages.LookupResponse:
         """Return the longest prefix that each node holds."""
         if len(request.block_hashes) > MAX_LOOKUP_BYTES:

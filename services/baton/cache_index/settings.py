@@ -9,7 +9,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 class CacheIndexSettings(BaseSettings):
     """Read from the environment, prefix BATON_CACHE_INDEX_; arguments win."""
 
-    model_config = SettingsConfigDict(env_prefix="BATON_CACHE_INDEX_", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(
+        env_prefix="BATON_CACHE_INDEX_", extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
 
     host: str = "127.0.0.1"
     """Address to listen on."""

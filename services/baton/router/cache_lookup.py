@@ -1,0 +1,51 @@
+"""Asks the cache index who holds a prompt's prefix; without an answer in time nobody does."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+import grpc
+
+from baton.v1 import cache_index_service_pb2 as messages
+from baton.v1 import cache_index_service_pb2_grpc as service
+
+log = logging.getLogger(__name__)
+
+
+class CacheLookup(Protocol):
+    """Finds prefixes."""
+
+    async def longest_prefixes(self, block_hashes: bytes) -> dict[str, int]:
+        """Return how many leading blocks each node holds; empty if nobody does or nobody answers."""
+
+
+class NoCacheLookup:
+    """Stands in where there is no cache index."""
+
+    async def longest_prefixes(self, block_hashes: bytes) -> dict[str, int]:  # noqa: ARG002 - the protocol's signature
+        """Return no prefixes."""
+        return {}
+
+
+class CacheIndexClient:
+    """Client of CacheIndexService.Lookup with a short deadline; a cold cache is a worse placement, not an error."""
+
+    def __init__(self, channel: grpc.aio.Channel, *, timeout_seconds: float) -> None:
+        self._stub = service.CacheIndexServiceStub(channel)  # type: ignore[no-untyped-call]
+        self._timeout_seconds = timeout_seconds
+        self.num_failures = 0
+        """Lookups without an answer since start."""
+
+    async def longest_prefixes(self, block_hashes: bytes) -> dict[str, int]:
+        """Return how many leading blocks each node holds; empty if the index does not answer in time."""
+        if not block_hashes:
+            return {}
+        request = messages.LookupRequest(block_hashes=block_hashes)
+        try:
+            response = await self._stub.Lookup(request, timeout=self._timeout_seconds)
+        except grpc.aio.AioRpcError as error:
+            self.num_failures += 1
+            log.warning("cache_lookup_failed code=%s failures=%d", error.code().name, self.num_failures)
+            return {}
+        return {prefix.node_id: prefix.block_count for prefix in response.prefixes}

@@ -1,0 +1,41 @@
+"""Recent placements, so that an outcome finds the estimate it is to be compared with."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from baton.capacity.estimate import Candidate
+
+MAX_ENTRIES = 16_384
+"""Placements remembered; the oldest goes first. One whose outcome comes later is simply not learnt from."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedRequest:
+    """One placement."""
+
+    candidate: Candidate
+    """What was chosen."""
+    num_prompt_tokens: int
+    """Tokens of the prompt."""
+    base_step_seconds: float
+    """Estimated decode step without correction."""
+
+
+class Ledger:
+    """Placements by id, at most `MAX_ENTRIES`, each taken out once."""
+
+    def __init__(self, max_entries: int = MAX_ENTRIES) -> None:
+        self._max_entries = max_entries
+        self._placed: OrderedDict[str, PlacedRequest] = OrderedDict()
+
+    def add(self, placement_id: str, placed: PlacedRequest) -> None:
+        """Remember a placement."""
+        self._placed[placement_id] = placed
+        if len(self._placed) > self._max_entries:
+            self._placed.popitem(last=False)
+
+    def take(self, placement_id: str) -> PlacedRequest | None:
+        """Return a placement and forget it; None if it is not known (any more)."""
+        return self._placed.pop(placement_id, None)

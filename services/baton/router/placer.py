@@ -1,0 +1,123 @@
+"""Places requests: asks the cache index, decides on a snapshot, keeps account."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from baton.capacity.estimate import Candidate
+from baton.capacity.feasibility import blocks_for
+from baton.capacity.placement import Decision, place
+from baton.capacity.snapshot import ClusterSnapshot, PlacementRequest
+from baton.errors import NotFoundError, OutOfMemoryError, UnavailableError
+from baton.router.cache_lookup import CacheLookup
+from baton.router.state import RouterState
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceQuery:
+    """A request to place (protos/baton/v1/router_service.proto, PlaceRequest)."""
+
+    request_id: str
+    """Names the request."""
+    model_id: str
+    """Served name of the model."""
+    num_prompt_tokens: int
+    """Tokens of the prompt, output so far included."""
+    max_tokens: int
+    """Largest number of tokens still to generate."""
+    block_hashes: bytes = b""
+    """Chained hashes of the prompt's full blocks, joined."""
+    excluded_node_ids: frozenset[str] = frozenset()
+    """Nodes not to use."""
+    bypass_prefix_cache: bool = False
+    """Whether prefix caches must not be counted on."""
+    is_dry_run: bool = False
+    """Whether nothing is accounted for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A decision with its name."""
+
+    placement_id: str
+    """Names the decision."""
+    decode_address: str
+    """host:port of the chosen decode node."""
+    choice: Candidate
+    """What was chosen."""
+    candidates: tuple[Candidate, ...]
+    """Every candidate, cheapest first."""
+
+
+class Placer:
+    """Turns queries into placements."""
+
+    def __init__(self, state: RouterState, lookup: CacheLookup, new_id: Callable[[], str]) -> None:
+        self._state = state
+        self._lookup = lookup
+        self._new_id = new_id
+
+    async def place(self, query: PlaceQuery) -> Placed:
+        """Choose where a request runs.
+
+        Between the snapshot and the account nothing is awaited, so two queries never decide upon the same free room.
+
+        Raises:
+            NotFoundError: If no node serves the model.
+            OutOfMemoryError: If the request fits no decode node.
+            UnavailableError: NO_NODE, if no node can take it now.
+        """
+        if not self._state.nodes.of_model(query.model_id):
+            raise NotFoundError(f"no node serves the model {query.model_id!r}")
+        prefixes = {} if query.bypass_prefix_cache else await self._lookup.longest_prefixes(query.block_hashes)
+        snapshot = self._state.snapshot(query.model_id)
+        request = _request(query, snapshot, prefixes)
+        decision = place(snapshot, request)
+        choice = decision.choice
+        if choice is None:
+            raise _no_choice(query, snapshot, decision)
+        placement_id = self._new_id()
+        if not query.is_dry_run:
+            self._state.account(placement_id, choice, request)
+        _log(query, placement_id, choice)
+        node = self._state.nodes.get(choice.decode_node_id)
+        assert node is not None
+        return Placed(placement_id, node.description.address, choice, decision.candidates)
+
+
+def _request(query: PlaceQuery, snapshot: ClusterSnapshot, prefixes: dict[str, int]) -> PlacementRequest:
+    return PlacementRequest(
+        num_prompt_tokens=query.num_prompt_tokens,
+        max_tokens=query.max_tokens,
+        cached_tokens={node.node_id: prefixes.get(node.node_id, 0) * node.block_tokens for node in snapshot.nodes},
+        excluded_node_ids=query.excluded_node_ids,
+    )
+
+
+def _no_choice(query: PlaceQuery, snapshot: ClusterSnapshot, decision: Decision) -> OutOfMemoryError | UnavailableError:
+    decoders = [node for node in snapshot.nodes if node.role == "decode"]
+    num_tokens = query.num_prompt_tokens + 1
+    reasons = "; ".join(sorted({candidate.infeasible_reason for candidate in decision.candidates}))
+    if decoders and all(
+        num_tokens > node.shape.max_context_tokens or blocks_for(node, num_tokens) > node.num_blocks
+        for node in decoders
+    ):
+        return OutOfMemoryError(f"{query.num_prompt_tokens} prompt tokens fit no decode node: {reasons}")
+    return UnavailableError(
+        f"no node can take the request now: {reasons or 'no decode node is registered'}", reason="NO_NODE"
+    )
+
+
+def _log(query: PlaceQuery, placement_id: str, choice: Candidate) -> None:
+    log.debug(
+        "placed request_id=%s placement_id=%s decode=%s prefill=%s total_seconds=%.4f",
+        query.request_id,
+        placement_id,
+        choice.decode_node_id,
+        choice.prefill_node_id or "local",
+        choice.estimate.total_seconds if choice.estimate else -1.0,
+    )

@@ -1,0 +1,159 @@
+"""Registration streams: one per node, open for as long as the node is there."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import NamedTuple, TypeAlias
+
+from baton.errors import BatonError, InvalidFieldError, SupersededError
+from baton.router.nodes import Node
+from baton.router.records import LinkMeasurement, LoadReport, NodeDescription, Outcome
+from baton.router.state import RouterState
+
+log = logging.getLogger(__name__)
+
+Report: TypeAlias = NodeDescription | LoadReport | LinkMeasurement | Outcome
+"""What a node sends."""
+Peers: TypeAlias = tuple[NodeDescription, ...]
+"""All prefill nodes of a model: what a decode node is sent whenever they change."""
+
+
+class Registered(NamedTuple):
+    """The node is known: the first notice."""
+
+
+class Session:
+    """The router's side of one stream. Only the latest peers wait to be sent, so a slow reader cannot pile them up."""
+
+    def __init__(self) -> None:
+        self.node: Node | None = None
+        """The registered node; None before its first message."""
+        self._is_greeting_due = False
+        self._peers: Peers | None = None
+        self._is_ended = False
+        self._error: BatonError | None = None
+        self._changed = asyncio.Event()
+
+    def begin(self, node: Node) -> None:
+        """Greet the node."""
+        self.node = node
+        self._is_greeting_due = True
+        self._changed.set()
+
+    def send_peers(self, peers: Peers) -> None:
+        """Send peers, in place of any that still wait."""
+        self._peers = peers
+        self._changed.set()
+
+    def end(self, error: BatonError | None = None) -> None:
+        """End the stream, with an error if there is one."""
+        if not self._is_ended:
+            self._is_ended, self._error = True, error
+            self._changed.set()
+
+    async def notices(self) -> AsyncIterator[Registered | Peers]:
+        """Yield a greeting, then peers, until the stream ends.
+
+        Raises:
+            BatonError: If the stream was ended with one.
+        """
+        while not self._is_ended:
+            await self._changed.wait()
+            self._changed.clear()
+            if self._is_greeting_due and not self._is_ended:
+                self._is_greeting_due = False
+                yield Registered()
+            peers, self._peers = self._peers, None
+            if peers is not None and not self._is_ended:
+                yield peers
+        if self._error:
+            raise self._error
+
+
+class Registrations:
+    """All sessions; feeds their reports to the state and tells decode nodes who the prefill nodes are."""
+
+    def __init__(self, state: RouterState) -> None:
+        self._state = state
+        self._sessions: dict[str, Session] = {}
+        self._is_closed = False
+
+    async def read(self, session: Session, reports: AsyncIterator[Report]) -> None:
+        """Feed a stream's reports to the state; end the session when they end, or with the error of a bad one."""
+        try:
+            async for report in reports:
+                self._take(session, report)
+            session.end()
+        except BatonError as error:
+            session.end(error)
+        except Exception:
+            # The edge of the reader task: whatever happened ends this stream, no other.
+            log.exception("registration_failed")
+            session.end(BatonError("the registration could not be read"))
+
+    def drop(self, session: Session) -> None:
+        """Forget the session's node, unless another session has taken it over."""
+        if session.node is None or not self._state.remove(session.node):
+            return
+        description = session.node.description
+        self._sessions.pop(description.node_id, None)
+        log.info("node_left node_id=%s epoch=%d", description.node_id, description.epoch)
+        self._tell_peers(description)
+
+    def close(self) -> None:
+        """End all sessions, as the router stops; nodes register with the next one."""
+        self._is_closed = True
+        for session in self._sessions.values():
+            session.end()
+
+    def _take(self, session: Session, report: Report) -> None:
+        if isinstance(report, NodeDescription):
+            self._register(session, report)
+        elif session.node is None:
+            raise InvalidFieldError("report", "the first message must be node")
+        elif isinstance(report, LoadReport):
+            self._state.report(session.node, report)
+        elif isinstance(report, LinkMeasurement):
+            session.node.links[report.from_node_id] = report
+        else:
+            self._state.settle(report)
+
+    def _register(self, session: Session, description: NodeDescription) -> None:
+        if session.node is not None:
+            raise InvalidFieldError("report", "node must be sent once, as the first message")
+        session.begin(self._state.register(description))
+        earlier = self._sessions.get(description.node_id)
+        self._sessions[description.node_id] = session
+        if earlier:
+            earlier.end(SupersededError(f"node {description.node_id} registered again, epoch {description.epoch}"))
+            if earlier.node:
+                self._tell_peers(earlier.node.description)
+        log.info(
+            "node_registered node_id=%s epoch=%d role=%s model=%s address=%s",
+            description.node_id,
+            description.epoch,
+            description.role,
+            description.model_id,
+            description.address,
+        )
+        if description.role == "decode":
+            session.send_peers(self._peers_of(description.model_id))
+        self._tell_peers(description)
+        if self._is_closed:
+            session.end()
+
+    def _tell_peers(self, changed: NodeDescription) -> None:
+        """Tell the decode nodes of a model, if a prefill node of it has come or gone."""
+        if changed.role != "prefill":
+            return
+        peers = self._peers_of(changed.model_id)
+        for session in self._sessions.values():
+            node = session.node
+            if node and node.description.role == "decode" and node.description.model_id == changed.model_id:
+                session.send_peers(peers)
+
+    def _peers_of(self, model_id: str) -> Peers:
+        nodes = self._state.nodes.of_model(model_id)
+        return tuple(node.description for node in nodes if node.description.role == "prefill")

@@ -1,0 +1,57 @@
+"""The router as a process."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+
+from baton.router.cache_lookup import CacheIndexClient, NoCacheLookup
+from baton.router.placer import Placer
+from baton.router.registration import Registrations
+from baton.router.servicer import RouterServicer
+from baton.router.settings import RouterSettings
+from baton.router.state import RouterState
+from baton.rpc.channel import open_channel
+from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
+from baton.v1 import router_service_pb2 as messages
+from baton.v1 import router_service_pb2_grpc as service
+
+SERVICE_NAME = messages.DESCRIPTOR.services_by_name["RouterService"].full_name
+
+
+@asynccontextmanager
+async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
+    """Run a router for the length of the context, then drain it: registrations end first, running calls may finish.
+
+    Raises:
+        ConfigurationError: If the address cannot be bound.
+    """
+    channel = open_channel(settings.cache_index_address) if settings.cache_index_address else None
+    lookup = CacheIndexClient(channel, timeout_seconds=settings.cache_lookup_seconds) if channel else NoCacheLookup()
+    state = RouterState(time.monotonic, settings.limits())
+    registrations = Registrations(state)
+    placer = Placer(state, lookup, lambda: uuid.uuid4().hex)
+    servicer = RouterServicer(state, placer, registrations, report_interval_seconds=settings.report_interval_seconds)
+    server = GrpcServer(host_port(settings.host, settings.port))
+    server.add(SERVICE_NAME, partial(service.add_RouterServiceServicer_to_server, servicer))
+    try:
+        await server.start()
+        yield server
+    finally:
+        registrations.close()
+        await server.drain(settings.drain_seconds)
+        if channel:
+            await channel.close()
+
+
+async def serve(settings: RouterSettings) -> None:
+    """Serve until SIGTERM or SIGINT, then drain.
+
+    Raises:
+        ConfigurationError: If the address cannot be bound.
+    """
+    async with running_router(settings):
+        await wait_for_stop_signal()

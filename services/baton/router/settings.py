@@ -1,0 +1,49 @@
+"""Settings of the router."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from baton.capacity.snapshot import Link
+from baton.router.state import StateLimits
+
+
+class RouterSettings(BaseSettings):
+    """Read from the environment, prefix BATON_ROUTER_; arguments win."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="BATON_ROUTER_", extra="forbid", frozen=True, use_attribute_docstrings=True
+    )
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = Field(default=8010, ge=0, le=65535)
+    """Port to listen on; 0: any free one."""
+    drain_seconds: float = Field(default=2.0, ge=0)
+    """Grace for running calls on SIGTERM."""
+    cache_index_address: str = ""
+    """host:port of the cache index; empty: no prefix is expected anywhere."""
+    cache_lookup_seconds: float = Field(default=0.05, gt=0)
+    """Longest wait for the cache index; after it, no prefix is expected anywhere."""
+    report_interval_seconds: float = Field(default=0.5, gt=0)
+    """Longest time between load reports that nodes are asked for."""
+    silent_seconds: float = Field(default=5.0, gt=0)
+    """A node without a load report for longer is no candidate."""
+    stuck_seconds: float = Field(default=20.0, gt=0)
+    """A node with work and no engine step for longer is no candidate."""
+    assumed_ttl_seconds: float = Field(default=10.0, gt=0)
+    """Longest time that a placement is counted without a load report that covers it."""
+    default_link_bytes_per_second: float = Field(default=1.25e9, gt=0)
+    """Declared rate of links that nobody has measured, bytes/s."""
+    default_round_trip_seconds: float = Field(default=1e-3, ge=0)
+    """Declared round trip of links that nobody has measured."""
+
+    def limits(self) -> StateLimits:
+        """Return the part that the router's state needs."""
+        return StateLimits(
+            stuck_seconds=self.stuck_seconds,
+            silent_seconds=self.silent_seconds,
+            assumed_ttl_seconds=self.assumed_ttl_seconds,
+            default_link=Link(self.default_link_bytes_per_second, self.default_round_trip_seconds),
+        )

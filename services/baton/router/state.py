@@ -1,0 +1,192 @@
+"""Everything the router knows, and the frozen picture of it that placement decides upon. One event loop owns it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from baton.capacity import cost
+from baton.capacity.estimate import Candidate
+from baton.capacity.feasibility import blocks_for
+from baton.capacity.profile import NodeProfile
+from baton.capacity.snapshot import ClusterSnapshot, Link, NodeSnapshot, PlacementRequest
+from baton.errors import MismatchError
+from baton.router.assumed import AssumedPlacements, AssumedWork
+from baton.router.calibration import Calibration, OutputLengths
+from baton.router.ledger import Ledger, PlacedRequest
+from baton.router.nodes import Node, NodeTable
+from baton.router.records import LoadReport, NodeDescription, Outcome
+
+HIDDEN_SHARE = 0.5
+"""A transfer of which less was exposed did not show the link's limit: it may raise the link's rate, not lower it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateLimits:
+    """Times and declared figures of the state."""
+
+    stuck_seconds: float = 20.0
+    """A node with work and no engine step for longer is no candidate."""
+    silent_seconds: float = 5.0
+    """A node without a load report for longer is no candidate."""
+    assumed_ttl_seconds: float = 10.0
+    """Longest time that a placement is counted without a report that covers it."""
+    default_link: Link = Link(bytes_per_second=1.25e9, round_trip_seconds=1e-3)
+    """Declared figures for pairs that nobody has measured."""
+
+
+class RouterState:
+    """Nodes, links, placements in flight and what outcomes have taught."""
+
+    def __init__(self, clock: Callable[[], float], limits: StateLimits) -> None:
+        self._default_link = limits.default_link
+        self.nodes = NodeTable(clock, stuck_seconds=limits.stuck_seconds, silent_seconds=limits.silent_seconds)
+        self.prefill_calibration: Calibration[str] = Calibration(clock)
+        self.decode_calibration: Calibration[str] = Calibration(clock)
+        self.link_calibration: Calibration[tuple[str, str]] = Calibration(clock)
+        self._output_lengths = OutputLengths()
+        self._assumed = AssumedPlacements(clock, limits.assumed_ttl_seconds)
+        self._ledger = Ledger()
+
+    def register(self, description: NodeDescription) -> Node:
+        """Add a node; a process that has started again begins without corrections.
+
+        Raises:
+            SupersededError: If a process with a greater epoch is registered under this id.
+        """
+        known = self.nodes.get(description.node_id)
+        node = self.nodes.register(description)
+        if known is None or known.description.epoch != description.epoch:
+            self._forget_learnt(description.node_id)
+        return node
+
+    def remove(self, node: Node) -> bool:
+        """Drop a node, unless a later registration has replaced it; return whether it was dropped."""
+        is_removed = self.nodes.remove(node)
+        if is_removed:
+            self._assumed.forget(node.description.node_id)
+        return is_removed
+
+    def report(self, node: Node, report: LoadReport) -> None:
+        """Take a load report and stop counting the placements that it covers."""
+        self.nodes.report(node, report)
+        self._assumed.reported(node.description.node_id, report.accepted_placement_ids)
+
+    def corrected_profile(self, description: NodeDescription) -> NodeProfile:
+        """Return a node's profile with what outcomes have taught."""
+        return description.profile.slowed(
+            self.prefill_calibration.factor(description.node_id), self.decode_calibration.factor(description.node_id)
+        )
+
+    def snapshot(self, model_id: str) -> ClusterSnapshot:
+        """Return the nodes of a model and their links. O(decode nodes * prefill nodes)."""
+        nodes = self.nodes.of_model(model_id)
+        prefillers = [node for node in nodes if node.description.role == "prefill"]
+        decoders = [node for node in nodes if node.description.role == "decode"]
+        return ClusterSnapshot(
+            nodes=tuple(self._node_snapshot(node) for node in nodes),
+            default_link=self._default_link,
+            links={
+                (prefiller.description.node_id, decoder.description.node_id): self.link(prefiller, decoder)
+                for prefiller in prefillers
+                for decoder in decoders
+            },
+            expected_output_tokens=self._output_lengths.mean(model_id),
+        )
+
+    def link(self, prefiller: Node, decoder: Node) -> Link:
+        """Return the way from one node to another, corrected, with the reason if they cannot exchange KV."""
+        pair = (prefiller.description.node_id, decoder.description.node_id)
+        probe = decoder.links.get(pair[0])
+        bytes_per_second = probe.bytes_per_second if probe else self._default_link.bytes_per_second
+        return Link(
+            bytes_per_second=bytes_per_second / self.link_calibration.factor(pair),
+            round_trip_seconds=probe.round_trip_seconds if probe else self._default_link.round_trip_seconds,
+            is_measured=probe is not None or self.link_calibration.reported(pair) > 0,
+            mismatch=_mismatch(prefiller.description, decoder.description),
+        )
+
+    def account(self, placement_id: str, candidate: Candidate, request: PlacementRequest) -> None:
+        """Count a placement on its nodes until reports cover it, and remember it until its outcome."""
+        decoder = self.nodes.get(candidate.decode_node_id)
+        estimate = candidate.estimate
+        if decoder is None or estimate is None:
+            return
+        num_new_tokens = request.num_prompt_tokens - candidate.decode_cached_tokens
+        num_blocks = self._blocks(decoder, num_new_tokens + round(estimate.expected_output_tokens))
+        local_tokens = num_new_tokens if candidate.is_local else 0
+        self._assumed.add(placement_id, candidate.decode_node_id, AssumedWork(local_tokens, num_blocks))
+        prefiller = self.nodes.get(candidate.prefill_node_id)
+        if prefiller:
+            num_tokens = request.num_prompt_tokens - candidate.prefill_cached_tokens
+            work = AssumedWork(num_tokens, self._blocks(prefiller, num_tokens))
+            self._assumed.add_prefill(placement_id, candidate.prefill_node_id, work)
+        base_step = estimate.step_seconds / self.decode_calibration.factor(candidate.decode_node_id)
+        self._ledger.add(placement_id, PlacedRequest(candidate, request.num_prompt_tokens, base_step))
+
+    def settle(self, outcome: Outcome) -> None:
+        """Compare an outcome with its estimate and correct nodes, link and output length; unknown ones are left out."""
+        self._assumed.settle(outcome.placement_id)
+        placed = self._ledger.take(outcome.placement_id)
+        decoder = self.nodes.get(outcome.decode_node_id)
+        if placed is None or decoder is None:
+            return
+        if outcome.num_completion_tokens:
+            self._output_lengths.add(decoder.description.model_id, outcome.num_completion_tokens)
+        self._learn_prefill(placed, outcome)
+        self._learn_link(placed, outcome)
+        if outcome.num_completion_tokens > 1 and not outcome.num_preemptions:
+            measured = outcome.decode_seconds / (outcome.num_completion_tokens - 1)
+            self.decode_calibration.add(outcome.decode_node_id, measured, placed.base_step_seconds)
+
+    def _learn_prefill(self, placed: PlacedRequest, outcome: Outcome) -> None:
+        computing = self.nodes.get(outcome.prefill_node_id or outcome.decode_node_id)
+        if computing is None or outcome.num_preemptions:
+            return
+        shape, profile = computing.description.shape, computing.description.profile
+        num_cached = min(outcome.prefill_cached_tokens, placed.num_prompt_tokens - 1)
+        estimated = cost.prefill_seconds(shape, profile, num_cached, placed.num_prompt_tokens)
+        self.prefill_calibration.add(computing.description.node_id, outcome.prefill_seconds, estimated)
+
+    def _learn_link(self, placed: PlacedRequest, outcome: Outcome) -> None:
+        sender, receiver = self.nodes.get(outcome.prefill_node_id), self.nodes.get(outcome.decode_node_id)
+        if placed.candidate.is_local or outcome.fallback_reason or sender is None or receiver is None:
+            return
+        pair = (outcome.prefill_node_id, outcome.decode_node_id)
+        factor = self.link_calibration.factor(pair)
+        estimated = outcome.kv_bytes / (self.link(sender, receiver).bytes_per_second * factor)
+        was_hidden = outcome.exposed_seconds < HIDDEN_SHARE * outcome.transfer_seconds
+        if was_hidden and outcome.transfer_seconds > estimated * factor:
+            return
+        self.link_calibration.add(pair, outcome.transfer_seconds, estimated)
+
+    def _forget_learnt(self, node_id: str) -> None:
+        self._assumed.forget(node_id)
+        self.prefill_calibration.forget(lambda key: key == node_id)
+        self.decode_calibration.forget(lambda key: key == node_id)
+        self.link_calibration.forget(lambda pair: node_id in pair)
+
+    def _node_snapshot(self, node: Node) -> NodeSnapshot:
+        description = node.description
+        return NodeSnapshot(
+            node_id=description.node_id,
+            role=description.role,
+            shape=description.shape,
+            profile=self.corrected_profile(description),
+            num_blocks=description.num_blocks,
+            block_tokens=description.block_tokens,
+            max_batch_size=description.max_batch_size,
+            load=self._assumed.added_to(description.node_id, node.load),
+            unusable_reason=self.nodes.unusable_reason(node),
+        )
+
+    def _blocks(self, node: Node, num_tokens: int) -> int:
+        return blocks_for(self._node_snapshot(node), num_tokens)
+
+
+def _mismatch(prefiller: NodeDescription, decoder: NodeDescription) -> str:
+    try:
+        decoder.layout.check_matches(prefiller.layout)
+    except MismatchError as error:
+        return f"KV layouts differ in {error.message}"
+    return ""

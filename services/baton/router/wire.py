@@ -1,0 +1,220 @@
+"""Reports of nodes and queries between messages (node.proto, router_service.proto, generation.proto) and records."""
+
+from __future__ import annotations
+
+import re
+
+from baton.capacity.snapshot import NodeRole
+from baton.errors import InvalidFieldError
+from baton.kv.hashing import HASH_BYTES
+from baton.router.placer import Placed, PlaceQuery
+from baton.router.records import LinkMeasurement, LoadReport, NodeDescription, Outcome
+from baton.router.registration import Report
+from baton.rpc.wire_capacity import (
+    candidate_to_proto,
+    duration_from_proto,
+    duration_to_proto,
+    estimate_to_proto,
+    profile_from_proto,
+    profile_to_proto,
+    shape_from_proto,
+    shape_to_proto,
+)
+from baton.rpc.wire_kv import layout_from_proto, layout_to_proto
+from baton.v1 import generation_pb2, node_pb2, router_service_pb2
+
+_NODE_ID = re.compile(r"[a-z0-9-]{1,63}")
+_ROLES: dict[NodeRole, node_pb2.NodeRole] = {
+    "prefill": node_pb2.NODE_ROLE_PREFILL,
+    "decode": node_pb2.NODE_ROLE_DECODE,
+}
+_ROLES_BACK = {value: key for key, value in _ROLES.items()}
+
+
+def report_from_proto(message: router_service_pb2.RegisterRequest) -> Report:
+    """Return what a node reports.
+
+    Raises:
+        InvalidFieldError: If nothing is set or a field has a value that cannot be used.
+    """
+    if message.HasField("node"):
+        return description_from_proto(message.node)
+    if message.HasField("load"):
+        return load_from_proto(message.load)
+    if message.HasField("link"):
+        return link_from_proto(message.link)
+    if message.HasField("outcome"):
+        return outcome_from_proto(message.outcome)
+    raise InvalidFieldError("report", "expected node, load, link or outcome")
+
+
+def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription:
+    """Return the description of a node.
+
+    Raises:
+        InvalidFieldError: Naming the first field with a bad value.
+    """
+    if not _NODE_ID.fullmatch(message.node_id):
+        raise InvalidFieldError("node.node_id", f"expected 1 to 63 of [a-z0-9-], got {message.node_id!r}")
+    if message.role not in _ROLES_BACK:
+        raise InvalidFieldError("node.role", f"expected a NodeRole, got {message.role}")
+    for name in ("address", "model_id"):
+        if not getattr(message, name):
+            raise InvalidFieldError(f"node.{name}", "must not be empty")
+    for name in ("block_count", "block_token_count", "max_batch_size"):
+        if getattr(message, name) < 1:
+            raise InvalidFieldError(f"node.{name}", f"must be at least 1, got {getattr(message, name)}")
+    return NodeDescription(
+        node_id=message.node_id,
+        epoch=message.epoch,
+        role=_ROLES_BACK[message.role],
+        address=message.address,
+        engine=message.engine,
+        device=message.device,
+        model_id=message.model_id,
+        layout=layout_from_proto(message.kv_layout, field="node.kv_layout"),
+        shape=shape_from_proto(message.model_shape, field="node.model_shape"),
+        profile=profile_from_proto(message.profile, field="node.profile"),
+        profile_source=message.profile.source,
+        num_blocks=message.block_count,
+        block_tokens=message.block_token_count,
+        max_batch_size=message.max_batch_size,
+        tokenizer_digest=message.tokenizer_digest,
+        eos_token_ids=tuple(message.eos_token_ids),
+    )
+
+
+def description_to_proto(description: NodeDescription) -> node_pb2.NodeDescription:
+    """Return the message of a description."""
+    return node_pb2.NodeDescription(
+        node_id=description.node_id,
+        epoch=description.epoch,
+        role=_ROLES[description.role],
+        address=description.address,
+        engine=description.engine,
+        device=description.device,
+        model_id=description.model_id,
+        kv_layout=layout_to_proto(description.layout),
+        model_shape=shape_to_proto(description.shape),
+        profile=profile_to_proto(description.profile, source=description.profile_source),
+        block_count=description.num_blocks,
+        block_token_count=description.block_tokens,
+        max_batch_size=description.max_batch_size,
+        tokenizer_digest=description.tokenizer_digest,
+        eos_token_ids=description.eos_token_ids,
+    )
+
+
+def load_from_proto(message: node_pb2.LoadReport) -> LoadReport:
+    """Return a load report; negative counts, which no sound node sends, count as 0."""
+    return LoadReport(
+        num_waiting=max(0, message.waiting_request_count),
+        num_running=max(0, message.running_request_count),
+        num_pending_prompt_tokens=max(0, message.pending_prompt_token_count),
+        num_free_blocks=max(0, message.free_block_count),
+        mean_context_tokens=max(0.0, message.mean_context_token_count),
+        step_count=message.step_count,
+        is_draining=message.is_draining,
+        accepted_placement_ids=tuple(message.accepted_placement_ids),
+    )
+
+
+def load_to_proto(report: LoadReport) -> node_pb2.LoadReport:
+    """Return the message of a load report."""
+    return node_pb2.LoadReport(
+        waiting_request_count=report.num_waiting,
+        running_request_count=report.num_running,
+        pending_prompt_token_count=report.num_pending_prompt_tokens,
+        free_block_count=report.num_free_blocks,
+        mean_context_token_count=report.mean_context_tokens,
+        step_count=report.step_count,
+        is_draining=report.is_draining,
+    )
+
+
+def link_from_proto(message: node_pb2.LinkMeasurement) -> LinkMeasurement:
+    """Return a link measurement.
+
+    Raises:
+        InvalidFieldError: If the rate is not positive and finite.
+    """
+    if not 0 < message.bytes_per_second < float("inf"):
+        raise InvalidFieldError("link.bytes_per_second", f"must be positive, got {message.bytes_per_second}")
+    round_trip_seconds = max(0.0, duration_from_proto(message.round_trip))
+    return LinkMeasurement(message.from_node_id, message.bytes_per_second, round_trip_seconds)
+
+
+def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
+    """Return the outcome of a placed request."""
+    return Outcome(
+        placement_id=message.placement_id,
+        decode_node_id=message.decode_node_id,
+        prefill_node_id=message.prefill_node_id,
+        prefill_cached_tokens=_computing_cache(message),
+        kv_bytes=message.kv_byte_count,
+        prefill_seconds=duration_from_proto(message.prefill_duration),
+        transfer_seconds=duration_from_proto(message.transfer_duration),
+        exposed_seconds=duration_from_proto(message.exposed_duration),
+        decode_seconds=duration_from_proto(message.decode_duration),
+        num_completion_tokens=message.completion_token_count,
+        num_preemptions=message.preemption_count,
+        fallback_reason=message.fallback_reason,
+    )
+
+
+def query_from_proto(message: router_service_pb2.PlaceRequest) -> PlaceQuery:
+    """Return a request to place.
+
+    Raises:
+        InvalidFieldError: Naming the first field with a bad value.
+    """
+    if not 1 <= len(message.request_id) <= 128:
+        raise InvalidFieldError("request_id", "must have 1 to 128 characters")
+    for name in ("prompt_token_count", "max_token_count"):
+        if getattr(message, name) < 1:
+            raise InvalidFieldError(name, f"must be at least 1, got {getattr(message, name)}")
+    if len(message.block_hashes) % HASH_BYTES:
+        raise InvalidFieldError("block_hashes", f"{len(message.block_hashes)} bytes are no whole number of hashes")
+    return PlaceQuery(
+        request_id=message.request_id,
+        model_id=message.model_id,
+        num_prompt_tokens=message.prompt_token_count,
+        max_tokens=message.max_token_count,
+        block_hashes=message.block_hashes,
+        excluded_node_ids=frozenset(message.excluded_node_ids),
+        bypass_prefix_cache=message.bypass_prefix_cache,
+        is_dry_run=message.is_dry_run,
+    )
+
+
+def placed_to_proto(placed: Placed) -> router_service_pb2.PlaceResponse:
+    """Return the message of a decision; the wire dtype stays unset, which is the cache's own: lossless."""
+    choice = placed.choice
+    placement = router_service_pb2.Placement(
+        placement_id=placed.placement_id,
+        decode_node_id=choice.decode_node_id,
+        decode_address=placed.decode_address,
+        prefill_node_id=choice.prefill_node_id,
+        layers_per_frame=choice.layers_per_frame,
+        estimate=estimate_to_proto(choice.estimate) if choice.estimate else None,
+    )
+    candidates = [candidate_to_proto(candidate) for candidate in placed.candidates]
+    return router_service_pb2.PlaceResponse(placement=placement, candidates=candidates)
+
+
+def registered_to_proto(report_interval_seconds: float) -> router_service_pb2.RegisterResponse:
+    """Return the first notice of a registration."""
+    registered = router_service_pb2.Registered(report_interval=duration_to_proto(report_interval_seconds))
+    return router_service_pb2.RegisterResponse(registered=registered)
+
+
+def peers_to_proto(nodes: tuple[NodeDescription, ...]) -> router_service_pb2.RegisterResponse:
+    """Return the notice that names the prefill nodes."""
+    peers = [router_service_pb2.Peer(node_id=node.node_id, address=node.address, epoch=node.epoch) for node in nodes]
+    return router_service_pb2.RegisterResponse(peers=router_service_pb2.Peers(prefill_nodes=peers))
+
+
+def _computing_cache(message: generation_pb2.PlacementSummary) -> int:
+    """Return the cached tokens on the node that computed the prompt, which may be the decode node."""
+    is_local = message.prefill_node_id in ("", message.decode_node_id)
+    return message.decode_cached_token_count if is_local else message.prefill_cached_token_count
