@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Sequence
 
 import grpc
 from opentelemetry import trace
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+
+from baton.telemetry import names
+
+log = logging.getLogger(__name__)
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
 def tracer() -> trace.Tracer:
@@ -13,11 +23,65 @@ def tracer() -> trace.Tracer:
     return trace.get_tracer("baton")
 
 
+def configure_tracing(service_name: str) -> None:
+    """Export the spans of this process by OTLP over gRPC, if an endpoint is set; call it before channels are opened.
+
+    The `OTEL_*` variables are honoured: endpoint, headers, sampler, resource attributes, batching, OTEL_SERVICE_NAME,
+    OTEL_TRACES_EXPORTER=none and OTEL_SDK_DISABLED.
+
+    Args:
+        service_name: `service.name` of the resource, unless OTEL_SERVICE_NAME says otherwise.
+    """
+    if not has_endpoint(_ENDPOINTS) or os.environ.get("OTEL_TRACES_EXPORTER", "otlp") == "none":
+        return
+    from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+    from opentelemetry.sdk.trace.export import BatchSpanProcessor
+
+    provider = TracerProvider(resource=service_resource(service_name))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+    log.info("tracing_on service=%s", service_name)
+
+
+def shutdown_tracing() -> None:
+    """Send the spans that wait and stop; does nothing if tracing is off."""
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, TracerProvider):
+        provider.shutdown()
+
+
+def is_tracing() -> bool:
+    """Return whether spans are recorded in this process."""
+    return isinstance(trace.get_tracer_provider(), TracerProvider)
+
+
 def client_interceptors() -> Sequence[grpc.aio.ClientInterceptor]:
-    """Return the interceptors that inject the trace context into calls."""
-    return ()
+    """Return the interceptors that inject the trace context into calls; none while tracing is off."""
+    if not is_tracing():
+        return ()
+    from baton.telemetry.propagation import make_client_interceptors
+
+    return make_client_interceptors()
 
 
 def server_interceptors() -> Sequence[grpc.aio.ServerInterceptor]:
-    """Return the interceptors that continue the caller's trace."""
-    return ()
+    """Return the interceptors that continue the caller's trace; none while tracing is off."""
+    if not is_tracing():
+        return ()
+    from baton.telemetry.propagation import TraceServerInterceptor
+
+    return (TraceServerInterceptor(tracer()),)
+
+
+def has_endpoint(variables: Sequence[str]) -> bool:
+    """Return whether one of the variables is set and the SDK is not disabled."""
+    is_disabled = os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+    return not is_disabled and any(os.environ.get(variable) for variable in variables)
+
+
+def service_resource(service_name: str) -> Resource:
+    """Return the resource of this process; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over the given name."""
+    own = Resource({names.SERVICE_NAME: service_name, names.SERVICE_NAMESPACE: "baton"})
+    detected = Resource.create()
+    has_name = detected.attributes.get(names.SERVICE_NAME, "unknown_service") != "unknown_service"
+    return own.merge(detected) if has_name else detected.merge(own)

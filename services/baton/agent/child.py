@@ -1,0 +1,126 @@
+"""A child process: started, its lines handed on, stopped by SIGTERM, then SIGKILL."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from baton.agent.parent import parent_environment
+
+STOP_GRACE_SECONDS = 10.0
+"""From SIGTERM to SIGKILL."""
+NUM_KEPT_LINES = 20
+"""Last lines of a child that are kept to explain its end."""
+
+_MAX_LINE_BYTES = 1 << 20
+_DRAIN_SECONDS = 1.0
+
+OnLine = Callable[[str, str], None]
+"""Takes the name of a child and one line that it wrote, without the line feed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildSpec:
+    """What to run."""
+
+    name: str
+    """Names the child in logs: a role or a node id."""
+    arguments: Sequence[str]
+    """Program and arguments."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables beside those of this process."""
+
+
+class Child:
+    """One run of a program. Use: construct, await `run` once; cancelling `run` stops the program.
+
+    Invariant: when `run` has returned or raised, the process is gone.
+    """
+
+    def __init__(self, spec: ChildSpec, on_line: OnLine, *, grace_seconds: float = STOP_GRACE_SECONDS) -> None:
+        self.spec = spec
+        self.last_lines: deque[str] = deque(maxlen=NUM_KEPT_LINES)
+        self._on_line = on_line
+        self._grace_seconds = grace_seconds
+        self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def process_id(self) -> int:
+        """Process id, 0 before the start and after the end."""
+        is_running = self._process is not None and self._process.returncode is None
+        return self._process.pid if is_running and self._process else 0
+
+    async def run(self) -> int:
+        """Run the program to its end; return its exit status, negative for a signal.
+
+        Raises:
+            OSError: If it cannot be started.
+        """
+        process = await asyncio.create_subprocess_exec(
+            *self.spec.arguments,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **self.spec.environment, **parent_environment()},
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            limit=_MAX_LINE_BYTES,
+            start_new_session=True,
+        )
+        self._process = process
+        pump = asyncio.ensure_future(self._pump(process))
+        try:
+            return await process.wait()
+        finally:
+            await self._stop(process)
+            await asyncio.wait((pump,), timeout=_DRAIN_SECONDS)
+            pump.cancel()
+
+    def terminate(self) -> None:
+        """Ask the program to end; `run` then returns."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the program at once; `run` then returns."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._process is not None and self._process.returncode is None:
+            self._process.send_signal(number)
+
+    async def _stop(self, process: asyncio.subprocess.Process) -> None:
+        if process.returncode is not None:
+            return
+        self.terminate()
+        try:
+            await asyncio.wait_for(process.wait(), self._grace_seconds)
+        except BaseException as error:
+            self.kill()
+            await process.wait()
+            if not isinstance(error, TimeoutError):
+                raise
+
+    async def _pump(self, process: asyncio.subprocess.Process) -> None:
+        assert process.stdout is not None
+        while True:
+            try:
+                line = await process.stdout.readline()
+            except ValueError:
+                continue  # longer than _MAX_LINE_BYTES; the reader dropped it
+            if not line:
+                return
+            text = line.decode("utf-8", "replace").rstrip("\r\n")
+            self.last_lines.append(text)
+            self._on_line(self.spec.name, text)
+
+
+def describe_exit(status: int) -> str:
+    """Return an exit status in words: "exit status 3" or "signal SIGKILL"."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"signal {signal.Signals(-status).name}"
+    except ValueError:
+        return f"signal {-status}"

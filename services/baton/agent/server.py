@@ -1,0 +1,100 @@
+"""The agent's process: supervises one worker and answers for it (baton.v1.AgentService)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Sequence
+
+import grpc
+
+from baton.agent.child import ChildSpec
+from baton.agent.health import HealthWatch, is_serving
+from baton.agent.settings import AgentSettings
+from baton.agent.supervisor import SupervisedState, Supervisor
+from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
+from baton.v1 import agent_service_pb2, agent_service_pb2_grpc
+
+_CHECK_TIMEOUT_SECONDS = 2.0
+_DRAIN_SECONDS = 1.0
+
+_STATES = {
+    SupervisedState.STARTING: agent_service_pb2.WORKER_STATE_STARTING,
+    SupervisedState.SERVING: agent_service_pb2.WORKER_STATE_SERVING,
+    SupervisedState.BACKING_OFF: agent_service_pb2.WORKER_STATE_BACKING_OFF,
+    SupervisedState.STOPPED: agent_service_pb2.WORKER_STATE_STOPPED,
+}
+
+
+class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
+    """Answers from the supervisor's state."""
+
+    def __init__(self, node_id: str, supervisor: Supervisor) -> None:
+        self._node_id = node_id
+        self._supervisor = supervisor
+
+    async def GetStatus(  # noqa: N802 - the name is the proto's
+        self, _request: agent_service_pb2.GetStatusRequest, _context: grpc.aio.ServicerContext[object, object]
+    ) -> agent_service_pb2.GetStatusResponse:
+        """Say what is supervised and how that has been going."""
+        return status_message(self._node_id, self._supervisor)
+
+
+def status_message(node_id: str, supervisor: Supervisor) -> agent_service_pb2.GetStatusResponse:
+    """Return the status of a supervisor as a message."""
+    message = agent_service_pb2.GetStatusResponse(
+        node_id=node_id,
+        machine=f"{platform.node()} {platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        worker_state=_STATES[supervisor.state],
+        worker_process_id=supervisor.process_id,
+        restart_count=supervisor.num_restarts,
+        last_exit_status=supervisor.last_exit_status,
+        memory_byte_count=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    )
+    message.worker_started_at.FromNanoseconds(int(supervisor.started_at_seconds * 1e9))
+    return message
+
+
+def worker_command(settings: AgentSettings) -> Sequence[str]:
+    """Return the command line of the worker."""
+    own = (f"--host={settings.host}", f"--port={settings.worker_port}", f"--node-id={settings.worker_node_id}")
+    return (
+        *(sys.executable, "-m", "baton.cli", "serve", settings.worker_role),
+        *own,
+        *shlex.split(settings.worker_arguments),
+    )
+
+
+async def serve(settings: AgentSettings) -> None:
+    """Supervise the worker and serve until SIGTERM or SIGINT; the worker is stopped before this returns."""
+    worker_address = host_port(settings.host, settings.worker_port)
+    supervisor = Supervisor(
+        ChildSpec(settings.worker_node_id, worker_command(settings)),
+        lambda _, line: print(line, file=sys.stderr, flush=True),  # noqa: T201 - the worker's own log lines
+        grace_seconds=settings.stop_grace_seconds,
+    )
+    watch = HealthWatch(
+        supervisor,
+        lambda: is_serving(worker_address, _CHECK_TIMEOUT_SECONDS),
+        interval_seconds=settings.health_interval_seconds,
+        num_failed_checks=settings.num_failed_checks,
+        start_timeout_seconds=settings.start_timeout_seconds,
+    )
+    server = GrpcServer(host_port(settings.host, settings.port))
+    servicer = AgentServicer(settings.worker_node_id, supervisor)
+    server.add(
+        "baton.v1.AgentService",
+        lambda target: agent_service_pb2_grpc.add_AgentServiceServicer_to_server(servicer, target),  # type: ignore[no-untyped-call]
+    )
+    await server.start()
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = (group.create_task(supervisor.run()), group.create_task(watch.run()))
+            await wait_for_stop_signal()
+            for task in tasks:
+                task.cancel()
+    finally:
+        await server.drain(_DRAIN_SECONDS)

@@ -1,0 +1,1 @@
+"""The command line: `baton up | serve ROLE | chat | plan | nodes`."""

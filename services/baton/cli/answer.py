@@ -1,0 +1,82 @@
+"""One answer of `baton chat` and what it cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from baton.capacity.table import format_seconds
+from baton.cli.completion_stream import StreamPiece
+from baton.cli.quantities import format_bytes
+
+
+class Answer:
+    """Gathers the pieces of an answer with their times, as the client saw them."""
+
+    def __init__(self, began_seconds: float) -> None:
+        self.text = ""
+        self._began_seconds = began_seconds
+        self._first_seconds: float | None = None
+        self._last_seconds = began_seconds
+        self._num_pieces = 0
+        self._usage: Mapping[str, object] = {}
+        self._placement: Mapping[str, object] = {}
+
+    def add(self, piece: StreamPiece, now_seconds: float) -> None:
+        """Take a piece that arrived now."""
+        if piece.text:
+            if self._first_seconds is None:
+                self._first_seconds = now_seconds
+            self._last_seconds = now_seconds
+            self._num_pieces += 1
+        self.text += piece.text
+        self._usage = piece.usage or self._usage
+        self._placement = piece.placement or self._placement
+
+    def summary_lines(self) -> Sequence[str]:
+        """Return the speed, and the placement where the gateway reported one."""
+        speed = self._speed()
+        return [speed, *placement_lines(self._placement)] if self._placement else [speed]
+
+    def _speed(self) -> str:
+        if self._first_seconds is None:
+            return "no text"
+        num_tokens = int(number(self._usage, "completion_tokens")) or self._num_pieces
+        parts = [f"TTFT {format_seconds(self._first_seconds - self._began_seconds)}", f"{num_tokens} tokens"]
+        decode_seconds = self._last_seconds - self._first_seconds
+        if num_tokens > 1 and decode_seconds > 0:
+            parts.append(f"{(num_tokens - 1) / decode_seconds:.1f} tokens/s")
+        return " · ".join(parts)
+
+
+def placement_lines(placement: Mapping[str, object]) -> Sequence[str]:
+    """Return where an answer ran, and what its transfer cost, from the `baton` object of the stream."""
+    decode = str(placement.get("decode_node_id") or "?")
+    prefill = str(placement.get("prefill_node_id") or decode)
+    num_cached = max(number(placement, "decode_cached_token_count"), number(placement, "prefill_cached_token_count"))
+    cached = f", {int(num_cached)} tokens cached" if num_cached else ""
+    if placement.get("fallback_reason"):
+        return [f"prefill on {decode} after a fallback: {placement['fallback_reason']}{cached} · decode on {decode}"]
+    if prefill == decode:
+        return [f"prefill and decode on {decode}{cached}"]
+    transfer, exposed = number(placement, "transfer_seconds"), number(placement, "exposed_seconds")
+    size = format_bytes(number(placement, "kv_byte_count"))
+    hidden = f"{hidden_share(transfer, exposed):.0%} hidden behind computation"
+    return [
+        f"prefill on {prefill} → decode on {decode}{cached}",
+        f"KV {size} in {format_seconds(transfer)}, {hidden}",
+    ]
+
+
+def hidden_share(transfer_seconds: float, exposed_seconds: float) -> float:
+    """Return the part of a transfer that computation hid, 0 to 1: 1 - exposed / transfer; 1 where nothing was sent."""
+    if transfer_seconds <= 0:
+        return 1.0
+    return min(1.0, max(0.0, 1.0 - exposed_seconds / transfer_seconds))
+
+
+def number(values: Mapping[str, object], key: str) -> float:
+    """Return a number of a JSON object, 0 where it has none; proto JSON writes 64-bit integers as strings."""
+    value = values.get(key, 0)
+    if isinstance(value, str):
+        return float(value) if value.replace(".", "", 1).isdigit() else 0.0
+    return float(value) if isinstance(value, int | float) else 0.0

@@ -1,0 +1,134 @@
+"""A client of the gateway's REST API, as small as `baton chat` needs: models and a streamed chat completion."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, cast
+
+from baton.errors import ConfigurationError, UnavailableError
+
+SILENCE_SECONDS = 120.0
+"""Longest pause between two pieces of an answer."""
+
+Json = Mapping[str, object]
+
+
+class ChatMessage(NamedTuple):
+    """One message of a conversation."""
+
+    role: str
+    content: str
+
+
+class StreamPiece(NamedTuple):
+    """One server-sent event of an answer."""
+
+    text: str
+    """New text, possibly empty."""
+    usage: Json | None = None
+    """OpenAI usage object, once."""
+    placement: Json | None = None
+    """The `baton` object: where it ran, measured; once."""
+
+
+def list_models(url: str, api_key: str = "") -> Sequence[str]:
+    """Return the names of the models.
+
+    Raises:
+        UnavailableError: If the gateway cannot be reached or refuses.
+    """
+    connection, response = _request(url, "GET", "/v1/models", None, api_key)
+    try:
+        return [str(model["id"]) for model in json.loads(response.read()).get("data", [])]
+    finally:
+        connection.close()
+
+
+def stream_chat(
+    url: str,
+    model: str,
+    messages: Sequence[ChatMessage],
+    *,
+    max_tokens: int,
+    temperature: float,
+    api_key: str = "",
+) -> Iterator[StreamPiece]:
+    """Yield the pieces of an answer as they arrive.
+
+    Raises:
+        UnavailableError: If the gateway cannot be reached, refuses or reports an error, or the stream breaks off.
+    """
+    body: Json = {
+        "model": model,
+        "messages": [message._asdict() for message in messages],
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    connection, response = _request(url, "POST", "/v1/chat/completions", body, api_key)
+    try:
+        for line in response:
+            if not line.startswith(b"data:"):
+                continue
+            data = line.removeprefix(b"data:").strip()
+            if data == b"[DONE]":
+                return
+            yield parse_event(json.loads(data))
+    except (OSError, http.client.HTTPException) as error:
+        raise UnavailableError(f"{url}: the answer broke off: {error}") from error
+    finally:
+        connection.close()
+    raise UnavailableError(f"{url}: the answer ended without [DONE]")
+
+
+def parse_event(event: Json) -> StreamPiece:
+    """Return the piece of a chat.completion.chunk.
+
+    Raises:
+        UnavailableError: If the event is an error object.
+    """
+    if event.get("error"):
+        raise UnavailableError(_error_message(event))
+    choices = cast(Sequence[Mapping[str, Json]], event.get("choices") or ())
+    delta = choices[0].get("delta") or {} if choices else {}
+    usage, placement = event.get("usage"), event.get("baton")
+    return StreamPiece(str(delta.get("content") or ""), cast(Json | None, usage), cast(Json | None, placement))
+
+
+def _request(
+    url: str, method: str, path: str, body: Json | None, api_key: str
+) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigurationError(f"--url: expected http://host:port, got {url}")
+    connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
+    connection = connect(parts.hostname, parts.port, timeout=SILENCE_SECONDS)
+    try:
+        payload = None if body is None else json.dumps(body)
+        connection.request(method, parts.path.rstrip("/") + path, payload, headers)
+        response = connection.getresponse()
+    except (OSError, http.client.HTTPException) as error:
+        connection.close()
+        raise UnavailableError(f"{url}: {error}; is `baton up` running?") from error
+    if response.status != http.client.OK:
+        text = response.read()
+        connection.close()
+        raise UnavailableError(f"{url}: HTTP {response.status}: {_refusal(text)}")
+    return connection, response
+
+
+def _refusal(text: bytes) -> str:
+    try:
+        return _error_message(json.loads(text))
+    except (ValueError, AttributeError):
+        return text.decode("utf-8", "replace")[:500]
+
+
+def _error_message(event: Json) -> str:
+    error = event.get("error")
+    return str(error.get("message", error)) if isinstance(error, dict) else str(error)

@@ -1,0 +1,65 @@
+"""What `baton up` prints: prefixed log lines, the table of processes, the command to paste, the obituary."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from baton.cli.launch import ProcessPlan, Site
+from baton.cli.processes import ChildDiedError
+
+_COLORS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red", "bright_cyan", "bright_magenta")
+EXAMPLE_QUESTION = "What is 12 + 30?"
+"""A question that the demo model can answer."""
+
+
+class PrefixedLines:
+    """Prints the lines of children behind their names, each name in its colour, all names equally wide."""
+
+    def __init__(self, console: Console, names: Sequence[str]) -> None:
+        self._console = console
+        self._width = max(map(len, names), default=0)
+        self._colors = {name: _COLORS[index % len(_COLORS)] for index, name in enumerate(names)}
+
+    def __call__(self, name: str, line: str) -> None:
+        """Print one line of a child."""
+        prefix = Text(f"{name:<{self._width}} │ ", style=self._colors.get(name, "white"))
+        self._console.print(prefix.append(Text.from_ansi(line, style="default")), soft_wrap=True)
+
+
+def processes_table(plans: Sequence[ProcessPlan], devices: Mapping[str, str], process_ids: Mapping[str, int]) -> Table:
+    """Return what runs where, one row per process."""
+    table = Table(box=box.SIMPLE_HEAD, title="Baton is up", title_justify="left", title_style="bold")
+    for column in ("role", "node", "engine", "device", "address", "pid"):
+        table.add_column(column, justify="right" if column == "pid" else "left", no_wrap=column != "device")
+    for plan in plans:
+        node_id = plan.child.name if plan.engine else "-"
+        device = devices.get(plan.child.name, "-")
+        process_id = str(process_ids.get(plan.child.name) or "-")
+        table.add_row(plan.role, node_id, plan.engine or "-", device, plan.address, process_id)
+    return table
+
+
+def curl_line(site: Site) -> str:
+    """Return a command to paste that asks the served model a question."""
+    body = {
+        "model": site.model_name,
+        "messages": [{"role": "user", "content": EXAMPLE_QUESTION}],
+        "temperature": 0,
+        "max_tokens": 64,
+    }
+    url = f"http://{site.host}:{site.http_port}/v1/chat/completions"
+    return f"curl -s {url} -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
+
+
+def print_death(console: Console, death: ChildDiedError) -> None:
+    """Print which process died, how, and its last words."""
+    console.print(f"[bold red]{death.message}.[/] Its last lines:")
+    for line in death.last_lines or ("(it wrote nothing)",):
+        console.print(Text.from_ansi(f"  {line}"), soft_wrap=True)

@@ -1,0 +1,110 @@
+"""The processes of `baton up`: which command line and environment each role gets."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from baton.agent.child import ChildSpec
+from baton.cli.environment import worker_environment
+from baton.cli.ports import free_ports
+from baton.cli.topology import NodeSpec, node_ids
+from baton.config.flags import flag_of
+from baton.rpc.server import host_port
+
+ROUTER_PORT_OFFSET = 10
+"""The router's port above the REST API's, if free: 8010 by default, where `baton plan` and `baton nodes` look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What is common to all processes of one `baton up`."""
+
+    host: str
+    """Address that everything binds to."""
+    http_port: int
+    """Port of the REST API."""
+    grpc_port: int
+    """Port of the public gRPC API."""
+    model_dir: Path
+    """Checkpoint that all nodes serve."""
+    model_name: str
+    """Name under which it is served."""
+    log_level: str
+    """Level of every process."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """One process to start."""
+
+    role: str
+    """Its word after `baton serve`."""
+    engine: str
+    """What computes; empty for services without an engine."""
+    address: str
+    """host:port of its gRPC server."""
+    child: ChildSpec
+    """Its command line; `child.name` is the role or the node id."""
+
+
+def plan_processes(site: Site, nodes: Sequence[NodeSpec]) -> Sequence[ProcessPlan]:
+    """Return all processes in the order of their start; internal ports are free ones."""
+    workers = node_ids(nodes)
+    ports = free_ports(
+        site.host,
+        ("router", "cache-index", *(node_id for node_id, _ in workers)),
+        preferred={"router": site.http_port + ROUTER_PORT_OFFSET},
+    )
+    addresses = {key: host_port(site.host, port) for key, port in ports.items()}
+    return (
+        _service(site, "cache-index", addresses["cache-index"], {"host": site.host, "port": str(ports["cache-index"])}),
+        _service(
+            site, "router", addresses["router"], _router_settings(site, ports["router"], addresses["cache-index"])
+        ),
+        *(_worker(site, node_id, spec, ports, len(workers)) for node_id, spec in workers),
+        _service(site, "gateway", host_port(site.host, site.grpc_port), _gateway_settings(site, addresses["router"])),
+    )
+
+
+def _router_settings(site: Site, port: int, cache_index_address: str) -> Mapping[str, str]:
+    return {"host": site.host, "port": str(port), "cache_index_address": cache_index_address}
+
+
+def _gateway_settings(site: Site, router_address: str) -> Mapping[str, str]:
+    return {
+        "model_dir": str(site.model_dir),
+        "model_name": site.model_name,
+        "router_address": router_address,
+        "http_host": site.host,
+        "http_port": str(site.http_port),
+        "grpc_host": site.host,
+        "grpc_port": str(site.grpc_port),
+    }
+
+
+def _service(site: Site, role: str, address: str, settings: Mapping[str, str]) -> ProcessPlan:
+    return ProcessPlan(role, "", address, ChildSpec(role, _command(site, role, settings)))
+
+
+def _worker(site: Site, node_id: str, spec: NodeSpec, ports: Mapping[str, int], num_workers: int) -> ProcessPlan:
+    settings = {
+        "host": site.host,
+        "port": str(ports[node_id]),
+        "node_id": node_id,
+        "router_address": host_port(site.host, ports["router"]),
+        "cache_index_address": host_port(site.host, ports["cache-index"]),
+        "engine": spec.engine,
+        "model_dir": str(site.model_dir),
+        "model_name": site.model_name,
+        **spec.options,
+    }
+    child = ChildSpec(node_id, _command(site, spec.role, settings), worker_environment(spec.engine, num_workers))
+    return ProcessPlan(spec.role, spec.engine, host_port(site.host, ports[node_id]), child)
+
+
+def _command(site: Site, role: str, settings: Mapping[str, str]) -> Sequence[str]:
+    flags = [f"{flag_of(name)}={value}" for name, value in settings.items()]
+    return (sys.executable, "-m", "baton.cli", "serve", role, *flags, f"--log-level={site.log_level}")

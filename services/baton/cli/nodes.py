@@ -1,0 +1,72 @@
+"""`baton nodes`: what the router knows of every node: speed, load, links, and how good its predictions have been."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from baton.capacity.table import format_seconds
+from baton.cli.quantities import format_bytes, format_rate
+from baton.cli.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOption, ask_router
+from baton.v1 import node_pb2, router_service_pb2
+
+_ROLES = {node_pb2.NODE_ROLE_PREFILL: "prefill", node_pb2.NODE_ROLE_DECODE: "decode"}
+
+
+def command(router: RouterOption = DEFAULT_ROUTER) -> None:
+    """Print the nodes with their profiles, load and links."""
+    answer = ask_router(
+        router, lambda stub: stub.ListNodes(router_service_pb2.ListNodesRequest(), timeout=CALL_SECONDS)
+    )
+    console = Console()
+    if not answer.nodes:
+        console.print(f"The router at {router} knows no nodes.")
+        return
+    console.print(nodes_table(answer.nodes))
+    links = links_table(answer.nodes)
+    if links.row_count:
+        console.print(links)
+
+
+def nodes_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
+    """Return one row per node; calibration is measured / predicted time, 1 is perfect."""
+    table = Table(
+        *("node", "role", "engine", "device", "address", "prefill", "decode", "step overhead", "load", "free blocks"),
+        *("calibration p/d",),
+        box=box.SIMPLE_HEAD,
+        title="nodes",
+        title_justify="left",
+    )
+    for state in states:
+        node, profile, load = state.node, state.node.profile, state.load
+        table.add_row(
+            node.node_id,
+            _ROLES.get(node.role, "?"),
+            node.engine,
+            node.device,
+            node.address,
+            format_rate(profile.prefill_flops, "FLOP/s"),
+            format_rate(profile.decode_bytes_per_second, "B/s"),
+            format_seconds(profile.step_overhead.ToNanoseconds() / 1e9),
+            "draining" if load.is_draining else f"{load.running_request_count} run, {load.waiting_request_count} wait",
+            f"{load.free_block_count}/{node.block_count} of {node.block_token_count} tokens",
+            f"{_calibration(state.prefill_calibration)} / {_calibration(state.decode_calibration)}",
+        )
+    return table
+
+
+def links_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
+    """Return one row per measured link."""
+    table = Table("from", "to", "rate", "round trip", box=box.SIMPLE_HEAD, title="links", title_justify="left")
+    for state in states:
+        for link in state.links:
+            round_trip = format_seconds(link.round_trip.ToNanoseconds() / 1e9)
+            table.add_row(link.from_node_id, state.node.node_id, f"{format_bytes(link.bytes_per_second)}/s", round_trip)
+    return table
+
+
+def _calibration(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio else "-"

@@ -1,0 +1,64 @@
+"""`baton plan`: asks the router what every placement of a request would cost, and prints every term."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from baton.capacity.estimate import Candidate
+from baton.capacity.table import HEADINGS, plan_rows
+from baton.cli.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOption, ask_router
+from baton.errors import NotFoundError
+from baton.rpc.wire_capacity import candidate_from_proto
+from baton.v1 import router_service_pb2
+
+
+def command(
+    router: RouterOption = DEFAULT_ROUTER,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 1024,
+    max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 128,
+    model: Annotated[str, typer.Option(help="Served name; default: that of the first node.")] = "",
+) -> None:
+    """Print what every placement of a request would cost now, in seconds, and which the router would take."""
+    model = model or _first_model(router)
+    request = router_service_pb2.PlaceRequest(
+        request_id=f"plan-{uuid.uuid4()}",
+        model_id=model,
+        prompt_token_count=prompt_tokens,
+        max_token_count=max_tokens,
+        is_dry_run=True,
+    )
+    answer = ask_router(router, lambda stub: stub.Place(request, timeout=CALL_SECONDS))
+    console = Console()
+    console.print(plan_table([candidate_from_proto(item) for item in answer.candidates]))
+    console.print(
+        f"{model}: {prompt_tokens} prompt tokens, at most {max_tokens} new ones, nothing cached. "
+        f"Total = start + decode + imposed.",
+        highlight=False,
+    )
+
+
+def plan_table(candidates: Sequence[Candidate]) -> Table:
+    """Return the candidates, cheapest first, the choice in bold."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for index, heading in enumerate(HEADINGS):
+        is_text = index < 2 or index == len(HEADINGS) - 1
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
+    for row in plan_rows(candidates):
+        table.add_row(*row, style="bold green" if row.note == "chosen" else None)
+    return table
+
+
+def _first_model(router: str) -> str:
+    answer = ask_router(
+        router, lambda stub: stub.ListNodes(router_service_pb2.ListNodesRequest(), timeout=CALL_SECONDS)
+    )
+    if not answer.nodes:
+        raise NotFoundError(f"router at {router} knows no nodes")
+    return str(answer.nodes[0].node.model_id)

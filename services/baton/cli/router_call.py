@@ -1,0 +1,45 @@
+"""One question to the router from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeAlias, TypeVar
+
+import grpc
+import typer
+
+from baton.errors import UnavailableError
+from baton.rpc.channel import open_channel
+from baton.rpc.status import error_from_rpc
+from baton.v1 import router_service_pb2_grpc
+
+DEFAULT_ROUTER = "127.0.0.1:8010"
+"""Where `baton up` puts the router unless the port is taken."""
+CALL_SECONDS = 5.0
+"""Time for the answer."""
+
+AnswerT = TypeVar("AnswerT")
+RouterOption: TypeAlias = Annotated[
+    str, typer.Option("--router", help="host:port of it.", envvar="BATON_ROUTER_ADDRESS")
+]
+
+
+def ask_router(
+    address: str, question: Callable[[router_service_pb2_grpc.RouterServiceStub], Awaitable[AnswerT]]
+) -> AnswerT:
+    """Return the router's answer.
+
+    Raises:
+        BatonError: If the router cannot be reached or refuses; the message names the address.
+    """
+
+    async def ask() -> AnswerT:
+        async with open_channel(address) as channel:
+            return await question(router_service_pb2_grpc.RouterServiceStub(channel))  # type: ignore[no-untyped-call]
+
+    try:
+        return asyncio.run(ask())
+    except grpc.aio.AioRpcError as error:
+        cause = error_from_rpc(error)
+        raise UnavailableError(f"router at {address}: {cause.message}", reason=cause.reason) from error

@@ -1,0 +1,164 @@
+"""`baton serve ROLE`: runs one service in this process; its flags are the fields of its settings class."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Annotated, NamedTuple, cast
+
+import typer
+from pydantic_settings import BaseSettings
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from baton.agent.parent import die_with_parent
+from baton.config.flags import describe_settings, flag_help, parse_flags
+from baton.config.loading import ROLES, load_settings, read_file
+from baton.errors import ConfigurationError
+from baton.telemetry.logs import configure_logging
+from baton.telemetry.metrics import configure_metrics, shutdown_metrics
+from baton.telemetry.tracing import configure_tracing, shutdown_tracing
+
+log = logging.getLogger(__name__)
+
+CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+"""Lets the flags of the services through; they are not known before the role is."""
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+class Service(NamedTuple):
+    """A role: its settings class and what runs it."""
+
+    settings_class: type[BaseSettings]
+    run: Callable[[BaseSettings], Awaitable[None]]
+
+
+def command(
+    context: typer.Context,
+    role: Annotated[str, typer.Argument(help=" | ".join(ROLES))] = "",
+) -> None:
+    """Run one service; `baton serve ROLE --help` lists its flags.
+
+    A flag wins over the environment (BATON_<ROLE>_<KEY>), that over the role's table in `--config FILE.toml`.
+    """
+    if role in ("", "--help", "-h"):
+        print(context.get_help() if role else f"usage: baton serve {'|'.join(ROLES)} [--key value ...]")
+        raise typer.Exit(0 if role else 2)
+    service = load_service(role)
+    config_text, arguments = take_option(context.args, "--config")
+    level, arguments = _take_level(service.settings_class, arguments)
+    if any(argument in ("--help", "-h") for argument in arguments):
+        _print_help(role, service.settings_class)
+        return
+    flags = parse_flags(service.settings_class, arguments)
+    file_values = read_file(Path(config_text), role) if config_text else {}
+    settings = load_settings(service.settings_class, flags, file_values, file_name=config_text)
+    run_service(role, service, settings, level)
+
+
+def load_service(role: str) -> Service:
+    """Return the service of a role; only its own modules and their dependencies are imported.
+
+    Raises:
+        ConfigurationError: If the role is unknown, or its dependencies are not installed.
+    """
+    if role not in ROLES:
+        raise ConfigurationError(f"unknown role {role}; expected one of {', '.join(ROLES)}")
+    package = f"baton.{role.replace('-', '_')}"
+    try:
+        settings_module = importlib.import_module(f"{package}.settings")
+        server_module = importlib.import_module(f"{package}.server")
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(f"role {role} cannot run here: {error}; install the extra of this role") from error
+    classes = [
+        member
+        for _, member in inspect.getmembers(settings_module, inspect.isclass)
+        if member.__module__ == settings_module.__name__ and issubclass(member, BaseSettings)
+    ]
+    expected = "".join(part.capitalize() for part in role.split("-")) + "Settings"
+    settings_class = next(member for member in classes if member.__name__ == expected)
+    return Service(settings_class, cast(Callable[[BaseSettings], Awaitable[None]], server_module.serve))
+
+
+def run_service(role: str, service: Service, settings: BaseSettings, level: str) -> None:
+    """Run a service until it is told to stop; telemetry begins before and ends after it.
+
+    Args:
+        role: Its word after `baton serve`.
+        service: What to run.
+        settings: Its settings; their `log_level`, if they have one, wins over `level`.
+        level: One of LEVELS.
+    """
+    die_with_parent()
+    level = str(getattr(settings, "log_level", level)).lower()
+    if level not in LEVELS:
+        raise ConfigurationError(f"flag --log-level: expected one of {', '.join(LEVELS)}, got {level}")
+    configure_logging(str(getattr(settings, "node_id", "") or role), level)
+    log.info("starting role=%s pid=%d", role, os.getpid())
+    log.debug("settings %s", describe_settings(settings))
+    configure_tracing(f"baton-{role}")
+    configure_metrics(f"baton-{role}")
+    try:
+        _run(service.run(settings))
+    finally:
+        shutdown_metrics()
+        shutdown_tracing()
+
+
+def _run(main: Awaitable[None]) -> None:
+    async def run() -> None:
+        await main
+
+    if sys.platform == "win32":
+        asyncio.run(run())
+        return
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(run())
+    else:
+        uvloop.run(run())
+
+
+def take_option(arguments: Sequence[str], flag: str) -> tuple[str, list[str]]:
+    """Return the value of an option (empty if absent) and the arguments without it.
+
+    Raises:
+        ConfigurationError: If its value is missing.
+    """
+    remaining = list(arguments)
+    for index, argument in enumerate(remaining):
+        name, equals, value = argument.partition("=")
+        if name != flag:
+            continue
+        if not equals and index + 1 == len(remaining):
+            raise ConfigurationError(f"flag {flag} needs a value")
+        found = value if equals else remaining[index + 1]
+        del remaining[index : index + (1 if equals else 2)]
+        return found, remaining
+    return "", remaining
+
+
+def _take_level(settings_class: type[BaseSettings], arguments: list[str]) -> tuple[str, list[str]]:
+    default = os.environ.get("BATON_LOG_LEVEL", "info")
+    if "log_level" in settings_class.model_fields:
+        return default, arguments
+    level, remaining = take_option(arguments, "--log-level")
+    return level or default, remaining
+
+
+def _print_help(role: str, settings_class: type[BaseSettings]) -> None:
+    table = Table(
+        "flag", "type", "default", "meaning", box=box.SIMPLE, title=f"baton serve {role}", title_justify="left"
+    )
+    for line in flag_help(settings_class):
+        table.add_row(line.flag, line.type_name, line.default, line.description)
+    Console().print(table)

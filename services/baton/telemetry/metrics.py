@@ -1,0 +1,112 @@
+"""Metrics with OpenTelemetry: counters and histograms of names.py; off unless an OTLP endpoint is configured."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from opentelemetry import metrics
+from opentelemetry.metrics import Counter, Histogram, Meter
+from opentelemetry.sdk.metrics import MeterProvider
+
+from baton.telemetry import names
+from baton.telemetry.tracing import has_endpoint, service_resource
+
+_ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+
+Side = Literal["prefill", "decode"]
+
+
+def configure_metrics(service_name: str) -> None:
+    """Export the metrics of this process by OTLP over gRPC, if an endpoint is set.
+
+    Args:
+        service_name: `service.name` of the resource, unless OTEL_SERVICE_NAME says otherwise.
+    """
+    if not has_endpoint(_ENDPOINTS) or os.environ.get("OTEL_METRICS_EXPORTER", "otlp") == "none":
+        return
+    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+
+    reader = PeriodicExportingMetricReader(OTLPMetricExporter())
+    metrics.set_meter_provider(MeterProvider([reader], resource=service_resource(service_name)))
+
+
+def shutdown_metrics() -> None:
+    """Send the last values and stop; does nothing if metrics are off."""
+    provider = metrics.get_meter_provider()
+    if isinstance(provider, MeterProvider):
+        provider.shutdown()
+
+
+class Metrics:
+    """The instruments of a process. Without an endpoint every call is a no-op of the OpenTelemetry API."""
+
+    def __init__(self, meter: Meter | None = None) -> None:
+        meter = meter or metrics.get_meter("baton")
+        self._placements = _counter(meter, names.PLACEMENTS)
+        self._fallbacks = _counter(meter, names.FALLBACKS)
+        self._preemptions = _counter(meter, names.PREEMPTIONS)
+        self._retries = _counter(meter, names.RETRIES)
+        self._cached_tokens = _counter(meter, names.CACHED_PROMPT_TOKENS)
+        self._computed_tokens = _counter(meter, names.COMPUTED_PROMPT_TOKENS)
+        self._kv_bytes = _counter(meter, names.KV_BYTES)
+        self._time_to_first_token = _histogram(meter, names.TIME_TO_FIRST_TOKEN)
+        self._time_per_output_token = _histogram(meter, names.TIME_PER_OUTPUT_TOKEN)
+        self._request_duration = _histogram(meter, names.REQUEST_DURATION)
+        self._exposed = _histogram(meter, names.EXPOSED_TRANSFER)
+
+    def add_placement(self, side: Side) -> None:
+        """Count a decision of the router, by where the prompt is computed."""
+        self._placements.add(1, {names.SIDE: side})
+
+    def add_fallback(self, reason: str) -> None:
+        """Count a remote prefill that was given up."""
+        self._fallbacks.add(1, {names.REASON: reason})
+
+    def add_preemption(self) -> None:
+        """Count a request that left its batch for want of memory."""
+        self._preemptions.add(1)
+
+    def add_retry(self, reason: str) -> None:
+        """Count a further attempt at a request."""
+        self._retries.add(1, {names.REASON: reason})
+
+    def add_prompt(self, side: Side, *, num_cached_tokens: int, num_computed_tokens: int) -> None:
+        """Count the tokens of a prompt on one side: those from its prefix cache and those that it computed."""
+        self._cached_tokens.add(num_cached_tokens, {names.SIDE: side})
+        self._computed_tokens.add(num_computed_tokens, {names.SIDE: side})
+
+    def add_kv_transfer(self, num_bytes: int, exposed_seconds: float) -> None:
+        """Count a KV stream that a decode node received."""
+        self._kv_bytes.add(num_bytes)
+        self._exposed.record(exposed_seconds)
+
+    def record_time_to_first_token(self, seconds: float, model: str) -> None:
+        """Record the time from a request's arrival to its first token."""
+        self._time_to_first_token.record(seconds, {names.GEN_AI_REQUEST_MODEL: model})
+
+    def record_end(self, duration_seconds: float, seconds_per_token: float | None, model: str) -> None:
+        """Record the end of an answer.
+
+        Args:
+            duration_seconds: From the request's arrival.
+            seconds_per_token: Mean over the tokens after the first; None if there was one token at most.
+            model: Served name of the model.
+        """
+        self._request_duration.record(duration_seconds, {names.GEN_AI_REQUEST_MODEL: model})
+        if seconds_per_token is not None:
+            self._time_per_output_token.record(seconds_per_token, {names.GEN_AI_REQUEST_MODEL: model})
+
+
+def _counter(meter: Meter, metric: names.MetricName) -> Counter:
+    return meter.create_counter(metric.name, unit=metric.unit, description=metric.description)
+
+
+def _histogram(meter: Meter, metric: names.MetricName) -> Histogram:
+    return meter.create_histogram(
+        metric.name,
+        unit=metric.unit,
+        description=metric.description,
+        explicit_bucket_boundaries_advisory=list(metric.buckets),
+    )

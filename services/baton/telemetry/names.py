@@ -1,0 +1,152 @@
+"""Every name that Baton emits: spans, events, attributes, metrics; OpenTelemetry's own where they exist."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+# -- Spans: one per hop ------------------------------------------------------------------------------------------------
+
+SPAN_CHAT = "chat"
+"""Gateway: one chat completion, from the parsed request to the last byte."""
+SPAN_TEXT_COMPLETION = "text_completion"
+"""Gateway: one text completion."""
+SPAN_PLACE = "place"
+"""Router: one decision."""
+SPAN_GENERATE = "generate"
+"""Decode node: one attempt, from acceptance to the last token."""
+SPAN_PREFILL = "prefill"
+"""Prefill node: one prompt, from acceptance to the summary."""
+SPAN_RECEIVE_KV = "receive_kv"
+"""Decode node: the KV stream of one remote prefill."""
+
+
+def server_span(method: str) -> str:
+    """Return the name of a server span: `baton.v1.RouterService/Place` for "/baton.v1.RouterService/Place"."""
+    return method.removeprefix("/")
+
+
+# -- Events of spans ---------------------------------------------------------------------------------------------------
+
+EVENT_LAYER_COMPUTED = "baton.layer.computed"
+"""Prefill node: K and V of a layer of one chunk exist. Attributes: LAYER, TOKEN_START, TOKEN_COUNT."""
+EVENT_FRAME_SENT = "baton.kv.frame.sent"
+"""Prefill node: a KV frame was handed to the call. Attributes: LAYER, LAYER_COUNT, TOKEN_START, TOKEN_COUNT,
+BYTE_COUNT."""
+EVENT_FRAME_RECEIVED = "baton.kv.frame.received"
+"""Decode node: a KV frame arrived. Attributes as for EVENT_FRAME_SENT."""
+EVENT_FIRST_TOKEN = "baton.first_token"  # noqa: S105 - a token of a language model
+"""Decode or prefill node: the first token exists. Attributes: none."""
+EVENT_FALLBACK = "baton.fallback"
+"""Decode node: a remote prefill was given up. Attributes: REASON."""
+EVENT_PREEMPTED = "baton.preempted"
+"""Decode node: the request left the batch for want of memory. Attributes: none."""
+EVENT_RETRY = "baton.retry"
+"""Gateway: another attempt begins. Attributes: REASON, ATTEMPT."""
+
+# -- Attributes --------------------------------------------------------------------------------------------------------
+
+SERVICE_NAME = "service.name"
+"""Resource: "baton-gateway", "baton-router", ..."""
+SERVICE_NAMESPACE = "service.namespace"
+"""Resource: "baton"."""
+RPC_SYSTEM = "rpc.system"
+"""Server spans: "grpc"."""
+RPC_SERVICE = "rpc.service"
+"""Server spans: full name of the service."""
+RPC_METHOD = "rpc.method"
+"""Server spans: name of the method."""
+RPC_GRPC_STATUS_CODE = "rpc.grpc.status_code"
+"""Server spans of failed calls: number of the gRPC status, 0 if the call ended without one."""
+
+GEN_AI_OPERATION_NAME = "gen_ai.operation.name"
+"""SPAN_CHAT or SPAN_TEXT_COMPLETION."""
+GEN_AI_REQUEST_MODEL = "gen_ai.request.model"
+"""Served name of the model."""
+GEN_AI_REQUEST_MAX_TOKENS = "gen_ai.request.max_tokens"
+"""Limit asked for, tokens."""
+GEN_AI_RESPONSE_ID = "gen_ai.response.id"
+"""Id of the answer."""
+GEN_AI_RESPONSE_FINISH_REASONS = "gen_ai.response.finish_reasons"
+"""List of one: "stop" or "length"."""
+GEN_AI_USAGE_INPUT_TOKENS = "gen_ai.usage.input_tokens"
+"""Prompt tokens."""
+GEN_AI_USAGE_OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+"""Generated tokens."""
+
+REQUEST_ID = "baton.request.id"
+"""Names a request on every hop."""
+ATTEMPT = "baton.attempt"
+"""Number of the attempt, from 1."""
+NODE_ID = "baton.node.id"
+"""Node that did the work."""
+PREFILL_NODE_ID = "baton.prefill.node.id"
+"""Node that computed the prompt."""
+DECODE_NODE_ID = "baton.decode.node.id"
+"""Node that decoded."""
+CACHED_TOKENS = "baton.cached_tokens"
+"""Prompt tokens found in the prefix cache."""
+PROMPT_TOKENS = "baton.prompt_tokens"
+"""Prompt tokens of the attempt."""
+LAYER = "baton.layer"
+"""First layer of a frame, from 0."""
+LAYER_COUNT = "baton.layer_count"
+"""Layers of a frame."""
+TOKEN_START = "baton.token_start"  # noqa: S105 - a token of a language model
+"""First position of a frame or chunk, from 0."""
+TOKEN_COUNT = "baton.token_count"  # noqa: S105 - a token of a language model
+"""Positions of a frame or chunk."""
+BYTE_COUNT = "baton.byte_count"
+"""Payload, bytes."""
+REASON = "baton.reason"
+"""Why, as an upper-case name of errors.py."""
+SIDE = "baton.side"
+""" "prefill" or "decode"."""
+ESTIMATED_SECONDS = "baton.estimated_seconds"
+"""What the router expected, seconds until the last token."""
+
+
+def rpc_attributes(method: str) -> dict[str, str]:
+    """Return the attributes of a server span for a method such as "/baton.v1.RouterService/Place"."""
+    service, _, name = method.removeprefix("/").rpartition("/")
+    return {RPC_SYSTEM: "grpc", RPC_SERVICE: service, RPC_METHOD: name}
+
+
+# -- Metrics -----------------------------------------------------------------------------------------------------------
+
+
+class MetricName(NamedTuple):
+    """A metric: its name, UCUM unit and meaning."""
+
+    name: str
+    unit: str
+    description: str
+    buckets: tuple[float, ...] = ()
+    """Upper bounds of a histogram's buckets, in `unit`; empty for counters."""
+
+
+_LATENCY_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+PLACEMENTS = MetricName("baton.placements", "{placement}", "Decisions of the router, by SIDE of the prefill.")
+FALLBACKS = MetricName("baton.fallbacks", "{fallback}", "Remote prefills given up, by REASON.")
+PREEMPTIONS = MetricName("baton.preemptions", "{preemption}", "Requests taken from a batch for want of memory.")
+RETRIES = MetricName("baton.retries", "{retry}", "Further attempts at requests, by REASON.")
+CACHED_PROMPT_TOKENS = MetricName(
+    "baton.prompt_tokens.cached", "{token}", "Prompt tokens from a prefix cache, by SIDE."
+)
+COMPUTED_PROMPT_TOKENS = MetricName("baton.prompt_tokens.computed", "{token}", "Prompt tokens computed, by SIDE.")
+KV_BYTES = MetricName("baton.kv.received", "By", "KV bytes received by decode nodes.")
+TIME_TO_FIRST_TOKEN = MetricName(
+    "gen_ai.server.time_to_first_token", "s", "From the request's arrival to its first token.", _LATENCY_BUCKETS
+)
+TIME_PER_OUTPUT_TOKEN = MetricName(
+    "gen_ai.server.time_per_output_token",
+    "s",
+    "From the first to the last token, per token after the first.",
+    (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
+)
+REQUEST_DURATION = MetricName(
+    "gen_ai.server.request.duration", "s", "From the request's arrival to the end of the answer.", _LATENCY_BUCKETS
+)
+EXPOSED_TRANSFER = MetricName(
+    "baton.kv.exposed", "s", "Part of a KV transfer that computation did not hide.", _LATENCY_BUCKETS
+)

@@ -1,0 +1,160 @@
+"""Interceptors that carry the trace context through gRPC metadata: W3C, or what OTEL_PROPAGATORS says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TypeAlias
+
+import grpc
+from opentelemetry import context as otel_context
+from opentelemetry import propagate, trace
+
+from baton.telemetry import names
+
+Details: TypeAlias = grpc.aio.ClientCallDetails
+Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
+Continuation: TypeAlias = Callable[[Details, object], Awaitable[object]]
+Handler: TypeAlias = "grpc.RpcMethodHandler[object, object]"
+
+
+def make_client_interceptors() -> Sequence[grpc.aio.ClientInterceptor]:
+    """Return one interceptor per shape of call: grpc.aio files an interceptor under a single shape."""
+    return (_UnaryUnary(), _UnaryStream(), _StreamUnary(), _StreamStream())
+
+
+def inject_context(details: Details) -> Details:
+    """Return call details whose metadata carry the current trace context.
+
+    The call itself is left alone: grpc.aio makes it from these details, with its own reading, writing and cancelling.
+    """
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    if not carrier:
+        return details
+    metadata = grpc.aio.Metadata(*(details.metadata or ()), *carrier.items())
+    return details._replace(metadata=metadata)  # type: ignore[attr-defined,no-any-return]
+
+
+class _UnaryUnary(grpc.aio.UnaryUnaryClientInterceptor):
+    async def intercept_unary_unary(  # type: ignore[override]
+        self, continuation: Continuation, client_call_details: Details, request: object
+    ) -> object:
+        return await continuation(inject_context(client_call_details), request)
+
+
+class _UnaryStream(grpc.aio.UnaryStreamClientInterceptor):
+    async def intercept_unary_stream(  # type: ignore[override]
+        self, continuation: Continuation, client_call_details: Details, request: object
+    ) -> object:
+        return await continuation(inject_context(client_call_details), request)
+
+
+class _StreamUnary(grpc.aio.StreamUnaryClientInterceptor):
+    async def intercept_stream_unary(  # type: ignore[override]
+        self, continuation: Continuation, client_call_details: Details, request_iterator: object
+    ) -> object:
+        return await continuation(inject_context(client_call_details), request_iterator)
+
+
+class _StreamStream(grpc.aio.StreamStreamClientInterceptor):
+    async def intercept_stream_stream(  # type: ignore[override]
+        self, continuation: Continuation, client_call_details: Details, request_iterator: object
+    ) -> object:
+        return await continuation(inject_context(client_call_details), request_iterator)
+
+
+class TraceServerInterceptor(grpc.aio.ServerInterceptor):
+    """Opens a server span for each call of Baton's services, as a child of the caller's span; others pass untouched."""
+
+    def __init__(self, tracer: trace.Tracer) -> None:
+        self._tracer = tracer
+
+    async def intercept_service(  # type: ignore[override]
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """Return the handler of the call with a span around its behaviour."""
+        handler = await continuation(handler_call_details)
+        if handler is None or not handler_call_details.method.startswith("/baton."):
+            return handler
+        begin = _SpanStart(self._tracer, handler_call_details)
+        coders = (handler.request_deserializer, handler.response_serializer)
+        if handler.request_streaming:
+            make_stream, make_unary = grpc.stream_stream_rpc_method_handler, grpc.stream_unary_rpc_method_handler
+            behavior = handler.stream_stream if handler.response_streaming else handler.stream_unary
+        else:
+            make_stream, make_unary = grpc.unary_stream_rpc_method_handler, grpc.unary_unary_rpc_method_handler
+            behavior = handler.unary_stream if handler.response_streaming else handler.unary_unary
+        if handler.response_streaming:
+            return make_stream(_trace_stream(behavior, begin), *coders)  # type: ignore[arg-type]
+        return make_unary(_trace_unary(behavior, begin), *coders)  # type: ignore[arg-type]
+
+
+class _SpanStart:
+    """Opens the span of one call and makes it current.
+
+    grpc.aio runs every call in a task of its own, so the context that is attached here ends with that task; detaching
+    it would fail where an abandoned stream is closed from another task.
+    """
+
+    def __init__(self, tracer: trace.Tracer, details: grpc.HandlerCallDetails) -> None:
+        self._tracer = tracer
+        self._method = details.method
+        self._carrier = {key: value for key, value in details.invocation_metadata or () if isinstance(value, str)}
+
+    def __call__(self) -> trace.Span:
+        parent = propagate.extract(self._carrier)
+        span = self._tracer.start_span(
+            names.server_span(self._method),
+            context=parent,
+            kind=trace.SpanKind.SERVER,
+            attributes=names.rpc_attributes(self._method),
+        )
+        otel_context.attach(trace.set_span_in_context(span, parent))
+        return span
+
+
+def _trace_unary(
+    behavior: Callable[..., Awaitable[object]], begin: Callable[[], trace.Span]
+) -> Callable[..., Awaitable[object]]:
+    async def traced(request: object, context: Context) -> object:
+        span = begin()
+        try:
+            return await behavior(request, context)
+        except BaseException as error:
+            _record(span, error, context)
+            raise
+        finally:
+            span.end()
+
+    return traced
+
+
+def _trace_stream(
+    behavior: Callable[..., AsyncIterator[object]], begin: Callable[[], trace.Span]
+) -> Callable[..., AsyncIterator[object]]:
+    async def traced(request: object, context: Context) -> AsyncIterator[object]:
+        span = begin()
+        try:
+            async for response in behavior(request, context):
+                yield response
+        except BaseException as error:
+            _record(span, error, context)
+            raise
+        finally:
+            span.end()
+
+    return traced
+
+
+def _record(span: trace.Span, error: BaseException, context: Context) -> None:
+    code = context.code()
+    if isinstance(error, grpc.aio.AbortError):
+        description = str(context.details())
+    else:
+        description = f"{type(error).__name__}: {error}"
+    span.set_attribute(
+        names.RPC_GRPC_STATUS_CODE, code.value[0] if isinstance(code, grpc.StatusCode) else int(code or 0)
+    )
+    span.set_status(trace.StatusCode.ERROR, description)
