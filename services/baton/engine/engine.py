@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 
 _INTEGRITY_CHECK_INTERVAL_SECONDS = 1.0
 _LOAD_INTERVAL_SECONDS = 0.05
+_EXPORT_TOKENS = 512
+"""Cached positions handed out at once, so that no frame grows with the prompt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,11 +176,14 @@ class Engine:
             must_wait = False
 
     def _admit(self) -> None:
-        for sequence in self.scheduler.admit():
+        admitted = self.scheduler.admit()
+        for sequence in admitted:
             if sequence.timeline.started == 0.0:
                 sequence.timeline.started = self._clock()
                 self._tell(sequence, Admitted(sequence.num_cached))
             self._export_cached(sequence)
+        if admitted:
+            self._deliver()
 
     def _compute(self, step: Step) -> None:
         try:
@@ -283,10 +288,10 @@ class Engine:
         request = sequence.request
         if request.export is None or request.kv_token_begin >= sequence.num_computed:
             return
-        num_tokens = sequence.num_computed - request.kv_token_begin
-        for layer in range(self.runner.info.layout.num_layers):
-            kv = self.runner.read_kv(sequence.block_table, layer, request.kv_token_begin, num_tokens)
-            request.export(request.kv_token_begin, layer, kv)
+        for start in range(request.kv_token_begin, sequence.num_computed, _EXPORT_TOKENS):
+            num_tokens = min(_EXPORT_TOKENS, sequence.num_computed - start)
+            for layer in range(self.runner.info.layout.num_layers):
+                request.export(start, layer, self.runner.read_kv(sequence.block_table, layer, start, num_tokens))
 
     def _token_appended(self, sequence: Sequence, token: SampledToken) -> None:
         if sequence.timeline.first_token == 0.0:
@@ -305,6 +310,7 @@ class Engine:
             queue_seconds=timeline.started - timeline.submitted,
             prefill_seconds=timeline.first_token - timeline.started,
             decode_seconds=self._clock() - timeline.first_token,
+            last_token_id=sequence.token_ids[-1],
         )
         self._end(sequence, ended)
 

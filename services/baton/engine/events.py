@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
 from baton.engine.sampling import SampledToken
 from baton.engine.sequence import FinishReason
@@ -53,6 +53,8 @@ class Ended:
     """From then until the first token was known here."""
     decode_seconds: float
     """From the first to the last token."""
+    last_token_id: int
+    """The last token; the end token where the reason is stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +68,8 @@ class Failed:
 EngineEvent = Admitted | TokenReady | FrameLanded | Ended | Failed
 
 
-class Listener(Protocol):
-    """Takes the events of one request."""
-
-    def __call__(self, event: EngineEvent) -> None:
-        """Take an event; must not block."""
+Listener = Callable[[EngineEvent], None]
+"""Takes the events of one request; must not block."""
 
 
 @dataclass(frozen=True, slots=True)

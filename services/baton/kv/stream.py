@@ -29,7 +29,7 @@ class KvFrame:
     values: bytes
     """[num_layers, num_kv_heads, num_tokens, value_head_dim], C order, little-endian."""
     ready_seconds: float = 0.0
-    """Sender's clock: from the start of the computation until K and V existed."""
+    """Sender's clock: from the arrival of the request until K and V were there to send."""
 
     @property
     def num_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeAlias
@@ -35,8 +36,10 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         else:
             make_stream, make_unary = grpc.unary_stream_rpc_method_handler, grpc.unary_unary_rpc_method_handler
             behavior = handler.unary_stream if handler.response_streaming else handler.unary_unary
-        if handler.response_streaming:
+        if handler.response_streaming and inspect.isasyncgenfunction(behavior):
             return make_stream(_guard_stream(behavior), *coders)  # type: ignore[arg-type]
+        if handler.response_streaming:  # a coroutine that writes its responses to the context
+            return make_stream(_guard_unary(behavior), *coders)  # type: ignore[arg-type]
         return make_unary(_guard_unary(behavior), *coders)  # type: ignore[arg-type]
 
 

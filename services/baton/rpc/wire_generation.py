@@ -1,7 +1,8 @@
-"""Sampling parameters between messages (generation.proto) and the engine."""
+"""Sampling parameters and tokens between messages (generation.proto) and the engine."""
 
 from __future__ import annotations
 
+from baton.engine.sampling import Alternative, SampledToken
 from baton.engine.sampling_params import SamplingParams
 from baton.v1 import generation_pb2
 
@@ -44,3 +45,22 @@ def sampling_to_proto(params: SamplingParams) -> generation_pb2.SamplingParamete
         max_token_count=params.max_tokens,
         top_logprob_count=params.num_top_logprobs,
     )
+
+
+def token_to_proto(token: SampledToken) -> generation_pb2.TokenLogprob:
+    """Return the message of a token; without log-probabilities only its id is set."""
+    return generation_pb2.TokenLogprob(
+        token_id=token.token_id,
+        logprob=token.logprob or 0.0,
+        alternatives=[
+            generation_pb2.TokenLogprob(token_id=other.token_id, logprob=other.logprob) for other in token.alternatives
+        ],
+    )
+
+
+def token_from_proto(message: generation_pb2.TokenLogprob, *, has_logprob: bool) -> SampledToken:
+    """Return the token of a message."""
+    if not has_logprob:
+        return SampledToken(message.token_id)
+    alternatives = tuple(Alternative(other.token_id, other.logprob) for other in message.alternatives)
+    return SampledToken(message.token_id, message.logprob, alternatives)

@@ -1,0 +1,197 @@
+"""One generation on this node: engine events in, response messages out, a remote prefill beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from baton.decode.peers import PeerSet
+from baton.decode.receiver import KvReceiver, Timeouts, reason_of
+from baton.decode.summary import finished_message, outcome_of
+from baton.engine.events import Admitted, Ended, EngineEvent, Failed, FrameLanded, TokenReady
+from baton.engine.sequence import EngineRequest, Purpose
+from baton.errors import BatonError, InvalidFieldError, MismatchError
+from baton.rpc.wire_generation import sampling_from_proto, token_to_proto
+from baton.rpc.wire_kv import layout_to_proto
+from baton.telemetry.metrics import Metrics
+from baton.v1 import decode_service_pb2 as messages
+from baton.v1 import prefill_service_pb2
+from baton.worker.node import WorkerNode
+
+log = logging.getLogger(__name__)
+
+Write = Callable[[messages.DecodeServiceGenerateResponse], Awaitable[None]]
+
+
+class Generator:
+    """Runs generations on a node's engine.
+
+    Args:
+        node: The engine and its place in the cluster.
+        peers: Prefill nodes that may be called.
+        timeouts: How long a silent KV stream is waited for.
+        metrics: Where to count.
+    """
+
+    def __init__(self, node: WorkerNode, peers: PeerSet, timeouts: Timeouts, metrics: Metrics) -> None:
+        self.node = node
+        self.peers = peers
+        self.timeouts = timeouts
+        self.metrics = metrics
+
+    async def run(self, request: messages.DecodeServiceGenerateRequest, write: Write) -> None:
+        """Generate, writing every message of the response.
+
+        Raises:
+            BatonError: If the request is bad or fails; nothing of it is left then.
+        """
+        self.node.check_accepts()
+        self._check(request)
+        self.node.accept_placement(request.placement.placement_id)
+        await _Generation(self, request).run(write)
+
+    def _check(self, request: messages.DecodeServiceGenerateRequest) -> None:
+        layout = self.node.runner.info.layout
+        digest = request.model_revision_digest
+        if request.model_id != layout.model_id:
+            raise MismatchError("model_id", layout.model_id, request.model_id, reason="MODEL_MISMATCH")
+        if digest and digest != layout.model_revision_digest:
+            raise MismatchError("model_revision_digest", layout.model_revision_digest, digest, reason="MODEL_MISMATCH")
+        if not 1 <= len(request.request_id) <= 128:
+            raise InvalidFieldError("request_id", "expected 1 to 128 characters")
+        if len(request.cache_salt.encode()) > 128:
+            raise InvalidFieldError("cache_salt", "expected at most 128 bytes")
+
+
+class _Generation:
+    """The state of one request while it runs."""
+
+    def __init__(self, generator: Generator, request: messages.DecodeServiceGenerateRequest) -> None:
+        self._generator = generator
+        self._node = generator.node
+        self._engine = generator.node.engine
+        self._request = request
+        self._request_id = f"{request.request_id}/{request.attempt}"
+        self._inbox: asyncio.Queue[EngineEvent] = asyncio.Queue()  # bounded by the request's own output
+        self._receiver: KvReceiver | None = None
+        self._fallback_reason = ""
+        placement = request.placement
+        self._prefill_node_id = placement.prefill_node_id if placement.prefill_node_id != self._node.node_id else ""
+
+    async def run(self, write: Write) -> None:
+        """Drive the request to its end."""
+        self._engine.submit(self._engine_request(), self._inbox.put_nowait)
+        try:
+            await write(messages.DecodeServiceGenerateResponse(accepted=messages.Accepted(node_id=self._node.node_id)))
+            ended = await self._follow(write)
+            summary = outcome_of(
+                self._request,
+                ended,
+                self._receiver.reception if self._receiver else None,
+                decode_node_id=self._node.node_id,
+                fallback_reason=self._fallback_reason,
+            )
+            if summary.placement_id:
+                self._node.registration.report_outcome(summary)
+            await write(finished_message(ended, summary, self._request))
+        finally:
+            self._engine.abort(self._request_id)
+
+    def _engine_request(self) -> EngineRequest:
+        request = self._request
+        return EngineRequest(
+            request_id=self._request_id,
+            prompt_token_ids=tuple(request.prompt_token_ids),
+            output_token_ids=tuple(request.output_token_ids),
+            params=sampling_from_proto(request.sampling),
+            purpose=Purpose.RECEIVE if self._prefill_node_id else Purpose.GENERATE,
+            cache_salt=request.cache_salt,
+            is_cache_bypassed=request.bypass_prefix_cache,
+        )
+
+    async def _follow(self, write: Write) -> Ended:
+        """Pass on tokens until the request ends; receive KV meanwhile.
+
+        Raises:
+            BatonError: If the engine fails the request.
+        """
+        reception: asyncio.Task[None] | None = None
+        try:
+            while True:
+                tokens: list[TokenReady] = []
+                for event in await self._next_events():
+                    if isinstance(event, TokenReady):
+                        tokens.append(event)
+                    elif isinstance(event, Admitted) and self._prefill_node_id:
+                        reception = asyncio.create_task(self._receive(event.num_cached_tokens))
+                    elif isinstance(event, FrameLanded) and self._receiver:
+                        self._receiver.frame_landed()
+                    elif isinstance(event, Ended):
+                        await self._write_tokens(write, tokens)
+                        return event
+                    elif isinstance(event, Failed):
+                        raise event.error
+                await self._write_tokens(write, tokens)
+        finally:
+            if reception is not None:
+                reception.cancel()
+                await asyncio.wait({reception})
+
+    async def _next_events(self) -> list[EngineEvent]:
+        events = [await self._inbox.get()]
+        while not self._inbox.empty():
+            events.append(self._inbox.get_nowait())
+        return events
+
+    async def _receive(self, num_cached_tokens: int) -> None:
+        """Take the KV from the prefill node; on any failure compute the prompt here instead, and say why."""
+        layout = self._node.runner.info.layout
+        self._receiver = KvReceiver(self._engine, self._request_id, layout, self._generator.timeouts)
+        try:
+            stub = self._generator.peers.stub(self._prefill_node_id)
+            await self._receiver.run(stub, self._prefill_request(num_cached_tokens))
+        except BatonError as error:
+            self._fall_back(reason_of(error), error)
+        except Exception as error:  # the edge of the task: the request must not hang on a bug in it
+            log.exception("reception_failed request=%s", self._request_id)
+            self._fall_back("INTERNAL", error)
+
+    def _fall_back(self, reason: str, error: Exception) -> None:
+        log.warning(
+            "prefill_fell_back request=%s prefill_node=%s reason=%s cause=%s",
+            self._request_id,
+            self._prefill_node_id,
+            reason,
+            error,
+        )
+        self._fallback_reason = reason
+        self._generator.metrics.add_fallback(reason)
+        self._engine.fall_back(self._request_id)
+
+    def _prefill_request(self, num_cached_tokens: int) -> prefill_service_pb2.PrefillRequest:
+        request = self._request
+        return prefill_service_pb2.PrefillRequest(
+            request_id=request.request_id,
+            attempt=request.attempt,
+            token_ids=[*request.prompt_token_ids, *request.output_token_ids],
+            output_token_count=len(request.output_token_ids),
+            kv_token_begin=num_cached_tokens,
+            expected_layout=layout_to_proto(self._node.runner.info.layout),
+            sampling=request.sampling,
+            layers_per_frame=request.placement.layers_per_frame,
+            wire_dtype=request.placement.wire_dtype,
+            cache_salt=request.cache_salt,
+            bypass_prefix_cache=request.bypass_prefix_cache,
+        )
+
+    async def _write_tokens(self, write: Write, tokens: list[TokenReady]) -> None:
+        if not tokens:
+            return
+        has_logprobs = self._request.sampling.HasField("top_logprob_count")
+        chunk = messages.TokenChunk(
+            output_index=tokens[0].output_index,
+            token_ids=[event.token.token_id for event in tokens],
+            logprobs=[token_to_proto(event.token) for event in tokens] if has_logprobs else (),
+        )
+        await write(messages.DecodeServiceGenerateResponse(tokens=chunk))

@@ -1,0 +1,117 @@
+"""The prefill nodes that this node may call: their channels, and how fast the links from them are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import grpc
+
+from baton.errors import NotFoundError
+from baton.rpc.channel import open_channel
+from baton.rpc.wire_time import duration_from_seconds
+from baton.v1 import node_pb2, prefill_service_pb2, router_service_pb2
+from baton.v1.prefill_service_pb2_grpc import PrefillServiceStub
+from baton.worker.registration import Peers
+
+log = logging.getLogger(__name__)
+
+_PROBE_TIMEOUT_SECONDS = 30.0
+
+
+class PeerSet:
+    """Channels to the prefill nodes that the router has named. A node that it has not named cannot be called.
+
+    Args:
+        probe_bytes: Bytes of a link measurement; 0: none is made.
+        report_link: Takes a measurement.
+    """
+
+    def __init__(self, probe_bytes: int, report_link: Callable[[node_pb2.LinkMeasurement], None]) -> None:
+        self._probe_bytes = probe_bytes
+        self._report_link = report_link
+        self._peers: dict[str, router_service_pb2.Peer] = {}
+        self._channels: dict[str, grpc.aio.Channel] = {}
+        self._changes: asyncio.Queue[Peers] = asyncio.Queue(64)
+
+    def update(self, peers: Peers) -> None:
+        """Take the router's list."""
+        if self._changes.full():
+            self._changes.get_nowait()
+        self._changes.put_nowait(peers)
+
+    def stub(self, node_id: str) -> PrefillServiceStub:
+        """Return the stub of a prefill node.
+
+        Raises:
+            NotFoundError: If the router has not named it.
+        """
+        if node_id not in self._channels:
+            raise NotFoundError(f"prefill node {node_id!r} is not known here", reason="NODE_NOT_FOUND")
+        return PrefillServiceStub(self._channels[node_id])  # type: ignore[no-untyped-call]
+
+    async def run(self) -> None:
+        """Follow the router's list until cancelled; measure the link from each node that appears."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                while True:
+                    for peer in await self._apply(await self._changes.get()):
+                        if self._probe_bytes:
+                            tasks.create_task(self._probe(peer))
+        finally:
+            for channel in self._channels.values():
+                await channel.close()
+
+    async def _apply(self, peers: Peers) -> list[router_service_pb2.Peer]:
+        """Open and close channels; return the nodes that are other processes than before."""
+        for node_id, known in list(self._peers.items()):
+            if node_id not in peers or peers[node_id].epoch != known.epoch:
+                del self._peers[node_id]
+                await self._channels.pop(node_id).close()
+        appeared = [peer for node_id, peer in peers.items() if node_id not in self._peers]
+        for peer in appeared:
+            # A connection of its own: tokens and other streams never wait behind this one's frames.
+            self._channels[peer.node_id] = open_channel(peer.address, is_dedicated=True)
+            self._peers[peer.node_id] = peer
+        return appeared
+
+    async def _probe(self, peer: router_service_pb2.Peer) -> None:
+        try:
+            self._report_link(await measure_link(self.stub(peer.node_id), peer.node_id, self._probe_bytes))
+        except (grpc.aio.AioRpcError, NotFoundError, TimeoutError) as error:
+            log.warning("link_probe_failed peer=%s cause=%s", peer.node_id, error)
+
+
+async def measure_link(stub: PrefillServiceStub, node_id: str, num_bytes: int) -> node_pb2.LinkMeasurement:
+    """Time an empty call, then a stream of `num_bytes`.
+
+    Raises:
+        grpc.aio.AioRpcError: If a call fails.
+    """
+    await _timed_probe(stub, 0)  # makes the connection
+    round_trip = await _timed_probe(stub, 0)
+    seconds = await _timed_probe(stub, num_bytes)
+    link = node_pb2.LinkMeasurement(
+        from_node_id=node_id,
+        bytes_per_second=num_bytes / max(seconds - round_trip, 1e-9),
+        round_trip=duration_from_seconds(round_trip),
+    )
+    link.measured_at.FromDatetime(datetime.now(UTC))
+    log.info(
+        "link_measured peer=%s bytes_per_second=%.3g round_trip_seconds=%.5f",
+        node_id,
+        link.bytes_per_second,
+        round_trip,
+    )
+    return link
+
+
+async def _timed_probe(stub: PrefillServiceStub, num_bytes: int) -> float:
+    started = time.perf_counter()
+    request = prefill_service_pb2.ProbeLinkRequest(byte_count=num_bytes)
+    async for _ in stub.ProbeLink(request, timeout=_PROBE_TIMEOUT_SECONDS):
+        pass
+    return time.perf_counter() - started

@@ -1,0 +1,194 @@
+"""Takes a prompt's KV from a prefill node into the engine; it counts only when the summary has confirmed it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+import grpc
+from opentelemetry import trace
+
+from baton.decode.reception import ReceptionClock
+from baton.engine.engine import Engine
+from baton.errors import BatonError, InvalidFieldError, StreamBrokenError
+from baton.kv.layout import KvLayout
+from baton.kv.stream import KvFrame, StreamLedger, StreamTotals
+from baton.rpc.status import error_from_rpc
+from baton.rpc.wire_generation import token_from_proto
+from baton.rpc.wire_kv import dtype_from_proto, layout_from_proto
+from baton.rpc.wire_time import seconds_from_duration
+from baton.v1 import kv_pb2, prefill_service_pb2
+from baton.v1.prefill_service_pb2_grpc import PrefillServiceStub
+
+MAX_FRAMES_IN_FLIGHT = 8
+"""Frames read from the network and not yet written by the engine; more wait in HTTP/2's window."""
+
+
+@dataclass(slots=True)
+class Reception:
+    """What is known of one KV stream."""
+
+    clock: ReceptionClock
+    """Arrival times."""
+    num_bytes: int = 0
+    """Payload bytes."""
+    num_frames: int = 0
+    """Frames."""
+    prefill_cached_tokens: int = 0
+    """Positions that the sender took from its prefix cache."""
+    queue_seconds: float = 0.0
+    """Time that the request waited at the sender."""
+    compute_seconds: float = 0.0
+    """Time that the sender computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timeouts:
+    """How long a silent stream is waited for."""
+
+    first_frame_seconds: float
+    """Until the first frame or token: the prefill node may have a queue."""
+    frame_seconds: float
+    """Between any two messages afterwards."""
+
+
+class KvReceiver:
+    """Reads one KV stream.
+
+    Args:
+        engine: Where the KV goes.
+        request_id: The engine's name of the request.
+        layout: This node's cache.
+        timeouts: How long a silent stream is waited for.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        request_id: str,
+        layout: KvLayout,
+        timeouts: Timeouts,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._engine = engine
+        self._request_id = request_id
+        self._layout = layout
+        self._timeouts = timeouts
+        self._clock = clock
+        self._slots = asyncio.Semaphore(MAX_FRAMES_IN_FLIGHT)
+        self.reception = Reception(ReceptionClock(clock()))
+
+    def frame_landed(self) -> None:
+        """Take note that the engine has written a frame."""
+        self._slots.release()
+
+    async def run(self, stub: PrefillServiceStub, request: prefill_service_pb2.PrefillRequest) -> None:
+        """Call the prefill node and take everything up to the summary; then the engine may decode.
+
+        Raises:
+            BatonError: If the call fails, the layouts differ, or the stream breaks its rules.
+        """
+        self.reception.clock.called = self._clock()
+        call = stub.Prefill(request)
+        try:
+            await self._take(_messages(call, self._timeouts), request)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from error
+        finally:
+            call.cancel()
+
+    async def _take(
+        self,
+        messages: AsyncIterator[prefill_service_pb2.PrefillResponse],
+        request: prefill_service_pb2.PrefillRequest,
+    ) -> None:
+        ledger = StreamLedger(self._layout, request.kv_token_begin, len(request.token_ids))
+        has_layout = has_first_token = False
+        has_logprob = request.sampling.HasField("top_logprob_count")
+        async for message in messages:
+            element = message.WhichOneof("element")
+            if (element == "layout") == has_layout:
+                raise StreamBrokenError(f"{element} came {'twice' if has_layout else 'before the layout'}")
+            if element == "layout":
+                self._take_layout(message.layout)
+                has_layout = True
+            elif element == "frame":
+                await self._take_frame(message.frame, ledger)
+            elif element == "first_token" and not has_first_token:
+                self.reception.clock.first_token = self._clock()
+                token = token_from_proto(message.first_token.token, has_logprob=has_logprob)
+                self._engine.take_first_token(self._request_id, token)
+                has_first_token = True
+            elif element == "summary" and has_first_token:
+                self._take_summary(message.summary, ledger)
+                return
+            else:
+                raise StreamBrokenError(f"{element} came out of order")
+        raise StreamBrokenError("the stream ended without its summary")
+
+    def _take_layout(self, message: kv_pb2.KvLayout) -> None:
+        self.reception.clock.layout_arrived(self._clock())
+        self._layout.check_matches(layout_from_proto(message))
+        if message.wire_dtype and dtype_from_proto(message.wire_dtype) is not self._layout.dtype:
+            raise InvalidFieldError("layout.wire_dtype", f"expected {self._layout.dtype.value}")
+
+    async def _take_frame(self, message: kv_pb2.KvFrame, ledger: StreamLedger) -> None:
+        ready_seconds = seconds_from_duration(message.ready_offset)
+        self.reception.clock.frame_arrived(self._clock(), ready_seconds)
+        frame = KvFrame(
+            layer_begin=message.layer_begin,
+            num_layers=message.layer_count,
+            token_begin=message.token_begin,
+            num_tokens=message.token_count,
+            keys=message.keys,
+            values=message.values,
+            ready_seconds=ready_seconds,
+        )
+        ledger.enter(frame, message.sequence_number, message.crc32c)
+        self.reception.num_frames += 1
+        self.reception.num_bytes += frame.num_bytes
+        trace.get_current_span().add_event(
+            "baton.kv.frame_received",
+            {"layer": frame.layer_begin, "token": frame.token_begin, "ready_seconds": ready_seconds},
+        )
+        await self._slots.acquire()
+        self._engine.write_kv(self._request_id, frame)
+
+    def _take_summary(self, message: kv_pb2.KvSummary, ledger: StreamLedger) -> None:
+        ledger.close(
+            StreamTotals(
+                message.frame_count, message.byte_count, message.frames_crc32c, message.token_begin, message.token_end
+            )
+        )
+        self.reception.prefill_cached_tokens = message.cached_token_count
+        self.reception.queue_seconds = seconds_from_duration(message.queue_duration)
+        self.reception.compute_seconds = seconds_from_duration(message.compute_duration)
+        self._engine.commit_kv(self._request_id)
+
+
+async def _messages(
+    call: grpc.aio.UnaryStreamCall[prefill_service_pb2.PrefillRequest, prefill_service_pb2.PrefillResponse],
+    timeouts: Timeouts,
+) -> AsyncIterator[prefill_service_pb2.PrefillResponse]:
+    """Yield the messages of a call; a silence longer than allowed breaks the stream."""
+    limit = timeouts.first_frame_seconds
+    iterator = aiter(call)
+    while True:
+        try:
+            message = await asyncio.wait_for(anext(iterator), limit)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise StreamBrokenError(f"the stream was silent for {limit:g} seconds") from None
+        if message.WhichOneof("element") != "layout":
+            limit = timeouts.frame_seconds
+        yield message
+
+
+def reason_of(error: BatonError) -> str:
+    """Return a short cause for metrics and summaries: the error's reason, and the field where one is named."""
+    field = error.metadata.get("field")
+    return f"{error.reason}:{field}" if field else error.reason

@@ -1,0 +1,41 @@
+"""Measures one KV stream as it arrives: how long the link was busy, and how much of that showed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class ReceptionClock:
+    """Arrival times of one stream on this node's clock, seconds.
+
+    The sender's clock reads 0 when it sends the layout, so `layout_arrived - half a round trip` is that moment here, and
+    a frame that was ready at `r` there could have begun its way at `origin + r`. The link is busy with it from then, or
+    from the arrival of the frame before, until it arrives.
+    """
+
+    called: float
+    """When the call was made."""
+    origin: float = 0.0
+    """The sender's 0."""
+    last_arrival: float = 0.0
+    """When the last frame arrived."""
+    first_token: float = 0.0
+    """When the first token arrived; 0: not yet."""
+    busy_seconds: float = 0.0
+    """Time that the link was busy with frames."""
+
+    def layout_arrived(self, now: float) -> None:
+        """Set the sender's 0 from the round trip of the call."""
+        self.origin = now - (now - self.called) / 2
+        self.last_arrival = self.origin
+
+    def frame_arrived(self, now: float, ready_seconds: float) -> None:
+        """Enter a frame that the sender had ready at `ready_seconds`."""
+        self.busy_seconds += max(0.0, now - max(self.last_arrival, self.origin + ready_seconds))
+        self.last_arrival = now
+
+    @property
+    def exposed_seconds(self) -> float:
+        """Return the time for which frames arrived after the first token: what computation did not hide."""
+        return max(0.0, self.last_arrival - self.first_token) if self.first_token else 0.0

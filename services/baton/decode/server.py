@@ -1,0 +1,40 @@
+"""A decode node as a process."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+
+from baton.decode.generation import Generator
+from baton.decode.peers import PeerSet
+from baton.decode.receiver import Timeouts
+from baton.decode.servicer import DecodeServicer
+from baton.decode.settings import DecodeSettings
+from baton.rpc.server import GrpcServer, host_port
+from baton.telemetry.metrics import Metrics
+from baton.v1 import decode_service_pb2 as messages
+from baton.v1 import decode_service_pb2_grpc as service
+from baton.v1 import node_pb2
+from baton.worker.node import load_node
+
+SERVICE_NAME = messages.DESCRIPTOR.services_by_name["DecodeService"].full_name
+
+
+async def serve(settings: DecodeSettings) -> None:
+    """Load the model and serve until SIGTERM or SIGINT, then drain.
+
+    Raises:
+        ConfigurationError: If the model cannot be loaded or the address cannot be bound.
+    """
+    node = await load_node(settings, node_pb2.NODE_ROLE_DECODE)
+    peers = PeerSet(settings.probe_bytes, lambda link: node.registration.report_link(link))
+    timeouts = Timeouts(settings.prefill_queue_timeout_seconds, settings.frame_timeout_seconds)
+    server = GrpcServer(host_port(settings.host, settings.port))
+    servicer = DecodeServicer(Generator(node, peers, timeouts, Metrics()))
+    server.add(SERVICE_NAME, partial(service.add_DecodeServiceServicer_to_server, servicer))
+    async with asyncio.TaskGroup() as tasks:
+        following = tasks.create_task(peers.run())
+        try:
+            await node.run(server, on_peers=peers.update)
+        finally:
+            following.cancel()

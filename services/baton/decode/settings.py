@@ -1,0 +1,23 @@
+"""Settings of a decode node."""
+
+from __future__ import annotations
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from baton.worker.settings import WorkerSettings
+
+
+class DecodeSettings(WorkerSettings):
+    """Read from the environment, prefix BATON_DECODE_; arguments win."""
+
+    model_config = SettingsConfigDict(env_prefix="BATON_DECODE_")
+
+    port: int = 8030
+    """Port to listen on; 0: any free one."""
+    frame_timeout_seconds: float = Field(default=10.0, gt=0)
+    """Longest silence of a KV stream once its prefill has begun; then the prompt is computed here."""
+    prefill_queue_timeout_seconds: float = Field(default=30.0, gt=0)
+    """Longest wait for the first frame of a KV stream; then the prompt is computed here."""
+    probe_bytes: int = Field(default=8 << 20, ge=0, le=256 << 20)
+    """Bytes with which the link from each prefill node is measured; 0: not measured."""

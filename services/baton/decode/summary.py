@@ -1,0 +1,63 @@
+"""The end of a generation as messages: usage, and what was measured."""
+
+from __future__ import annotations
+
+from baton.decode.receiver import Reception
+from baton.engine.events import Ended
+from baton.rpc.wire_time import duration_from_seconds
+from baton.v1 import decode_service_pb2 as messages
+from baton.v1 import generation_pb2
+
+_REASONS = {"stop": generation_pb2.FINISH_REASON_STOP, "length": generation_pb2.FINISH_REASON_LENGTH}
+
+
+def outcome_of(
+    request: messages.DecodeServiceGenerateRequest,
+    ended: Ended,
+    reception: Reception | None,
+    *,
+    decode_node_id: str,
+    fallback_reason: str,
+) -> generation_pb2.PlacementSummary:
+    """Return what happened to a request. Where the prefill was remote, its times are the prefill node's."""
+    is_remote = reception is not None and not fallback_reason
+    summary = generation_pb2.PlacementSummary(
+        decode_node_id=decode_node_id,
+        prefill_node_id=request.placement.prefill_node_id if is_remote else decode_node_id,
+        placement_id=request.placement.placement_id,
+        decode_cached_token_count=ended.num_cached_tokens,
+        queue_duration=duration_from_seconds(ended.queue_seconds),
+        prefill_duration=duration_from_seconds(ended.prefill_seconds),
+        decode_duration=duration_from_seconds(ended.decode_seconds),
+        fallback_reason=fallback_reason,
+        preemption_count=ended.num_preemptions,
+        completion_token_count=ended.num_output_tokens - len(request.output_token_ids),
+    )
+    if reception is not None:
+        summary.kv_byte_count = reception.num_bytes
+        summary.kv_frame_count = reception.num_frames
+    if is_remote and reception is not None:
+        summary.prefill_cached_token_count = reception.prefill_cached_tokens
+        summary.queue_duration.CopyFrom(duration_from_seconds(ended.queue_seconds + reception.queue_seconds))
+        summary.prefill_duration.CopyFrom(duration_from_seconds(reception.compute_seconds))
+        summary.transfer_duration.CopyFrom(duration_from_seconds(reception.clock.busy_seconds))
+        summary.exposed_duration.CopyFrom(duration_from_seconds(reception.clock.exposed_seconds))
+    return summary
+
+
+def finished_message(
+    ended: Ended,
+    summary: generation_pb2.PlacementSummary,
+    request: messages.DecodeServiceGenerateRequest,
+) -> messages.DecodeServiceGenerateResponse:
+    """Return the last message of a generation."""
+    usage = generation_pb2.Usage(
+        prompt_token_count=ended.num_prompt_tokens,
+        cached_token_count=max(summary.decode_cached_token_count, summary.prefill_cached_token_count),
+        completion_token_count=ended.num_output_tokens,
+        seed=request.sampling.seed,
+    )
+    finished = messages.Finished(reason=_REASONS[ended.reason], usage=usage, summary=summary)
+    if ended.reason == "stop":
+        finished.stop_token_id = ended.last_token_id
+    return messages.DecodeServiceGenerateResponse(finished=finished)

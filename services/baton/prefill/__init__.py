@@ -1,0 +1,1 @@
+"""The prefill node: computes prompts and streams their KV out, layer by layer, while it computes."""

@@ -1,0 +1,158 @@
+"""One prefill: from the request message to the messages of its KV stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from opentelemetry import trace
+
+from baton.engine.events import Ended, Failed, TokenReady
+from baton.engine.sampling import SampledToken
+from baton.engine.sequence import EngineRequest, Purpose
+from baton.errors import InvalidFieldError
+from baton.kv.stream import KvFrame, StreamLedger, StreamTotals, payload_crc32c
+from baton.prefill.export import FrameExport
+from baton.prefill.outbox import Outbox
+from baton.rpc.wire_generation import sampling_from_proto, token_to_proto
+from baton.rpc.wire_kv import dtype_from_proto, layout_from_proto, layout_to_proto
+from baton.rpc.wire_time import duration_from_seconds
+from baton.v1 import kv_pb2, prefill_service_pb2
+from baton.worker.node import WorkerNode
+
+MAX_FRAME_BYTES = 16 << 20
+"""Largest frame made; groups of layers shrink to stay below it."""
+
+
+class Prefiller:
+    """Runs prefills on a node's engine."""
+
+    def __init__(self, node: WorkerNode) -> None:
+        self._node = node
+        self._layout = node.runner.info.layout
+
+    async def run(
+        self, request: prefill_service_pb2.PrefillRequest
+    ) -> AsyncIterator[prefill_service_pb2.PrefillResponse]:
+        """Yield the messages of a KV stream: layout, frames and first token, summary.
+
+        Raises:
+            BatonError: If the request is bad, the layouts differ, or the engine cannot take it.
+        """
+        self._node.check_accepts()
+        self._check(request)
+        request_id = f"{request.request_id}/{request.attempt}"
+        outbox = Outbox()
+        self._node.engine.submit(self._engine_request(request_id, request, outbox), outbox.put)
+        try:
+            yield prefill_service_pb2.PrefillResponse(layout=layout_to_proto(self._layout))
+            ledger = StreamLedger(self._layout, request.kv_token_begin, len(request.token_ids))
+            async for response in _responses(outbox, ledger):
+                yield response
+        finally:
+            self._node.engine.abort(request_id)
+
+    def _check(self, request: prefill_service_pb2.PrefillRequest) -> None:
+        self._layout.check_matches(layout_from_proto(request.expected_layout, field="expected_layout"))
+        num_tokens = len(request.token_ids)
+        if not 0 <= request.kv_token_begin < max(1, num_tokens):
+            raise InvalidFieldError("kv_token_begin", f"expected 0 to {num_tokens - 1}, got {request.kv_token_begin}")
+        if not 0 <= request.output_token_count < max(1, num_tokens):
+            raise InvalidFieldError("output_token_count", f"expected 0 to {num_tokens - 1}")
+        if request.layers_per_frame < 0 or request.chunk_token_count < 0:
+            raise InvalidFieldError("layers_per_frame", "expected 0 or more, as chunk_token_count")
+        if request.wire_dtype and dtype_from_proto(request.wire_dtype, field="wire_dtype") is not self._layout.dtype:
+            raise InvalidFieldError("wire_dtype", f"expected {self._layout.dtype.value}, the cache's own")
+
+    def _engine_request(
+        self, request_id: str, request: prefill_service_pb2.PrefillRequest, outbox: Outbox
+    ) -> EngineRequest:
+        loop = asyncio.get_running_loop()
+        num_prompt = len(request.token_ids) - request.output_token_count
+
+        def put(frame: KvFrame) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(outbox.put, frame)
+
+        return EngineRequest(
+            request_id=request_id,
+            prompt_token_ids=tuple(request.token_ids[:num_prompt]),
+            output_token_ids=tuple(request.token_ids[num_prompt:]),
+            params=sampling_from_proto(request.sampling),
+            purpose=Purpose.PREFILL,
+            cache_salt=request.cache_salt,
+            is_cache_bypassed=request.bypass_prefix_cache,
+            kv_token_begin=request.kv_token_begin,
+            export=FrameExport(self._layout, request.kv_token_begin, self._layers_per_frame(request), put),
+            chunk_tokens=request.chunk_token_count,
+        )
+
+    def _layers_per_frame(self, request: prefill_service_pb2.PrefillRequest) -> int:
+        layer_bytes = self._layout.num_token_bytes() // self._layout.num_layers * self._node.settings.max_step_tokens
+        return max(1, min(request.layers_per_frame, MAX_FRAME_BYTES // max(1, layer_bytes)))
+
+
+async def _responses(outbox: Outbox, ledger: StreamLedger) -> AsyncIterator[prefill_service_pb2.PrefillResponse]:
+    """Yield what the outbox gives, up to the summary."""
+    while True:
+        item = await outbox.get()
+        if isinstance(item, KvFrame):
+            yield prefill_service_pb2.PrefillResponse(frame=_frame_message(item, ledger))
+        elif isinstance(item, TokenReady):
+            yield prefill_service_pb2.PrefillResponse(first_token=_first_token(item.token))
+        elif isinstance(item, Failed):
+            raise item.error
+        elif isinstance(item, Ended):  # frames were put before it, and have been sent
+            yield prefill_service_pb2.PrefillResponse(summary=_summary(item, ledger.totals))
+            return
+
+
+def _frame_message(frame: KvFrame, ledger: StreamLedger) -> kv_pb2.KvFrame:
+    sequence_number, crc = ledger.next_sequence_number, payload_crc32c(frame.keys, frame.values)
+    ledger.enter(frame, sequence_number, crc)
+    trace.get_current_span().add_event(
+        "baton.kv.frame_sent",
+        {"layer": frame.layer_begin, "token": frame.token_begin, "ready_seconds": frame.ready_seconds},
+    )
+    return kv_pb2.KvFrame(
+        sequence_number=sequence_number,
+        layer_begin=frame.layer_begin,
+        layer_count=frame.num_layers,
+        token_begin=frame.token_begin,
+        token_count=frame.num_tokens,
+        crc32c=crc,
+        ready_offset=duration_from_seconds(frame.ready_seconds),
+        keys=frame.keys,
+        values=frame.values,
+    )
+
+
+def _first_token(token: SampledToken) -> prefill_service_pb2.FirstToken:
+    return prefill_service_pb2.FirstToken(token=token_to_proto(token))
+
+
+def _summary(ended: Ended, totals: StreamTotals) -> kv_pb2.KvSummary:
+    return kv_pb2.KvSummary(
+        frame_count=totals.num_frames,
+        byte_count=totals.num_bytes,
+        token_begin=totals.token_begin,
+        token_end=totals.token_end,
+        cached_token_count=ended.num_cached_tokens,
+        queue_duration=duration_from_seconds(ended.queue_seconds),
+        compute_duration=duration_from_seconds(ended.prefill_seconds),
+        frames_crc32c=totals.frames_crc32c,
+    )
+
+
+def probe_sizes(byte_count: int, message_byte_count: int) -> list[int]:
+    """Return the payload sizes of a link probe.
+
+    Raises:
+        InvalidFieldError: If a count is out of range.
+    """
+    if not 0 <= byte_count <= 256 << 20:
+        raise InvalidFieldError("byte_count", f"expected 0 to {256 << 20}, got {byte_count}")
+    if not 0 <= message_byte_count <= 4 << 20:
+        raise InvalidFieldError("message_byte_count", f"expected 0 to {4 << 20}, got {message_byte_count}")
+    size = message_byte_count or 1 << 20
+    return [min(size, byte_count - start) for start in range(0, byte_count, size)]

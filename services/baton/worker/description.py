@@ -1,0 +1,85 @@
+"""A node's description and load as messages."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from baton.capacity.profile import NodeProfile
+from baton.engine.engine import EngineLoad
+from baton.engine.runners.base import ModelInfo, Runner
+from baton.rpc.wire_kv import layout_to_proto
+from baton.rpc.wire_time import duration_from_seconds
+from baton.v1 import node_pb2
+
+
+def describe_node(
+    runner: Runner,
+    profile: NodeProfile,
+    *,
+    node_id: str,
+    epoch: int,
+    role: node_pb2.NodeRole,
+    address: str,
+    max_batch_size: int,
+) -> node_pb2.NodeDescription:
+    """Return who a node is."""
+    info = runner.info
+    return node_pb2.NodeDescription(
+        node_id=node_id,
+        epoch=epoch,
+        role=role,
+        address=address,
+        engine=info.engine,
+        device=info.device,
+        model_id=info.layout.model_id,
+        kv_layout=layout_to_proto(info.layout),
+        model_shape=_shape_message(info),
+        profile=_profile_message(profile, "declared" if info.engine == "mock" else "measured"),
+        block_count=runner.num_blocks,
+        block_token_count=runner.block_tokens,
+        max_batch_size=max_batch_size,
+        tokenizer_digest=info.layout.tokenizer_digest,
+        eos_token_ids=info.eos_token_ids,
+    )
+
+
+def load_message(load: EngineLoad, *, is_draining: bool, accepted_placement_ids: list[str]) -> node_pb2.LoadReport:
+    """Return what a node is doing."""
+    return node_pb2.LoadReport(
+        waiting_request_count=load.num_waiting,
+        running_request_count=load.num_running,
+        pending_prompt_token_count=load.num_pending_prompt_tokens,
+        free_block_count=load.num_available_blocks,
+        mean_context_token_count=load.mean_context_tokens,
+        step_count=load.num_steps,
+        is_draining=is_draining,
+        accepted_placement_ids=accepted_placement_ids,
+    )
+
+
+def _shape_message(info: ModelInfo) -> node_pb2.ModelShape:
+    return node_pb2.ModelShape(
+        layer_count=info.layout.num_layers,
+        linear_parameter_count=info.num_linear_parameters,
+        head_parameter_count=info.num_head_parameters,
+        attention_head_count=info.num_attention_heads,
+        kv_head_count=info.layout.layers[0].num_kv_heads,
+        head_dim=info.head_dim,
+        weight_byte_count=info.weight_bytes,
+        kv_byte_count_per_token=info.layout.num_token_bytes(),
+        max_context_token_count=info.max_context_tokens,
+        vocabulary_size=info.vocabulary_size,
+    )
+
+
+def _profile_message(profile: NodeProfile, source: str) -> node_pb2.NodeProfile:
+    message = node_pb2.NodeProfile(
+        prefill_flops=profile.prefill_flops,
+        prefill_overhead=duration_from_seconds(profile.prefill_overhead_seconds),
+        decode_flops=profile.decode_flops,
+        decode_bytes_per_second=profile.decode_bytes_per_second,
+        step_overhead=duration_from_seconds(profile.step_overhead_seconds),
+        source=source,
+    )
+    message.measured_at.FromDatetime(datetime.now(UTC))
+    return message

@@ -1,0 +1,172 @@
+"""A worker process's frame: engine, registration and publication live and end together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from baton.capacity.profile import NodeProfile
+from baton.engine.engine import Engine
+from baton.engine.events import Delivery
+from baton.engine.runners.base import Runner
+from baton.engine.scheduler import SchedulerLimits
+from baton.errors import UnavailableError
+from baton.kv.pool import BlockEvents
+from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
+from baton.v1 import node_pb2
+from baton.worker.description import describe_node, load_message
+from baton.worker.loading import load_runner
+from baton.worker.profiling import measure_profile
+from baton.worker.publication import Publication
+from baton.worker.registration import Peers, Registration
+from baton.worker.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+
+class WorkerNode:
+    """One engine and its place in the cluster. Made by `load_node`; `run` lasts until the process is asked to stop."""
+
+    def __init__(self, settings: WorkerSettings, role: node_pb2.NodeRole, runner: Runner, profile: NodeProfile) -> None:
+        self.settings = settings
+        self.runner = runner
+        self.profile = profile
+        self.node_id = ""
+        self.is_draining = False
+        self._role = role
+        self._loop = asyncio.get_running_loop()
+        self._accepted_placement_ids: list[str] = []
+        self._registration: Registration | None = None
+        self._publication: Publication | None = None
+        self._fatal = self._loop.create_future()
+        self.engine = Engine(
+            runner,
+            SchedulerLimits(settings.max_batch_size, settings.max_step_tokens),
+            post=self._post,
+            on_block_events=self._post_block_events,
+            on_fatal=lambda error: self._call_soon(self._die, error),
+            max_waiting=settings.max_waiting,
+        )
+
+    @property
+    def registration(self) -> Registration:
+        """Return the stream to the router; exists while `run` runs."""
+        if self._registration is None:
+            raise UnavailableError("the node is starting", reason="STARTING")
+        return self._registration
+
+    def check_accepts(self) -> None:
+        """Refuse new work while the node shuts down.
+
+        Raises:
+            UnavailableError: If it does.
+        """
+        if self.is_draining:
+            raise UnavailableError(f"node {self.node_id} is shutting down", reason="DRAINING")
+
+    def accept_placement(self, placement_id: str) -> None:
+        """Note that a placed request has come in, so that the router stops counting it twice."""
+        if placement_id:
+            self._accepted_placement_ids.append(placement_id)
+
+    async def run(self, server: GrpcServer, *, on_peers: Callable[[Peers], None] = lambda _peers: None) -> None:
+        """Serve until SIGTERM or SIGINT, then drain.
+
+        Args:
+            server: With the services of the role added, not yet started.
+            on_peers: Called when the prefill nodes change.
+
+        Raises:
+            Exception: What the engine died of, if it did.
+        """
+        port = await server.start(is_serving=False)
+        self.node_id = self.settings.name_of(node_pb2.NodeRole.Name(self._role).split("_")[-1].lower(), port)
+        description = describe_node(
+            self.runner,
+            self.profile,
+            node_id=self.node_id,
+            epoch=time.time_ns(),
+            role=self._role,
+            address=host_port(self.settings.advertise_host or self.settings.host, port),
+            max_batch_size=self.settings.max_batch_size,
+        )
+        self._publication = Publication(self.settings.cache_index_address, self.node_id)
+        self._registration = Registration(
+            self.settings.router_address,
+            description,
+            self._load_message,
+            report_seconds=self.settings.report_seconds,
+            on_peers=on_peers,
+        )
+        self.engine.start()
+        await server.set_serving(True)
+        async with asyncio.TaskGroup() as tasks:
+            background = [tasks.create_task(self._registration.run()), tasks.create_task(self._publication.run())]
+            try:
+                await self._wait_for_end()
+                self.is_draining = True
+                self._registration.report_load()
+                await server.drain(self.settings.drain_seconds)
+            finally:
+                for task in background:
+                    task.cancel()
+        await asyncio.to_thread(self.engine.close)
+
+    async def _wait_for_end(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            stop = tasks.create_task(wait_for_stop_signal())
+            await asyncio.wait({stop, self._fatal}, return_when=asyncio.FIRST_COMPLETED)
+            if self._fatal.done():
+                stop.cancel()
+                self._fatal.result()
+
+    def _load_message(self) -> node_pb2.LoadReport:
+        accepted, self._accepted_placement_ids = self._accepted_placement_ids, []
+        return load_message(self.engine.load(), is_draining=self.is_draining, accepted_placement_ids=accepted)
+
+    def _post(self, deliveries: list[Delivery]) -> None:
+        self._call_soon(_dispatch, deliveries)
+
+    def _post_block_events(self, events: BlockEvents) -> None:
+        self._call_soon(self._publish, events)
+
+    def _publish(self, events: BlockEvents) -> None:
+        if self._publication is not None:
+            self._publication.add(events)
+
+    def _die(self, error: BaseException) -> None:
+        if not self._fatal.done():
+            self._fatal.set_exception(error)
+
+    def _call_soon(self, function: Callable[..., None], *arguments: object) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+
+async def load_node(settings: WorkerSettings, role: node_pb2.NodeRole) -> WorkerNode:
+    """Load the model, measure the node's speed on it, and return the node.
+
+    Raises:
+        ConfigurationError: If the folder holds no model that the engine can run.
+    """
+    started = time.perf_counter()
+    runner = await asyncio.to_thread(load_runner, settings)
+    loaded = time.perf_counter()
+    profile = await asyncio.to_thread(measure_profile, runner)
+    log.info(
+        "model_loaded engine=%s device=%s load_seconds=%.2f profile_seconds=%.2f flops=%.3g bytes_per_second=%.3g",
+        runner.info.engine,
+        runner.info.device,
+        loaded - started,
+        time.perf_counter() - loaded,
+        profile.prefill_flops,
+        profile.decode_bytes_per_second,
+    )
+    return WorkerNode(settings, role, runner, profile)
+
+
+def _dispatch(deliveries: list[Delivery]) -> None:
+    for delivery in deliveries:
+        delivery.listener(delivery.event)

@@ -1,0 +1,100 @@
+"""Tells the cache index which blocks a node holds: a snapshot, then numbered changes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import grpc
+
+from baton.kv.hashing import BlockHash, join_hashes
+from baton.kv.pool import BlockEvents
+from baton.rpc.channel import open_channel
+from baton.rpc.status import error_from_rpc
+from baton.v1 import cache_index_service_pb2 as messages
+from baton.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.5
+_MAX_RETRY_SECONDS = 2.0
+
+
+class Publication:
+    """One node's stream to the cache index, made again whenever it breaks.
+
+    It keeps its own copy of the set of hashes, so that a snapshot never has to interrupt the engine. `add` is called on
+    the event loop.
+    """
+
+    def __init__(self, cache_index_address: str, node_id: str) -> None:
+        self._address = cache_index_address
+        self._node_id = node_id
+        self._hashes: set[BlockHash] = set()
+        self._stored: dict[BlockHash, None] = {}
+        self._removed: dict[BlockHash, None] = {}
+        self._changed = asyncio.Event()
+        self._is_snapshot_due = True
+
+    def add(self, events: BlockEvents) -> None:
+        """Take changes of the prefix cache."""
+        for block_hash in events.removed:
+            self._hashes.discard(block_hash)
+            if self._stored.pop(block_hash, block_hash) is not None:
+                self._removed[block_hash] = None
+        for block_hash in events.stored:
+            self._hashes.add(block_hash)
+            if self._removed.pop(block_hash, block_hash) is not None:
+                self._stored[block_hash] = None
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        pause = _RETRY_SECONDS
+        while True:
+            self._is_snapshot_due = True
+            self._changed.set()
+            try:
+                async with open_channel(self._address) as channel:
+                    await self._publish(channel)
+                pause = _RETRY_SECONDS
+            except grpc.aio.AioRpcError as rpc_error:
+                log.warning(
+                    "publication_lost cache_index=%s cause=%s", self._address, error_from_rpc(rpc_error).message
+                )
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _MAX_RETRY_SECONDS)
+
+    async def _publish(self, channel: grpc.aio.Channel) -> None:
+        stub = CacheIndexServiceStub(channel)  # type: ignore[no-untyped-call]
+        async for response in stub.Publish(self._requests()):
+            if response.is_snapshot_needed:
+                self._is_snapshot_due = True
+                self._changed.set()
+
+    async def _requests(self) -> AsyncIterator[messages.PublishRequest]:
+        sequence_number = 0
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            stored, removed = list(self._stored), list(self._removed)
+            self._stored.clear()
+            self._removed.clear()
+            if self._is_snapshot_due:
+                self._is_snapshot_due = False
+                yield messages.PublishRequest(
+                    snapshot=messages.BlockSnapshot(
+                        node_id=self._node_id,
+                        next_sequence_number=sequence_number,
+                        block_hashes=join_hashes(list(self._hashes)),
+                    )
+                )
+            elif stored or removed:
+                events = messages.BlockEvents(
+                    sequence_number=sequence_number,
+                    stored_block_hashes=join_hashes(stored),
+                    removed_block_hashes=join_hashes(removed),
+                )
+                sequence_number += 1
+                yield messages.PublishRequest(events=events)

@@ -1,0 +1,107 @@
+"""Keeps a node registered with the router: describes it once, then reports load, links and outcomes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+
+import grpc
+
+from baton.errors import SupersededError
+from baton.rpc.channel import open_channel
+from baton.rpc.status import error_from_rpc
+from baton.v1 import node_pb2, router_service_pb2
+from baton.v1.generation_pb2 import PlacementSummary
+from baton.v1.router_service_pb2_grpc import RouterServiceStub
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.25
+_MAX_RETRY_SECONDS = 2.0
+_MAX_QUEUED_REPORTS = 1024
+
+Peers = Mapping[str, router_service_pb2.Peer]
+"""Prefill nodes by node id."""
+
+
+class Registration:
+    """One node's stream to the router, made again whenever it breaks.
+
+    Args:
+        router_address: host:port of the router.
+        node: Who the node is.
+        load: Returns what it is doing; called for every report.
+        report_seconds: Longest time between reports.
+        on_peers: Called with all prefill nodes when they change.
+    """
+
+    def __init__(
+        self,
+        router_address: str,
+        node: node_pb2.NodeDescription,
+        load: Callable[[], node_pb2.LoadReport],
+        *,
+        report_seconds: float,
+        on_peers: Callable[[Peers], None] = lambda _peers: None,
+    ) -> None:
+        self._router_address = router_address
+        self._node = node
+        self._load = load
+        self._report_seconds = report_seconds
+        self._on_peers = on_peers
+        self._reports: asyncio.Queue[router_service_pb2.RegisterRequest] = asyncio.Queue(_MAX_QUEUED_REPORTS)
+
+    def report_outcome(self, summary: PlacementSummary) -> None:
+        """Tell the router what became of a placed request."""
+        self._report(router_service_pb2.RegisterRequest(outcome=summary))
+
+    def report_link(self, link: node_pb2.LinkMeasurement) -> None:
+        """Tell the router how fast a link is."""
+        self._report(router_service_pb2.RegisterRequest(link=link))
+
+    def report_load(self) -> None:
+        """Report the load now rather than at the next turn."""
+        self._report(router_service_pb2.RegisterRequest(load=self._load()))
+
+    async def run(self) -> None:
+        """Register and report until cancelled.
+
+        Raises:
+            SupersededError: If a newer process has taken this node's name.
+        """
+        pause = _RETRY_SECONDS
+        while True:
+            try:
+                async with open_channel(self._router_address) as channel:
+                    await self._register(channel)
+                pause = _RETRY_SECONDS
+            except grpc.aio.AioRpcError as rpc_error:
+                error = error_from_rpc(rpc_error)
+                if isinstance(error, SupersededError):
+                    raise error from rpc_error
+                log.warning("registration_lost router=%s cause=%s", self._router_address, error.message)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _MAX_RETRY_SECONDS)
+
+    async def _register(self, channel: grpc.aio.Channel) -> None:
+        stub = RouterServiceStub(channel)  # type: ignore[no-untyped-call]
+        async for response in stub.Register(self._requests()):
+            if response.HasField("registered"):
+                log.info("registered router=%s node=%s", self._router_address, self._node.node_id)
+            else:
+                self._on_peers({peer.node_id: peer for peer in response.peers.prefill_nodes})
+
+    async def _requests(self) -> AsyncIterator[router_service_pb2.RegisterRequest]:
+        yield router_service_pb2.RegisterRequest(node=self._node)
+        yield router_service_pb2.RegisterRequest(load=self._load())
+        while True:
+            try:
+                yield await asyncio.wait_for(self._reports.get(), self._report_seconds)
+            except TimeoutError:
+                yield router_service_pb2.RegisterRequest(load=self._load())
+
+    def _report(self, request: router_service_pb2.RegisterRequest) -> None:
+        if self._reports.full():  # the router is away: what is oldest is worth least
+            self._reports.get_nowait()
+        self._reports.put_nowait(request)

@@ -1,0 +1,88 @@
+"""Settings that prefill and decode nodes share."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+EngineName = Literal["torch", "mlx", "mock"]
+
+
+class WorkerSettings(BaseSettings):
+    """Read from the environment; arguments win. Subclasses set the prefix."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=()
+    )
+
+    model_dir: Path
+    """Hugging Face folder with config.json, tokenizer and safetensors."""
+    model_name: str = ""
+    """Name under which the model is served; empty: the folder's name."""
+    engine: EngineName = "torch"
+    """Framework that runs the model; mock: none, with the timing of `mock_hardware`."""
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    """Number format of weights and KV cache. Equal on nodes that work together."""
+    device: str = "cpu"
+    """torch device, e.g. cpu or cuda:0; mlx chooses by itself."""
+    num_threads: int = Field(default=0, ge=0, le=1024)
+    """CPU threads of the engine; 0: all cores but one."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = Field(default=0, ge=0, le=65535)
+    """Port to listen on; 0: any free one."""
+    advertise_host: str = ""
+    """Host under which other nodes reach this one; empty: `host`."""
+    node_id: str = Field(default="", pattern="^[a-z0-9-]{0,63}$")
+    """Name of the node, stable over restarts; empty: role, host name and port."""
+    router_address: str = "127.0.0.1:8010"
+    """host:port of the router."""
+    cache_index_address: str = "127.0.0.1:8011"
+    """host:port of the cache index."""
+    num_blocks: int = Field(default=2048, ge=1)
+    """KV blocks in the pool."""
+    block_tokens: int = Field(default=16, ge=1, le=1024)
+    """Tokens of one KV block. Equal on nodes that work together."""
+    max_batch_size: int = Field(default=64, ge=1)
+    """Requests that hold blocks at once."""
+    max_step_tokens: int = Field(default=512, ge=1)
+    """Positions computed in one pass; longer prompts are computed in chunks."""
+    max_waiting: int = Field(default=1024, ge=1)
+    """Requests waiting at most; more are refused."""
+    report_seconds: float = Field(default=0.5, gt=0)
+    """Longest time between two load reports."""
+    drain_seconds: float = Field(default=20.0, ge=0)
+    """Time that running requests get after a stop signal."""
+    mock_hardware: str = "m3-ultra"
+    """For engine mock: preset whose timing it takes (dgx-spark, m3-ultra, h200, a100)."""
+    mock_shape: str = ""
+    """For engine mock: model size it stands for (llama-3.1-8b, ...); empty: that of the folder."""
+    mock_time_model: Literal["roofline", "note"] = "roofline"
+    """For engine mock: formula of a step's time."""
+
+    @field_validator("model_dir")
+    @classmethod
+    def _check_model_dir(cls, value: Path) -> Path:
+        if not (value / "config.json").is_file():
+            raise ValueError(f"{value} is no model folder: it has no config.json")
+        return value
+
+    @property
+    def served_name(self) -> str:
+        """Return the name under which the model is served."""
+        return self.model_name or self.model_dir.resolve().name
+
+    @property
+    def engine_threads(self) -> int:
+        """Return the CPU threads of the engine; one core is left to the event loop and the network."""
+        return self.num_threads or max(1, (os.cpu_count() or 2) - 1)
+
+    def name_of(self, role: str, port: int) -> str:
+        """Return the node's name."""
+        host = "".join(letter if letter.isalnum() else "-" for letter in socket.gethostname().lower())
+        return self.node_id or f"{role}-{host[:40]}-{port}"
