@@ -1,0 +1,182 @@
+"""The map from blocks to nodes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from baton.cache_index.index import CacheIndex
+from baton.errors import SupersededError
+from baton.kv.hashing import BlockHash
+
+HASHES = [BlockHash(bytes([number]) * 16) for number in range(8)]
+
+
+def index_of(blocks: dict[str, list[BlockHash]]) -> tuple[CacheIndex, dict[str, int]]:
+    """Return an index with these nodes, each published by a stream of its own, next event 0."""
+    index = CacheIndex()
+    publishers = {}
+    for node_id, hashes in blocks.items():
+        publishers[node_id] = index.open_publisher()
+        index.replace(publishers[node_id], node_id, hashes, 0)
+    return index, publishers
+
+
+@pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ([], {}),
+        ([7], {}),
+        ([0], {"a": 1, "b": 1}),
+        ([0, 1, 2, 3], {"a": 3, "b": 1}),
+        ([0, 2], {"a": 2, "b": 2}),
+        ([1, 0], {"a": 2}),
+    ],
+)
+def test_a_lookup_counts_leading_blocks_only(prompt: list[int], expected: dict[str, int]) -> None:
+    """A node counts up to its first missing block; later ones do not help."""
+    index, _ = index_of({"a": HASHES[:3], "b": [HASHES[0], HASHES[2]]})
+
+    assert index.longest_prefixes([HASHES[number] for number in prompt]) == expected
+
+
+def test_events_move_blocks() -> None:
+    """Stored blocks are found, removed ones are not."""
+    index, publishers = index_of({"a": HASHES[:2]})
+
+    assert not index.apply(publishers["a"], "a", 0, removed=[HASHES[1]], stored=[HASHES[2]])
+
+    assert index.longest_prefixes(HASHES) == {"a": 1}
+    assert index.num_blocks == 2
+
+
+def test_a_block_removed_and_stored_in_one_batch_is_held() -> None:
+    """Removals are applied before stores."""
+    index, publishers = index_of({"a": HASHES[:1]})
+
+    index.apply(publishers["a"], "a", 0, removed=[HASHES[0]], stored=[HASHES[0]])
+
+    assert index.longest_prefixes(HASHES) == {"a": 1}
+
+
+def test_a_gap_asks_for_one_snapshot_and_ignores_events_until_it_comes() -> None:
+    """After batch 0 comes batch 2: the index asks once, and the snapshot sets the count."""
+    index, publishers = index_of({"a": []})
+    publisher = publishers["a"]
+
+    answers = [index.apply(publisher, "a", number, removed=[], stored=[HASHES[number]]) for number in (0, 2, 3)]
+    assert answers == [False, True, False]
+    assert index.longest_prefixes(HASHES) == {"a": 1}
+
+    index.replace(publisher, "a", HASHES[:4], 4)
+    assert not index.apply(publisher, "a", 4, removed=[], stored=[HASHES[4]])
+    assert index.longest_prefixes(HASHES) == {"a": 5}
+
+
+def test_batches_that_a_snapshot_covers_are_left_out() -> None:
+    """A batch with a number below the next one is old and changes nothing."""
+    index, publishers = index_of({"a": HASHES[:1]})
+    index.replace(publishers["a"], "a", HASHES[:1], 5)
+
+    assert not index.apply(publishers["a"], "a", 4, removed=[HASHES[0]], stored=[])
+    assert index.longest_prefixes(HASHES) == {"a": 1}
+
+
+def test_a_later_stream_takes_the_node_over() -> None:
+    """A restarted node's stream wins: the old one can neither change nor forget its blocks."""
+    index, publishers = index_of({"a": HASHES[:1]})
+    later = index.open_publisher()
+    index.replace(later, "a", HASHES[:2], 0)
+
+    with pytest.raises(SupersededError):
+        index.apply(publishers["a"], "a", 0, removed=[HASHES[0]], stored=[])
+    with pytest.raises(SupersededError):
+        index.replace(publishers["a"], "a", [], 0)
+    index.forget(publishers["a"], "a")
+    assert index.longest_prefixes(HASHES) == {"a": 2}
+
+
+def test_a_forgotten_node_leaves_nothing_behind() -> None:
+    """When the stream ends, the node and its blocks are gone; other nodes' blocks stay."""
+    index, publishers = index_of({"a": HASHES[:4], "b": HASHES[:1]})
+
+    index.forget(publishers["a"], "a")
+
+    assert index.longest_prefixes(HASHES) == {"b": 1}
+    assert (index.num_nodes, index.num_blocks) == (1, 1)
+
+
+@given(st.dictionaries(st.sampled_from("abc"), st.sets(st.sampled_from(HASHES))), st.permutations(HASHES))
+def test_lookups_equal_a_naive_count(blocks: dict[str, set[BlockHash]], prompt: list[BlockHash]) -> None:
+    """For any contents, counting block by block per node gives the same."""
+    index, _ = index_of({node_id: list(hashes) for node_id, hashes in blocks.items()})
+
+    assert index.longest_prefixes(prompt) == naive(blocks, prompt)
+
+
+def naive(blocks: dict[str, set[BlockHash]], prompt: list[BlockHash]) -> dict[str, int]:
+    """Return the leading blocks of each node, counted one by one."""
+    counts = {}
+    for node_id, hashes in blocks.items():
+        missing = [depth for depth, block_hash in enumerate(prompt) if block_hash not in hashes]
+        counts[node_id] = missing[0] if missing else len(prompt)
+    return {node_id: count for node_id, count in counts.items() if count}
+
+
+@dataclass
+class Known:
+    """What the model knows of one node."""
+
+    publisher: int
+    next_number: int
+    hashes: set[BlockHash] = field(default_factory=set)
+
+
+class IndexMachine(RuleBasedStateMachine):
+    """Any order of snapshots, events and ends, against sets."""
+
+    nodes = st.sampled_from("abc")
+    hash_sets = st.sets(st.sampled_from(HASHES))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = CacheIndex()
+        self.known: dict[str, Known] = {}
+
+    @rule(node_id=nodes, hashes=hash_sets, number=st.integers(0, 9))
+    def snapshot(self, node_id: str, hashes: set[BlockHash], number: int) -> None:
+        """Publish a node on a stream of its own."""
+        publisher = self.index.open_publisher()
+        self.index.replace(publisher, node_id, hashes, number)
+        self.known[node_id] = Known(publisher, number, set(hashes))
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data(), removed=hash_sets, stored=hash_sets)
+    def events(self, data: st.DataObject, removed: set[BlockHash], stored: set[BlockHash]) -> None:
+        """Change a node's blocks."""
+        node_id = data.draw(st.sampled_from(sorted(self.known)))
+        known = self.known[node_id]
+        assert not self.index.apply(known.publisher, node_id, known.next_number, removed=removed, stored=stored)
+        known.next_number += 1
+        known.hashes = (known.hashes - removed) | stored
+
+    @precondition(lambda self: self.known)
+    @rule(data=st.data())
+    def end(self, data: st.DataObject) -> None:
+        """End a node's stream."""
+        node_id = data.draw(st.sampled_from(sorted(self.known)))
+        self.index.forget(self.known.pop(node_id).publisher, node_id)
+
+    @invariant()
+    def equals_the_model(self) -> None:
+        """Lookups and sizes are those of the sets."""
+        blocks = {node_id: known.hashes for node_id, known in self.known.items()}
+        assert self.index.longest_prefixes(HASHES) == naive(blocks, HASHES)
+        assert self.index.num_blocks == len(set().union(*blocks.values()))
+
+
+TestIndexMachine = IndexMachine.TestCase

@@ -1,0 +1,40 @@
+"""Nodes and clusters for tests of placement."""
+
+from __future__ import annotations
+
+from baton.capacity.hardware import PRESETS
+from baton.capacity.model_shape import ModelShape
+from baton.capacity.reference_models import LLAMA_3_1_8B
+from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodeRole, NodeSnapshot
+
+TEN_GIGABIT = Link(1.25e9, 0.0)
+GIGABIT = Link(1.25e8, 0.0)
+
+
+def node(
+    node_id: str,
+    role: NodeRole,
+    hardware: str,
+    *,
+    shape: ModelShape = LLAMA_3_1_8B,
+    load: NodeLoad | None = None,
+    num_blocks: int = 100_000,
+    unusable_reason: str = "",
+) -> NodeSnapshot:
+    """Return a node with declared speed, idle unless a load is given."""
+    return NodeSnapshot(
+        node_id=node_id,
+        role=role,
+        shape=shape,
+        profile=PRESETS[hardware].profile(),
+        num_blocks=num_blocks,
+        block_tokens=16,
+        max_batch_size=8,
+        load=load or NodeLoad(num_free_blocks=num_blocks),
+        unusable_reason=unusable_reason,
+    )
+
+
+def pair(link: Link = TEN_GIGABIT) -> ClusterSnapshot:
+    """Return the seed's pair: prefill on a DGX Spark, decode on an M3 Ultra."""
+    return ClusterSnapshot((node("dgx", "prefill", "dgx-spark"), node("mac", "decode", "m3-ultra")), default_link=link)

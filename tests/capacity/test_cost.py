@@ -1,0 +1,141 @@
+"""The cost formulas against the seed's published and checked figures (ANCHORS.md §2 and §3)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baton.capacity import cost
+from baton.capacity.hardware import PRESETS, Hardware
+from baton.capacity.model_shape import ModelShape
+from baton.capacity.reference_models import LLAMA_2_7B, LLAMA_3_1_8B, LLAMA_3_1_70B
+
+PROMPT, OUTPUT = 8192, 32
+
+
+def test_llama_8b_has_the_seeds_counts() -> None:
+    """131.9 TFLOP of prefill, 15.0 GB of weights per step, 128 KiB of KV per token."""
+    assert LLAMA_3_1_8B.prefill_flop(0, PROMPT) == pytest.approx(131.9e12, rel=1e-3)
+    assert LLAMA_3_1_8B.weight_bytes == pytest.approx(15.0e9, rel=2e-3)
+    assert LLAMA_3_1_8B.kv_bytes_per_token == 128 * 1024
+
+
+@pytest.mark.parametrize(
+    ("flops", "bandwidth", "prefill", "generation"),
+    [(100e12, 273e9, 1.319, 1.885), (26e12, 819e9, 5.075, 0.628)],
+    ids=["dgx-spark", "m3-ultra"],
+)
+def test_ideal_machines_take_the_seeds_ideal_times(
+    flops: float, bandwidth: float, prefill: float, generation: float
+) -> None:
+    """The ideal columns of the seed table come out to the last digit."""
+    profile = Hardware("ideal", flops, bandwidth).profile()
+
+    assert cost.prefill_seconds(LLAMA_3_1_8B, profile, 0, PROMPT) == pytest.approx(prefill, abs=1e-3)
+    step = cost.step_seconds(LLAMA_3_1_8B, profile, 1, PROMPT + OUTPUT / 2)
+    assert OUTPUT * step == pytest.approx(generation, abs=1e-3)
+
+
+@pytest.mark.parametrize(("preset", "prefill", "generation"), [("dgx-spark", 1.47, 2.87), ("m3-ultra", 5.57, 0.85)])
+def test_presets_take_the_published_times(preset: str, prefill: float, generation: float) -> None:
+    """With the presets' efficiencies the published columns come out within 1 %."""
+    profile = PRESETS[preset].profile()
+
+    assert cost.prefill_seconds(LLAMA_3_1_8B, profile, 0, PROMPT) == pytest.approx(prefill, rel=0.01)
+    step = cost.step_seconds(LLAMA_3_1_8B, profile, 1, PROMPT + OUTPUT / 2)
+    assert OUTPUT * step == pytest.approx(generation, rel=0.01)
+
+
+def test_ten_gigabit_hides_all_but_one_layer() -> None:
+    """26.8 ms a layer against 45.9 ms of compute: streamed 2.35 s, as one blob 3.18 s."""
+    transfer = cost.transfer_seconds(PROMPT * LLAMA_3_1_8B.kv_bytes_per_token, 1.25e9)
+
+    assert transfer / 32 == pytest.approx(26.8e-3, abs=1e-4)
+    assert cost.pipeline_seconds(32, 1.47, transfer) + 0.85 == pytest.approx(2.35, abs=0.01)
+    assert cost.pipeline_seconds(1, 1.47, transfer) + 0.85 == pytest.approx(3.18, abs=0.01)
+
+
+@pytest.mark.parametrize(("wire_share", "total"), [(1.0, 9.5), (0.508, 5.3)], ids=["16 bit", "8 bit"])
+def test_one_gigabit_is_bound_by_the_link(wire_share: float, total: float) -> None:
+    """At 1 GbE the pair takes 9.5 s at 16 bits and 5.3 s at 8, against 6.4 s for the Mac alone."""
+    transfer = cost.transfer_seconds(wire_share * PROMPT * LLAMA_3_1_8B.kv_bytes_per_token, 1.25e8)
+
+    assert cost.pipeline_seconds(32, 1.47, transfer) + 0.85 == pytest.approx(total, abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("shape", "wire_bytes", "expected"),
+    [(LLAMA_3_1_8B, 1, 0), (LLAMA_3_1_8B, 2, 0), (LLAMA_3_1_70B, 2, 0), (LLAMA_2_7B, 1, 30_592)],
+)
+def test_crossovers_count_the_linear_layers(shape: ModelShape, wire_bytes: int, expected: float) -> None:
+    """Thresholds at 100 TFLOP/s and 10 GbE: 0 tokens for Llama-3 8B and 70B, 30.6k for Llama-2 7B at 8 bits."""
+    threshold = cost.crossover_tokens(
+        shape, prefill_flops=100e12, bytes_per_second=1.25e9, wire_bytes_per_element=wire_bytes
+    )
+
+    assert threshold == pytest.approx(expected, abs=10)
+
+
+def test_compute_and_send_of_a_layer_are_equal_at_the_crossover() -> None:
+    """At s* tokens a layer's computation takes exactly as long as its KV on the wire."""
+    tokens = cost.crossover_tokens(LLAMA_2_7B, prefill_flops=100e12, bytes_per_second=1.25e9, wire_bytes_per_element=1)
+
+    kv_bytes = tokens * LLAMA_2_7B.kv_bytes_per_token / 2
+    linear_and_attention = 2 * LLAMA_2_7B.num_linear_parameters * tokens
+    linear_and_attention += LLAMA_2_7B.attention_flop_per_pair * tokens**2 / 2
+    assert linear_and_attention / 100e12 == pytest.approx(kv_bytes / 1.25e9)
+
+
+@given(st.integers(1, 128), st.floats(1e-6, 100), st.floats(0, 100))
+def test_a_pipeline_is_between_the_longer_part_and_the_sum(num_groups: int, compute: float, send: float) -> None:
+    """Overlap never beats the longer of computation and transfer, and never loses to one after the other."""
+    total = cost.pipeline_seconds(num_groups, compute, send)
+
+    assert max(compute, send) * (1 - 1e-9) <= total <= (compute + send) * (1 + 1e-9)
+
+
+@given(st.integers(1, 128), st.floats(1e-6, 10), st.floats(0, 10))
+def test_the_chosen_group_size_exposes_no_more_than_one_group_or_single_layers(
+    num_layers: int, compute: float, send: float
+) -> None:
+    """The adaptive size is at least as good as both extremes."""
+    size = cost.layers_per_frame(num_layers, compute, send)
+
+    chosen = cost.exposed_seconds(math.ceil(num_layers / size), compute, send)
+    assert 1 <= size <= num_layers
+    assert chosen <= cost.exposed_seconds(1, compute, send)
+    assert chosen <= cost.exposed_seconds(num_layers, compute, send)
+
+
+def test_short_prompts_travel_in_one_group_and_long_ones_layer_by_layer() -> None:
+    """64 tokens are not worth 32 frames; 8192 are."""
+    per_token = LLAMA_3_1_8B.kv_bytes_per_token / 1.25e9
+    profile = PRESETS["h200"].profile()
+
+    short = cost.layers_per_frame(32, cost.prefill_seconds(LLAMA_3_1_8B, profile, 0, 2), 2 * per_token)
+    long = cost.layers_per_frame(32, cost.prefill_seconds(LLAMA_3_1_8B, profile, 0, 8192), 8192 * per_token)
+    assert (short, long) == (32, 1)
+
+
+def test_prefill_pieces_sum_to_the_whole() -> None:
+    """Computing [0, c) and then [c, n) costs as much as [0, n), but for one more output projection."""
+    whole = LLAMA_3_1_8B.prefill_flop(0, 1000)
+
+    parts = LLAMA_3_1_8B.prefill_flop(0, 400) + LLAMA_3_1_8B.prefill_flop(400, 1000)
+    assert parts - 2 * LLAMA_3_1_8B.num_head_parameters == pytest.approx(whole)
+
+
+def test_an_empty_backlog_takes_no_time() -> None:
+    """A request that waits for KV from elsewhere does not hold up a local prefill."""
+    profile = PRESETS["a100"].profile()
+
+    assert cost.backlog_seconds(LLAMA_3_1_8B, profile, 0, 3) == 0
+
+
+def test_transfer_refuses_a_link_without_a_rate() -> None:
+    """A rate of 0 is an error, not an endless transfer."""
+    with pytest.raises(ValueError, match="positive"):
+        cost.transfer_seconds(1, 0.0)

@@ -1,0 +1,240 @@
+"""Where requests go, and why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from baton.capacity.placement import place
+from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, PlacementRequest
+from capacity.samples import GIGABIT, TEN_GIGABIT, node, pair
+
+SEED = PlacementRequest(8192, 32)
+
+
+def test_the_pair_beats_the_mac_at_ten_gigabit() -> None:
+    """The seed's 8k prompt is prefilled on the DGX: 2.35 s against 6.4 s, layer by layer."""
+    decision = place(pair(TEN_GIGABIT), SEED)
+
+    remote, local = decision.candidates
+    assert decision.choice is remote
+    assert (remote.prefill_node_id, remote.layers_per_frame) == ("dgx", 1)
+    assert remote.estimate is not None
+    assert local.estimate is not None
+    assert remote.estimate.total_seconds == pytest.approx(2.35, abs=0.02)
+    assert local.estimate.total_seconds == pytest.approx(6.43, abs=0.02)
+
+
+def test_the_mac_alone_wins_at_one_gigabit() -> None:
+    """At 1 GbE the 16-bit transfer takes 8.6 s, so the prompt is prefilled at home."""
+    decision = place(pair(GIGABIT), SEED)
+
+    assert decision.choice is not None
+    assert decision.choice.is_local
+
+
+def test_the_first_token_does_not_wait_for_the_transfer() -> None:
+    """TTFT of a remote candidate is queue, prefill and a round trip; the transfer delays only the start of decoding."""
+    remote = place(pair(Link(1.25e8, 0.001)), SEED).candidates[1].estimate
+
+    assert remote is not None
+    assert remote.time_to_first_token_seconds == pytest.approx(remote.prefill_seconds + 0.001)
+    assert remote.start_seconds == pytest.approx(remote.time_to_first_token_seconds + remote.exposed_seconds)
+
+
+def test_a_prefix_on_the_decode_node_brings_the_prefill_home() -> None:
+    """With all but 100 tokens in the Mac's cache, sending or computing elsewhere is pointless."""
+    decision = place(pair(), replace(SEED, cached_tokens={"mac": 8092}))
+
+    assert decision.choice is not None
+    assert decision.choice.is_local
+    assert decision.choice.decode_cached_tokens == 8092
+
+
+def test_only_the_missing_part_is_sent() -> None:
+    """KV bytes cover [c_d, n), whatever the prefill node has."""
+    remote = place(pair(), replace(SEED, cached_tokens={"mac": 1024, "dgx": 4096})).choice
+
+    assert remote is not None
+    assert remote.kv_bytes == (8192 - 1024) * 128 * 1024
+    assert (remote.decode_cached_tokens, remote.prefill_cached_tokens) == (1024, 4096)
+
+
+def test_a_fully_cached_prompt_still_computes_its_last_token() -> None:
+    """Logits of the last position are needed, so a hit covers at most n - 1 tokens."""
+    choice = place(pair(), replace(SEED, cached_tokens={"mac": 8192})).choice
+
+    assert choice is not None
+    assert choice.decode_cached_tokens == 8191
+
+
+def test_a_backlog_on_the_prefill_node_sends_the_prompt_home() -> None:
+    """With minutes of prompts waiting on the DGX, the Mac computes its own."""
+    busy = node("dgx", "prefill", "dgx-spark", load=NodeLoad(20, 1, 400_000, 100_000))
+    decision = place(ClusterSnapshot((busy, pair().nodes[1]), TEN_GIGABIT), SEED)
+
+    assert decision.choice is not None
+    assert decision.choice.is_local
+
+
+def test_local_prefill_is_charged_for_the_requests_it_stalls() -> None:
+    """Every running request stands still for the whole prefill."""
+    load = NodeLoad(num_running=3, num_free_blocks=100_000, mean_context_tokens=1000)
+    cluster = ClusterSnapshot((node("mac", "decode", "m3-ultra", load=load),), TEN_GIGABIT)
+
+    estimate = place(cluster, SEED).candidates[0].estimate
+
+    assert estimate is not None
+    assert estimate.imposed_seconds > 3 * estimate.prefill_seconds
+
+
+def test_an_idle_decode_node_is_preferred_to_a_full_one() -> None:
+    """Waiting for a slot costs time, so the twin with room wins, although its id sorts later."""
+    full = NodeLoad(num_running=8, num_free_blocks=100_000, mean_context_tokens=100)
+    nodes = (node("a", "decode", "a100", load=full), node("b", "decode", "a100"))
+
+    choice = place(ClusterSnapshot(nodes, TEN_GIGABIT), PlacementRequest(100, 100)).choice
+
+    assert choice is not None
+    assert choice.decode_node_id == "b"
+
+
+def test_a_full_pool_costs_waiting_time() -> None:
+    """Without free blocks the request queues; that is dear but not impossible."""
+    load = NodeLoad(num_running=1, num_free_blocks=0, mean_context_tokens=100)
+    cluster = ClusterSnapshot((node("a", "decode", "a100", load=load),), TEN_GIGABIT)
+
+    estimate = place(cluster, PlacementRequest(100, 100)).candidates[0].estimate
+
+    assert estimate is not None
+    assert estimate.queue_seconds > 0
+
+
+@pytest.mark.parametrize(
+    ("changed", "request_", "reason"),
+    [
+        ({"unusable_reason": "draining"}, SEED, "draining"),
+        ({"num_blocks": 10}, SEED, "needs 514 blocks, has 10"),
+        ({}, replace(SEED, num_prompt_tokens=131_072), "context is 131072 tokens"),
+        ({}, replace(SEED, excluded_node_ids=frozenset({"a"})), "excluded"),
+    ],
+)
+def test_infeasible_nodes_say_why(changed: dict[str, object], request_: PlacementRequest, reason: str) -> None:
+    """The reason names the node and the bound that it breaks."""
+    cluster = ClusterSnapshot((node("a", "decode", "a100", **changed),), TEN_GIGABIT)  # type: ignore[arg-type]
+
+    decision = place(cluster, request_)
+
+    assert decision.choice is None
+    assert decision.candidates[0].infeasible_reason.startswith("a: ")
+    assert reason in decision.candidates[0].infeasible_reason
+
+
+def test_nodes_with_unlike_caches_are_not_paired() -> None:
+    """A layout mismatch makes the remote candidate infeasible and leaves the local one."""
+    link = replace(TEN_GIGABIT, mismatch="KV layouts differ in dtype")
+    decision = place(replace(pair(), links={("dgx", "mac"): link}), SEED)
+
+    assert decision.choice is not None
+    assert decision.choice.is_local
+    assert decision.candidates[1].infeasible_reason == "KV layouts differ in dtype"
+
+
+def test_equal_candidates_are_chosen_by_name_and_locally_first() -> None:
+    """Of twins the one whose id sorts first is taken, every time, in whatever order they are listed."""
+    twins = (node("b", "decode", "a100"), node("a", "decode", "a100"))
+
+    choices = [place(ClusterSnapshot(order, TEN_GIGABIT), SEED).choice for order in (twins, twins[::-1])]
+
+    assert choices[0] == choices[1]
+    assert choices[0] is not None
+    assert choices[0].decode_node_id == "a"
+
+
+@pytest.mark.parametrize(("mean", "max_tokens", "expected"), [(None, 1000, 256), (None, 32, 32), (700.0, 1000, 700)])
+def test_the_output_counted_on_follows_recent_requests(mean: float | None, max_tokens: int, expected: int) -> None:
+    """The recent mean within the request's bound; 256 before any request has finished."""
+    estimate = place(replace(pair(), expected_output_tokens=mean), PlacementRequest(100, max_tokens)).choice
+
+    assert estimate is not None
+    assert estimate.estimate is not None
+    assert estimate.estimate.expected_output_tokens == expected
+
+
+loads = st.builds(
+    NodeLoad,
+    num_waiting=st.integers(0, 20),
+    num_running=st.integers(0, 8),
+    num_pending_prompt_tokens=st.integers(0, 100_000),
+    num_free_blocks=st.integers(-50, 2_000),
+    mean_context_tokens=st.floats(0, 10_000),
+)
+nodes = st.builds(
+    node,
+    st.just("?"),
+    st.sampled_from(["prefill", "decode"]),
+    st.sampled_from(["dgx-spark", "m3-ultra", "h200", "a100"]),
+    load=loads,
+    num_blocks=st.sampled_from([10, 2_000]),
+    unusable_reason=st.sampled_from(["", "", "draining"]),
+)
+clusters = st.builds(
+    lambda listed, link: ClusterSnapshot(
+        tuple(replace(item, node_id=f"n{index}") for index, item in enumerate(listed)), link
+    ),
+    st.lists(nodes, max_size=6),
+    st.builds(Link, st.floats(1e6, 1e11), st.floats(0, 0.1), mismatch=st.sampled_from(["", "", "dtype"])),
+)
+requests = st.builds(
+    PlacementRequest,
+    st.integers(1, 20_000),
+    st.integers(1, 2_000),
+    st.dictionaries(st.sampled_from([f"n{index}" for index in range(6)]), st.integers(0, 30_000)),
+    st.frozensets(st.sampled_from([f"n{index}" for index in range(6)]), max_size=2),
+)
+
+
+@given(clusters, requests)
+@settings(max_examples=150, deadline=None)
+def test_the_choice_is_feasible_and_the_least_total(cluster: ClusterSnapshot, request_: PlacementRequest) -> None:
+    """Every pair is a candidate, the choice is the argmin of the totals, and no unusable node is in it."""
+    decision = place(cluster, request_)
+
+    decoders = [item for item in cluster.nodes if item.role == "decode"]
+    num_prefillers = len(cluster.nodes) - len(decoders)
+    assert len(decision.candidates) == len(decoders) * (1 + num_prefillers)
+    totals = [c.estimate.total_seconds for c in decision.candidates if c.estimate]
+    assert all(bool(c.infeasible_reason) != (c.estimate is not None) for c in decision.candidates)
+    if decision.choice is None:
+        assert not totals
+        return
+    assert decision.choice.estimate is not None
+    assert decision.choice.estimate.total_seconds == min(totals)
+    unusable = {item.node_id for item in cluster.nodes if item.unusable_reason} | request_.excluded_node_ids
+    assert not unusable & {decision.choice.decode_node_id, decision.choice.prefill_node_id}
+
+
+@given(clusters, requests)
+@settings(max_examples=150, deadline=None)
+def test_local_is_a_candidate_wherever_remote_is(cluster: ClusterSnapshot, request_: PlacementRequest) -> None:
+    """A decode node that can take a request with a remote prefill can take it alone."""
+    decision = place(cluster, request_)
+
+    feasible = {(c.decode_node_id, c.prefill_node_id) for c in decision.candidates if c.estimate}
+    assert all((decode_node_id, "") in feasible for decode_node_id, _ in feasible)
+
+
+@given(clusters, requests)
+@settings(max_examples=100, deadline=None)
+def test_every_term_is_finite_and_not_negative(cluster: ClusterSnapshot, request_: PlacementRequest) -> None:
+    """No load, cache or link gives a negative or endless term; decoding never starts before the first token exists."""
+    for candidate in place(cluster, request_).candidates:
+        estimate = candidate.estimate
+        if estimate is None:
+            continue
+        assert 0 <= estimate.exposed_seconds < float("inf")
+        assert 0 <= estimate.time_to_first_token_seconds <= estimate.start_seconds <= estimate.total_seconds
+        assert 0 <= estimate.imposed_seconds < float("inf")

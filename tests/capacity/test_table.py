@@ -1,0 +1,44 @@
+"""Candidates as text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from baton.capacity.placement import place
+from baton.capacity.snapshot import PlacementRequest
+from baton.capacity.table import HEADINGS, format_seconds, format_table, plan_rows
+from capacity.samples import TEN_GIGABIT, pair
+
+
+def test_rows_are_ordered_and_say_what_was_chosen() -> None:
+    """The cheapest comes first as chosen; the others say how much dearer they are."""
+    rows = plan_rows(reversed(place(pair(), PlacementRequest(8192, 32)).candidates))
+
+    assert [(row.decode, row.prefill) for row in rows] == [("mac", "dgx"), ("mac", "local")]
+    assert rows[0].note == "chosen"
+    assert rows[1].note == "+4.08 s"
+
+
+def test_infeasible_rows_show_the_reason_and_no_times() -> None:
+    """A row without an estimate has dashes and its reason."""
+    cluster = replace(pair(), links={("dgx", "mac"): replace(TEN_GIGABIT, mismatch="dtype differs")})
+
+    row = plan_rows(place(cluster, PlacementRequest(100, 10)).candidates)[-1]
+
+    assert row.note == "dtype differs"
+    assert row.total == "-"
+
+
+def test_nothing_to_show_is_no_row() -> None:
+    """An empty cluster gives an empty table with its titles."""
+    assert format_table(plan_rows([])).split("  ")[0] == HEADINGS.decode
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0"), (1.234, "1.23 s"), (0.0268, "26.8 ms"), (3.2e-5, "32 µs"), (4321.0, "4321 s")]
+)
+def test_durations_have_three_digits_in_a_fitting_unit(seconds: float, text: str) -> None:
+    """Seconds, milliseconds or microseconds, whichever reads best."""
+    assert format_seconds(seconds) == text
