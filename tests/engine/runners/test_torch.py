@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from baton.engine.runners.base import Span
-from baton.engine.runners.torch.loader import load_torch_runner
-from baton.engine.runners.torch.runner import TorchRunner
+from baton.engine.runners.torch import TorchRunner, load_torch_runner
 from checkpoints import (
     CHECKPOINT_NAMES,
     VOCABULARY_SIZE,

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from baton.engine.runners.base import LayerKv, Span
-from baton.engine.runners.torch.loader import load_torch_runner
-from baton.engine.runners.torch.runner import TorchRunner
+from baton.engine.runners.torch import TorchRunner, load_torch_runner
 from checkpoints import CHECKPOINT_NAMES, VOCABULARY_SIZE, CheckpointName, checkpoint, reference_generate
 
 NUM_BLOCKS = 64

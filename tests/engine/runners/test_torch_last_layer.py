@@ -11,9 +11,8 @@ import torch
 from transformers import AttentionInterface
 
 from baton.engine.runners.base import Span
+from baton.engine.runners.torch import TorchRunner, load_torch_runner
 from baton.engine.runners.torch.attention import ATTENTION_NAME, attend
-from baton.engine.runners.torch.loader import load_torch_runner
-from baton.engine.runners.torch.runner import TorchRunner
 from checkpoints import CHECKPOINT_NAMES, CheckpointName, checkpoint
 
 every_checkpoint = pytest.mark.parametrize("name", CHECKPOINT_NAMES)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from baton.engine.runners.base import Span
-from baton.engine.runners.torch.loader import load_torch_runner
+from baton.engine.runners.torch import load_torch_runner
 from baton.errors import ConfigurationError
 from baton.kv.layout import KvDtype
-from checkpoints import checkpoint
+from checkpoints import VOCABULARY_SIZE, checkpoint, reference_generate
 
 
 def test_runner_describes_itself() -> None:
@@ -53,6 +56,27 @@ def test_two_runners_in_one_process_do_not_meet() -> None:
 
     assert any(first.read_kv([0], 0, 0, 3).keys)
     assert not any(second.read_kv([0], 0, 0, 3).keys)
+
+
+def test_windows_that_differ_by_layer_are_kept(tmp_path: Path) -> None:
+    """A model whose upper layers alone have a sliding window yields transformers' tokens."""
+    folder = tmp_path / "mixed"
+    shutil.copytree(checkpoint("qwen2"), folder)
+    layer_types = ["full_attention", "full_attention", "sliding_attention", "sliding_attention"]
+    window = {"use_sliding_window": True, "sliding_window": 24, "max_window_layers": 2, "layer_types": layer_types}
+    config = json.loads((folder / "config.json").read_text()) | window
+    (folder / "config.json").write_text(json.dumps(config))
+    runner = load_torch_runner(folder, model_id="m", num_blocks=8)
+    prompt = random.Random(0).choices(range(3, VOCABULARY_SIZE), k=80)
+
+    runner.forward([Span(prompt[:50], 0, range(8), needs_logits=False)])
+    output = runner.forward([Span(prompt[50:], 50, range(8), needs_logits=True)]).argmax()
+    while len(output) < 32:
+        output += runner.forward([Span(output[-1:], 79 + len(output), range(8), needs_logits=True)]).argmax()
+
+    assert [spec.sliding_window_tokens for spec in runner.info.layout.layers] == [0, 0, 24, 24]
+    assert output == reference_generate(folder, prompt, 32)
+    assert output != reference_generate(checkpoint("qwen2"), prompt, 32)
 
 
 def test_closing_twice_is_allowed() -> None:

@@ -4,8 +4,17 @@
 calls back per layer; `last_layer` keeps all but the wanted positions out of the last layer; `pool` holds the blocks.
 """
 
+from __future__ import annotations
+
 try:
-    import torch  # noqa: F401
+    import torch  # noqa: F401 (imported only to name the extra where it is missing)
     import transformers  # noqa: F401
 except ImportError as error:
-    raise ImportError("the torch engine needs torch and transformers: pip install 'baton[torch]'") from error
+    raise ImportError(
+        "the torch engine needs torch and transformers; install the extra: pip install 'baton[torch]'"
+    ) from error
+
+from baton.engine.runners.torch.loader import load_torch_runner
+from baton.engine.runners.torch.runner import TorchRunner
+
+__all__ = ["TorchRunner", "load_torch_runner"]

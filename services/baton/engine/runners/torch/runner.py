@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,5 +93,6 @@ class TorchRunner(Runner):
         """Free the model and the blocks; the runner cannot be used afterwards. May be called again."""
         self._model = None
         self._pool.clear()
+        gc.collect()  # the last layer and its replaced forward refer to each other
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
