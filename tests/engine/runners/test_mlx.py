@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -13,15 +12,13 @@ import numpy as np
 import pytest
 import torch
 
-from baton.engine.checkpoint import read_checkpoint
 from baton.engine.runners.base import Span
-from baton.errors import ConfigurationError
-from baton.kv.layout import KvDtype
 from checkpoints import CHECKPOINT_NAMES, CheckpointName, checkpoint, reference_generate, reference_logits
 
 mx = pytest.importorskip("mlx.core")
 
 from baton.engine.runners.mlx import MlxRunner, load_mlx_runner  # noqa: E402 (needs mlx)
+from baton.engine.runners.mlx import runner as runner_module  # noqa: E402
 
 NUM_BLOCKS = 160
 BLOCK_TOKENS = 16
@@ -141,6 +138,20 @@ def test_sequences_that_join_and_leave_a_batch_do_not_disturb_each_other(name: C
         assert sequence.generated == reference_generate(checkpoint(name), sequence.prompt, NUM_NEW_TOKENS)
 
 
+def test_batch_split_over_passes_gives_the_same_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of very uneven lengths that are computed in two passes come back in the order of the spans."""
+    runner, free = runner_of("llama"), scattered(NUM_BLOCKS, seed=7)
+    sequences = [Sequence_(prompt_of(n, seed=5), [free.pop() for _ in range(num_blocks_of(n))]) for n in (9, 400, 12)]
+    for sequence in sequences:
+        sequence.generated += runner.forward([sequence.step()]).argmax()
+    spans = [sequence.step() for sequence in sequences]
+    together = runner.forward(spans).rows()
+
+    monkeypatch.setattr(runner_module, "plan_passes", lambda *arguments, **options: [[1], [2, 0]])
+
+    assert np.abs(runner.forward(spans).rows() - together).max() <= 1e-4 * np.abs(together).max()
+
+
 def test_sequences_share_the_blocks_of_a_common_prefix(name: CheckpointName) -> None:
     """Two sequences whose tables begin with the same full blocks give their solo outputs, decoded together."""
     runner, free = runner_of(name), scattered(NUM_BLOCKS, seed=4)
@@ -190,16 +201,6 @@ def test_logits_come_in_order_of_the_spans_that_asked(name: CheckpointName) -> N
     assert np.abs(rows - wanted).max() <= 1e-4 * np.abs(wanted).max()
 
 
-def test_layout_is_the_checkpoints_own(name: CheckpointName) -> None:
-    """The layout equals what the folder says, so that the other engine has the same."""
-    runner = runner_of(name)
-
-    assert runner.info.layout == read_checkpoint(checkpoint(name)).model_info(
-        "other", KvDtype.FLOAT32, engine="torch", device="cpu"
-    ).layout.with_model_id("tiny")
-    assert runner.info.engine == "mlx"
-
-
 def test_argmax_takes_the_smallest_id_among_equals() -> None:
     """Ties go to the smallest id, as in the other engine."""
     from baton.engine.runners.mlx.logits import MlxLogits
@@ -207,12 +208,6 @@ def test_argmax_takes_the_smallest_id_among_equals() -> None:
     logits = MlxLogits(mx.array([[0.0, 2.0, 2.0, 1.0] * 50, [3.0, 3.0, 3.0, 3.0] * 50]))
 
     assert logits.argmax() == [1, 0]
-
-
-def test_unknown_dtype_is_refused_by_name(tmp_path: Path) -> None:
-    """A dtype that cannot hold a cache is refused before anything is read."""
-    with pytest.raises(ConfigurationError, match="int8"):
-        load_mlx_runner(tmp_path, model_id="tiny", dtype="int8", num_blocks=1)
 
 
 @pytest.fixture(autouse=True)

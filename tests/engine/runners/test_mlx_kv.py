@@ -155,6 +155,26 @@ def test_no_step_copies_the_pool() -> None:
     runner.close()
 
 
+def test_last_layer_computes_one_position(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last layer's MLP runs for the last position, or not at all where no logits are wanted."""
+    runner, position_bytes = runner_of("llama"), 4_000_000
+    last = runner._backbone._layers[-1]
+
+    def hungry(hidden: Any) -> Any:
+        return hidden + mx.random.uniform(shape=(hidden.shape[1], position_bytes // 4)).sum()
+
+    monkeypatch.setitem(last, "mlp", hungry)
+    peaks = []
+    for needs_logits in (True, False):
+        before = mx.get_active_memory()
+        mx.reset_peak_memory()
+        runner.forward([Span(prompt_of(20), 0, [0, 1], needs_logits=needs_logits)])
+        peaks.append((mx.get_peak_memory() - before) / position_bytes)
+
+    assert 1 <= peaks[0] < 4
+    assert peaks[1] < 1
+
+
 @pytest.mark.parametrize("name", ["llama3", "mistral"])
 def test_runner_built_in_one_thread_runs_in_another(name: CheckpointName) -> None:
     """MLX's streams belong to threads; the runner does not."""

@@ -13,9 +13,13 @@ from baton.engine.runners.base import LayerKv, ModelInfo, Runner, Span, kv_dtype
 from baton.engine.runners.mlx.backbone import Backbone, batch_of
 from baton.engine.runners.mlx.loader import compute_device, device_name, load_mlx_model
 from baton.engine.runners.mlx.logits import MlxLogits
+from baton.engine.runners.mlx.passes import plan_passes
 from baton.engine.runners.mlx.pool import MLX_DTYPES, LayerPool
 from baton.engine.runners.mlx.positions import slots_of
 from baton.errors import ConfigurationError
+
+_FREED_BYTES = 1 << 30
+"""Freed memory that MLX keeps for reuse: a few layers' gathered KV; by default it may keep most of the machine's."""
 
 
 class MlxRunner(Runner):
@@ -41,11 +45,10 @@ class MlxRunner(Runner):
 
     def forward(self, spans: Sequence[Span]) -> MlxLogits:
         """Compute spans of different sequences and write their KV into their blocks."""
-        together = [index for index, span in enumerate(spans) if len(span.token_ids) == 1 and span.layer_sink is None]
-        alone = sorted(set(range(len(spans))) - set(together))
+        token_bytes = self.info.layout.num_token_bytes()
         hidden: dict[int, mx.array] = {}
         with mx.stream(self._device):
-            for indices in [[index] for index in alone] + ([together] if together else []):
+            for indices in plan_passes(spans, weight_bytes=self.info.weight_bytes, token_bytes=token_bytes):
                 hidden |= self._forward(spans, indices)
             return self._logits([hidden[index] for index, span in enumerate(spans) if span.needs_logits])
 
@@ -104,6 +107,7 @@ def load_mlx_runner(
         raise ConfigurationError(f"dtype: {dtype!r} is not one of {names}")
     kv_dtype = kv_dtype_of(dtype)
     checkpoint = read_checkpoint(directory)
+    mx.set_cache_limit(_FREED_BYTES)
     with mx.stream(compute_device()):
         info = checkpoint.model_info(model_id, kv_dtype, engine="mlx", device=device_name())
         model = load_mlx_model(checkpoint, MLX_DTYPES[kv_dtype])

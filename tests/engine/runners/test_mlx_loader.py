@@ -1,0 +1,67 @@
+"""Loading folders into the mlx runner, and refusing those that mlx-lm would compute differently."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+
+from baton.engine.checkpoint import read_checkpoint
+from baton.engine.runners.base import Span
+from baton.errors import ConfigurationError
+from baton.kv.layout import KvDtype
+from checkpoints import CHECKPOINT_NAMES, CheckpointName, checkpoint, reference_generate
+
+pytest.importorskip("mlx.core")
+
+from baton.engine.runners.mlx import load_mlx_runner
+
+
+@pytest.mark.parametrize("name", CHECKPOINT_NAMES)
+def test_layout_is_the_checkpoints_own(name: CheckpointName) -> None:
+    """The layout equals what the folder says, so that the other engine has the same."""
+    runner = load_mlx_runner(checkpoint(name), model_id="tiny", num_blocks=1)
+
+    assert runner.info.layout == read_checkpoint(checkpoint(name)).model_info(
+        "other", KvDtype.FLOAT32, engine="torch", device="cpu"
+    ).layout.with_model_id("tiny")
+    assert runner.info.engine == "mlx"
+
+
+@pytest.mark.parametrize("name", ["llama3", "qwen2", "mistral"])
+def test_configuration_with_rope_parameters_alone_is_enough(name: CheckpointName, tmp_path: Path) -> None:
+    """A folder as transformers 5 writes it, without the flat keys that mlx-lm reads, gives the reference's tokens."""
+    folder = copytree(checkpoint(name), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    for key in ("rope_theta", "rope_scaling"):
+        config.pop(key, None)
+    (folder / "config.json").write_text(json.dumps(config))
+    runner = load_mlx_runner(folder, model_id="tiny", num_blocks=12)
+    token_ids = list(range(100, 200))
+
+    token_ids += runner.forward([Span(token_ids, 0, range(12), needs_logits=True)]).argmax()
+    for start in range(100, 163):
+        token_ids += runner.forward([Span(token_ids[-1:], start, range(12), needs_logits=True)]).argmax()
+
+    assert token_ids[100:] == reference_generate(checkpoint(name), token_ids[:100], 64)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"), [({"hidden_act": "relu"}, "relu"), ({"num_hidden_layers": 5}, "mlx-lm cannot load it")]
+)
+def test_model_that_mlx_cannot_compute_is_refused(change: dict[str, object], problem: str, tmp_path: Path) -> None:
+    """A configuration that mlx-lm would read differently, or not at all, is refused with the cause."""
+    folder = copytree(checkpoint("llama"), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
+
+    with pytest.raises(ConfigurationError, match=problem):
+        load_mlx_runner(folder, model_id="tiny", num_blocks=1)
+
+
+def test_unknown_dtype_is_refused_by_name(tmp_path: Path) -> None:
+    """A dtype that cannot hold a cache is refused before anything is read."""
+    with pytest.raises(ConfigurationError, match="int8"):
+        load_mlx_runner(tmp_path, model_id="tiny", dtype="int8", num_blocks=1)
