@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from text.tokenizer_folders import byte_level, metaspace, sentencepiece_like, word_piece
 
 from baton.text.detokenizer import ByteLevelDetokenizer, Detokenizers, WindowDetokenizer
 from baton.text.tokenizer import Tokenizer
+from text.tokenizer_folders import byte_level, metaspace, sentencepiece_like, word_piece
 
 TOKENIZERS = {
     "byte level": Tokenizer(byte_level()),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -54,6 +56,6 @@ def test_without_stop_strings_everything_passes() -> None:
 def test_the_result_does_not_depend_on_the_cuts(stops: list[str], text: str, cuts: list[int]) -> None:
     """Any way of cutting the text gives what a character at a time gives."""
     borders = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
-    parts = [text[begin:end] for begin, end in zip(borders, borders[1:], strict=False)]
+    parts = [text[begin:end] for begin, end in itertools.pairwise(borders)]
 
     assert _scan(stops, parts) == _scan(stops, list(text))

@@ -6,11 +6,11 @@ import threading
 from pathlib import Path
 
 import pytest
-from text.tokenizer_folders import SPECIAL_TOKENS, byte_level, save, word_piece
 
 from baton.errors import ConfigurationError, InvalidFieldError
 from baton.text.digest import tokenizer_digest
 from baton.text.tokenizer import Tokenizer, load_tokenizer
+from text.tokenizer_folders import SPECIAL_TOKENS, byte_level, save, word_piece
 
 
 def test_a_saved_tokenizer_is_loaded_with_its_template_and_digest(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""Text and tokens: tokenizers, chat templates, incremental detokenization, stop strings. Pure: no grpc, no protobuf, no torch."""
+"""Text and tokens: tokenizers, chat templates, incremental detokenization, stop strings. Pure: no wire, no framework."""

@@ -1,7 +1,7 @@
 """Incremental detokenization: the text of tokens that arrive one by one.
 
-What has been returned plus what `flush` returns always equals `Tokenizer.decode` of all tokens at once, and no part ends inside a
-character.
+What has been returned plus what `flush` returns always equals `Tokenizer.decode` of all tokens at once, and no part ends
+inside a character.
 """
 
 from __future__ import annotations
@@ -91,10 +91,11 @@ class ByteLevelDetokenizer(Detokenizer):
 
 
 class WindowDetokenizer(Detokenizer):
-    """For every other vocabulary: decodes a window of tokens whose beginning is known, and returns what it adds to that.
+    """For every other vocabulary: decodes a window of tokens whose beginning is known, and returns what that adds.
 
-    Interval table: [0, num_known) of the window has been returned as `known_text`; [num_known, end) waits. The window begins where
-    the text before it cannot change what follows; byte-fallback tokens wait for the run's end, because a run is decoded as a whole.
+    Interval table: [0, num_known) of the window has been returned as `known_text`; [num_known, end) waits. The window
+    begins where the text before it cannot change what follows; byte-fallback tokens wait for the run's end, because a
+    run is decoded as a whole.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:

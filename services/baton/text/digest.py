@@ -20,7 +20,8 @@ _DIGEST_BYTES = 16
 def tokenizer_digest(folder: str | Path) -> str:
     """Return the digest of a model folder's tokenizer files: 32 hexadecimal digits, or "" if it has none of them.
 
-    The digest covers names, sizes and contents, so that neither renaming a file nor moving bytes between two goes unnoticed.
+    The digest covers names, sizes and contents, so that neither a renamed file nor bytes moved between two go
+    unnoticed.
     """
     digest = blake2b(digest_size=_DIGEST_BYTES)
     has_files = False

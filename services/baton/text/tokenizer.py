@@ -40,7 +40,7 @@ class Tokenizer:
 
     @property
     def decoder_type(self) -> str:
-        """Return the kind of the backend's decoder, e.g. "ByteLevel", "Metaspace", "Sequence"; empty if it is unknown."""
+        """Return the kind of the backend's decoder, e.g. "ByteLevel" or "Metaspace"; empty if it is unknown."""
         decoder = getattr(self._backend, "decoder", None)
         return type(decoder).__name__ if decoder is not None else ""
 

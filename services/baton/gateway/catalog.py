@@ -1,0 +1,137 @@
+"""What the nodes serve, as the gateway needs to know it before it asks for a placement."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from baton.errors import BatonError, MismatchError, NotFoundError, UnavailableError
+from baton.gateway.router_client import NO_NODE, RouterClient
+from baton.v1.node_pb2 import NODE_ROLE_DECODE, NodeDescription
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model as its decode nodes describe it."""
+
+    name: str
+    """Served name."""
+    revision_digest: str
+    """Digest of configuration and weights."""
+    tokenizer_digest: str
+    """Digest of the tokenizer; empty: not known, not compared."""
+    block_tokens: int
+    """Tokens of one KV block."""
+    max_context_tokens: int
+    """Longest sequence, prompt and output together."""
+    vocabulary_size: int
+    """Rows of the output projection."""
+    eos_token_ids: frozenset[int]
+    """Tokens that end a generation."""
+
+
+class ModelCatalog:
+    """Keeps the description of the one model whose tokenizer this gateway has.
+
+    Invariant: a description stays until another replaces it, so that requests survive a restart of the router.
+    """
+
+    def __init__(self, router: RouterClient, *, model_name: str, tokenizer_digest: str, poll_seconds: float) -> None:
+        self._router = router
+        self._poll_seconds = poll_seconds
+        self._tokenizer_digest = tokenizer_digest
+        self._served: ServedModel | None = None
+        self._problem = "the router has not been reached yet"
+        self.model_name = model_name
+        """The one name that can be asked for."""
+
+    @property
+    def problem(self) -> str:
+        """Return why requests cannot be served right now; empty if they can."""
+        return self._problem
+
+    async def run(self) -> None:
+        """Look at the router's nodes for ever."""
+        while True:
+            await self.refresh()
+            await asyncio.sleep(self._poll_seconds)
+
+    async def refresh(self) -> None:
+        """Look at the router's nodes once; a failure becomes `problem`."""
+        try:
+            served = describe(self.model_name, await self._router.list_nodes())
+        except BatonError as error:
+            self._note(f"the router cannot be reached: {error.message}")
+            return
+        if served is None:
+            self._note(f"no decode node serves {self.model_name}")
+            return
+        self._served = served
+        self._note(str(self._mismatch(served) or ""))
+
+    async def model(self, name: str) -> ServedModel:
+        """Return the model of a name.
+
+        Raises:
+            NotFoundError: If the gateway does not serve it.
+            UnavailableError: If no node has been seen that does.
+            MismatchError: If the nodes have another tokenizer than the gateway.
+        """
+        self.check_name(name)
+        if self._served is None or self._mismatch(self._served) is not None:
+            await self.refresh()
+        if self._served is None:
+            raise UnavailableError(self._problem, reason=NO_NODE)
+        mismatch = self._mismatch(self._served)
+        if mismatch is not None:
+            raise mismatch
+        return self._served
+
+    def check_name(self, name: str) -> None:
+        """Check that a model is served here.
+
+        Raises:
+            NotFoundError: If it is not.
+        """
+        if name != self.model_name:
+            raise NotFoundError(f"The model `{name}` does not exist; this gateway serves `{self.model_name}`")
+
+    @property
+    def max_context_tokens(self) -> int:
+        """Return the longest sequence of the model; 0 while no node has been seen."""
+        return self._served.max_context_tokens if self._served is not None else 0
+
+    def _mismatch(self, served: ServedModel) -> MismatchError | None:
+        if not served.tokenizer_digest or not self._tokenizer_digest:
+            return None
+        if served.tokenizer_digest == self._tokenizer_digest:
+            return None
+        return MismatchError(
+            "tokenizer_digest", self._tokenizer_digest, served.tokenizer_digest, reason="MODEL_MISMATCH"
+        )
+
+    def _note(self, problem: str) -> None:
+        if problem != self._problem:
+            log.info("catalog_changed model=%s problem=%r", self.model_name, problem)
+        self._problem = problem
+
+
+def describe(model_name: str, nodes: Iterable[NodeDescription]) -> ServedModel | None:
+    """Return a model as the first of its decode nodes describes it, or None if there is none."""
+    decode_nodes = [node for node in nodes if node.role == NODE_ROLE_DECODE and node.model_id == model_name]
+    if not decode_nodes:
+        return None
+    first = min(decode_nodes, key=lambda node: node.node_id)
+    return ServedModel(
+        name=model_name,
+        revision_digest=first.kv_layout.model_revision_digest,
+        tokenizer_digest=first.tokenizer_digest or first.kv_layout.tokenizer_digest,
+        block_tokens=max(1, first.block_token_count),
+        max_context_tokens=max(node.model_shape.max_context_token_count for node in decode_nodes),
+        vocabulary_size=first.model_shape.vocabulary_size,
+        eos_token_ids=frozenset(first.eos_token_ids),
+    )

@@ -1,0 +1,87 @@
+"""Answers of POST /v1/chat/completions. What stays the same in every event of a stream is encoded once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from baton.gateway.answer_format import Choice, encode
+from baton.gateway.openai_logprobs import TokenBytes, chat_logprobs
+from baton.gateway.openai_usage import PlacementBody, UsageBody
+from baton.gateway.requests import Delta, GenerationResult
+
+
+class ChatFormat:
+    """Writes one chat answer.
+
+    An event is `start index middle content end`: only index and content differ between the events of a stream.
+    """
+
+    def __init__(
+        self,
+        answer_id: str,
+        model: str,
+        created_seconds: int,
+        *,
+        has_logprobs: bool,
+        has_usage: bool,
+        token_bytes: TokenBytes,
+    ) -> None:
+        self._common = {"id": answer_id, "created": created_seconds, "model": model}
+        self._has_logprobs = has_logprobs
+        self._token_bytes = token_bytes
+        self._opened: set[int] = set()
+        fields = encode(
+            {"id": answer_id, "object": "chat.completion.chunk", "created": created_seconds, "model": model}
+        )
+        self._start = b"data: " + fields[:-1] + b',"choices":['
+        self._tail = b',"usage":null' if has_usage else b""
+        self._end = b'},"logprobs":null,"finish_reason":null}]' + self._tail + b"}\n\n"
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        """Return the events for new output of a choice, the role before the first."""
+        opening = b"" if index in self._opened else self._open(index)
+        if self._has_logprobs and delta.logprobs:
+            logprobs = encode(chat_logprobs(delta.logprobs, self._token_bytes))
+            end = b'},"logprobs":' + logprobs + b',"finish_reason":null}]' + self._tail + b"}\n\n"
+        elif delta.text:
+            end = self._end
+        else:
+            return opening
+        content = encode(delta.text)
+        return b'%b%b{"index":%d,"delta":{"content":%b%b' % (opening, self._start, index, content, end)
+
+    def finish(self, index: int, result: GenerationResult, placement: PlacementBody | None) -> bytes:
+        """Return the event with the finish reason."""
+        opening = b"" if index in self._opened else self._open(index)
+        baton = b',"baton":' + encode(placement) if placement is not None else b""
+        choice = b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"}' % (index, result.reason.encode())
+        return opening + self._start + choice + b"]" + self._tail + baton + b"}\n\n"
+
+    def usage(self, usage: UsageBody, placement: PlacementBody) -> bytes:
+        """Return the event that reports the usage."""
+        return self._start + b'],"usage":' + encode(usage) + b',"baton":' + encode(placement) + b"}\n\n"
+
+    def whole(self, choices: Sequence[Choice], usage: UsageBody, placement: PlacementBody) -> bytes:
+        """Return the body of an answer that is not streamed."""
+        return encode(
+            {
+                **self._common,
+                "object": "chat.completion",
+                "choices": [self._whole_choice(index, choice) for index, choice in enumerate(choices)],
+                "usage": usage,
+                "baton": placement,
+            }
+        )
+
+    def _open(self, index: int) -> bytes:
+        self._opened.add(index)
+        role = b'{"index":%d,"delta":{"role":"assistant","content":""' % index
+        return self._start + role + self._end
+
+    def _whole_choice(self, index: int, choice: Choice) -> dict[str, object]:
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "logprobs": chat_logprobs(choice.logprobs, self._token_bytes) if self._has_logprobs else None,
+            "finish_reason": choice.result.reason,
+        }

@@ -1,0 +1,71 @@
+"""Answers of POST /v1/completions. What stays the same in every event of a stream is encoded once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from baton.gateway.answer_format import Choice, encode
+from baton.gateway.openai_logprobs import TokenBytes, completion_logprobs
+from baton.gateway.openai_usage import PlacementBody, UsageBody
+from baton.gateway.requests import Delta, GenerationResult
+
+
+class CompletionFormat:
+    """Writes one text completion."""
+
+    def __init__(
+        self,
+        answer_id: str,
+        model: str,
+        created_seconds: int,
+        *,
+        has_logprobs: bool,
+        has_usage: bool,
+        token_bytes: TokenBytes,
+    ) -> None:
+        self._common = {"id": answer_id, "object": "text_completion", "created": created_seconds, "model": model}
+        self._has_logprobs = has_logprobs
+        self._token_bytes = token_bytes
+        self._num_characters: dict[int, int] = {}
+        self._start = b"data: " + encode(self._common)[:-1] + b',"choices":['
+        self._tail = b',"usage":null' if has_usage else b""
+        self._end = b',"logprobs":null,"finish_reason":null}]' + self._tail + b"}\n\n"
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        """Return the event for new output of a choice; empty if there is nothing to see."""
+        end = self._end
+        if self._has_logprobs and delta.logprobs:
+            logprobs = self._logprobs(index, delta)
+            end = b',"logprobs":' + logprobs + b',"finish_reason":null}]' + self._tail + b"}\n\n"
+        elif not delta.text:
+            return b""
+        return b'%b{"index":%d,"text":%b%b' % (self._start, index, encode(delta.text), end)
+
+    def finish(self, index: int, result: GenerationResult, placement: PlacementBody | None) -> bytes:
+        """Return the event with the finish reason."""
+        baton = b',"baton":' + encode(placement) if placement is not None else b""
+        choice = b'{"index":%d,"text":"","logprobs":null,"finish_reason":"%b"}' % (index, result.reason.encode())
+        return self._start + choice + b"]" + self._tail + baton + b"}\n\n"
+
+    def usage(self, usage: UsageBody, placement: PlacementBody) -> bytes:
+        """Return the event that reports the usage."""
+        return self._start + b'],"usage":' + encode(usage) + b',"baton":' + encode(placement) + b"}\n\n"
+
+    def whole(self, choices: Sequence[Choice], usage: UsageBody, placement: PlacementBody) -> bytes:
+        """Return the body of an answer that is not streamed."""
+        bodies = [self._whole_choice(index, choice) for index, choice in enumerate(choices)]
+        return encode({**self._common, "choices": bodies, "usage": usage, "baton": placement})
+
+    def _logprobs(self, index: int, delta: Delta) -> bytes:
+        body = completion_logprobs(delta.logprobs, self._token_bytes, self._num_characters.get(index, 0))
+        self._num_characters[index] = body.text_offset[-1] + len(body.tokens[-1])
+        return encode(body)
+
+    def _whole_choice(self, index: int, choice: Choice) -> dict[str, object]:
+        logprobs = completion_logprobs(choice.logprobs, self._token_bytes, 0) if self._has_logprobs else None
+        return {
+            "index": index,
+            "text": choice.text,
+            "logprobs": logprobs,
+            "finish_reason": choice.result.reason,
+        }

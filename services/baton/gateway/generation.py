@@ -1,0 +1,114 @@
+"""The core that both APIs share: a prepared prompt becomes text, delta by delta."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from baton.gateway.preparation import Preparation
+from baton.gateway.requests import Delta, GenerationRequest, GenerationResult, PreparedPrompt
+from baton.gateway.sampling import choice_seed
+from baton.gateway.token_stream import Progress, TokenStreams, planned_summary
+from baton.text.detokenizer import Detokenizers
+from baton.text.stop import StopScanner
+from baton.v1.decode_service_pb2 import Finished, TokenChunk
+from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, SamplingParameters
+
+
+class Generator:
+    """Prepares requests and runs their generations. Holds no state of a request."""
+
+    def __init__(self, preparation: Preparation, token_streams: TokenStreams, detokenizers: Detokenizers) -> None:
+        self._preparation = preparation
+        self._token_streams = token_streams
+        self._detokenizers = detokenizers
+
+    async def prepare(self, request: GenerationRequest) -> PreparedPrompt:
+        """Return the request with everything that placing needs; see `Preparation.prepare` for its errors."""
+        return await self._preparation.prepare(request)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that one token stands for."""
+        return self._detokenizers.token_bytes(token_id)
+
+    async def generate(
+        self, prompt: PreparedPrompt, *, choice: int = 0, name: str = ""
+    ) -> AsyncGenerator[Delta | GenerationResult, None]:
+        """Yield the output of one generation, its result last; closing the generator cancels it on every node.
+
+        Args:
+            prompt: A prepared request.
+            choice: Which of the request's choices, from 0; decides the seed.
+            name: Suffix that makes the generation's name unique within the request.
+
+        Raises:
+            BatonError: If it cannot be finished on any node.
+        """
+        sampling = SamplingParameters()
+        sampling.CopyFrom(prompt.sampling)
+        sampling.seed = choice_seed(prompt.sampling.seed, choice)
+        progress, output = Progress(), _Output(prompt, self._detokenizers)
+        stream = self._token_streams.stream(prompt, prompt.request.request_id + name, sampling, progress)
+        async with aclosing(stream) as elements:
+            async for element in elements:
+                if isinstance(element, Finished):
+                    if rest := output.flush():
+                        yield Delta(rest, (), ())
+                    yield _result(prompt, sampling, progress, element)
+                    return
+                yield output.take(element)
+                if output.is_stopped:
+                    yield _stopped_result(prompt, sampling, progress)
+                    return
+
+
+class _Output:
+    """Text of one generation: tokens to characters, cut at the first stop string."""
+
+    def __init__(self, prompt: PreparedPrompt, detokenizers: Detokenizers) -> None:
+        self._end_token_ids = prompt.end_token_ids
+        self._detokenizer = detokenizers.make()
+        self._scanner = StopScanner(prompt.request.stop)
+        self.is_stopped = False
+
+    def take(self, chunk: TokenChunk) -> Delta:
+        """Return what a chunk adds; an ending token is dropped."""
+        token_ids, logprobs = list(chunk.token_ids), list(chunk.logprobs)
+        if token_ids[-1] in self._end_token_ids:
+            del token_ids[-1], logprobs[len(token_ids) :]
+        scan = self._scanner.push(self._detokenizer.push(token_ids))
+        self.is_stopped = scan.stop is not None
+        return Delta(scan.text, token_ids, logprobs)
+
+    def flush(self) -> str:
+        """Return the text held back at the end; it may still hold a stop string."""
+        scan = self._scanner.push(self._detokenizer.flush())
+        return scan.text + (self._scanner.flush() if scan.stop is None else "")
+
+
+def _result(
+    prompt: PreparedPrompt, sampling: SamplingParameters, progress: Progress, finished: Finished
+) -> GenerationResult:
+    return GenerationResult(
+        reason="length" if finished.reason == FINISH_REASON_LENGTH else "stop",
+        num_prompt_tokens=len(prompt.token_ids),
+        num_cached_tokens=min(finished.usage.cached_token_count, len(prompt.token_ids)),
+        num_completion_tokens=len(progress.output_token_ids),
+        seed=sampling.seed,
+        num_attempts=progress.num_attempts,
+        summary=finished.summary,
+    )
+
+
+def _stopped_result(prompt: PreparedPrompt, sampling: SamplingParameters, progress: Progress) -> GenerationResult:
+    """Return the result of a generation that the gateway ends itself, so that no node reports on it."""
+    assert progress.placement is not None
+    return GenerationResult(
+        reason="stop",
+        num_prompt_tokens=len(prompt.token_ids),
+        num_cached_tokens=progress.num_expected_cached_tokens,
+        num_completion_tokens=len(progress.output_token_ids),
+        seed=sampling.seed,
+        num_attempts=progress.num_attempts,
+        summary=planned_summary(progress.placement),
+    )

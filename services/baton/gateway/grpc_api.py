@@ -1,0 +1,112 @@
+"""The public gRPC API, baton.v1.GenerationService, on the same core as REST."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import grpc
+
+from baton.errors import InvalidFieldError
+from baton.gateway.admission import Admission
+from baton.gateway.catalog import ModelCatalog
+from baton.gateway.generation import Generator
+from baton.gateway.request_id import HEADER, accept_request_id, generation_name
+from baton.gateway.requests import (
+    ChatPrompt,
+    Delta,
+    GenerationRequest,
+    GenerationResult,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+)
+from baton.rpc.guard import Context
+from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_STOP, Usage
+from baton.v1.generation_service_pb2 import (
+    GenerateRequest,
+    GenerateResponse,
+    GenerationEnd,
+    ListModelsRequest,
+    ListModelsResponse,
+    Model,
+)
+from baton.v1.generation_service_pb2_grpc import GenerationServiceServicer
+
+SERVICE_NAME = "baton.v1.GenerationService"
+
+_ROLES = ("system", "user", "assistant")
+_REASONS = {"stop": FINISH_REASON_STOP, "length": FINISH_REASON_LENGTH}
+
+
+class GenerationServicer(GenerationServiceServicer):
+    """Serves baton.v1.GenerationService."""
+
+    def __init__(
+        self, generator: Generator, catalog: ModelCatalog, admission: Admission, *, request_timeout_seconds: float
+    ) -> None:
+        self._generator = generator
+        self._catalog = catalog
+        self._admission = admission
+        self._request_timeout_seconds = request_timeout_seconds
+
+    async def Generate(self, request: GenerateRequest, context: Context) -> AsyncIterator[GenerateResponse]:  # noqa: N802
+        """Generate and stream."""
+        with self._admission.slot():
+            try:
+                async with asyncio.timeout(self._request_timeout_seconds):
+                    prompt = await self._generator.prepare(self._from_wire(request, context))
+                    async with aclosing(self._generator.generate(prompt)) as elements:
+                        async for element in elements:
+                            yield _to_wire(element)
+            except TimeoutError:
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the request took too long")
+
+    async def ListModels(self, request: ListModelsRequest, context: Context) -> ListModelsResponse:  # noqa: ARG002, N802
+        """List the models."""
+        model = Model(name=self._catalog.model_name, max_context_token_count=self._catalog.max_context_tokens)
+        return ListModelsResponse(models=[model])
+
+    def _from_wire(self, request: GenerateRequest, context: Context) -> GenerationRequest:
+        metadata = dict(context.invocation_metadata() or ())
+        return GenerationRequest(
+            request_id=generation_name(accept_request_id(str(metadata.get(HEADER, "")))),
+            model=request.model or self._catalog.model_name,
+            prompt=_prompt(request),
+            sampling=request.sampling,
+            stop=tuple(request.stop),
+            cache_salt=request.cache_salt,
+        )
+
+
+def _prompt(request: GenerateRequest) -> Prompt:
+    match request.WhichOneof("input"):
+        case "text":
+            return TextPrompt(request.text)
+        case "tokens":
+            return TokenPrompt(list(request.tokens.token_ids))
+        case "conversation":
+            for index, message in enumerate(request.conversation.messages):
+                if message.role not in _ROLES:
+                    field = f"conversation.messages[{index}].role"
+                    raise InvalidFieldError(field, f"expected one of {', '.join(_ROLES)}, got {message.role!r}")
+            if not request.conversation.messages:
+                raise InvalidFieldError("conversation.messages", "expected at least one message")
+            turns = ({"role": turn.role, "content": turn.content} for turn in request.conversation.messages)
+            return ChatPrompt(tuple(turns))
+        case _:
+            raise InvalidFieldError("input", "expected text, conversation or tokens")
+
+
+def _to_wire(element: Delta | GenerationResult) -> GenerateResponse:
+    if isinstance(element, Delta):
+        return GenerateResponse(text=element.text, token_ids=element.token_ids, logprobs=element.logprobs)
+    usage = Usage(
+        prompt_token_count=element.num_prompt_tokens,
+        cached_token_count=element.num_cached_tokens,
+        completion_token_count=element.num_completion_tokens,
+        seed=element.seed,
+    )
+    end = GenerationEnd(reason=_REASONS[element.reason], usage=usage, placement=element.summary)
+    return GenerateResponse(finished=end)

@@ -1,0 +1,117 @@
+"""Reads HTTP/1.1 requests from bytes, within limits."""
+
+from __future__ import annotations
+
+from baton.errors import ConfigurationError
+from baton.gateway.http_messages import HttpError, HttpRequest
+
+try:
+    import httptools
+except ImportError as import_error:
+    raise ConfigurationError("the gateway needs httptools: install baton[gateway]") from import_error
+
+
+class RequestReader:
+    """Turns the bytes of one connection into requests.
+
+    `phase` says what is awaited: "idle" (no byte of a request has come), "head" or "body".
+    """
+
+    def __init__(self, *, max_header_bytes: int, max_body_bytes: int) -> None:
+        self._max_header_bytes = max_header_bytes
+        self._max_body_bytes = max_body_bytes
+        self._parser = httptools.HttpRequestParser(self)
+        self._complete: list[HttpRequest] = []
+        self._is_continue_wanted = False
+        self._begin()
+        self.phase = "idle"
+
+    def feed(self, data: bytes) -> list[HttpRequest]:
+        """Take bytes; return the requests that they complete.
+
+        Raises:
+            HttpError: If they are no HTTP, or exceed a limit.
+        """
+        self._complete = []
+        was_in_head = self.phase != "body"
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as error:
+            raise HttpError(400, "protocol upgrades are not supported") from error
+        except httptools.HttpParserCallbackError as error:
+            if isinstance(error.__context__, HttpError):
+                raise error.__context__ from None
+            raise HttpError(400, "malformed request") from error
+        except httptools.HttpParserError as error:
+            raise HttpError(400, f"malformed request: {error}") from error
+        if self.phase == "head" and was_in_head:
+            self._count_header_bytes(len(data))
+        return self._complete
+
+    def take_continue(self) -> bool:
+        """Return, once, whether the client waits for "100 Continue" before it sends the body."""
+        is_wanted, self._is_continue_wanted = self._is_continue_wanted and self.phase == "body", False
+        return is_wanted
+
+    # Called by the parser.
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._begin()
+        self.phase = "head"
+
+    def on_url(self, url: bytes) -> None:
+        """Take a part of the target."""
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+        self._request.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        self._num_named_header_bytes += len(name) + len(value) + 4
+        if self._num_named_header_bytes > self._max_header_bytes:
+            raise HttpError(431, f"the request's head is larger than {self._max_header_bytes} bytes")
+
+    def on_headers_complete(self) -> None:
+        """Finish the head; refuse a body that is known to be too large."""
+        if len(self._url) + self._num_named_header_bytes > self._max_header_bytes:
+            raise HttpError(431, f"the request's head is larger than {self._max_header_bytes} bytes")
+        headers = self._request.headers
+        self._check_body_bytes(int(headers.get("content-length", "0")))
+        self._is_continue_wanted = headers.get("expect", "").lower() == "100-continue"
+        self.phase = "body"
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of the body."""
+        self._body.append(body)
+        self._num_body_bytes += len(body)
+        self._check_body_bytes(self._num_body_bytes)
+
+    def on_message_complete(self) -> None:
+        """Finish a request."""
+        request = self._request
+        request.method = self._parser.get_method().decode("latin-1")
+        request.path = self._url.partition(b"?")[0].decode("latin-1")
+        request.body = b"".join(self._body)
+        request.is_keep_alive = self._parser.should_keep_alive()
+        request.has_chunks = self._parser.get_http_version() != "1.0"
+        self._complete.append(request)
+        self._begin()
+        self.phase = "idle"
+
+    def _begin(self) -> None:
+        self._request = HttpRequest()
+        self._url = b""
+        self._body: list[bytes] = []
+        self._num_body_bytes = 0
+        self._num_unnamed_header_bytes = 0
+        self._num_named_header_bytes = 0
+
+    def _count_header_bytes(self, num_bytes: int) -> None:
+        """Bound a head whose end has not come: the parser itself would gather a line for ever."""
+        self._num_unnamed_header_bytes += num_bytes
+        if self._num_unnamed_header_bytes > self._max_header_bytes:
+            raise HttpError(431, f"the request's head is larger than {self._max_header_bytes} bytes")
+
+    def _check_body_bytes(self, num_bytes: int) -> None:
+        if num_bytes > self._max_body_bytes:
+            raise HttpError(413, f"the request's body is larger than {self._max_body_bytes} bytes")

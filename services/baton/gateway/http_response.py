@@ -1,0 +1,105 @@
+"""One answer on one connection: whole, or as a stream that never runs ahead of its reader for long."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from baton.gateway.http_messages import EVENT_STREAM, JSON, LAST_CHUNK, HttpRequest, chunk, head
+
+
+class ClientGoneError(Exception):
+    """The client has closed its connection, or takes nothing of its answer."""
+
+
+class Outlet(Protocol):
+    """Where an answer is written; the connection."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes; they are buffered if the client does not take them."""
+
+    async def wait_writable(self) -> None:
+        """Return once the client has taken enough of what is buffered.
+
+        Raises:
+            ClientGoneError: If it takes nothing for too long.
+        """
+
+    @property
+    def is_writable(self) -> bool:
+        """Return whether little enough is buffered."""
+
+
+class HttpResponse:
+    """Writes one answer.
+
+    Invariant: either `send` is called once, or `start_stream` and any number of `write`s and then `end`.
+    """
+
+    def __init__(self, outlet: Outlet, request: HttpRequest, *, is_closing: bool) -> None:
+        self._outlet = outlet
+        self._has_chunks = request.has_chunks
+        self._head = b""
+        self.headers: dict[str, str] = {}
+        """Headers that every answer to this request gets."""
+        self.is_keep_alive = request.is_keep_alive and not is_closing
+        """Whether the connection serves another request afterwards."""
+        self.is_stream = False
+        """Whether a stream has been started."""
+        self.is_begun = False
+        """Whether the status has been sent and cannot be changed any more."""
+
+    def send(self, status: int, body: bytes, *, headers: Mapping[str, str] | None = None) -> None:
+        """Send a whole JSON answer."""
+        assert not self.is_begun
+        fields = {"content-type": JSON, "content-length": str(len(body)), **self.headers, **(headers or {})}
+        self.is_begun = True
+        self._outlet.write(head(status, fields | self._connection_header()) + body)
+
+    def start_stream(self) -> None:
+        """Choose a stream of server-sent events.
+
+        The head goes out with the first `write`, so that an error before it still has a status of its own.
+        """
+        fields = {"content-type": EVENT_STREAM, "cache-control": "no-cache", "x-accel-buffering": "no", **self.headers}
+        if self._has_chunks:
+            fields["transfer-encoding"] = "chunked"
+        else:
+            self.is_keep_alive = False
+        self._head = head(200, fields | self._connection_header())
+        self.is_stream = True
+
+    def write(self, data: bytes) -> None:
+        """Send a part of the stream; one write to the socket."""
+        if not data:
+            return
+        body = chunk(data) if self._has_chunks else data
+        if not self.is_begun:
+            self.is_begun = True
+            body = self._head + body
+        self._outlet.write(body)
+
+    @property
+    def is_writable(self) -> bool:
+        """Return whether the client keeps up; if not, await `wait_writable` before the next write."""
+        return self._outlet.is_writable
+
+    async def wait_writable(self) -> None:
+        """Wait until the client has caught up.
+
+        Raises:
+            ClientGoneError: If it takes nothing for too long.
+        """
+        await self._outlet.wait_writable()
+
+    def end(self, data: bytes = b"", *, is_keep_alive: bool = True) -> None:
+        """End the stream after a last part."""
+        self.is_keep_alive = self.is_keep_alive and is_keep_alive
+        last = LAST_CHUNK if self._has_chunks else b""
+        body = (chunk(data) if self._has_chunks else data) if data else b""
+        start = b"" if self.is_begun else self._head
+        self.is_begun = True
+        self._outlet.write(start + body + last)
+
+    def _connection_header(self) -> dict[str, str]:
+        return {} if self.is_keep_alive else {"connection": "close"}

@@ -1,0 +1,72 @@
+"""A small HTTP/1.1 server: listens, tracks connections, drains."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from types import TracebackType
+
+from baton.errors import ConfigurationError
+from baton.gateway.http_connection import Connections, ErrorBody, Handler, HttpConnection, HttpLimits
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 4096
+
+
+class HttpServer:
+    """Serves a handler inside `async with`; leaving it cuts what still runs, so `drain` first."""
+
+    def __init__(self, handler: Handler, error_body: ErrorBody, limits: HttpLimits) -> None:
+        self._handler = handler
+        self._error_body = error_body
+        self._limits = limits
+        self._connections = Connections()
+        self._tasks = asyncio.TaskGroup()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def __aenter__(self) -> HttpServer:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.abort()
+        await self._tasks.__aexit__(kind, error, traceback)
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen; return the port.
+
+        Raises:
+            ConfigurationError: If the address cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(self._make_connection, host, port, backlog=_BACKLOG)
+        except OSError as error:
+            raise ConfigurationError(f"http_port: cannot listen on {host}:{port}: {error}") from error
+        self.port = int(self._server.sockets[0].getsockname()[1])
+        log.info("http_listening host=%s port=%d", host, self.port)
+        return self.port
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Take no new connections, let running answers finish, cut those that outlast the grace."""
+        assert self._server is not None
+        self._server.close()
+        for connection in list(self._connections):
+            connection.close_when_idle()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_seconds):
+                await self._connections.wait_empty()
+        for connection in list(self._connections):
+            connection.abort()
+        log.info("http_stopped port=%d", self.port)
+
+    def _make_connection(self) -> HttpConnection:
+        return HttpConnection(self._handler, self._error_body, self._limits, self._connections, self._tasks)

@@ -1,0 +1,90 @@
+"""From the REST API's parameters to the proto's."""
+
+from __future__ import annotations
+
+from baton.gateway.openai_errors import refused
+from baton.gateway.openai_schema import ChatBody, CommonBody, CompletionBody
+from baton.v1.generation_pb2 import SamplingParameters
+
+_INT32_MAX = 2**31 - 1
+_INT64_MAX = 2**63 - 1
+
+_MAY_STAY_UNSET = ("temperature", "top_p", "repetition_penalty", "seed")
+_DEFAULT_IS_ZERO = ("top_k", "min_p", "presence_penalty", "frequency_penalty", "ignore_eos")
+
+
+def stop_strings(body: CommonBody) -> tuple[str, ...]:
+    """Return the stop strings of a body."""
+    if body.stop is None:
+        return ()
+    return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
+
+
+def chat_sampling(body: ChatBody) -> SamplingParameters:
+    """Return how a chat completion's tokens are chosen.
+
+    Raises:
+        ApiError: 400, naming the parameter.
+    """
+    sampling = _common_sampling(body)
+    if body.max_completion_tokens is not None:
+        if body.max_tokens not in (None, body.max_completion_tokens):
+            raise refused("max_tokens", "`max_tokens` and `max_completion_tokens` differ", code="invalid_value")
+        sampling.max_token_count = _count("max_completion_tokens", body.max_completion_tokens)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise refused("top_logprobs", "`top_logprobs` needs `logprobs` to be true", code="invalid_value")
+    if body.logprobs:
+        sampling.top_logprob_count = _int32("top_logprobs", body.top_logprobs or 0)
+    return sampling
+
+
+def completion_sampling(body: CompletionBody) -> SamplingParameters:
+    """Return how a text completion's tokens are chosen.
+
+    Raises:
+        ApiError: 400, naming the parameter.
+    """
+    sampling = _common_sampling(body)
+    if body.logprobs is not None:
+        sampling.top_logprob_count = _int32("logprobs", body.logprobs)
+    return sampling
+
+
+def _common_sampling(body: CommonBody) -> SamplingParameters:
+    for name in ("seed", "top_k"):
+        _check_integer(name, getattr(body, name), _INT64_MAX if name == "seed" else _INT32_MAX)
+    sampling = SamplingParameters(
+        logit_bias=_logit_bias(body.logit_bias or {}),
+        stop_token_ids=[_int32("stop_token_ids", token_id) for token_id in body.stop_token_ids or ()],
+        min_token_count=_int32("min_tokens", body.min_tokens or 0),
+    )
+    for name in (*_MAY_STAY_UNSET, *_DEFAULT_IS_ZERO):
+        if (value := getattr(body, name)) is not None:
+            setattr(sampling, name, value)
+    if body.max_tokens is not None:
+        sampling.max_token_count = _count("max_tokens", body.max_tokens)
+    return sampling
+
+
+def _logit_bias(biases: dict[str, float]) -> dict[int, float]:
+    try:
+        return {_int32("logit_bias", int(token_id)): bias for token_id, bias in biases.items()}
+    except ValueError as error:
+        problem = "Invalid value for `logit_bias`: keys must be token ids"
+        raise refused("logit_bias", problem, code="invalid_value") from error
+
+
+def _count(name: str, value: int) -> int:
+    if value < 1:
+        raise refused(name, f"Invalid value for `{name}`: expected 1 or more, got {value}", code="invalid_value")
+    return min(value, _INT32_MAX)  # more than any context: refused as such later
+
+
+def _int32(name: str, value: int) -> int:
+    _check_integer(name, value, _INT32_MAX)
+    return value
+
+
+def _check_integer(name: str, value: int | None, largest: int) -> None:
+    if value is not None and not -largest - 1 <= value <= largest:
+        raise refused(name, f"Invalid value for `{name}`: {value} is out of range", code="invalid_value")

@@ -1,0 +1,196 @@
+"""The bodies that the REST API takes.
+
+Fields that OpenAI has and Baton does not serve are declared, to refuse them by name and accept values that ask for nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from baton.gateway.openai_errors import ApiError, refused
+
+MAX_CHOICES = 16
+MAX_PROMPTS = 64
+
+
+class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """How a stream is sent."""
+
+    include_usage: bool | None = None
+    """Whether a last chunk reports the usage."""
+    include_obfuscation: bool | None = None
+    """Accepted; nothing is obfuscated."""
+
+
+class CommonBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What both endpoints take; bounds are those of generation.proto."""
+
+    model: str
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    stop: str | list[str] | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop_token_ids: list[int] | None = None
+    ignore_eos: bool | None = None
+    cache_salt: str | None = None
+    user: str | None = None
+    metadata: dict[str, str] | None = None
+
+
+class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
+    """A part of a message; only text is served."""
+
+    type: str
+    text: str | None = None
+    image_url: Any = None
+    input_audio: Any = None
+    file: Any = None
+    refusal: Any = None
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True):
+    """One message of a conversation; fields below `name` come with answers that are sent back, and must be empty."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    refusal: Any = None
+    annotations: Any = None
+    audio: Any = None
+    function_call: Any = None
+    tool_calls: Any = None
+    tool_call_id: Any = None
+    reasoning_content: Any = None
+
+
+class ChatBody(CommonBody, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: list[Message]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    tools: Any = None
+    tool_choice: Any = None
+    parallel_tool_calls: Any = None
+    functions: Any = None
+    function_call: Any = None
+    response_format: Any = None
+    modalities: Any = None
+    audio: Any = None
+    prediction: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+    service_tier: Any = None
+    store: Any = None
+
+
+class CompletionBody(CommonBody, kw_only=True):
+    """POST /v1/completions."""
+
+    prompt: str | list[str | int | list[int]]
+    logprobs: int | None = None
+    suffix: Any = None
+    best_of: Any = None
+    echo: Any = None
+
+
+Body = TypeVar("Body", bound=CommonBody)
+
+_NEUTRAL: dict[str, tuple[object, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "parallel_tool_calls": (True, False),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "reasoning_effort": (),
+    "verbosity": (),
+    "web_search_options": (),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+    "suffix": ("",),
+    "best_of": (1,),
+    "echo": (False,),
+}
+"""Fields that are not served, and values of them (beside null) that ask for nothing."""
+
+_MESSAGE_EXTRAS = (
+    "refusal",
+    "annotations",
+    "audio",
+    "function_call",
+    "tool_calls",
+    "tool_call_id",
+    "reasoning_content",
+)
+
+
+def decode_body(data: bytes, body_type: type[Body]) -> Body:
+    """Return a request's body.
+
+    Raises:
+        ApiError: 400, naming the parameter that is missing, unknown, of a wrong type or not served.
+    """
+    try:
+        data.decode()
+    except UnicodeDecodeError as error:
+        raise ApiError(400, f"The body is not valid UTF-8: {error.reason} at byte {error.start}") from error
+    try:
+        body = msgspec.json.decode(data, type=body_type)
+    except msgspec.ValidationError as error:
+        raise _schema_error(str(error)) from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ApiError(400, f"The body is not valid JSON: {error}") from error
+    _refuse_unserved(body)
+    return body
+
+
+def _refuse_unserved(body: CommonBody) -> None:
+    for name, neutral in _NEUTRAL.items():
+        value = getattr(body, name, None)
+        if value is not None and not any(value == each and type(value) is type(each) for each in neutral):
+            raise refused(name, f"Unsupported parameter: `{name}` is not served here", code="unsupported_parameter")
+    if body.stream_options is not None and not body.stream:
+        raise refused("stream_options", "`stream_options` is only allowed when `stream` is true", code="invalid_value")
+    num_choices = 1 if body.n is None else body.n
+    if not 1 <= num_choices <= MAX_CHOICES:
+        raise refused(
+            "n", f"Invalid value for `n`: expected 1 to {MAX_CHOICES}, got {num_choices}", code="invalid_value"
+        )
+    for index, message in enumerate(getattr(body, "messages", ())):
+        for name in _MESSAGE_EXTRAS:
+            if getattr(message, name) not in (None, []):
+                param = f"messages[{index}].{name}"
+                raise refused(param, f"Unsupported parameter: `{param}`", code="unsupported_parameter")
+
+
+def _schema_error(text: str) -> ApiError:
+    """Return the answer to a schema violation, from msgspec's words for it."""
+    path = match[1] if (match := re.search(r" - at `\$\.?(.*)`$", text)) else ""
+    problem = text.partition(" - at ")[0]
+    if match := re.match(r"Object contains unknown field `(.*)`", problem):
+        param = f"{path}.{match[1]}" if path else match[1]
+        return refused(param, f"Unrecognized request argument supplied: {param}", code="unknown_parameter")
+    if match := re.match(r"Object missing required field `(.*)`", problem):
+        param = f"{path}.{match[1]}" if path else match[1]
+        return refused(param, f"Missing required parameter: `{param}`", code="missing_required_parameter")
+    return refused(path or "body", f"Invalid type for `{path or 'body'}`: {problem}", code="invalid_type")

@@ -1,0 +1,103 @@
+"""Usage and placement details of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from google.protobuf.duration_pb2 import Duration
+
+from baton.gateway.requests import GenerationResult
+
+
+class CachedTokens(msgspec.Struct):
+    """`prompt_tokens_details` of OpenAI's usage."""
+
+    cached_tokens: int
+
+
+class UsageBody(msgspec.Struct):
+    """OpenAI's usage."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+
+
+class PlacementBody(msgspec.Struct, omit_defaults=True):
+    """Where and how one generation ran: the top-level `baton` of an answer. Durations in seconds."""
+
+    request_id: str
+    prefill_node: str
+    decode_node: str
+    placement_id: str
+    seed: int
+    attempts: int
+    kv_bytes: int
+    kv_frames: int
+    decode_cached_tokens: int
+    prefill_cached_tokens: int
+    queue_seconds: float
+    prefill_seconds: float
+    transfer_seconds: float
+    exposed_seconds: float
+    decode_seconds: float
+    exposed_share: float
+    """Part of the transfer that did not hide behind computation, 0 to 1; 0 without a transfer."""
+    fallback_reason: str
+    preemptions: int
+    choices: list[PlacementBody] | None = None
+    """One per choice where there is more than one; the fields above are those of the first."""
+
+
+def usage_body(results_by_prompt: Sequence[Sequence[GenerationResult]]) -> UsageBody:
+    """Return the usage of all choices; a prompt counts once, however many choices it has."""
+    num_prompt_tokens = sum(results[0].num_prompt_tokens for results in results_by_prompt)
+    num_cached_tokens = sum(results[0].num_cached_tokens for results in results_by_prompt)
+    num_completion_tokens = sum(result.num_completion_tokens for results in results_by_prompt for result in results)
+    return UsageBody(
+        prompt_tokens=num_prompt_tokens,
+        completion_tokens=num_completion_tokens,
+        total_tokens=num_prompt_tokens + num_completion_tokens,
+        prompt_tokens_details=CachedTokens(num_cached_tokens),
+    )
+
+
+def placement_body(request_id: str, results: Sequence[GenerationResult]) -> PlacementBody:
+    """Return the details of an answer's generations, 1 or more."""
+    bodies = [_placement(request_id, result) for result in results]
+    if len(bodies) == 1:
+        return bodies[0]
+    first = _placement(request_id, results[0])
+    first.choices = bodies
+    return first
+
+
+def _placement(request_id: str, result: GenerationResult) -> PlacementBody:
+    summary = result.summary
+    transfer_seconds, exposed_seconds = _seconds(summary.transfer_duration), _seconds(summary.exposed_duration)
+    return PlacementBody(
+        request_id=request_id,
+        prefill_node=summary.prefill_node_id or summary.decode_node_id,
+        decode_node=summary.decode_node_id,
+        placement_id=summary.placement_id,
+        seed=result.seed,
+        attempts=result.num_attempts,
+        kv_bytes=summary.kv_byte_count,
+        kv_frames=summary.kv_frame_count,
+        decode_cached_tokens=summary.decode_cached_token_count,
+        prefill_cached_tokens=summary.prefill_cached_token_count,
+        queue_seconds=_seconds(summary.queue_duration),
+        prefill_seconds=_seconds(summary.prefill_duration),
+        transfer_seconds=transfer_seconds,
+        exposed_seconds=exposed_seconds,
+        decode_seconds=_seconds(summary.decode_duration),
+        exposed_share=min(1.0, exposed_seconds / transfer_seconds) if transfer_seconds > 0 else 0.0,
+        fallback_reason=summary.fallback_reason,
+        preemptions=summary.preemption_count,
+    )
+
+
+def _seconds(duration: Duration) -> float:
+    return duration.seconds + duration.nanos / 1e9

@@ -1,0 +1,114 @@
+"""From a request to tokens that can be placed: validation, template, tokenization, block hashes; off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from baton.errors import InvalidFieldError
+from baton.gateway.catalog import ModelCatalog, ServedModel
+from baton.gateway.requests import ChatPrompt, GenerationRequest, PreparedPrompt, Prompt, TextPrompt, TokenPrompt
+from baton.gateway.sampling import check_cache_salt, check_sampling, check_stop, check_token_ids, draw_seed
+from baton.kv.hashing import block_hashes, join_hashes, root_hash
+from baton.text.tokenizer import Tokenizer
+from baton.v1.generation_pb2 import SamplingParameters
+
+MAX_BYTES_PER_TOKEN = 256
+"""A text with more bytes than this per token of context cannot fit, and is refused before it costs anything."""
+
+
+class ContextLengthError(InvalidFieldError):
+    """Prompt and output do not fit the model's context."""
+
+
+class Preparation:
+    """Prepares prompts in threads of its own; `close` ends them."""
+
+    def __init__(self, tokenizer: Tokenizer, catalog: ModelCatalog, *, num_threads: int) -> None:
+        self._tokenizer = tokenizer
+        self._catalog = catalog
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenizer")
+
+    async def prepare(self, request: GenerationRequest) -> PreparedPrompt:
+        """Return the request with everything that placing needs.
+
+        Raises:
+            InvalidFieldError: Naming the field that cannot be served.
+            NotFoundError: If the model is unknown.
+            UnavailableError: If no node serves it.
+        """
+        self._catalog.check_name(request.model)
+        check_stop(request.stop)
+        check_cache_salt(request.cache_salt)
+        model = await self._catalog.model(request.model)
+        check_sampling(request.sampling, model.vocabulary_size or self._tokenizer.vocabulary_size)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, self._prepare, request, model)
+
+    def close(self) -> None:
+        """End the threads; prompts in work are dropped."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _prepare(self, request: GenerationRequest, model: ServedModel) -> PreparedPrompt:
+        token_ids = self._tokenize(request.prompt, model)
+        sampling = _complete_sampling(request, len(token_ids), model)
+        root = root_hash(model.revision_digest, model.block_tokens, request.cache_salt)
+        ends = () if sampling.ignore_eos else model.eos_token_ids
+        return PreparedPrompt(
+            request=request,
+            token_ids=token_ids,
+            block_hashes=join_hashes(block_hashes(root, token_ids, model.block_tokens)),
+            model_revision_digest=model.revision_digest,
+            sampling=sampling,
+            end_token_ids=frozenset((*sampling.stop_token_ids, *ends)),
+        )
+
+    def _tokenize(self, prompt: Prompt, model: ServedModel) -> Sequence[int]:
+        _check_prompt_bytes(prompt, model.max_context_tokens)
+        if isinstance(prompt, TextPrompt):
+            token_ids: Sequence[int] = self._tokenizer.encode(prompt.text)
+        elif isinstance(prompt, ChatPrompt):
+            token_ids = self._tokenizer.encode_chat(prompt.messages)
+        else:
+            token_ids = prompt.token_ids
+            check_token_ids("prompt", token_ids, model.vocabulary_size or self._tokenizer.vocabulary_size)
+        if not token_ids:
+            raise InvalidFieldError("prompt", "expected at least one token")
+        return token_ids
+
+
+def _check_prompt_bytes(prompt: Prompt, max_context_tokens: int) -> None:
+    if isinstance(prompt, TokenPrompt):
+        num_bytes = len(prompt.token_ids)
+        limit = max_context_tokens
+    else:
+        texts = [prompt.text] if isinstance(prompt, TextPrompt) else [turn["content"] for turn in prompt.messages]
+        num_bytes = sum(map(len, texts))
+        limit = max_context_tokens * MAX_BYTES_PER_TOKEN
+    if num_bytes > limit:
+        field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+        raise ContextLengthError(field, f"far longer than the model's context of {max_context_tokens} tokens")
+
+
+def _complete_sampling(request: GenerationRequest, num_prompt_tokens: int, model: ServedModel) -> SamplingParameters:
+    """Return the sampling parameters with seed and token limit; refuse what the context has no room for."""
+    sampling = SamplingParameters()
+    sampling.CopyFrom(request.sampling)
+    if not sampling.HasField("seed"):
+        sampling.seed = draw_seed()
+    field = "messages" if isinstance(request.prompt, ChatPrompt) else "prompt"
+    room = model.max_context_tokens - num_prompt_tokens
+    wanted = sampling.max_token_count if sampling.HasField("max_token_count") else 1
+    if wanted > room:
+        raise ContextLengthError(
+            field,
+            f"This model's maximum context length is {model.max_context_tokens} tokens. However, you requested "
+            f"{num_prompt_tokens + wanted} tokens ({num_prompt_tokens} in the {field}, {wanted} in the completion). "
+            f"Please reduce the length of the {field} or completion.",
+        )
+    if not sampling.HasField("max_token_count"):
+        sampling.max_token_count = min(room, request.default_max_tokens or room)
+    if sampling.min_token_count > sampling.max_token_count:
+        raise InvalidFieldError("min_token_count", f"{sampling.min_token_count} tokens do not fit the limit")
+    return sampling

@@ -1,0 +1,102 @@
+"""What both APIs ask of the gateway's core, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters, TokenLogprob
+
+EndReason = Literal["stop", "length"]
+"""Why a generation ended, in OpenAI's words."""
+
+
+class TextPrompt(NamedTuple):
+    """Plain text; no template is applied."""
+
+    text: str
+
+
+class ChatPrompt(NamedTuple):
+    """A conversation for the model's chat template."""
+
+    messages: tuple[Mapping[str, str], ...]
+    """Each with "role" and "content"; 1 or more."""
+
+
+class TokenPrompt(NamedTuple):
+    """Tokens as they are."""
+
+    token_ids: Sequence[int]
+
+
+Prompt: TypeAlias = TextPrompt | ChatPrompt | TokenPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt and how to continue it."""
+
+    request_id: str
+    """Unique name, in logs and traces on every node; at most 120 characters."""
+    model: str
+    """Served name."""
+    prompt: Prompt
+    """What to continue."""
+    sampling: SamplingParameters
+    """How tokens are chosen; an unset seed is drawn by the gateway."""
+    stop: tuple[str, ...] = ()
+    """Strings that end the generation and are cut from it."""
+    cache_salt: str = ""
+    """Separates prefix caches."""
+    default_max_tokens: int | None = None
+    """Token limit where `sampling` has none, cut to the context; None: the whole context."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPrompt:
+    """A request that can be placed."""
+
+    request: GenerationRequest
+    """As it was asked."""
+    token_ids: Sequence[int]
+    """Tokens of the prompt, 1 or more."""
+    block_hashes: bytes
+    """Chained block hashes of the prompt, joined."""
+    model_revision_digest: str
+    """Revision that the hashes are for."""
+    sampling: SamplingParameters
+    """With seed and token limit filled in."""
+    end_token_ids: frozenset[int]
+    """Tokens that end the generation and are not part of its text."""
+
+
+class Delta(NamedTuple):
+    """Output that is new."""
+
+    text: str
+    """Complete characters; may be empty while a character or a stop string is incomplete."""
+    token_ids: Sequence[int]
+    """Tokens, without one that ends the generation."""
+    logprobs: Sequence[TokenLogprob]
+    """One per token if asked for, else empty."""
+
+
+class GenerationResult(NamedTuple):
+    """How one generation ended; the last element of its stream."""
+
+    reason: EndReason
+    """Why."""
+    num_prompt_tokens: int
+    """Tokens of the prompt."""
+    num_cached_tokens: int
+    """Prompt tokens whose KV came from a prefix cache."""
+    num_completion_tokens: int
+    """Tokens generated, an ending one included."""
+    seed: int
+    """Seed that was used."""
+    num_attempts: int
+    """Nodes that were tried."""
+    summary: PlacementSummary
+    """Where it ran, measured; only the ids are set where a stop string cut the generation short."""

@@ -1,0 +1,130 @@
+"""The REST API: routes, and the one place where failures become answers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+from urllib.parse import unquote
+
+import msgspec
+from opentelemetry.trace import SpanKind, Status, StatusCode
+
+import baton
+from baton.errors import InvalidFieldError
+from baton.gateway.admission import Admission
+from baton.gateway.catalog import ModelCatalog
+from baton.gateway.chat import answer_chat
+from baton.gateway.completions import answer_completion
+from baton.gateway.generation import Generator
+from baton.gateway.http_messages import HttpRequest
+from baton.gateway.http_response import ClientGoneError, HttpResponse
+from baton.gateway.models import Models
+from baton.gateway.openai_errors import ApiError, to_api_error
+from baton.gateway.request_id import HEADER, accept_request_id
+from baton.telemetry.tracing import tracer
+
+log = logging.getLogger(__name__)
+
+_Answer: TypeAlias = Callable[[Generator, str, bytes, HttpResponse], Awaitable[None]]
+
+_POST: dict[str, _Answer] = {"/v1/chat/completions": answer_chat, "/v1/completions": answer_completion}
+_GET = ("/v1/models", "/health", "/ready", "/version")
+_MODEL_PREFIX = "/v1/models/"
+
+
+class RestApi:
+    """Answers HTTP requests; `handle` is the server's handler."""
+
+    def __init__(
+        self,
+        generator: Generator,
+        catalog: ModelCatalog,
+        models: Models,
+        admission: Admission,
+        *,
+        request_timeout_seconds: float,
+    ) -> None:
+        self._generator = generator
+        self._catalog = catalog
+        self._models = models
+        self._admission = admission
+        self._request_timeout_seconds = request_timeout_seconds
+
+    async def handle(self, request: HttpRequest, response: HttpResponse) -> None:
+        """Answer one request: expected failures become OpenAI's error objects, bugs a 500 and a traceback in the log."""
+        try:
+            request_id = _request_id(request, response)
+            await self._route(request, request_id, response)
+        except ClientGoneError:
+            raise
+        except Exception as error:
+            api_error = to_api_error(error)
+            if api_error is None:
+                log.exception("request_failed method=%s path=%s", request.method, request.path)
+                api_error = ApiError(500, "internal error", error_type="server_error", code="internal_error")
+            _send_error(response, api_error)
+
+    async def _route(self, request: HttpRequest, request_id: str, response: HttpResponse) -> None:
+        path = request.path
+        if path in _POST:
+            _check_method(request, "POST")
+            await self._generate(_POST[path], request, request_id, response)
+        elif path in _GET or path.startswith(_MODEL_PREFIX):
+            _check_method(request, "GET")
+            self._get(path, response)
+        else:
+            raise ApiError(404, f"Unknown path: {request.method} {path}", code="unknown_url")
+
+    async def _generate(self, answer: _Answer, request: HttpRequest, request_id: str, response: HttpResponse) -> None:
+        attributes = {"baton.request_id": request_id, "http.route": request.path}
+        with (
+            self._admission.slot(),
+            tracer().start_as_current_span("gateway.request", kind=SpanKind.SERVER, attributes=attributes) as span,
+        ):
+            try:
+                async with asyncio.timeout(self._request_timeout_seconds):
+                    await answer(self._generator, request_id, request.body, response)
+            except Exception as error:
+                span.set_status(Status(StatusCode.ERROR, str(error)))
+                raise
+
+    def _get(self, path: str, response: HttpResponse) -> None:
+        if path == "/v1/models":
+            response.send(200, self._models.list_body())
+        elif path == "/health":
+            response.send(200, b'{"status":"ok"}')
+        elif path == "/version":
+            response.send(200, msgspec.json.encode({"version": baton.__version__}))
+        elif path == "/ready":
+            problem = self._catalog.problem
+            status = 503 if problem else 200
+            response.send(
+                status, msgspec.json.encode({"status": "not ready" if problem else "ready", "cause": problem})
+            )
+        else:
+            response.send(200, self._models.model_body(unquote(path.removeprefix(_MODEL_PREFIX))))
+
+
+def _request_id(request: HttpRequest, response: HttpResponse) -> str:
+    try:
+        request_id = accept_request_id(request.headers.get(HEADER, ""))
+    except InvalidFieldError as error:
+        raise ApiError(400, error.message, param=HEADER, code="invalid_value") from error
+    response.headers[HEADER] = request_id
+    return request_id
+
+
+def _check_method(request: HttpRequest, method: str) -> None:
+    if request.method != method:
+        text = f"{request.path} takes {method}, not {request.method}"
+        raise ApiError(405, text, code="method_not_allowed", headers={"allow": method})
+
+
+def _send_error(response: HttpResponse, error: ApiError) -> None:
+    """Send an error with its status, or as the last event of a stream that has begun."""
+    if not response.is_begun:
+        response.send(error.status, error.body(), headers=error.headers)
+    elif response.is_stream:
+        response.end(error.event(), is_keep_alive=False)

@@ -1,0 +1,79 @@
+"""The gateway's side of the router: placements, retried over a short absence, and the list of nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import grpc
+
+from baton.errors import UnavailableError
+from baton.rpc.channel import open_channel
+from baton.rpc.status import error_from_rpc
+from baton.v1.node_pb2 import NodeDescription
+from baton.v1.router_service_pb2 import ListNodesRequest, PlaceRequest, PlaceResponse
+from baton.v1.router_service_pb2_grpc import RouterServiceStub
+
+NO_NODE = "NO_NODE"
+"""Reason of the router's refusal when no node can take a request."""
+
+_FIRST_PAUSE_SECONDS = 0.05
+_LONGEST_PAUSE_SECONDS = 0.5
+
+
+class RouterClient:
+    """Asks one router. `close` ends its channel."""
+
+    def __init__(self, address: str, *, timeout_seconds: float) -> None:
+        self._address = address
+        self._timeout_seconds = timeout_seconds
+        self._channel = open_channel(address)
+        self._stub = RouterServiceStub(self._channel)  # type: ignore[no-untyped-call]
+
+    async def place(self, request: PlaceRequest) -> PlaceResponse:
+        """Return where a request runs; asks again while the router is away, for `timeout_seconds` at most.
+
+        Nodes that an earlier attempt excluded are allowed again once no other is left: they may have been restarted.
+
+        Raises:
+            BatonError: The router's refusal, or UnavailableError if it did not answer in time.
+        """
+        loop = asyncio.get_running_loop()
+        deadline, pause_seconds = loop.time() + self._timeout_seconds, _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                response: PlaceResponse = await self._stub.Place(request, timeout=max(0.05, deadline - loop.time()))
+                return response
+            except grpc.aio.AioRpcError as rpc_error:
+                error = error_from_rpc(rpc_error)
+                is_final = error.reason == NO_NODE and not request.excluded_node_ids
+                if is_final or not isinstance(error, UnavailableError):
+                    raise error from rpc_error
+                if loop.time() + pause_seconds >= deadline:
+                    raise _absence(self._address, error) from rpc_error
+            if error.reason == NO_NODE:
+                del request.excluded_node_ids[:]
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+
+    async def list_nodes(self) -> Sequence[NodeDescription]:
+        """Return the nodes that the router knows.
+
+        Raises:
+            BatonError: If the router does not answer.
+        """
+        try:
+            response = await self._stub.ListNodes(ListNodesRequest(), timeout=self._timeout_seconds)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from error
+        return [state.node for state in response.nodes]
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self._channel.close()
+
+
+def _absence(address: str, error: UnavailableError) -> UnavailableError:
+    if error.reason == NO_NODE:
+        return error
+    return UnavailableError(f"the router at {address} does not answer: {error.message}", reason="ROUTER_UNAVAILABLE")

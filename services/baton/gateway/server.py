@@ -1,0 +1,114 @@
+"""Starts a gateway, runs it until it is asked to stop, and drains it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from baton.gateway.admission import Admission
+from baton.gateway.catalog import ModelCatalog
+from baton.gateway.channels import DecodeChannels
+from baton.gateway.generation import Generator
+from baton.gateway.grpc_api import SERVICE_NAME, GenerationServicer
+from baton.gateway.http_connection import HttpLimits
+from baton.gateway.http_server import HttpServer
+from baton.gateway.models import Models
+from baton.gateway.openai_errors import http_error_body
+from baton.gateway.preparation import Preparation
+from baton.gateway.rest_api import RestApi
+from baton.gateway.router_client import RouterClient
+from baton.gateway.settings import GatewaySettings
+from baton.gateway.token_stream import TokenStreams
+from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
+from baton.text.detokenizer import Detokenizers
+from baton.text.tokenizer import load_tokenizer
+from baton.v1.generation_service_pb2_grpc import add_GenerationServiceServicer_to_server
+
+
+class RunningGateway(NamedTuple):
+    """A gateway that serves."""
+
+    http_port: int
+    """Port of the REST API."""
+    grpc_port: int
+    """Port of the gRPC API."""
+
+
+async def serve(settings: GatewaySettings) -> None:
+    """Run a gateway until SIGTERM or SIGINT, then drain it.
+
+    Raises:
+        ConfigurationError: If it cannot start with its settings.
+    """
+    async with run_gateway(settings):
+        await wait_for_stop_signal()
+
+
+@asynccontextmanager
+async def run_gateway(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
+    """Run a gateway for as long as the context lasts; leaving it drains."""
+    tokenizer = load_tokenizer(settings.model_dir)
+    router = RouterClient(settings.router_address, timeout_seconds=settings.router_timeout_seconds)
+    channels = DecodeChannels()
+    catalog = ModelCatalog(
+        router,
+        model_name=settings.served_name,
+        tokenizer_digest=tokenizer.digest,
+        poll_seconds=settings.node_poll_seconds,
+    )
+    preparation = Preparation(tokenizer, catalog, num_threads=settings.tokenizer_threads)
+    streams = TokenStreams(
+        router,
+        channels,
+        max_attempts=settings.max_attempts,
+        token_timeout_seconds=settings.token_timeout_seconds,
+    )
+    generator = Generator(preparation, streams, Detokenizers(tokenizer))
+    try:
+        async with _serving(settings, generator, catalog) as running:
+            yield running
+    finally:
+        preparation.close()
+        await channels.close()
+        await router.close()
+
+
+@asynccontextmanager
+async def _serving(
+    settings: GatewaySettings, generator: Generator, catalog: ModelCatalog
+) -> AsyncIterator[RunningGateway]:
+    admission = Admission(settings.max_concurrent_requests)
+    timeout_seconds = settings.request_timeout_seconds
+    models = Models(catalog, created_seconds=int(time.time()))
+    rest = RestApi(generator, catalog, models, admission, request_timeout_seconds=timeout_seconds)
+    servicer = GenerationServicer(generator, catalog, admission, request_timeout_seconds=timeout_seconds)
+    grpc_server = GrpcServer(host_port(settings.grpc_host, settings.grpc_port))
+    grpc_server.add(
+        SERVICE_NAME,
+        lambda server: add_GenerationServiceServicer_to_server(servicer, server),  # type: ignore[no-untyped-call]
+    )
+    async with HttpServer(rest.handle, http_error_body, _limits(settings)) as http_server, asyncio.TaskGroup() as tasks:
+        http_port = await http_server.start(settings.http_host, settings.http_port)
+        grpc_port = await grpc_server.start()
+        polling = tasks.create_task(catalog.run())
+        try:
+            yield RunningGateway(http_port, grpc_port)
+        finally:
+            grace_seconds = settings.drain_seconds
+            await asyncio.gather(http_server.drain(grace_seconds), grpc_server.drain(grace_seconds))
+            polling.cancel()
+
+
+def _limits(settings: GatewaySettings) -> HttpLimits:
+    return HttpLimits(
+        max_header_bytes=settings.max_header_bytes,
+        max_body_bytes=settings.max_body_bytes,
+        header_timeout_seconds=settings.header_timeout_seconds,
+        body_timeout_seconds=settings.body_timeout_seconds,
+        keep_alive_timeout_seconds=settings.keep_alive_timeout_seconds,
+        slow_client_timeout_seconds=settings.slow_client_timeout_seconds,
+        write_buffer_bytes=settings.write_buffer_bytes,
+    )

@@ -1,0 +1,64 @@
+"""Settings of the gateway. Precedence: flag, environment (BATON_GATEWAY_...), default."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class GatewaySettings(BaseSettings):
+    """What a gateway can be told; flags arrive as arguments of the constructor and win over the environment."""
+
+    model_config = SettingsConfigDict(env_prefix="BATON_GATEWAY_", extra="forbid", frozen=True, protected_namespaces=())
+
+    model_dir: Path
+    """Hugging Face folder with the tokenizer and chat template of the model."""
+    model_name: str = ""
+    """Name under which the nodes serve it; empty: the folder's name."""
+    router_address: str = "127.0.0.1:8010"
+    """host:port of the router."""
+    http_host: str = "127.0.0.1"
+    """Address of the REST API."""
+    http_port: int = Field(default=8000, ge=0, le=65535)
+    """Port of the REST API; 0: any free one."""
+    grpc_host: str = "127.0.0.1"
+    """Address of the gRPC API."""
+    grpc_port: int = Field(default=8001, ge=0, le=65535)
+    """Port of the gRPC API; 0: any free one."""
+    max_concurrent_requests: int = Field(default=1024, ge=1)
+    """Requests in work at once; more are refused with 429."""
+    max_attempts: int = Field(default=3, ge=1)
+    """Nodes on which one generation may be tried."""
+    request_timeout_seconds: float = Field(default=600.0, gt=0)
+    """Longest time of a request, all attempts together."""
+    token_timeout_seconds: float = Field(default=30.0, gt=0)
+    """Longest silence of a decode node; before the first token, twice its predicted time is added."""
+    router_timeout_seconds: float = Field(default=5.0, gt=0)
+    """Time over which a placement is retried while the router is away."""
+    node_poll_seconds: float = Field(default=1.0, gt=0)
+    """Pause between looks at the router's list of nodes."""
+    max_body_bytes: int = Field(default=8 << 20, ge=1)
+    """Largest request body; more is refused with 413."""
+    max_header_bytes: int = Field(default=32 << 10, ge=1024)
+    """Largest request head; more is refused with 431."""
+    header_timeout_seconds: float = Field(default=10.0, gt=0)
+    """Time from the first byte of a request to the end of its head; more is refused with 408."""
+    body_timeout_seconds: float = Field(default=30.0, gt=0)
+    """Time from the end of the head to the end of the body; more is refused with 408."""
+    keep_alive_timeout_seconds: float = Field(default=75.0, gt=0)
+    """Time that a connection without a request is kept."""
+    slow_client_timeout_seconds: float = Field(default=30.0, gt=0)
+    """Time for which a client may take nothing of an answer before its connection is cut."""
+    write_buffer_bytes: int = Field(default=256 << 10, ge=1)
+    """Bytes of an answer held for a client that reads slowly; above, its generation pauses."""
+    tokenizer_threads: int = Field(default=1, ge=1, le=16)
+    """Threads that render templates, tokenize and hash."""
+    drain_seconds: float = Field(default=20.0, ge=0)
+    """Time that running requests get after a stop signal."""
+
+    @property
+    def served_name(self) -> str:
+        """Return the name under which the model is served."""
+        return self.model_name or self.model_dir.resolve().name

@@ -1,0 +1,221 @@
+"""The tokens of one generation, from as many decode nodes as it takes, without a gap and without a double."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from opentelemetry import trace
+
+from baton.errors import (
+    AttemptReusedError,
+    BatonError,
+    MismatchError,
+    OutOfMemoryError,
+    OverloadedError,
+    StreamBrokenError,
+    UnavailableError,
+)
+from baton.gateway.attempt import run_attempt
+from baton.gateway.channels import DecodeChannels
+from baton.gateway.requests import PreparedPrompt
+from baton.gateway.router_client import RouterClient
+from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest, Finished, TokenChunk
+from baton.v1.generation_pb2 import (
+    FINISH_REASON_LENGTH,
+    FINISH_REASON_STOP,
+    PlacementSummary,
+    SamplingParameters,
+    Usage,
+)
+from baton.v1.router_service_pb2 import Candidate, Placement, PlaceRequest, PlaceResponse
+
+log = logging.getLogger(__name__)
+
+_WORTH_ANOTHER_NODE = (
+    AttemptReusedError,
+    MismatchError,
+    OutOfMemoryError,
+    OverloadedError,
+    StreamBrokenError,
+    UnavailableError,
+)
+"""Failures of a node rather than of the request."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """What a generation has come to; outlives its attempts."""
+
+    output_token_ids: list[int] = field(default_factory=list)
+    """Tokens delivered."""
+    failed_node_ids: list[str] = field(default_factory=list)
+    """Nodes on which an attempt failed."""
+    num_attempts: int = 0
+    """Attempts begun."""
+    placement: Placement | None = None
+    """Of the last attempt."""
+    num_expected_cached_tokens: int = 0
+    """Prompt tokens that the router expected in a prefix cache of the last placement."""
+
+
+class TokenStreams:
+    """Places generations and follows them from node to node."""
+
+    def __init__(
+        self, router: RouterClient, channels: DecodeChannels, *, max_attempts: int, token_timeout_seconds: float
+    ) -> None:
+        self._router = router
+        self._channels = channels
+        self._max_attempts = max_attempts
+        self._token_timeout_seconds = token_timeout_seconds
+
+    async def stream(
+        self, prompt: PreparedPrompt, generation_id: str, sampling: SamplingParameters, progress: Progress
+    ) -> AsyncGenerator[TokenChunk | Finished, None]:
+        """Yield the tokens of a generation in order, `Finished` last.
+
+        Args:
+            prompt: What to continue.
+            generation_id: Unique name of the generation.
+            sampling: How tokens are chosen, seed and limit set.
+            progress: Kept up to date here; the caller only reads it.
+
+        Raises:
+            BatonError: Why the last attempt failed, or why the request was refused.
+        """
+        while True:
+            placement = await self._place(prompt, generation_id, sampling, progress)
+            try:
+                async with aclosing(self._attempt(prompt, generation_id, sampling, placement, progress)) as elements:
+                    async for element in elements:
+                        yield element
+                return
+            except _WORTH_ANOTHER_NODE as error:
+                self._note_failure(generation_id, placement, progress, error)
+                if (ending := _ending(prompt, sampling, progress)) is not None:
+                    yield ending
+                    return
+                if progress.num_attempts >= self._max_attempts:
+                    raise
+
+    async def _place(
+        self, prompt: PreparedPrompt, generation_id: str, sampling: SamplingParameters, progress: Progress
+    ) -> Placement:
+        request = PlaceRequest(
+            request_id=generation_id,
+            model_id=prompt.request.model,
+            prompt_token_count=len(prompt.token_ids) + len(progress.output_token_ids),
+            max_token_count=sampling.max_token_count - len(progress.output_token_ids),
+            block_hashes=prompt.block_hashes,
+            excluded_node_ids=progress.failed_node_ids,
+        )
+        response = await self._router.place(request)
+        progress.num_attempts += 1
+        progress.placement = response.placement
+        progress.num_expected_cached_tokens = _expected_cached_tokens(response)
+        return response.placement
+
+    async def _attempt(
+        self,
+        prompt: PreparedPrompt,
+        generation_id: str,
+        sampling: SamplingParameters,
+        placement: Placement,
+        progress: Progress,
+    ) -> AsyncGenerator[TokenChunk | Finished, None]:
+        request = DecodeServiceGenerateRequest(
+            request_id=generation_id,
+            attempt=progress.num_attempts,
+            model_id=prompt.request.model,
+            model_revision_digest=prompt.model_revision_digest,
+            prompt_token_ids=prompt.token_ids,
+            output_token_ids=progress.output_token_ids,
+            sampling=sampling,
+            placement=placement,
+            cache_salt=prompt.request.cache_salt,
+        )
+        attempt = run_attempt(
+            self._channels.get(placement.decode_address),
+            request,
+            first_token_timeout_seconds=self._token_timeout_seconds
+            + 2 * placement.estimate.time_to_first_token_seconds,
+            token_timeout_seconds=self._token_timeout_seconds,
+        )
+        async with aclosing(attempt) as elements:
+            async for element in elements:
+                if isinstance(element, TokenChunk):
+                    if not _is_next(element, len(progress.output_token_ids)):
+                        continue
+                    progress.output_token_ids += element.token_ids
+                yield element
+
+    def _note_failure(self, generation_id: str, placement: Placement, progress: Progress, error: BatonError) -> None:
+        if placement.decode_node_id not in progress.failed_node_ids:
+            progress.failed_node_ids.append(placement.decode_node_id)
+        log.warning(
+            "attempt_failed generation=%s attempt=%d node=%s delivered_tokens=%d reason=%s error=%r",
+            generation_id,
+            progress.num_attempts,
+            placement.decode_node_id,
+            len(progress.output_token_ids),
+            error.reason,
+            error.message,
+        )
+        trace.get_current_span().add_event(
+            "attempt_failed",
+            {"baton.node_id": placement.decode_node_id, "baton.reason": error.reason, "baton.error": error.message},
+        )
+
+
+def _ending(prompt: PreparedPrompt, sampling: SamplingParameters, progress: Progress) -> Finished | None:
+    """Return how a generation ended if its tokens say so although its node could not any more, else None."""
+    output = progress.output_token_ids
+    assert progress.placement is not None
+    if output and output[-1] in prompt.end_token_ids:
+        reason = FINISH_REASON_STOP
+    elif len(output) >= sampling.max_token_count:
+        reason = FINISH_REASON_LENGTH
+    else:
+        return None
+    usage = Usage(cached_token_count=progress.num_expected_cached_tokens)
+    return Finished(reason=reason, usage=usage, summary=planned_summary(progress.placement))
+
+
+def planned_summary(placement: Placement) -> PlacementSummary:
+    """Return what is known of a placement whose decode node could not report on it."""
+    return PlacementSummary(
+        decode_node_id=placement.decode_node_id,
+        prefill_node_id=placement.prefill_node_id or placement.decode_node_id,
+        placement_id=placement.placement_id,
+    )
+
+
+def _is_next(chunk: TokenChunk, next_index: int) -> bool:
+    """Return whether a chunk continues the output; one that repeats it is dropped.
+
+    Raises:
+        StreamBrokenError: If tokens are missing before it, or it repeats only in part.
+    """
+    if chunk.output_index == next_index:
+        return True
+    if chunk.output_index + len(chunk.token_ids) <= next_index:
+        return False
+    raise StreamBrokenError(f"expected output token {next_index}, got a chunk that begins at {chunk.output_index}")
+
+
+def _expected_cached_tokens(response: PlaceResponse) -> int:
+    chosen = response.placement
+
+    def is_chosen(candidate: Candidate) -> bool:
+        nodes = (candidate.decode_node_id, candidate.prefill_node_id)
+        return nodes == (chosen.decode_node_id, chosen.prefill_node_id)
+
+    counts = [
+        max(candidate.decode_cached_token_count, candidate.prefill_cached_token_count)
+        for candidate in response.candidates
+        if is_chosen(candidate)
+    ]
+    return max(counts, default=0)

@@ -1,0 +1,208 @@
+"""A fake router and fake decode nodes behind a real gateway, all on 127.0.0.1 and in one event loop of its own thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from baton.errors import UnavailableError
+from baton.gateway.server import RunningGateway, run_gateway
+from baton.gateway.settings import GatewaySettings
+from baton.rpc.server import GrpcServer
+from baton.v1 import decode_service_pb2 as decode
+from baton.v1 import generation_pb2 as generation
+from baton.v1 import kv_pb2, node_pb2
+from baton.v1 import router_service_pb2 as router
+from baton.v1.decode_service_pb2_grpc import DecodeServiceServicer, add_DecodeServiceServicer_to_server
+from baton.v1.router_service_pb2_grpc import RouterServiceServicer, add_RouterServiceServicer_to_server
+
+MODEL = "tiny"
+CONTEXT_TOKENS = 256
+BLOCK_TOKENS = 4
+REVISION = "0" * 32
+
+Script = Callable[[decode.DecodeServiceGenerateRequest], AsyncIterator[decode.DecodeServiceGenerateResponse]]
+
+
+def tokens(index: int, token_ids: Sequence[int], logprobs: Sequence[Any] = ()) -> decode.DecodeServiceGenerateResponse:
+    """Return a message with tokens."""
+    return decode.DecodeServiceGenerateResponse(
+        tokens=decode.TokenChunk(output_index=index, token_ids=token_ids, logprobs=logprobs)
+    )
+
+
+def finished(
+    request: decode.DecodeServiceGenerateRequest, node_id: str, reason: int = generation.FINISH_REASON_LENGTH
+) -> decode.DecodeServiceGenerateResponse:
+    """Return the last message of a generation."""
+    summary = generation.PlacementSummary(decode_node_id=node_id, prefill_node_id="prefill-0", kv_byte_count=4096)
+    summary.transfer_duration.FromMilliseconds(100)
+    summary.exposed_duration.FromMilliseconds(25)
+    usage = generation.Usage(prompt_token_count=len(request.prompt_token_ids), cached_token_count=4)
+    return decode.DecodeServiceGenerateResponse(finished=decode.Finished(reason=reason, usage=usage, summary=summary))
+
+
+class FakeDecode(DecodeServiceServicer):
+    """Answers with the prompt's tokens in a circle, one per message, unless it is given a script."""
+
+    def __init__(self, node_id: str) -> None:
+        self.node_id = node_id
+        self.requests: list[decode.DecodeServiceGenerateRequest] = []
+        self.script: Script | None = None
+        self.cancelled = threading.Event()
+
+    async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        """Generate."""
+        self.requests.append(request)
+        yield decode.DecodeServiceGenerateResponse(accepted=decode.Accepted(node_id=self.node_id))
+        try:
+            async for response in (self.script or self.echo)(request):
+                yield response
+        except (asyncio.CancelledError, GeneratorExit):
+            self.cancelled.set()
+            raise
+
+    async def echo(self, request: decode.DecodeServiceGenerateRequest) -> AsyncIterator[Any]:
+        """Repeat the prompt up to the token limit."""
+        for index in range(len(request.output_token_ids), request.sampling.max_token_count):
+            yield tokens(index, [echo_token(request, index)])
+        yield finished(request, self.node_id)
+
+
+def echo_token(request: decode.DecodeServiceGenerateRequest, index: int) -> int:
+    """Return the output token of an index: the prompt in a circle."""
+    return int(request.prompt_token_ids[index % len(request.prompt_token_ids)])
+
+
+class FakeRouter(RouterServiceServicer):
+    """Places on the first node that is not excluded."""
+
+    def __init__(self, cluster: FakeCluster) -> None:
+        self._cluster = cluster
+        self.requests: list[router.PlaceRequest] = []
+
+    async def Place(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Place."""
+        self.requests.append(request)
+        for node_id, address in self._cluster.addresses.items():
+            if node_id not in request.excluded_node_ids:
+                placement = router.Placement(placement_id="p-1", decode_node_id=node_id, decode_address=address)
+                return router.PlaceResponse(placement=placement)
+        raise UnavailableError("no node can take it", reason="NO_NODE")
+
+    async def ListNodes(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """List."""
+        nodes = [self._cluster.describe(node_id) for node_id in self._cluster.addresses]
+        return router.ListNodesResponse(nodes=[router.NodeState(node=node) for node in nodes])
+
+
+class FakeCluster:
+    """Runs everything; `decodes` and `router` say what was asked of them."""
+
+    def __init__(self, model_dir: Path, *, num_nodes: int = 2, eos_token_ids: Sequence[int] = ()) -> None:
+        self.model_dir = model_dir
+        self.decodes = [FakeDecode(f"decode-{index}") for index in range(num_nodes)]
+        self.router = FakeRouter(self)
+        self.addresses: dict[str, str] = {}
+        self.eos_token_ids = list(eos_token_ids)
+        self.tokenizer_digest = ""
+        self.router_server: GrpcServer | None = None
+        self.router_port = 0
+
+    def describe(self, node_id: str) -> node_pb2.NodeDescription:
+        """Return the description of a node."""
+        return node_pb2.NodeDescription(
+            node_id=node_id,
+            role=node_pb2.NODE_ROLE_DECODE,
+            address=self.addresses[node_id],
+            model_id=MODEL,
+            kv_layout=kv_pb2.KvLayout(model_revision_digest=REVISION),
+            model_shape=node_pb2.ModelShape(max_context_token_count=CONTEXT_TOKENS),
+            block_token_count=BLOCK_TOKENS,
+            tokenizer_digest=self.tokenizer_digest,
+            eos_token_ids=self.eos_token_ids,
+        )
+
+    @contextlib.asynccontextmanager
+    async def run(self, **settings: Any) -> AsyncIterator[RunningGateway]:
+        """Run servers and gateway."""
+        servers = [await self._start_decode(servicer) for servicer in self.decodes]
+        await self.start_router()
+        try:
+            defaults = {"model_dir": self.model_dir, "model_name": MODEL, "http_port": 0, "grpc_port": 0}
+            defaults |= {"node_poll_seconds": 0.05, "drain_seconds": 1.0, "router_timeout_seconds": 2.0}
+            defaults |= {"router_address": f"127.0.0.1:{self.router_port}"}
+            async with run_gateway(GatewaySettings(**(defaults | settings))) as running:
+                yield running
+        finally:
+            await self.stop_router()
+            for server in servers:
+                await server.drain(0)
+
+    async def start_router(self) -> None:
+        """Start the router, on its former port if it had one."""
+        self.router_server = GrpcServer(f"127.0.0.1:{self.router_port}")
+        self.router_server.add(
+            "baton.v1.RouterService", lambda server: add_RouterServiceServicer_to_server(self.router, server)
+        )
+        self.router_port = await self.router_server.start()
+
+    async def stop_router(self) -> None:
+        """Stop the router."""
+        if self.router_server is not None:
+            server, self.router_server = self.router_server, None
+            await server.drain(0)
+
+    async def _start_decode(self, servicer: FakeDecode) -> GrpcServer:
+        server = GrpcServer("127.0.0.1:0")
+        server.add("baton.v1.DecodeService", lambda each: add_DecodeServiceServicer_to_server(servicer, each))
+        self.addresses[servicer.node_id] = f"127.0.0.1:{await server.start()}"
+        return server
+
+
+class Loop:
+    """An event loop in a thread, so that tests can use blocking clients."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def call(self, coroutine: Any, timeout_seconds: float = 30) -> Any:
+        """Run a coroutine there and return its result."""
+        future: Future[Any] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return future.result(timeout_seconds)
+
+    @contextlib.contextmanager
+    def running(self, cluster: FakeCluster, **settings: Any) -> Iterator[RunningGateway]:
+        """Run a cluster there; enters and leaves its context in one task, as task groups demand."""
+        started: Future[RunningGateway] = Future()
+        stop = asyncio.Event()
+
+        async def main() -> None:
+            try:
+                async with cluster.run(**settings) as running:
+                    started.set_result(running)
+                    await stop.wait()
+            except BaseException as error:
+                if not started.done():
+                    started.set_exception(error)
+                raise
+
+        done = asyncio.run_coroutine_threadsafe(main(), self._loop)
+        try:
+            yield started.result(30)
+        finally:
+            self._loop.call_soon_threadsafe(stop.set)
+            done.result(30)
+
+    def close(self) -> None:
+        """End the loop and its thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()

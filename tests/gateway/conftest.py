@@ -1,0 +1,48 @@
+"""Fixtures of the gateway's tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import openai
+import pytest
+
+from baton.gateway.server import RunningGateway
+from gateway.cluster import FakeCluster, Loop
+from text.tokenizer_folders import byte_level, save
+
+
+@pytest.fixture(scope="session")
+def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a byte-level tokenizer."""
+    return save(byte_level(), tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    """Run an event loop in a thread."""
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def cluster(model_dir: Path) -> FakeCluster:
+    """Return a cluster of two decode nodes, not yet started."""
+    return FakeCluster(model_dir)
+
+
+@pytest.fixture
+def gateway(loop: Loop, cluster: FakeCluster) -> Iterator[RunningGateway]:
+    """Run the cluster and a gateway with ordinary settings."""
+    with loop.running(cluster) as running:
+        yield running
+
+
+@pytest.fixture
+def client(gateway: RunningGateway) -> Iterator[openai.OpenAI]:
+    """Return the official client."""
+    url = f"http://127.0.0.1:{gateway.http_port}/v1"
+    with openai.OpenAI(base_url=url, api_key="none", max_retries=0, timeout=20) as client:
+        yield client
