@@ -17,11 +17,11 @@ class AgentSettings(BaseSettings):
 
     host: str = "127.0.0.1"
     """Address on which agent and worker listen."""
-    port: int = Field(default=8020, ge=0, le=65535)
+    port: int = Field(default=8040, ge=0, le=65535)
     """Port of the agent; 0: any free one."""
     worker_role: Literal["prefill", "decode"]
     """What the worker serves."""
-    worker_port: int = Field(default=8021, ge=1, le=65535)
+    worker_port: int = Field(default=8020, ge=1, le=65535)
     """Port of the worker, where its health is asked for."""
     worker_node_id: str = Field(pattern=r"^[a-z0-9-]{1,63}$")
     """Node id of the worker."""

@@ -95,6 +95,10 @@ class Supervisor:
     def restart_child(self, reason: str) -> None:
         """Stop the running child, for `run` to start another; for a child that lives but does not serve."""
         log.warning("child_stuck name=%s pid=%d reason=%s", self.spec.name, self.process_id, reason)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the running child at once."""
         if self._child is not None:
             self._child.kill()
 

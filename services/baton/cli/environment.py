@@ -18,19 +18,20 @@ _OPENBLAS = "openblas-pthread/libblas.so.3"
 """Debian's OpenBLAS, below the library folder of the architecture; MLX on Linux ships the reference BLAS."""
 
 
-def worker_environment(
-    engine: str, num_workers: int, *, num_cores: int | None = None, library_root: Path = Path("/usr/lib")
-) -> Mapping[str, str]:
+def threads_per_worker(num_workers: int) -> int:
+    """Return the threads of each engine where several share this machine: its part of the cores, 1 at least."""
+    return max(1, (os.cpu_count() or 1) // max(1, num_workers))
+
+
+def worker_environment(engine: str, num_workers: int, *, library_root: Path = Path("/usr/lib")) -> Mapping[str, str]:
     """Return the variables of one worker; those that the user has set are left alone.
 
     Args:
         engine: "torch", "mlx" or "mock".
         num_workers: Workers on this machine, which share its cores.
-        num_cores: Cores of the machine; asked from the system by default.
         library_root: Where Debian keeps its libraries.
     """
-    cores = num_cores or os.cpu_count() or 1
-    threads = str(max(1, cores // max(1, num_workers)))
+    threads = str(threads_per_worker(num_workers))
     wanted = {"GOMP_SPINCOUNT": "0", "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
     if sys.platform == "linux":
         wanted |= _MALLOC

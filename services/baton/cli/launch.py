@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from baton.agent.child import ChildSpec
-from baton.cli.environment import worker_environment
+from baton.cli.environment import threads_per_worker, worker_environment
 from baton.cli.ports import free_ports
 from baton.cli.topology import NodeSpec, node_ids
 from baton.config.flags import flag_of
@@ -99,6 +99,7 @@ def _worker(site: Site, node_id: str, spec: NodeSpec, ports: Mapping[str, int], 
         "engine": spec.engine,
         "model_dir": str(site.model_dir),
         "model_name": site.model_name,
+        "num_threads": str(threads_per_worker(num_workers)),
         **spec.options,
     }
     child = ChildSpec(node_id, _command(site, spec.role, settings), worker_environment(spec.engine, num_workers))

@@ -45,6 +45,11 @@ class Processes:
         """Return the process id of a child, 0 if it does not run."""
         return self._runners[name].process_id
 
+    def kill(self) -> None:
+        """End all children at once; for a user who does not want to wait for their grace."""
+        for runner in self._runners.values():
+            runner.kill()
+
     async def run(self) -> None:
         """Run all children until cancelled, or until one ends.
 

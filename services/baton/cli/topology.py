@@ -13,6 +13,8 @@ from baton.errors import ConfigurationError
 WorkerRole = Literal["prefill", "decode"]
 EngineName = Literal["torch", "mlx", "mock"]
 
+RESERVED = ("host", "port", "node_id", "model_dir", "model_name", "router_address", "cache_index_address", "log_level")
+"""Settings of workers that `baton up` gives out itself."""
 MAX_COUNT = 256
 """Most nodes of one table."""
 
@@ -99,6 +101,9 @@ def _read_node(table: Mapping[str, object], where: str) -> NodeSpec:
         raise ConfigurationError(f"{where}.role: expected prefill or decode, got {role!r}")
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_COUNT:
         raise ConfigurationError(f"{where}.count: expected 1 to {MAX_COUNT}, got {count!r}")
+    reserved = sorted(set(RESERVED) & set(table))
+    if reserved:
+        raise ConfigurationError(f"{where}.{reserved[0]}: chosen by `baton up`")
     options = {key: _text(value) for key, value in table.items() if key not in ("role", "engine", "count")}
     return NodeSpec(cast(WorkerRole, role), parse_engine(str(engine), f"{where}.engine"), count, options)
 

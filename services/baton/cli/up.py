@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -20,6 +21,9 @@ from baton.cli.processes import ChildDiedError, Processes
 from baton.cli.readiness import CALL_SECONDS, devices_of, is_ready, wait_until
 from baton.cli.topology import NodeSpec, default_topology, parse_engine, read_topology
 from baton.errors import ConfigurationError
+
+PIPE_WIDTH = 160
+"""Columns of the table where the output is no terminal."""
 
 
 class StopRequestedError(Exception):
@@ -58,7 +62,7 @@ def command(
             WantedPort(grpc_port, "gRPC", "--grpc-port or BATON_GRPC_PORT"),
         ),
     )
-    raise typer.Exit(asyncio.run(run_up(site, specs, Console(), is_restarting, start_timeout)))
+    raise typer.Exit(asyncio.run(run_up(site, specs, _console(), is_restarting, start_timeout)))
 
 
 async def run_up(
@@ -73,7 +77,7 @@ async def run_up(
         async with asyncio.TaskGroup() as group:
             group.create_task(processes.run())
             group.create_task(_announce(site, plans, processes, console, start_timeout_seconds))
-            group.create_task(_raise_on_signal(console))
+            group.create_task(_raise_on_signal(processes, console))
     except* StopRequestedError:
         console.print("[bold]Baton is down.[/]")
     except* ChildDiedError as deaths:
@@ -109,14 +113,24 @@ async def _announce_one(site: Site, plan: ProcessPlan, console: Console) -> None
     console.print(f"[green]✓[/] {plan.child.name} is healthy on {plan.address}", highlight=False)
 
 
-async def _raise_on_signal(console: Console) -> NoReturn:
+async def _raise_on_signal(processes: Processes, console: Console) -> NoReturn:
     loop = asyncio.get_running_loop()
     is_asked = asyncio.Event()
+
+    def on_signal() -> None:
+        if is_asked.is_set():
+            processes.kill()
+        is_asked.set()
+
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, is_asked.set)
+        loop.add_signal_handler(number, on_signal)
     await is_asked.wait()
-    console.print("\nStopping ...")
+    console.print("\nStopping; once more to stop at once ...")
     raise StopRequestedError
+
+
+def _console() -> Console:
+    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
 
 
 def _check_model(model: Path | None) -> Path:

@@ -16,6 +16,8 @@ from baton.telemetry import names
 log = logging.getLogger(__name__)
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_UNKNOWN = "unknown_service"
+"""What OpenTelemetry calls a process that nobody named; it appends the program."""
 
 
 def tracer() -> trace.Tracer:
@@ -83,5 +85,5 @@ def service_resource(service_name: str) -> Resource:
     """Return the resource of this process; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over the given name."""
     own = Resource({names.SERVICE_NAME: service_name, names.SERVICE_NAMESPACE: "baton"})
     detected = Resource.create()
-    has_name = detected.attributes.get(names.SERVICE_NAME, "unknown_service") != "unknown_service"
+    has_name = not str(detected.attributes.get(names.SERVICE_NAME, _UNKNOWN)).startswith(_UNKNOWN)
     return own.merge(detected) if has_name else detected.merge(own)

@@ -1,0 +1,49 @@
+"""Counters and histograms."""
+
+from __future__ import annotations
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
+
+from baton.telemetry.metrics import Metrics
+
+
+def _collect(reader: InMemoryMetricReader) -> dict[str, list[NumberDataPoint | HistogramDataPoint]]:
+    data = reader.get_metrics_data()
+    assert data is not None
+    metrics = data.resource_metrics[0].scope_metrics[0].metrics
+    return {metric.name: list(metric.data.data_points) for metric in metrics}  # type: ignore[arg-type]
+
+
+def test_what_happened_is_counted_under_its_attributes() -> None:
+    """Fallbacks keep their reasons apart, prompts their sides, and bytes add up."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    metrics = Metrics(provider.get_meter("test"))
+
+    metrics.add_fallback("UNAVAILABLE")
+    metrics.add_fallback("KV_STREAM_BROKEN")
+    metrics.add_fallback("UNAVAILABLE")
+    metrics.add_prompt("decode", num_cached_tokens=32, num_computed_tokens=8)
+    metrics.add_kv_transfer(1000, 0.25)
+    metrics.add_kv_transfer(500, 0.0)
+    metrics.record_time_to_first_token(0.3, "m")
+
+    points = _collect(reader)
+    fallbacks = {point.attributes["baton.reason"]: point.value for point in points["baton.fallbacks"]}  # type: ignore[index, union-attr]
+    assert fallbacks == {"UNAVAILABLE": 2, "KV_STREAM_BROKEN": 1}
+    assert points["baton.prompt_tokens.cached"][0].value == 32  # type: ignore[union-attr]
+    assert points["baton.kv.received"][0].value == 1500  # type: ignore[union-attr]
+    assert points["baton.kv.exposed"][0].count == 2  # type: ignore[union-attr]
+    assert points["gen_ai.server.time_to_first_token"][0].sum == 0.3  # type: ignore[union-attr]
+    provider.shutdown()
+
+
+def test_without_a_provider_nothing_happens() -> None:
+    """Metrics cost a no-op where they are off."""
+    metrics = Metrics()
+
+    metrics.add_placement("prefill")
+    metrics.add_preemption()
+    metrics.add_retry("UNAVAILABLE")
+    metrics.record_end(1.0, None, "m")

@@ -1,0 +1,24 @@
+"""Names of spans, events, attributes and metrics."""
+
+from __future__ import annotations
+
+from baton.telemetry import names
+
+
+def test_no_two_metrics_share_a_name() -> None:
+    """A dashboard never mixes two meanings."""
+    metrics = [value.name for value in vars(names).values() if isinstance(value, names.MetricName)]
+
+    assert len(metrics) == len(set(metrics)) > 5
+
+
+def test_a_server_span_is_named_after_its_method() -> None:
+    """Service and method are attributes as well."""
+    method = "/baton.v1.RouterService/Place"
+
+    assert names.server_span(method) == "baton.v1.RouterService/Place"
+    assert names.rpc_attributes(method) == {
+        "rpc.system": "grpc",
+        "rpc.service": "baton.v1.RouterService",
+        "rpc.method": "Place",
+    }
