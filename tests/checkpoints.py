@@ -117,23 +117,25 @@ def _make_checkpoint(name: CheckpointName) -> Path:
     return folder
 
 
-@torch.no_grad()
 def _sharpen(model: torch.nn.Module) -> None:
     """Draw weights whose attention is peaked, so that greedy output does not settle on one token."""
     parameters = dict(model.named_parameters())
-    for parameter_name, parameter in parameters.items():
-        is_of_query_or_key = any(part in parameter_name for part in ("q_proj", "k_proj", "q_norm", "k_norm"))
-        gain = _QUERY_KEY_GAIN if is_of_query_or_key else 1.0
-        if parameter.ndim == 2:
-            is_input_only = "embed_tokens" in parameter_name and "lm_head.weight" in parameters
-            fan_in = 1 if is_input_only else parameter.shape[-1]
-            parameter.normal_(0.0, gain * fan_in**-0.5)
-        elif parameter_name.endswith("bias"):
-            parameter.normal_(0.0, 0.2)
-        elif parameter_name == "model.norm.weight":
-            parameter.normal_(0.0, 1.0)  # with a norm near 1, tied embeddings would make every token predict itself
-        else:
-            parameter.normal_(gain, 0.1)
+    with torch.no_grad():
+        for parameter_name, parameter in parameters.items():
+            _draw(parameter_name, parameter, is_tied="lm_head.weight" not in parameters)
+
+
+def _draw(name: str, parameter: torch.nn.Parameter, *, is_tied: bool) -> None:
+    gain = _QUERY_KEY_GAIN if any(part in name for part in ("q_proj", "k_proj", "q_norm", "k_norm")) else 1.0
+    if parameter.ndim == 2:
+        fan_in = 1 if "embed_tokens" in name and not is_tied else parameter.shape[-1]
+        parameter.normal_(0.0, gain * fan_in**-0.5)
+    elif name.endswith("bias"):
+        parameter.normal_(0.0, 0.2)
+    elif name == "model.norm.weight":
+        parameter.normal_(0.0, 1.0)  # with a norm near 1, tied embeddings would make every token predict itself
+    else:
+        parameter.normal_(gain, 0.1)
 
 
 def _write_flat_rope(config_file: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from baton.engine.runners.base import Span
 from baton.engine.runners.torch import load_torch_runner
@@ -47,6 +48,18 @@ def test_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     """An empty folder is a configuration error, not a traceback of transformers."""
     with pytest.raises(ConfigurationError, match=r"no config\.json"):
         load_torch_runner(tmp_path, model_id="m", num_blocks=4)
+
+
+def test_folder_with_a_missing_tensor_is_refused(tmp_path: Path) -> None:
+    """Weights that are not in the files are not made up."""
+    folder = tmp_path / "incomplete"
+    shutil.copytree(checkpoint("llama"), folder)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["model.layers.2.mlp.up_proj.weight"]
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+    with pytest.raises(ConfigurationError, match=r"1 tensors are missing, among them model\.layers\.2\.mlp\.up_proj"):
+        load_torch_runner(folder, model_id="m", num_blocks=4)
 
 
 def test_two_runners_in_one_process_do_not_meet() -> None:

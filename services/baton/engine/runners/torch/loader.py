@@ -61,14 +61,17 @@ def load_torch_runner(
 def _load_model(directory: Path, dtype: torch.dtype, device: torch.device) -> Any:
     register_attention()
     transformers_logging.disable_progress_bar()
-    model = AutoModelForCausalLM.from_pretrained(
+    model, report = AutoModelForCausalLM.from_pretrained(
         directory,
         local_files_only=True,
         use_safetensors=True,
         trust_remote_code=False,
         dtype=dtype,
         attn_implementation=ATTENTION_NAME,
+        output_loading_info=True,
     )
+    if missing := sorted(report["missing_keys"]):  # transformers would go on with random weights
+        raise ConfigurationError(f"model {directory}: {len(missing)} tensors are missing, among them {missing[0]}")
     return model.to(device).eval().requires_grad_(False)
 
 
