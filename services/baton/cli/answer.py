@@ -50,16 +50,16 @@ class Answer:
 
 def placement_lines(placement: Mapping[str, object]) -> Sequence[str]:
     """Return where an answer ran, and what its transfer cost, from the `baton` object of the stream."""
-    decode = str(placement.get("decode_node_id") or "?")
-    prefill = str(placement.get("prefill_node_id") or decode)
-    num_cached = max(number(placement, "decode_cached_token_count"), number(placement, "prefill_cached_token_count"))
+    decode = str(placement.get("decode_node") or "?")
+    prefill = str(placement.get("prefill_node") or decode)
+    num_cached = max(number(placement, "decode_cached_tokens"), number(placement, "prefill_cached_tokens"))
     cached = f", {int(num_cached)} tokens cached" if num_cached else ""
     if placement.get("fallback_reason"):
         return [f"prefill on {decode} after a fallback: {placement['fallback_reason']}{cached} · decode on {decode}"]
     if prefill == decode:
         return [f"prefill and decode on {decode}{cached}"]
     transfer, exposed = number(placement, "transfer_seconds"), number(placement, "exposed_seconds")
-    size = format_bytes(number(placement, "kv_byte_count"))
+    size = format_bytes(number(placement, "kv_bytes"))
     hidden = f"{hidden_share(transfer, exposed):.0%} hidden behind computation"
     return [
         f"prefill on {prefill} → decode on {decode}{cached}",
@@ -75,8 +75,6 @@ def hidden_share(transfer_seconds: float, exposed_seconds: float) -> float:
 
 
 def number(values: Mapping[str, object], key: str) -> float:
-    """Return a number of a JSON object, 0 where it has none; proto JSON writes 64-bit integers as strings."""
+    """Return a number of a JSON object, 0 where it has none."""
     value = values.get(key, 0)
-    if isinstance(value, str):
-        return float(value) if value.replace(".", "", 1).isdigit() else 0.0
     return float(value) if isinstance(value, int | float) else 0.0

@@ -11,11 +11,15 @@ from rich.console import Console
 
 from baton.cli.answer import Answer
 from baton.cli.completion_stream import ChatMessage, StreamPiece, list_models, stream_chat
+from baton.cli.console import make_console
 from baton.errors import BatonError, NotFoundError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+"""Where `baton up` serves the REST API."""
 
 
 def command(
-    url: Annotated[str, typer.Option(help="Address of the gateway.", envvar="BATON_URL")] = "http://127.0.0.1:8000",
+    url: Annotated[str, typer.Option(help="Address of the gateway.", envvar="BATON_URL")] = DEFAULT_URL,
     model: Annotated[str, typer.Option(help="Model; default: the first that the gateway lists.")] = "",
     message: Annotated[str, typer.Option("--message", "-m", help="Ask this and leave.")] = "",
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 256,
@@ -23,7 +27,7 @@ def command(
     api_key: Annotated[str, typer.Option(help="Sent as a bearer token.", envvar="BATON_API_KEY")] = "",
 ) -> None:
     """Talk to the model; every answer ends with its speed, its placement and what its KV transfer cost."""
-    console = Console()
+    console = make_console()
     models = list_models(url, api_key)
     if not models:
         raise NotFoundError(f"the gateway at {url} serves no model")

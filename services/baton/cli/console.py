@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 
 from rich import box
@@ -17,6 +19,16 @@ from baton.cli.processes import ChildDiedError
 _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red", "bright_cyan", "bright_magenta")
 EXAMPLE_QUESTION = "What is 12 + 30?"
 """A question that the demo model can answer."""
+
+
+PIPE_WIDTH = 180
+"""Columns where the output is no terminal and COLUMNS is not set."""
+
+
+def make_console() -> Console:
+    """Return a console on stdout, wide enough for tables where that is no terminal."""
+    is_narrow = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(width=PIPE_WIDTH if is_narrow else None)
 
 
 class PrefixedLines:
@@ -42,7 +54,7 @@ def processes_table(plans: Sequence[ProcessPlan], devices: Mapping[str, str], pr
         node_id = plan.child.name if plan.engine else "-"
         device = devices.get(plan.child.name, "-")
         process_id = str(process_ids.get(plan.child.name) or "-")
-        table.add_row(plan.role, node_id, plan.engine or "-", device, plan.address, process_id)
+        table.add_row(plan.role, node_id, plan.engine or "-", device, plan.shown_address, process_id)
     return table
 
 
@@ -54,8 +66,9 @@ def curl_line(site: Site) -> str:
         "temperature": 0,
         "max_tokens": 64,
     }
-    url = f"http://{site.host}:{site.http_port}/v1/chat/completions"
-    return f"curl -s {url} -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
+    return (
+        f"curl -s {site.url}/v1/chat/completions -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
+    )
 
 
 def print_death(console: Console, death: ChildDiedError) -> None:

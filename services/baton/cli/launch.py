@@ -35,6 +35,11 @@ class Site:
     log_level: str
     """Level of every process."""
 
+    @property
+    def url(self) -> str:
+        """Address of the REST API."""
+        return f"http://{host_port(self.host, self.http_port)}"
+
 
 @dataclass(frozen=True, slots=True)
 class ProcessPlan:
@@ -48,6 +53,13 @@ class ProcessPlan:
     """host:port of its gRPC server."""
     child: ChildSpec
     """Its command line; `child.name` is the role or the node id."""
+    http_url: str = ""
+    """Address of its REST API, if it has one."""
+
+    @property
+    def shown_address(self) -> str:
+        """Where it can be reached, for people."""
+        return f"{self.http_url}, gRPC {self.address}" if self.http_url else self.address
 
 
 def plan_processes(site: Site, nodes: Sequence[NodeSpec]) -> Sequence[ProcessPlan]:
@@ -65,8 +77,14 @@ def plan_processes(site: Site, nodes: Sequence[NodeSpec]) -> Sequence[ProcessPla
             site, "router", addresses["router"], _router_settings(site, ports["router"], addresses["cache-index"])
         ),
         *(_worker(site, node_id, spec, ports, len(workers)) for node_id, spec in workers),
-        _service(site, "gateway", host_port(site.host, site.grpc_port), _gateway_settings(site, addresses["router"])),
+        _gateway(site, addresses["router"]),
     )
+
+
+def _gateway(site: Site, router_address: str) -> ProcessPlan:
+    address = host_port(site.host, site.grpc_port)
+    child = ChildSpec("gateway", _command(site, "gateway", _gateway_settings(site, router_address)))
+    return ProcessPlan("gateway", "", address, child, site.url)
 
 
 def _router_settings(site: Site, port: int, cache_index_address: str) -> Mapping[str, str]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from baton.capacity.table import format_seconds
+from baton.cli.console import make_console
 from baton.cli.quantities import format_bytes, format_rate
 from baton.cli.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOption, ask_router
 from baton.v1 import node_pb2, router_service_pb2
@@ -21,7 +21,7 @@ def command(router: RouterOption = DEFAULT_ROUTER) -> None:
     answer = ask_router(
         router, lambda stub: stub.ListNodes(router_service_pb2.ListNodesRequest(), timeout=CALL_SECONDS)
     )
-    console = Console()
+    console = make_console()
     if not answer.nodes:
         console.print(f"The router at {router} knows no nodes.")
         return

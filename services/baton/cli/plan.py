@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from baton.capacity.estimate import Candidate
 from baton.capacity.table import HEADINGS, plan_rows
+from baton.cli.console import make_console
 from baton.cli.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOption, ask_router
 from baton.errors import NotFoundError
 from baton.rpc.wire_capacity import candidate_from_proto
@@ -35,7 +35,7 @@ def command(
         is_dry_run=True,
     )
     answer = ask_router(router, lambda stub: stub.Place(request, timeout=CALL_SECONDS))
-    console = Console()
+    console = make_console()
     console.print(plan_table([candidate_from_proto(item) for item in answer.candidates]))
     console.print(
         f"{model}: {prompt_tokens} prompt tokens, at most {max_tokens} new ones, nothing cached. "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import signal
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -14,16 +13,14 @@ import typer
 from rich.console import Console
 
 from baton.agent.health import is_serving
-from baton.cli.console import PrefixedLines, curl_line, print_death, processes_table
+from baton.cli.chat import DEFAULT_URL
+from baton.cli.console import PrefixedLines, curl_line, make_console, print_death, processes_table
 from baton.cli.launch import ProcessPlan, Site, plan_processes
 from baton.cli.ports import WantedPort, check_ports_are_free
 from baton.cli.processes import ChildDiedError, Processes
 from baton.cli.readiness import CALL_SECONDS, devices_of, is_ready, wait_until
 from baton.cli.topology import NodeSpec, default_topology, parse_engine, read_topology
 from baton.errors import ConfigurationError
-
-PIPE_WIDTH = 160
-"""Columns of the table where the output is no terminal."""
 
 
 class StopRequestedError(Exception):
@@ -62,7 +59,7 @@ def command(
             WantedPort(grpc_port, "gRPC", "--grpc-port or BATON_GRPC_PORT"),
         ),
     )
-    raise typer.Exit(asyncio.run(run_up(site, specs, _console(), is_restarting, start_timeout)))
+    raise typer.Exit(asyncio.run(run_up(site, specs, make_console(), is_restarting, start_timeout)))
 
 
 async def run_up(
@@ -103,7 +100,7 @@ async def _announce(
     console.print(processes_table(plans, devices, process_ids))
     console.print("Ask it something:\n")
     console.print(f"  {curl_line(site)}\n", markup=False, highlight=False, soft_wrap=True)
-    console.print("or run [bold]baton chat[/]. Ctrl-C stops everything.\n")
+    console.print(f"or run [bold]{_chat_line(site)}[/]. Ctrl-C stops everything.\n")
 
 
 async def _announce_one(site: Site, plan: ProcessPlan, console: Console) -> None:
@@ -129,8 +126,8 @@ async def _raise_on_signal(processes: Processes, console: Console) -> NoReturn:
     raise StopRequestedError
 
 
-def _console() -> Console:
-    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+def _chat_line(site: Site) -> str:
+    return "baton chat" if site.url == DEFAULT_URL else f"baton chat --url {site.url}"
 
 
 def _check_model(model: Path | None) -> Path:
