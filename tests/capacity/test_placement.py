@@ -164,6 +164,15 @@ def test_the_output_counted_on_follows_recent_requests(mean: float | None, max_t
     assert estimate.estimate.expected_output_tokens == expected
 
 
+def test_a_policy_prefers_its_kind_where_it_is_feasible() -> None:
+    """A remote prefill is taken although it is dearer, and a local one where no pair is left."""
+    remote = place(pair(GIGABIT), SEED, policy="remote").choice
+    local = place(pair(TEN_GIGABIT), SEED, policy="local").choice
+    fallback = place(pair(GIGABIT), replace(SEED, excluded_node_ids=frozenset({"dgx"})), policy="remote").choice
+
+    assert [choice.prefill_node_id for choice in (remote, local, fallback) if choice] == ["dgx", "", ""]
+
+
 loads = st.builds(
     NodeLoad,
     num_waiting=st.integers(0, 20),

@@ -14,7 +14,7 @@ from capacity.samples import TEN_GIGABIT, pair
 
 def test_rows_are_ordered_and_say_what_was_chosen() -> None:
     """The cheapest comes first as chosen; the others say how much dearer they are."""
-    rows = plan_rows(reversed(place(pair(), PlacementRequest(8192, 32)).candidates))
+    rows = plan_rows(place(pair(), PlacementRequest(8192, 32)).candidates)
 
     assert [(row.decode, row.prefill) for row in rows] == [("mac", "dgx"), ("mac", "local")]
     assert rows[0].note == "chosen"
@@ -42,3 +42,10 @@ def test_nothing_to_show_is_no_row() -> None:
 def test_durations_have_three_digits_in_a_fitting_unit(seconds: float, text: str) -> None:
     """Seconds, milliseconds or microseconds, whichever reads best."""
     assert format_seconds(seconds) == text
+
+
+def test_a_preferred_row_may_be_dearer_than_the_next() -> None:
+    """Where a policy chose, cheaper rows say by how much."""
+    rows = plan_rows(place(pair(), PlacementRequest(8192, 32), policy="local").candidates)
+
+    assert [row.note for row in rows] == ["chosen", "-4.08 s"]

@@ -17,7 +17,7 @@ class Publication:
 
     def __init__(self, index: CacheIndex) -> None:
         self._index = index
-        self._publisher = index.open_publisher()
+        self._publisher = 0
         self._node_id = ""
 
     def take(self, request: messages.PublishRequest) -> bool:
@@ -46,6 +46,8 @@ class Publication:
         if not snapshot.node_id or (self._node_id and snapshot.node_id != self._node_id):
             raise InvalidFieldError("snapshot.node_id", f"expected one node per stream, got {snapshot.node_id!r}")
         hashes = hashes_from_wire("snapshot.block_hashes", snapshot.block_hashes)
+        if not self._node_id:  # the order of first snapshots counts, not that in which the calls were opened
+            self._publisher = self._index.open_publisher()
         self._index.replace(self._publisher, snapshot.node_id, hashes, snapshot.next_sequence_number)
         self._node_id = snapshot.node_id
         log.info("node_published node_id=%s blocks=%d", snapshot.node_id, len(hashes))

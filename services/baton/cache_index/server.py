@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 from baton.cache_index.index import CacheIndex
@@ -29,6 +30,10 @@ async def serve(settings: CacheIndexSettings) -> None:
         ConfigurationError: If the address cannot be bound.
     """
     server = build_server(settings)
-    await server.start()
-    await wait_for_stop_signal()
-    await server.drain(settings.drain_seconds)
+    stop = asyncio.ensure_future(wait_for_stop_signal())
+    try:
+        await server.start()
+        await stop
+        await server.drain(settings.drain_seconds)
+    finally:
+        stop.cancel()

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from baton.capacity import cost
 from baton.capacity.estimate import Candidate, CostEstimate
 from baton.capacity.feasibility import blocks_for, expected_output_tokens, infeasible_reason, room_seconds
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeSnapshot, PlacementRequest
+
+PrefillPolicy = Literal["cheapest", "local", "remote"]
+"""Which candidates come first: the cheapest of all, or the cheapest of one kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +20,18 @@ class Decision:
     """The outcome of placing one request. KV always travels in the cache's own dtype, so losslessly."""
 
     candidates: tuple[Candidate, ...]
-    """Every one, cheapest first, the infeasible last."""
+    """Every one, in order of preference, the infeasible last."""
 
     @property
     def choice(self) -> Candidate | None:
-        """Return the cheapest candidate; None if nothing is feasible."""
+        """Return the first candidate; None if nothing is feasible."""
         return self.candidates[0] if self.candidates and self.candidates[0].estimate else None
 
 
-def place(snapshot: ClusterSnapshot, request: PlacementRequest) -> Decision:
+def place(snapshot: ClusterSnapshot, request: PlacementRequest, *, policy: PrefillPolicy = "cheapest") -> Decision:
     """Estimate every candidate and order them by total seconds. O(decode nodes * prefill nodes).
+
+    A policy other than "cheapest" moves the candidates of its kind before the others, where they are feasible at all.
 
     Source: DESIGN.md §4.
     """
@@ -34,7 +40,12 @@ def place(snapshot: ClusterSnapshot, request: PlacementRequest) -> Decision:
     candidates = [
         _candidate(snapshot, request, decoder, prefiller) for decoder in decoders for prefiller in (None, *prefillers)
     ]
-    return Decision(tuple(sorted(candidates, key=lambda candidate: candidate.rank)))
+    return Decision(tuple(sorted(candidates, key=lambda candidate: (_is_put_back(candidate, policy), candidate.rank))))
+
+
+def _is_put_back(candidate: Candidate, policy: PrefillPolicy) -> bool:
+    is_of_kind = policy == "cheapest" or candidate.is_local == (policy == "local")
+    return candidate.estimate is None or not is_of_kind
 
 
 def _candidate(

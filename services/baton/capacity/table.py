@@ -61,8 +61,8 @@ HEADINGS = PlanRow(
 
 
 def plan_rows(candidates: Iterable[Candidate]) -> list[PlanRow]:
-    """Return one row per candidate, cheapest first."""
-    ordered = sorted(candidates, key=lambda candidate: candidate.rank)
+    """Return one row per candidate, in their order: the choice first, as decisions have them."""
+    ordered = list(candidates)
     best = ordered[0].estimate if ordered else None
     return [_row(candidate, best, is_choice=index == 0) for index, candidate in enumerate(ordered)]
 
@@ -104,6 +104,6 @@ def _row(candidate: Candidate, best: CostEstimate | None, *, is_choice: bool) ->
         estimate.total_seconds,
     )
     cached = f"{candidate.decode_cached_tokens}/{candidate.prefill_cached_tokens}"
-    dearer = format_seconds(estimate.total_seconds - best.total_seconds)
-    note = "chosen" if is_choice else f"+{dearer}"
+    dearer = estimate.total_seconds - best.total_seconds
+    note = "chosen" if is_choice else f"{'-' if dearer < 0 else '+'}{format_seconds(abs(dearer))}"
     return PlanRow._make((*ends, cached, *map(format_seconds, times), note))

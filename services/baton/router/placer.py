@@ -6,13 +6,17 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from opentelemetry import trace
+
 from baton.capacity.estimate import Candidate
 from baton.capacity.feasibility import blocks_for
-from baton.capacity.placement import Decision, place
+from baton.capacity.placement import Decision, PrefillPolicy, place
 from baton.capacity.snapshot import ClusterSnapshot, PlacementRequest
 from baton.errors import NotFoundError, OutOfMemoryError, UnavailableError
 from baton.router.cache_lookup import CacheLookup
 from baton.router.state import RouterState
+from baton.telemetry import names
+from baton.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +60,20 @@ class Placed:
 class Placer:
     """Turns queries into placements."""
 
-    def __init__(self, state: RouterState, lookup: CacheLookup, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        state: RouterState,
+        lookup: CacheLookup,
+        new_id: Callable[[], str],
+        *,
+        policy: PrefillPolicy = "cheapest",
+        metrics: Metrics | None = None,
+    ) -> None:
         self._state = state
         self._lookup = lookup
         self._new_id = new_id
+        self._policy = policy
+        self._metrics = metrics or Metrics()
 
     async def place(self, query: PlaceQuery) -> Placed:
         """Choose where a request runs.
@@ -76,14 +90,15 @@ class Placer:
         prefixes = {} if query.bypass_prefix_cache else await self._lookup.longest_prefixes(query.block_hashes)
         snapshot = self._state.snapshot(query.model_id)
         request = _request(query, snapshot, prefixes)
-        decision = place(snapshot, request)
+        decision = place(snapshot, request, policy=self._policy)
         choice = decision.choice
         if choice is None:
             raise _no_choice(query, snapshot, decision)
         placement_id = self._new_id()
         if not query.is_dry_run:
             self._state.account(placement_id, choice, request)
-        _log(query, placement_id, choice)
+            self._metrics.add_placement("decode" if choice.is_local else "prefill")
+        _record(query, placement_id, choice)
         node = self._state.nodes.get(choice.decode_node_id)
         assert node is not None
         return Placed(placement_id, node.description.address, choice, decision.candidates)
@@ -112,12 +127,22 @@ def _no_choice(query: PlaceQuery, snapshot: ClusterSnapshot, decision: Decision)
     )
 
 
-def _log(query: PlaceQuery, placement_id: str, choice: Candidate) -> None:
+def _record(query: PlaceQuery, placement_id: str, choice: Candidate) -> None:
+    """Put the decision into the log and onto the call's span."""
+    total_seconds = choice.estimate.total_seconds if choice.estimate else -1.0
+    trace.get_current_span().set_attributes(
+        {
+            names.REQUEST_ID: query.request_id,
+            names.DECODE_NODE_ID: choice.decode_node_id,
+            names.PREFILL_NODE_ID: choice.prefill_node_id or choice.decode_node_id,
+            names.ESTIMATED_SECONDS: total_seconds,
+        }
+    )
     log.debug(
         "placed request_id=%s placement_id=%s decode=%s prefill=%s total_seconds=%.4f",
         query.request_id,
         placement_id,
         choice.decode_node_id,
         choice.prefill_node_id or "local",
-        choice.estimate.total_seconds if choice.estimate else -1.0,
+        total_seconds,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator
@@ -33,7 +34,7 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
     lookup = CacheIndexClient(channel, timeout_seconds=settings.cache_lookup_seconds) if channel else NoCacheLookup()
     state = RouterState(time.monotonic, settings.limits())
     registrations = Registrations(state)
-    placer = Placer(state, lookup, lambda: uuid.uuid4().hex)
+    placer = Placer(state, lookup, lambda: uuid.uuid4().hex, policy=settings.prefill_policy)
     servicer = RouterServicer(state, placer, registrations, report_interval_seconds=settings.report_interval_seconds)
     server = GrpcServer(host_port(settings.host, settings.port))
     server.add(SERVICE_NAME, partial(service.add_RouterServiceServicer_to_server, servicer))
@@ -53,5 +54,9 @@ async def serve(settings: RouterSettings) -> None:
     Raises:
         ConfigurationError: If the address cannot be bound.
     """
-    async with running_router(settings):
-        await wait_for_stop_signal()
+    stop = asyncio.ensure_future(wait_for_stop_signal())
+    try:
+        async with running_router(settings):
+            await stop
+    finally:
+        stop.cancel()

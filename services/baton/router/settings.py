@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from baton.capacity.placement import PrefillPolicy
 from baton.capacity.snapshot import Link
 from baton.router.state import StateLimits
 
@@ -34,6 +35,8 @@ class RouterSettings(BaseSettings):
     """A node with work and no engine step for longer is no candidate."""
     assumed_ttl_seconds: float = Field(default=10.0, gt=0)
     """Longest time that a placement is counted without a load report that covers it."""
+    prefill_policy: PrefillPolicy = "cheapest"
+    """The cheapest candidate first, or "local" or "remote" prefill wherever feasible (for tests and demonstrations)."""
     default_link_bytes_per_second: float = Field(default=1.25e9, gt=0)
     """Declared rate of links that nobody has measured, bytes/s."""
     default_round_trip_seconds: float = Field(default=1e-3, ge=0)

@@ -1,0 +1,74 @@
+"""Nodes, reports and a clock for tests of the router."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from baton.capacity.hardware import PRESETS
+from baton.capacity.reference_models import LLAMA_3_1_8B
+from baton.kv.layout import KvDtype, KvLayout, LayerSpec
+from baton.router.records import LoadReport, NodeDescription, Outcome
+
+MODEL = "llama"
+LAYOUT = KvLayout(MODEL, "a" * 32, "", (LayerSpec(8, 128, 128),) * 32, KvDtype.BFLOAT16)
+
+MAC = NodeDescription(
+    node_id="mac",
+    epoch=1,
+    role="decode",
+    address="127.0.0.1:7101",
+    engine="mock",
+    device="apple M3 Ultra",
+    model_id=MODEL,
+    layout=LAYOUT,
+    shape=LLAMA_3_1_8B,
+    profile=PRESETS["m3-ultra"].profile(),
+    profile_source="declared",
+    num_blocks=10_000,
+    block_tokens=16,
+    max_batch_size=8,
+    tokenizer_digest="",
+    eos_token_ids=(2,),
+)
+DGX = replace(
+    MAC,
+    node_id="dgx",
+    role="prefill",
+    address="127.0.0.1:7102",
+    device="DGX Spark",
+    profile=PRESETS["dgx-spark"].profile(),
+)
+IDLE = LoadReport(
+    num_waiting=0,
+    num_running=0,
+    num_pending_prompt_tokens=0,
+    num_free_blocks=10_000,
+    mean_context_tokens=0.0,
+    step_count=0,
+    is_draining=False,
+)
+OUTCOME = Outcome(
+    placement_id="p",
+    decode_node_id="mac",
+    prefill_node_id="dgx",
+    prefill_cached_tokens=0,
+    kv_bytes=8192 * LLAMA_3_1_8B.kv_bytes_per_token,
+    prefill_seconds=1.5,
+    transfer_seconds=0.86,
+    exposed_seconds=0.03,
+    decode_seconds=1.0,
+    num_completion_tokens=0,
+    num_preemptions=0,
+    fallback_reason="",
+)
+
+
+@dataclass
+class Clock:
+    """Time that passes when the test says so."""
+
+    seconds: float = 100.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        return self.seconds

@@ -1,0 +1,114 @@
+"""Registered nodes: epochs, freshness, progress."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from baton.errors import SupersededError
+from baton.router.nodes import NodeTable
+from router.samples import DGX, IDLE, MAC, Clock
+
+BUSY = replace(IDLE, num_running=1, step_count=7)
+
+
+def table(clock: Clock) -> NodeTable:
+    """Return an empty table."""
+    return NodeTable(clock, stuck_seconds=20.0, silent_seconds=5.0)
+
+
+def test_a_greater_epoch_replaces_and_a_smaller_one_is_refused() -> None:
+    """The later process wins; the earlier one cannot come back."""
+    nodes = table(Clock())
+    nodes.register(MAC)
+    later = nodes.register(replace(MAC, epoch=2))
+
+    with pytest.raises(SupersededError):
+        nodes.register(MAC)
+    assert nodes.get("mac") is later
+
+
+def test_the_end_of_a_replaced_registration_leaves_the_later_one() -> None:
+    """The old stream's end must not remove the new process."""
+    nodes = table(Clock())
+    earlier = nodes.register(MAC)
+    later = nodes.register(MAC)
+
+    assert not nodes.remove(earlier)
+    assert nodes.get("mac") is later
+    assert nodes.remove(later)
+    assert nodes.get("mac") is None
+
+
+def test_nodes_of_a_model_are_sorted() -> None:
+    """Other models' nodes are left out; order does not depend on who came first."""
+    nodes = table(Clock())
+    for description in (MAC, DGX, replace(DGX, node_id="other", model_id="qwen")):
+        nodes.register(description)
+
+    assert [node.description.node_id for node in nodes.of_model("llama")] == ["dgx", "mac"]
+
+
+def test_a_draining_node_is_unusable() -> None:
+    """It says so in its report."""
+    nodes = table(Clock())
+    node = nodes.register(MAC)
+
+    nodes.report(node, replace(IDLE, is_draining=True))
+
+    assert nodes.unusable_reason(node) == "draining"
+
+
+def test_a_silent_node_is_unusable_until_it_reports() -> None:
+    """A stopped process keeps its connection for a while, but not its reports."""
+    clock = Clock()
+    nodes = table(clock)
+    node = nodes.register(MAC)
+    assert nodes.unusable_reason(node) == ""
+
+    clock.seconds += 6.0
+    assert nodes.unusable_reason(node) == "no report for 6.0 s"
+
+    nodes.report(node, IDLE)
+    assert nodes.unusable_reason(node) == ""
+
+
+def test_a_node_with_work_whose_steps_stand_still_is_stuck() -> None:
+    """A hung engine still reports; only the step count tells. One step makes it usable again."""
+    clock = Clock()
+    nodes = table(clock)
+    node = nodes.register(MAC)
+    for _ in range(7):
+        nodes.report(node, BUSY)
+        clock.seconds += 4.0
+    assert nodes.unusable_reason(node).startswith("stuck")
+
+    nodes.report(node, replace(BUSY, step_count=8))
+    assert nodes.unusable_reason(node) == ""
+
+
+def test_an_idle_node_is_never_stuck() -> None:
+    """Without work no step is due; the time counts from when work came."""
+    clock = Clock()
+    nodes = table(clock)
+    node = nodes.register(MAC)
+    for _ in range(10):
+        nodes.report(node, IDLE)
+        clock.seconds += 4.0
+    nodes.report(node, replace(BUSY, step_count=0))
+
+    assert nodes.unusable_reason(node) == ""
+
+
+def test_a_request_that_waits_for_kv_from_elsewhere_needs_no_step() -> None:
+    """Waiting without prompt tokens to compute is not work for this engine."""
+    clock = Clock()
+    nodes = table(clock)
+    node = nodes.register(MAC)
+    for _ in range(10):
+        nodes.report(node, replace(IDLE, num_waiting=1))
+        clock.seconds += 4.0
+    nodes.report(node, replace(IDLE, num_waiting=1))
+
+    assert nodes.unusable_reason(node) == ""

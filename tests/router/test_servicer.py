@@ -1,0 +1,341 @@
+"""RouterService over a real channel."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from baton.cache_index.server import build_server
+from baton.cache_index.settings import CacheIndexSettings
+from baton.kv.layout import KvDtype
+from baton.router.records import NodeDescription
+from baton.router.server import running_router
+from baton.router.settings import RouterSettings
+from baton.router.wire import description_from_proto, description_to_proto
+from baton.rpc.channel import open_channel
+from baton.rpc.status import error_info
+from baton.v1 import cache_index_service_pb2, cache_index_service_pb2_grpc, generation_pb2, node_pb2
+from baton.v1 import router_service_pb2 as messages
+from baton.v1 import router_service_pb2_grpc as service
+from router.samples import DGX, LAYOUT, MAC, MODEL
+
+TIMEOUT_SECONDS = 30.0
+HASHES = bytes(range(64))
+
+
+def with_router(
+    client: Callable[[service.RouterServiceStub, grpc.aio.Channel], Awaitable[None]], **settings: object
+) -> None:
+    """Run a client against a router on a free port."""
+
+    async def run() -> None:
+        router_settings = RouterSettings(port=0, drain_seconds=0.2, **settings)  # type: ignore[arg-type]
+        async with running_router(router_settings) as server:
+            channel = open_channel(f"127.0.0.1:{server.port}")
+            try:
+                await client(service.RouterServiceStub(channel), channel)
+            finally:
+                await channel.close()
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_SECONDS))
+
+
+async def register(stub: service.RouterServiceStub, description: NodeDescription) -> Any:
+    """Register a node and return its stream once greeted; the node leaves when the stream is dropped."""
+    call = stub.Register()
+    await call.write(messages.RegisterRequest(node=description_to_proto(description)))
+    greeting = await call.read()
+    assert greeting.registered.report_interval.ToMilliseconds() == 500
+    return call
+
+
+async def read_peers(call: Any) -> list[str]:
+    """Return the ids in the next peers notice."""
+    notice = await call.read()
+    assert notice.HasField("peers")
+    return [peer.node_id for peer in notice.peers.prefill_nodes]
+
+
+def place_request(**changed: Any) -> messages.PlaceRequest:
+    """Return the seed's request."""
+    fields: dict[str, Any] = {
+        "request_id": "r",
+        "model_id": MODEL,
+        "prompt_token_count": 8192,
+        "max_token_count": 32,
+    }
+    return messages.PlaceRequest(**(fields | changed))
+
+
+async def list_until(stub: service.RouterServiceStub, is_wanted: Callable[[messages.ListNodesResponse], bool]) -> None:
+    """List nodes until the answer is as wanted; reports and listings travel on different calls."""
+    while not is_wanted(await stub.ListNodes(messages.ListNodesRequest(), timeout=5)):
+        pass
+
+
+def test_a_pair_is_placed_with_every_term() -> None:
+    """The DGX prefills for the Mac; the response has the address, the group size, both candidates and the terms."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        _mac = await register(stub, MAC)
+        _dgx = await register(stub, DGX)
+
+        response = await stub.Place(place_request(), timeout=5)
+
+        placement = response.placement
+        assert (placement.decode_node_id, placement.decode_address) == ("mac", MAC.address)
+        assert (placement.prefill_node_id, placement.layers_per_frame) == ("dgx", 1)
+        assert len(placement.placement_id) == 32
+        assert [candidate.prefill_node_id for candidate in response.candidates] == ["dgx", ""]
+        estimate = placement.estimate
+        assert estimate == response.candidates[0].estimate
+        assert estimate.total_seconds == pytest.approx(
+            estimate.start_seconds + estimate.decode_seconds + estimate.imposed_seconds
+        )
+        assert response.candidates[0].kv_byte_count == 8192 * 128 * 1024
+
+    with_router(client)
+
+
+def test_decode_nodes_are_told_when_prefill_nodes_come_and_go() -> None:
+    """Peers are sent on registration and on every change, to decode nodes of the same model alone."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        mac = await register(stub, MAC)
+        assert await read_peers(mac) == []
+        _other = await register(stub, replace(DGX, node_id="qwen", model_id="qwen"))
+        dgx = await register(stub, DGX)
+        assert await read_peers(mac) == ["dgx"]
+        dgx.cancel()
+        assert await read_peers(mac) == []
+
+    with_router(client)
+
+
+def test_a_greater_epoch_ends_the_old_stream() -> None:
+    """The old process is told NODE_SUPERSEDED; the new one is a peer under its epoch."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        old = await register(stub, DGX)
+        new = await register(stub, replace(DGX, epoch=2, address="127.0.0.1:7200"))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await old.read()
+        info = error_info(caught.value)
+        assert caught.value.code() is grpc.StatusCode.ABORTED
+        assert info is not None
+        assert info.reason == "NODE_SUPERSEDED"
+        listing = await stub.ListNodes(messages.ListNodesRequest(), timeout=5)
+        assert [(state.node.node_id, state.node.epoch) for state in listing.nodes] == [("dgx", 2)]
+        new.cancel()
+
+    with_router(client)
+
+
+def test_a_smaller_epoch_is_refused() -> None:
+    """A process that was replaced cannot come back."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        new = await register(stub, replace(DGX, epoch=2))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await register(stub, DGX)
+        assert caught.value.code() is grpc.StatusCode.ABORTED
+        new.cancel()
+
+    with_router(client)
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"node_id": "No Spaces"}, "node.node_id"),
+        ({"role": 0}, "node.role"),
+        ({"address": ""}, "node.address"),
+        ({"block_token_count": 0}, "node.block_token_count"),
+        ({"model_shape": node_pb2.ModelShape()}, "node.model_shape.layer_count"),
+        ({"profile": node_pb2.NodeProfile()}, "node.profile.prefill_flops"),
+    ],
+)
+def test_bad_descriptions_are_refused_by_field(changed: dict[str, Any], field: str) -> None:
+    """INVALID_ARGUMENT names the field."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        message = description_to_proto(MAC)
+        for name, value in changed.items():
+            if name in ("model_shape", "profile"):
+                getattr(message, name).CopyFrom(value)
+            else:
+                setattr(message, name, value)
+        call = stub.Register(iter([messages.RegisterRequest(node=message)]))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        info = error_info(caught.value)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert info is not None
+        assert info.metadata["field"] == field
+
+    with_router(client)
+
+
+def test_reports_before_the_description_are_refused() -> None:
+    """The first message must be the node."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        call = stub.Register(iter([messages.RegisterRequest(load=node_pb2.LoadReport())]))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    with_router(client)
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "reason"),
+    [
+        ({"model_id": "nobody"}, grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND"),
+        ({"prompt_token_count": 0}, grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD"),
+        ({"max_token_count": 0}, grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD"),
+        ({"request_id": ""}, grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD"),
+        ({"block_hashes": b"odd"}, grpc.StatusCode.INVALID_ARGUMENT, "INVALID_FIELD"),
+        ({"prompt_token_count": 200_000}, grpc.StatusCode.RESOURCE_EXHAUSTED, "OUT_OF_MEMORY"),
+        ({"excluded_node_ids": ["mac"]}, grpc.StatusCode.UNAVAILABLE, "NO_NODE"),
+    ],
+)
+def test_requests_that_cannot_be_placed_say_why(changed: dict[str, Any], code: grpc.StatusCode, reason: str) -> None:
+    """Each cause has its status and reason."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        _mac = await register(stub, MAC)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Place(place_request(**changed), timeout=5)
+        info = error_info(caught.value)
+        assert caught.value.code() is code
+        assert info is not None
+        assert info.reason == reason
+
+    with_router(client)
+
+
+def test_unlike_caches_are_refused_by_field() -> None:
+    """A prefill node of another dtype is infeasible, with the field's name; the prompt is computed at home."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        _mac = await register(stub, MAC)
+        _other = await register(stub, replace(DGX, layout=replace(LAYOUT, dtype=KvDtype.FLOAT32)))
+        response = await stub.Place(place_request(), timeout=5)
+        assert response.placement.prefill_node_id == ""
+        assert "dtype" in response.candidates[1].infeasible_reason
+
+    with_router(client)
+
+
+def test_load_links_and_outcomes_are_listed() -> None:
+    """What nodes report comes back from ListNodes, the profile corrected."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        mac, dgx = await register(stub, MAC), await register(stub, DGX)
+        placement = (await stub.Place(place_request(), timeout=5)).placement
+        load = node_pb2.LoadReport(running_request_count=2, free_block_count=5, step_count=9)
+        link = node_pb2.LinkMeasurement(from_node_id="dgx", bytes_per_second=2e9)
+        outcome = generation_pb2.PlacementSummary(
+            placement_id=placement.placement_id,
+            decode_node_id="mac",
+            prefill_node_id="dgx",
+            prefill_duration=Duration(seconds=2),
+            decode_duration=Duration(seconds=1),
+            completion_token_count=11,
+        )
+        for report in ({"load": load}, {"link": link}, {"outcome": outcome}):
+            await mac.write(messages.RegisterRequest(**report))  # type: ignore[arg-type]
+        await list_until(stub, lambda listing: listing.nodes[1].decode_calibration > 0)
+        listing = await stub.ListNodes(messages.ListNodesRequest(), timeout=5)
+        shown_dgx, shown_mac = listing.nodes
+        assert shown_mac.load == load
+        assert [(item.from_node_id, item.bytes_per_second) for item in shown_mac.links] == [("dgx", 2e9)]
+        assert shown_dgx.prefill_calibration > 1.0
+        assert shown_dgx.node.profile.prefill_flops < DGX.profile.prefill_flops
+        assert not dgx.done()
+
+    with_router(client)
+
+
+def test_a_dry_run_leaves_no_trace() -> None:
+    """`baton plan` does not fill the nodes with requests that never come."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        _mac = await register(stub, MAC)
+        first = await stub.Place(place_request(is_dry_run=True), timeout=5)
+        second = await stub.Place(place_request(), timeout=5)
+        third = await stub.Place(place_request(), timeout=5)
+        assert second.placement.estimate == first.placement.estimate
+        assert third.placement.estimate.queue_seconds > second.placement.estimate.queue_seconds
+
+    with_router(client)
+
+
+def test_prefixes_come_from_the_cache_index() -> None:
+    """A published prefix is counted unless the request bypasses it; with the index gone, placement goes on."""
+
+    async def run() -> None:
+        index = build_server(CacheIndexSettings(port=0))
+        index_address = f"127.0.0.1:{await index.start()}"
+        index_channel = open_channel(index_address)
+        settings = RouterSettings(port=0, drain_seconds=0.2, cache_index_address=index_address, cache_lookup_seconds=5)
+        publish = cache_index_service_pb2_grpc.CacheIndexServiceStub(index_channel).Publish()
+        snapshot = cache_index_service_pb2.BlockSnapshot(node_id="mac", block_hashes=HASHES[:48])
+        await publish.write(cache_index_service_pb2.PublishRequest(snapshot=snapshot))
+        async with running_router(settings) as server:
+            channel = open_channel(f"127.0.0.1:{server.port}")
+            stub = service.RouterServiceStub(channel)
+            mac = await register(stub, MAC)
+
+            async def cached(**changed: Any) -> int:
+                response = await stub.Place(place_request(block_hashes=HASHES, is_dry_run=True, **changed), timeout=10)
+                return int(response.candidates[0].decode_cached_token_count)
+
+            while await cached() != 48:
+                pass
+            assert await cached(bypass_prefix_cache=True) == 0
+            publish.cancel()
+            await index_channel.close()
+            await index.drain(0)
+            assert await cached() == 0
+            mac.cancel()
+            await channel.close()
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_SECONDS))
+
+
+def test_registrations_end_when_the_router_drains() -> None:
+    """Nodes see the end of the stream at once, not after the grace, and register again with the next router."""
+
+    async def run() -> None:
+        async with running_router(RouterSettings(port=0, drain_seconds=20.0)) as server:
+            channel = open_channel(f"127.0.0.1:{server.port}")
+            call = await register(service.RouterServiceStub(channel), DGX)
+        assert await call.read() is grpc.aio.EOF
+        await channel.close()
+
+    asyncio.run(asyncio.wait_for(run(), 10.0))
+
+
+def test_health_names_the_service() -> None:
+    """grpc.health.v1 answers SERVING for baton.v1.RouterService."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        request = health_pb2.HealthCheckRequest(service="baton.v1.RouterService")
+        response = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=5)
+        assert response.status == health_pb2.HealthCheckResponse.SERVING
+
+    with_router(client)
+
+
+def test_descriptions_survive_the_wire() -> None:
+    """A description comes back equal, to the nanosecond in its overheads."""
+    assert description_from_proto(description_to_proto(MAC)) == MAC

@@ -1,0 +1,179 @@
+"""The router's picture of the cluster, and what outcomes do to it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from baton.capacity.placement import place
+from baton.capacity.snapshot import PlacementRequest
+from baton.kv.layout import KvDtype
+from baton.router.records import LinkMeasurement, Outcome
+from baton.router.state import RouterState, StateLimits
+from router.samples import DGX, IDLE, LAYOUT, MAC, MODEL, OUTCOME, Clock
+
+REQUEST = PlacementRequest(8192, 32)
+
+
+def pair_state() -> RouterState:
+    """Return a state with the DGX and the Mac."""
+    state = RouterState(Clock(), StateLimits())
+    state.register(MAC)
+    state.register(DGX)
+    return state
+
+
+def settle_remote(state: RouterState, outcome: Outcome) -> None:
+    """Place the seed's request, which goes to the DGX, and report its outcome."""
+    choice = place(state.snapshot(MODEL), REQUEST).choice
+    assert choice is not None
+    assert choice.prefill_node_id == "dgx"
+    state.account("p", choice, REQUEST)
+    state.settle(outcome)
+
+
+def test_unmeasured_links_have_the_declared_rate() -> None:
+    """10 GbE until a node has probed, and the link says that it is declared."""
+    link = pair_state().snapshot(MODEL).link("dgx", "mac")
+
+    assert (link.bytes_per_second, link.is_measured) == (1.25e9, False)
+
+
+def test_probed_links_have_their_own_rate() -> None:
+    """What the decode node measured replaces what was declared."""
+    state = pair_state()
+    mac = state.nodes.get("mac")
+    assert mac is not None
+
+    mac.links["dgx"] = LinkMeasurement("dgx", 1e8, 0.002)
+
+    link = state.snapshot(MODEL).link("dgx", "mac")
+    assert (link.bytes_per_second, link.round_trip_seconds, link.is_measured) == (1e8, 0.002, True)
+
+
+def test_unlike_layouts_are_named() -> None:
+    """The reason names the field in which the two caches differ."""
+    state = pair_state()
+    state.register(replace(DGX, epoch=2, layout=replace(LAYOUT, dtype=KvDtype.FLOAT32)))
+
+    mismatch = state.snapshot(MODEL).link("dgx", "mac").mismatch
+
+    assert "dtype" in mismatch
+    assert "bfloat16" in mismatch
+    assert "float32" in mismatch
+
+
+def test_a_placement_loads_its_nodes_until_they_report_it() -> None:
+    """The second request sees the first one's prompt in the queue of the prefill node."""
+    state = pair_state()
+    choice = place(state.snapshot(MODEL), REQUEST).choice
+    assert choice is not None
+
+    state.account("p", choice, REQUEST)
+
+    dgx, mac = state.snapshot(MODEL).nodes
+    assert dgx.load.num_pending_prompt_tokens == 8192
+    assert mac.load.num_waiting == 1
+    assert mac.load.num_free_blocks == 10_000 - 514
+    mac_node, dgx_node = state.nodes.get("mac"), state.nodes.get("dgx")
+    assert mac_node is not None
+    assert dgx_node is not None
+    state.report(mac_node, replace(IDLE, accepted_placement_ids=("p",)))
+    state.report(dgx_node, IDLE)
+    assert [node.load.num_waiting for node in state.snapshot(MODEL).nodes] == [0, 0]
+
+
+def test_slow_prefills_slow_the_profile() -> None:
+    """Prefills that take thrice the estimate lower the node's rate, step by step."""
+    state = pair_state()
+    before = state.corrected_profile(DGX).prefill_flops
+
+    for _ in range(10):
+        settle_remote(state, replace(OUTCOME, prefill_seconds=4.4))
+
+    assert before / 3.2 < state.corrected_profile(DGX).prefill_flops < before / 2.0
+    assert state.corrected_profile(MAC) == MAC.profile
+
+
+def test_slow_steps_slow_the_decode_node() -> None:
+    """Decode time is compared per token after the first, with the uncorrected step."""
+    state = pair_state()
+
+    for _ in range(40):
+        settle_remote(state, replace(OUTCOME, num_completion_tokens=32, decode_seconds=31 * 0.0531))
+
+    assert state.decode_calibration.factor("mac") == pytest.approx(2.0, rel=0.02)
+
+
+def test_preempted_requests_teach_nothing_of_speed() -> None:
+    """Time lost to recomputation is not the step's."""
+    state = pair_state()
+
+    settle_remote(state, replace(OUTCOME, num_completion_tokens=32, decode_seconds=100.0, num_preemptions=1))
+
+    assert state.decode_calibration.reported("mac") == 0.0
+    assert state.prefill_calibration.reported("dgx") == 0.0
+
+
+def test_an_exposed_transfer_lowers_the_link_s_rate() -> None:
+    """A transfer that outlasted the computation shows the link's limit."""
+    state = pair_state()
+
+    settle_remote(state, replace(OUTCOME, transfer_seconds=1.5, exposed_seconds=1.4))
+
+    link = state.snapshot(MODEL).link("dgx", "mac")
+    assert 1.25e9 / 1.25 <= link.bytes_per_second < 1.25e9
+    assert link.is_measured
+
+
+def test_a_hidden_transfer_never_lowers_the_link_s_rate() -> None:
+    """It waited for the computation, so its duration says nothing against the link."""
+    state = pair_state()
+
+    settle_remote(state, replace(OUTCOME, transfer_seconds=1.4, exposed_seconds=0.05))
+
+    assert state.snapshot(MODEL).link("dgx", "mac").bytes_per_second == 1.25e9
+
+
+def test_a_fallback_teaches_nothing_of_the_link() -> None:
+    """The prompt was computed elsewhere in the end."""
+    state = pair_state()
+
+    settle_remote(
+        state,
+        replace(OUTCOME, prefill_node_id="mac", fallback_reason="PEER_LOST", transfer_seconds=9, exposed_seconds=9),
+    )
+
+    assert state.snapshot(MODEL).link("dgx", "mac").bytes_per_second == 1.25e9
+
+
+def test_output_lengths_are_expected_again() -> None:
+    """What requests of a model generated is what the next is expected to."""
+    state = pair_state()
+
+    settle_remote(state, replace(OUTCOME, num_completion_tokens=20))
+
+    assert state.snapshot(MODEL).expected_output_tokens == 20
+
+
+def test_unknown_outcomes_are_left_out() -> None:
+    """An outcome of another router's placement, or one reported twice, changes nothing."""
+    state = pair_state()
+    settle_remote(state, OUTCOME)
+    once = state.prefill_calibration.factor("dgx")
+
+    state.settle(OUTCOME)
+
+    assert state.prefill_calibration.factor("dgx") == once
+
+
+def test_a_restarted_node_begins_without_corrections() -> None:
+    """A new epoch has measured itself again; a mere reconnection has not."""
+    state = pair_state()
+    settle_remote(state, replace(OUTCOME, prefill_seconds=4.4))
+
+    state.register(DGX)
+    assert state.prefill_calibration.reported("dgx") > 1.0
+    state.register(replace(DGX, epoch=2))
+    assert state.prefill_calibration.reported("dgx") == 0.0
