@@ -1,4 +1,4 @@
-"""A fake router and fake decode nodes behind a real gateway, all on 127.0.0.1 and in one event loop of its own thread."""
+"""A fake router and fake decode nodes behind a real gateway, on 127.0.0.1 and in one event loop of its own thread."""
 
 from __future__ import annotations
 

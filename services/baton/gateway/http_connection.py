@@ -233,21 +233,29 @@ class HttpConnection(asyncio.Protocol):
             self._timer = None
 
 
-class Connections(set[HttpConnection]):
-    """The open connections of a server."""
+class Connections:
+    """The open connections of a server; each adds and removes itself."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self._open: set[HttpConnection] = set()
         self._is_empty = asyncio.Event()
+
+    def add(self, connection: HttpConnection) -> None:
+        """Note a connection."""
+        self._open.add(connection)
 
     def discard(self, connection: HttpConnection) -> None:
         """Forget a connection that has ended."""
-        super().discard(connection)
-        if not self:
+        self._open.discard(connection)
+        if not self._open:
             self._is_empty.set()
+
+    def all(self) -> list[HttpConnection]:
+        """Return the connections that are open."""
+        return list(self._open)
 
     async def wait_empty(self) -> None:
         """Return once there are none."""
-        while self:
+        while self._open:
             self._is_empty.clear()
             await self._is_empty.wait()

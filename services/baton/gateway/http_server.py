@@ -36,7 +36,7 @@ class HttpServer:
     ) -> None:
         if self._server is not None:
             self._server.close()
-        for connection in list(self._connections):
+        for connection in self._connections.all():
             connection.abort()
         await self._tasks.__aexit__(kind, error, traceback)
 
@@ -59,12 +59,12 @@ class HttpServer:
         """Take no new connections, let running answers finish, cut those that outlast the grace."""
         assert self._server is not None
         self._server.close()
-        for connection in list(self._connections):
+        for connection in self._connections.all():
             connection.close_when_idle()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_seconds):
                 await self._connections.wait_empty()
-        for connection in list(self._connections):
+        for connection in self._connections.all():
             connection.abort()
         log.info("http_stopped port=%d", self.port)
 

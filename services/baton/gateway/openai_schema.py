@@ -1,6 +1,7 @@
 """The bodies that the REST API takes.
 
-Fields that OpenAI has and Baton does not serve are declared, to refuse them by name and accept values that ask for nothing.
+Fields that OpenAI has and Baton does not serve are declared, to refuse them by name and to accept values that ask for
+nothing.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class RestApi:
         self._request_timeout_seconds = request_timeout_seconds
 
     async def handle(self, request: HttpRequest, response: HttpResponse) -> None:
-        """Answer one request: expected failures become OpenAI's error objects, bugs a 500 and a traceback in the log."""
+        """Answer one request: expected failures become OpenAI's error objects, bugs a 500 and a traceback."""
         try:
             request_id = _request_id(request, response)
             await self._route(request, request_id, response)

@@ -1,1 +1,1 @@
-"""Text and tokens: tokenizers, chat templates, incremental detokenization, stop strings. Pure: no wire, no framework."""
+"""Text and tokens: tokenizers, chat templates, incremental detokenization, stop strings. No wire, no framework."""

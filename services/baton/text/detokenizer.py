@@ -1,7 +1,7 @@
 """Incremental detokenization: the text of tokens that arrive one by one.
 
-What has been returned plus what `flush` returns always equals `Tokenizer.decode` of all tokens at once, and no part ends
-inside a character.
+What has been returned plus what `flush` returns always equals `Tokenizer.decode` of all tokens at once, and no part
+ends inside a character.
 """
 
 from __future__ import annotations

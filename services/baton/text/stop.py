@@ -18,8 +18,8 @@ class Scan(NamedTuple):
 class StopScanner:
     """Finds the first stop string of a text that arrives in parts.
 
-    The result does not depend on where the parts are cut: the text ends with the stop string that is complete first, and
-    of those that are complete at the same character, the longest. Text that may begin a stop string is held back.
+    The result does not depend on where the parts are cut: the text ends with the stop string that is complete first,
+    and of those that are complete at the same character, the longest. Text that may begin a stop string is held back.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:
