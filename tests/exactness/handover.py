@@ -1,0 +1,123 @@
+"""Two engines joined without a network: what one exports, the other receives, in the order of the wire."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from baton.engine.engine import Engine
+from baton.engine.events import Admitted, Delivery, Ended, EngineEvent, Failed, TokenReady
+from baton.engine.runners.base import Runner
+from baton.engine.sampling_params import SamplingParams
+from baton.engine.scheduler import SchedulerLimits
+from baton.engine.sequence import EngineRequest, Purpose
+from baton.kv.stream import KvFrame, StreamLedger, payload_crc32c
+from baton.prefill.export import FrameExport
+
+TIMEOUT_SECONDS = 60.0
+
+
+def start_engine(runner: Runner, *, max_step_tokens: int = 256) -> Engine:
+    """Return a running engine whose events are delivered at once."""
+
+    def post(deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            delivery.listener(delivery.event)
+
+    engine = Engine(runner, SchedulerLimits(max_batch_size=32, max_step_tokens=max_step_tokens), post=post)
+    engine.start()
+    return engine
+
+
+@dataclass
+class Generation:
+    """A request under way."""
+
+    events: queue.SimpleQueue[EngineEvent | KvFrame] = field(default_factory=queue.SimpleQueue)
+
+    def tokens(self) -> list[int]:
+        """Wait for the end and return the output."""
+        tokens: list[int] = []
+        while True:
+            event = self.events.get(timeout=TIMEOUT_SECONDS)
+            if isinstance(event, TokenReady):
+                assert event.output_index == len(tokens)
+                tokens.append(event.token.token_id)
+            elif isinstance(event, Failed):
+                raise event.error
+            elif isinstance(event, Ended):
+                self.ended = event
+                return tokens
+
+
+def greedy(num_tokens: int) -> SamplingParams:
+    """Return greedy sampling of exactly `num_tokens`."""
+    return SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=num_tokens)
+
+
+def generate(
+    decode: Engine,
+    request_id: str,
+    prompt: Sequence[int],
+    params: SamplingParams,
+    *,
+    prefill: Engine | None = None,
+    layers_per_frame: int = 1,
+    output: Sequence[int] = (),
+) -> Generation:
+    """Start a generation on `decode`, with its prompt computed on `prefill` if there is one."""
+    generation = Generation()
+    request = EngineRequest(
+        request_id=request_id,
+        prompt_token_ids=tuple(prompt),
+        output_token_ids=tuple(output),
+        params=params,
+        purpose=Purpose.RECEIVE if prefill else Purpose.GENERATE,
+    )
+
+    def listen(event: EngineEvent) -> None:
+        if isinstance(event, Admitted) and prefill:
+            arguments = (decode, prefill, request, event.num_cached_tokens, layers_per_frame)
+            threading.Thread(target=_hand_over, args=arguments, daemon=True).start()
+        generation.events.put(event)
+
+    decode.submit(request, listen)
+    return generation
+
+
+def _hand_over(
+    decode: Engine, prefill: Engine, request: EngineRequest, num_cached_tokens: int, layers_per_frame: int
+) -> None:
+    items: queue.SimpleQueue[EngineEvent | KvFrame] = queue.SimpleQueue()
+    layout = prefill.runner.info.layout
+    token_ids = request.prompt_token_ids + request.output_token_ids
+    prefill.submit(
+        EngineRequest(
+            request_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            output_token_ids=request.output_token_ids,
+            params=request.params,
+            purpose=Purpose.PREFILL,
+            kv_token_begin=num_cached_tokens,
+            export=FrameExport(layout, num_cached_tokens, layers_per_frame, items.put),
+        ),
+        items.put,
+    )
+    ledger = StreamLedger(layout, num_cached_tokens, len(token_ids))
+    sequence_number = 0
+    while True:
+        item = items.get(timeout=TIMEOUT_SECONDS)
+        if isinstance(item, KvFrame):
+            ledger.enter(item, sequence_number, payload_crc32c(item.keys, item.values))
+            sequence_number += 1
+            decode.write_kv(request.request_id, item)
+        elif isinstance(item, TokenReady):
+            decode.take_first_token(request.request_id, item.token)
+        elif isinstance(item, Ended):
+            ledger.close(ledger.totals)
+            decode.commit_kv(request.request_id)
+            return
+        elif isinstance(item, Failed):
+            raise item.error

@@ -1,0 +1,114 @@
+"""The heart of the contract: greedy float32 output equals transformers', for every placement, cache hit and neighbour."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from baton.engine.engine import Engine
+from baton.engine.runners.base import Runner
+from checkpoints import CHECKPOINT_NAMES, CheckpointName, checkpoint, reference_generate
+from exactness.handover import generate, greedy, start_engine
+
+BLOCK_TOKENS = 16
+PROMPT_LENGTHS = (1, 2, BLOCK_TOKENS - 1, BLOCK_TOKENS, BLOCK_TOKENS + 1, 700)
+NUM_NEW_TOKENS = 64
+
+Framework = Literal["torch", "mlx"]
+Hit = Literal["no", "decode", "prefill", "both"]
+PLACEMENTS: tuple[tuple[Framework | None, Framework], ...] = (
+    (None, "torch"),
+    (None, "mlx"),
+    ("torch", "torch"),
+    ("torch", "mlx"),
+    ("mlx", "torch"),
+)
+"""(prefill engine or None for local, decode engine)."""
+
+
+def _load(framework: Framework, folder: Path) -> Runner:
+    if framework == "torch":
+        from baton.engine.runners.torch import load_torch_runner
+
+        return load_torch_runner(folder, model_id="tiny", num_blocks=512, block_tokens=BLOCK_TOKENS, num_threads=1)
+    from baton.engine.runners.mlx import load_mlx_runner
+
+    return load_mlx_runner(folder, model_id="tiny", num_blocks=512, block_tokens=BLOCK_TOKENS)
+
+
+def _prompts(seed: int) -> list[list[int]]:
+    random_ids = random.Random(seed)
+    return [[random_ids.randrange(3, 512) for _ in range(length)] for length in PROMPT_LENGTHS]
+
+
+def _warm(engine: Engine, prompts: list[list[int]], label: str) -> None:
+    """Fill the prefix cache with about half of each prompt."""
+    for index, prompt in enumerate(prompts):
+        half = prompt[: len(prompt) // 2 + 1]
+        generate(engine, f"warm-{label}-{index}", half, greedy(1)).tokens()
+
+
+@pytest.fixture(params=CHECKPOINT_NAMES)
+def family(request: pytest.FixtureRequest) -> CheckpointName:
+    """Return each model family in turn."""
+    name: CheckpointName = request.param
+    return name
+
+
+@pytest.fixture(params=PLACEMENTS, ids=lambda placement: f"{placement[0] or 'local'}-to-{placement[1]}")
+def placement(request: pytest.FixtureRequest, family: CheckpointName) -> Iterator[tuple[Engine | None, Engine]]:
+    """Return running engines for each placement in turn: (prefill or None, decode)."""
+    prefill_framework, decode_framework = request.param
+    folder = checkpoint(family)
+    decode = start_engine(_load(decode_framework, folder))
+    prefill = start_engine(_load(prefill_framework, folder)) if prefill_framework else None
+    yield prefill, decode
+    for engine in (decode, prefill):
+        if engine is not None:
+            engine.close()
+
+
+def test_output_equals_transformers_whatever_is_cached_and_whoever_runs_beside(
+    placement: tuple[Engine | None, Engine], family: CheckpointName
+) -> None:
+    """All prompts, alone and together, with hits on neither side, either and both, give the reference's tokens."""
+    prefill, decode = placement
+    hits: tuple[Hit, ...] = ("no", "decode", "prefill", "both") if prefill else ("no", "decode")
+    for number, hit in enumerate(hits):
+        for is_batched in (False, True):
+            label = f"{hit}-{is_batched}"
+            prompts = _prompts(seed=100 * number + is_batched)
+            if hit in ("decode", "both"):
+                _warm(decode, prompts, label)
+            if hit in ("prefill", "both") and prefill:
+                _warm(prefill, prompts, label)
+
+            outputs = _run(decode, prefill, prompts, label, is_batched=is_batched)
+
+            for prompt, output in zip(prompts, outputs, strict=True):
+                expected = reference_generate(checkpoint(family), prompt, NUM_NEW_TOKENS)
+                assert output == expected, f"prompt of {len(prompt)} tokens, hit {hit}, batched {is_batched}"
+
+
+def _run(
+    decode: Engine, prefill: Engine | None, prompts: list[list[int]], label: str, *, is_batched: bool
+) -> list[list[int]]:
+    started, outputs = [], []
+    for index, prompt in enumerate(prompts):
+        generation = generate(
+            decode,
+            f"{label}-{index}",
+            prompt,
+            greedy(NUM_NEW_TOKENS),
+            prefill=prefill,
+            layers_per_frame=index % 3 + 1,
+        )
+        if is_batched:
+            started.append(generation)
+        else:
+            outputs.append(generation.tokens())
+    return outputs + [generation.tokens() for generation in started]
