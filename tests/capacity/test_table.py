@@ -17,7 +17,7 @@ def test_rows_are_ordered_and_say_what_was_chosen() -> None:
     rows = plan_rows(place(pair(), PlacementRequest(8192, 32)).candidates)
 
     assert [(row.decode, row.prefill) for row in rows] == [("mac", "dgx"), ("mac", "local")]
-    assert rows[0].note == "chosen"
+    assert rows[0].note == "chosen, link rate declared"
     assert rows[1].note == "+4.08 s"
 
 
@@ -48,4 +48,4 @@ def test_a_preferred_row_may_be_dearer_than_the_next() -> None:
     """Where a policy chose, cheaper rows say by how much."""
     rows = plan_rows(place(pair(), PlacementRequest(8192, 32), policy="local").candidates)
 
-    assert [row.note for row in rows] == ["chosen", "-4.08 s"]
+    assert [row.note for row in rows] == ["chosen", "-4.08 s, link rate declared"]

@@ -100,6 +100,7 @@ def test_a_pair_is_placed_with_every_term() -> None:
             estimate.start_seconds + estimate.decode_seconds + estimate.imposed_seconds
         )
         assert response.candidates[0].kv_byte_count == 8192 * 128 * 1024
+        assert response.candidates[0].is_link_declared
 
     with_router(client)
 

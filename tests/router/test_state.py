@@ -55,6 +55,7 @@ def test_probed_links_have_their_own_rate() -> None:
 def test_unlike_layouts_are_named() -> None:
     """The reason names the field in which the two caches differ."""
     state = pair_state()
+    assert state.snapshot(MODEL).link("dgx", "mac").mismatch == ""
     state.register(replace(DGX, epoch=2, layout=replace(LAYOUT, dtype=KvDtype.FLOAT32)))
 
     mismatch = state.snapshot(MODEL).link("dgx", "mac").mismatch

@@ -57,6 +57,8 @@ class Candidate:
     """Layers of one KV frame; 0 for a local prefill."""
     estimate: CostEstimate | None = None
     """Its terms; None if infeasible."""
+    is_link_declared: bool = False
+    """Whether the link's rate is the declared default, because nobody has measured it."""
     infeasible_reason: str = ""
     """Why it cannot run the request; empty if it can."""
 

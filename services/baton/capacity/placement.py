@@ -145,7 +145,16 @@ def _remote(
         expected_output_tokens=decode.expected_output_tokens,
         imposed_seconds=decode.slowdown_seconds,
     )
-    return Candidate(decoder.node_id, prefiller.node_id, decode_cached, prefill_cached, kv_bytes, group, estimate)
+    return Candidate(
+        decoder.node_id,
+        prefiller.node_id,
+        decode_cached,
+        prefill_cached,
+        kv_bytes,
+        group,
+        estimate,
+        is_link_declared=not link.is_measured,
+    )
 
 
 def _queue_seconds(node: NodeSnapshot) -> float:

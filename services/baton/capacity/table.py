@@ -105,5 +105,6 @@ def _row(candidate: Candidate, best: CostEstimate | None, *, is_choice: bool) ->
     )
     cached = f"{candidate.decode_cached_tokens}/{candidate.prefill_cached_tokens}"
     dearer = estimate.total_seconds - best.total_seconds
+    link = ", link rate declared" if candidate.is_link_declared else ""
     note = "chosen" if is_choice else f"{'-' if dearer < 0 else '+'}{format_seconds(abs(dearer))}"
-    return PlanRow._make((*ends, cached, *map(format_seconds, times), note))
+    return PlanRow._make((*ends, cached, *map(format_seconds, times), note + link))

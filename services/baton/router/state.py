@@ -47,6 +47,7 @@ class RouterState:
         self._output_lengths = OutputLengths()
         self._assumed = AssumedPlacements(clock, limits.assumed_ttl_seconds)
         self._ledger = Ledger()
+        self._mismatches: dict[tuple[str, str], str] = {}
 
     def register(self, description: NodeDescription) -> Node:
         """Add a node; a process that has started again begins without corrections.
@@ -56,6 +57,7 @@ class RouterState:
         """
         known = self.nodes.get(description.node_id)
         node = self.nodes.register(description)
+        self._mismatches.clear()
         if known is None or known.description.epoch != description.epoch:
             self._forget_learnt(description.node_id)
         return node
@@ -103,7 +105,7 @@ class RouterState:
             bytes_per_second=bytes_per_second / self.link_calibration.factor(pair),
             round_trip_seconds=probe.round_trip_seconds if probe else self._default_link.round_trip_seconds,
             is_measured=probe is not None or self.link_calibration.reported(pair) > 0,
-            mismatch=_mismatch(prefiller.description, decoder.description),
+            mismatch=self._mismatch(prefiller.description, decoder.description),
         )
 
     def account(self, placement_id: str, candidate: Candidate, request: PlacementRequest) -> None:
@@ -180,6 +182,13 @@ class RouterState:
             load=self._assumed.added_to(description.node_id, node.load),
             unusable_reason=self.nodes.unusable_reason(node),
         )
+
+    def _mismatch(self, prefiller: NodeDescription, decoder: NodeDescription) -> str:
+        """Return why two nodes cannot exchange KV. Kept until any node registers: layouts are long."""
+        pair = (prefiller.node_id, decoder.node_id)
+        if pair not in self._mismatches:
+            self._mismatches[pair] = _mismatch(prefiller, decoder)
+        return self._mismatches[pair]
 
     def _blocks(self, node: Node, num_tokens: int) -> int:
         return blocks_for(self._node_snapshot(node), num_tokens)

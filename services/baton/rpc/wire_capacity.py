@@ -136,6 +136,7 @@ def candidate_to_proto(candidate: Candidate) -> router_service_pb2.Candidate:
         estimate=estimate_to_proto(candidate.estimate) if candidate.estimate else None,
         infeasible_reason=candidate.infeasible_reason,
         kv_byte_count=candidate.kv_bytes,
+        is_link_declared=candidate.is_link_declared,
     )
 
 
@@ -147,6 +148,7 @@ def candidate_from_proto(message: router_service_pb2.Candidate) -> Candidate:
         decode_cached_tokens=message.decode_cached_token_count,
         prefill_cached_tokens=message.prefill_cached_token_count,
         kv_bytes=message.kv_byte_count,
+        is_link_declared=message.is_link_declared,
         estimate=estimate_from_proto(message.estimate) if message.HasField("estimate") else None,
         infeasible_reason=message.infeasible_reason,
     )

@@ -124,7 +124,7 @@ class CostEstimate(_message.Message):
     def __init__(self, queue_seconds: _Optional[float] = ..., prefill_seconds: _Optional[float] = ..., transfer_seconds: _Optional[float] = ..., exposed_seconds: _Optional[float] = ..., time_to_first_token_seconds: _Optional[float] = ..., start_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., expected_output_token_count: _Optional[float] = ..., decode_seconds: _Optional[float] = ..., imposed_seconds: _Optional[float] = ..., total_seconds: _Optional[float] = ...) -> None: ...
 
 class Candidate(_message.Message):
-    __slots__ = ("decode_node_id", "prefill_node_id", "decode_cached_token_count", "prefill_cached_token_count", "estimate", "infeasible_reason", "kv_byte_count")
+    __slots__ = ("decode_node_id", "prefill_node_id", "decode_cached_token_count", "prefill_cached_token_count", "estimate", "infeasible_reason", "kv_byte_count", "is_link_declared")
     DECODE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     PREFILL_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     DECODE_CACHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -132,6 +132,7 @@ class Candidate(_message.Message):
     ESTIMATE_FIELD_NUMBER: _ClassVar[int]
     INFEASIBLE_REASON_FIELD_NUMBER: _ClassVar[int]
     KV_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    IS_LINK_DECLARED_FIELD_NUMBER: _ClassVar[int]
     decode_node_id: str
     prefill_node_id: str
     decode_cached_token_count: int
@@ -139,7 +140,8 @@ class Candidate(_message.Message):
     estimate: CostEstimate
     infeasible_reason: str
     kv_byte_count: int
-    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., infeasible_reason: _Optional[str] = ..., kv_byte_count: _Optional[int] = ...) -> None: ...
+    is_link_declared: bool
+    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., infeasible_reason: _Optional[str] = ..., kv_byte_count: _Optional[int] = ..., is_link_declared: bool = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ()
