@@ -1,0 +1,51 @@
+"""The tokenizer and template of the exported folder say the same as the training rows."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jinja2.exceptions import TemplateError
+
+from baton.demo.export import new_tokenizer
+from baton.demo.rows import Row
+from baton.demo.vocabulary import END_ID, MARKERS, NUM_TOKENS, PAD_ID, encode_text
+
+TOKENIZER = new_tokenizer(4096)
+MARKER_FREE = st.text(st.characters(codec="utf-8")).filter(lambda text: not any(marker in text for marker in MARKERS))
+
+
+@settings(deadline=None)
+@given(MARKER_FREE)
+def test_any_text_survives_encoding_and_decoding(text: str) -> None:
+    """Bytes are the fallback of everything, and the training encoder agrees with the tokenizer."""
+    token_ids = TOKENIZER.encode(text, add_special_tokens=False)
+
+    assert token_ids == encode_text(text)
+    assert TOKENIZER.decode(token_ids) == text
+
+
+def test_the_chat_template_writes_what_training_rows_hold() -> None:
+    """A conversation of several turns gives the same tokens by either way."""
+    messages = [
+        {"role": "system", "content": "Answer briefly."},
+        {"role": "user", "content": "What is 12 + 30?"},
+        {"role": "assistant", "content": "12 + 30 = 42"},
+        {"role": "user", "content": "  spaces, \n line ends and ü stay  "},
+    ]
+    row = Row(num_tokens=0)
+    for message in messages:
+        row.add(message["role"], message["content"])
+
+    rendered = TOKENIZER.apply_chat_template(messages, add_generation_prompt=True, return_dict=False)
+    assert rendered == [*row.tokens, MARKERS.index("<|assistant|>")]
+
+
+def test_an_unknown_role_is_refused_by_name() -> None:
+    """The template does not invent markers."""
+    with pytest.raises(TemplateError, match="tool"):
+        TOKENIZER.apply_chat_template([{"role": "tool", "content": "x"}])
+
+
+def test_special_ids_are_those_of_the_vocabulary() -> None:
+    """The end of a turn is EOS, and the table has no holes."""
+    assert len(TOKENIZER) == NUM_TOKENS
+    assert (TOKENIZER.eos_token_id, TOKENIZER.pad_token_id) == (END_ID, PAD_ID)
