@@ -7,7 +7,7 @@ from dataclasses import replace
 from baton.router.nodes import Node
 from baton.router.state import RouterState
 from baton.router.wire import description_to_proto, load_to_proto
-from baton.rpc.wire_capacity import duration_to_proto
+from baton.rpc.wire_time import duration_from_seconds
 from baton.v1 import node_pb2, router_service_pb2
 
 
@@ -40,7 +40,7 @@ def _links(state: RouterState, decoder: Node) -> list[node_pb2.LinkMeasurement]:
                 node_pb2.LinkMeasurement(
                     from_node_id=prefiller.description.node_id,
                     bytes_per_second=link.bytes_per_second,
-                    round_trip=duration_to_proto(link.round_trip_seconds),
+                    round_trip=duration_from_seconds(link.round_trip_seconds),
                 )
             )
     return links

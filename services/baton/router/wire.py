@@ -12,8 +12,6 @@ from baton.router.records import LinkMeasurement, LoadReport, NodeDescription, O
 from baton.router.registration import Report
 from baton.rpc.wire_capacity import (
     candidate_to_proto,
-    duration_from_proto,
-    duration_to_proto,
     estimate_to_proto,
     profile_from_proto,
     profile_to_proto,
@@ -21,6 +19,7 @@ from baton.rpc.wire_capacity import (
     shape_to_proto,
 )
 from baton.rpc.wire_kv import layout_from_proto, layout_to_proto
+from baton.rpc.wire_time import duration_from_seconds, seconds_from_duration
 from baton.v1 import generation_pb2, node_pb2, router_service_pb2
 
 _NODE_ID = re.compile(r"[a-z0-9-]{1,63}")
@@ -140,7 +139,7 @@ def link_from_proto(message: node_pb2.LinkMeasurement) -> LinkMeasurement:
     """
     if not 0 < message.bytes_per_second < float("inf"):
         raise InvalidFieldError("link.bytes_per_second", f"must be positive, got {message.bytes_per_second}")
-    round_trip_seconds = max(0.0, duration_from_proto(message.round_trip))
+    round_trip_seconds = max(0.0, seconds_from_duration(message.round_trip))
     return LinkMeasurement(message.from_node_id, message.bytes_per_second, round_trip_seconds)
 
 
@@ -152,10 +151,10 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
         prefill_node_id=message.prefill_node_id,
         prefill_cached_tokens=_computing_cache(message),
         kv_bytes=message.kv_byte_count,
-        prefill_seconds=duration_from_proto(message.prefill_duration),
-        transfer_seconds=duration_from_proto(message.transfer_duration),
-        exposed_seconds=duration_from_proto(message.exposed_duration),
-        decode_seconds=duration_from_proto(message.decode_duration),
+        prefill_seconds=seconds_from_duration(message.prefill_duration),
+        transfer_seconds=seconds_from_duration(message.transfer_duration),
+        exposed_seconds=seconds_from_duration(message.exposed_duration),
+        decode_seconds=seconds_from_duration(message.decode_duration),
         num_completion_tokens=message.completion_token_count,
         num_preemptions=message.preemption_count,
         fallback_reason=message.fallback_reason,
@@ -204,7 +203,7 @@ def placed_to_proto(placed: Placed) -> router_service_pb2.PlaceResponse:
 
 def registered_to_proto(report_interval_seconds: float) -> router_service_pb2.RegisterResponse:
     """Return the first notice of a registration."""
-    registered = router_service_pb2.Registered(report_interval=duration_to_proto(report_interval_seconds))
+    registered = router_service_pb2.Registered(report_interval=duration_from_seconds(report_interval_seconds))
     return router_service_pb2.RegisterResponse(registered=registered)
 
 

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from google.protobuf.duration_pb2 import Duration
-
 from baton.capacity.estimate import Candidate, CostEstimate
 from baton.capacity.model_shape import ModelShape
 from baton.capacity.profile import NodeProfile
 from baton.errors import InvalidFieldError
+from baton.rpc.wire_time import duration_from_seconds, seconds_from_duration
 from baton.v1 import node_pb2, router_service_pb2
-
-NANOSECONDS = 1_000_000_000
-
-
-def duration_to_proto(seconds: float) -> Duration:
-    """Return the message of a duration in seconds, to the nanosecond."""
-    duration = Duration()
-    duration.FromNanoseconds(round(seconds * NANOSECONDS))
-    return duration
-
-
-def duration_from_proto(message: Duration) -> float:
-    """Return the seconds of a duration message."""
-    return message.ToNanoseconds() / NANOSECONDS
 
 
 def shape_to_proto(shape: ModelShape) -> node_pb2.ModelShape:
@@ -68,10 +53,10 @@ def profile_to_proto(profile: NodeProfile, *, source: str) -> node_pb2.NodeProfi
     """Return the message of a profile; the caller sets `measured_at`."""
     return node_pb2.NodeProfile(
         prefill_flops=profile.prefill_flops,
-        prefill_overhead=duration_to_proto(profile.prefill_overhead_seconds),
+        prefill_overhead=duration_from_seconds(profile.prefill_overhead_seconds),
         decode_flops=profile.decode_flops,
         decode_bytes_per_second=profile.decode_bytes_per_second,
-        step_overhead=duration_to_proto(profile.step_overhead_seconds),
+        step_overhead=duration_from_seconds(profile.step_overhead_seconds),
         source=source,
     )
 
@@ -87,10 +72,10 @@ def profile_from_proto(message: node_pb2.NodeProfile, *, field: str = "profile")
             raise InvalidFieldError(f"{field}.{name}", f"must be positive, got {getattr(message, name)}")
     return NodeProfile(
         prefill_flops=message.prefill_flops,
-        prefill_overhead_seconds=max(0.0, duration_from_proto(message.prefill_overhead)),
+        prefill_overhead_seconds=max(0.0, seconds_from_duration(message.prefill_overhead)),
         decode_flops=message.decode_flops,
         decode_bytes_per_second=message.decode_bytes_per_second,
-        step_overhead_seconds=max(0.0, duration_from_proto(message.step_overhead)),
+        step_overhead_seconds=max(0.0, seconds_from_duration(message.step_overhead)),
     )
 
 
