@@ -6,6 +6,8 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from opentelemetry import trace
+
 from baton.decode.peers import PeerSet
 from baton.decode.receiver import KvReceiver, Timeouts, reason_of
 from baton.decode.summary import finished_message, outcome_of
@@ -14,7 +16,9 @@ from baton.engine.sequence import EngineRequest, Purpose
 from baton.errors import BatonError, InvalidFieldError, MismatchError
 from baton.rpc.wire_generation import sampling_from_proto, token_to_proto
 from baton.rpc.wire_kv import layout_to_proto
+from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
+from baton.telemetry.tracing import tracer
 from baton.v1 import decode_service_pb2 as messages
 from baton.v1 import prefill_service_pb2
 from baton.worker.node import WorkerNode
@@ -81,6 +85,15 @@ class _Generation:
 
     async def run(self, write: Write) -> None:
         """Drive the request to its end."""
+        trace.get_current_span().set_attributes(
+            {
+                names.REQUEST_ID: self._request.request_id,
+                names.ATTEMPT: self._request.attempt,
+                names.NODE_ID: self._node.node_id,
+                names.PREFILL_NODE_ID: self._prefill_node_id or self._node.node_id,
+                names.PROMPT_TOKENS: len(self._request.prompt_token_ids),
+            }
+        )
         self._engine.submit(self._engine_request(), self._inbox.put_nowait)
         try:
             await write(messages.DecodeServiceGenerateResponse(accepted=messages.Accepted(node_id=self._node.node_id)))
@@ -150,7 +163,10 @@ class _Generation:
         self._receiver = KvReceiver(self._engine, self._request_id, layout, self._generator.timeouts)
         try:
             stub = self._generator.peers.stub(self._prefill_node_id)
-            await self._receiver.run(stub, self._prefill_request(num_cached_tokens))
+            with tracer().start_as_current_span(
+                names.SPAN_RECEIVE_KV, attributes={names.CACHED_TOKENS: num_cached_tokens}
+            ):
+                await self._receiver.run(stub, self._prefill_request(num_cached_tokens))
         except BatonError as error:
             self._fall_back(reason_of(error), error)
         except Exception as error:  # the edge of the task: the request must not hang on a bug in it
@@ -166,6 +182,7 @@ class _Generation:
             error,
         )
         self._fallback_reason = reason
+        trace.get_current_span().add_event(names.EVENT_FALLBACK, {names.REASON: reason})
         self._generator.metrics.add_fallback(reason)
         self._engine.fall_back(self._request_id)
 

@@ -19,6 +19,8 @@ from baton.rpc.status import error_from_rpc
 from baton.rpc.wire_generation import token_from_proto
 from baton.rpc.wire_kv import dtype_from_proto, layout_from_proto
 from baton.rpc.wire_time import seconds_from_duration
+from baton.telemetry import names
+from baton.telemetry.frames import frame_attributes
 from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.v1.prefill_service_pb2_grpc import PrefillServiceStub
 
@@ -119,6 +121,7 @@ class KvReceiver:
                 await self._take_frame(message.frame, ledger)
             elif element == "first_token" and not has_first_token:
                 self.reception.clock.first_token = self._clock()
+                trace.get_current_span().add_event(names.EVENT_FIRST_TOKEN)
                 token = token_from_proto(message.first_token.token, has_logprob=has_logprob)
                 self._engine.take_first_token(self._request_id, token)
                 has_first_token = True
@@ -150,10 +153,7 @@ class KvReceiver:
         ledger.enter(frame, message.sequence_number, message.crc32c)
         self.reception.num_frames += 1
         self.reception.num_bytes += frame.num_bytes
-        trace.get_current_span().add_event(
-            "baton.kv.frame_received",
-            {"layer": frame.layer_begin, "token": frame.token_begin, "ready_seconds": ready_seconds},
-        )
+        trace.get_current_span().add_event(names.EVENT_FRAME_RECEIVED, frame_attributes(frame))
         await self._slots.acquire()
         self._engine.write_kv(self._request_id, frame)
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 class ReceptionClock:
     """Arrival times of one stream on this node's clock, seconds.
 
-    The sender's clock reads 0 when it sends the layout, so `layout_arrived - half a round trip` is that moment here, and
-    a frame that was ready at `r` there could have begun its way at `origin + r`. The link is busy with it from then, or
-    from the arrival of the frame before, until it arrives.
+    The sender's clock reads 0 when it sends the layout, so `layout_arrived - half a round trip` is that moment here,
+    and a frame that was ready at `r` there could have begun its way at `origin + r`. The link is busy with it from
+    then, or from the arrival of the frame before, until it arrives.
     """
 
     called: float

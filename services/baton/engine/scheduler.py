@@ -18,7 +18,7 @@ from baton.engine.runners.base import Span
 from baton.engine.sampling import SampledToken
 from baton.engine.sequence import Phase, Purpose, Sequence
 from baton.errors import OutOfMemoryError
-from baton.kv.pool import BlockPool
+from baton.kv.pool import BlockId, BlockPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Scheduler:
         """
         self.pool.check_integrity(sequence.block_table for sequence in (*self._running, *self._receiving))
 
-    def _cached_blocks(self, sequence: Sequence) -> list[int]:
+    def _cached_blocks(self, sequence: Sequence) -> list[BlockId]:
         """Return the cached prefix; never the whole sequence, for the last position must be computed for its logits."""
         if sequence.request.is_cache_bypassed:
             return []

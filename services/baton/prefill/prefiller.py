@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 
 from opentelemetry import trace
@@ -17,6 +18,8 @@ from baton.prefill.outbox import Outbox
 from baton.rpc.wire_generation import sampling_from_proto, token_to_proto
 from baton.rpc.wire_kv import dtype_from_proto, layout_from_proto, layout_to_proto
 from baton.rpc.wire_time import duration_from_seconds
+from baton.telemetry import names
+from baton.telemetry.frames import frame_attributes
 from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.worker.node import WorkerNode
 
@@ -42,12 +45,15 @@ class Prefiller:
         self._node.check_accepts()
         self._check(request)
         request_id = f"{request.request_id}/{request.attempt}"
-        outbox = Outbox()
+        outbox, started_at = Outbox(), time.time_ns()
+        trace.get_current_span().set_attributes(
+            {names.REQUEST_ID: request.request_id, names.ATTEMPT: request.attempt, names.NODE_ID: self._node.node_id}
+        )
         self._node.engine.submit(self._engine_request(request_id, request, outbox), outbox.put)
         try:
             yield prefill_service_pb2.PrefillResponse(layout=layout_to_proto(self._layout))
             ledger = StreamLedger(self._layout, request.kv_token_begin, len(request.token_ids))
-            async for response in _responses(outbox, ledger):
+            async for response in _responses(outbox, ledger, started_at):
                 yield response
         finally:
             self._node.engine.abort(request_id)
@@ -92,12 +98,14 @@ class Prefiller:
         return max(1, min(request.layers_per_frame, MAX_FRAME_BYTES // max(1, layer_bytes)))
 
 
-async def _responses(outbox: Outbox, ledger: StreamLedger) -> AsyncIterator[prefill_service_pb2.PrefillResponse]:
-    """Yield what the outbox gives, up to the summary."""
+async def _responses(
+    outbox: Outbox, ledger: StreamLedger, started_at: int
+) -> AsyncIterator[prefill_service_pb2.PrefillResponse]:
+    """Yield what the outbox gives, up to the summary. `started_at`: when the request came, nanoseconds since 1970."""
     while True:
         item = await outbox.get()
         if isinstance(item, KvFrame):
-            yield prefill_service_pb2.PrefillResponse(frame=_frame_message(item, ledger))
+            yield prefill_service_pb2.PrefillResponse(frame=_frame_message(item, ledger, started_at))
         elif isinstance(item, TokenReady):
             yield prefill_service_pb2.PrefillResponse(first_token=_first_token(item.token))
         elif isinstance(item, Failed):
@@ -107,13 +115,13 @@ async def _responses(outbox: Outbox, ledger: StreamLedger) -> AsyncIterator[pref
             return
 
 
-def _frame_message(frame: KvFrame, ledger: StreamLedger) -> kv_pb2.KvFrame:
+def _frame_message(frame: KvFrame, ledger: StreamLedger, started_at: int) -> kv_pb2.KvFrame:
     sequence_number, crc = ledger.next_sequence_number, payload_crc32c(frame.keys, frame.values)
     ledger.enter(frame, sequence_number, crc)
-    trace.get_current_span().add_event(
-        "baton.kv.frame_sent",
-        {"layer": frame.layer_begin, "token": frame.token_begin, "ready_seconds": frame.ready_seconds},
-    )
+    attributes = frame_attributes(frame)
+    ready_at = started_at + round(frame.ready_seconds * 1e9)
+    trace.get_current_span().add_event(names.EVENT_LAYER_COMPUTED, attributes, ready_at)
+    trace.get_current_span().add_event(names.EVENT_FRAME_SENT, attributes)
     return kv_pb2.KvFrame(
         sequence_number=sequence_number,
         layer_begin=frame.layer_begin,

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeAlias
 
 import grpc
 
 from baton.errors import BatonError
 from baton.rpc.status import abort
+from baton.telemetry.handlers import Behavior, Context, Handler, StreamBehavior, wrap_handler
 
 log = logging.getLogger(__name__)
-
-Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
@@ -22,28 +19,17 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(  # type: ignore[override]
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],  # type: ignore[type-arg]
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> grpc.RpcMethodHandler:  # type: ignore[type-arg]
+    ) -> Handler:
         """Return the handler of the call with its behaviour guarded."""
         handler = await continuation(handler_call_details)
         if handler is None or not handler_call_details.method.startswith("/baton."):
             return handler
-        coders = (handler.request_deserializer, handler.response_serializer)
-        if handler.request_streaming:
-            make_stream, make_unary = grpc.stream_stream_rpc_method_handler, grpc.stream_unary_rpc_method_handler
-            behavior = handler.stream_stream if handler.response_streaming else handler.stream_unary
-        else:
-            make_stream, make_unary = grpc.unary_stream_rpc_method_handler, grpc.unary_unary_rpc_method_handler
-            behavior = handler.unary_stream if handler.response_streaming else handler.unary_unary
-        if handler.response_streaming and inspect.isasyncgenfunction(behavior):
-            return make_stream(_guard_stream(behavior), *coders)  # type: ignore[arg-type]
-        if handler.response_streaming:  # a coroutine that writes its responses to the context
-            return make_stream(_guard_unary(behavior), *coders)  # type: ignore[arg-type]
-        return make_unary(_guard_unary(behavior), *coders)  # type: ignore[arg-type]
+        return wrap_handler(handler, _guard, _guard_stream)
 
 
-def _guard_unary(behavior: Callable[..., Awaitable[object]]) -> Callable[..., Awaitable[object]]:
+def _guard(behavior: Behavior) -> Behavior:
     async def guarded(request: object, context: Context) -> object:
         try:
             return await behavior(request, context)
@@ -54,7 +40,7 @@ def _guard_unary(behavior: Callable[..., Awaitable[object]]) -> Callable[..., Aw
     return guarded
 
 
-def _guard_stream(behavior: Callable[..., AsyncIterator[object]]) -> Callable[..., AsyncIterator[object]]:
+def _guard_stream(behavior: StreamBehavior) -> StreamBehavior:
     async def guarded(request: object, context: Context) -> AsyncIterator[object]:
         try:
             async for response in behavior(request, context):

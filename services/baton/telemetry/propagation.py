@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import grpc
@@ -10,11 +11,10 @@ from opentelemetry import context as otel_context
 from opentelemetry import propagate, trace
 
 from baton.telemetry import names
+from baton.telemetry.handlers import Behavior, Context, Handler, StreamBehavior, wrap_handler
 
 Details: TypeAlias = grpc.aio.ClientCallDetails
-Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 Continuation: TypeAlias = Callable[[Details, object], Awaitable[object]]
-Handler: TypeAlias = "grpc.RpcMethodHandler[object, object]"
 
 
 def make_client_interceptors() -> Sequence[grpc.aio.ClientInterceptor]:
@@ -79,16 +79,7 @@ class TraceServerInterceptor(grpc.aio.ServerInterceptor):
         if handler is None or not handler_call_details.method.startswith("/baton."):
             return handler
         begin = _SpanStart(self._tracer, handler_call_details)
-        coders = (handler.request_deserializer, handler.response_serializer)
-        if handler.request_streaming:
-            make_stream, make_unary = grpc.stream_stream_rpc_method_handler, grpc.stream_unary_rpc_method_handler
-            behavior = handler.stream_stream if handler.response_streaming else handler.stream_unary
-        else:
-            make_stream, make_unary = grpc.unary_stream_rpc_method_handler, grpc.unary_unary_rpc_method_handler
-            behavior = handler.unary_stream if handler.response_streaming else handler.unary_unary
-        if handler.response_streaming:
-            return make_stream(_trace_stream(behavior, begin), *coders)  # type: ignore[arg-type]
-        return make_unary(_trace_unary(behavior, begin), *coders)  # type: ignore[arg-type]
+        return wrap_handler(handler, partial(_trace, begin=begin), partial(_trace_stream, begin=begin))
 
 
 class _SpanStart:
@@ -115,9 +106,7 @@ class _SpanStart:
         return span
 
 
-def _trace_unary(
-    behavior: Callable[..., Awaitable[object]], begin: Callable[[], trace.Span]
-) -> Callable[..., Awaitable[object]]:
+def _trace(behavior: Behavior, begin: Callable[[], trace.Span]) -> Behavior:
     async def traced(request: object, context: Context) -> object:
         span = begin()
         try:
@@ -131,9 +120,7 @@ def _trace_unary(
     return traced
 
 
-def _trace_stream(
-    behavior: Callable[..., AsyncIterator[object]], begin: Callable[[], trace.Span]
-) -> Callable[..., AsyncIterator[object]]:
+def _trace_stream(behavior: StreamBehavior, begin: Callable[[], trace.Span]) -> StreamBehavior:
     async def traced(request: object, context: Context) -> AsyncIterator[object]:
         span = begin()
         try:

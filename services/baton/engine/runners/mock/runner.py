@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -165,7 +166,7 @@ def load_mock_runner(
     info = checkpoint.model_info(model_id, KvDtype(dtype), engine="mock", device=f"mock {hardware}")
     if shape:
         info = SHAPES[shape].applied_to(info)
-    digest = f"{'mock' + shape + info.layout.model_revision_digest:.32}".encode().hex()[:32]
+    digest = blake2b(f"mock/{shape}/{info.layout.model_revision_digest}".encode(), digest_size=16).hexdigest()
     info = replace(info, layout=replace(info.layout, model_revision_digest=digest))
     for spec in info.layout.layers:
         words_per_row(spec.key_head_dim, info.layout.dtype)

@@ -1,4 +1,4 @@
-"""The arithmetic of the mock model: one 64-bit state per layer and position, from which K, V and the next token follow."""
+"""The arithmetic of the mock model: one 64-bit state per layer and position, whence K, V and the next token follow."""
 
 from __future__ import annotations
 
