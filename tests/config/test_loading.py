@@ -79,7 +79,7 @@ def test_an_unknown_key_in_the_file_is_named() -> None:
 def test_a_file_gives_each_role_its_table(tmp_path: Path) -> None:
     """One file serves a machine; dashes and underscores are the same."""
     path = tmp_path / "node.toml"
-    path.write_text('[router]\nport = 1\n[cache-index]\ndrain-seconds = 2.5\n')
+    path.write_text("[router]\nport = 1\n[cache-index]\ndrain-seconds = 2.5\n")
 
     assert read_file(path, "cache-index") == {"drain_seconds": 2.5}
     assert read_file(path, "decode") == {}

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import grpc
 import pytest
 from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from baton.telemetry.propagation import TraceServerInterceptor, make_client_interceptors
@@ -24,6 +24,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.trace_ids: list[int] = []
+        self.hanging = asyncio.Event()
         self.cancelled = asyncio.Event()
 
     def note(self) -> None:
@@ -43,6 +44,7 @@ class Recorder:
             self.note()
             yield b"%d" % index
         if request == b"hang":
+            self.hanging.set()
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -73,6 +75,21 @@ class Recorder:
         )
 
 
+class NotifyingExporter(InMemorySpanExporter):
+    """Keeps spans and says when one of the server has ended; called in the loop's thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.server_span_ended = asyncio.Event()
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        """Keep spans."""
+        result = super().export(spans)
+        if any(span.kind is trace.SpanKind.SERVER for span in spans):
+            self.server_span_ended.set()
+        return result
+
+
 class Bench:
     """A traced server and a traced channel to it."""
 
@@ -80,7 +97,7 @@ class Bench:
         self.recorder = recorder
         self.channel = channel
         self.tracer = provider.get_tracer("test")
-        self.exporter = InMemorySpanExporter()
+        self.exporter = NotifyingExporter()
         provider.add_span_processor(SimpleSpanProcessor(self.exporter))
 
     def server_spans(self) -> list[ReadableSpan]:
@@ -194,8 +211,8 @@ def test_cancelling_a_stream_reaches_the_handler_and_ends_its_span() -> None:
 
         await bench.recorder.cancelled.wait()
         assert await call.code() is grpc.StatusCode.CANCELLED
-        while not bench.server_spans():
-            await asyncio.sleep(0)
+        await bench.exporter.server_span_ended.wait()
+        assert len(bench.server_spans()) == 1
 
     _run(test)
 
@@ -211,8 +228,7 @@ def test_cancelling_the_reader_reaches_the_handler() -> None:
                 pass
 
         reader = asyncio.ensure_future(read_all())
-        while len(bench.recorder.trace_ids) < 3:
-            await asyncio.sleep(0)
+        await bench.recorder.hanging.wait()
         reader.cancel()
 
         await bench.recorder.cancelled.wait()

@@ -1,0 +1,55 @@
+"""The agent's service over a real channel."""
+
+from __future__ import annotations
+
+import pytest
+
+from agent.programs import Lines, program, run
+from baton.agent.server import AgentServicer, worker_command
+from baton.agent.settings import AgentSettings
+from baton.agent.supervisor import Supervisor
+from baton.rpc.channel import open_channel
+from baton.rpc.server import GrpcServer
+from baton.v1 import agent_service_pb2, agent_service_pb2_grpc
+
+
+def test_the_status_says_what_is_supervised() -> None:
+    """Node id, state, restarts and the machine are reported; an exit status only after an exit."""
+
+    async def main() -> None:
+        supervisor = Supervisor(program("decode-a", ""), Lines())
+        supervisor.num_restarts = 2
+        server = GrpcServer("127.0.0.1:0")
+        servicer = AgentServicer("decode-a", supervisor)
+        server.add(
+            "baton.v1.AgentService",
+            lambda target: agent_service_pb2_grpc.add_AgentServiceServicer_to_server(servicer, target),
+        )
+        port = await server.start()
+        async with open_channel(f"127.0.0.1:{port}") as channel:
+            stub = agent_service_pb2_grpc.AgentServiceStub(channel)
+
+            status = await stub.GetStatus(agent_service_pb2.GetStatusRequest(), timeout=5)
+
+        await server.drain(0)
+        assert (status.node_id, status.restart_count) == ("decode-a", 2)
+        assert status.worker_state == agent_service_pb2.WORKER_STATE_STARTING
+        assert not status.HasField("last_exit_status")
+        assert status.memory_byte_count > 0
+
+    run(main)
+
+
+def test_the_worker_gets_its_address_and_the_further_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Flags are split as a shell does."""
+    settings = AgentSettings(
+        worker_role="decode",
+        worker_node_id="mac-1",
+        worker_port=7001,
+        worker_arguments="--engine mlx --model-dir '/a b'",
+    )
+
+    command = list(worker_command(settings))
+
+    assert command[-4:] == ["--engine", "mlx", "--model-dir", "/a b"]
+    assert command[2:8] == ["baton.cli", "serve", "decode", "--host=127.0.0.1", "--port=7001", "--node-id=mac-1"]

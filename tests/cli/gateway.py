@@ -1,0 +1,58 @@
+"""A made-up gateway with the REST API that `baton chat` uses."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Gateway(BaseHTTPRequestHandler):
+    """Answers with events chosen by the model's name."""
+
+    protocol_version = "HTTP/1.0"
+
+    def do_GET(self) -> None:
+        """List one model."""
+        self._answer(200, b'{"data": [{"id": "tiny"}]}')
+
+    def do_POST(self) -> None:
+        """Stream an answer, or fail."""
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if body["model"] == "unknown":
+            self._answer(404, b'{"error": {"message": "no model unknown"}}')
+            return
+        question = body["messages"][-1]["content"]
+        events = [
+            {"choices": [{"delta": {"role": "assistant", "content": ""}}], "usage": None},
+            {"choices": [{"delta": {"content": question.upper()}}]},
+        ]
+        if body["model"] == "failing":
+            events.append({"error": {"message": "node died"}})
+        else:
+            events.append({"choices": [], "usage": {"completion_tokens": 1}, "baton": {"decode_node": "d"}})
+        lines = [b"data: " + json.dumps(event).encode() for event in events]
+        if body["model"] != "cut":
+            lines.append(b"data: [DONE]")
+        self._answer(200, b"\n\n".join(lines) + b"\n\n")
+
+    def log_message(self, *arguments: object) -> None:
+        """Stay silent."""
+
+    def _answer(self, status: int, body: bytes) -> None:
+        self.send_response(status)
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@contextmanager
+def running_gateway() -> Iterator[str]:
+    """Serve and yield the address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()

@@ -1,0 +1,46 @@
+"""`baton chat` as a user runs it."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from baton.cli.chat import show
+from baton.cli.completion_stream import StreamPiece
+from baton.cli.main import app
+from cli.gateway import running_gateway
+
+
+def test_one_message_is_answered_with_its_cost_below() -> None:
+    """`--message` asks once; the model is the first that is listed."""
+    with running_gateway() as url:
+        result = CliRunner().invoke(app, ["chat", "--url", url, "--message", "hello"])
+
+    lines = result.stdout.splitlines()
+    assert result.exit_code == 0
+    assert lines[0] == "HELLO"
+    assert lines[1].startswith("TTFT ")
+    assert lines[2] == "prefill and decode on d"
+
+
+def test_a_conversation_goes_on_after_an_error() -> None:
+    """A failed answer is reported, and the next question is asked; an empty line ends it."""
+    with running_gateway() as url:
+        result = CliRunner().invoke(app, ["chat", "--url", url, "--model", "failing"], input="one\ntwo\n\n")
+
+    assert result.exit_code == 0
+    assert result.stdout.count("error: node died") == 2
+
+
+def test_text_is_printed_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brackets in an answer are no markup."""
+    stream = io.StringIO()
+    pieces = iter([StreamPiece("[bold]x"), StreamPiece("[/]")])
+
+    answer = show(Console(file=stream, width=80), pieces, began_seconds=0.0)
+
+    assert answer.text == "[bold]x[/]"
+    assert stream.getvalue().startswith("[bold]x[/]\n")

@@ -1,0 +1,61 @@
+"""Command lines of the processes of `baton up`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from baton.cli.launch import ProcessPlan, Site, plan_processes
+from baton.cli.ports import free_ports
+from baton.cli.serve import load_service, take_option
+from baton.cli.topology import NodeSpec
+from baton.config.flags import parse_flags
+from baton.config.loading import load_settings
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    """Return a site with a model folder that has only a config."""
+    (tmp_path / "config.json").write_text("{}")
+    ports = free_ports("127.0.0.1", ["http", "grpc"], {})
+    return Site("127.0.0.1", ports["http"], ports["grpc"], tmp_path, "tiny", "info")
+
+
+def _value(plan: ProcessPlan, flag: str) -> str:
+    return next(text.partition("=")[2] for text in plan.child.arguments if text.startswith(f"--{flag}="))
+
+
+def test_every_service_takes_the_flags_that_it_is_given(site: Site) -> None:
+    """No command line of `baton up` is refused by the settings class of its service."""
+    plans = plan_processes(site, (NodeSpec("prefill", "mock"), NodeSpec("decode", "mock", 2, {"num_blocks": "64"})))
+
+    for plan in plans:
+        arguments = list(plan.child.arguments)
+        service = load_service(plan.role)
+        _, flags = take_option(arguments[arguments.index(plan.role) + 1 :], "--log-level")
+        load_settings(service.settings_class, parse_flags(service.settings_class, flags))
+    assert [plan.child.name for plan in plans] == [
+        *("cache-index", "router", "prefill-mock", "decode-mock-1", "decode-mock-2", "gateway")
+    ]
+
+
+def test_everyone_is_told_where_the_others_are(site: Site) -> None:
+    """Workers and gateway get the router's address, workers and router that of the cache index."""
+    plans = {plan.child.name: plan for plan in plan_processes(site, (NodeSpec("decode", "mock"),))}
+
+    router, cache_index = plans["router"].address, plans["cache-index"].address
+    assert _value(plans["decode-mock"], "router-address") == _value(plans["gateway"], "router-address") == router
+    assert _value(plans["decode-mock"], "cache-index-address") == cache_index
+    assert _value(plans["router"], "cache-index-address") == cache_index
+
+
+def test_options_of_a_node_reach_its_worker(site: Site) -> None:
+    """A key of the topology file becomes a flag."""
+    plans = plan_processes(site, (NodeSpec("decode", "mock", 1, {"num_threads": "7", "num_blocks": "64"}),))
+
+    worker = next(plan for plan in plans if plan.role == "decode")
+
+    assert _value(worker, "num-threads") == "7"
+    assert _value(worker, "num-blocks") == "64"
+    assert worker.child.environment["GOMP_SPINCOUNT"] == "0"

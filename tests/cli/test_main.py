@@ -1,0 +1,82 @@
+"""Exit statuses of the command line."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from baton import __version__
+from cli.commands import baton
+
+
+def test_the_version_is_printed() -> None:
+    """`baton --version` is one line."""
+    result = baton("--version")
+
+    assert (result.returncode, result.stdout) == (0, f"baton {__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "key"),
+    [
+        (["serve", "rooter"], "rooter"),
+        (["serve", "router", "--prot", "1"], "--prot"),
+        (["serve", "router", "--port", "many"], "--port"),
+        (["serve", "router", "--log-level", "loud"], "--log-level"),
+        (["serve", "router", "--config", "/nonexistent.toml"], "/nonexistent.toml"),
+        (["serve", "prefill"], "--model-dir"),
+        (["up", "--model", "/nonexistent"], "--model"),
+        (["up", "--prefill", "jax"], "--prefill"),
+        (["up", "--no-such-flag"], "--no-such-flag"),
+    ],
+)
+def test_wrong_usage_is_status_2_and_names_the_key(arguments: list[str], key: str, tmp_path: Path) -> None:
+    """The message is one line without a traceback."""
+    if arguments[0] == "up" and "--model" not in arguments:
+        (tmp_path / "config.json").write_text("{}")
+        arguments = [*arguments, "--model", str(tmp_path)]
+
+    result = baton(*arguments)
+
+    assert result.returncode == 2
+    assert key in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_wrong_environment_variable_is_named() -> None:
+    """Status 2, and the variable as the user set it."""
+    result = baton("serve", "router", environment={"BATON_ROUTER_PORT": "many"})
+
+    assert result.returncode == 2
+    assert "BATON_ROUTER_PORT" in result.stderr
+
+
+def test_a_taken_port_is_said_before_anything_starts(tmp_path: Path) -> None:
+    """The number and the flag are named; no process has been started."""
+    (tmp_path / "config.json").write_text("{}")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+
+        result = baton("up", "--model", str(tmp_path), "--http-port", str(port))
+
+    assert result.returncode == 2
+    assert f"port {port} (HTTP)" in result.stderr
+    assert result.stdout == ""
+
+
+def test_help_of_a_role_lists_its_flags() -> None:
+    """Without running anything."""
+    result = baton("serve", "router", "--help")
+
+    assert result.returncode == 0
+    assert "--cache-index-address" in result.stdout
+
+
+def test_an_unreachable_service_is_status_1() -> None:
+    """The address is named."""
+    result = baton("nodes", "--router", "127.0.0.1:1")
+
+    assert result.returncode == 1
+    assert "router at 127.0.0.1:1" in result.stderr

@@ -1,0 +1,75 @@
+"""Tables of `baton plan` and `baton nodes`."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+from rich.table import Table
+
+from baton.capacity.estimate import Candidate, CostEstimate
+from baton.cli.nodes import links_table, nodes_table
+from baton.cli.plan import plan_table
+from baton.cli.quantities import format_bytes, format_rate
+from baton.v1 import node_pb2, router_service_pb2
+
+
+def _text(table: Table) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=250, color_system=None).print(table)
+    return " ".join(stream.getvalue().split())
+
+
+def _estimate(start_seconds: float) -> CostEstimate:
+    return CostEstimate(0.0, start_seconds, 0.0, 0.0, start_seconds, start_seconds, 0.01, 10.0, 0.0)
+
+
+def test_the_plan_shows_every_candidate_and_marks_the_choice() -> None:
+    """In the router's order, cheapest first; the infeasible say why."""
+    text = _text(
+        plan_table(
+            [
+                Candidate("d", "", estimate=_estimate(1.0)),
+                Candidate("d", "p", estimate=_estimate(2.0)),
+                Candidate("e", "", infeasible_reason="no room"),
+            ]
+        )
+    )
+
+    assert text.index("d local") < text.index("d p") < text.index("e local")
+    assert "1.1 s chosen" in text
+    assert "no room" in text
+
+
+def test_nodes_and_links_are_shown_with_units() -> None:
+    """Rates have prefixes; a calibration that nobody measured is a dash."""
+    node = node_pb2.NodeDescription(
+        node_id="decode-a",
+        role=node_pb2.NODE_ROLE_DECODE,
+        engine="mlx",
+        device="apple M3 Ultra",
+        block_count=10,
+        block_token_count=16,
+        profile=node_pb2.NodeProfile(prefill_flops=2.6e13, decode_bytes_per_second=8.19e11),
+    )
+    link = node_pb2.LinkMeasurement(from_node_id="prefill-a", bytes_per_second=1.25e9)
+    state = router_service_pb2.NodeState(node=node, links=[link], decode_calibration=1.1)
+
+    text = _text(nodes_table([state]))
+
+    assert "decode-a decode mlx apple M3 Ultra" in text
+    assert "26 TFLOP/s 819 GB/s" in text
+    assert "- / 1.10" in text
+    assert "prefill-a decode-a 1.25 GB/s" in _text(links_table([state]))
+
+
+def test_quantities_have_three_digits_and_a_prefix() -> None:
+    """Decimal prefixes, also at the borders."""
+    assert [format_bytes(value) for value in (0, 999, 1000, 999_600, 1.07e9)] == [
+        "0 B",
+        "999 B",
+        "1 kB",
+        "1 MB",
+        "1.07 GB",
+    ]
+    assert format_rate(1.25e9, "B/s") == "1.25 GB/s"
