@@ -14,7 +14,7 @@ from baton.engine.runners.base import Runner
 from baton.engine.scheduler import SchedulerLimits
 from baton.errors import UnavailableError
 from baton.kv.pool import BlockEvents
-from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
+from baton.rpc.server import GrpcServer, wait_for_stop_signal
 from baton.v1 import node_pb2
 from baton.worker.description import describe_node, load_message
 from baton.worker.loading import load_runner
@@ -89,7 +89,7 @@ class WorkerNode:
             node_id=self.node_id,
             epoch=time.time_ns(),
             role=self._role,
-            address=host_port(self.settings.advertise_host or self.settings.host, port),
+            address=self.settings.advertised(port),
             max_batch_size=self.settings.max_batch_size,
         )
         self._publication = Publication(self.settings.cache_index_address, self.node_id)

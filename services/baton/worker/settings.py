@@ -10,6 +10,8 @@ from typing import Literal
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from baton.rpc.server import host_port
+
 EngineName = Literal["torch", "mlx", "mock"]
 
 
@@ -36,8 +38,8 @@ class WorkerSettings(BaseSettings):
     """Address to listen on."""
     port: int = Field(default=0, ge=0, le=65535)
     """Port to listen on; 0: any free one."""
-    advertise_host: str = ""
-    """Host under which other nodes reach this one; empty: `host`."""
+    advertise_address: str = ""
+    """host or host:port under which other nodes reach this one; empty: where it listens."""
     node_id: str = Field(default="", pattern="^[a-z0-9-]{0,63}$")
     """Name of the node, stable over restarts; empty: role, host name and port."""
     router_address: str = "127.0.0.1:8010"
@@ -81,6 +83,13 @@ class WorkerSettings(BaseSettings):
     def engine_threads(self) -> int:
         """Return the CPU threads of the engine; one core is left to the event loop and the network."""
         return self.num_threads or max(1, (os.cpu_count() or 2) - 1)
+
+    def advertised(self, port: int) -> str:
+        """Return host:port under which other nodes reach this one, given the port that it listens on."""
+        _, colon, advertised_port = self.advertise_address.rpartition(":")
+        if colon and advertised_port.isdigit():
+            return self.advertise_address
+        return host_port(self.advertise_address or self.host, port)
 
     def name_of(self, role: str, port: int) -> str:
         """Return the node's name."""
