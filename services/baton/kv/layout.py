@@ -46,6 +46,11 @@ class LayerSpec:
         """Return the K and V elements of one token."""
         return self.num_kv_heads * (self.key_head_dim + self.value_head_dim)
 
+    def is_shaped_like(self, other: LayerSpec) -> bool:
+        """Return whether K and V of both layers have the same shape, so that one frame may hold them."""
+        mine = (self.num_kv_heads, self.key_head_dim, self.value_head_dim)
+        return mine == (other.num_kv_heads, other.key_head_dim, other.value_head_dim)
+
 
 @dataclass(frozen=True, slots=True)
 class KvLayout:

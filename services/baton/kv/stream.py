@@ -119,6 +119,9 @@ class StreamLedger:
         layer_end = frame.layer_begin + frame.num_layers
         if frame.num_layers < 1 or frame.layer_begin < 0 or layer_end > self._layout.num_layers:
             raise StreamBrokenError(f"layers [{frame.layer_begin}, {layer_end}) are not in the model")
+        first, *others = self._layout.layers[frame.layer_begin : layer_end]
+        if not all(first.is_shaped_like(other) for other in others):
+            raise StreamBrokenError(f"layers [{frame.layer_begin}, {layer_end}) differ in shape: not in one frame")
         if frame.num_tokens < 1 or frame.token_begin + frame.num_tokens > self._token_end:
             raise StreamBrokenError(
                 f"positions [{frame.token_begin}, {frame.token_begin + frame.num_tokens}) reach past {self._token_end}"
@@ -145,11 +148,7 @@ def frame_groups(layout: KvLayout, layers_per_frame: int) -> Sequence[range]:
     groups: list[range] = []
     for layer, spec in enumerate(layout.layers):
         last = groups[-1] if groups else None
-        is_alike = last is not None and (spec.num_kv_heads, spec.key_head_dim, spec.value_head_dim) == (
-            layout.layers[last.start].num_kv_heads,
-            layout.layers[last.start].key_head_dim,
-            layout.layers[last.start].value_head_dim,
-        )
+        is_alike = last is not None and spec.is_shaped_like(layout.layers[last.start])
         if last is not None and is_alike and len(last) < layers_per_frame:
             groups[-1] = range(last.start, layer + 1)
         else:

@@ -1,0 +1,75 @@
+"""The KV layout and its comparison."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from baton.errors import MismatchError
+from baton.kv.layout import KvDtype, KvLayout, LayerSpec
+
+SPEC = LayerSpec(num_kv_heads=2, key_head_dim=8, value_head_dim=4)
+LAYOUT = KvLayout("llama", "a" * 32, "b" * 32, (SPEC,) * 3, KvDtype.FLOAT32)
+
+CHANGES = {
+    "protocol_version": replace(LAYOUT, protocol_version=2),
+    "model_revision_digest": replace(LAYOUT, model_revision_digest="c" * 32),
+    "tokenizer_digest": replace(LAYOUT, tokenizer_digest="c" * 32),
+    "rope_state": replace(LAYOUT, rope_state="none"),
+    "dtype": replace(LAYOUT, dtype=KvDtype.BFLOAT16),
+    "layers": replace(LAYOUT, layers=(SPEC,) * 2),
+    "layers[0].num_kv_heads": replace(LAYOUT, layers=(replace(SPEC, num_kv_heads=1), SPEC, SPEC)),
+    "layers[1].key_head_dim": replace(LAYOUT, layers=(SPEC, replace(SPEC, key_head_dim=16), SPEC)),
+    "layers[2].value_head_dim": replace(LAYOUT, layers=(SPEC, SPEC, replace(SPEC, value_head_dim=8))),
+    "layers[2].sliding_window_tokens": replace(LAYOUT, layers=(SPEC, SPEC, replace(SPEC, sliding_window_tokens=9))),
+}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_a_difference_is_refused_by_the_name_of_the_field(field: str) -> None:
+    """On either side."""
+    for mine, theirs in ((LAYOUT, CHANGES[field]), (CHANGES[field], LAYOUT)):
+        with pytest.raises(MismatchError) as caught:
+            mine.check_matches(theirs)
+
+        assert caught.value.field == field
+        assert caught.value.metadata["field"] == field
+        assert caught.value.metadata["expected"] != caught.value.metadata["actual"]
+
+
+def test_every_field_of_a_layout_is_compared_or_named_as_an_exception() -> None:
+    """A field that is added to the layout must be added to the comparison."""
+    compared = {field.partition("[")[0] for field in CHANGES}
+    compared_of_layers = {field.partition("].")[2] for field in CHANGES if "]." in field}
+
+    assert {field.name for field in fields(KvLayout)} == compared | {"model_id"}
+    assert {field.name for field in fields(LayerSpec)} == compared_of_layers
+
+
+def test_equal_layouts_match_under_different_names() -> None:
+    """The served name is for people."""
+    LAYOUT.check_matches(LAYOUT.with_model_id("another name"))
+
+
+@pytest.mark.parametrize("digests", [("", "b" * 32), ("b" * 32, ""), ("", "")])
+def test_a_node_without_a_tokenizer_matches(digests: tuple[str, str]) -> None:
+    """An empty digest is not compared."""
+    mine, theirs = (replace(LAYOUT, tokenizer_digest=digest) for digest in digests)
+
+    mine.check_matches(theirs)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "num_bytes"),
+    [
+        (None, 3 * 2 * (8 + 4) * 4),
+        (KvDtype.FLOAT32, 3 * 2 * (8 + 4) * 4),
+        (KvDtype.BFLOAT16, 3 * 2 * (8 + 4) * 2),
+        (KvDtype.FLOAT16, 3 * 2 * (8 + 4) * 2),
+        (KvDtype.INT8, 3 * 2 * (8 + 4) + 3 * 2 * 2 * 4),
+    ],
+)
+def test_the_bytes_of_a_token_count_both_tensors_and_the_scales(dtype: KvDtype | None, num_bytes: int) -> None:
+    """8-bit numbers carry one float32 scale per layer, head and tensor."""
+    assert LAYOUT.num_token_bytes(dtype) == num_bytes

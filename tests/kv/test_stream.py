@@ -1,0 +1,201 @@
+"""The ledger of a KV stream: valid streams pass, every damage is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import crc32c
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from baton.errors import StreamBrokenError
+from baton.kv.layout import KvDtype, KvLayout, LayerSpec
+from baton.kv.stream import KvFrame, StreamLedger, StreamTotals, frame_groups, payload_crc32c
+
+NARROW, WIDE = LayerSpec(1, 4, 2), LayerSpec(2, 4, 2)
+LAYOUT = KvLayout("m", "a" * 32, "", (NARROW, NARROW, NARROW, WIDE), KvDtype.FLOAT16)
+BEGIN, END = 3, 17
+
+
+@dataclass(frozen=True)
+class Sent:
+    """A frame with the number and the checksum that it travels with."""
+
+    frame: KvFrame
+    number: int
+    crc: int
+
+
+def frame_of(layers: range, token_begin: int, num_tokens: int, layout: KvLayout = LAYOUT) -> KvFrame:
+    """Return a frame with bytes that differ from frame to frame."""
+    specs = [layout.layers[layer] for layer in layers]
+    per_token = num_tokens * layout.dtype.num_bytes
+    key_bytes = sum(spec.num_kv_heads * spec.key_head_dim for spec in specs) * per_token
+    value_bytes = sum(spec.num_kv_heads * spec.value_head_dim for spec in specs) * per_token
+    fill = bytes([(16 * layers.start + token_begin) % 256])
+    return KvFrame(layers.start, len(layers), token_begin, num_tokens, fill * key_bytes, fill * value_bytes)
+
+
+def send(frames: Sequence[KvFrame], layout: KvLayout = LAYOUT) -> tuple[list[Sent], StreamTotals]:
+    """Number and checksum frames as a sender does."""
+    ledger = StreamLedger(layout, BEGIN, END)
+    stream = []
+    for frame in frames:
+        sent = Sent(frame, ledger.next_sequence_number, payload_crc32c(frame.keys, frame.values))
+        ledger.enter(sent.frame, sent.number, sent.crc)
+        stream.append(sent)
+    return stream, ledger.totals
+
+
+def receive(stream: Sequence[Sent], totals: StreamTotals) -> StreamTotals:
+    """Take a stream as a receiver does."""
+    ledger = StreamLedger(LAYOUT, BEGIN, END)
+    for sent in stream:
+        ledger.enter(sent.frame, sent.number, sent.crc)
+    ledger.close(totals)
+    return ledger.totals
+
+
+@st.composite
+def frame_lists(draw: st.DrawFn) -> list[KvFrame]:
+    """Return the frames of a whole stream: any chunks, any layers per frame in each."""
+    frames, token = [], BEGIN
+    while token < END:
+        num_tokens = draw(st.integers(1, END - token))
+        groups = frame_groups(LAYOUT, draw(st.integers(1, 5)))
+        frames += [frame_of(group, token, num_tokens) for group in groups]
+        token += num_tokens
+    return frames
+
+
+STREAM, TOTALS = send([frame_of(group, token, 7) for token in (3, 10) for group in frame_groups(LAYOUT, 2)])
+
+
+@given(frame_lists())
+def test_a_valid_stream_is_accepted_in_any_grouping(frames: list[KvFrame]) -> None:
+    """Both sides count the same."""
+    stream, totals = send(frames)
+
+    assert receive(stream, totals) == totals
+    assert totals.num_bytes == sum(frame.num_bytes for frame in frames) == (END - BEGIN) * LAYOUT.num_token_bytes()
+    assert (totals.token_begin, totals.token_end) == (BEGIN, END)
+
+
+@settings(max_examples=60)
+@given(frame_lists(), st.data())
+def test_a_dropped_doubled_or_swapped_frame_is_refused(frames: list[KvFrame], data: st.DataObject) -> None:
+    """Even where the damage is at the end of the stream."""
+    stream, totals = send(frames)
+    index = data.draw(st.integers(0, len(stream) - 1))
+    swapped = [*stream[:index], *reversed(stream[index : index + 2]), *stream[index + 2 :]]
+    damaged = [stream[:index] + stream[index + 1 :], stream[: index + 1] + stream[index:], stream[:index]]
+    if index < len(stream) - 1:
+        damaged.append(swapped)
+
+    for other in damaged:
+        with pytest.raises(StreamBrokenError):
+            receive(other, totals)
+
+
+@settings(max_examples=40)
+@given(frame_lists(), st.data())
+def test_a_frame_lost_without_trace_in_the_numbers_is_refused(frames: list[KvFrame], data: st.DataObject) -> None:
+    """A sender that forgot a frame numbers and counts the rest consistently."""
+    index = data.draw(st.integers(0, len(frames) - 1))
+    with pytest.raises(StreamBrokenError):
+        receive(*send(frames[:index] + frames[index + 1 :]))
+
+
+@given(st.integers(0, len(STREAM) - 1), st.data())
+def test_a_flipped_bit_is_refused(index: int, data: st.DataObject) -> None:
+    """Anywhere in K or V."""
+    frame = STREAM[index].frame
+    field = data.draw(st.sampled_from(["keys", "values"]))
+    payload = bytearray(getattr(frame, field))
+    payload[data.draw(st.integers(0, len(payload) - 1))] ^= 1 << data.draw(st.integers(0, 7))
+    damaged = replace(STREAM[index], frame=replace(frame, **{field: bytes(payload)}))
+
+    with pytest.raises(StreamBrokenError, match="checksum"):
+        receive([*STREAM[:index], damaged, *STREAM[index + 1 :]], TOTALS)
+
+
+def test_exchanged_keys_and_values_are_refused() -> None:
+    """Where they have one size, the checksum tells them apart."""
+    layout = KvLayout("m", "a" * 32, "", (LayerSpec(1, 4, 4),), KvDtype.FLOAT16)
+    frame = KvFrame(0, 1, BEGIN, 1, b"k" * 8, b"v" * 8)
+    ledger = StreamLedger(layout, BEGIN, BEGIN + 1)
+
+    with pytest.raises(StreamBrokenError, match="checksum"):
+        ledger.enter(replace(frame, keys=frame.values, values=frame.keys), 0, payload_crc32c(frame.keys, frame.values))
+
+
+FIRST = frame_of(range(2), BEGIN, 7)
+
+
+@pytest.mark.parametrize(
+    ("frame", "cause"),
+    [
+        (replace(FIRST, keys=FIRST.keys[:-1]), "bytes of K and V"),
+        (replace(FIRST, values=FIRST.values + b"x"), "bytes of K and V"),
+        (replace(FIRST, keys=b"", values=b""), "bytes of K and V"),
+        (replace(FIRST, num_layers=0), "not in the model"),
+        (replace(FIRST, num_layers=-1), "not in the model"),
+        (replace(FIRST, layer_begin=-1), "not in the model"),
+        (replace(FIRST, layer_begin=4, num_layers=1), "not in the model"),
+        (replace(FIRST, num_layers=5), "not in the model"),
+        (replace(FIRST, num_tokens=0), "positions"),
+        (replace(FIRST, num_tokens=-7), "positions"),
+        (replace(FIRST, num_tokens=END - BEGIN + 1), "reach past 17"),
+        (replace(FIRST, token_begin=BEGIN - 1), "positions from 2 arrived where 3 was due"),
+        (replace(FIRST, token_begin=BEGIN + 1), "positions from 4 arrived where 3 was due"),
+        (replace(FIRST, token_begin=-1), "positions"),
+        (frame_of(range(2, 4), BEGIN, 7), "differ"),
+    ],
+)
+def test_a_frame_with_a_wrong_size_or_range_is_refused(frame: KvFrame, cause: str) -> None:
+    """Although its number and checksum are right; nothing of it is entered."""
+    ledger = StreamLedger(LAYOUT, BEGIN, END)
+
+    with pytest.raises(StreamBrokenError, match=cause):
+        ledger.enter(frame, 0, payload_crc32c(frame.keys, frame.values))
+
+    assert ledger.totals == StreamTotals(0, 0, 0, BEGIN, BEGIN)
+
+
+WRONG_TOTALS: dict[str, Callable[[StreamTotals], StreamTotals]] = {
+    "num_frames": lambda totals: replace(totals, num_frames=totals.num_frames + 1),
+    "num_bytes": lambda totals: replace(totals, num_bytes=totals.num_bytes - 1),
+    "frames_crc32c": lambda totals: replace(totals, frames_crc32c=totals.frames_crc32c ^ 1),
+    "token_begin": lambda totals: replace(totals, token_begin=totals.token_begin + 1),
+    "token_end": lambda totals: replace(totals, token_end=totals.token_end - 1),
+}
+
+
+@pytest.mark.parametrize("field", WRONG_TOTALS)
+def test_a_wrong_total_is_refused(field: str) -> None:
+    """Although every frame was right."""
+    with pytest.raises(StreamBrokenError, match="promised"):
+        receive(STREAM, WRONG_TOTALS[field](TOTALS))
+
+
+def test_the_checksums_are_those_of_the_proto() -> None:
+    """CRC-32C of the payload, and of the frames' checksums as 4 little-endian bytes each."""
+    assert crc32c.crc32c(b"123456789") == 0xE3069283
+    assert payload_crc32c(b"1234", b"56789") == 0xE3069283
+    assert TOTALS.frames_crc32c == crc32c.crc32c(b"".join(sent.crc.to_bytes(4, "little") for sent in STREAM))
+
+
+@pytest.mark.parametrize(
+    ("layers_per_frame", "groups"),
+    [
+        (1, [range(1), range(1, 2), range(2, 3), range(3, 4)]),
+        (2, [range(2), range(2, 3), range(3, 4)]),
+        (3, [range(3), range(3, 4)]),
+        (99, [range(3), range(3, 4)]),
+    ],
+)
+def test_frames_group_layers_of_one_shape(layers_per_frame: int, groups: list[range]) -> None:
+    """A layer with other heads begins another frame."""
+    assert frame_groups(LAYOUT, layers_per_frame) == groups
