@@ -30,5 +30,5 @@ def wrap_handler(
     if not handler.response_streaming:
         return make_unary(wrap(behavior), *coders)  # type: ignore[arg-type]
     if inspect.isasyncgenfunction(behavior):
-        return make_stream(wrap_stream(behavior), *coders)  # type: ignore[arg-type]
-    return make_stream(wrap(behavior), *coders)
+        return make_stream(wrap_stream(behavior), *coders)
+    return make_stream(wrap(behavior), *coders)  # type: ignore[arg-type]
