@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from google.protobuf import descriptor_pool
+
 from baton.telemetry import names
+from baton.v1 import agent_service_pb2, cache_index_service_pb2, prefill_service_pb2, router_service_pb2
 
 
 def test_no_two_metrics_share_a_name() -> None:
@@ -22,3 +25,14 @@ def test_a_server_span_is_named_after_its_method() -> None:
         "rpc.service": "baton.v1.RouterService",
         "rpc.method": "Place",
     }
+
+
+def test_background_methods_exist() -> None:
+    """A renamed method would be traced every second."""
+    pool = descriptor_pool.Default()
+    for module in (agent_service_pb2, cache_index_service_pb2, prefill_service_pb2, router_service_pb2):
+        assert module.DESCRIPTOR.name
+
+    for path in names.BACKGROUND_METHODS:
+        service, _, method = path.removeprefix("/").partition("/")
+        assert method in pool.FindServiceByName(service).methods_by_name

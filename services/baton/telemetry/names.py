@@ -25,6 +25,18 @@ def server_span(method: str) -> str:
     return method.removeprefix("/")
 
 
+BACKGROUND_METHODS = frozenset(
+    {
+        "/baton.v1.RouterService/Register",
+        "/baton.v1.RouterService/ListNodes",
+        "/baton.v1.CacheIndexService/Publish",
+        "/baton.v1.PrefillService/ProbeLink",
+        "/baton.v1.AgentService/GetStatus",
+    }
+)
+"""Calls that nodes make by themselves, for ever or every second: spans of theirs would bury those of requests."""
+
+
 # -- Events of spans ---------------------------------------------------------------------------------------------------
 
 EVENT_LAYER_COMPUTED = "baton.layer.computed"

@@ -64,7 +64,7 @@ class _StreamStream(grpc.aio.StreamStreamClientInterceptor):
 
 
 class TraceServerInterceptor(grpc.aio.ServerInterceptor):
-    """Opens a server span for each call of Baton's services, as a child of the caller's span; others pass untouched."""
+    """Opens a server span for each call that serves a request, as a child of the caller's; others pass untouched."""
 
     def __init__(self, tracer: trace.Tracer) -> None:
         self._tracer = tracer
@@ -76,7 +76,8 @@ class TraceServerInterceptor(grpc.aio.ServerInterceptor):
     ) -> Handler:
         """Return the handler of the call with a span around its behaviour."""
         handler = await continuation(handler_call_details)
-        if handler is None or not handler_call_details.method.startswith("/baton."):
+        method = handler_call_details.method
+        if handler is None or not method.startswith("/baton.") or method in names.BACKGROUND_METHODS:
             return handler
         begin = _SpanStart(self._tracer, handler_call_details)
         return wrap_handler(handler, partial(_trace, begin=begin), partial(_trace_stream, begin=begin))
