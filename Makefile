@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help up test check fmt protos clean
+.PHONY: help up test check lint fmt protos clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -13,22 +13,23 @@ help: ## List the targets
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Baton and its tools into $(VENV) (once) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 up: $(STAMP) ## Start all of Baton on this machine with the demo model (UP='--model DIR ...' for options)
 	@$(BIN)/baton up $(UP)
 
-test: $(STAMP) ## Run all checks and all tests
-	@$(MAKE) --no-print-directory check
+test: lint ## Run all gates and all tests (TEST=tests/kv for some of them)
 	@$(BIN)/python -m pytest $(TEST)
 
-check: $(STAMP) ## Run the fast gates: format, lint, types, layers, protos
+check: lint ## Run the fast gates: format, lint, types, layers, protos, sizes, defaults
+	@$(BIN)/python -m pytest --quiet tests/house
+
+lint: $(STAMP)
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
-	@$(BIN)/lint-imports --no-cache
-	@$(BIN)/python -m pytest --quiet tests/house
+	@$(BIN)/lint-imports --no-cache --no-logo
 
 fmt: $(STAMP) ## Format and repair what can be repaired by itself
 	@$(BIN)/ruff format --quiet .
