@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from baton.errors import UnavailableError
 from baton.gateway.server import RunningGateway, run_gateway
 from baton.gateway.settings import GatewaySettings
@@ -169,7 +171,7 @@ class Loop:
     """An event loop in a thread, so that tests can use blocking clients."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
+        self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 

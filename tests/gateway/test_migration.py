@@ -9,9 +9,9 @@ from typing import Any
 
 import openai
 import pytest
-from gateway.cluster import MODEL, FakeCluster, Loop, echo_token, finished, tokens
 
 from baton.errors import InvalidFieldError, UnavailableError
+from gateway.cluster import MODEL, FakeCluster, Loop, echo_token, finished, tokens
 
 PROMPT = [104, 105, 106, 107, 108]
 
@@ -193,7 +193,7 @@ def test_a_router_that_stays_away_gives_503_with_a_cause(loop: Loop, cluster: Fa
         client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=1)
         loop.call(cluster.stop_router())
 
-        with pytest.raises(openai.InternalServerError, match="the router at .* does not answer") as failure:
+        with pytest.raises(openai.InternalServerError, match=r"the router at .* does not answer") as failure:
             client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=1)
         assert failure.value.status_code == 503
         assert failure.value.response.headers["retry-after"] == "1"
@@ -202,9 +202,9 @@ def test_a_router_that_stays_away_gives_503_with_a_cause(loop: Loop, cluster: Fa
 def test_without_any_node_the_gateway_is_not_ready(loop: Loop, model_dir: Path) -> None:
     """Ready means that a request would be served."""
     cluster = FakeCluster(model_dir, num_nodes=0)
-    with loop.running(cluster) as running, _client(running.http_port) as client:
-        with pytest.raises(openai.InternalServerError, match="no decode node serves tiny"):
-            client.completions.create(model=MODEL, prompt=PROMPT)
+    refusal = pytest.raises(openai.InternalServerError, match="no decode node serves tiny")
+    with loop.running(cluster) as running, _client(running.http_port) as client, refusal:
+        client.completions.create(model=MODEL, prompt=PROMPT)
 
 
 def test_a_node_with_another_tokenizer_is_refused_by_the_field(loop: Loop, cluster: FakeCluster) -> None:
@@ -230,3 +230,33 @@ def test_the_end_of_the_generation_is_reported_once(client: openai.OpenAI, clust
 
     assert answer.usage is not None
     assert answer.usage.completion_tokens == 2
+
+
+def test_the_only_node_may_restart_in_the_middle(loop: Loop, model_dir: Path) -> None:
+    """With no other node left, the failed one is waited for."""
+    cluster = FakeCluster(model_dir, num_nodes=1)
+    node = cluster.decodes[0]
+
+    async def die(request: Any) -> AsyncIterator[Any]:
+        address = cluster.addresses.pop(node.node_id)
+        asyncio.get_running_loop().call_later(0.2, cluster.addresses.__setitem__, node.node_id, address)
+        node.script = None
+        yield tokens(0, [echo_token(request, 0)])
+        raise UnavailableError("killed")
+
+    node.script = die
+    with loop.running(cluster) as running, _client(running.http_port) as client:
+        answer = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=4)
+
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == 4
+    assert [len(request.output_token_ids) for request in node.requests] == [0, 1]
+
+
+def test_a_node_that_cannot_be_reached_is_passed_over(client: openai.OpenAI, cluster: FakeCluster) -> None:
+    """Its address answers nobody."""
+    cluster.addresses["decode-0"] = "127.0.0.1:1"
+
+    answer = client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=2)
+
+    assert answer.baton["decode_node"] == "decode-1"  # type: ignore[attr-defined]

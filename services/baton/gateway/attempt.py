@@ -41,6 +41,8 @@ async def run_attempt(
                 return
         raise StreamBrokenError("the decode node ended the stream without saying how the generation ended")
     except grpc.aio.AioRpcError as error:
+        if watch.has_fired:
+            raise UnavailableError(watch.message, reason="TOKEN_TIMEOUT") from error
         raise error_from_rpc(error) from error
     except asyncio.CancelledError:
         if watch.has_fired:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Sequence
 
@@ -69,7 +68,7 @@ async def _prepare(generator: Generator, request_id: str, completion: Completion
         )
         for prompt in prompts
     ]
-    prepared = await asyncio.gather(*(generator.prepare(request) for request in requests))
+    prepared = [await generator.prepare(request) for request in requests]
     return Job(request_id, prepared, num_choices)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from baton.gateway.observation import Observation
 from baton.gateway.preparation import Preparation
 from baton.gateway.requests import Delta, GenerationRequest, GenerationResult, PreparedPrompt
 from baton.gateway.sampling import choice_seed
 from baton.gateway.token_stream import Progress, TokenStreams, planned_summary
+from baton.telemetry.metrics import Metrics
 from baton.text.detokenizer import Detokenizers
 from baton.text.stop import StopScanner
 from baton.v1.decode_service_pb2 import Finished, TokenChunk
@@ -18,10 +21,13 @@ from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, SamplingParameters
 class Generator:
     """Prepares requests and runs their generations. Holds no state of a request."""
 
-    def __init__(self, preparation: Preparation, token_streams: TokenStreams, detokenizers: Detokenizers) -> None:
+    def __init__(
+        self, preparation: Preparation, token_streams: TokenStreams, detokenizers: Detokenizers, metrics: Metrics
+    ) -> None:
         self._preparation = preparation
         self._token_streams = token_streams
         self._detokenizers = detokenizers
+        self._metrics = metrics
 
     async def prepare(self, request: GenerationRequest) -> PreparedPrompt:
         """Return the request with everything that placing needs; see `Preparation.prepare` for its errors."""
@@ -34,7 +40,7 @@ class Generator:
     async def generate(
         self, prompt: PreparedPrompt, *, choice: int = 0, name: str = ""
     ) -> AsyncGenerator[Delta | GenerationResult, None]:
-        """Yield the output of one generation, its result last; closing the generator cancels it on every node.
+        """Yield the output of one generation, its result last; closing the generator cancels it on its node.
 
         Args:
             prompt: A prepared request.
@@ -44,6 +50,18 @@ class Generator:
         Raises:
             BatonError: If it cannot be finished on any node.
         """
+        observation = Observation(prompt, self._metrics, asyncio.get_running_loop().time)
+        async with aclosing(self._run(prompt, choice, name)) as elements:
+            async for element in elements:
+                if isinstance(element, Delta):
+                    observation.note_delta(element)
+                else:
+                    observation.note_result(element)
+                yield element
+
+    async def _run(
+        self, prompt: PreparedPrompt, choice: int, name: str
+    ) -> AsyncGenerator[Delta | GenerationResult, None]:
         sampling = SamplingParameters()
         sampling.CopyFrom(prompt.sampling)
         sampling.seed = choice_seed(prompt.sampling.seed, choice)

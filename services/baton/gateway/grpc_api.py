@@ -22,7 +22,7 @@ from baton.gateway.requests import (
     TextPrompt,
     TokenPrompt,
 )
-from baton.rpc.guard import Context
+from baton.telemetry.handlers import Context
 from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_STOP, Usage
 from baton.v1.generation_service_pb2 import (
     GenerateRequest,

@@ -160,6 +160,9 @@ class HttpConnection(asyncio.Protocol):
                 if not response.is_keep_alive:
                     self._close_gently()
                     return
+        except asyncio.CancelledError:
+            self._transport.abort()  # whoever cancelled: nobody will answer any more
+            raise
         except ClientGoneError as error:
             log.info("client_dropped cause=%r", str(error))
         except Exception:

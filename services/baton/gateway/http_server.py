@@ -38,7 +38,8 @@ class HttpServer:
             self._server.close()
         for connection in self._connections.all():
             connection.abort()
-        await self._tasks.__aexit__(kind, error, traceback)
+        # Told of no error: a task group would wrap it in a group, and the caller expects it as it is.
+        await self._tasks.__aexit__(None, None, None)
 
     async def start(self, host: str, port: int) -> int:
         """Listen; return the port.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from baton.gateway.openai_errors import refused
 from baton.gateway.openai_schema import ChatBody, CommonBody, CompletionBody
+from baton.gateway.sampling import MAX_TOP_LOGPROBS
 from baton.v1.generation_pb2 import SamplingParameters
 
 _INT32_MAX = 2**31 - 1
@@ -46,7 +47,10 @@ def completion_sampling(body: CompletionBody) -> SamplingParameters:
     """
     sampling = _common_sampling(body)
     if body.logprobs is not None:
-        sampling.top_logprob_count = _int32("logprobs", body.logprobs)
+        if not 0 <= body.logprobs <= MAX_TOP_LOGPROBS:
+            text = f"Invalid value for `logprobs`: expected 0 to {MAX_TOP_LOGPROBS}, got {body.logprobs}"
+            raise refused("logprobs", text, code="invalid_value")
+        sampling.top_logprob_count = body.logprobs
     return sampling
 
 

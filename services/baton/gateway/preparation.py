@@ -38,19 +38,20 @@ class Preparation:
             NotFoundError: If the model is unknown.
             UnavailableError: If no node serves it.
         """
+        loop = asyncio.get_running_loop()
+        arrival_seconds = loop.time()
         self._catalog.check_name(request.model)
         check_stop(request.stop)
         check_cache_salt(request.cache_salt)
         model = await self._catalog.model(request.model)
         check_sampling(request.sampling, model.vocabulary_size or self._tokenizer.vocabulary_size)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._prepare, request, model)
+        return await loop.run_in_executor(self._threads, self._prepare, request, model, arrival_seconds)
 
     def close(self) -> None:
         """End the threads; prompts in work are dropped."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _prepare(self, request: GenerationRequest, model: ServedModel) -> PreparedPrompt:
+    def _prepare(self, request: GenerationRequest, model: ServedModel, arrival_seconds: float) -> PreparedPrompt:
         token_ids = self._tokenize(request.prompt, model)
         sampling = _complete_sampling(request, len(token_ids), model)
         root = root_hash(model.revision_digest, model.block_tokens, request.cache_salt)
@@ -62,6 +63,7 @@ class Preparation:
             model_revision_digest=model.revision_digest,
             sampling=sampling,
             end_token_ids=frozenset((*sampling.stop_token_ids, *ends)),
+            arrival_seconds=arrival_seconds,
         )
 
     def _tokenize(self, prompt: Prompt, model: ServedModel) -> Sequence[int]:

@@ -70,6 +70,8 @@ class PreparedPrompt:
     """With seed and token limit filled in."""
     end_token_ids: frozenset[int]
     """Tokens that end the generation and are not part of its text."""
+    arrival_seconds: float
+    """When the request came, by the event loop's clock."""
 
 
 class Delta(NamedTuple):

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from urllib.parse import unquote
 
 import msgspec
+from opentelemetry.propagate import extract
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 import baton
@@ -23,6 +24,7 @@ from baton.gateway.http_response import ClientGoneError, HttpResponse
 from baton.gateway.models import Models
 from baton.gateway.openai_errors import ApiError, to_api_error
 from baton.gateway.request_id import HEADER, accept_request_id
+from baton.telemetry import names
 from baton.telemetry.tracing import tracer
 
 log = logging.getLogger(__name__)
@@ -78,10 +80,12 @@ class RestApi:
             raise ApiError(404, f"Unknown path: {request.method} {path}", code="unknown_url")
 
     async def _generate(self, answer: _Answer, request: HttpRequest, request_id: str, response: HttpResponse) -> None:
-        attributes = {"baton.request_id": request_id, "http.route": request.path}
+        operation = names.SPAN_CHAT if answer is answer_chat else names.SPAN_TEXT_COMPLETION
+        attributes = {names.REQUEST_ID: request_id, names.GEN_AI_OPERATION_NAME: operation}
+        parent = extract(request.headers)
         with (
             self._admission.slot(),
-            tracer().start_as_current_span("gateway.request", kind=SpanKind.SERVER, attributes=attributes) as span,
+            tracer().start_as_current_span(operation, parent, SpanKind.SERVER, attributes) as span,
         ):
             try:
                 async with asyncio.timeout(self._request_timeout_seconds):

@@ -33,12 +33,14 @@ class RouterClient:
     async def place(self, request: PlaceRequest) -> PlaceResponse:
         """Return where a request runs; asks again while the router is away, for `timeout_seconds` at most.
 
-        Nodes that an earlier attempt excluded are allowed again once no other is left: they may have been restarted.
+        Nodes that an earlier attempt excluded are allowed again once no other is left, and waited for as long as the
+        router: they may be restarting.
 
         Raises:
             BatonError: The router's refusal, or UnavailableError if it did not answer in time.
         """
         loop = asyncio.get_running_loop()
+        is_move = bool(request.excluded_node_ids)
         deadline, pause_seconds = loop.time() + self._timeout_seconds, _FIRST_PAUSE_SECONDS
         while True:
             try:
@@ -46,7 +48,7 @@ class RouterClient:
                 return response
             except grpc.aio.AioRpcError as rpc_error:
                 error = error_from_rpc(rpc_error)
-                is_final = error.reason == NO_NODE and not request.excluded_node_ids
+                is_final = error.reason == NO_NODE and not is_move
                 if is_final or not isinstance(error, UnavailableError):
                     raise error from rpc_error
                 if loop.time() + pause_seconds >= deadline:

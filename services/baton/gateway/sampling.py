@@ -17,7 +17,7 @@ MAX_CACHE_SALT_BYTES = 128
 
 _MAX_LOGIT_BIAS_ENTRIES = 1024
 _MAX_STOP_TOKENS = 64
-_MAX_TOP_LOGPROBS = 20
+MAX_TOP_LOGPROBS = 20
 
 
 def check_sampling(sampling: SamplingParameters, vocabulary_size: int) -> None:
@@ -83,7 +83,7 @@ def _check_counts(sampling: SamplingParameters) -> None:
             problem = f"{sampling.min_token_count} is more than the limit of {sampling.max_token_count} tokens"
             raise InvalidFieldError("min_token_count", problem)
     if sampling.HasField("top_logprob_count"):
-        _check_range("top_logprob_count", sampling.top_logprob_count, 0, _MAX_TOP_LOGPROBS)
+        _check_range("top_logprob_count", sampling.top_logprob_count, 0, MAX_TOP_LOGPROBS)
 
 
 def _check_tokens(sampling: SamplingParameters, vocabulary_size: int) -> None:

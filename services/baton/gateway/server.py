@@ -23,6 +23,7 @@ from baton.gateway.router_client import RouterClient
 from baton.gateway.settings import GatewaySettings
 from baton.gateway.token_stream import TokenStreams
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
+from baton.telemetry.metrics import Metrics
 from baton.text.detokenizer import Detokenizers
 from baton.text.tokenizer import load_tokenizer
 from baton.v1.generation_service_pb2_grpc import add_GenerationServiceServicer_to_server
@@ -52,7 +53,7 @@ async def run_gateway(settings: GatewaySettings) -> AsyncIterator[RunningGateway
     """Run a gateway for as long as the context lasts; leaving it drains."""
     tokenizer = load_tokenizer(settings.model_dir)
     router = RouterClient(settings.router_address, timeout_seconds=settings.router_timeout_seconds)
-    channels = DecodeChannels()
+    channels, metrics = DecodeChannels(), Metrics()
     catalog = ModelCatalog(
         router,
         model_name=settings.served_name,
@@ -63,10 +64,11 @@ async def run_gateway(settings: GatewaySettings) -> AsyncIterator[RunningGateway
     streams = TokenStreams(
         router,
         channels,
+        metrics,
         max_attempts=settings.max_attempts,
         token_timeout_seconds=settings.token_timeout_seconds,
     )
-    generator = Generator(preparation, streams, Detokenizers(tokenizer))
+    generator = Generator(preparation, streams, Detokenizers(tokenizer), metrics)
     try:
         async with _serving(settings, generator, catalog) as running:
             yield running
@@ -90,16 +92,19 @@ async def _serving(
         SERVICE_NAME,
         lambda server: add_GenerationServiceServicer_to_server(servicer, server),  # type: ignore[no-untyped-call]
     )
-    async with HttpServer(rest.handle, http_error_body, _limits(settings)) as http_server, asyncio.TaskGroup() as tasks:
-        http_port = await http_server.start(settings.http_host, settings.http_port)
-        grpc_port = await grpc_server.start()
-        polling = tasks.create_task(catalog.run())
-        try:
-            yield RunningGateway(http_port, grpc_port)
-        finally:
-            grace_seconds = settings.drain_seconds
-            await asyncio.gather(http_server.drain(grace_seconds), grpc_server.drain(grace_seconds))
-            polling.cancel()
+    async with HttpServer(rest.handle, http_error_body, _limits(settings)) as http_server:
+        running = RunningGateway(
+            http_port=await http_server.start(settings.http_host, settings.http_port),
+            grpc_port=await grpc_server.start(),
+        )
+        async with asyncio.TaskGroup() as tasks:
+            polling = tasks.create_task(catalog.run())
+            try:
+                yield running
+            finally:
+                grace_seconds = settings.drain_seconds
+                await asyncio.gather(http_server.drain(grace_seconds), grpc_server.drain(grace_seconds))
+                polling.cancel()
 
 
 def _limits(settings: GatewaySettings) -> HttpLimits:

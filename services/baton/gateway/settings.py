@@ -11,7 +11,13 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 class GatewaySettings(BaseSettings):
     """What a gateway can be told; flags arrive as arguments of the constructor and win over the environment."""
 
-    model_config = SettingsConfigDict(env_prefix="BATON_GATEWAY_", extra="forbid", frozen=True, protected_namespaces=())
+    model_config = SettingsConfigDict(
+        env_prefix="BATON_GATEWAY_",
+        extra="forbid",
+        frozen=True,
+        protected_namespaces=(),
+        use_attribute_docstrings=True,
+    )
 
     model_dir: Path
     """Hugging Face folder with the tokenizer and chat template of the model."""

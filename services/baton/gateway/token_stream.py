@@ -22,6 +22,8 @@ from baton.gateway.attempt import run_attempt
 from baton.gateway.channels import DecodeChannels
 from baton.gateway.requests import PreparedPrompt
 from baton.gateway.router_client import RouterClient
+from baton.telemetry import names
+from baton.telemetry.metrics import Metrics
 from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest, Finished, TokenChunk
 from baton.v1.generation_pb2 import (
     FINISH_REASON_LENGTH,
@@ -65,10 +67,17 @@ class TokenStreams:
     """Places generations and follows them from node to node."""
 
     def __init__(
-        self, router: RouterClient, channels: DecodeChannels, *, max_attempts: int, token_timeout_seconds: float
+        self,
+        router: RouterClient,
+        channels: DecodeChannels,
+        metrics: Metrics,
+        *,
+        max_attempts: int,
+        token_timeout_seconds: float,
     ) -> None:
         self._router = router
         self._channels = channels
+        self._metrics = metrics
         self._max_attempts = max_attempts
         self._token_timeout_seconds = token_timeout_seconds
 
@@ -100,6 +109,7 @@ class TokenStreams:
                     return
                 if progress.num_attempts >= self._max_attempts:
                     raise
+                self._metrics.add_retry(error.reason)
 
     async def _place(
         self, prompt: PreparedPrompt, generation_id: str, sampling: SamplingParameters, progress: Progress
@@ -165,8 +175,12 @@ class TokenStreams:
             error.message,
         )
         trace.get_current_span().add_event(
-            "attempt_failed",
-            {"baton.node_id": placement.decode_node_id, "baton.reason": error.reason, "baton.error": error.message},
+            names.EVENT_RETRY,
+            {
+                names.REASON: error.reason,
+                names.ATTEMPT: progress.num_attempts,
+                names.NODE_ID: placement.decode_node_id,
+            },
         )
 
 

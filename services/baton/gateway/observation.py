@@ -1,0 +1,51 @@
+"""What traces and metrics learn of a generation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from opentelemetry import trace
+
+from baton.gateway.requests import Delta, GenerationResult, PreparedPrompt
+from baton.telemetry import names
+from baton.telemetry.metrics import Metrics
+
+
+class Observation:
+    """Watches one generation: times for the metrics, results for the span that is current."""
+
+    def __init__(self, prompt: PreparedPrompt, metrics: Metrics, clock: Callable[[], float]) -> None:
+        self._prompt = prompt
+        self._metrics = metrics
+        self._clock = clock
+        self._first_seconds: float | None = None
+
+    def note_delta(self, delta: Delta) -> None:
+        """Note output; the first of it is the first token."""
+        if self._first_seconds is None and delta.token_ids:
+            self._first_seconds = self._clock()
+            seconds = self._first_seconds - self._prompt.arrival_seconds
+            self._metrics.record_time_to_first_token(seconds, self._prompt.request.model)
+            trace.get_current_span().add_event(names.EVENT_FIRST_TOKEN)
+
+    def note_result(self, result: GenerationResult) -> None:
+        """Note the end."""
+        now_seconds = self._clock()
+        num_further_tokens = result.num_completion_tokens - 1
+        seconds_per_token = None
+        if self._first_seconds is not None and num_further_tokens > 0:
+            seconds_per_token = (now_seconds - self._first_seconds) / num_further_tokens
+        duration_seconds = now_seconds - self._prompt.arrival_seconds
+        self._metrics.record_end(duration_seconds, seconds_per_token, self._prompt.request.model)
+        trace.get_current_span().set_attributes(
+            {
+                names.GEN_AI_REQUEST_MODEL: self._prompt.request.model,
+                names.GEN_AI_REQUEST_MAX_TOKENS: self._prompt.sampling.max_token_count,
+                names.GEN_AI_RESPONSE_FINISH_REASONS: [result.reason],
+                names.GEN_AI_USAGE_INPUT_TOKENS: result.num_prompt_tokens,
+                names.GEN_AI_USAGE_OUTPUT_TOKENS: result.num_completion_tokens,
+                names.CACHED_TOKENS: result.num_cached_tokens,
+                names.DECODE_NODE_ID: result.summary.decode_node_id,
+                names.PREFILL_NODE_ID: result.summary.prefill_node_id,
+            }
+        )

@@ -1,0 +1,90 @@
+"""Start and stop of a gateway process."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from baton.errors import ConfigurationError
+from baton.gateway.server import run_gateway
+from baton.gateway.settings import GatewaySettings
+
+_PROGRAM = """
+import asyncio
+from baton.gateway.server import serve
+from baton.gateway.settings import GatewaySettings
+asyncio.run(serve(GatewaySettings()))
+"""
+
+
+def _start(settings: GatewaySettings) -> None:
+    async def main() -> None:
+        async with run_gateway(settings):
+            raise AssertionError("it started")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_taken_port_is_named_and_nothing_starts(model_dir: Path, protocol: str) -> None:
+    """As the plain error that makes the process exit with status 2."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ports = {"http_port": 0, "grpc_port": 0, f"{protocol}_port": port}
+        with pytest.raises(ConfigurationError, match=str(port)):
+            _start(GatewaySettings(model_dir=model_dir, **ports))
+
+
+def test_a_folder_without_tokenizer_is_refused_at_the_start(tmp_path: Path) -> None:
+    """Before any port is bound."""
+    with pytest.raises(ConfigurationError, match="model_dir"):
+        _start(GatewaySettings(model_dir=tmp_path))
+
+
+def test_the_name_of_a_model_is_its_folders_unless_it_is_given(tmp_path: Path) -> None:
+    """Nodes do the same."""
+    assert GatewaySettings(model_dir=tmp_path / "llama").served_name == "llama"
+    assert GatewaySettings(model_dir=tmp_path / "llama", model_name="x").served_name == "x"
+
+
+def test_the_process_serves_without_a_router_and_ends_on_sigterm(model_dir: Path) -> None:
+    """It is alive but not ready, says why, and its status is 0."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = {"MODEL_DIR": str(model_dir), "HTTP_PORT": str(port), "GRPC_PORT": "0", "ROUTER_ADDRESS": "127.0.0.1:1"}
+    environment = os.environ | {f"BATON_GATEWAY_{key}": value for key, value in settings.items()}
+    process = subprocess.Popen([sys.executable, "-c", _PROGRAM], env=environment)
+    try:
+        assert _wait_for(port, "/health") == (200, b'{"status":"ok"}')
+        status, body = _wait_for(port, "/ready")
+        assert status == 503
+        assert b"router" in body
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(30) == 0
+    finally:
+        process.kill()
+        process.wait(30)
+
+
+def _wait_for(port: int, path: str) -> tuple[int, bytes]:
+    deadline = time.monotonic() + 60
+    while True:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except ConnectionRefusedError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        finally:
+            connection.close()
