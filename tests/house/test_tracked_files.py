@@ -7,7 +7,9 @@ import re
 from house.repository import ROOT, tracked_files
 
 _MACHINE_PATH = re.compile(rb"(?<![\w.:/}-])/(?:work|home|root|Users|private)/")
-_REGISTRY_HOST = re.compile(rb"pypi\.org|pythonhosted\.org|download\.pytorch\.org|npmjs\.org|index-url|registry\.npm")
+_REGISTRY_HOST = re.compile(
+    rb"pypi\.org|pythonhosted\.org|download\.pytorch\.org|npmjs\.org|index[-]url|find[-]links|registry\.npm"
+)
 _MAX_FILE_BYTES = 10 * 1024 * 1024
 
 
