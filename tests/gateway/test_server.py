@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import http.client
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -19,9 +19,10 @@ from baton.gateway.server import run_gateway
 from baton.gateway.settings import GatewaySettings
 
 _PROGRAM = """
-import asyncio
+import asyncio, logging
 from baton.gateway.server import serve
 from baton.gateway.settings import GatewaySettings
+logging.basicConfig(level=logging.INFO)
 asyncio.run(serve(GatewaySettings()))
 """
 
@@ -58,33 +59,35 @@ def test_the_name_of_a_model_is_its_folders_unless_it_is_given(tmp_path: Path) -
 
 def test_the_process_serves_without_a_router_and_ends_on_sigterm(model_dir: Path) -> None:
     """It is alive but not ready, says why, and its status is 0."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    settings = {"MODEL_DIR": str(model_dir), "HTTP_PORT": str(port), "GRPC_PORT": "0", "ROUTER_ADDRESS": "127.0.0.1:1"}
+    settings = {"MODEL_DIR": str(model_dir), "HTTP_PORT": "0", "GRPC_PORT": "0", "ROUTER_ADDRESS": "127.0.0.1:1"}
     environment = os.environ | {f"BATON_GATEWAY_{key}": value for key, value in settings.items()}
-    process = subprocess.Popen([sys.executable, "-c", _PROGRAM], env=environment)
-    try:
-        assert _wait_for(port, "/health") == (200, b'{"status":"ok"}')
-        status, body = _wait_for(port, "/ready")
-        assert status == 503
-        assert b"router" in body
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
-    finally:
-        process.kill()
-        process.wait(30)
-
-
-def _wait_for(port: int, path: str) -> tuple[int, bytes]:
-    deadline = time.monotonic() + 60
-    while True:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    command = [sys.executable, "-c", _PROGRAM]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         try:
-            connection.request("GET", path)
-            response = connection.getresponse()
-            return response.status, response.read()
-        except ConnectionRefusedError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+            port = _listening_port(process)
+            assert _get(port, "/health") == (200, b'{"status":"ok"}')
+            status, body = _get(port, "/ready")
+            assert status == 503
+            assert b"router" in body
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=60)
+            assert process.returncode == 0
         finally:
-            connection.close()
+            process.kill()
+
+
+def _listening_port(process: subprocess.Popen[str]) -> int:
+    assert process.stderr is not None
+    for line in process.stderr:
+        if match := re.search(r"http_listening .*port=(\d+)", line):
+            return int(match[1])
+    raise AssertionError("the process ended")
+
+
+def _get(port: int, path: str) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    answer = response.status, response.read()
+    connection.close()
+    return answer
