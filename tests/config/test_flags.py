@@ -20,10 +20,10 @@ class Sample(BaseModel):
 
 
 def test_values_follow_their_flag_or_an_equals_sign() -> None:
-    """Both spellings are taken; a value may be negative or contain an equals sign."""
-    values = parse_flags(Sample, ["--http-port", "-1", "--needed=a=b"])
+    """Both spellings are taken; a value may begin with dashes or contain an equals sign."""
+    values = parse_flags(Sample, ["--http-port", "-1", "--needed=a=b", "--api-keys", "--engine mlx"])
 
-    assert values == {"http_port": "-1", "needed": "a=b"}
+    assert values == {"http_port": "-1", "needed": "a=b", "api_keys": "--engine mlx"}
 
 
 def test_booleans_need_no_value() -> None:

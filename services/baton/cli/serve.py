@@ -99,8 +99,7 @@ def run_service(role: str, service: Service, settings: BaseSettings, level: str)
     """
     die_with_parent()
     level = str(getattr(settings, "log_level", level)).lower()
-    if level not in LEVELS:
-        raise ConfigurationError(f"flag --log-level: expected one of {', '.join(LEVELS)}, got {level}")
+    check_level(level)
     configure_logging(str(getattr(settings, "node_id", "") or role), level)
     log.info("starting role=%s pid=%d", role, os.getpid())
     log.debug("settings %s", describe_settings(settings))
@@ -126,6 +125,18 @@ def _run(main: Awaitable[None]) -> None:
         asyncio.run(run())
     else:
         uvloop.run(run())
+
+
+def check_level(level: str) -> None:
+    """Check the name of a log level.
+
+    Raises:
+        ConfigurationError: If it is none of LEVELS.
+    """
+    if level.lower() not in LEVELS:
+        raise ConfigurationError(
+            f"flag --log-level (BATON_LOG_LEVEL): expected one of {', '.join(LEVELS)}, got {level}"
+        )
 
 
 def take_option(arguments: Sequence[str], flag: str) -> tuple[str, list[str]]:

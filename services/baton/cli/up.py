@@ -19,8 +19,10 @@ from baton.cli.launch import ProcessPlan, Site, plan_processes
 from baton.cli.ports import WantedPort, check_ports_are_free
 from baton.cli.processes import ChildDiedError, Processes
 from baton.cli.readiness import CALL_SECONDS, devices_of, is_ready, wait_until
+from baton.cli.serve import check_level
 from baton.cli.topology import NodeSpec, default_topology, parse_engine, read_topology
 from baton.errors import ConfigurationError
+from baton.telemetry.logs import configure_logging
 
 
 class StopRequestedError(Exception):
@@ -43,6 +45,8 @@ def command(
     start_timeout: Annotated[float, typer.Option(help="Longest time until all are healthy, seconds.")] = 300.0,
 ) -> None:
     """Start everything on this machine: gateway, router, cache index, a prefill and a decode node."""
+    check_level(log_level)
+    configure_logging("up", log_level)
     model_dir = _check_model(model)
     specs = (
         read_topology(nodes)

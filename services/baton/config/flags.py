@@ -39,7 +39,7 @@ def parse_flags(settings_class: type[BaseModel], arguments: Sequence[str]) -> Ma
             values[name] = value
         elif implied is not None:
             values[name] = implied
-        elif remaining and not remaining[0].startswith("--"):
+        elif remaining and not _is_flag(settings_class, remaining[0]):
             values[name] = remaining.pop(0)
         else:
             raise ConfigurationError(f"flag {flag} needs a value")
@@ -75,6 +75,11 @@ def _field_of(settings_class: type[BaseModel], flag: str) -> tuple[str, str | No
     if flag.startswith("--no-") and negated in fields and fields[negated].annotation is bool:
         return negated, "false"
     raise ConfigurationError(f"unknown flag {flag}; this service takes {', '.join(map(flag_of, fields))}")
+
+
+def _is_flag(settings_class: type[BaseModel], argument: str) -> bool:
+    name = argument.partition("=")[0]
+    return name.startswith("--") and name.removeprefix("--").replace("-", "_") in settings_class.model_fields
 
 
 def _shown(name: str, value: object) -> str:
