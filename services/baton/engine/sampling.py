@@ -80,7 +80,7 @@ def _sample_row(row: Array, context: SamplingContext) -> SampledToken:
     if params.is_greedy:
         token_id = int(edited.argmax())
     else:
-        probabilities = _filter(edited.astype(np.float64) / params.temperature, params)
+        probabilities = _filter(_scale(edited, params.temperature), params)
         token_id = _draw(probabilities, uniform(params.seed, context.num_output_tokens))
     if params.num_top_logprobs is None:
         return SampledToken(token_id)
@@ -105,20 +105,35 @@ def _edit(row: Array, context: SamplingContext) -> Array:
     return edited
 
 
+def _scale(row: Array, temperature: float) -> Array64:
+    """Return logits divided by the temperature, the highest at 0: however low the temperature, it stays finite."""
+    wide = row.astype(np.float64)
+    with np.errstate(over="ignore"):  # the others may become -inf: their probability is 0
+        return (wide - wide.max()) / temperature
+
+
 def _filter(scaled: Array64, params: SamplingParams) -> Array64:
     """Return probabilities with everything outside top-k, top-p and min-p set to 0, not normalised again."""
     if 0 < params.top_k < len(scaled):
-        threshold = np.partition(scaled, -params.top_k)[-params.top_k]
-        scaled = np.where(scaled < threshold, -np.inf, scaled)
-    probabilities = np.exp(scaled - scaled.max())
+        scaled = np.where(_is_among_highest(scaled, params.top_k), scaled, -np.inf)
+    probabilities = np.exp(scaled)
     probabilities /= probabilities.sum()
     if params.top_p < 1.0:
-        descending = np.sort(probabilities)[::-1]
-        num_kept = int(np.searchsorted(np.cumsum(descending), params.top_p)) + 1
-        probabilities[probabilities < descending[min(num_kept, len(descending)) - 1]] = 0.0
+        cumulated = np.cumsum(np.sort(probabilities)[::-1])
+        num_kept = int(np.searchsorted(cumulated, params.top_p)) + 1
+        probabilities[~_is_among_highest(probabilities, num_kept)] = 0.0
     if params.min_p > 0.0:
         probabilities[probabilities < params.min_p * probabilities.max()] = 0.0
     return probabilities
+
+
+def _is_among_highest(values: Array64, count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Return which values are the `count` highest; equals are taken in order of token id. O(len(values))."""
+    count = min(count, len(values))
+    threshold = np.partition(values, -count)[-count]
+    is_kept = values > threshold
+    is_kept[np.flatnonzero(values == threshold)[: count - int(is_kept.sum())]] = True
+    return is_kept
 
 
 def _draw(probabilities: Array64, draw: float) -> int:
@@ -136,6 +151,6 @@ def _with_logprobs(row: Array, token_id: int, num_alternatives: int) -> SampledT
     wide = row.astype(np.float64)
     highest = wide.max()
     logprobs = wide - (highest + np.log(np.exp(wide - highest).sum()))
-    best = np.argsort(-logprobs, kind="stable")[:num_alternatives]
+    best = np.argsort(-wide, kind="stable")[:num_alternatives]  # of the logits: logprobs are rounded together
     alternatives = tuple(Alternative(int(token), float(logprobs[token])) for token in best)
     return SampledToken(token_id, float(logprobs[token_id]), alternatives)
