@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -39,7 +38,6 @@ def root(
 
 def main() -> NoReturn:
     """Run the command line and leave with its exit status."""
-    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")  # children are executed, not forked; silences a warning
     try:
         app()
     except ConfigurationError as error:
