@@ -36,7 +36,7 @@ def command(
     decode: Annotated[
         str, typer.Option(help="Engine of the decode node; default: mlx where installed, else torch.")
     ] = "",
-    nodes: Annotated[Path | None, typer.Option(help="TOML file with [[node]] tables, for other shapes.")] = None,
+    nodes: Annotated[Path | None, typer.Option(help="TOML file with [\\[node]] tables, for other shapes.")] = None,
     host: Annotated[str, typer.Option(help="Address that everything binds to.", envvar="BATON_HOST")] = "127.0.0.1",
     http_port: Annotated[int, typer.Option(help="Port of the REST API.", envvar="BATON_HTTP_PORT")] = 8000,
     grpc_port: Annotated[int, typer.Option(help="Port of the public gRPC API.", envvar="BATON_GRPC_PORT")] = 8001,
