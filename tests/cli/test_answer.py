@@ -19,6 +19,16 @@ def test_speed_is_counted_from_the_first_token() -> None:
     assert answer.summary_lines() == ["TTFT 500 ms · 11 tokens · 10.0 tokens/s"]
 
 
+def test_the_decode_node_knows_the_rate_best() -> None:
+    """Pieces that arrive in one burst do not make the model look fast."""
+    answer = Answer(0.0)
+    for now_seconds in (1.0, 1.001):
+        answer.add(StreamPiece("a"), now_seconds)
+    answer.add(StreamPiece("", {"completion_tokens": 11}, {"decode_node": "d", "decode_seconds": 2.0}), 1.002)
+
+    assert answer.summary_lines()[0] == "TTFT 1 s · 11 tokens · 5.0 tokens/s"
+
+
 def test_an_answer_without_text_says_so() -> None:
     """Nothing is divided by zero."""
     assert Answer(0.0).summary_lines() == ["no text"]

@@ -10,7 +10,11 @@ from baton.cli.quantities import format_bytes
 
 
 class Answer:
-    """Gathers the pieces of an answer with their times, as the client saw them."""
+    """Gathers the pieces of an answer with their times.
+
+    TTFT is what the client saw. The decode rate is what the decode node measured: pieces may reach the client in
+    bursts. The client's own times stand in where the gateway reports none.
+    """
 
     def __init__(self, began_seconds: float) -> None:
         self.text = ""
@@ -22,7 +26,7 @@ class Answer:
         self._placement: Mapping[str, object] = {}
 
     def add(self, piece: StreamPiece, now_seconds: float) -> None:
-        """Take a piece that arrived now."""
+        """Take a piece that arrived now (`time.monotonic`)."""
         if piece.text:
             if self._first_seconds is None:
                 self._first_seconds = now_seconds
@@ -42,7 +46,7 @@ class Answer:
             return "no text"
         num_tokens = int(number(self._usage, "completion_tokens")) or self._num_pieces
         parts = [f"TTFT {format_seconds(self._first_seconds - self._began_seconds)}", f"{num_tokens} tokens"]
-        decode_seconds = self._last_seconds - self._first_seconds
+        decode_seconds = number(self._placement, "decode_seconds") or self._last_seconds - self._first_seconds
         if num_tokens > 1 and decode_seconds > 0:
             parts.append(f"{(num_tokens - 1) / decode_seconds:.1f} tokens/s")
         return " · ".join(parts)
