@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from baton.errors import ConfigurationError, InvalidFieldError
 from baton.text.digest import tokenizer_digest
@@ -22,6 +23,22 @@ def test_a_saved_tokenizer_is_loaded_with_its_template_and_digest(tmp_path: Path
     assert tokenizer.has_chat_template
     assert tokenizer.digest == tokenizer_digest(tmp_path)
     assert tokenizer.vocabulary_size == len(original)
+
+
+def test_a_folder_is_loaded_as_transformers_chooses(tmp_path: Path) -> None:
+    """The short way for the generic class gives the tokens of the long one."""
+    folder = save(byte_level(), tmp_path)
+    text = "hello world <|user|>[tool é] 😀"
+    expected = AutoTokenizer.from_pretrained(folder)
+    short = load_tokenizer(folder)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
+    long = load_tokenizer(folder)
+
+    assert short.encode(text) == long.encode(text) == expected(text)["input_ids"]
+    assert short.special_token_ids == long.special_token_ids
+    assert short.render_chat([{"role": "user", "content": "x"}]) == expected.apply_chat_template(
+        [{"role": "user", "content": "x"}], tokenize=False, add_generation_prompt=True
+    )
 
 
 def test_a_conversation_is_rendered_and_tokenized_as_transformers_does() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -113,14 +114,33 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     if not digest:
         raise ConfigurationError(f"model_dir: {path} holds no tokenizer files")
     try:
-        from transformers import AutoTokenizer
+        tokenizer_class = _tokenizer_class(path)
     except ImportError as error:
         raise ConfigurationError("tokenizers need transformers: install baton[gateway]") from error
     try:
-        loaded = AutoTokenizer.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
+        loaded = tokenizer_class.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises whatever its parsers raise; all of them mean the same here
         raise ConfigurationError(f"model_dir: cannot load the tokenizer of {path}: {error}") from error
     return Tokenizer(loaded, digest=digest)
+
+
+def _tokenizer_class(path: Path) -> Any:
+    """Return the class that loads a folder.
+
+    AutoTokenizer imports torch wherever it is installed: seconds at the start of a process that has no other use for
+    it. A folder that names the generic class says that tokenizer.json is all there is, and needs no search.
+    """
+    try:
+        config = json.loads((path / "tokenizer_config.json").read_bytes())
+    except (OSError, ValueError):
+        config = {}
+    if isinstance(config, dict) and config.get("tokenizer_class") == "TokenizersBackend" and "auto_map" not in config:
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer
 
 
 def _special_token_ids(tokenizer: Any, backend: Any) -> list[int]:
