@@ -120,7 +120,6 @@ class KvReceiver:
             elif element == "frame":
                 await self._take_frame(message.frame, ledger)
             elif element == "first_token" and not has_first_token:
-                self.reception.clock.first_token = self._clock()
                 trace.get_current_span().add_event(names.EVENT_FIRST_TOKEN)
                 token = token_from_proto(message.first_token.token, has_logprob=has_logprob)
                 self._engine.take_first_token(self._request_id, token)
@@ -166,6 +165,7 @@ class KvReceiver:
         self.reception.prefill_cached_tokens = message.cached_token_count
         self.reception.queue_seconds = seconds_from_duration(message.queue_duration)
         self.reception.compute_seconds = seconds_from_duration(message.compute_duration)
+        self.reception.clock.summary_arrived(self.reception.queue_seconds + self.reception.compute_seconds)
         self._engine.commit_kv(self._request_id)
 
 

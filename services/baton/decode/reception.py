@@ -20,8 +20,8 @@ class ReceptionClock:
     """The sender's 0."""
     last_arrival: float = 0.0
     """When the last frame arrived."""
-    first_token: float = 0.0
-    """When the first token arrived; 0: not yet."""
+    computed: float = 0.0
+    """When the sender had the first token; 0: not known yet."""
     busy_seconds: float = 0.0
     """Time that the link was busy with frames."""
 
@@ -35,7 +35,11 @@ class ReceptionClock:
         self.busy_seconds += max(0.0, now - max(self.last_arrival, self.origin + ready_seconds))
         self.last_arrival = now
 
+    def summary_arrived(self, compute_ended_seconds: float) -> None:
+        """Set when the sender had computed everything, on its clock."""
+        self.computed = self.origin + compute_ended_seconds
+
     @property
     def exposed_seconds(self) -> float:
-        """Return the time for which frames arrived after the first token: what computation did not hide."""
-        return max(0.0, self.last_arrival - self.first_token) if self.first_token else 0.0
+        """Return the time for which frames still arrived when all was computed: what computation did not hide."""
+        return max(0.0, self.last_arrival - self.computed) if self.computed else 0.0

@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 from baton.capacity.profile import NodeProfile
 from baton.engine.engine import EngineLoad
-from baton.engine.runners.base import ModelInfo, Runner
+from baton.engine.runners.base import Runner
+from baton.rpc.wire_capacity import profile_to_proto, shape_to_proto
 from baton.rpc.wire_kv import layout_to_proto
-from baton.rpc.wire_time import duration_from_seconds
 from baton.v1 import node_pb2
 
 
@@ -24,6 +24,8 @@ def describe_node(
 ) -> node_pb2.NodeDescription:
     """Return who a node is."""
     info = runner.info
+    message = profile_to_proto(profile, source="declared" if info.engine == "mock" else "measured")
+    message.measured_at.FromDatetime(datetime.now(UTC))
     return node_pb2.NodeDescription(
         node_id=node_id,
         epoch=epoch,
@@ -33,8 +35,8 @@ def describe_node(
         device=info.device,
         model_id=info.layout.model_id,
         kv_layout=layout_to_proto(info.layout),
-        model_shape=_shape_message(info),
-        profile=_profile_message(profile, "declared" if info.engine == "mock" else "measured"),
+        model_shape=shape_to_proto(info.shape),
+        profile=message,
         block_count=runner.num_blocks,
         block_token_count=runner.block_tokens,
         max_batch_size=max_batch_size,
@@ -55,31 +57,3 @@ def load_message(load: EngineLoad, *, is_draining: bool, accepted_placement_ids:
         is_draining=is_draining,
         accepted_placement_ids=accepted_placement_ids,
     )
-
-
-def _shape_message(info: ModelInfo) -> node_pb2.ModelShape:
-    return node_pb2.ModelShape(
-        layer_count=info.layout.num_layers,
-        linear_parameter_count=info.num_linear_parameters,
-        head_parameter_count=info.num_head_parameters,
-        attention_head_count=info.num_attention_heads,
-        kv_head_count=info.layout.layers[0].num_kv_heads,
-        head_dim=info.head_dim,
-        weight_byte_count=info.weight_bytes,
-        kv_byte_count_per_token=info.layout.num_token_bytes(),
-        max_context_token_count=info.max_context_tokens,
-        vocabulary_size=info.vocabulary_size,
-    )
-
-
-def _profile_message(profile: NodeProfile, source: str) -> node_pb2.NodeProfile:
-    message = node_pb2.NodeProfile(
-        prefill_flops=profile.prefill_flops,
-        prefill_overhead=duration_from_seconds(profile.prefill_overhead_seconds),
-        decode_flops=profile.decode_flops,
-        decode_bytes_per_second=profile.decode_bytes_per_second,
-        step_overhead=duration_from_seconds(profile.step_overhead_seconds),
-        source=source,
-    )
-    message.measured_at.FromDatetime(datetime.now(UTC))
-    return message

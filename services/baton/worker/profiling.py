@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from baton.capacity.model_shape import ModelShape
 from baton.capacity.profile import DecodeSample, NodeProfile, PrefillSample, fit_profile
-from baton.engine.runners.base import ModelInfo, Runner, Span
+from baton.engine.runners.base import Runner, Span
 from baton.engine.runners.mock import MockRunner
 
 PREFILL_LENGTHS = (16, 128, 384)
@@ -15,22 +14,6 @@ DECODE_SHAPES = ((1, 32), (1, 256), (4, 32), (4, 256))
 """(batch size, context) of the timed decode steps."""
 NUM_REPEATS = 3
 """Runs of each; the fastest counts, for a busy machine only ever adds time."""
-
-
-def model_shape(info: ModelInfo) -> ModelShape:
-    """Return the size of a model as the cost formulas need it."""
-    return ModelShape(
-        num_layers=info.layout.num_layers,
-        num_linear_parameters=info.num_linear_parameters,
-        num_head_parameters=info.num_head_parameters,
-        num_attention_heads=info.num_attention_heads,
-        num_kv_heads=info.layout.layers[0].num_kv_heads,
-        head_dim=info.head_dim,
-        weight_bytes=info.weight_bytes,
-        kv_bytes_per_token=info.layout.num_token_bytes(),
-        max_context_tokens=info.max_context_tokens,
-        vocabulary_size=info.vocabulary_size,
-    )
 
 
 def measure_profile(runner: Runner, clock: Callable[[], float] = time.perf_counter) -> NodeProfile:
@@ -55,7 +38,7 @@ def measure_profile(runner: Runner, clock: Callable[[], float] = time.perf_count
             DecodeSample(1, context, _fastest(runner, _decode_spans(runner, 1, context), clock))
             for context in _fitting((1, max(2, capacity // 2)), capacity)
         ]
-    return fit_profile(model_shape(runner.info), prefills, decodes)
+    return fit_profile(runner.info.shape, prefills, decodes)
 
 
 def _fitting(lengths: tuple[int, ...], capacity: int) -> tuple[int, ...]:

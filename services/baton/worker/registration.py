@@ -11,6 +11,7 @@ import grpc
 from baton.errors import SupersededError
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_from_rpc
+from baton.rpc.wire_time import seconds_from_duration
 from baton.v1 import node_pb2, router_service_pb2
 from baton.v1.generation_pb2 import PlacementSummary
 from baton.v1.router_service_pb2_grpc import RouterServiceStub
@@ -89,6 +90,8 @@ class Registration:
         async for response in stub.Register(self._requests()):
             if response.HasField("registered"):
                 log.info("registered router=%s node=%s", self._router_address, self._node.node_id)
+                wanted_seconds = seconds_from_duration(response.registered.report_interval)
+                self._report_seconds = min(self._report_seconds, wanted_seconds or self._report_seconds)
             else:
                 self._on_peers({peer.node_id: peer for peer in response.peers.prefill_nodes})
 

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from baton.capacity.model_shape import ModelShape
 from baton.kv.layout import KvDtype, KvLayout
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
@@ -103,6 +104,22 @@ class ModelInfo:
     """"torch", "mlx" or "mock"."""
     device: str
     """Device in words."""
+
+    @property
+    def shape(self) -> ModelShape:
+        """Return the size of the model, as the cost formulas need it."""
+        return ModelShape(
+            num_layers=self.layout.num_layers,
+            num_linear_parameters=self.num_linear_parameters,
+            num_head_parameters=self.num_head_parameters,
+            num_attention_heads=self.num_attention_heads,
+            num_kv_heads=self.layout.layers[0].num_kv_heads,
+            head_dim=self.head_dim,
+            weight_bytes=self.weight_bytes,
+            kv_bytes_per_token=self.layout.num_token_bytes(),
+            max_context_tokens=self.max_context_tokens,
+            vocabulary_size=self.vocabulary_size,
+        )
 
 
 class Runner(ABC):

@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 
 from baton.capacity.hardware import PRESETS, ComputeTimeModel, Hardware, StepSpan, step_seconds
-from baton.capacity.model_shape import ModelShape
 from baton.engine.checkpoint import read_checkpoint
 from baton.engine.runners.base import Array, LayerKv, ModelInfo, Runner, Span
 from baton.engine.runners.mock.shapes import SHAPES
@@ -51,17 +50,12 @@ class MockRunner(Runner):
         self._excluded = frozenset(info.eos_token_ids)
         self._states = np.zeros((info.layout.num_layers, num_blocks, block_tokens), dtype=np.uint64)
 
-    @property
-    def shape(self) -> ModelShape:
-        """Return the model's size, for the time models."""
-        return _shape_of(self.info)
-
     def forward(self, spans: Sequence[Span]) -> MockLogits:
         """Sleep for the pass, layer by layer, handing out K and V on the way; then read the tokens off the states."""
         layout = self.info.layout
         spans_states = [states_of(span.token_ids, span.start, layout.num_layers) for span in spans]
         parts = [StepSpan(span.end, len(span.token_ids)) for span in spans]
-        layer_seconds = step_seconds(self._time_model, self.hardware, self.shape, parts) / layout.num_layers
+        layer_seconds = step_seconds(self._time_model, self.hardware, self.info.shape, parts) / layout.num_layers
         is_exported = any(span.layer_sink for span in spans)
         started = self._clock()
         for layer in range(layout.num_layers if is_exported else 0):
@@ -171,18 +165,3 @@ def load_mock_runner(
     for spec in info.layout.layers:
         words_per_row(spec.key_head_dim, info.layout.dtype)
     return MockRunner(info, PRESETS[hardware], num_blocks=num_blocks, block_tokens=block_tokens, time_model=time_model)
-
-
-def _shape_of(info: ModelInfo) -> ModelShape:
-    return ModelShape(
-        num_layers=info.layout.num_layers,
-        num_linear_parameters=info.num_linear_parameters,
-        num_head_parameters=info.num_head_parameters,
-        num_attention_heads=info.num_attention_heads,
-        num_kv_heads=info.layout.layers[0].num_kv_heads,
-        head_dim=info.head_dim,
-        weight_bytes=info.weight_bytes,
-        kv_bytes_per_token=info.layout.num_token_bytes(),
-        max_context_tokens=info.max_context_tokens,
-        vocabulary_size=info.vocabulary_size,
-    )

@@ -1,0 +1,236 @@
+"""How much of the KV transfer hides behind prefill: one prompt at a time over a link of a given rate.
+
+Run as root: `python -m bench.overlap --out bench/results/overlap.json`. For each setting the prompt is first computed over
+the unshaped link, to learn its compute time; then the link is shaped so that sending takes `ratio` times as long as
+computing, and the prompt is sent again, with other tokens, `--repeat` times. METHODOLOGY.md defines every number.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+
+from baton.v1 import decode_service_pb2, generation_pb2, router_service_pb2
+from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.v1.router_service_pb2_grpc import RouterServiceStub
+from bench.shaped_link import FAR_ADDRESS, NEAR_ADDRESS, ShapedLink, shaped_link
+
+ROUTER = f"{NEAR_ADDRESS}:18910"
+CACHE_INDEX = f"{NEAR_ADDRESS}:18911"
+START_TIMEOUT_SECONDS = 120.0
+CALL_TIMEOUT_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A pair of engines, a prompt, and how it is sent."""
+
+    name: str
+    prefill_engine: str
+    decode_engine: str
+    num_prompt_tokens: int
+    layers_per_frame: int
+    worker_flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One prompt, all times in seconds."""
+
+    first_token_seconds: float
+    compute_seconds: float
+    transfer_seconds: float
+    exposed_seconds: float
+    start_seconds: float
+    num_bytes: int
+    num_frames: int
+
+
+MOCK_8B = ("--mock-shape", "llama-3.1-8b", "--mock-hardware", "m3-ultra", "--dtype", "bfloat16")
+SETTINGS = (
+    Setting("mock llama-3.1-8b on m3-ultra", "mock", "mock", 1024, 1, MOCK_8B),
+    Setting("mock llama-3.1-8b on m3-ultra, 4 layers a frame", "mock", "mock", 1024, 4, MOCK_8B),
+    Setting("torch to mlx, demo model", "torch", "mlx", 2000, 1),
+)
+
+
+def main() -> None:
+    """Measure every setting at every ratio, print a table, write the raw samples."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--model", type=Path, required=True, help="model folder (for mock: its tokenizer and vocabulary)"
+    )
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--ratios", default="0.5,0.9,1.0,1.5", help="sending time / computing time")
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    rows = []
+    print(
+        f"{'setting':50} {'t_send/t_comp':>13} {'link Gb/s':>9} {'compute':>8} {'transfer':>8} {'exposed':>8} {'hidden':>7}"
+    )
+    with shaped_link() as link:
+        for setting in SETTINGS:
+            with cluster(link, setting, options.model) as (stub, prefill_node_id):
+                for row in measure(link, stub, prefill_node_id, setting, options):
+                    rows.append(row)
+                    print(_table_line(row), flush=True)
+    options.out.write_text(json.dumps({"machine": _machine(), "argv": sys.argv[1:], "rows": rows}, indent=1) + "\n")
+
+
+def measure(
+    link: ShapedLink, stub: DecodeServiceStub, prefill_node_id: str, setting: Setting, options: argparse.Namespace
+) -> Iterator[dict[str, object]]:
+    """Yield one row per ratio: the medians and the raw samples."""
+    link.set_rate(40e9)
+    generate(stub, prefill_node_id, setting, seed=1)
+    quick = [generate(stub, prefill_node_id, setting, seed=seed) for seed in range(2, 5)]
+    compute_seconds = statistics.median(sample.compute_seconds for sample in quick)
+    for ratio in map(float, options.ratios.split(",")):
+        bits_per_second = 8 * quick[0].num_bytes / (ratio * compute_seconds)
+        link.set_rate(bits_per_second)
+        seeds = range(int(1000 * ratio), int(1000 * ratio) + options.repeat)
+        samples = [generate(stub, prefill_node_id, setting, seed=seed) for seed in seeds]
+        yield {
+            "setting": asdict(setting),
+            "ratio": ratio,
+            "link_bits_per_second": bits_per_second,
+            "compute_seconds": statistics.median(sample.compute_seconds for sample in samples),
+            "transfer_seconds": statistics.median(sample.transfer_seconds for sample in samples),
+            "exposed_seconds": statistics.median(sample.exposed_seconds for sample in samples),
+            "hidden_share": statistics.median(hidden_share(sample) for sample in samples),
+            "samples": [asdict(sample) for sample in samples],
+        }
+
+
+def hidden_share(sample: Sample) -> float:
+    """Return 1 - exposed / transfer, 0 to 1: the share of the transfer that computation hid."""
+    return max(0.0, 1.0 - sample.exposed_seconds / sample.transfer_seconds) if sample.transfer_seconds else 1.0
+
+
+def generate(stub: DecodeServiceStub, prefill_node_id: str, setting: Setting, *, seed: int) -> Sample:
+    """Generate two tokens after a prompt of random tokens that is computed on the prefill node.
+
+    Raises:
+        RuntimeError: If the prompt was not computed there after all.
+    """
+    tokens = random.Random(seed)
+    request = decode_service_pb2.DecodeServiceGenerateRequest(
+        request_id=f"overlap-{seed}-{time.time_ns()}",
+        attempt=1,
+        model_id="model",
+        prompt_token_ids=[tokens.randrange(3, 90) for _ in range(setting.num_prompt_tokens)],
+        sampling=generation_pb2.SamplingParameters(temperature=0, ignore_eos=True, max_token_count=2),
+        placement=router_service_pb2.Placement(
+            prefill_node_id=prefill_node_id, layers_per_frame=setting.layers_per_frame
+        ),
+        bypass_prefix_cache=True,
+    )
+    started = time.perf_counter()
+    arrivals = []
+    for response in stub.Generate(request, timeout=CALL_TIMEOUT_SECONDS):
+        if response.HasField("tokens"):
+            arrivals.append(time.perf_counter() - started)
+        elif response.HasField("finished"):
+            summary = response.finished.summary
+    if summary.fallback_reason or not summary.kv_byte_count:
+        raise RuntimeError(f"the prompt was not computed remotely: {summary}")
+    return Sample(
+        first_token_seconds=arrivals[0],
+        compute_seconds=_seconds(summary.prefill_duration),
+        transfer_seconds=_seconds(summary.transfer_duration),
+        exposed_seconds=_seconds(summary.exposed_duration),
+        start_seconds=arrivals[-1],
+        num_bytes=summary.kv_byte_count,
+        num_frames=summary.kv_frame_count,
+    )
+
+
+@contextmanager
+def cluster(link: ShapedLink, setting: Setting, model: Path) -> Iterator[tuple[DecodeServiceStub, str]]:
+    """Run router, cache index and a decode node here and a prefill node on the far host; yield how to call them."""
+    common = ("--model-dir", str(model), "--model-name", "model", "--num-blocks", "4096", "--max-step-tokens", "4096")
+    join = ("--router-address", ROUTER, "--cache-index-address", CACHE_INDEX, *common, *setting.worker_flags)
+    far = ("--engine", setting.prefill_engine, "--host", FAR_ADDRESS, "--port", "18920", *join)
+    near = ("--engine", setting.decode_engine, "--host", NEAR_ADDRESS, "--port", "18930", "--probe-bytes", "0", *join)
+    with ExitStack() as stack:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stack.enter_context(_process(["router", "--host", NEAR_ADDRESS, "--port", "18910",
+                                      "--cache-index-address", CACHE_INDEX], logs))  # fmt: skip
+        stack.enter_context(_process(["cache-index", "--host", NEAR_ADDRESS, "--port", "18911"], logs))
+        stack.enter_context(_process(["prefill", *far], logs, link))
+        stack.enter_context(_process(["decode", *near], logs))
+        nodes = _wait_for_nodes(logs)
+        channel = stack.enter_context(grpc.insecure_channel(nodes["decode"]))
+        yield DecodeServiceStub(channel), nodes["prefill_id"]  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def _process(arguments: Sequence[str], logs: Path, link: ShapedLink | None = None) -> Iterator[None]:
+    command = [sys.executable, "-m", "baton.cli", "serve", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
+    with (logs / f"{arguments[0]}.log").open("wb") as log:
+        command = link.far_command(command) if link else command
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def _wait_for_nodes(logs: Path) -> dict[str, str]:
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    with grpc.insecure_channel(ROUTER) as channel:
+        stub = RouterServiceStub(channel)  # type: ignore[no-untyped-call]
+        while time.monotonic() < deadline:
+            response = stub.ListNodes(router_service_pb2.ListNodesRequest(), wait_for_ready=True, timeout=60)
+            by_role = {state.node.role: state.node for state in response.nodes}
+            if len(by_role) == 2:
+                (prefill, decode) = (by_role[role] for role in sorted(by_role))
+                return {"prefill_id": prefill.node_id, "decode": decode.address}
+            time.sleep(0.2)
+    tails = "\n".join(path.read_text()[-2000:] for path in sorted(logs.iterdir()))
+    raise TimeoutError(f"the nodes did not register within {START_TIMEOUT_SECONDS} seconds\n{tails}")
+
+
+def _table_line(row: dict[str, object]) -> str:
+    setting = row["setting"]
+    assert isinstance(setting, dict)
+    return (
+        f"{setting['name']:50} {row['ratio']:13.2f} {float(str(row['link_bits_per_second'])) / 1e9:9.3f}"
+        f" {row['compute_seconds']:8.3f} {row['transfer_seconds']:8.3f} {row['exposed_seconds']:8.3f}"
+        f" {row['hidden_share']:7.3f}"
+    )
+
+
+def _machine() -> dict[str, object]:
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
+    return {
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "commit": commit,
+        "python": platform.python_version(),
+    }
+
+
+def _seconds(duration: Duration) -> float:
+    return float(duration.seconds + duration.nanos / 1e9)
+
+
+if __name__ == "__main__":
+    main()

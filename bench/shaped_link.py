@@ -1,0 +1,61 @@
+"""A second host on this machine: a network namespace behind a link of a given rate. Linux, root, iproute2."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+NAMESPACE = "baton-far"
+NEAR_ADDRESS = "10.77.0.1"
+FAR_ADDRESS = "10.77.0.2"
+_NEAR_DEVICE = "baton-near0"
+_FAR_DEVICE = "baton-far0"
+_KERNEL_TICKS_PER_SECOND = 250
+_QUEUE_MILLISECONDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ShapedLink:
+    """A link between this namespace (NEAR_ADDRESS) and another (FAR_ADDRESS)."""
+
+    def set_rate(self, bits_per_second: float) -> None:
+        """Shape what the far host sends with a token bucket. Its burst is what the kernel's clock needs, no more."""
+        burst_bytes = max(16_000, int(bits_per_second / 8 / _KERNEL_TICKS_PER_SECOND * 1.5))
+        shape = f"tbf rate {int(bits_per_second)}bit burst {burst_bytes} latency {_QUEUE_MILLISECONDS}ms"
+        _run(f"ip netns exec {NAMESPACE} tc qdisc replace dev {_FAR_DEVICE} root {shape}")
+
+    def far_command(self, command: list[str]) -> list[str]:
+        """Return a command that runs `command` on the far host."""
+        return ["ip", "netns", "exec", NAMESPACE, *command]
+
+
+@contextmanager
+def shaped_link() -> Iterator[ShapedLink]:
+    """Make the namespace and the link, unshaped; remove both at the end.
+
+    Raises:
+        subprocess.CalledProcessError: If the caller may not make namespaces.
+    """
+    _remove()
+    _run(f"ip netns add {NAMESPACE}")
+    try:
+        _run(f"ip link add {_NEAR_DEVICE} type veth peer name {_FAR_DEVICE} netns {NAMESPACE}")
+        _run(f"ip addr add {NEAR_ADDRESS}/30 dev {_NEAR_DEVICE}")
+        _run(f"ip link set {_NEAR_DEVICE} up")
+        _run(f"ip -n {NAMESPACE} addr add {FAR_ADDRESS}/30 dev {_FAR_DEVICE}")
+        _run(f"ip -n {NAMESPACE} link set {_FAR_DEVICE} up")
+        _run(f"ip -n {NAMESPACE} link set lo up")
+        yield ShapedLink()
+    finally:
+        _remove()
+
+
+def _remove() -> None:
+    subprocess.run(["ip", "netns", "del", NAMESPACE], capture_output=True, check=False)
+    subprocess.run(["ip", "link", "del", _NEAR_DEVICE], capture_output=True, check=False)
+
+
+def _run(command: str) -> None:
+    subprocess.run(command.split(), check=True, capture_output=True, text=True)
