@@ -1,8 +1,14 @@
 """How much of the KV transfer hides behind prefill: one prompt at a time over a link of a given rate.
 
-Run as root: `python -m bench.overlap --out bench/results/overlap.json`. For each setting the prompt is first computed over
-the unshaped link, to learn its compute time; then the link is shaped so that sending takes `ratio` times as long as
-computing, and the prompt is sent again, with other tokens, `--repeat` times. METHODOLOGY.md defines every number.
+Run as root: `python -m bench.overlap --model services/baton/demo/checkpoint --out bench/results/overlap.json`. For each
+setting prompts are first computed over a link that is not the bottleneck, to learn the compute time. Then the link is
+shaped so that sending takes `ratio` times as long as computing, and `--repeat` other prompts are sent. Definitions:
+
+- compute: from the moment the prefill node begins until it has the first token, seconds;
+- transfer: time that the link was busy with frames: per frame, from the later of its readiness at the sender and the
+  arrival of the frame before it, until its arrival, seconds;
+- exposed: from the end of compute until the last frame arrived, seconds;
+- hidden: 1 - exposed / transfer. At ratio 1 and one frame per layer the pipeline leaves one layer exposed.
 """
 
 from __future__ import annotations
@@ -212,9 +218,9 @@ def _table_line(row: dict[str, object]) -> str:
     setting = row["setting"]
     assert isinstance(setting, dict)
     return (
-        f"{setting['name']:50} {row['ratio']:13.2f} {float(str(row['link_bits_per_second'])) / 1e9:9.3f}"
-        f" {row['compute_seconds']:8.3f} {row['transfer_seconds']:8.3f} {row['exposed_seconds']:8.3f}"
-        f" {row['hidden_share']:7.3f}"
+        f"{setting['name']:50} {row['ratio']:13.2f} {float(str(row['link_bits_per_second'])) / 1e9:13.3f}"
+        f" {row['compute_seconds']:13.3f} {row['transfer_seconds']:13.3f} {row['exposed_seconds']:13.3f}"
+        f" {row['hidden_share']:13.3f}"
     )
 
 
