@@ -86,9 +86,8 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     rows = []
-    print(
-        f"{'setting':50} {'t_send/t_comp':>13} {'link Gb/s':>9} {'compute':>8} {'transfer':>8} {'exposed':>8} {'hidden':>7}"
-    )
+    columns = ("t_send/t_comp", "link Gb/s", "compute", "transfer", "exposed", "hidden")
+    print(f"{'setting':50} " + " ".join(f"{column:>13}" for column in columns))
     with shaped_link() as link:
         for setting in SETTINGS:
             with cluster(link, setting, options.model) as (stub, prefill_node_id):
