@@ -6,17 +6,17 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
-from system.cluster import Cluster
-from system.plan import MODEL_NAME
 
 from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters
 from baton.v1.generation_service_pb2 import GenerateRequest, TokenSequence
 from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
+from system.cluster import Cluster
+from system.plan import MODEL_NAME
 
 DEADLINE_SECONDS = 40.0
 """Nothing that a client asks for may take longer, whatever dies meanwhile."""
@@ -34,6 +34,8 @@ class Ask:
     """0: greedy."""
     seed: int = 0
     """Seed of the sampling."""
+    cache_salt: str = ""
+    """Requests of another salt find nothing in prefix caches."""
 
 
 @dataclass
@@ -150,17 +152,15 @@ def open_rest(cluster: Cluster, ask: Ask) -> Stream:
     return Stream(read)
 
 
-def outcomes(streams: Sequence[Stream]) -> list[Outcome]:
-    """Return the outcome of each stream."""
-    return [stream.outcome() for stream in streams]
-
-
 def _grpc_request(ask: Ask) -> GenerateRequest:
     sampling = SamplingParameters(
         temperature=ask.temperature, seed=ask.seed, max_token_count=ask.num_tokens, ignore_eos=True
     )
     return GenerateRequest(
-        model=MODEL_NAME, tokens=TokenSequence(token_ids=ask.prompt_token_ids), sampling=sampling
+        model=MODEL_NAME,
+        tokens=TokenSequence(token_ids=ask.prompt_token_ids),
+        sampling=sampling,
+        cache_salt=ask.cache_salt,
     )
 
 
@@ -172,6 +172,7 @@ def _rest_body(ask: Ask) -> bytes:
         "temperature": ask.temperature,
         "seed": ask.seed,
         "ignore_eos": True,
+        "cache_salt": ask.cache_salt,
         "stream": True,
     }
     return json.dumps(body).encode()

@@ -82,6 +82,10 @@ class Cluster:
         """Log of each process by name; removed with the cluster."""
         return {name: process.log_file for name, process in self.processes.items()}
 
+    def log_tails(self) -> Mapping[str, str]:
+        """Return the last lines of each process's log by name."""
+        return {name: process.log_tail() for name, process in self.processes.items()}
+
     def address_of(self, name: str) -> str:
         """Return host:port of a process's gRPC server."""
         return f"{HOST}:{self._ports[name]}"
@@ -122,6 +126,15 @@ class Cluster:
         process.start()
         self.wait_ready()
 
+    def heal(self) -> None:
+        """Start again whatever has ended, and wait until the cluster serves and no node has work."""
+        for process in self.processes.values():
+            if process.exit_status is not None:
+                process.start()
+            process.send(signal.SIGCONT)
+        self.wait_ready()
+        self.wait_idle()
+
     def stop(self) -> None:
         """End every process."""
         for process in self.processes.values():
@@ -157,6 +170,19 @@ class Cluster:
         self.wait_until(self._are_all_registered, "all nodes are registered")
         self.wait_until(lambda: _get_status(self.http_address, "/ready") == 200, "the gateway is ready")
 
+    def wait_idle(self, timeout_seconds: float = READY_SECONDS, *, may_end: bool = False) -> None:
+        """Wait until no node holds a request and every KV block can be allocated.
+
+        Raises:
+            AssertionError: If that takes longer: a request or a block has leaked.
+        """
+        self.wait_until(
+            lambda: all(is_idle(state) for state in self.nodes().values()),
+            "every block is free",
+            timeout_seconds,
+            may_end=may_end,
+        )
+
     def wait_until(
         self, is_true: Callable[[], object], what: str, timeout_seconds: float = READY_SECONDS, *, may_end: bool = False
     ) -> None:
@@ -185,8 +211,15 @@ class Cluster:
         )
 
     def _explain(self, error: BaseException) -> None:
-        for name, process in self.processes.items():
-            error.add_note(f"--- {name}\n{process.log_tail()}")
+        for name, tail in self.log_tails().items():
+            error.add_note(f"--- {name}\n{tail}")
+
+
+def is_idle(state: NodeState) -> bool:
+    """Return whether a node reports no request, and all blocks as free or merely cached."""
+    load = state.load
+    has_requests = load.running_request_count or load.waiting_request_count
+    return not has_requests and load.free_block_count == state.node.block_count
 
 
 def _get_status(address: tuple[str, int], path: str) -> int:

@@ -1,0 +1,97 @@
+"""The steps that the tests of faults have in common."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from system.client import Ask, Outcome, Stream, open_grpc, open_rest
+from system.cluster import Cluster
+
+NOTICED_SECONDS = 10.0
+"""Within this, whoever depends on a process knows that it is gone."""
+
+_SOME_CHUNKS = 4
+_salts = itertools.count(1)
+
+
+class FaultFree:
+    """What a cluster answers when nothing fails, asked once per request, one at a time."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[Ask, Outcome] = {}
+
+    def outcome(self, cluster: Cluster, ask: Ask) -> Outcome:
+        """Return the outcome of a request that ran alone."""
+        if ask not in self._outcomes:
+            outcome = open_grpc(cluster, ask).outcome()
+            assert not outcome.error
+            assert len(outcome.token_ids) == ask.num_tokens
+            self._outcomes[ask] = outcome
+        return self._outcomes[ask]
+
+
+def uncached(ask: Ask) -> Ask:
+    """Return the same request, for which no prefix cache holds anything."""
+    return replace(ask, cache_salt=f"salt-{next(_salts)}")
+
+
+def begin(cluster: Cluster, asks: Sequence[Ask]) -> list[Stream]:
+    """Send requests by both APIs in turn, and return once all of them stream."""
+    streams = [(open_rest if index % 2 else open_grpc)(cluster, ask) for index, ask in enumerate(asks)]
+    for stream in streams:
+        stream.wait_for_chunks(_SOME_CHUNKS)
+    return streams
+
+
+def check_equal(streams: Sequence[Stream], expected: Sequence[Outcome]) -> None:
+    """Check that clients get every token once and the right one."""
+    for stream, whole in zip(streams, expected, strict=True):
+        outcome = stream.outcome()
+        assert not outcome.error
+        assert outcome.text == whole.text
+        assert outcome.token_ids in (whole.token_ids, [])  # REST shows no tokens
+        assert outcome.finish_reason
+
+
+def busy_node(cluster: Cluster, role: str) -> str:
+    """Return a node of a role that holds a request, once there is one."""
+    found: list[str] = []
+
+    def find() -> bool:
+        found.extend(
+            name
+            for name, state in cluster.nodes().items()
+            if name.startswith(role) and state.load.running_request_count
+        )
+        return bool(found)
+
+    cluster.wait_until(find, f"a {role} node is busy")
+    return found[0]
+
+
+def check_restart(cluster: Cluster, name: str, asks: Sequence[Ask], expected: Sequence[Outcome]) -> None:
+    """Check that the cluster serves again after the restart of one process, with all the others as they were."""
+    others = {other: cluster.pid_of(other) for other in cluster.processes if other != name}
+    cluster.restart(name)
+
+    check_equal(begin(cluster, asks), expected)
+    assert all(cluster.processes[other].exit_status is None for other in others)
+    assert {other: cluster.pid_of(other) for other in others} == others
+    cluster.wait_idle(NOTICED_SECONDS)
+
+
+@contextlib.contextmanager
+def only_one_of_each(cluster: Cluster) -> Iterator[None]:
+    """Take away all nodes but the first prefill and the first decode node."""
+    spare = [name for name in cluster.node_names if not name.endswith("-0")]
+    for name in spare:
+        cluster.kill(name)
+    cluster.wait_until(lambda: not set(spare) & set(cluster.nodes()), "the router forgot them", may_end=True)
+    try:
+        yield
+    finally:
+        for name in spare:
+            cluster.processes[name].start()

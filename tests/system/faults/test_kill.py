@@ -1,0 +1,151 @@
+"""Must show 6: a process killed during streams costs a clear error or nothing, and comes back without the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from system.client import Ask, Outcome, open_grpc, open_rest
+from system.cluster import Cluster
+from system.faults.scenario import (
+    NOTICED_SECONDS,
+    FaultFree,
+    begin,
+    busy_node,
+    check_equal,
+    check_restart,
+    only_one_of_each,
+    uncached,
+)
+
+ASKS = tuple(
+    Ask(tuple((7 * index + 5 * place) % 500 + 3 for place in range(40 + 30 * index)), 50, index % 2, seed=index)
+    for index in range(4)
+)
+"""Two greedy and two sampled, by both APIs; a second and a half long."""
+LONG_ASK = Ask(tuple(place % 500 + 3 for place in range(2000)), 20)
+"""Its prefill takes more than a second."""
+
+
+@pytest.fixture(scope="module")
+def fault_free() -> FaultFree:
+    """Return what the mock cluster answers when nothing fails."""
+    return FaultFree()
+
+
+@pytest.fixture
+def expected(mock_cluster: Cluster, fault_free: FaultFree) -> list[Outcome]:
+    """Return the right outcomes of ASKS."""
+    return [fault_free.outcome(mock_cluster, ask) for ask in ASKS]
+
+
+def test_streams_do_not_notice_the_death_of_the_router(mock_cluster: Cluster, expected: list[Outcome]) -> None:
+    """Tokens do not pass through the router; a request that needs it meanwhile gets an error that names it."""
+    streams = begin(mock_cluster, ASKS)
+    mock_cluster.kill("router")
+
+    refused = open_rest(mock_cluster, ASKS[0])
+    check_equal(streams, expected)
+    assert "router_unavailable" in refused.outcome(NOTICED_SECONDS).error
+    check_restart(mock_cluster, "router", ASKS, expected)
+
+
+def test_streams_do_not_notice_the_death_of_the_cache_index(mock_cluster: Cluster, expected: list[Outcome]) -> None:
+    """Without it no prefix is expected anywhere; nothing else changes."""
+    streams = begin(mock_cluster, ASKS)
+    mock_cluster.kill("cache-index")
+
+    check_equal(streams, expected)
+    check_equal(begin(mock_cluster, ASKS), expected)
+    check_restart(mock_cluster, "cache-index", ASKS, expected)
+
+
+def test_a_prompt_is_computed_elsewhere_if_its_prefill_node_dies(
+    mock_cluster: Cluster, expected: list[Outcome], fault_free: FaultFree
+) -> None:
+    """The decode node computes the prompt itself, and says so."""
+    whole = fault_free.outcome(mock_cluster, LONG_ASK)
+    stream = open_grpc(mock_cluster, uncached(LONG_ASK))
+    victim = busy_node(mock_cluster, "prefill")
+    mock_cluster.kill(victim)
+
+    assert stream.outcome().token_ids == whole.token_ids
+    assert stream.outcome().placement.fallback_reason == "UNAVAILABLE"
+    check_equal(begin(mock_cluster, ASKS), expected)
+    check_restart(mock_cluster, victim, ASKS, expected)
+
+
+def test_streams_move_if_their_decode_node_dies(mock_cluster: Cluster, expected: list[Outcome]) -> None:
+    """They go on elsewhere, without a gap and without a double."""
+    streams = begin(mock_cluster, ASKS)
+    victim = busy_node(mock_cluster, "decode")
+    mock_cluster.kill(victim)
+
+    check_equal(streams, expected)
+    check_equal(begin(mock_cluster, ASKS), expected)
+    check_restart(mock_cluster, victim, ASKS, expected)
+
+
+def test_a_request_moves_if_its_decode_node_dies_before_the_first_token(
+    mock_cluster: Cluster, fault_free: FaultFree
+) -> None:
+    """Its KV is on its way: the prefill is dropped, and the request begins again with another decode node."""
+    whole = fault_free.outcome(mock_cluster, LONG_ASK)
+    stream = open_grpc(mock_cluster, uncached(LONG_ASK))
+    victim = busy_node(mock_cluster, "decode")
+    mock_cluster.kill(victim)
+
+    assert stream.outcome().token_ids == whole.token_ids
+    assert stream.outcome().placement.decode_node_id != victim
+
+
+def test_clients_see_the_death_of_the_gateway_and_its_work_is_dropped(
+    mock_cluster: Cluster, expected: list[Outcome]
+) -> None:
+    """The connection is cut; the nodes notice and free everything."""
+    streams = begin(mock_cluster, ASKS)
+    mock_cluster.kill("gateway")
+
+    for stream in streams:
+        assert stream.outcome(NOTICED_SECONDS).error
+    mock_cluster.wait_idle(NOTICED_SECONDS, may_end=True)
+    check_restart(mock_cluster, "gateway", ASKS, expected)
+
+
+def test_a_stream_without_another_decode_node_fails_clearly(mock_cluster: Cluster, expected: list[Outcome]) -> None:
+    """There is nowhere to go: the client is told within seconds, and what it has is the right beginning."""
+    with only_one_of_each(mock_cluster):
+        streams = begin(mock_cluster, ASKS)
+        mock_cluster.kill("decode-0")
+        for stream, whole in zip(streams, expected, strict=True):
+            outcome = stream.outcome(NOTICED_SECONDS)
+            assert "no decode node" in outcome.error
+            assert whole.text.startswith(outcome.text)
+            assert whole.token_ids[: len(outcome.token_ids)] == outcome.token_ids
+    check_restart(mock_cluster, "decode-0", ASKS, expected)
+
+
+def test_a_stream_goes_on_if_the_only_decode_node_comes_back_in_time(
+    mock_cluster: Cluster, expected: list[Outcome]
+) -> None:
+    """The gateway asks for a placement for a few seconds, and the restarted node may be one."""
+    with only_one_of_each(mock_cluster):
+        streams = begin(mock_cluster, ASKS)
+        mock_cluster.kill("decode-0")
+        mock_cluster.processes["decode-0"].start()
+
+        check_equal(streams, expected)
+
+
+def test_a_lone_decode_node_does_without_its_lone_prefill_node(
+    mock_cluster: Cluster, expected: list[Outcome], fault_free: FaultFree
+) -> None:
+    """The prompt whose prefill dies is computed locally, and so are later ones."""
+    whole = fault_free.outcome(mock_cluster, LONG_ASK)
+    with only_one_of_each(mock_cluster):
+        stream = open_grpc(mock_cluster, uncached(LONG_ASK))
+        busy_node(mock_cluster, "prefill")
+        mock_cluster.kill("prefill-0")
+
+        assert stream.outcome().token_ids == whole.token_ids
+        check_equal(begin(mock_cluster, ASKS), expected)
+    check_restart(mock_cluster, "prefill-0", ASKS, expected)
