@@ -1,4 +1,4 @@
-"""The heart of the contract: greedy float32 output equals transformers', for every placement, cache hit and neighbour."""
+"""The heart of the contract: greedy float32 output equals transformers' for any placement, cache hit and neighbour."""
 
 from __future__ import annotations
 
