@@ -16,6 +16,9 @@ from baton.engine.runners.base import Array, Logits
 from baton.engine.sampling_params import SamplingParams
 
 Array64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+"""Float64 values, one per token id."""
+Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
+"""Whether each token id is kept."""
 
 
 class Alternative(NamedTuple):
@@ -109,7 +112,8 @@ def _scale(row: Array, temperature: float) -> Array64:
     """Return logits divided by the temperature, the highest at 0: however low the temperature, it stays finite."""
     wide = row.astype(np.float64)
     with np.errstate(over="ignore"):  # the others may become -inf: their probability is 0
-        return (wide - wide.max()) / temperature
+        scaled: Array64 = (wide - wide.max()) / temperature
+    return scaled
 
 
 def _filter(scaled: Array64, params: SamplingParams) -> Array64:
@@ -127,11 +131,11 @@ def _filter(scaled: Array64, params: SamplingParams) -> Array64:
     return probabilities
 
 
-def _is_among_highest(values: Array64, count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+def _is_among_highest(values: Array64, count: int) -> Mask:
     """Return which values are the `count` highest; equals are taken in order of token id. O(len(values))."""
     count = min(count, len(values))
     threshold = np.partition(values, -count)[-count]
-    is_kept = values > threshold
+    is_kept: np.ndarray[tuple[int, ...], np.dtype[np.bool_]] = values > threshold
     is_kept[np.flatnonzero(values == threshold)[: count - int(is_kept.sum())]] = True
     return is_kept
 
