@@ -87,11 +87,11 @@ class Scheduler:
         Raises:
             OutOfMemoryError: If it could not finish even alone.
         """
-        num_tokens = sequence.num_prompt_tokens + sequence.max_output_tokens
+        num_tokens = sequence.num_prompt_tokens + sequence.max_output_tokens - 1  # the last one's KV is never needed
         num_blocks = self.pool.num_blocks_for(num_tokens)
         if num_blocks > self.pool.num_blocks:
             raise OutOfMemoryError(
-                f"{num_tokens} tokens need {num_blocks} KV blocks of {self.pool.block_tokens} tokens; "
+                f"{num_tokens} positions need {num_blocks} KV blocks of {self.pool.block_tokens} tokens; "
                 f"the node has {self.pool.num_blocks}"
             )
         self._waiting.append(sequence)
