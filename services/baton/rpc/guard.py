@@ -55,6 +55,7 @@ def _guard_stream(behavior: StreamBehavior) -> StreamBehavior:
 async def _abort(context: Context, error: Exception) -> None:
     if isinstance(error, BatonError):
         await abort(context, error)
-    if not isinstance(error, grpc.aio.AbortError):
+    is_stopping = type(error).__name__ == "_ServerStoppedError"  # private to grpcio: the drain has cut the call
+    if not isinstance(error, grpc.aio.AbortError) and not is_stopping:
         log.exception("call_failed")
         await abort(context, BatonError(f"internal error: {type(error).__name__}"))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import grpc
 from opentelemetry import trace
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 
 from baton.telemetry import names
 
@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _UNKNOWN = "unknown_service"
 """What OpenTelemetry calls a process that nobody named; it appends the program."""
+
+_MAX_SPAN_EVENTS = 8192
 
 
 def tracer() -> trace.Tracer:
@@ -39,7 +41,7 @@ def configure_tracing(service_name: str) -> None:
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
     from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-    provider = TracerProvider(resource=service_resource(service_name))
+    provider = TracerProvider(resource=service_resource(service_name), span_limits=_span_limits())
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     log.info("tracing_on service=%s", service_name)
@@ -87,3 +89,8 @@ def service_resource(service_name: str) -> Resource:
     detected = Resource.create()
     has_name = not str(detected.attributes.get(names.SERVICE_NAME, _UNKNOWN)).startswith(_UNKNOWN)
     return own.merge(detected) if has_name else detected.merge(own)
+
+
+def _span_limits() -> SpanLimits:
+    """Return limits that hold two events per layer and chunk of a long prompt; OpenTelemetry's own default is 128."""
+    return SpanLimits(max_events=None if "OTEL_SPAN_EVENT_COUNT_LIMIT" in os.environ else _MAX_SPAN_EVENTS)

@@ -1,0 +1,126 @@
+"""The order of one long prompt on the wire, read from the spans of a running cluster."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+import urllib.request
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
+
+from baton.telemetry import names
+from checkpoints import checkpoint
+from system.cluster import Cluster
+from system.plan import MODEL_NAME
+from system.slow_link import SlowLink
+from system.span_receiver import SpanReceiver
+
+NUM_PROMPT_TOKENS = 160
+TIMEOUT_SECONDS = 60.0
+PREFILL_SPAN = "baton.v1.PrefillService/Prefill"
+MOCK = {"mock_shape": "llama-3.1-70b", "mock_hardware": "m3-ultra", "dtype": "bfloat16"}
+"""80 layers, each computed in about 12 ms: long enough for a loopback to carry one meanwhile, even on a busy machine."""
+
+
+class Trace(NamedTuple):
+    """What was seen of one request; times in nanoseconds since 1970."""
+
+    computed: dict[int, int]
+    """When K and V of a layer existed at the sender, by layer."""
+    received: dict[int, int]
+    """When they had arrived, by layer."""
+    client_first_token: int
+    """When the client read its first token."""
+
+
+class Bench(NamedTuple):
+    """A cluster under observation."""
+
+    cluster: Cluster
+    link: SlowLink
+    spans: SpanReceiver
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    """Return a mock cluster whose prefill node is reached over a link of a rate that the test sets.
+
+    The router is told that the link is slow, so that it sends every layer by itself.
+    """
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        SpanReceiver() as spans,
+        SlowLink(lambda: cluster.address_of("prefill-0")) as link,
+    ):
+        patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{spans.address}")
+        patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
+        settings = {
+            "router": {"prefill_policy": "remote", "default_link_bytes_per_second": "50e6"},
+            "prefill-0": {**MOCK, "advertise_address": link.address},
+            "decode-0": {**MOCK, "probe_bytes": "0"},
+        }
+        cluster = Cluster(checkpoint("llama"), prefill=("mock",), decode=("mock",), settings=settings)
+        with cluster:
+            yield Bench(cluster, link, spans)
+
+
+def test_a_layer_is_received_before_the_next_one_is_computed(bench: Bench) -> None:
+    """On a fast link KV leaves layer by layer, while the computation is still running."""
+    bench.link.bytes_per_second = 0.0
+
+    trace = _generate(bench, seed=1)
+
+    overlapping = [layer for layer in range(79) if trace.received[layer] < trace.computed[layer + 1]]
+    assert 0 in overlapping
+    assert len(overlapping) > 40, f"only {len(overlapping)} of 79 layers arrived before the next one existed"
+
+
+def test_the_first_token_reaches_the_client_before_the_last_kv_frame(bench: Bench) -> None:
+    """On a slow link the first token overtakes the frames that wait: the client does not wait for the transfer."""
+    bench.link.bytes_per_second = 20e6
+
+    trace = _generate(bench, seed=2)
+
+    assert trace.client_first_token < max(trace.received.values())
+    assert max(trace.computed.values()) < trace.client_first_token
+
+
+def _generate(bench: Bench, seed: int) -> Trace:
+    trace_id = secrets.token_hex(16)
+    body = {
+        "model": MODEL_NAME,
+        "prompt": [(7 * seed + index * index) % 400 + 3 for index in range(NUM_PROMPT_TOKENS)],
+        "max_tokens": 2,
+        "temperature": 0,
+        "stream": True,
+    }
+    headers = {"content-type": "application/json", "traceparent": f"00-{trace_id}-{secrets.token_hex(8)}-01"}
+    url = f"{bench.cluster.base_url}/completions"
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers)
+    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+        first = next(line for line in response if line.startswith(b"data:"))
+        client_first_token = time.time_ns()
+        assert b'"text"' in first
+        assert b'"fallback_reason":""' in response.read()
+    wanted = (PREFILL_SPAN, names.SPAN_RECEIVE_KV)
+    spans = bench.spans.wait_for_trace(bytes.fromhex(trace_id), wanted, TIMEOUT_SECONDS)
+    return Trace(
+        _event_times(spans[PREFILL_SPAN], names.EVENT_LAYER_COMPUTED),
+        _event_times(spans[names.SPAN_RECEIVE_KV], names.EVENT_FRAME_RECEIVED),
+        client_first_token,
+    )
+
+
+def _event_times(span: Span, name: str) -> dict[int, int]:
+    """Return the time of each event of a name, by layer."""
+    return {
+        attribute.value.int_value: event.time_unix_nano
+        for event in span.events
+        if event.name == name
+        for attribute in event.attributes
+        if attribute.key == names.LAYER
+    }
