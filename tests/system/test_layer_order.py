@@ -23,7 +23,7 @@ NUM_PROMPT_TOKENS = 160
 TIMEOUT_SECONDS = 60.0
 PREFILL_SPAN = "baton.v1.PrefillService/Prefill"
 MOCK = {"mock_shape": "llama-3.1-70b", "mock_hardware": "m3-ultra", "dtype": "bfloat16"}
-"""80 layers, each computed in about 12 ms: long enough for a loopback to carry one meanwhile, even on a busy machine."""
+"""80 layers, each computed in about 12 ms: time for a loopback to carry one meanwhile, even on a busy machine."""
 
 
 class Trace(NamedTuple):
