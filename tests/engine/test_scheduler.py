@@ -6,7 +6,6 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from engine.rig import EOS, GREEDY, INFO, LAYOUT, expected_tokens, mock_runner, prompt_of, request_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from baton.engine.scheduler import Scheduler, SchedulerLimits, Step
 from baton.engine.sequence import EngineRequest, Phase, Purpose, Sequence, new_sequence
 from baton.errors import OutOfMemoryError
 from baton.kv.pool import BlockPool
+from engine.rig import EOS, GREEDY, INFO, LAYOUT, expected_tokens, mock_runner, prompt_of, request_of
 
 BLOCK_TOKENS = 4
 

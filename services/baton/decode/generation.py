@@ -94,7 +94,8 @@ class _Generation:
                 names.PROMPT_TOKENS: len(self._request.prompt_token_ids),
             }
         )
-        self._engine.submit(self._engine_request(), self._inbox.put_nowait)
+        engine_request = self._engine_request()
+        self._engine.submit(engine_request, self._inbox.put_nowait)
         try:
             await write(messages.DecodeServiceGenerateResponse(accepted=messages.Accepted(node_id=self._node.node_id)))
             ended = await self._follow(write)
@@ -109,7 +110,7 @@ class _Generation:
                 self._node.registration.report_outcome(summary)
             await write(finished_message(ended, summary, self._request))
         finally:
-            self._engine.abort(self._request_id)
+            self._engine.abort(engine_request)
 
     def _engine_request(self) -> EngineRequest:
         request = self._request

@@ -17,7 +17,7 @@ from baton.engine.events import Admitted, Delivery, Ended, EngineEvent, Failed, 
 from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.sampling import SampledToken, sample
 from baton.engine.scheduler import Scheduler, SchedulerLimits, Step
-from baton.engine.sequence import EngineRequest, Phase, Sequence, new_sequence
+from baton.engine.sequence import EngineRequest, Phase, Purpose, Sequence, new_sequence
 from baton.errors import AttemptReusedError, BatonError, InvalidFieldError, OverloadedError
 from baton.kv.pool import BlockEvents, BlockPool
 from baton.kv.stream import KvFrame
@@ -103,9 +103,12 @@ class Engine:
         """Take a request; a refusal comes as `Failed`."""
         self._commands.put(lambda: self._submit(request, listener))
 
-    def abort(self, request_id: str) -> None:
-        """Drop a request and everything it holds, without an event. Unknown ids are ignored."""
-        self._commands.put(lambda: self._abort(request_id))
+    def abort(self, request: EngineRequest) -> None:
+        """Drop a request and everything it holds, without an event.
+
+        One that has ended or was refused is ignored, also where another one lives under its id.
+        """
+        self._commands.put(lambda: self._abort(request))
 
     def write_kv(self, request_id: str, frame: KvFrame) -> None:
         """Write a received frame into the request's blocks; `FrameLanded` follows."""
@@ -228,6 +231,8 @@ class Engine:
             return
         sequence.timeline.submitted = self._clock()
         self._living[request.request_id] = (sequence, listener)
+        if request.output_token_ids and request.purpose is not Purpose.PREFILL:
+            self._end_if_complete(sequence)  # the earlier attempt delivered all and could not say so any more
 
     def _check(self, request: EngineRequest) -> None:
         info = self.runner.info
@@ -249,10 +254,11 @@ class Engine:
                 )
         request.params.check(info.vocabulary_size)
 
-    def _abort(self, request_id: str) -> None:
-        entry = self._living.pop(request_id, None)
-        if entry is not None:
-            self.scheduler.finish(entry[0])
+    def _abort(self, request: EngineRequest) -> None:
+        sequence, _ = self._living.get(request.request_id, (None, None))
+        if sequence is not None and sequence.request is request:
+            del self._living[request.request_id]
+            self.scheduler.finish(sequence)
 
     def _write_kv(self, request_id: str, frame: KvFrame) -> None:
         sequence = self._receiving(request_id)
@@ -297,19 +303,23 @@ class Engine:
         if sequence.timeline.first_token == 0.0:
             sequence.timeline.first_token = self._clock()
         self._tell(sequence, TokenReady(sequence.num_output_tokens - 1, token))
+        self._end_if_complete(sequence)
+
+    def _end_if_complete(self, sequence: Sequence) -> None:
         reason = sequence.finish_reason()
         if reason is None:
             return
-        timeline = sequence.timeline
+        timeline, now = sequence.timeline, self._clock()
+        started, first_token = timeline.started or now, timeline.first_token or now
         ended = Ended(
             reason=reason,
             num_prompt_tokens=sequence.num_prompt_tokens,
             num_output_tokens=sequence.num_output_tokens,
             num_cached_tokens=sequence.num_cached,
             num_preemptions=sequence.num_preemptions,
-            queue_seconds=timeline.started - timeline.submitted,
-            prefill_seconds=timeline.first_token - timeline.started,
-            decode_seconds=self._clock() - timeline.first_token,
+            queue_seconds=started - timeline.submitted,
+            prefill_seconds=first_token - started,
+            decode_seconds=now - first_token,
             last_token_id=sequence.token_ids[-1],
         )
         self._end(sequence, ended)

@@ -44,22 +44,26 @@ class Prefiller:
         """
         self._node.check_accepts()
         self._check(request)
-        request_id = f"{request.request_id}/{request.attempt}"
         outbox, started_at = Outbox(), time.time_ns()
         trace.get_current_span().set_attributes(
             {names.REQUEST_ID: request.request_id, names.ATTEMPT: request.attempt, names.NODE_ID: self._node.node_id}
         )
-        self._node.engine.submit(self._engine_request(request_id, request, outbox), outbox.put)
+        engine_request = self._engine_request(request, outbox)
+        self._node.engine.submit(engine_request, outbox.put)
         try:
             yield prefill_service_pb2.PrefillResponse(layout=layout_to_proto(self._layout))
             ledger = StreamLedger(self._layout, request.kv_token_begin, len(request.token_ids))
             async for response in _responses(outbox, ledger, started_at):
                 yield response
         finally:
-            self._node.engine.abort(request_id)
+            self._node.engine.abort(engine_request)
 
     def _check(self, request: prefill_service_pb2.PrefillRequest) -> None:
         self._layout.check_matches(layout_from_proto(request.expected_layout, field="expected_layout"))
+        if not 1 <= len(request.request_id) <= 128:
+            raise InvalidFieldError("request_id", "expected 1 to 128 characters")
+        if len(request.cache_salt.encode()) > 128:
+            raise InvalidFieldError("cache_salt", "expected at most 128 bytes")
         num_tokens = len(request.token_ids)
         if not 0 <= request.kv_token_begin < max(1, num_tokens):
             raise InvalidFieldError("kv_token_begin", f"expected 0 to {num_tokens - 1}, got {request.kv_token_begin}")
@@ -70,9 +74,7 @@ class Prefiller:
         if request.wire_dtype and dtype_from_proto(request.wire_dtype, field="wire_dtype") is not self._layout.dtype:
             raise InvalidFieldError("wire_dtype", f"expected {self._layout.dtype.value}, the cache's own")
 
-    def _engine_request(
-        self, request_id: str, request: prefill_service_pb2.PrefillRequest, outbox: Outbox
-    ) -> EngineRequest:
+    def _engine_request(self, request: prefill_service_pb2.PrefillRequest, outbox: Outbox) -> EngineRequest:
         loop = asyncio.get_running_loop()
         num_prompt = len(request.token_ids) - request.output_token_count
 
@@ -81,7 +83,7 @@ class Prefiller:
                 loop.call_soon_threadsafe(outbox.put, frame)
 
         return EngineRequest(
-            request_id=request_id,
+            request_id=f"{request.request_id}/{request.attempt}",
             prompt_token_ids=tuple(request.token_ids[:num_prompt]),
             output_token_ids=tuple(request.token_ids[num_prompt:]),
             params=sampling_from_proto(request.sampling),

@@ -1,0 +1,293 @@
+"""The engine in its own thread."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from baton.engine.events import Admitted, Ended, Failed, TokenReady
+from baton.engine.runners.base import Span
+from baton.engine.runners.mock import MockRunner
+from baton.engine.sampling_params import SamplingParams
+from baton.errors import AttemptReusedError, BatonError, InvalidFieldError, OutOfMemoryError, OverloadedError
+from engine.rig import (
+    EOS,
+    GREEDY,
+    INFO,
+    VOCABULARY_SIZE,
+    Rig,
+    expected_tokens,
+    mock_runner,
+    prompt_of,
+    request_of,
+)
+
+ENDLESS = replace(GREEDY, max_tokens=200)
+
+
+class FaultyRunner(MockRunner):
+    """Fails every pass that computes a certain token."""
+
+    bad_token = 1
+
+    def forward(self, spans: Sequence[Span]) -> Any:
+        """Compute, or fail."""
+        if any(self.bad_token in span.token_ids for span in spans):
+            raise RuntimeError("device lost")
+        return super().forward(spans)
+
+
+def test_a_request_is_admitted_answered_and_ended() -> None:
+    """In this order, with consecutive indices; then nothing of it is left."""
+    with Rig() as rig:
+        listening = rig.submit(request_of(prompt_of(10)))
+        assert listening.result() == expected_tokens(prompt_of(10), 8)
+
+    kinds = [type(event) for event in listening.seen]
+    assert kinds == [Admitted] + [TokenReady] * 8 + [Ended]
+    ended = listening.seen[-1]
+    assert isinstance(ended, Ended)
+    assert (ended.reason, ended.num_prompt_tokens, ended.num_output_tokens) == ("length", 10, 8)
+    assert ended.last_token_id == listening.token_ids[-1]
+
+
+def test_many_requests_say_the_same_as_alone() -> None:
+    """More than fit at once, with shared prefixes and a pool that forces preemptions."""
+    prompts = [prompt_of(3 + 2 * index, seed=index % 3) for index in range(20)]
+    with Rig(mock_runner(num_blocks=24), max_batch_size=6) as rig:
+        listenings = [rig.submit(request_of(prompt, f"r{index}")) for index, prompt in enumerate(prompts)]
+        answers = [listening.result() for listening in listenings]
+
+    assert answers == [expected_tokens(prompt, 8) for prompt in prompts]
+
+
+def test_preemption_changes_nothing_but_its_count() -> None:
+    """The same two requests in a pool with and without room for both."""
+    params = replace(GREEDY, max_tokens=30)
+    answers = []
+    for num_blocks in (64, 12):
+        with Rig(mock_runner(num_blocks)) as rig:
+            listenings = [rig.submit(request_of(prompt_of(9, seed), f"r{seed}", params)) for seed in (1, 2)]
+            answers.append([listening.result() for listening in listenings])
+            preemptions = sum(listening.seen[-1].num_preemptions for listening in listenings)  # type: ignore[union-attr]
+            assert (preemptions > 0) is (num_blocks == 12)
+
+    assert answers[0] == answers[1]
+
+
+def test_a_repeated_prompt_is_not_computed_again() -> None:
+    """Nor one that continues a dialogue: output is cached as well."""
+    with Rig() as rig:
+        first = rig.generate(request_of(prompt_of(12)))
+        again = rig.submit(request_of(prompt_of(12)))
+        assert again.result() == first
+        longer = rig.submit(request_of([*prompt_of(12), *first]))
+        longer.result()
+
+    assert [listening.seen[0] for listening in (again, longer)] == [Admitted(8), Admitted(16)]
+
+
+def test_an_aborted_request_is_silent_and_frees_its_blocks() -> None:
+    """The engine goes on with the others."""
+    with Rig() as rig:
+        request = request_of(prompt_of(10), "aborted", ENDLESS)
+        listening = rig.submit(request)
+        listening.until(TokenReady)
+        rig.engine.abort(request)
+        rig.settle()
+        num_events = listening.events.qsize()
+        other = rig.generate(request_of(prompt_of(10), "other"))
+
+        assert other == expected_tokens(prompt_of(10), 8)
+        assert listening.events.qsize() == num_events
+
+
+def test_aborting_what_never_was_or_has_ended_does_nothing() -> None:
+    """Services abort in every case."""
+    with Rig() as rig:
+        rig.engine.abort(request_of(prompt_of(3), "never"))
+        request = request_of(prompt_of(3))
+        rig.generate(request)
+        rig.engine.abort(request)
+
+
+def test_a_second_request_of_one_id_is_refused_and_harms_not_the_first() -> None:
+    """Although the service that was refused aborts its own afterwards."""
+    with Rig() as rig:
+        first = rig.submit(request_of(prompt_of(10), params=ENDLESS))
+        first.until(TokenReady)
+        second_request = request_of(prompt_of(5))
+        second = rig.submit(second_request)
+        refusal = second.until(Failed)
+        rig.engine.abort(second_request)
+
+        assert isinstance(refusal, Failed)
+        assert isinstance(refusal.error, AttemptReusedError)
+        assert first.result() == expected_tokens(prompt_of(10), 200)
+
+
+def test_an_id_may_be_used_again_after_its_end() -> None:
+    """And a late abort of the request that had it before does not reach the next one."""
+    with Rig() as rig:
+        earlier = request_of(prompt_of(10))
+        rig.generate(earlier)
+        listening = rig.submit(request_of(prompt_of(11), params=ENDLESS))
+        rig.engine.abort(earlier)
+
+        assert listening.result() == expected_tokens(prompt_of(11), 200)
+
+
+REFUSALS: list[tuple[type[BatonError], Any]] = [
+    (InvalidFieldError, request_of(())),
+    (InvalidFieldError, request_of([VOCABULARY_SIZE])),
+    (InvalidFieldError, request_of([-1])),
+    (InvalidFieldError, request_of([1], output_token_ids=(VOCABULARY_SIZE,))),
+    (InvalidFieldError, request_of(prompt_of(INFO.max_context_tokens))),
+    (InvalidFieldError, request_of([1], params=SamplingParams(temperature=-1.0))),
+    (InvalidFieldError, request_of([1], params=SamplingParams(max_tokens=0))),
+    (InvalidFieldError, request_of([1], params=SamplingParams(stop_token_ids=frozenset({VOCABULARY_SIZE})))),
+    (OutOfMemoryError, request_of(prompt_of(200))),
+]
+
+
+@pytest.mark.parametrize(("error", "request_"), REFUSALS)
+def test_a_request_that_cannot_be_served_is_refused_beside_one_that_can(error: type[BatonError], request_: Any) -> None:
+    """By the class of the error; the other one does not notice."""
+    with Rig(mock_runner(num_blocks=32)) as rig:
+        other = rig.submit(request_of(prompt_of(10), "other", replace(GREEDY, max_tokens=40)))
+        refused = rig.submit(request_)
+        failed = refused.next()
+
+        assert isinstance(failed, Failed)
+        assert type(failed.error) is error
+        assert other.result() == expected_tokens(prompt_of(10), 40)
+
+
+def test_a_full_queue_refuses() -> None:
+    """With the error that says: later."""
+    with Rig(max_batch_size=1, max_waiting=1) as rig:
+        rig.submit(first := request_of(prompt_of(4), "first", ENDLESS)).until(Admitted)
+        rig.submit(waiting := request_of(prompt_of(4), "waiting", ENDLESS))
+        failed = rig.submit(request_of(prompt_of(4), "third")).next()
+        rig.engine.abort(first)
+        rig.engine.abort(waiting)
+
+        assert isinstance(failed, Failed)
+        assert isinstance(failed.error, OverloadedError)
+
+
+def test_a_pass_that_raises_fails_its_own_requests_only() -> None:
+    """Those that waited are computed afterwards; the blocks of the failed ones are free."""
+    runner = FaultyRunner(
+        INFO, mock_runner().hardware, num_blocks=64, block_tokens=4, clock=lambda: 1.0, sleep=lambda _: None
+    )
+    with Rig(runner, max_batch_size=1) as rig:
+        bad = rig.submit(request_of([5, 1, 6], "bad"))
+        good = rig.submit(request_of([5, 6, 2], "good", replace(GREEDY, max_tokens=2)))
+        failed = bad.until(Failed, Ended)
+
+        assert isinstance(failed, Failed)
+        assert "device lost" in failed.error.message
+        assert good.result() == expected_tokens([5, 6, 2], 2)
+
+
+def test_a_stop_token_ends_and_is_delivered() -> None:
+    """As the last token, with reason stop."""
+    tokens = expected_tokens(prompt_of(6), 8)
+    stop = tokens[3]
+    with Rig() as rig:
+        listening = rig.submit(request_of(prompt_of(6), params=replace(GREEDY, stop_token_ids=frozenset({stop}))))
+        answer = listening.result()
+
+    ended = listening.seen[-1]
+    assert answer == tokens[: tokens.index(stop) + 1]
+    assert isinstance(ended, Ended)
+    assert (ended.reason, ended.last_token_id) == ("stop", stop)
+
+
+@pytest.mark.parametrize("ignore_eos", [False, True])
+def test_the_models_end_token_ends_unless_it_is_ignored(ignore_eos: bool) -> None:
+    """Forced by a bias, since the mock never says it by itself."""
+    params = replace(
+        GREEDY, temperature=1.0, logit_bias={EOS: 100.0}, min_tokens=2, max_tokens=5, ignore_eos=ignore_eos
+    )
+    with Rig() as rig:
+        answer = rig.generate(request_of(prompt_of(6), params=params))
+
+    assert len(answer) == (5 if ignore_eos else 3)
+    assert answer[-1] == EOS
+
+
+def test_a_resumed_generation_continues_where_the_first_attempt_stopped() -> None:
+    """Same tokens, indices counted on, limit counted over both."""
+    whole = expected_tokens(prompt_of(10), 8)
+    with Rig() as rig:
+        listening = rig.submit(request_of(prompt_of(10), output_token_ids=tuple(whole[:3])))
+
+        assert listening.result() == whole[3:]
+        assert [event.output_index for event in listening.seen if isinstance(event, TokenReady)] == [3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    ("output", "reason"), [((9, 9, 9, 9, 9, 9, 9, 9), "length"), ((9, EOS), "stop"), ((9,) * 9, "length")]
+)
+def test_an_output_that_is_complete_gets_no_further_token(output: tuple[int, ...], reason: str) -> None:
+    """The earlier attempt had delivered its last token and died before it could say so."""
+    with Rig() as rig:
+        listening = rig.submit(request_of(prompt_of(10), output_token_ids=output))
+        ended = listening.next()
+
+    assert isinstance(ended, Ended)
+    assert (ended.reason, ended.num_output_tokens, ended.last_token_id) == (reason, len(output), output[-1])
+
+
+def test_generation_ends_with_the_context() -> None:
+    """Prompt and output together, where no limit was given."""
+    info = replace(INFO, max_context_tokens=20)
+    with Rig(mock_runner(info=info)) as rig:
+        listening = rig.submit(request_of(prompt_of(15), params=replace(GREEDY, max_tokens=None)))
+
+        assert listening.result() == expected_tokens(prompt_of(15), 5)
+
+
+def test_the_load_is_right_when_the_engine_rests() -> None:
+    """Whatever it was while it ran."""
+    with Rig() as rig:
+        rig.generate(request_of(prompt_of(10)))
+        rig.settle()
+        rig.settle()
+        load = rig.engine.load()
+
+    assert (load.num_waiting, load.num_running, load.num_pending_prompt_tokens) == (0, 0, 0)
+    assert load.num_available_blocks == 64
+    assert load.num_steps == 8
+
+
+def test_the_runner_is_freed_when_the_engine_closes() -> None:
+    """Also while a request runs."""
+    closed = []
+    rig = Rig()
+    rig.runner.close = lambda: closed.append(True)  # type: ignore[method-assign]
+    rig.engine.start()
+    rig.submit(request_of(prompt_of(10), params=ENDLESS)).until(TokenReady)
+
+    rig.engine.close()
+
+    assert closed == [True]
+
+
+def test_a_bug_in_the_thread_is_reported() -> None:
+    """A deaf engine would be worse than a dead process."""
+    rig = Rig()
+    rig.engine.start()
+
+    def break_down() -> None:
+        raise RuntimeError("bug")
+
+    rig.engine.call(break_down)
+    rig.engine.close()
+
+    assert [str(error) for error in rig.fatal] == ["bug"]
