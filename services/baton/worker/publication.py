@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator
 
 import grpc
 
 from baton.kv.hashing import BlockHash, join_hashes
 from baton.kv.pool import BlockEvents
-from baton.rpc.channel import open_channel
-from baton.rpc.status import error_from_rpc
 from baton.v1 import cache_index_service_pb2 as messages
 from baton.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
-
-log = logging.getLogger(__name__)
-
-_RETRY_SECONDS = 0.5
-_MAX_RETRY_SECONDS = 2.0
+from baton.worker.reconnect import stay_connected
 
 
 class Publication:
@@ -51,22 +44,11 @@ class Publication:
 
     async def run(self) -> None:
         """Publish until cancelled."""
-        pause = _RETRY_SECONDS
-        while True:
-            self._is_snapshot_due = True
-            self._changed.set()
-            try:
-                async with open_channel(self._address) as channel:
-                    await self._publish(channel)
-                pause = _RETRY_SECONDS
-            except grpc.aio.AioRpcError as rpc_error:
-                log.warning(
-                    "publication_lost cache_index=%s cause=%s", self._address, error_from_rpc(rpc_error).message
-                )
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _MAX_RETRY_SECONDS)
+        await stay_connected("cache-index", self._address, self._publish)
 
     async def _publish(self, channel: grpc.aio.Channel) -> None:
+        self._is_snapshot_due = True
+        self._changed.set()
         stub = CacheIndexServiceStub(channel)  # type: ignore[no-untyped-call]
         async for response in stub.Publish(self._requests()):
             if response.is_snapshot_needed:

@@ -8,18 +8,14 @@ from collections.abc import AsyncIterator, Callable, Mapping
 
 import grpc
 
-from baton.errors import SupersededError
-from baton.rpc.channel import open_channel
-from baton.rpc.status import error_from_rpc
 from baton.rpc.wire_time import seconds_from_duration
 from baton.v1 import node_pb2, router_service_pb2
 from baton.v1.generation_pb2 import PlacementSummary
 from baton.v1.router_service_pb2_grpc import RouterServiceStub
+from baton.worker.reconnect import stay_connected
 
 log = logging.getLogger(__name__)
 
-_RETRY_SECONDS = 0.25
-_MAX_RETRY_SECONDS = 2.0
 _MAX_QUEUED_REPORTS = 1024
 
 Peers = Mapping[str, router_service_pb2.Peer]
@@ -71,19 +67,7 @@ class Registration:
         Raises:
             SupersededError: If a newer process has taken this node's name.
         """
-        pause = _RETRY_SECONDS
-        while True:
-            try:
-                async with open_channel(self._router_address) as channel:
-                    await self._register(channel)
-                pause = _RETRY_SECONDS
-            except grpc.aio.AioRpcError as rpc_error:
-                error = error_from_rpc(rpc_error)
-                if isinstance(error, SupersededError):
-                    raise error from rpc_error
-                log.warning("registration_lost router=%s cause=%s", self._router_address, error.message)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _MAX_RETRY_SECONDS)
+        await stay_connected("router", self._router_address, self._register)
 
     async def _register(self, channel: grpc.aio.Channel) -> None:
         stub = RouterServiceStub(channel)  # type: ignore[no-untyped-call]
