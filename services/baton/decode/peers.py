@@ -20,6 +20,8 @@ from baton.worker.registration import Peers
 log = logging.getLogger(__name__)
 
 _PROBE_TIMEOUT_SECONDS = 30.0
+LINGER_SECONDS = 60.0
+"""Time that running streams get when their node leaves the router's list: a router that has just started knows none."""
 
 
 class PeerSet:
@@ -28,11 +30,19 @@ class PeerSet:
     Args:
         probe_bytes: Bytes of a link measurement; 0: none is made.
         report_link: Takes a measurement.
+        linger_seconds: Time that running streams get when their node leaves the router's list.
     """
 
-    def __init__(self, probe_bytes: int, report_link: Callable[[node_pb2.LinkMeasurement], None]) -> None:
+    def __init__(
+        self,
+        probe_bytes: int,
+        report_link: Callable[[node_pb2.LinkMeasurement], None],
+        *,
+        linger_seconds: float = LINGER_SECONDS,
+    ) -> None:
         self._probe_bytes = probe_bytes
         self._report_link = report_link
+        self._linger_seconds = linger_seconds
         self._peers: dict[str, router_service_pb2.Peer] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._changes: asyncio.Queue[Peers] = asyncio.Queue(64)
@@ -58,25 +68,41 @@ class PeerSet:
         try:
             async with asyncio.TaskGroup() as tasks:
                 while True:
-                    for peer in await self._apply(await self._changes.get()):
+                    peers = await self._changes.get()
+                    for channel in self._drop_missing(peers):
+                        tasks.create_task(self._close_later(channel))
+                    for peer in self._open_appeared(peers):
                         if self._probe_bytes:
                             tasks.create_task(self._probe(peer))
         finally:
             for channel in self._channels.values():
                 await channel.close()
 
-    async def _apply(self, peers: Peers) -> list[router_service_pb2.Peer]:
-        """Open and close channels; return the nodes that are other processes than before."""
-        for node_id, known in list(self._peers.items()):
-            if node_id not in peers or peers[node_id].epoch != known.epoch:
-                del self._peers[node_id]
-                await self._channels.pop(node_id).close()
+    def _drop_missing(self, peers: Peers) -> list[grpc.aio.Channel]:
+        """Forget the nodes that have gone or are other processes than before; return their channels, still open."""
+        gone = [
+            node_id
+            for node_id, known in self._peers.items()
+            if node_id not in peers or peers[node_id].epoch != known.epoch
+        ]
+        for node_id in gone:
+            del self._peers[node_id]
+        return [self._channels.pop(node_id) for node_id in gone]
+
+    def _open_appeared(self, peers: Peers) -> list[router_service_pb2.Peer]:
+        """Open channels to the nodes that have none; return these nodes."""
         appeared = [peer for node_id, peer in peers.items() if node_id not in self._peers]
         for peer in appeared:
             # A connection of its own: tokens and other streams never wait behind this one's frames.
             self._channels[peer.node_id] = open_channel(peer.address, is_dedicated=True)
             self._peers[peer.node_id] = peer
         return appeared
+
+    async def _close_later(self, channel: grpc.aio.Channel) -> None:
+        try:
+            await asyncio.sleep(self._linger_seconds)
+        finally:
+            await channel.close()
 
     async def _probe(self, peer: router_service_pb2.Peer) -> None:
         try:

@@ -12,7 +12,7 @@ from opentelemetry import trace
 
 from baton.decode.reception import ReceptionClock
 from baton.engine.engine import Engine
-from baton.errors import BatonError, InvalidFieldError, StreamBrokenError
+from baton.errors import BatonError, InvalidFieldError, StreamBrokenError, UnavailableError
 from baton.kv.layout import KvLayout
 from baton.kv.stream import KvFrame, StreamLedger, StreamTotals
 from baton.rpc.status import error_from_rpc
@@ -99,6 +99,12 @@ class KvReceiver:
             await self._take(_messages(call, self._timeouts), request)
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from error
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            # grpc.aio ends calls of a closed channel like cancelled ones, though nobody cancelled this task.
+            raise UnavailableError("the connection to the prefill node was closed", reason="CHANNEL_CLOSED") from None
         finally:
             call.cancel()
 
@@ -122,6 +128,9 @@ class KvReceiver:
             elif element == "first_token" and not has_first_token:
                 trace.get_current_span().add_event(names.EVENT_FIRST_TOKEN)
                 token = token_from_proto(message.first_token.token, has_logprob=has_logprob)
+                vocabulary_size = self._engine.runner.info.vocabulary_size
+                if not 0 <= token.token_id < vocabulary_size:
+                    raise StreamBrokenError(f"first token {token.token_id} is not in 0 to {vocabulary_size - 1}")
                 self._engine.take_first_token(self._request_id, token)
                 has_first_token = True
             elif element == "summary" and has_first_token:
@@ -178,7 +187,8 @@ async def _messages(
     iterator = aiter(call)
     while True:
         try:
-            message = await asyncio.wait_for(anext(iterator), limit)
+            async with asyncio.timeout(limit):  # wait_for would swallow a cancellation that meets a message
+                message = await anext(iterator)
         except StopAsyncIteration:
             return
         except TimeoutError:

@@ -1,0 +1,296 @@
+"""A prefill node and a decode node on real channels, with mock engines and a way to damage what passes between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, cast
+
+import grpc
+
+from baton.decode.generation import Generator
+from baton.decode.peers import LINGER_SECONDS, PeerSet
+from baton.decode.receiver import Timeouts
+from baton.decode.servicer import DecodeServicer
+from baton.engine.engine import Engine
+from baton.engine.events import Delivery
+from baton.engine.runners.mock import MockRunner
+from baton.engine.sampling_params import SamplingParams
+from baton.engine.scheduler import SchedulerLimits
+from baton.errors import UnavailableError
+from baton.prefill.prefiller import Prefiller
+from baton.prefill.servicer import PrefillServicer
+from baton.rpc.channel import open_channel
+from baton.rpc.server import GrpcServer
+from baton.rpc.wire_generation import sampling_to_proto
+from baton.telemetry.metrics import Metrics
+from baton.v1 import (
+    decode_service_pb2,
+    decode_service_pb2_grpc,
+    generation_pb2,
+    prefill_service_pb2,
+    prefill_service_pb2_grpc,
+    router_service_pb2,
+)
+from baton.worker.node import WorkerNode
+from engine.rig import GREEDY, LAYOUT, mock_runner
+
+PREFILL_ID, DECODE_ID = "prefill-1", "decode-1"
+TIMEOUT_SECONDS = 20.0
+PATIENT = Timeouts(first_frame_seconds=10.0, frame_seconds=10.0)
+
+Responses = AsyncIterator[prefill_service_pb2.PrefillResponse]
+Damage = Callable[[Responses], Responses]
+
+
+@dataclass
+class Registration:
+    """Stands for the stream to the router."""
+
+    outcomes: list[generation_pb2.PlacementSummary] = field(default_factory=list)
+
+    def report_outcome(self, summary: generation_pb2.PlacementSummary) -> None:
+        """Keep an outcome."""
+        self.outcomes.append(summary)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings that services read."""
+
+    max_step_tokens: int = 16
+
+
+class Node:
+    """Stands for a `WorkerNode`: an engine whose events come to this event loop."""
+
+    def __init__(self, node_id: str, runner: MockRunner) -> None:
+        self.node_id = node_id
+        self.runner = runner
+        self.settings = Settings()
+        self.registration = Registration()
+        self.placement_ids: list[str] = []
+        self.is_draining = False
+        self._loop = asyncio.get_running_loop()
+        limits = SchedulerLimits(max_batch_size=8, max_step_tokens=self.settings.max_step_tokens)
+        self.engine = Engine(runner, limits, post=self._post)
+
+    def check_accepts(self) -> None:
+        """Refuse while draining."""
+        if self.is_draining:
+            raise UnavailableError("shutting down", reason="DRAINING")
+
+    def accept_placement(self, placement_id: str) -> None:
+        """Keep the id."""
+        self.placement_ids.append(placement_id)
+
+    async def settle(self) -> None:
+        """Return when the engine holds nothing any more; every block is free then."""
+        scheduler = self.engine.scheduler
+        while await self._ask(lambda: bool(scheduler.waiting or scheduler.running or scheduler.receiving)):
+            pass
+        await self._ask(scheduler.check_integrity)
+        assert scheduler.pool.num_available == scheduler.pool.num_blocks
+
+    async def _ask(self, question: Callable[[], Any]) -> Any:
+        answer = self._loop.create_future()
+
+        def run() -> None:
+            try:
+                result, set_answer = question(), answer.set_result
+            except AssertionError as error:
+                result, set_answer = error, answer.set_exception
+            self._loop.call_soon_threadsafe(set_answer, result)
+
+        self.engine.call(run)
+        return await asyncio.wait_for(answer, TIMEOUT_SECONDS)
+
+    def _post(self, deliveries: list[Delivery]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(_dispatch, deliveries)
+
+
+class DamagedPrefill(PrefillServicer):
+    """Serves prefills and passes them through what the test wants to go wrong."""
+
+    def __init__(self, prefiller: Prefiller, damage: Damage) -> None:
+        super().__init__(prefiller)
+        self.damage = damage
+        self.requests: list[prefill_service_pb2.PrefillRequest] = []
+
+    async def Prefill(self, request: Any, context: Any) -> Any:  # noqa: N802
+        """Stream a prompt's KV, damaged."""
+        self.requests.append(request)
+        async for response in self.damage(super().Prefill(request, context)):
+            yield response
+
+
+async def intact(responses: Responses) -> Responses:
+    """Pass everything on."""
+    async for response in responses:
+        yield response
+
+
+class Pair:
+    """Both nodes, their servers, and a client of the decode node."""
+
+    def __init__(
+        self,
+        damage: Damage = intact,
+        *,
+        prefill_runner: MockRunner | None = None,
+        decode_runner: MockRunner | None = None,
+        timeouts: Timeouts = PATIENT,
+        linger_seconds: float = LINGER_SECONDS,
+    ) -> None:
+        self.prefill = Node(PREFILL_ID, prefill_runner or mock_runner())
+        self.decode = Node(DECODE_ID, decode_runner or mock_runner())
+        self.peers = PeerSet(0, lambda _link: None, linger_seconds=linger_seconds)
+        self.servicer = DamagedPrefill(Prefiller(cast(WorkerNode, self.prefill)), damage)
+        generator = Generator(cast(WorkerNode, self.decode), self.peers, timeouts, Metrics())
+        self.prefill_server = GrpcServer("127.0.0.1:0")
+        self.prefill_server.add(
+            "baton.v1.PrefillService",
+            partial(prefill_service_pb2_grpc.add_PrefillServiceServicer_to_server, self.servicer),
+        )
+        self.decode_server = GrpcServer("127.0.0.1:0")
+        self.decode_server.add(
+            "baton.v1.DecodeService",
+            partial(decode_service_pb2_grpc.add_DecodeServiceServicer_to_server, DecodeServicer(generator)),
+        )
+
+    async def start(self) -> None:
+        """Serve, and make the nodes known to each other."""
+        self.prefill.engine.start()
+        self.decode.engine.start()
+        await self.prefill_server.start()
+        await self.decode_server.start()
+        self.channel = open_channel(f"127.0.0.1:{self.decode_server.port}")
+        self.stub = decode_service_pb2_grpc.DecodeServiceStub(self.channel)
+        self.prefill_channel = open_channel(f"127.0.0.1:{self.prefill_server.port}")
+        self.prefill_stub = prefill_service_pb2_grpc.PrefillServiceStub(self.prefill_channel)
+        self._following = asyncio.create_task(self.peers.run())
+        self.peers.update({PREFILL_ID: self.peer()})
+        while True:
+            try:
+                self.peers.stub(PREFILL_ID)
+            except Exception:
+                await asyncio.sleep(0)
+            else:
+                return
+
+    async def close(self) -> None:
+        """Stop everything."""
+        self._following.cancel()
+        await asyncio.wait({self._following})
+        await self.channel.close()
+        await self.prefill_channel.close()
+        await self.decode_server.drain(0)
+        await self.prefill_server.drain(0)
+        await asyncio.to_thread(self.decode.engine.close)
+        await asyncio.to_thread(self.prefill.engine.close)
+
+    def peer(self, epoch: int = 1) -> router_service_pb2.Peer:
+        """Return the prefill node as the router names it."""
+        return router_service_pb2.Peer(node_id=PREFILL_ID, address=f"127.0.0.1:{self.prefill_server.port}", epoch=epoch)
+
+    async def settle(self) -> None:
+        """Return when both engines hold nothing."""
+        await self.decode.settle()
+        await self.prefill.settle()
+
+
+def with_pair(client: Callable[[Pair], Awaitable[None]], **parts: Any) -> None:
+    """Run a client against a pair; afterwards every block of both nodes must be free."""
+
+    async def run() -> None:
+        pair = Pair(**parts)
+        await pair.start()
+        try:
+            await client(pair)
+            await pair.settle()
+        finally:
+            await pair.close()
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_SECONDS))
+
+
+def request_of(
+    prompt: Sequence[int],
+    params: SamplingParams = GREEDY,
+    *,
+    prefill_node_id: str = PREFILL_ID,
+    request_id: str = "request",
+    **fields: Any,
+) -> decode_service_pb2.DecodeServiceGenerateRequest:
+    """Return a request with a remote prefill."""
+    fields.setdefault("attempt", 1)
+    fields.setdefault("model_id", LAYOUT.model_id)
+    return decode_service_pb2.DecodeServiceGenerateRequest(
+        request_id=request_id,
+        prompt_token_ids=prompt,
+        sampling=sampling_to_proto(params),
+        placement=router_service_pb2.Placement(
+            placement_id="placement", decode_node_id=DECODE_ID, prefill_node_id=prefill_node_id, layers_per_frame=2
+        ),
+        **fields,
+    )
+
+
+@dataclass
+class Answer:
+    """What a client saw."""
+
+    token_ids: list[int]
+    finished: decode_service_pb2.Finished
+
+    @property
+    def summary(self) -> generation_pb2.PlacementSummary:
+        """Return what was measured."""
+        return self.finished.summary
+
+
+async def generate(pair: Pair, request: decode_service_pb2.DecodeServiceGenerateRequest) -> Answer:
+    """Return the answer to a request: accepted first, finished last, every index once."""
+    return await follow(pair.stub.Generate(request, timeout=TIMEOUT_SECONDS), len(request.output_token_ids))
+
+
+async def follow(call: Any, first_index: int = 0) -> Answer:
+    """Return the rest of an answer."""
+    tokens: list[int] = []
+    kinds = []
+    finished = None
+    async for response in call:
+        kinds.append(response.WhichOneof("element"))
+        if kinds[-1] == "tokens":
+            assert response.tokens.output_index == first_index + len(tokens)
+            tokens += response.tokens.token_ids
+        elif kinds[-1] == "finished":
+            finished = response.finished
+    assert finished is not None
+    assert kinds[-1] == "finished"
+    assert kinds[0] in ("accepted", "tokens", "finished")
+    return Answer(tokens, finished)
+
+
+def other_layout() -> MockRunner:
+    """Return a runner of another revision."""
+    runner = mock_runner()
+    runner.info = replace(runner.info, layout=replace(LAYOUT, model_revision_digest="c" * 32))
+    return runner
+
+
+def _dispatch(deliveries: list[Delivery]) -> None:
+    for delivery in deliveries:
+        delivery.listener(delivery.event)
+
+
+async def code_of(call: Any) -> grpc.StatusCode:
+    """Return the status of a call."""
+    try:
+        await follow(call)
+    except grpc.aio.AioRpcError as error:
+        return error.code()
+    return grpc.StatusCode.OK
