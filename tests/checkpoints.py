@@ -75,10 +75,10 @@ def reference_generate(folder: Path, prompt_ids: list[int], num_tokens: int) -> 
     return list(_reference_generate(folder, tuple(prompt_ids), num_tokens))
 
 
-def reference_logits(folder: Path, token_ids: list[int]) -> torch.Tensor:
-    """Return the logits at every position by transformers in float32: [num_tokens, vocabulary_size]."""
+def reference_logits(folder: Path, token_ids: list[int], *, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    """Return the logits at every position by transformers: [num_tokens, vocabulary_size], float32."""
     with torch.inference_mode():
-        logits: torch.Tensor = _reference_model(folder)(torch.tensor([token_ids])).logits[0]
+        logits: torch.Tensor = _reference_model(folder, dtype)(torch.tensor([token_ids])).logits[0].float()
     return logits
 
 
@@ -166,8 +166,8 @@ def _tokenizer() -> PreTrainedTokenizerFast:
 
 
 @cache
-def _reference_model(folder: Path) -> Any:
-    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()
+def _reference_model(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=dtype).eval()
     model.generation_config.eos_token_id = None
     return model
 

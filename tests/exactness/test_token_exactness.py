@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from baton.engine.engine import Engine
-from baton.engine.runners.base import Runner
 from checkpoints import CHECKPOINT_NAMES, CheckpointName, checkpoint, reference_generate
 from exactness.handover import generate, greedy, start_engine
+from exactness.loading import BLOCK_TOKENS, Framework, load_runner
 
-BLOCK_TOKENS = 16
 PROMPT_LENGTHS = (1, 2, BLOCK_TOKENS - 1, BLOCK_TOKENS, BLOCK_TOKENS + 1, 700)
 NUM_NEW_TOKENS = 64
 
-Framework = Literal["torch", "mlx"]
 Hit = Literal["no", "decode", "prefill", "both"]
 PLACEMENTS: tuple[tuple[Framework | None, Framework], ...] = (
     (None, "torch"),
@@ -28,16 +25,6 @@ PLACEMENTS: tuple[tuple[Framework | None, Framework], ...] = (
     ("mlx", "torch"),
 )
 """(prefill engine or None for local, decode engine)."""
-
-
-def _load(framework: Framework, folder: Path) -> Runner:
-    if framework == "torch":
-        from baton.engine.runners.torch import load_torch_runner
-
-        return load_torch_runner(folder, model_id="tiny", num_blocks=512, block_tokens=BLOCK_TOKENS, num_threads=1)
-    from baton.engine.runners.mlx import load_mlx_runner
-
-    return load_mlx_runner(folder, model_id="tiny", num_blocks=512, block_tokens=BLOCK_TOKENS)
 
 
 def _prompts(seed: int) -> list[list[int]]:
@@ -64,8 +51,8 @@ def placement(request: pytest.FixtureRequest, family: CheckpointName) -> Iterato
     """Return running engines for each placement in turn: (prefill or None, decode)."""
     prefill_framework, decode_framework = request.param
     folder = checkpoint(family)
-    decode = start_engine(_load(decode_framework, folder))
-    prefill = start_engine(_load(prefill_framework, folder)) if prefill_framework else None
+    decode = start_engine(load_runner(decode_framework, folder))
+    prefill = start_engine(load_runner(prefill_framework, folder)) if prefill_framework else None
     yield prefill, decode
     for engine in (decode, prefill):
         if engine is not None:

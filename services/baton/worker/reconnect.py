@@ -21,8 +21,8 @@ _MAX_RETRY_SECONDS = 2.0
 async def stay_connected(service: str, address: str, use: Callable[[grpc.aio.Channel], Awaitable[None]]) -> None:
     """Call `use` with a channel to `address`, again and again, until cancelled.
 
-    The first failure after a connection is logged as a warning, further ones are not: a service that is away for an hour
-    should not fill the log.
+    The first failure after a connection is logged as a warning, further ones are not: a service that is away for an
+    hour should not fill the log.
 
     Args:
         service: Name of the service, for the log.
