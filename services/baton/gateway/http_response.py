@@ -39,6 +39,7 @@ class HttpResponse:
     def __init__(self, outlet: Outlet, request: HttpRequest, *, is_closing: bool) -> None:
         self._outlet = outlet
         self._has_chunks = request.has_chunks
+        self._is_head_only = request.method == "HEAD"
         self._head = b""
         self.headers: dict[str, str] = {}
         """Headers that every answer to this request gets."""
@@ -50,11 +51,11 @@ class HttpResponse:
         """Whether the status has been sent and cannot be changed any more."""
 
     def send(self, status: int, body: bytes, *, headers: Mapping[str, str] | None = None) -> None:
-        """Send a whole JSON answer."""
+        """Send a whole JSON answer; to HEAD, only what would come before its body."""
         assert not self.is_begun
         fields = {"content-type": JSON, "content-length": str(len(body)), **self.headers, **(headers or {})}
         self.is_begun = True
-        self._outlet.write(head(status, fields | self._connection_header()) + body)
+        self._outlet.write(head(status, fields | self._connection_header()) + (b"" if self._is_head_only else body))
 
     def start_stream(self) -> None:
         """Choose a stream of server-sent events.
