@@ -45,7 +45,13 @@ def _exchange(gateway: RunningGateway, data: bytes) -> bytes:
 
 
 def _post(path: str, body: bytes, *headers: str) -> bytes:
-    lines = [f"POST {path} HTTP/1.1", "host: x", f"content-length: {len(body)}", *headers]
+    lines = [
+        f"POST {path} HTTP/1.1",
+        "host: x",
+        f"content-length: {len(body)}",
+        "content-type: application/json",
+        *headers,
+    ]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
@@ -117,7 +123,7 @@ def test_a_connection_serves_many_requests(gateway: RunningGateway) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", gateway.http_port, timeout=20)
     statuses = []
     for fields in ({}, {"stream": True}, {"max_tokens": 0}, {}):
-        connection.request("POST", "/v1/completions", _body(**fields))
+        connection.request("POST", "/v1/completions", _body(**fields), {"content-type": "application/json"})
         response = connection.getresponse()
         response.read()
         statuses.append(response.status)

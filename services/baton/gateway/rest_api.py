@@ -19,7 +19,7 @@ from baton.gateway.catalog import ModelCatalog
 from baton.gateway.chat import answer_chat
 from baton.gateway.completions import answer_completion
 from baton.gateway.generation import Generator
-from baton.gateway.http_messages import HttpRequest
+from baton.gateway.http_messages import JSON, HttpRequest
 from baton.gateway.http_response import ClientGoneError, HttpResponse
 from baton.gateway.models import Models
 from baton.gateway.openai_errors import ApiError, to_api_error
@@ -72,6 +72,7 @@ class RestApi:
         path = request.path
         if path in _POST:
             _check_method(request, "POST")
+            _check_media_type(request)
             await self._generate(_POST[path], request, request_id, response)
         elif path in _GET or path.startswith(_MODEL_PREFIX):
             _check_method(request, "GET")
@@ -124,6 +125,14 @@ def _check_method(request: HttpRequest, method: str) -> None:
     if request.method != method:
         text = f"{request.path} takes {method}, not {request.method}"
         raise ApiError(405, text, code="method_not_allowed", headers={"allow": method})
+
+
+def _check_media_type(request: HttpRequest) -> None:
+    """Insist on JSON: other types a browser sends to a gateway on this machine for any web page, without asking."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != JSON:
+        text = f"The content type must be {JSON}, got {media_type or 'none'}"
+        raise ApiError(415, text, code="unsupported_media_type")
 
 
 def _send_error(response: HttpResponse, error: ApiError) -> None:
