@@ -25,7 +25,7 @@ class Reply(NamedTuple):
 def _post(gateway: RunningGateway, path: str, body: object) -> Reply:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     connection = http.client.HTTPConnection("127.0.0.1", gateway.http_port, timeout=20)
-    connection.request("POST", path, data)
+    connection.request("POST", path, data, {"content-type": "application/json"})
     response = connection.getresponse()
     answer = json.loads(response.read())
     connection.close()
@@ -77,6 +77,8 @@ def _get(gateway: RunningGateway, path: str) -> tuple[int, Any]:
         ({"frequency_penalty": -3}, "frequency_penalty", "invalid_value"),
         ({"repetition_penalty": 0}, "repetition_penalty", "invalid_value"),
         ({"logit_bias": {"x": 1}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"1_0": 1}}, "logit_bias", "invalid_value"),
+        ({"logit_bias": {"1": 1, "01": 2}}, "logit_bias", "invalid_value"),
         ({"logit_bias": {"1": 101}}, "logit_bias", "invalid_value"),
         ({"logit_bias": {"999999": 1}}, "logit_bias", "invalid_value"),
         ({"stop_token_ids": [-1]}, "stop_token_ids", "invalid_value"),

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sized
+
 from baton.gateway.openai_errors import refused
 from baton.gateway.openai_schema import ChatBody, CommonBody, CompletionBody
-from baton.gateway.sampling import MAX_TOP_LOGPROBS
+from baton.gateway.sampling import MAX_LOGIT_BIAS_ENTRIES, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
 from baton.v1.generation_pb2 import SamplingParameters
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
+_TOKEN_ID = re.compile(r"-?(0|[1-9][0-9]{0,9})")
 
 _MAY_STAY_UNSET = ("temperature", "top_p", "repetition_penalty", "seed")
 _DEFAULT_IS_ZERO = ("top_k", "min_p", "presence_penalty", "frequency_penalty", "ignore_eos")
@@ -55,6 +59,8 @@ def completion_sampling(body: CompletionBody) -> SamplingParameters:
 
 
 def _common_sampling(body: CommonBody) -> SamplingParameters:
+    _check_num_entries("logit_bias", body.logit_bias or (), MAX_LOGIT_BIAS_ENTRIES)
+    _check_num_entries("stop_token_ids", body.stop_token_ids or (), MAX_STOP_TOKENS)
     for name in ("seed", "top_k"):
         _check_integer(name, getattr(body, name), _INT64_MAX if name == "seed" else _INT32_MAX)
     sampling = SamplingParameters(
@@ -71,11 +77,17 @@ def _common_sampling(body: CommonBody) -> SamplingParameters:
 
 
 def _logit_bias(biases: dict[str, float]) -> dict[int, float]:
-    try:
-        return {_int32("logit_bias", int(token_id)): bias for token_id, bias in biases.items()}
-    except ValueError as error:
-        problem = "Invalid value for `logit_bias`: keys must be token ids"
-        raise refused("logit_bias", problem, code="invalid_value") from error
+    for key in biases:
+        if not _TOKEN_ID.fullmatch(key):  # int() also takes "1_0", " 1", "01" and digits of other scripts
+            text = f"Invalid value for `logit_bias`: keys must be token ids, got {key[:20]!r}"
+            raise refused("logit_bias", text, code="invalid_value")
+    return {_int32("logit_bias", int(key)): bias for key, bias in biases.items()}
+
+
+def _check_num_entries(name: str, entries: Sized, limit: int) -> None:
+    """Refuse what is far too long before it costs anything."""
+    if len(entries) > limit:
+        raise refused(name, f"Invalid value for `{name}`: expected at most {limit} entries", code="invalid_value")
 
 
 def _count(name: str, value: int) -> int:

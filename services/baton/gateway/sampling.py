@@ -15,8 +15,8 @@ MAX_STOP_CHARACTERS = 1024
 """Longest stop string: as much text may have to be held back."""
 MAX_CACHE_SALT_BYTES = 128
 
-_MAX_LOGIT_BIAS_ENTRIES = 1024
-_MAX_STOP_TOKENS = 64
+MAX_LOGIT_BIAS_ENTRIES = 1024
+MAX_STOP_TOKENS = 64
 MAX_TOP_LOGPROBS = 20
 
 
@@ -87,13 +87,13 @@ def _check_counts(sampling: SamplingParameters) -> None:
 
 
 def _check_tokens(sampling: SamplingParameters, vocabulary_size: int) -> None:
-    if len(sampling.logit_bias) > _MAX_LOGIT_BIAS_ENTRIES:
-        raise InvalidFieldError("logit_bias", f"expected at most {_MAX_LOGIT_BIAS_ENTRIES} entries")
+    if len(sampling.logit_bias) > MAX_LOGIT_BIAS_ENTRIES:
+        raise InvalidFieldError("logit_bias", f"expected at most {MAX_LOGIT_BIAS_ENTRIES} entries")
     for bias in sampling.logit_bias.values():
         _check_range("logit_bias", bias, -100.0, 100.0)
     check_token_ids("logit_bias", list(sampling.logit_bias), vocabulary_size)
-    if len(sampling.stop_token_ids) > _MAX_STOP_TOKENS:
-        raise InvalidFieldError("stop_token_ids", f"expected at most {_MAX_STOP_TOKENS} entries")
+    if len(sampling.stop_token_ids) > MAX_STOP_TOKENS:
+        raise InvalidFieldError("stop_token_ids", f"expected at most {MAX_STOP_TOKENS} entries")
     check_token_ids("stop_token_ids", sampling.stop_token_ids, vocabulary_size)
 
 
