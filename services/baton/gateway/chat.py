@@ -11,7 +11,7 @@ from baton.gateway.generation import Generator
 from baton.gateway.http_response import HttpResponse
 from baton.gateway.openai_errors import refused
 from baton.gateway.openai_sampling import chat_sampling, stop_strings
-from baton.gateway.openai_schema import ChatBody, ContentPart, Message, decode_body
+from baton.gateway.openai_schema import MAX_MESSAGES, ChatBody, ContentPart, Message, decode_body
 from baton.gateway.request_id import generation_name
 from baton.gateway.requests import ChatPrompt, GenerationRequest
 
@@ -56,6 +56,9 @@ async def answer_chat(generator: Generator, request_id: str, body: bytes, respon
 def _messages(chat: ChatBody) -> tuple[Mapping[str, str], ...]:
     if not chat.messages:
         raise refused("messages", "Invalid value for `messages`: expected at least one message", code="empty_array")
+    if len(chat.messages) > MAX_MESSAGES:
+        text = f"Invalid value for `messages`: expected at most {MAX_MESSAGES}, got {len(chat.messages)}"
+        raise refused("messages", text, code="invalid_value")
     return tuple(_message(index, message) for index, message in enumerate(chat.messages))
 
 

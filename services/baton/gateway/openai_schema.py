@@ -6,7 +6,10 @@ nothing.
 
 from __future__ import annotations
 
+import gc
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -14,6 +17,7 @@ import msgspec
 from baton.gateway.openai_errors import ApiError, refused
 
 MAX_CHOICES = 16
+MAX_MESSAGES = 2048
 MAX_PROMPTS = 64
 
 
@@ -156,13 +160,26 @@ def decode_body(data: bytes, body_type: type[Body]) -> Body:
     except UnicodeDecodeError as error:
         raise ApiError(400, f"The body is not valid UTF-8: {error.reason} at byte {error.start}") from error
     try:
-        body = msgspec.json.decode(data, type=body_type)
+        with _no_collection():
+            body = msgspec.json.decode(data, type=body_type)
     except msgspec.ValidationError as error:
         raise _schema_error(str(error)) from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise ApiError(400, f"The body is not valid JSON: {error}") from error
     _refuse_unserved(body)
     return body
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the collector out: it would scan a growing body of a million arrays again and again."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _refuse_unserved(body: CommonBody) -> None:
