@@ -22,13 +22,13 @@ def demo_cluster() -> Iterator[Cluster]:
     with Cluster(checkpoint_dir(), prefill=("torch",), decode=("mlx" if has_mlx else "torch",)) as cluster:
         yield cluster
         cluster.wait_until(lambda: _is_idle(cluster), "no request is left on any node", 10)
-        traces = [name for name, log in cluster.log_files.items() if "Traceback" in log.read_text(errors="replace")]
-        assert traces == []
+        logs = {name: log.read_text(errors="replace") for name, log in cluster.log_files.items()}
+        assert {name: log for name, log in logs.items() if "Traceback" in log} == {}
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def bystander(demo_cluster: Cluster) -> Iterator[Bystander]:
-    """Generate beside the test without a pause; every output must come whole, and as if it were alone."""
+    """Generate beside a module's tests without a pause; every output must come whole, and as if it were alone."""
     with Bystander(demo_cluster) as bystander:
         yield bystander
 
