@@ -29,13 +29,11 @@ _CODES: dict[type[errors.BatonError], grpc.StatusCode] = {
 }
 
 _CLASSES: dict[str, type[errors.BatonError]] = {
-    "NOT_FOUND": errors.NotFoundError,
     "OUT_OF_MEMORY": errors.OutOfMemoryError,
     "QUEUE_FULL": errors.OverloadedError,
     "ATTEMPT_REUSED": errors.AttemptReusedError,
     "NODE_SUPERSEDED": errors.SupersededError,
     "KV_STREAM_BROKEN": errors.StreamBrokenError,
-    "MODEL_NOT_FOUND": errors.NotFoundError,
 }
 
 
@@ -76,7 +74,9 @@ def error_from_rpc(error: grpc.aio.AioRpcError) -> errors.BatonError:
     if info is not None:
         metadata = dict(info.metadata)
         if info.reason in _CLASSES:
-            return _CLASSES[info.reason](message, metadata=metadata)
+            return _CLASSES[info.reason](message, reason=info.reason, metadata=metadata)
+        if error.code() is grpc.StatusCode.NOT_FOUND:
+            return errors.NotFoundError(message, reason=info.reason, metadata=metadata)
         if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
             field = metadata.get("field", "request")
             return errors.InvalidFieldError(field, message.removeprefix(f"{field}: "))
