@@ -55,7 +55,7 @@ def stored(*hashes: BlockHash) -> BlockEvents:
 
 
 def test_an_index_that_starts_again_is_sent_everything_first() -> None:
-    """The first report of every stream is a snapshot, however many streams have broken before; later ones are events."""
+    """The first report of every stream is a snapshot, however many streams have broken before."""
 
     async def scenario() -> None:
         index, server = await start_index()
