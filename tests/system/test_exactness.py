@@ -1,0 +1,95 @@
+"""A sample of the exactness matrix over real gRPC between real processes."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import grpc
+import pytest
+
+from baton.v1 import decode_service_pb2, generation_pb2, router_service_pb2
+from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
+from checkpoints import CheckpointName, checkpoint, reference_generate
+from system.cluster import Cluster
+from system.plan import MODEL_NAME, EngineName
+
+PROMPT_LENGTHS = (1, 16, 17, 700)
+NUM_NEW_TOKENS = 64
+TIMEOUT_SECONDS = 60.0
+SAMPLE: tuple[tuple[CheckpointName, EngineName, EngineName], ...] = (
+    ("llama3", "torch", "mlx"),
+    ("qwen3", "torch", "mlx"),
+    ("mistral", "mlx", "torch"),
+    ("qwen2", "torch", "torch"),
+)
+
+
+class Generated(NamedTuple):
+    """One answer of a decode node."""
+
+    token_ids: list[int]
+    summary: generation_pb2.PlacementSummary
+
+
+@pytest.fixture(params=SAMPLE, ids="-".join)
+def sample(request: pytest.FixtureRequest) -> Iterator[tuple[Cluster, CheckpointName]]:
+    """Return a running pair of nodes for each sample in turn."""
+    name, prefill, decode = request.param
+    with Cluster(checkpoint(name), prefill=(prefill,), decode=(decode,)) as cluster:
+        yield cluster, name
+
+
+def test_output_over_grpc_equals_transformers(sample: tuple[Cluster, CheckpointName]) -> None:
+    """Prompts prefilled on the other process, with and without a hit on either side, give the reference's tokens."""
+    cluster, name = sample
+    with grpc.insecure_channel(cluster.address_of("decode-0")) as channel:
+        stub = DecodeServiceStub(channel)  # type: ignore[no-untyped-call]
+        for prompt in _prompts():
+            expected = reference_generate(checkpoint(name), prompt, NUM_NEW_TOKENS)
+
+            cold = _generate(stub, prompt, "cold")
+            half = _generate(stub, prompt[: len(prompt) // 2 + 1], "half", prefill_node_id="prefill-0")
+            partial = _generate(stub, prompt, "half", prefill_node_id="prefill-0")
+            warm = _generate(stub, prompt, "half", prefill_node_id="prefill-0", layers_per_frame=3)
+
+            assert half.summary.prefill_node_id == "prefill-0"
+            assert half.summary.fallback_reason == partial.summary.fallback_reason == warm.summary.fallback_reason == ""
+            assert cold.token_ids == partial.token_ids == warm.token_ids == expected, f"{len(prompt)} tokens"
+            num_full = (len(prompt) - 1) // 16 * 16
+            assert warm.summary.decode_cached_token_count == warm.summary.prefill_cached_token_count == num_full
+    cluster.wait_idle()
+
+
+def _prompts() -> Iterator[list[int]]:
+    draw = random.Random(11)
+    for length in PROMPT_LENGTHS:
+        yield [draw.randrange(3, 512) for _ in range(length)]
+
+
+def _generate(
+    stub: DecodeServiceStub,
+    prompt: Sequence[int],
+    salt: str,
+    *,
+    prefill_node_id: str = "",
+    layers_per_frame: int = 1,
+) -> Generated:
+    request = decode_service_pb2.DecodeServiceGenerateRequest(
+        request_id=f"{len(prompt)}-{salt}-{layers_per_frame}",
+        attempt=1,
+        model_id=MODEL_NAME,
+        prompt_token_ids=prompt,
+        sampling=generation_pb2.SamplingParameters(temperature=0, ignore_eos=True, max_token_count=NUM_NEW_TOKENS),
+        placement=router_service_pb2.Placement(prefill_node_id=prefill_node_id, layers_per_frame=layers_per_frame),
+        cache_salt=salt,
+    )
+    token_ids: list[int] = []
+    for response in stub.Generate(request, timeout=TIMEOUT_SECONDS):
+        if response.HasField("tokens"):
+            assert response.tokens.output_index == len(token_ids)
+            token_ids += response.tokens.token_ids
+        elif response.HasField("finished"):
+            return Generated(token_ids, response.finished.summary)
+    raise AssertionError("the stream ended without its last message")
