@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import grpc
 
 from baton.errors import BatonError
+from baton.rpc.decoding import decoded, tolerant
 from baton.rpc.status import abort
 from baton.telemetry.handlers import Behavior, Context, Handler, StreamBehavior, wrap_handler
 
@@ -26,13 +27,13 @@ class ErrorInterceptor(grpc.aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or not handler_call_details.method.startswith("/baton."):
             return handler
-        return wrap_handler(handler, _guard, _guard_stream)
+        return wrap_handler(handler, _guard, _guard_stream, tolerant)
 
 
 def _guard(behavior: Behavior) -> Behavior:
     async def guarded(request: object, context: Context) -> object:
         try:
-            return await behavior(request, context)
+            return await behavior(decoded(request), context)
         except Exception as error:
             await _abort(context, error)
             raise
@@ -43,7 +44,7 @@ def _guard(behavior: Behavior) -> Behavior:
 def _guard_stream(behavior: StreamBehavior) -> StreamBehavior:
     async def guarded(request: object, context: Context) -> AsyncIterator[object]:
         try:
-            async for response in behavior(request, context):
+            async for response in behavior(decoded(request), context):
                 yield response
         except Exception as error:
             await _abort(context, error)

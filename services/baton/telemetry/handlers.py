@@ -12,15 +12,20 @@ Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 Handler: TypeAlias = "grpc.RpcMethodHandler[object, object]"
 Behavior = Callable[..., Awaitable[object]]
 """Answers with one value, or is a coroutine that writes its responses to the context."""
+Deserializer = Callable[[bytes], object]
+"""Makes a request from its bytes."""
 StreamBehavior = Callable[..., AsyncIterator[object]]
 """Yields its responses."""
 
 
 def wrap_handler(
-    handler: Handler, wrap: Callable[[Behavior], Behavior], wrap_stream: Callable[[StreamBehavior], StreamBehavior]
+    handler: Handler,
+    wrap: Callable[[Behavior], Behavior],
+    wrap_stream: Callable[[StreamBehavior], StreamBehavior],
+    wrap_deserializer: Callable[[Deserializer | None], Deserializer | None] = lambda deserialize: deserialize,
 ) -> Handler:
-    """Return a handler of the same shape whose behaviour is wrapped."""
-    coders = (handler.request_deserializer, handler.response_serializer)
+    """Return a handler of the same shape whose behaviour, and deserializer, are wrapped."""
+    coders = (wrap_deserializer(handler.request_deserializer), handler.response_serializer)
     if handler.request_streaming:
         make_stream, make_unary = grpc.stream_stream_rpc_method_handler, grpc.stream_unary_rpc_method_handler
         behavior = handler.stream_stream if handler.response_streaming else handler.stream_unary
