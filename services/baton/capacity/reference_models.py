@@ -71,6 +71,21 @@ LLAMA_2_7B = dense_decoder(
     vocabulary_size=32000,
     max_context_tokens=4096,
 )
+QWEN3_0_6B = dense_decoder(
+    num_layers=28,
+    hidden_size=1024,
+    intermediate_size=3072,
+    num_attention_heads=16,
+    num_kv_heads=8,
+    head_dim=128,
+    vocabulary_size=151936,
+    max_context_tokens=40960,
+)
 
-REFERENCE_MODELS = {"llama-3.1-8b": LLAMA_3_1_8B, "llama-3.1-70b": LLAMA_3_1_70B, "llama-2-7b": LLAMA_2_7B}
+REFERENCE_MODELS = {
+    "llama-2-7b": LLAMA_2_7B,
+    "llama-3.1-8b": LLAMA_3_1_8B,
+    "llama-3.1-70b": LLAMA_3_1_70B,
+    "qwen3-0.6b": QWEN3_0_6B,
+}
 """By name."""

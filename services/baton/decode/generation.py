@@ -21,6 +21,7 @@ from baton.telemetry.metrics import Metrics
 from baton.telemetry.tracing import tracer
 from baton.v1 import decode_service_pb2 as messages
 from baton.v1 import prefill_service_pb2
+from baton.v1.generation_pb2 import PlacementSummary
 from baton.worker.node import WorkerNode
 
 log = logging.getLogger(__name__)
@@ -106,11 +107,22 @@ class _Generation:
                 decode_node_id=self._node.node_id,
                 fallback_reason=self._fallback_reason,
             )
+            self._count(ended, summary)
             if summary.placement_id:
                 self._node.registration.report_outcome(summary)
             await write(finished_message(ended, summary, self._request))
         finally:
             self._engine.abort(engine_request)
+
+    def _count(self, ended: Ended, summary: PlacementSummary) -> None:
+        metrics = self._generator.metrics
+        for _ in range(ended.num_preemptions):
+            metrics.add_preemption()
+        if self._receiver and not self._fallback_reason:
+            metrics.add_kv_transfer(summary.kv_byte_count, self._receiver.reception.clock.exposed_seconds)
+            return
+        num_computed = ended.num_prompt_tokens - ended.num_cached_tokens
+        metrics.add_prompt("decode", num_cached_tokens=ended.num_cached_tokens, num_computed_tokens=num_computed)
 
     def _engine_request(self) -> EngineRequest:
         request = self._request

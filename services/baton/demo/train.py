@@ -169,26 +169,24 @@ def train(training: Training, out: Path) -> None:
             losses.clear()
         if training.elapsed_seconds - saved_at > SAVE_EVERY_SECONDS:
             saved_at = training.elapsed_seconds
-            training.save()
-            export(training.model, out)
-            report(training)
+            publish(training, out)
+    publish(training, out)
+
+
+def publish(training: Training, out: Path) -> None:
+    """Save the run, export the model as it stands, and print a quick accuracy on held-out exercises."""
     training.save()
     export(training.model, out)
-    report(training)
+    training.model.eval()
+    results = evaluate(training.model, num_short=200, num_needles=32, max_context=1024)
+    training.model.train()
+    print("  ".join(f"{one.name} {100 * one.share:.0f} %" for one in results), flush=True)
 
 
 def write_record(training: Training, folder: Path, command: str) -> None:
     """Write down beside the weights how they came about."""
     record = {"command": command, "num_steps": training.step, "num_tokens": training.step * STEP_TOKENS}
     (folder / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n")
-
-
-def report(training: Training) -> None:
-    """Print a quick accuracy on held-out exercises."""
-    training.model.eval()
-    results = evaluate(training.model, num_short=200, num_needles=32, max_context=1024)
-    training.model.train()
-    print("  ".join(f"{one.name} {100 * one.share:.0f} %" for one in results), flush=True)
 
 
 def main() -> None:

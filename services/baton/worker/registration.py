@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import grpc
 
@@ -18,6 +19,9 @@ log = logging.getLogger(__name__)
 
 _MAX_QUEUED_REPORTS = 1024
 
+RegisterCall: TypeAlias = (
+    "grpc.aio.StreamStreamCall[router_service_pb2.RegisterRequest, router_service_pb2.RegisterResponse]"
+)
 Peers = Mapping[str, router_service_pb2.Peer]
 """Prefill nodes by node id."""
 
@@ -71,7 +75,17 @@ class Registration:
 
     async def _register(self, channel: grpc.aio.Channel) -> None:
         stub = RouterServiceStub(channel)  # type: ignore[no-untyped-call]
-        async for response in stub.Register(self._requests()):
+        call = stub.Register()
+        # A task of this method's own: gRPC would go on asking for reports of a call that has ended, and lose one.
+        writing = asyncio.create_task(self._write_reports(call))
+        try:
+            await self._read_notices(call)
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+
+    async def _read_notices(self, call: RegisterCall) -> None:
+        async for response in call:
             if response.HasField("registered"):
                 log.info("registered router=%s node=%s", self._router_address, self._node.node_id)
                 wanted_seconds = seconds_from_duration(response.registered.report_interval)
@@ -79,14 +93,18 @@ class Registration:
             else:
                 self._on_peers({peer.node_id: peer for peer in response.peers.prefill_nodes})
 
-    async def _requests(self) -> AsyncIterator[router_service_pb2.RegisterRequest]:
-        yield router_service_pb2.RegisterRequest(node=self._node)
-        yield router_service_pb2.RegisterRequest(load=self._load())
+    async def _write_reports(self, call: RegisterCall) -> None:
+        await call.write(router_service_pb2.RegisterRequest(node=self._node))
+        await call.write(router_service_pb2.RegisterRequest(load=self._load()))
         while True:
-            try:
-                yield await asyncio.wait_for(self._reports.get(), self._report_seconds)
-            except TimeoutError:
-                yield router_service_pb2.RegisterRequest(load=self._load())
+            await call.write(await self._next_report())
+
+    async def _next_report(self) -> router_service_pb2.RegisterRequest:
+        try:
+            async with asyncio.timeout(self._report_seconds):
+                return await self._reports.get()
+        except TimeoutError:
+            return router_service_pb2.RegisterRequest(load=self._load())
 
     def _report(self, request: router_service_pb2.RegisterRequest) -> None:
         if self._reports.full():  # the router is away: what is oldest is worth least

@@ -11,12 +11,13 @@ from pathlib import Path
 import numpy as np
 
 from baton.capacity.hardware import PRESETS, ComputeTimeModel, Hardware, StepSpan, step_seconds
+from baton.capacity.model_shape import ModelShape
+from baton.capacity.reference_models import REFERENCE_MODELS
 from baton.engine.checkpoint import read_checkpoint
 from baton.engine.runners.base import Array, LayerKv, ModelInfo, Runner, Span
-from baton.engine.runners.mock.shapes import SHAPES
 from baton.engine.runners.mock.state import kv_of, next_token, states_from, states_of, words_per_row
 from baton.errors import ConfigurationError
-from baton.kv.layout import KvDtype
+from baton.kv.layout import KvDtype, LayerSpec
 
 _PROJECTION_SHARE = 0.25
 """Share of a layer's time after which its K and V exist: the projections before attention and MLP."""
@@ -146,7 +147,7 @@ def load_mock_runner(
         block_tokens: Tokens of one block.
         dtype: Number format of weights and cache.
         hardware: Name of a preset of `baton.capacity.hardware`.
-        shape: Name of a model size of `baton.engine.runners.mock.shapes`; empty: the folder's own.
+        shape: Name of a model size of `baton.capacity.reference_models`; empty: the folder's own.
         time_model: Which formula gives the time of a step.
 
     Raises:
@@ -154,14 +155,29 @@ def load_mock_runner(
     """
     if hardware not in PRESETS:
         raise ConfigurationError(f"hardware: {hardware!r} is unknown; expected one of {', '.join(PRESETS)}")
-    if shape and shape not in SHAPES:
-        raise ConfigurationError(f"mock_shape: {shape!r} is unknown; expected one of {', '.join(SHAPES)}")
+    if shape and shape not in REFERENCE_MODELS:
+        raise ConfigurationError(f"mock_shape: {shape!r} is unknown; expected one of {', '.join(REFERENCE_MODELS)}")
     checkpoint = read_checkpoint(directory)
     info = checkpoint.model_info(model_id, KvDtype(dtype), engine="mock", device=f"mock {hardware}")
     if shape:
-        info = SHAPES[shape].applied_to(info)
+        info = _resized(info, REFERENCE_MODELS[shape])
     digest = blake2b(f"mock/{shape}/{info.layout.model_revision_digest}".encode(), digest_size=16).hexdigest()
     info = replace(info, layout=replace(info.layout, model_revision_digest=digest))
     for spec in info.layout.layers:
         words_per_row(spec.key_head_dim, info.layout.dtype)
     return MockRunner(info, PRESETS[hardware], num_blocks=num_blocks, block_tokens=block_tokens, time_model=time_model)
+
+
+def _resized(info: ModelInfo, shape: ModelShape) -> ModelInfo:
+    """Return `info` with another model's sizes; dtype, tokenizer and vocabulary stay."""
+    layer = LayerSpec(shape.num_kv_heads, shape.head_dim, shape.head_dim)
+    return replace(
+        info,
+        layout=replace(info.layout, layers=(layer,) * shape.num_layers),
+        num_linear_parameters=shape.num_linear_parameters,
+        num_head_parameters=shape.num_head_parameters,
+        num_attention_heads=shape.num_attention_heads,
+        head_dim=shape.head_dim,
+        weight_bytes=(shape.num_linear_parameters + shape.num_head_parameters) * info.layout.dtype.num_bytes,
+        max_context_tokens=shape.max_context_tokens,
+    )
