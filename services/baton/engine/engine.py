@@ -18,7 +18,8 @@ from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.sampling import SampledToken, sample
 from baton.engine.scheduler import Scheduler, SchedulerLimits, Step
 from baton.engine.sequence import EngineRequest, Phase, Purpose, Sequence, new_sequence
-from baton.errors import AttemptReusedError, BatonError, InvalidFieldError, OverloadedError
+from baton.engine.validation import check_request
+from baton.errors import AttemptReusedError, BatonError, OverloadedError
 from baton.kv.pool import BlockEvents, BlockPool
 from baton.kv.stream import KvFrame
 
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 _INTEGRITY_CHECK_INTERVAL_SECONDS = 1.0
 _LOAD_INTERVAL_SECONDS = 0.05
-_EXPORT_TOKENS = 512
+EXPORT_TOKENS = 512
 """Cached positions handed out at once, so that no frame grows with the prompt."""
 
 
@@ -235,24 +236,11 @@ class Engine:
             self._end_if_complete(sequence)  # the earlier attempt delivered all and could not say so any more
 
     def _check(self, request: EngineRequest) -> None:
-        info = self.runner.info
         if request.request_id in self._living:
             raise AttemptReusedError(f"request {request.request_id} is running already")
         if len(self.scheduler.waiting) >= self._max_waiting:
             raise OverloadedError(f"{self._max_waiting} requests are waiting already")
-        num_tokens = len(request.prompt_token_ids) + len(request.output_token_ids)
-        if not request.prompt_token_ids:
-            raise InvalidFieldError("prompt_token_ids", "expected 1 token or more")
-        if num_tokens >= info.max_context_tokens:
-            raise InvalidFieldError(
-                "prompt_token_ids", f"{num_tokens} tokens leave no room in a context of {info.max_context_tokens}"
-            )
-        for token_id in (*request.prompt_token_ids, *request.output_token_ids):
-            if not 0 <= token_id < info.vocabulary_size:
-                raise InvalidFieldError(
-                    "prompt_token_ids", f"token id {token_id} is not in 0 to {info.vocabulary_size - 1}"
-                )
-        request.params.check(info.vocabulary_size)
+        check_request(request, self.runner.info)
 
     def _abort(self, request: EngineRequest) -> None:
         sequence, _ = self._living.get(request.request_id, (None, None))
@@ -294,8 +282,8 @@ class Engine:
         request = sequence.request
         if request.export is None or request.kv_token_begin >= sequence.num_computed:
             return
-        for start in range(request.kv_token_begin, sequence.num_computed, _EXPORT_TOKENS):
-            num_tokens = min(_EXPORT_TOKENS, sequence.num_computed - start)
+        for start in range(request.kv_token_begin, sequence.num_computed, EXPORT_TOKENS):
+            num_tokens = min(EXPORT_TOKENS, sequence.num_computed - start)
             for layer in range(self.runner.info.layout.num_layers):
                 request.export(start, layer, self.runner.read_kv(sequence.block_table, layer, start, num_tokens))
 

@@ -1,10 +1,8 @@
 """The scheduler: which positions of which sequences the next pass computes.
 
 Continuous batching with chunked prefill. Running sequences come first and take one token each, so that their pace
-holds;
-what is left of the token budget goes to prompts in order of arrival. When blocks run out, the sequence admitted
-last gives
-its blocks back and is computed again later: its output stays, so nobody sees it but the clock.
+holds; what is left of the token budget goes to prompts in order of arrival. When blocks run out, the sequence admitted
+last gives its blocks back and is computed again later: its output stays, so nobody sees it but the clock.
 """
 
 from __future__ import annotations
@@ -49,9 +47,8 @@ class SchedulerLimits:
 class Scheduler:
     """Owns the queues and the block pool.
 
-    Invariants: a waiting sequence has no blocks; a running or receiving one has blocks for all of [0,
-    num_computed); each
-    sequence is in exactly one of `_waiting`, `_running`, `_receiving` until it is finished.
+    Invariants: a waiting sequence has no blocks; a running or receiving one has blocks for all of [0, num_computed);
+    each sequence is in exactly one of `_waiting`, `_running`, `_receiving` until it is finished.
     """
 
     def __init__(self, pool: BlockPool, limits: SchedulerLimits) -> None:

@@ -1,11 +1,10 @@
 """The contract between the engine and a framework.
 
 A runner owns the weights and the memory of the KV blocks, nothing else: which block belongs to whom is the
-scheduler's business. All
-calls come from one thread, the engine's.
+scheduler's business. All calls come from one thread, the engine's.
 
-Positions of a sequence live in blocks: position `p` is element `p % block_tokens` of block `block_table[p //
-block_tokens]`.
+Positions of a sequence live in blocks: position `p` is element `p % block_tokens` of block
+`block_table[p // block_tokens]`.
 """
 
 from __future__ import annotations
