@@ -13,6 +13,7 @@ from baton.engine.events import Failed, FrameLanded, TokenReady
 from baton.engine.sampling import SampledToken
 from baton.errors import BatonError
 from baton.kv.stream import KvFrame
+from baton.prefill import prefiller
 from baton.prefill.outbox import Outbox
 from baton.rpc.status import error_info
 from baton.rpc.wire_generation import sampling_to_proto
@@ -52,6 +53,22 @@ def test_a_stream_is_layout_then_frames_then_summary() -> None:
         ]
         first = next(message.first_token for message in messages if message.HasField("first_token"))
         assert first.token.token_id == expected_tokens(PROMPT, 1)[0]
+
+    with_pair(client)
+
+
+def test_no_frame_grows_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layers are sent one by one and passes are cut, however much a pass may compute and a caller may ask for."""
+    monkeypatch.setattr(prefiller, "MAX_FRAME_BYTES", 200)
+
+    async def client(pair: Pair) -> None:
+        messages = [message async for message in pair.prefill_stub.Prefill(request_of(layers_per_frame=3))]
+        sizes = [
+            len(message.frame.keys) + len(message.frame.values) for message in messages if message.HasField("frame")
+        ]
+
+        assert max(sizes) == 4 * 48  # 4 positions of 48 bytes
+        assert sum(sizes) == 41 * LAYOUT.num_token_bytes()
 
     with_pair(client)
 

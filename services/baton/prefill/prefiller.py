@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 from opentelemetry import trace
 
+from baton.engine.engine import EXPORT_TOKENS
 from baton.engine.events import Ended, Failed, TokenReady
 from baton.engine.sampling import SampledToken
 from baton.engine.sequence import EngineRequest, Purpose
@@ -24,7 +25,7 @@ from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.worker.node import WorkerNode
 
 MAX_FRAME_BYTES = 16 << 20
-"""Largest frame made; groups of layers shrink to stay below it."""
+"""Largest frame made; groups of layers, then chunks of positions, shrink to stay below it."""
 
 
 class Prefiller:
@@ -92,12 +93,21 @@ class Prefiller:
             is_cache_bypassed=request.bypass_prefix_cache,
             kv_token_begin=request.kv_token_begin,
             export=FrameExport(self._layout, request.kv_token_begin, self._layers_per_frame(request), put),
-            chunk_tokens=request.chunk_token_count,
+            chunk_tokens=self._chunk_tokens(request),
         )
 
     def _layers_per_frame(self, request: prefill_service_pb2.PrefillRequest) -> int:
-        layer_bytes = self._layout.num_token_bytes() // self._layout.num_layers * self._node.settings.max_step_tokens
-        return max(1, min(request.layers_per_frame, MAX_FRAME_BYTES // max(1, layer_bytes)))
+        most_tokens = max(EXPORT_TOKENS, min(self._node.settings.max_step_tokens, self._chunk_tokens(request)))
+        return max(1, min(request.layers_per_frame, MAX_FRAME_BYTES // (self._layer_token_bytes * most_tokens)))
+
+    def _chunk_tokens(self, request: prefill_service_pb2.PrefillRequest) -> int:
+        most_tokens = max(1, MAX_FRAME_BYTES // self._layer_token_bytes)
+        return min(request.chunk_token_count or most_tokens, most_tokens)
+
+    @property
+    def _layer_token_bytes(self) -> int:
+        """Return the bytes of one position in the largest layer."""
+        return max(spec.num_token_elements for spec in self._layout.layers) * self._layout.dtype.num_bytes
 
 
 async def _responses(
