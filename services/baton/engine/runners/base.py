@@ -136,8 +136,8 @@ class Runner(ABC):
         """Compute spans of different sequences in one pass and write their KV into their blocks.
 
         Spans are independent: the result of one does not depend on its neighbours (in float32, to rounding). Layer
-        sinks are
-        called during the pass. For a span, only the last position is computed in the last layer's attention and MLP.
+        sinks are called during the pass. For a span, only the last position is computed in the last layer's attention
+        and MLP.
         """
 
     @abstractmethod
