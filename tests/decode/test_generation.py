@@ -218,7 +218,7 @@ DAMAGES: list[tuple[Damage, str]] = [
     (without_summary, BROKEN),
     (with_wrong_total, BROKEN),
     (without_layout, BROKEN),
-    (with_other_layout, "KV_LAYOUT_MISMATCH:layers[1].num_kv_heads"),
+    (with_other_layout, "KV_LAYOUT_MISMATCH:layers[1].kv_head_count"),
     (with_two_first_tokens, BROKEN),
     (without_first_token, BROKEN),
     (with_an_impossible_first_token, BROKEN),

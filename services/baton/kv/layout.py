@@ -11,6 +11,14 @@ from baton.errors import MismatchError
 PROTOCOL_VERSION = 1
 """Version of the KV stream's rules (protos/baton/v1/kv.proto)."""
 
+_SPEC_FIELDS = {
+    "num_kv_heads": "kv_head_count",
+    "key_head_dim": "key_head_dim",
+    "value_head_dim": "value_head_dim",
+    "sliding_window_tokens": "sliding_window_token_count",
+}
+"""Fields of `LayerSpec`, and their names in kv.proto: nodes of other languages know no others."""
+
 RopeState = Literal["rotated_half", "none"]
 
 
@@ -90,7 +98,7 @@ class KvLayout:
         """Compare with a peer's layout.
 
         Raises:
-            MismatchError: Naming the first field that differs.
+            MismatchError: Naming the first field that differs, as kv.proto calls it.
         """
         for field in ("protocol_version", "model_revision_digest", "rope_state", "dtype"):
             mine, theirs = getattr(self, field), getattr(peer, field)
@@ -101,7 +109,7 @@ class KvLayout:
         if self.num_layers != peer.num_layers:
             raise MismatchError("layers", self.num_layers, peer.num_layers)
         for layer, (mine_spec, their_spec) in enumerate(zip(self.layers, peer.layers, strict=True)):
-            for field in ("num_kv_heads", "key_head_dim", "value_head_dim", "sliding_window_tokens"):
+            for field, wire_name in _SPEC_FIELDS.items():
                 mine, theirs = getattr(mine_spec, field), getattr(their_spec, field)
                 if mine != theirs:
-                    raise MismatchError(f"layers[{layer}].{field}", mine, theirs)
+                    raise MismatchError(f"layers[{layer}].{wire_name}", mine, theirs)

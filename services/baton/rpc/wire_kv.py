@@ -53,7 +53,7 @@ def layout_from_proto(message: kv_pb2.KvLayout, *, field: str = "layout") -> KvL
     """Return the layout of a message.
 
     Raises:
-        InvalidFieldError: If an enum is unspecified or unknown.
+        InvalidFieldError: If an enum is unspecified or unknown, a count is none, or kind and window of a layer differ.
     """
     if message.rope_state not in _ROPE_STATES_BACK:
         raise InvalidFieldError(f"{field}.rope_state", f"expected a RopeState, got {message.rope_state}")
@@ -62,18 +62,25 @@ def layout_from_proto(message: kv_pb2.KvLayout, *, field: str = "layout") -> KvL
         model_revision_digest=message.model_revision_digest,
         tokenizer_digest=message.tokenizer_digest,
         layers=tuple(
-            LayerSpec(
-                num_kv_heads=spec.kv_head_count,
-                key_head_dim=spec.key_head_dim,
-                value_head_dim=spec.value_head_dim,
-                sliding_window_tokens=spec.sliding_window_token_count,
-            )
-            for spec in message.layers
+            _spec_from_proto(spec, field=f"{field}.layers[{layer}]") for layer, spec in enumerate(message.layers)
         ),
         dtype=dtype_from_proto(message.dtype, field=f"{field}.dtype"),
         rope_state=_ROPE_STATES_BACK[message.rope_state],
         protocol_version=message.protocol_version,
     )
+
+
+def _spec_from_proto(spec: kv_pb2.KvLayerSpec, *, field: str) -> LayerSpec:
+    for name in ("kv_head_count", "key_head_dim", "value_head_dim"):
+        if getattr(spec, name) < 1:
+            raise InvalidFieldError(f"{field}.{name}", f"expected 1 or more, got {getattr(spec, name)}")
+    window = spec.sliding_window_token_count
+    if window < 0:
+        raise InvalidFieldError(f"{field}.sliding_window_token_count", f"expected 0 or more, got {window}")
+    if spec.attention_kind != (kv_pb2.ATTENTION_KIND_SLIDING if window else kv_pb2.ATTENTION_KIND_FULL):
+        problem = f"expected the kind of a layer with a window of {window} tokens, got {spec.attention_kind}"
+        raise InvalidFieldError(f"{field}.attention_kind", problem)
+    return LayerSpec(spec.kv_head_count, spec.key_head_dim, spec.value_head_dim, window)
 
 
 def _spec_to_proto(spec: LayerSpec) -> kv_pb2.KvLayerSpec:
