@@ -13,7 +13,7 @@ from baton.decode.receiver import KvReceiver, Timeouts, reason_of
 from baton.decode.summary import finished_message, outcome_of
 from baton.engine.events import Admitted, Ended, EngineEvent, Failed, FrameLanded, TokenReady
 from baton.engine.sequence import EngineRequest, Purpose
-from baton.errors import BatonError, InvalidFieldError, MismatchError
+from baton.errors import BatonError, MismatchError
 from baton.rpc.wire_generation import sampling_from_proto, token_to_proto
 from baton.rpc.wire_kv import layout_to_proto
 from baton.telemetry import names
@@ -22,6 +22,7 @@ from baton.telemetry.tracing import tracer
 from baton.v1 import decode_service_pb2 as messages
 from baton.v1 import prefill_service_pb2
 from baton.v1.generation_pb2 import PlacementSummary
+from baton.worker.identity import check_identity
 from baton.worker.node import WorkerNode
 
 log = logging.getLogger(__name__)
@@ -63,10 +64,7 @@ class Generator:
             raise MismatchError("model_id", layout.model_id, request.model_id, reason="MODEL_MISMATCH")
         if digest and digest != layout.model_revision_digest:
             raise MismatchError("model_revision_digest", layout.model_revision_digest, digest, reason="MODEL_MISMATCH")
-        if not 1 <= len(request.request_id) <= 128:
-            raise InvalidFieldError("request_id", "expected 1 to 128 characters")
-        if len(request.cache_salt.encode()) > 128:
-            raise InvalidFieldError("cache_salt", "expected at most 128 bytes")
+        check_identity(request.request_id, request.attempt, request.cache_salt)
 
 
 class _Generation:

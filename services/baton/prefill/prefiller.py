@@ -22,6 +22,7 @@ from baton.rpc.wire_time import duration_from_seconds
 from baton.telemetry import names
 from baton.telemetry.frames import frame_attributes
 from baton.v1 import kv_pb2, prefill_service_pb2
+from baton.worker.identity import check_identity
 from baton.worker.node import WorkerNode
 
 MAX_FRAME_BYTES = 16 << 20
@@ -61,17 +62,15 @@ class Prefiller:
 
     def _check(self, request: prefill_service_pb2.PrefillRequest) -> None:
         self._layout.check_matches(layout_from_proto(request.expected_layout, field="expected_layout"))
-        if not 1 <= len(request.request_id) <= 128:
-            raise InvalidFieldError("request_id", "expected 1 to 128 characters")
-        if len(request.cache_salt.encode()) > 128:
-            raise InvalidFieldError("cache_salt", "expected at most 128 bytes")
+        check_identity(request.request_id, request.attempt, request.cache_salt)
         num_tokens = len(request.token_ids)
         if not 0 <= request.kv_token_begin < max(1, num_tokens):
             raise InvalidFieldError("kv_token_begin", f"expected 0 to {num_tokens - 1}, got {request.kv_token_begin}")
         if not 0 <= request.output_token_count < max(1, num_tokens):
             raise InvalidFieldError("output_token_count", f"expected 0 to {num_tokens - 1}")
-        if request.layers_per_frame < 0 or request.chunk_token_count < 0:
-            raise InvalidFieldError("layers_per_frame", "expected 0 or more, as chunk_token_count")
+        for name in ("layers_per_frame", "chunk_token_count"):
+            if getattr(request, name) < 0:
+                raise InvalidFieldError(name, f"expected 0 or more, got {getattr(request, name)}")
         if request.wire_dtype and dtype_from_proto(request.wire_dtype, field="wire_dtype") is not self._layout.dtype:
             raise InvalidFieldError("wire_dtype", f"expected {self._layout.dtype.value}, the cache's own")
 
