@@ -64,7 +64,7 @@ def test_text_and_conversations_are_tokenized(channel: grpc.Channel, cluster: Fa
     ("fields", "code", "problem"),
     [
         ({}, grpc.StatusCode.INVALID_ARGUMENT, "input"),
-        ({"text": ""}, grpc.StatusCode.INVALID_ARGUMENT, "prompt"),
+        ({"text": ""}, grpc.StatusCode.INVALID_ARGUMENT, "text"),
         ({"text": "x", "model": "other"}, grpc.StatusCode.NOT_FOUND, "other"),
         ({"text": "x", "stop": [""]}, grpc.StatusCode.INVALID_ARGUMENT, "stop"),
         ({"conversation": {}}, grpc.StatusCode.INVALID_ARGUMENT, "conversation.messages"),

@@ -18,6 +18,7 @@ from baton.gateway.requests import (
     Delta,
     GenerationRequest,
     GenerationResult,
+    PreparedPrompt,
     Prompt,
     TextPrompt,
     TokenPrompt,
@@ -37,6 +38,10 @@ from baton.v1.generation_service_pb2_grpc import GenerationServiceServicer
 SERVICE_NAME = "baton.v1.GenerationService"
 
 _ROLES = ("system", "user", "assistant")
+_INPUT_FIELDS = {"text": "text", "conversation": "conversation.messages", "tokens": "tokens.token_ids"}
+"""What is to blame for a bad prompt, by the input that was given."""
+_INPUT_NAMES = ("prompt", "messages")
+"""What the core calls the input."""
 _REASONS = {"stop": FINISH_REASON_STOP, "length": FINISH_REASON_LENGTH}
 
 
@@ -56,7 +61,7 @@ class GenerationServicer(GenerationServiceServicer):
         with self._admission.slot():
             try:
                 async with asyncio.timeout(self._request_timeout_seconds):
-                    prompt = await self._generator.prepare(self._from_wire(request, context))
+                    prompt = await self._prepare(request, context)
                     async with aclosing(self._generator.generate(prompt)) as elements:
                         async for element in elements:
                             yield _to_wire(element)
@@ -67,6 +72,15 @@ class GenerationServicer(GenerationServiceServicer):
         """List the models."""
         model = Model(name=self._catalog.model_name, max_context_token_count=self._catalog.max_context_tokens)
         return ListModelsResponse(models=[model])
+
+    async def _prepare(self, request: GenerateRequest, context: Context) -> PreparedPrompt:
+        try:
+            return await self._generator.prepare(self._from_wire(request, context))
+        except InvalidFieldError as error:
+            if error.field not in _INPUT_NAMES:
+                raise
+            name = _INPUT_FIELDS[request.WhichOneof("input") or "text"]
+            raise InvalidFieldError(name, error.message.removeprefix(f"{error.field}: ")) from error
 
     def _from_wire(self, request: GenerateRequest, context: Context) -> GenerationRequest:
         metadata = dict(context.invocation_metadata() or ())
