@@ -37,13 +37,13 @@ class Generation:
 
     events: queue.SimpleQueue[EngineEvent | KvFrame] = field(default_factory=queue.SimpleQueue)
 
-    def tokens(self) -> list[int]:
-        """Wait for the end and return the output."""
+    def tokens(self, first_index: int = 0) -> list[int]:
+        """Wait for the end and return the output from an index on."""
         tokens: list[int] = []
         while True:
             event = self.events.get(timeout=TIMEOUT_SECONDS)
             if isinstance(event, TokenReady):
-                assert event.output_index == len(tokens)
+                assert event.output_index == first_index + len(tokens)
                 tokens.append(event.token.token_id)
             elif isinstance(event, Failed):
                 raise event.error
