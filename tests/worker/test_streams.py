@@ -261,6 +261,28 @@ def test_a_registration_that_broke_loses_no_outcome(error: Exception | None) -> 
     with_services(client)
 
 
+def test_a_router_that_starts_again_is_told_the_links_again() -> None:
+    """A link is measured once, when its prefill node appears."""
+
+    async def client(index: Calls, router: Calls, address: str) -> None:
+        node = registration(address)
+        task = asyncio.create_task(node.run())
+        link = node_pb2.LinkMeasurement(from_node_id="p", bytes_per_second=2.0)
+        node.report_link(node_pb2.LinkMeasurement(from_node_id="p", bytes_per_second=1.0))
+        node.report_link(link)
+        call = await router.take()
+        kinds = [(await call.next()).WhichOneof("report") for _ in range(3)]
+        call.end(None)
+        call = await router.take()
+        reports = [await call.next() for _ in range(3)]
+        await stop(task)
+
+        assert kinds == ["node", "load", "link"]
+        assert reports[2].link == link
+
+    with_services(client)
+
+
 def test_peers_are_handed_on_by_name() -> None:
     """As often as the router names them."""
 

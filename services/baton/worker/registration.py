@@ -52,13 +52,15 @@ class Registration:
         self._report_seconds = report_seconds
         self._on_peers = on_peers
         self._reports: asyncio.Queue[router_service_pb2.RegisterRequest] = asyncio.Queue(_MAX_QUEUED_REPORTS)
+        self._links: dict[str, node_pb2.LinkMeasurement] = {}
 
     def report_outcome(self, summary: PlacementSummary) -> None:
         """Tell the router what became of a placed request."""
         self._report(router_service_pb2.RegisterRequest(outcome=summary))
 
     def report_link(self, link: node_pb2.LinkMeasurement) -> None:
-        """Tell the router how fast a link is."""
+        """Tell the router how fast a link is; every router that comes later is told as well."""
+        self._links[link.from_node_id] = link
         self._report(router_service_pb2.RegisterRequest(link=link))
 
     def report_load(self) -> None:
@@ -91,11 +93,15 @@ class Registration:
                 wanted_seconds = seconds_from_duration(response.registered.report_interval)
                 self._report_seconds = min(self._report_seconds, wanted_seconds or self._report_seconds)
             else:
-                self._on_peers({peer.node_id: peer for peer in response.peers.prefill_nodes})
+                peers = {peer.node_id: peer for peer in response.peers.prefill_nodes}
+                self._links = {node_id: link for node_id, link in self._links.items() if node_id in peers}
+                self._on_peers(peers)
 
     async def _write_reports(self, call: RegisterCall) -> None:
         await call.write(router_service_pb2.RegisterRequest(node=self._node))
         await call.write(router_service_pb2.RegisterRequest(load=self._load()))
+        for link in list(self._links.values()):
+            await call.write(router_service_pb2.RegisterRequest(link=link))
         while True:
             await call.write(await self._next_report())
 
