@@ -42,6 +42,7 @@ class RouterClient:
         loop = asyncio.get_running_loop()
         is_move = bool(request.excluded_node_ids)
         deadline, pause_seconds = loop.time() + self._timeout_seconds, _FIRST_PAUSE_SECONDS
+        refusal: UnavailableError | None = None
         while True:
             try:
                 response: PlaceResponse = await self._stub.Place(request, timeout=max(0.05, deadline - loop.time()))
@@ -52,8 +53,9 @@ class RouterClient:
                 if is_final or not isinstance(error, UnavailableError):
                     raise error from rpc_error
                 if loop.time() + pause_seconds >= deadline:
-                    raise _absence(self._address, error) from rpc_error
+                    raise _absence(self._address, refusal or error) from rpc_error
             if error.reason == NO_NODE:
+                refusal = error
                 del request.excluded_node_ids[:]
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
