@@ -61,6 +61,7 @@ class Cluster:
         self.processes = plan.processes()
         """By name, in the order of their start."""
         self._ports = plan.ports
+        self._signalled: set[str] = set()
 
     @property
     def base_url(self) -> str:
@@ -114,23 +115,27 @@ class Cluster:
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
         """Send a signal to a process; after SIGKILL it is gone."""
-        process = self.processes[name]
-        process.send(number)
+        self._signalled.add(name)
+        self.processes[name].send(number)
         if number is signal.SIGKILL:
-            process.wait()
+            self.processes[name].wait()
+
+    def start(self, name: str) -> None:
+        """Start a process that has ended; returns before it serves."""
+        self.processes[name].start()
+        self._signalled.discard(name)
 
     def restart(self, name: str) -> None:
         """Kill a process if it runs, start it again, and wait until the cluster serves."""
-        process = self.processes[name]
-        process.kill()
-        process.start()
+        self.processes[name].kill()
+        self.start(name)
         self.wait_ready()
 
     def heal(self) -> None:
         """Start again whatever has ended, and wait until the cluster serves and no node has work."""
-        for process in self.processes.values():
+        for name, process in self.processes.items():
             if process.exit_status is not None:
-                process.start()
+                self.start(name)
             process.send(signal.SIGCONT)
         self.wait_ready()
         self.wait_idle()
@@ -170,37 +175,31 @@ class Cluster:
         self.wait_until(self._are_all_registered, "all nodes are registered")
         self.wait_until(lambda: _get_status(self.http_address, "/ready") == 200, "the gateway is ready")
 
-    def wait_idle(self, timeout_seconds: float = READY_SECONDS, *, may_end: bool = False) -> None:
+    def wait_idle(self, timeout_seconds: float = READY_SECONDS) -> None:
         """Wait until no node holds a request and every KV block can be allocated.
 
         Raises:
             AssertionError: If that takes longer: a request or a block has leaked.
         """
         self.wait_until(
-            lambda: all(is_idle(state) for state in self.nodes().values()),
-            "every block is free",
-            timeout_seconds,
-            may_end=may_end,
+            lambda: all(is_idle(state) for state in self.nodes().values()), "every block is free", timeout_seconds
         )
 
-    def wait_until(
-        self, is_true: Callable[[], object], what: str, timeout_seconds: float = READY_SECONDS, *, may_end: bool = False
-    ) -> None:
+    def wait_until(self, is_true: Callable[[], object], what: str, timeout_seconds: float = READY_SECONDS) -> None:
         """Return when a question about the processes is answered with yes.
 
         Args:
             is_true: The question, asked again and again.
             what: The state waited for, for the error's message.
             timeout_seconds: Longest wait.
-            may_end: Whether processes may have ended.
 
         Raises:
-            AssertionError: If that takes longer, or a process has ended that may not.
+            AssertionError: If that takes longer, or a process has ended that the test did not signal.
         """
         deadline = time.monotonic() + timeout_seconds
         while not is_true():
             ended = [name for name, process in self.processes.items() if process.exit_status is not None]
-            assert may_end or not ended, f"{ended} ended before {what}"
+            assert self._signalled.issuperset(ended), f"{ended} ended before {what}"
             assert time.monotonic() < deadline, f"not within {timeout_seconds:g} s: {what}"
             time.sleep(_POLL_SECONDS)
 

@@ -7,6 +7,11 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+import grpc
+
+from baton.kv.hashing import block_hashes, join_hashes, root_hash
+from baton.v1.cache_index_service_pb2 import LookupRequest
+from baton.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
 from system.client import Ask, Outcome, Stream, open_grpc, open_rest
 from system.cluster import Cluster
 
@@ -29,6 +34,7 @@ class FaultFree:
             outcome = open_grpc(cluster, ask).outcome()
             assert not outcome.error
             assert len(outcome.token_ids) == ask.num_tokens
+            assert not outcome.placement.fallback_reason
             self._outcomes[ask] = outcome
         return self._outcomes[ask]
 
@@ -68,7 +74,7 @@ def busy_node(cluster: Cluster, role: str) -> str:
         )
         return bool(found)
 
-    cluster.wait_until(find, f"a {role} node is busy")
+    cluster.wait_until(find, f"a {role} node is busy", NOTICED_SECONDS)
     return found[0]
 
 
@@ -89,9 +95,20 @@ def only_one_of_each(cluster: Cluster) -> Iterator[None]:
     spare = [name for name in cluster.node_names if not name.endswith("-0")]
     for name in spare:
         cluster.kill(name)
-    cluster.wait_until(lambda: not set(spare) & set(cluster.nodes()), "the router forgot them", may_end=True)
+    cluster.wait_until(lambda: not set(spare) & set(cluster.nodes()), "the router forgot them")
     try:
         yield
     finally:
         for name in spare:
-            cluster.processes[name].start()
+            cluster.start(name)
+
+
+def holders_of(cluster: Cluster, ask: Ask) -> frozenset[str]:
+    """Return the nodes of which the cache index knows that they hold the whole prompt, in full blocks."""
+    node = cluster.nodes()["decode-0"].node
+    root = root_hash(node.kv_layout.model_revision_digest, node.block_token_count, ask.cache_salt)
+    hashes = block_hashes(root, ask.prompt_token_ids, node.block_token_count)
+    with grpc.insecure_channel(cluster.address_of("cache-index")) as channel:
+        stub = CacheIndexServiceStub(channel)  # type: ignore[no-untyped-call]
+        answer = stub.Lookup(LookupRequest(block_hashes=join_hashes(hashes)), timeout=NOTICED_SECONDS)
+    return frozenset(prefix.node_id for prefix in answer.prefixes if prefix.block_count == len(hashes))

@@ -1,0 +1,67 @@
+"""Must show 6: a process that is asked to end (SIGTERM) finishes what it does, takes nothing new, and exits with 0."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from system.client import Ask, Outcome, open_grpc
+from system.cluster import Cluster
+from system.faults.scenario import NOTICED_SECONDS, FaultFree, begin, busy_node, check_equal, check_restart
+
+ASKS = tuple(Ask(tuple((13 * index + place) % 500 + 3 for place in range(50)), 60) for index in range(2))
+"""A second and a half long."""
+
+
+@pytest.fixture(scope="module")
+def fault_free() -> FaultFree:
+    """Return what the mock cluster answers when nothing fails."""
+    return FaultFree()
+
+
+@pytest.fixture
+def expected(mock_cluster: Cluster, fault_free: FaultFree) -> list[Outcome]:
+    """Return the right outcomes of ASKS."""
+    return [fault_free.outcome(mock_cluster, ask) for ask in ASKS]
+
+
+def test_a_decode_node_finishes_its_streams_while_new_ones_go_elsewhere(
+    mock_cluster: Cluster, expected: list[Outcome]
+) -> None:
+    """A draining node is no candidate, and nothing that it has is moved."""
+    stream = open_grpc(mock_cluster, ASKS[0])
+    stream.wait_for_chunks(1)
+    victim = busy_node(mock_cluster, "decode")
+    mock_cluster.kill(victim, signal.SIGTERM)
+    later = begin(mock_cluster, ASKS)
+
+    check_equal([stream], expected[:1])
+    assert stream.outcome().placement.decode_node_id == victim
+    check_equal(later, expected)
+    assert later[0].outcome().placement.decode_node_id != victim
+    assert mock_cluster.processes[victim].wait(NOTICED_SECONDS) == 0
+    check_restart(mock_cluster, victim, ASKS, expected)
+
+
+@pytest.mark.parametrize("name", ["prefill-0", "router", "cache-index"])
+def test_nobody_notices_the_end_of(mock_cluster: Cluster, expected: list[Outcome], name: str) -> None:
+    """Streams go on, the process exits with 0, and the system serves again after its restart."""
+    streams = begin(mock_cluster, ASKS)
+    mock_cluster.kill(name, signal.SIGTERM)
+
+    check_equal(streams, expected)
+    assert mock_cluster.processes[name].wait(NOTICED_SECONDS) == 0
+    check_restart(mock_cluster, name, ASKS, expected)
+
+
+def test_a_gateway_finishes_its_streams_and_takes_no_new_ones(mock_cluster: Cluster, expected: list[Outcome]) -> None:
+    """Both APIs drain; a new client is told at once."""
+    streams = begin(mock_cluster, ASKS)
+    mock_cluster.kill("gateway", signal.SIGTERM)
+    mock_cluster.wait_until(lambda: not mock_cluster.is_serving("gateway"), "the gateway drains", NOTICED_SECONDS)
+
+    assert "UNAVAILABLE" in open_grpc(mock_cluster, ASKS[0]).outcome(NOTICED_SECONDS).error
+    check_equal(streams, expected)
+    assert mock_cluster.processes["gateway"].wait(NOTICED_SECONDS) == 0
+    check_restart(mock_cluster, "gateway", ASKS, expected)
