@@ -291,3 +291,11 @@ def test_a_bug_in_the_thread_is_reported() -> None:
     rig.engine.close()
 
     assert [str(error) for error in rig.fatal] == ["bug"]
+
+
+def test_a_request_without_a_limit_ends_where_the_memory_does() -> None:
+    """A pool smaller than the context bounds the output, rather than refusing the request."""
+    with Rig(mock_runner(num_blocks=4, block_tokens=4)) as rig:
+        tokens = rig.generate(request_of(prompt_of(5), params=SamplingParams(temperature=0.0, ignore_eos=True)))
+
+        assert tokens == expected_tokens(prompt_of(5), 4 * 4 - 5)

@@ -34,6 +34,7 @@ class Bench:
         sequence = new_sequence(
             request,
             max_context_tokens=INFO.max_context_tokens,
+            max_pool_tokens=INFO.max_context_tokens,
             eos_token_ids=INFO.eos_token_ids,
             model_revision_digest=LAYOUT.model_revision_digest,
             block_tokens=BLOCK_TOKENS,

@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from baton.engine.events import Admitted, Delivery, Ended, EngineEvent, Failed, FrameLanded, Listener, TokenReady
@@ -185,19 +186,18 @@ class Engine:
             if sequence.timeline.started == 0.0:
                 sequence.timeline.started = self._clock()
                 self._tell(sequence, Admitted(sequence.num_cached))
-            self._export_cached(sequence)
+            with self._failing(sequence):
+                self._export_cached(sequence)
         if admitted:
             self._deliver()
 
     def _compute(self, step: Step) -> None:
-        try:
+        tokens: list[SampledToken] | None = None
+        sampled = step.sampled
+        with self._failing(*step.sequences):
             logits = self.runner.forward(step.spans)
-            sampled = step.sampled
             tokens = sample(logits, [sequence.sampling_context() for sequence in sampled]) if sampled else []
-        except Exception as error:  # the edge of a pass: its requests fail, all others go on
-            log.exception("step_failed")
-            for sequence in step.sequences:
-                self._fail(sequence, BatonError(f"the engine failed: {type(error).__name__}: {error}"))
+        if tokens is None:
             return
         self._num_steps += 1
         self.scheduler.advance(step, tokens)
@@ -222,6 +222,7 @@ class Engine:
             sequence = new_sequence(
                 request,
                 max_context_tokens=info.max_context_tokens,
+                max_pool_tokens=self.runner.num_blocks * self.runner.block_tokens,
                 eos_token_ids=info.eos_token_ids,
                 model_revision_digest=info.layout.model_revision_digest,
                 block_tokens=self.runner.block_tokens,
@@ -252,14 +253,10 @@ class Engine:
         sequence = self._receiving(request_id)
         if sequence is None:
             return
-        try:
+        with self._failing(sequence):
             for layer, kv in _layers_of(frame):
                 self.runner.write_kv(sequence.block_table, layer, frame.token_begin, frame.num_tokens, kv)
-        except Exception as error:  # the edge of a request: a frame that cannot be written fails that request alone
-            log.exception("write_kv_failed")
-            self._fail(sequence, BatonError(f"KV cannot be written: {type(error).__name__}: {error}"))
-            return
-        self._tell(sequence, FrameLanded())
+            self._tell(sequence, FrameLanded())
 
     def _take_first_token(self, request_id: str, token: SampledToken) -> None:
         sequence = self._receiving(request_id)
@@ -312,8 +309,15 @@ class Engine:
         )
         self._end(sequence, ended)
 
-    def _fail(self, sequence: Sequence, error: BatonError) -> None:
-        self._end(sequence, Failed(error))
+    @contextmanager
+    def _failing(self, *sequences: Sequence) -> Iterator[None]:
+        """Fail these requests, and none else, if the runner raises: the edge of their work."""
+        try:
+            yield
+        except Exception as error:
+            log.exception("runner_failed")
+            for sequence in sequences:
+                self._end(sequence, Failed(BatonError(f"the engine failed: {type(error).__name__}: {error}")))
 
     def _end(self, sequence: Sequence, event: EngineEvent) -> None:
         self.scheduler.finish(sequence)

@@ -165,14 +165,16 @@ def new_sequence(
     request: EngineRequest,
     *,
     max_context_tokens: int,
+    max_pool_tokens: int,
     eos_token_ids: tuple[int, ...],
     model_revision_digest: str,
     block_tokens: int,
 ) -> Sequence:
-    """Return the sequence of a request, waiting."""
+    """Return the sequence of a request, waiting. Without a limit it ends where the context or the memory does."""
     params = request.params
     room = max_context_tokens - len(request.prompt_token_ids)
-    max_output_tokens = min(params.max_tokens or room, room)
+    room_in_pool = max(1, max_pool_tokens - len(request.prompt_token_ids))
+    max_output_tokens = min(params.max_tokens or room_in_pool, room)
     if request.purpose is Purpose.PREFILL:
         max_output_tokens = len(request.output_token_ids) + 1
     return Sequence(
