@@ -542,3 +542,19 @@ def test_one_changed_byte_of_kv_changes_the_text() -> None:
         assert answer.token_ids[1:] != EXPECTED[1:]
 
     with_pair(client, damage=forged)
+
+
+def test_a_draw_without_a_seed_is_refused() -> None:
+    """Its randomness could not be repeated on another node."""
+
+    async def client(pair: Pair) -> None:
+        request = request_of(PROMPT, SamplingParams(temperature=1.0, max_tokens=2))
+        request.sampling.ClearField("seed")
+
+        with pytest.raises(grpc.aio.AioRpcError, match="seed") as refusal:
+            async for _ in pair.stub.Generate(request):
+                pass
+
+        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    with_pair(client)

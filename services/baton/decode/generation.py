@@ -13,7 +13,7 @@ from baton.decode.receiver import KvReceiver, Timeouts, reason_of
 from baton.decode.summary import finished_message, outcome_of
 from baton.engine.events import Admitted, Ended, EngineEvent, Failed, FrameLanded, TokenReady
 from baton.engine.sequence import EngineRequest, Purpose
-from baton.errors import BatonError, MismatchError
+from baton.errors import BatonError, InvalidFieldError, MismatchError
 from baton.rpc.wire_generation import sampling_from_proto, token_to_proto
 from baton.rpc.wire_kv import layout_to_proto
 from baton.telemetry import names
@@ -65,6 +65,9 @@ class Generator:
         if digest and digest != layout.model_revision_digest:
             raise MismatchError("model_revision_digest", layout.model_revision_digest, digest, reason="MODEL_MISMATCH")
         check_identity(request.request_id, request.attempt, request.cache_salt)
+        is_greedy = request.sampling.HasField("temperature") and request.sampling.temperature == 0
+        if not is_greedy and not request.sampling.HasField("seed"):
+            raise InvalidFieldError("sampling.seed", "expected a seed unless the temperature is 0")
 
 
 class _Generation:
