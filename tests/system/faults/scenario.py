@@ -35,6 +35,7 @@ class FaultFree:
             assert not outcome.error
             assert len(outcome.token_ids) == ask.num_tokens
             assert not outcome.placement.fallback_reason
+            cluster.wait_idle(NOTICED_SECONDS)
             self._outcomes[ask] = outcome
         return self._outcomes[ask]
 

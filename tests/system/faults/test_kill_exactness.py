@@ -1,0 +1,50 @@
+"""Must show 6 on real engines: what is generated across a fault is what transformers, or the fault-free run, generates."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+
+import pytest
+
+from checkpoints import checkpoint, reference_generate
+from system.client import Ask
+from system.cluster import Cluster
+from system.faults.scenario import FaultFree, begin, busy_node, check_equal
+
+NUM_TOKENS = 160
+
+
+def _ask(seed: int, num_prompt_tokens: int, temperature: float = 0.0) -> Ask:
+    drawn = random.Random(seed)
+    prompt = tuple(drawn.randrange(3, 512) for _ in range(num_prompt_tokens))
+    return Ask(prompt, NUM_TOKENS, temperature, seed)
+
+
+ASKS = (_ask(1, 33), _ask(2, 700), _ask(3, 100, temperature=1.0), _ask(4, 16, temperature=0.8))
+"""Two greedy, two sampled."""
+
+
+@pytest.fixture(scope="module")
+def exact_cluster() -> Iterator[Cluster]:
+    """Run torch prefill, and a decode node of each engine, on the tiny checkpoint in float32."""
+    settings = {"router": {"prefill_policy": "remote"}}
+    with Cluster(checkpoint("llama"), prefill=("torch",), decode=("mlx", "torch"), settings=settings) as cluster:
+        yield cluster
+
+
+def test_output_stays_exact_across_the_death_of_a_prefill_and_of_a_decode_node(exact_cluster: Cluster) -> None:
+    """Streams move between MLX and torch in the middle; the prefill node's death before costs nothing."""
+    fault_free = FaultFree()
+    expected = [fault_free.outcome(exact_cluster, ask) for ask in ASKS]
+    exact_cluster.kill("prefill-0")
+    streams = begin(exact_cluster, ASKS)
+    victim = busy_node(exact_cluster, "decode")
+    exact_cluster.kill(victim)
+
+    check_equal(streams, expected)
+    for ask, whole in zip(ASKS, expected, strict=True):
+        if not ask.temperature:
+            assert whole.token_ids == reference_generate(checkpoint("llama"), list(ask.prompt_token_ids), NUM_TOKENS)
+    exact_cluster.heal()
+    check_equal(begin(exact_cluster, ASKS), expected)
