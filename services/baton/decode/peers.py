@@ -122,7 +122,7 @@ async def measure_link(stub: PrefillServiceStub, node_id: str, num_bytes: int) -
     seconds = await _timed_probe(stub, num_bytes)
     link = node_pb2.LinkMeasurement(
         from_node_id=node_id,
-        bytes_per_second=num_bytes / max(seconds - round_trip, 1e-9),
+        bytes_per_second=link_bytes_per_second(num_bytes, seconds, round_trip),
         round_trip=duration_from_seconds(round_trip),
     )
     link.measured_at.FromDatetime(datetime.now(UTC))
@@ -133,6 +133,20 @@ async def measure_link(stub: PrefillServiceStub, node_id: str, num_bytes: int) -
         round_trip,
     )
     return link
+
+
+def link_bytes_per_second(num_bytes: int, seconds: float, round_trip_seconds: float) -> float:
+    """Return a link's rate from a timed stream, less the round trip.
+
+    Half of the time counts as transfer at least: on a busy machine an empty call may take longer than the stream, and
+    a rate without bound would draw every request.
+
+    Args:
+        num_bytes: Bytes received.
+        seconds: Time for them, above 0.
+        round_trip_seconds: Time of an empty call.
+    """
+    return num_bytes / max(seconds - round_trip_seconds, seconds / 2)
 
 
 async def _timed_probe(stub: PrefillServiceStub, num_bytes: int) -> float:
