@@ -6,6 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tokenizers.processors import TemplateProcessing
 from transformers import AutoTokenizer
 
 from baton.errors import ConfigurationError, InvalidFieldError
@@ -109,3 +110,19 @@ def test_threads_may_share_a_tokenizer() -> None:
         thread.join(timeout=60)
 
     assert not failures
+
+
+def test_special_tokens_are_added_or_left_out_as_asked() -> None:
+    """Those of the tokenizer's own: by default to a text, not to a conversation."""
+    backend = byte_level()
+    start = backend.convert_tokens_to_ids("<|system|>")
+    backend.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<|system|> $A", special_tokens=[("<|system|>", start)]
+    )
+    tokenizer = Tokenizer(backend)
+    turn = [{"role": "user", "content": "a"}]
+
+    assert tokenizer.encode("a") == [start, *tokenizer.encode("a", add_special_tokens=False)]
+    assert tokenizer.encode_chat(turn, add_special_tokens=True) == [start, *tokenizer.encode_chat(turn)]
+    assert tokenizer.decode([start]) == ""
+    assert tokenizer.decode([start], skip_special_tokens=False) == "<|system|>"

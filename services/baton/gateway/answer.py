@@ -8,6 +8,7 @@ from contextlib import aclosing
 from typing import NamedTuple
 
 from baton.gateway.answer_format import DONE, AnswerFormat, Choice
+from baton.gateway.call import Call
 from baton.gateway.generation import Generator
 from baton.gateway.http_response import HttpResponse
 from baton.gateway.openai_usage import placement_body, usage_body
@@ -18,8 +19,8 @@ from baton.v1.generation_pb2 import TokenLogprob
 class Job(NamedTuple):
     """The generations of one request; choice `c` of prompt `p` has index `p * num_choices + c`."""
 
-    request_id: str
-    """Name of the request."""
+    call: Call
+    """The request; it learns what is generated."""
     prompts: Sequence[PreparedPrompt]
     """1 or more."""
     num_choices: int
@@ -41,7 +42,7 @@ async def answer_whole(response: HttpResponse, generator: Generator, job: Job, f
     await _run_all(job.num_generations, collect)
     finished = [choice for choice in choices if choice is not None]
     results = [choice.result for choice in finished]
-    body = form.whole(finished, usage_body(_by_prompt(job, results)), placement_body(job.request_id, results))
+    body = form.whole(finished, usage_body(_by_prompt(job, results)), placement_body(job.call.request_id, results))
     response.send(200, body)
 
 
@@ -61,7 +62,7 @@ async def answer_stream(
                     continue
                 results[index] = element
                 is_last = len(results) == job.num_generations and not has_usage
-                placement = placement_body(job.request_id, _in_order(results)) if is_last else None
+                placement = placement_body(job.call.request_id, _in_order(results)) if is_last else None
                 last = form.finish(index, element, placement)
                 response.end(last + DONE) if is_last else response.write(last)
 
@@ -69,7 +70,7 @@ async def answer_stream(
     await _run_all(job.num_generations, forward)
     if has_usage:
         ordered = _in_order(results)
-        usage = form.usage(usage_body(_by_prompt(job, ordered)), placement_body(job.request_id, ordered))
+        usage = form.usage(usage_body(_by_prompt(job, ordered)), placement_body(job.call.request_id, ordered))
         response.end(usage + DONE)
 
 

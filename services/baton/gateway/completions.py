@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 
 from baton.gateway.answer import Job, answer_stream, answer_whole
+from baton.gateway.call import Call
 from baton.gateway.completion_format import CompletionFormat
 from baton.gateway.generation import Generator
 from baton.gateway.http_response import HttpResponse
@@ -24,18 +25,18 @@ MAX_GENERATIONS = 128
 _INT32_MAX = 2**31 - 1
 
 
-async def answer_completion(generator: Generator, request_id: str, body: bytes, response: HttpResponse) -> None:
+async def answer_completion(generator: Generator, call: Call, response: HttpResponse) -> None:
     """Answer a text completion.
 
     Raises:
         ApiError: Naming the parameter that cannot be served.
         BatonError: If it cannot be generated.
     """
-    completion = decode_body(body, CompletionBody)
-    job = await _prepare(generator, request_id, completion)
+    completion = decode_body(call.body, CompletionBody)
+    job = await _prepare(generator, call, completion)
     has_usage = bool(completion.stream_options and completion.stream_options.include_usage)
     form = CompletionFormat(
-        f"cmpl-{request_id}",
+        f"cmpl-{call.request_id}",
         completion.model,
         int(time.time()),
         has_logprobs=completion.logprobs is not None,
@@ -48,14 +49,14 @@ async def answer_completion(generator: Generator, request_id: str, body: bytes, 
         await answer_whole(response, generator, job, form)
 
 
-async def _prepare(generator: Generator, request_id: str, completion: CompletionBody) -> Job:
+async def _prepare(generator: Generator, call: Call, completion: CompletionBody) -> Job:
     prompts = _prompts(completion)
     num_choices = completion.n or 1
     if len(prompts) * num_choices > MAX_GENERATIONS:
         text = f"Invalid value for `n`: {len(prompts)} prompts times {num_choices} choices exceed {MAX_GENERATIONS}"
         raise refused("n", text, code="invalid_value")
     sampling, stop = completion_sampling(completion), stop_strings(completion)
-    name = generation_name(request_id)
+    name = generation_name(call.request_id)
     requests = [
         GenerationRequest(
             request_id=name,
@@ -69,7 +70,7 @@ async def _prepare(generator: Generator, request_id: str, completion: Completion
         for prompt in prompts
     ]
     prepared = [await generator.prepare(request) for request in requests]
-    return Job(request_id, prepared, num_choices)
+    return Job(call, prepared, num_choices)
 
 
 def _prompts(completion: CompletionBody) -> Sequence[Prompt]:

@@ -24,14 +24,15 @@ class Generator:
     def __init__(
         self, preparation: Preparation, token_streams: TokenStreams, detokenizers: Detokenizers, metrics: Metrics
     ) -> None:
-        self._preparation = preparation
+        self.preparation = preparation
+        """Tokenizes, for what generates nothing."""
         self._token_streams = token_streams
         self._detokenizers = detokenizers
         self._metrics = metrics
 
     async def prepare(self, request: GenerationRequest) -> PreparedPrompt:
         """Return the request with everything that placing needs; see `Preparation.prepare` for its errors."""
-        return await self._preparation.prepare(request)
+        return await self.preparation.prepare(request)
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes that one token stands for."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -115,6 +115,7 @@ class CompletionBody(CommonBody, kw_only=True):
     echo: Any = None
 
 
+AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 Body = TypeVar("Body", bound=CommonBody)
 
 _NEUTRAL: dict[str, tuple[object, ...]] = {
@@ -150,10 +151,21 @@ _MESSAGE_EXTRAS = (
 
 
 def decode_body(data: bytes, body_type: type[Body]) -> Body:
-    """Return a request's body.
+    """Return the body of a completion.
 
     Raises:
         ApiError: 400, naming the parameter that is missing, unknown, of a wrong type or not served.
+    """
+    body = decode_json(data, body_type)
+    _refuse_unserved(body)
+    return body
+
+
+def decode_json(data: bytes, body_type: type[AnyBody]) -> AnyBody:
+    """Return a body of any endpoint; what its fields may hold is left to check.
+
+    Raises:
+        ApiError: 400, naming the parameter that is missing, unknown or of a wrong type.
     """
     try:
         data.decode()
@@ -161,13 +173,27 @@ def decode_body(data: bytes, body_type: type[Body]) -> Body:
         raise ApiError(400, f"The body is not valid UTF-8: {error.reason} at byte {error.start}") from error
     try:
         with _no_collection():
-            body = msgspec.json.decode(data, type=body_type)
+            return msgspec.json.decode(data, type=body_type)
     except msgspec.ValidationError as error:
         raise _schema_error(str(error)) from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise ApiError(400, f"The body is not valid JSON: {error}") from error
-    _refuse_unserved(body)
-    return body
+
+
+def refuse_unserved_fields(body: msgspec.Struct, neutral_values: Mapping[str, tuple[object, ...]]) -> None:
+    """Refuse fields that are not served, unless their value asks for nothing.
+
+    Args:
+        body: A body.
+        neutral_values: Values by field, beside null, that ask for nothing.
+
+    Raises:
+        ApiError: 400, naming the first that does.
+    """
+    for name, neutral in neutral_values.items():
+        value = getattr(body, name, None)
+        if value is not None and not any(value == each and type(value) is type(each) for each in neutral):
+            raise refused(name, f"Unsupported parameter: `{name}` is not served here", code="unsupported_parameter")
 
 
 @contextmanager
@@ -183,10 +209,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _refuse_unserved(body: CommonBody) -> None:
-    for name, neutral in _NEUTRAL.items():
-        value = getattr(body, name, None)
-        if value is not None and not any(value == each and type(value) is type(each) for each in neutral):
-            raise refused(name, f"Unsupported parameter: `{name}` is not served here", code="unsupported_parameter")
+    refuse_unserved_fields(body, _NEUTRAL)
     if body.stream_options is not None and not body.stream:
         raise refused("stream_options", "`stream_options` is only allowed when `stream` is true", code="invalid_value")
     num_choices = 1 if body.n is None else body.n
@@ -194,7 +217,16 @@ def _refuse_unserved(body: CommonBody) -> None:
         raise refused(
             "n", f"Invalid value for `n`: expected 1 to {MAX_CHOICES}, got {num_choices}", code="invalid_value"
         )
-    for index, message in enumerate(getattr(body, "messages", ())):
+    refuse_message_extras(getattr(body, "messages", ()))
+
+
+def refuse_message_extras(messages: Iterable[Message]) -> None:
+    """Refuse what messages carry beside text.
+
+    Raises:
+        ApiError: 400, naming the first field that is not empty.
+    """
+    for index, message in enumerate(messages):
         for name in _MESSAGE_EXTRAS:
             if getattr(message, name) not in (None, []):
                 param = f"messages[{index}].{name}"

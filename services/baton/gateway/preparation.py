@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
 
 from baton.errors import InvalidFieldError
 from baton.gateway.catalog import ModelCatalog, ServedModel
@@ -16,6 +18,15 @@ from baton.v1.generation_pb2 import SamplingParameters
 
 MAX_BYTES_PER_TOKEN = 256
 """A text with more bytes than this per token of context cannot fit, and is refused before it costs anything."""
+
+
+class Tokenization(NamedTuple):
+    """The tokens of a prompt that is not generated from."""
+
+    token_ids: Sequence[int]
+    """May be empty."""
+    max_context_tokens: int
+    """Longest sequence of the model."""
 
 
 class ContextLengthError(InvalidFieldError):
@@ -47,12 +58,50 @@ class Preparation:
         check_sampling(request.sampling, model.vocabulary_size or self._tokenizer.vocabulary_size)
         return await loop.run_in_executor(self._threads, self._prepare, request, model, arrival_seconds)
 
+    async def tokenize(self, model_name: str, prompt: Prompt) -> Tokenization:
+        """Return the tokens of a prompt, which need not fit the context.
+
+        Args:
+            model_name: Served name; empty: the one that is served.
+            prompt: What to tokenize.
+
+        Raises:
+            InvalidFieldError: If it is far longer than the context, or the template refuses it.
+            NotFoundError: If the model is unknown.
+            UnavailableError: If no node serves it.
+        """
+        model = await self._catalog.model(model_name or self._catalog.model_name)
+        loop = asyncio.get_running_loop()
+        token_ids = await loop.run_in_executor(self._threads, self._tokenize, prompt, model)
+        return Tokenization(token_ids, model.max_context_tokens)
+
+    async def detokenize(self, model_name: str, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, special tokens included.
+
+        Raises:
+            InvalidFieldError: If there are far more than the context holds, or one is not in the vocabulary.
+            NotFoundError: If the model is unknown.
+            UnavailableError: If no node serves it.
+        """
+        model = await self._catalog.model(model_name or self._catalog.model_name)
+        if len(token_ids) > model.max_context_tokens * MAX_BYTES_PER_TOKEN:
+            raise InvalidFieldError("tokens", f"far more than the model's context of {model.max_context_tokens} tokens")
+        check_token_ids("tokens", token_ids, self._tokenizer.vocabulary_size)
+        decode = partial(self._tokenizer.decode, token_ids, skip_special_tokens=False)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, decode)
+
+    def pieces(self, token_ids: Sequence[int]) -> list[str | None]:
+        """Return tokens as the vocabulary writes them."""
+        return [self._tokenizer.piece(token_id) for token_id in token_ids]
+
     def close(self) -> None:
         """End the threads; prompts in work are dropped."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _prepare(self, request: GenerationRequest, model: ServedModel, arrival_seconds: float) -> PreparedPrompt:
         token_ids = self._tokenize(request.prompt, model)
+        if not token_ids:
+            raise InvalidFieldError("prompt", "expected at least one token")
         sampling = _complete_sampling(request, len(token_ids), model)
         root = root_hash(model.revision_digest, model.block_tokens, request.cache_salt)
         ends = () if sampling.ignore_eos else model.eos_token_ids
@@ -69,15 +118,15 @@ class Preparation:
     def _tokenize(self, prompt: Prompt, model: ServedModel) -> Sequence[int]:
         _check_prompt_bytes(prompt, model.max_context_tokens)
         if isinstance(prompt, TextPrompt):
-            token_ids: Sequence[int] = self._tokenizer.encode(prompt.text)
-        elif isinstance(prompt, ChatPrompt):
-            token_ids = self._tokenizer.encode_chat(prompt.messages)
-        else:
-            token_ids = prompt.token_ids
-            check_token_ids("prompt", token_ids, model.vocabulary_size or self._tokenizer.vocabulary_size)
-        if not token_ids:
-            raise InvalidFieldError("prompt", "expected at least one token")
-        return token_ids
+            return self._tokenizer.encode(prompt.text, add_special_tokens=prompt.add_special_tokens)
+        if isinstance(prompt, ChatPrompt):
+            return self._tokenizer.encode_chat(
+                prompt.messages,
+                add_generation_prompt=prompt.add_generation_prompt,
+                add_special_tokens=prompt.add_special_tokens,
+            )
+        check_token_ids("prompt", prompt.token_ids, model.vocabulary_size or self._tokenizer.vocabulary_size)
+        return prompt.token_ids
 
 
 def _check_prompt_bytes(prompt: Prompt, max_context_tokens: int) -> None:

@@ -16,6 +16,8 @@ class TextPrompt(NamedTuple):
     """Plain text; no template is applied."""
 
     text: str
+    add_special_tokens: bool = True
+    """Whether the tokenizer adds its own, such as a beginning of sequence."""
 
 
 class ChatPrompt(NamedTuple):
@@ -23,6 +25,10 @@ class ChatPrompt(NamedTuple):
 
     messages: tuple[Mapping[str, str], ...]
     """Each with "role" and "content"; 1 or more."""
+    add_generation_prompt: bool = True
+    """Whether the beginning of an answer follows."""
+    add_special_tokens: bool = False
+    """Whether the tokenizer adds its own beside those of the template."""
 
 
 class TokenPrompt(NamedTuple):

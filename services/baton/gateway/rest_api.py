@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
 from urllib.parse import unquote
 
 import msgspec
@@ -15,23 +13,20 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 import baton
 from baton.errors import InvalidFieldError
 from baton.gateway.admission import Admission
+from baton.gateway.call import Call
 from baton.gateway.catalog import ModelCatalog
-from baton.gateway.chat import answer_chat
-from baton.gateway.completions import answer_completion
 from baton.gateway.generation import Generator
 from baton.gateway.http_messages import JSON, HttpRequest
 from baton.gateway.http_response import ClientGoneError, HttpResponse
 from baton.gateway.models import Models
 from baton.gateway.openai_errors import ApiError, to_api_error
 from baton.gateway.request_id import HEADER, accept_request_id
+from baton.gateway.routes import POST_ROUTES, Route
 from baton.telemetry import names
 from baton.telemetry.tracing import tracer
 
 log = logging.getLogger(__name__)
 
-_Answer: TypeAlias = Callable[[Generator, str, bytes, HttpResponse], Awaitable[None]]
-
-_POST: dict[str, _Answer] = {"/v1/chat/completions": answer_chat, "/v1/completions": answer_completion}
 _GET = ("/v1/models", "/health", "/ready", "/version")
 _MODEL_PREFIX = "/v1/models/"
 
@@ -56,9 +51,10 @@ class RestApi:
 
     async def handle(self, request: HttpRequest, response: HttpResponse) -> None:
         """Answer one request: expected failures become OpenAI's error objects, bugs a 500 and a traceback."""
+        call = Call(body=request.body)
         try:
-            request_id = _request_id(request, response)
-            await self._route(request, request_id, response)
+            call.request_id = _request_id(request, response)
+            await self._route(request, call, response)
         except ClientGoneError:
             raise
         except Exception as error:
@@ -68,29 +64,28 @@ class RestApi:
                 api_error = ApiError(500, "internal error", error_type="server_error", code="internal_error")
             _send_error(response, api_error)
 
-    async def _route(self, request: HttpRequest, request_id: str, response: HttpResponse) -> None:
+    async def _route(self, request: HttpRequest, call: Call, response: HttpResponse) -> None:
         path = request.path
-        if path in _POST:
+        if path in POST_ROUTES:
             _check_method(request, "POST")
             _check_media_type(request)
-            await self._generate(_POST[path], request, request_id, response)
+            await self._generate(POST_ROUTES[path], request, call, response)
         elif path in _GET or path.startswith(_MODEL_PREFIX):
             _check_method(request, "GET")
             self._get(path, response)
         else:
             raise ApiError(404, f"Unknown path: {request.method} {path}", code="unknown_url")
 
-    async def _generate(self, answer: _Answer, request: HttpRequest, request_id: str, response: HttpResponse) -> None:
-        operation = names.SPAN_CHAT if answer is answer_chat else names.SPAN_TEXT_COMPLETION
-        attributes = {names.REQUEST_ID: request_id, names.GEN_AI_OPERATION_NAME: operation}
+    async def _generate(self, route: Route, request: HttpRequest, call: Call, response: HttpResponse) -> None:
+        attributes = {names.REQUEST_ID: call.request_id, names.GEN_AI_OPERATION_NAME: route.operation}
         parent = extract(request.headers)
         with (
             self._admission.slot(),
-            tracer().start_as_current_span(operation, parent, SpanKind.SERVER, attributes) as span,
+            tracer().start_as_current_span(route.operation, parent, SpanKind.SERVER, attributes) as span,
         ):
             try:
                 async with asyncio.timeout(self._request_timeout_seconds):
-                    await answer(self._generator, request_id, request.body, response)
+                    await route.answer(self._generator, call, response)
             except Exception as error:
                 span.set_status(Status(StatusCode.ERROR, str(error)))
                 raise

@@ -45,26 +45,33 @@ class Tokenizer:
         decoder = getattr(self._backend, "decoder", None)
         return type(decoder).__name__ if decoder is not None else ""
 
-    def encode(self, text: str) -> list[int]:
-        """Return the tokens of a plain text, with the special tokens that the tokenizer adds by itself."""
-        token_ids: list[int] = self._tokenizer(text)["input_ids"]
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Return the tokens of a plain text, with or without the special tokens that the tokenizer adds by itself."""
+        token_ids: list[int] = self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
         return token_ids
 
-    def encode_chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Return the tokens of a conversation, rendered by the chat template, with the beginning of an answer.
+    def encode_chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        add_generation_prompt: bool = True,
+        add_special_tokens: bool = False,
+    ) -> list[int]:
+        """Return the tokens of a conversation, rendered by the chat template.
 
         Args:
             messages: Each with "role" and "content".
+            add_generation_prompt: Whether the beginning of an answer follows.
+            add_special_tokens: Whether the tokenizer adds its own beside those of the template.
 
         Raises:
             InvalidFieldError: If there is no template, or it refuses the messages.
         """
-        text = self.render_chat(messages)
-        token_ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        return token_ids
+        text = self.render_chat(messages, add_generation_prompt=add_generation_prompt)
+        return self.encode(text, add_special_tokens=add_special_tokens)
 
-    def render_chat(self, messages: Sequence[Mapping[str, str]]) -> str:
-        """Return a conversation as the chat template writes it.
+    def render_chat(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
+        """Return a conversation as the chat template writes it, with the beginning of an answer if wanted.
 
         Raises:
             InvalidFieldError: If there is no template, or it refuses the messages.
@@ -75,16 +82,16 @@ class Tokenizer:
 
         try:
             text: str = self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True
+                [dict(message) for message in messages], tokenize=False, add_generation_prompt=add_generation_prompt
             )
         except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise InvalidFieldError("messages", f"the chat template refused them: {error}") from error
         return text
 
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of tokens, special tokens left out."""
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of tokens, special tokens left out or written as their names."""
         text: str = self._tokenizer.decode(
-            list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+            list(token_ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
         )
         return text
 

@@ -1,0 +1,34 @@
+"""Which function answers which path."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple, TypeAlias
+
+from baton.gateway.call import Call
+from baton.gateway.chat import answer_chat
+from baton.gateway.completions import answer_completion
+from baton.gateway.generation import Generator
+from baton.gateway.http_response import HttpResponse
+from baton.gateway.tokenize import answer_detokenize, answer_tokenize
+from baton.telemetry import names
+
+Answer: TypeAlias = Callable[[Generator, Call, HttpResponse], Awaitable[None]]
+"""Answers a request; its errors are the REST API's to write."""
+
+
+class Route(NamedTuple):
+    """How a path is served."""
+
+    answer: Answer
+    operation: str
+    """Name of its span."""
+
+
+POST_ROUTES: dict[str, Route] = {
+    "/v1/chat/completions": Route(answer_chat, names.SPAN_CHAT),
+    "/v1/completions": Route(answer_completion, names.SPAN_TEXT_COMPLETION),
+    "/tokenize": Route(answer_tokenize, names.SPAN_TOKENIZE),
+    "/detokenize": Route(answer_detokenize, names.SPAN_DETOKENIZE),
+}
+"""Endpoints that take a body; they share one admission."""
