@@ -47,9 +47,16 @@ class PrefixedLines:
 
 def processes_table(plans: Sequence[ProcessPlan], devices: Mapping[str, str], process_ids: Mapping[str, int]) -> Table:
     """Return what runs where, one row per process."""
-    table = Table(box=box.SIMPLE_HEAD, title="Baton is up", title_justify="left", title_style="bold")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
+        title="Baton is up",
+        title_justify="left",
+        title_style="bold",
+    )
     for column in ("role", "node", "engine", "device", "address", "pid"):
-        table.add_column(column, justify="right" if column == "pid" else "left", no_wrap=column != "device")
+        table.add_column(column, justify="right" if column == "pid" else "left", no_wrap=True)
     for plan in plans:
         node_id = plan.child.name if plan.engine else "-"
         device = devices.get(plan.child.name, "-")

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from baton.capacity.table import format_seconds
 from baton.cli.console import make_console
+from baton.cli.fitting import print_table
 from baton.cli.quantities import format_bytes, format_rate
 from baton.cli.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOption, ask_router
 from baton.v1 import node_pb2, router_service_pb2
@@ -25,18 +26,20 @@ def command(router: RouterOption = DEFAULT_ROUTER) -> None:
     if not answer.nodes:
         console.print(f"The router at {router} knows no nodes.")
         return
-    console.print(nodes_table(answer.nodes))
+    print_table(console, nodes_table(answer.nodes))
     links = links_table(answer.nodes)
     if links.row_count:
-        console.print(links)
+        print_table(console, links)
 
 
 def nodes_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
-    """Return one row per node; calibration is measured / predicted time, 1 is perfect."""
+    """Return one row per node; overhead is that of a step, calibration is measured / predicted time, 1 is perfect."""
     table = Table(
-        *("node", "role", "engine", "device", "address", "prefill", "decode", "step overhead", "load", "free blocks"),
+        *("node", "role", "engine", "device", "address", "prefill", "decode", "overhead", "load", "free blocks"),
         *("calibration p/d",),
         box=box.SIMPLE_HEAD,
+        collapse_padding=True,
+        pad_edge=False,
         title="nodes",
         title_justify="left",
     )
@@ -52,7 +55,7 @@ def nodes_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
             format_rate(profile.decode_bytes_per_second, "B/s"),
             format_seconds(profile.step_overhead.ToNanoseconds() / 1e9),
             "draining" if load.is_draining else f"{load.running_request_count} run, {load.waiting_request_count} wait",
-            f"{load.free_block_count}/{node.block_count} of {node.block_token_count} tokens",
+            f"{load.free_block_count}/{node.block_count} × {node.block_token_count}",  # noqa: RUF001 - tokens of each
             f"{_calibration(state.prefill_calibration)} / {_calibration(state.decode_calibration)}",
         )
     return table
@@ -60,7 +63,9 @@ def nodes_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
 
 def links_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
     """Return one row per measured link."""
-    table = Table("from", "to", "rate", "round trip", box=box.SIMPLE_HEAD, title="links", title_justify="left")
+    table = Table(
+        "from", "to", "rate", "round trip", box=box.SIMPLE_HEAD, pad_edge=False, title="links", title_justify="left"
+    )
     for state in states:
         for link in state.links:
             round_trip = format_seconds(link.round_trip.ToNanoseconds() / 1e9)

@@ -13,6 +13,7 @@ from rich.table import Table
 from baton.capacity.estimate import Candidate
 from baton.capacity.table import HEADINGS, plan_rows
 from baton.cli.console import make_console
+from baton.cli.fitting import print_table
 from baton.cli.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOption, ask_router
 from baton.errors import NotFoundError
 from baton.rpc.wire_capacity import candidate_from_proto
@@ -36,7 +37,7 @@ def command(
     )
     answer = ask_router(router, lambda stub: stub.Place(request, timeout=CALL_SECONDS))
     console = make_console()
-    console.print(plan_table([candidate_from_proto(item) for item in answer.candidates]))
+    print_table(console, plan_table([candidate_from_proto(item) for item in answer.candidates]))
     console.print(
         f"{model}: {prompt_tokens} prompt tokens, at most {max_tokens} new ones, nothing cached. "
         f"Total = start + decode + imposed.",
@@ -46,10 +47,10 @@ def command(
 
 def plan_table(candidates: Sequence[Candidate]) -> Table:
     """Return the candidates, cheapest first, the choice in bold."""
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     for index, heading in enumerate(HEADINGS):
         is_text = index < 2 or index == len(HEADINGS) - 1
-        table.add_column(heading, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
+        table.add_column(heading, justify="left" if is_text else "right", no_wrap=True)
     for row in plan_rows(candidates):
         table.add_row(*row, style="bold green" if row.note == "chosen" else None)
     return table

@@ -15,6 +15,7 @@ from rich.console import Console
 from baton.agent.health import is_serving
 from baton.cli.chat import DEFAULT_URL
 from baton.cli.console import PrefixedLines, curl_line, make_console, print_death, processes_table
+from baton.cli.fitting import print_table
 from baton.cli.launch import ProcessPlan, Site, plan_processes
 from baton.cli.ports import WantedPort, check_ports_are_free
 from baton.cli.processes import ChildDiedError, Processes
@@ -38,8 +39,12 @@ def command(
     ] = "",
     nodes: Annotated[Path | None, typer.Option(help="TOML file with [\\[node]] tables, for other shapes.")] = None,
     host: Annotated[str, typer.Option(help="Address that everything binds to.", envvar="BATON_HOST")] = "127.0.0.1",
-    http_port: Annotated[int, typer.Option(help="Port of the REST API.", envvar="BATON_HTTP_PORT")] = 8000,
-    grpc_port: Annotated[int, typer.Option(help="Port of the public gRPC API.", envvar="BATON_GRPC_PORT")] = 8001,
+    http_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port of the REST API.", envvar="BATON_HTTP_PORT")
+    ] = 8000,
+    grpc_port: Annotated[
+        int, typer.Option(min=1, max=65535, help="Port of the public gRPC API.", envvar="BATON_GRPC_PORT")
+    ] = 8001,
     log_level: Annotated[str, typer.Option(help="Level of all processes.", envvar="BATON_LOG_LEVEL")] = "info",
     is_restarting: Annotated[bool, typer.Option("--restart", help="Start a part that dies again.")] = False,
     start_timeout: Annotated[float, typer.Option(help="Longest time until all are healthy, seconds.")] = 300.0,
@@ -101,7 +106,7 @@ async def _announce(
     router = next(plan.address for plan in plans if plan.role == "router")
     devices = await devices_of(router)
     process_ids = {plan.child.name: processes.process_id(plan.child.name) for plan in plans}
-    console.print(processes_table(plans, devices, process_ids))
+    print_table(console, processes_table(plans, devices, process_ids))
     console.print("Ask it something:\n")
     console.print(f"  {curl_line(site)}\n", markup=False, highlight=False, soft_wrap=True)
     console.print(f"or run [bold]{_chat_line(site)}[/]. Ctrl-C stops everything.\n")

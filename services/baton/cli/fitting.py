@@ -1,0 +1,50 @@
+"""Tables that stay readable on narrow terminals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+_UNBOUNDED_COLUMNS = 10_000
+_INDENT = "    "
+_SEPARATOR = " · "
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table; where it is wider than the console, each row as a paragraph instead.
+
+    A paragraph begins with the row's first cell; the other cells follow behind their headings, "-" left out.
+    """
+    unbounded = console.options.update(max_width=_UNBOUNDED_COLUMNS)
+    if Measurement.get(console, unbounded, table).maximum <= console.width:
+        console.print(table)
+        return
+    if table.title:
+        console.print(table.title, style="bold")
+    headings = [str(column.header) for column in table.columns]
+    for row, cells in zip(table.rows, zip(*(column.cells for column in table.columns), strict=True), strict=True):
+        facts = [
+            f"{heading} {cell}" for heading, cell in zip(headings[1:], cells[1:], strict=True) if cell not in ("", "-")
+        ]
+        console.print(Text(str(cells[0]), style=row.style or "bold"))
+        for line in _lines(facts, console.width - len(_INDENT)):
+            console.print(_INDENT + line, markup=False, highlight=False, soft_wrap=True)
+    console.print()
+
+
+def _lines(facts: Sequence[str], width: int) -> Iterator[str]:
+    """Yield facts as lines that break between facts only."""
+    line = ""
+    for fact in facts:
+        longer = f"{line}{_SEPARATOR}{fact}" if line else fact
+        if line and cell_len(longer) > width:
+            yield line
+            longer = fact
+        line = longer
+    if line:
+        yield line
