@@ -123,8 +123,15 @@ class DamagedPrefill(PrefillServicer):
     async def Prefill(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Stream a prompt's KV, damaged."""
         self.requests.append(request)
-        async for response in self.damage(super().Prefill(request, context)):
+        async for response in self.damage(_as_messages(super().Prefill(request, context))):
             yield response
+
+
+async def _as_messages(responses: Any) -> Responses:
+    """Turn encoded frames into messages; they go out as any protobuf implementation would write them."""
+    async for response in responses:
+        is_encoded = isinstance(response, bytes)
+        yield prefill_service_pb2.PrefillResponse.FromString(response) if is_encoded else response
 
 
 async def intact(responses: Responses) -> Responses:

@@ -12,9 +12,9 @@ import grpc
 
 from baton.errors import NotFoundError
 from baton.rpc.channel import open_channel
+from baton.rpc.kv_service import KvStub
 from baton.rpc.wire_time import duration_from_seconds
 from baton.v1 import node_pb2, prefill_service_pb2, router_service_pb2
-from baton.v1.prefill_service_pb2_grpc import PrefillServiceStub
 from baton.worker.registration import Peers
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,7 @@ class PeerSet:
             self._changes.get_nowait()
         self._changes.put_nowait(peers)
 
-    def stub(self, node_id: str) -> PrefillServiceStub:
+    def stub(self, node_id: str) -> KvStub:
         """Return the stub of a prefill node.
 
         Raises:
@@ -61,7 +61,7 @@ class PeerSet:
         """
         if node_id not in self._channels:
             raise NotFoundError(f"prefill node {node_id!r} is not known here", reason="NODE_NOT_FOUND")
-        return PrefillServiceStub(self._channels[node_id])  # type: ignore[no-untyped-call]
+        return KvStub(self._channels[node_id])
 
     async def run(self) -> None:
         """Follow the router's list until cancelled; measure the link from each node that appears."""
@@ -111,7 +111,7 @@ class PeerSet:
             log.warning("link_probe_failed peer=%s cause=%s", peer.node_id, error)
 
 
-async def measure_link(stub: PrefillServiceStub, node_id: str, num_bytes: int) -> node_pb2.LinkMeasurement:
+async def measure_link(stub: KvStub, node_id: str, num_bytes: int) -> node_pb2.LinkMeasurement:
     """Time an empty call, then a stream of `num_bytes`.
 
     Raises:
@@ -149,7 +149,7 @@ def link_bytes_per_second(num_bytes: int, seconds: float, round_trip_seconds: fl
     return num_bytes / max(seconds - round_trip_seconds, seconds / 2)
 
 
-async def _timed_probe(stub: PrefillServiceStub, num_bytes: int) -> float:
+async def _timed_probe(stub: KvStub, num_bytes: int) -> float:
     started = time.perf_counter()
     request = prefill_service_pb2.ProbeLinkRequest(byte_count=num_bytes)
     async for _ in stub.ProbeLink(request, timeout=_PROBE_TIMEOUT_SECONDS):

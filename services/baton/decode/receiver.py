@@ -14,7 +14,9 @@ from baton.decode.reception import ReceptionClock
 from baton.engine.engine import Engine
 from baton.errors import BatonError, InvalidFieldError, StreamBrokenError, UnavailableError
 from baton.kv.layout import KvLayout
-from baton.kv.stream import KvFrame, StreamLedger, StreamTotals
+from baton.kv.stream import StreamLedger, StreamTotals
+from baton.rpc.frame_codec import ReceivedFrame
+from baton.rpc.kv_service import KvStub
 from baton.rpc.status import error_from_rpc
 from baton.rpc.wire_generation import token_from_proto
 from baton.rpc.wire_kv import dtype_from_proto, layout_from_proto
@@ -22,7 +24,9 @@ from baton.rpc.wire_time import seconds_from_duration
 from baton.telemetry import names
 from baton.telemetry.frames import frame_attributes
 from baton.v1 import kv_pb2, prefill_service_pb2
-from baton.v1.prefill_service_pb2_grpc import PrefillServiceStub
+
+Message = prefill_service_pb2.PrefillResponse | ReceivedFrame
+"""What a KV stream consists of."""
 
 MAX_FRAMES_IN_FLIGHT = 8
 """Frames read from the network and not yet written by the engine; more wait in HTTP/2's window."""
@@ -87,7 +91,7 @@ class KvReceiver:
         """Take note that the engine has written a frame."""
         self._slots.release()
 
-    async def run(self, stub: PrefillServiceStub, request: prefill_service_pb2.PrefillRequest) -> None:
+    async def run(self, stub: KvStub, request: prefill_service_pb2.PrefillRequest) -> None:
         """Call the prefill node and take everything up to the summary; then the engine may decode.
 
         Raises:
@@ -110,21 +114,24 @@ class KvReceiver:
 
     async def _take(
         self,
-        messages: AsyncIterator[prefill_service_pb2.PrefillResponse],
+        messages: AsyncIterator[Message],
         request: prefill_service_pb2.PrefillRequest,
     ) -> None:
         ledger = StreamLedger(self._layout, request.kv_token_begin, len(request.token_ids))
         has_layout = has_first_token = False
         has_logprob = request.sampling.HasField("top_logprob_count")
         async for message in messages:
+            if isinstance(message, ReceivedFrame):
+                if not has_layout:
+                    raise StreamBrokenError("a frame came before the layout")
+                await self._take_frame(message, ledger)
+                continue
             element = message.WhichOneof("element")
             if (element == "layout") == has_layout:
                 raise StreamBrokenError(f"{element} came {'twice' if has_layout else 'before the layout'}")
             if element == "layout":
                 self._take_layout(message.layout)
                 has_layout = True
-            elif element == "frame":
-                await self._take_frame(message.frame, ledger)
             elif element == "first_token" and not has_first_token:
                 trace.get_current_span().add_event(names.EVENT_FIRST_TOKEN)
                 token = token_from_proto(message.first_token.token, has_logprob=has_logprob)
@@ -146,19 +153,10 @@ class KvReceiver:
         if message.wire_dtype and dtype_from_proto(message.wire_dtype) is not self._layout.dtype:
             raise InvalidFieldError("layout.wire_dtype", f"expected {self._layout.dtype.value}")
 
-    async def _take_frame(self, message: kv_pb2.KvFrame, ledger: StreamLedger) -> None:
-        ready_seconds = seconds_from_duration(message.ready_offset)
-        self.reception.clock.frame_arrived(self._clock(), ready_seconds)
-        frame = KvFrame(
-            layer_begin=message.layer_begin,
-            num_layers=message.layer_count,
-            token_begin=message.token_begin,
-            num_tokens=message.token_count,
-            keys=message.keys,
-            values=message.values,
-            ready_seconds=ready_seconds,
-        )
-        ledger.enter(frame, message.sequence_number, message.crc32c)
+    async def _take_frame(self, received: ReceivedFrame, ledger: StreamLedger) -> None:
+        frame = received.frame
+        self.reception.clock.frame_arrived(self._clock(), frame.ready_seconds)
+        ledger.enter(frame, received.sequence_number, received.crc32c)
         self.reception.num_frames += 1
         self.reception.num_bytes += frame.num_bytes
         trace.get_current_span().add_event(names.EVENT_FRAME_RECEIVED, frame_attributes(frame))
@@ -179,9 +177,9 @@ class KvReceiver:
 
 
 async def _messages(
-    call: grpc.aio.UnaryStreamCall[prefill_service_pb2.PrefillRequest, prefill_service_pb2.PrefillResponse],
+    call: grpc.aio.UnaryStreamCall[prefill_service_pb2.PrefillRequest, Message],
     timeouts: Timeouts,
-) -> AsyncIterator[prefill_service_pb2.PrefillResponse]:
+) -> AsyncIterator[Message]:
     """Yield the messages of a call; a silence longer than allowed breaks the stream."""
     limit = timeouts.first_frame_seconds
     iterator = aiter(call)
@@ -193,7 +191,7 @@ async def _messages(
             return
         except TimeoutError:
             raise StreamBrokenError(f"the stream was silent for {limit:g} seconds") from None
-        if message.WhichOneof("element") != "layout":
+        if isinstance(message, ReceivedFrame) or message.WhichOneof("element") != "layout":
             limit = timeouts.frame_seconds
         yield message
 

@@ -24,9 +24,9 @@ class KvFrame:
     """First position."""
     num_tokens: int
     """Positions, 1 or more."""
-    keys: bytes
+    keys: bytes | memoryview
     """[num_layers, num_kv_heads, num_tokens, key_head_dim], C order, little-endian."""
-    values: bytes
+    values: bytes | memoryview
     """[num_layers, num_kv_heads, num_tokens, value_head_dim], C order, little-endian."""
     ready_seconds: float = 0.0
     """Sender's clock: from the arrival of the request until K and V were there to send."""

@@ -57,8 +57,8 @@ class FrameExport:
                     num_layers=len(group),
                     token_begin=start + num_sent,
                     num_tokens=num_tokens - num_sent,
-                    keys=b"".join(kv.keys for kv in pending),
-                    values=b"".join(kv.values for kv in pending),
+                    keys=_joined([kv.keys for kv in pending]),
+                    values=_joined([kv.values for kv in pending]),
                     ready_seconds=self._clock() - self._started,
                 )
             )
@@ -72,6 +72,11 @@ class FrameExport:
             _cut_tokens(kv.keys, spec.num_kv_heads, num_tokens, num_sent, spec.key_head_dim * element_bytes),
             _cut_tokens(kv.values, spec.num_kv_heads, num_tokens, num_sent, spec.value_head_dim * element_bytes),
         )
+
+
+def _joined(buffers: list[bytes | memoryview]) -> bytes | memoryview:
+    """Return the buffers one after the other; a single one as it is."""
+    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
 
 
 def _cut_tokens(data: bytes | memoryview, num_heads: int, num_tokens: int, num_cut: int, row_bytes: int) -> bytes:

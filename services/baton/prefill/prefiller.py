@@ -16,6 +16,7 @@ from baton.errors import InvalidFieldError
 from baton.kv.stream import KvFrame, StreamLedger, StreamTotals, payload_crc32c
 from baton.prefill.export import FrameExport
 from baton.prefill.outbox import Outbox
+from baton.rpc.frame_codec import encode_frame
 from baton.rpc.wire_generation import sampling_from_proto, token_to_proto
 from baton.rpc.wire_kv import dtype_from_proto, layout_from_proto, layout_to_proto
 from baton.rpc.wire_time import duration_from_seconds
@@ -38,7 +39,7 @@ class Prefiller:
 
     async def run(
         self, request: prefill_service_pb2.PrefillRequest
-    ) -> AsyncIterator[prefill_service_pb2.PrefillResponse]:
+    ) -> AsyncIterator[prefill_service_pb2.PrefillResponse | bytes]:
         """Yield the messages of a KV stream: layout, frames and first token, summary.
 
         Raises:
@@ -111,12 +112,12 @@ class Prefiller:
 
 async def _responses(
     outbox: Outbox, ledger: StreamLedger, started_at: int
-) -> AsyncIterator[prefill_service_pb2.PrefillResponse]:
+) -> AsyncIterator[prefill_service_pb2.PrefillResponse | bytes]:
     """Yield what the outbox gives, up to the summary. `started_at`: when the request came, nanoseconds since 1970."""
     while True:
         item = await outbox.get()
         if isinstance(item, KvFrame):
-            yield prefill_service_pb2.PrefillResponse(frame=_frame_message(item, ledger, started_at))
+            yield _frame_message(item, ledger, started_at)
         elif isinstance(item, TokenReady):
             yield prefill_service_pb2.PrefillResponse(first_token=_first_token(item.token))
         elif isinstance(item, Failed):
@@ -126,24 +127,14 @@ async def _responses(
             return
 
 
-def _frame_message(frame: KvFrame, ledger: StreamLedger, started_at: int) -> kv_pb2.KvFrame:
+def _frame_message(frame: KvFrame, ledger: StreamLedger, started_at: int) -> bytes:
     sequence_number, crc = ledger.next_sequence_number, payload_crc32c(frame.keys, frame.values)
     ledger.enter(frame, sequence_number, crc)
     attributes = frame_attributes(frame)
     ready_at = started_at + round(frame.ready_seconds * 1e9)
     trace.get_current_span().add_event(names.EVENT_LAYER_COMPUTED, attributes, ready_at)
     trace.get_current_span().add_event(names.EVENT_FRAME_SENT, attributes)
-    return kv_pb2.KvFrame(
-        sequence_number=sequence_number,
-        layer_begin=frame.layer_begin,
-        layer_count=frame.num_layers,
-        token_begin=frame.token_begin,
-        token_count=frame.num_tokens,
-        crc32c=crc,
-        ready_offset=duration_from_seconds(frame.ready_seconds),
-        keys=frame.keys,
-        values=frame.values,
-    )
+    return encode_frame(frame, sequence_number, crc)
 
 
 def _first_token(token: SampledToken) -> prefill_service_pb2.FirstToken:

@@ -21,8 +21,8 @@ class PrefillServicer(service.PrefillServiceServicer):
         self,
         request: messages.PrefillRequest,
         context: grpc.aio.ServicerContext[messages.PrefillRequest, messages.PrefillResponse],  # noqa: ARG002
-    ) -> AsyncIterator[messages.PrefillResponse]:
-        """Stream a prompt's KV."""
+    ) -> AsyncIterator[messages.PrefillResponse | bytes]:
+        """Stream a prompt's KV; frames as `baton.rpc.frame_codec` encodes them."""
         async for response in self._prefiller.run(request):
             yield response
 

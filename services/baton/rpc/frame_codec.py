@@ -1,0 +1,174 @@
+"""Frames of a KV stream as the bytes of their message, written and read around protobuf.
+
+protobuf copies a payload three times on its way; here the sender copies it once, and the receiver, whose frame is a
+view of the message, not at all. The bytes are those of `PrefillResponse` (prefill_service.proto) in every respect: any
+protobuf implementation reads what is written here, and what any implementation writes is read here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from baton.kv.stream import KvFrame
+from baton.rpc.wire_time import duration_from_seconds, seconds_from_duration
+from baton.v1 import kv_pb2, prefill_service_pb2
+
+_LENGTH_DELIMITED = 2
+_FRAME_TAG = prefill_service_pb2.PrefillResponse.FRAME_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
+_KEYS_TAG = kv_pb2.KvFrame.KEYS_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
+_VALUES_TAG = kv_pb2.KvFrame.VALUES_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
+_FIXED_BYTES = {1: 8, 5: 4}
+"""Sizes of the fixed wire types."""
+_MAX_FIELDS = 32
+"""Fields of a frame looked at by hand; a message with more is left to protobuf."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedFrame:
+    """A frame, its number and its checksum, as they arrived; nothing is checked yet."""
+
+    frame: KvFrame
+    """The frame; its keys and values are views of the message."""
+    sequence_number: int
+    """Number that the sender gave it."""
+    crc32c: int
+    """Checksum that the sender gave it."""
+
+
+def encode_frame(frame: KvFrame, sequence_number: int, crc: int) -> bytes:
+    """Return a `PrefillResponse` that carries a frame."""
+    header = kv_pb2.KvFrame(
+        sequence_number=sequence_number,
+        layer_begin=frame.layer_begin,
+        layer_count=frame.num_layers,
+        token_begin=frame.token_begin,
+        token_count=frame.num_tokens,
+        crc32c=crc,
+        ready_offset=duration_from_seconds(frame.ready_seconds),
+    ).SerializeToString()
+    before_keys = header + _varint(_KEYS_TAG) + _varint(len(frame.keys))
+    before_values = _varint(_VALUES_TAG) + _varint(len(frame.values))
+    num_bytes = len(before_keys) + len(frame.keys) + len(before_values) + len(frame.values)
+    start = _varint(_FRAME_TAG) + _varint(num_bytes)
+    return b"".join((start, before_keys, frame.keys, before_values, frame.values))
+
+
+def serialize_response(response: prefill_service_pb2.PrefillResponse | bytes) -> bytes:
+    """Return the bytes of a response; an encoded frame is its own."""
+    return response if isinstance(response, bytes) else response.SerializeToString()
+
+
+def parse_response(data: bytes) -> prefill_service_pb2.PrefillResponse | ReceivedFrame:
+    """Return the response of a message.
+
+    Raises:
+        google.protobuf.message.DecodeError: If it is none.
+    """
+    parts = _split_frame(data)
+    if parts is None:
+        response = prefill_service_pb2.PrefillResponse.FromString(data)
+        if response.WhichOneof("element") != "frame":
+            return response
+        return _received(response.frame, response.frame.keys, response.frame.values)
+    return _received(kv_pb2.KvFrame.FromString(parts.header), parts.keys, parts.values)
+
+
+class _FrameParts(NamedTuple):
+    """The bytes of a frame's message."""
+
+    header: bytes
+    """All fields but keys and values."""
+    keys: memoryview
+    """Content of the field."""
+    values: memoryview
+    """Content of the field."""
+
+
+def _received(message: kv_pb2.KvFrame, keys: bytes | memoryview, values: bytes | memoryview) -> ReceivedFrame:
+    frame = KvFrame(
+        layer_begin=message.layer_begin,
+        num_layers=message.layer_count,
+        token_begin=message.token_begin,
+        num_tokens=message.token_count,
+        keys=keys,
+        values=values,
+        ready_seconds=seconds_from_duration(message.ready_offset),
+    )
+    return ReceivedFrame(frame, message.sequence_number, message.crc32c)
+
+
+def _split_frame(data: bytes) -> _FrameParts | None:
+    """Return the parts of a message that is one frame and nothing else, or None for protobuf to decide."""
+    if not data or data[0] != _FRAME_TAG:
+        return None
+    view, contents = memoryview(data), {_KEYS_TAG: memoryview(b""), _VALUES_TAG: memoryview(b"")}
+    header: list[memoryview] = []
+    try:
+        num_bytes, position = _read_varint(data, 1)
+        if position + num_bytes != len(data):
+            return None
+        for _ in range(_MAX_FIELDS):
+            if position == len(data):
+                return _FrameParts(b"".join(header), contents[_KEYS_TAG], contents[_VALUES_TAG])
+            tag, begin = _read_varint(data, position)
+            end = _end_of_field(data, tag, begin)
+            if tag in contents:
+                _, begin = _read_varint(data, begin)
+                contents[tag] = view[begin:end]
+            else:
+                header.append(view[position:end])
+            position = end
+    except (IndexError, ValueError):
+        pass  # not the bytes of a message: protobuf says so in its own words
+    return None
+
+
+def _end_of_field(data: bytes, tag: int, begin: int) -> int:
+    """Return where the field with this tag, whose content begins at `begin`, ends.
+
+    Raises:
+        IndexError: If that is past the message.
+        ValueError: If the wire type is none of proto3's.
+    """
+    wire_type = tag & 7
+    if wire_type == 0:
+        _, end = _read_varint(data, begin)
+    elif wire_type == _LENGTH_DELIMITED:
+        num_bytes, begin = _read_varint(data, begin)
+        end = begin + num_bytes
+    elif wire_type in _FIXED_BYTES:
+        end = begin + _FIXED_BYTES[wire_type]
+    else:
+        raise ValueError(f"wire type {wire_type}")
+    if end > len(data):
+        raise IndexError(end)
+    return end
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Return a number and where it ends.
+
+    Raises:
+        IndexError: If the message ends before it.
+        ValueError: If it is longer than a 64-bit number.
+    """
+    number = shift = 0
+    while True:
+        byte = data[position]
+        number |= (byte & 0x7F) << shift
+        position += 1
+        if byte < 0x80:
+            return number, position
+        shift += 7
+        if shift > 63:
+            raise ValueError("varint")
+
+
+def _varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 0x7F:
+        encoded.append(number & 0x7F | 0x80)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
