@@ -29,6 +29,8 @@ def test_the_version_is_printed() -> None:
         (["serve", "prefill"], "--model-dir"),
         (["up", "--model", "/nonexistent"], "--model"),
         (["up", "--prefill", "jax"], "--prefill"),
+        (["up", "--http-port", "65536"], "--http-port"),
+        (["up", "--grpc-port", "0"], "--grpc-port"),
         (["up", "--no-such-flag"], "--no-such-flag"),
     ],
 )
@@ -80,3 +82,4 @@ def test_an_unreachable_service_is_status_1() -> None:
 
     assert result.returncode == 1
     assert "router at 127.0.0.1:1" in result.stderr
+    assert "is `baton up` running there?" in result.stderr

@@ -66,6 +66,8 @@ _DECODE = '[[node]]\nrole = "decode"\nengine = "mock"\n'
         (_DECODE + "count = 0", r"node\[0\]\.count: expected 1 to 256, got 0"),
         (_DECODE + "count = true", r"node\[0\]\.count"),
         (_DECODE + "port = 1", r"node\[0\]\.port: chosen by"),
+        (_DECODE + "num_blokcs = 5", r"num_blokcs in .*nodes\.toml: node\[0\]"),
+        (_DECODE + "num_blocks = 0", r"num_blocks in .*nodes\.toml: node\[0\]"),
         ("[[node", "nodes.toml"),
     ],
 )

@@ -11,7 +11,7 @@ import typer
 
 from baton.errors import UnavailableError
 from baton.rpc.channel import open_channel
-from baton.rpc.status import error_from_rpc
+from baton.rpc.status import error_from_rpc, error_info
 from baton.v1 import router_service_pb2_grpc
 
 DEFAULT_ROUTER = "127.0.0.1:8010"
@@ -42,4 +42,5 @@ def ask_router(
         return asyncio.run(ask())
     except grpc.aio.AioRpcError as error:
         cause = error_from_rpc(error)
-        raise UnavailableError(f"router at {address}: {cause.message}", reason=cause.reason) from error
+        hint = "; is `baton up` running there?" if error_info(error) is None else ""
+        raise UnavailableError(f"router at {address}: {cause.message}{hint}", reason=cause.reason) from error

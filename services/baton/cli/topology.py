@@ -8,13 +8,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast, get_args
 
+from baton.config.loading import load_settings
+from baton.decode.settings import DecodeSettings
+from baton.demo import checkpoint_dir
 from baton.errors import ConfigurationError
+from baton.prefill.settings import PrefillSettings
+from baton.worker.settings import WorkerSettings
 
 WorkerRole = Literal["prefill", "decode"]
 EngineName = Literal["torch", "mlx", "mock"]
 
 RESERVED = ("host", "port", "node_id", "model_dir", "model_name", "router_address", "cache_index_address", "log_level")
 """Settings of workers that `baton up` gives out itself."""
+_SETTINGS: Mapping[WorkerRole, type[WorkerSettings]] = {"prefill": PrefillSettings, "decode": DecodeSettings}
+
 MAX_COUNT = 256
 """Most nodes of one table."""
 
@@ -105,7 +112,10 @@ def _read_node(table: Mapping[str, object], where: str) -> NodeSpec:
     if reserved:
         raise ConfigurationError(f"{where}.{reserved[0]}: chosen by `baton up`")
     options = {key: _text(value) for key, value in table.items() if key not in ("role", "engine", "count")}
-    return NodeSpec(cast(WorkerRole, role), parse_engine(str(engine), f"{where}.engine"), count, options)
+    spec = NodeSpec(cast(WorkerRole, role), parse_engine(str(engine), f"{where}.engine"), count, options)
+    values = {"model_dir": checkpoint_dir(), "engine": spec.engine, **options}  # any model: options are checked here
+    load_settings(_SETTINGS[spec.role], {}, values, file_name=where)
+    return spec
 
 
 def _text(value: object) -> str:
