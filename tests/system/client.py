@@ -100,7 +100,7 @@ class Stream:
         try:
             self._read(self._outcome, self._note_chunk)
         except grpc.RpcError as error:
-            self._outcome.error = f"{error.code().name}: {error.details()}"  # type: ignore[attr-defined]
+            self._outcome.error = f"{error.code().name}: {error.details()}"
         except (OSError, http.client.HTTPException) as error:
             self._outcome.error = f"{type(error).__name__}: {error}"
         with self._changed:
@@ -119,7 +119,7 @@ def open_grpc(cluster: Cluster, ask: Ask) -> Stream:
     def read(outcome: Outcome, note_chunk: Callable[[], None]) -> None:
         with grpc.insecure_channel(cluster.grpc_address) as channel:
             stub = GenerationServiceStub(channel)  # type: ignore[no-untyped-call]
-            for response in stub.Generate(_grpc_request(ask), timeout=DEADLINE_SECONDS):
+            for response in stub.Generate(grpc_request(ask), timeout=DEADLINE_SECONDS):
                 outcome.token_ids += response.token_ids
                 outcome.text += response.text
                 if response.HasField("finished"):
@@ -137,7 +137,7 @@ def open_rest(cluster: Cluster, ask: Ask) -> Stream:
     def read(outcome: Outcome, note_chunk: Callable[[], None]) -> None:
         connection = http.client.HTTPConnection(*cluster.http_address, timeout=DEADLINE_SECONDS)
         try:
-            connection.request("POST", "/v1/completions", _rest_body(ask), {"content-type": "application/json"})
+            connection.request("POST", "/v1/completions", rest_body(ask), {"content-type": "application/json"})
             response = connection.getresponse()
             if response.status != http.client.OK:
                 outcome.error = response.read().decode()
@@ -152,7 +152,8 @@ def open_rest(cluster: Cluster, ask: Ask) -> Stream:
     return Stream(read)
 
 
-def _grpc_request(ask: Ask) -> GenerateRequest:
+def grpc_request(ask: Ask) -> GenerateRequest:
+    """Return the message for the public gRPC API."""
     sampling = SamplingParameters(
         temperature=ask.temperature, seed=ask.seed, max_token_count=ask.num_tokens, ignore_eos=True
     )
@@ -164,7 +165,8 @@ def _grpc_request(ask: Ask) -> GenerateRequest:
     )
 
 
-def _rest_body(ask: Ask) -> bytes:
+def rest_body(ask: Ask) -> bytes:
+    """Return the body for POST /v1/completions, streamed."""
     body: dict[str, Any] = {
         "model": MODEL_NAME,
         "prompt": list(ask.prompt_token_ids),
