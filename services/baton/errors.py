@@ -3,6 +3,7 @@
 ```
 BatonError
 ├── InvalidFieldError        a request field has a value that cannot be served          INVALID_ARGUMENT
+├── AuthenticationError      a caller shows no API key, or one that is not known        UNAUTHENTICATED
 ├── NotFoundError            a model or node does not exist                             NOT_FOUND
 ├── MismatchError            two nodes disagree on a field                              FAILED_PRECONDITION
 ├── OutOfMemoryError         a request can never fit                                    RESOURCE_EXHAUSTED
@@ -40,6 +41,12 @@ class InvalidFieldError(BatonError):
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}", metadata={"field": field})
         self.field = field
+
+
+class AuthenticationError(BatonError):
+    """A caller shows no API key, or one that is not known."""
+
+    reason = "INVALID_API_KEY"
 
 
 class NotFoundError(BatonError):

@@ -25,6 +25,7 @@ from baton.v1 import (
 
 ERRORS: list[tuple[errors.BatonError, grpc.StatusCode]] = [
     (errors.InvalidFieldError("top_p", "expected above 0"), grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.AuthenticationError("no API key"), grpc.StatusCode.UNAUTHENTICATED),
     (errors.NotFoundError("no such model"), grpc.StatusCode.NOT_FOUND),
     (errors.NotFoundError("no such node", reason="NODE_NOT_FOUND"), grpc.StatusCode.NOT_FOUND),
     (errors.MismatchError("layers", "4", "5"), grpc.StatusCode.FAILED_PRECONDITION),

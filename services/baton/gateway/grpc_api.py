@@ -10,6 +10,7 @@ import grpc
 
 from baton.errors import InvalidFieldError
 from baton.gateway.admission import Admission
+from baton.gateway.api_keys import ApiKeys
 from baton.gateway.catalog import ModelCatalog
 from baton.gateway.generation import Generator
 from baton.gateway.request_id import HEADER, accept_request_id, generation_name
@@ -49,16 +50,23 @@ class GenerationServicer(GenerationServiceServicer):
     """Serves baton.v1.GenerationService."""
 
     def __init__(
-        self, generator: Generator, catalog: ModelCatalog, admission: Admission, *, request_timeout_seconds: float
+        self,
+        generator: Generator,
+        catalog: ModelCatalog,
+        keys: ApiKeys,
+        admission: Admission,
+        *,
+        request_timeout_seconds: float,
     ) -> None:
         self._generator = generator
         self._catalog = catalog
+        self._keys = keys
         self._admission = admission
         self._request_timeout_seconds = request_timeout_seconds
 
     async def Generate(self, request: GenerateRequest, context: Context) -> AsyncIterator[GenerateResponse]:  # noqa: N802
         """Generate and stream."""
-        with self._admission.slot():
+        with self._admission.slot(self._keys.authenticate(_metadata(context))):
             try:
                 async with asyncio.timeout(self._request_timeout_seconds):
                     prompt = await self._prepare(request, context)
@@ -70,6 +78,7 @@ class GenerationServicer(GenerationServiceServicer):
 
     async def ListModels(self, request: ListModelsRequest, context: Context) -> ListModelsResponse:  # noqa: ARG002, N802
         """List the models."""
+        self._keys.authenticate(_metadata(context))
         model = Model(name=self._catalog.model_name, max_context_token_count=self._catalog.max_context_tokens)
         return ListModelsResponse(models=[model])
 
@@ -83,15 +92,18 @@ class GenerationServicer(GenerationServiceServicer):
             raise InvalidFieldError(name, error.message.removeprefix(f"{error.field}: ")) from error
 
     def _from_wire(self, request: GenerateRequest, context: Context) -> GenerationRequest:
-        metadata = dict(context.invocation_metadata() or ())
         return GenerationRequest(
-            request_id=generation_name(accept_request_id(str(metadata.get(HEADER, "")))),
+            request_id=generation_name(accept_request_id(_metadata(context).get(HEADER, ""))),
             model=request.model or self._catalog.model_name,
             prompt=_prompt(request),
             sampling=request.sampling,
             stop=tuple(request.stop),
             cache_salt=request.cache_salt,
         )
+
+
+def _metadata(context: Context) -> dict[str, str]:
+    return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
 
 
 def _prompt(request: GenerateRequest) -> Prompt:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from baton.errors import (
+    AuthenticationError,
     BatonError,
     InvalidFieldError,
     MismatchError,
@@ -18,9 +19,8 @@ from baton.errors import (
     UnavailableError,
 )
 from baton.gateway.http_messages import HttpError
+from baton.gateway.key_limits import RETRY_AFTER_SECONDS
 from baton.gateway.preparation import ContextLengthError
-
-RETRY_AFTER = {"retry-after": "1"}
 
 _REST_NAMES = {
     "max_token_count": "max_tokens",
@@ -87,6 +87,8 @@ def _from_baton_error(error: BatonError) -> ApiError:
         return refused(error.field, _without_field(error), code="context_length_exceeded")
     if isinstance(error, InvalidFieldError):
         return refused(_REST_NAMES.get(error.field, error.field), _without_field(error), code="invalid_value")
+    if isinstance(error, AuthenticationError):
+        return ApiError(401, error.message, code="invalid_api_key", headers={"www-authenticate": "Bearer"})
     if isinstance(error, NotFoundError):
         return ApiError(404, error.message, param="model", code="model_not_found")
     if isinstance(error, OverloadedError):
@@ -101,7 +103,8 @@ def _from_baton_error(error: BatonError) -> ApiError:
 
 
 def _busy(status: int, error: BatonError, code: str) -> ApiError:
-    return ApiError(status, error.message, error_type="server_error", code=code, headers=RETRY_AFTER)
+    headers = {"retry-after": error.metadata.get(RETRY_AFTER_SECONDS, "1")}
+    return ApiError(status, error.message, error_type="server_error", code=code, headers=headers)
 
 
 def _without_field(error: InvalidFieldError) -> str:

@@ -13,6 +13,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 import baton
 from baton.errors import InvalidFieldError
 from baton.gateway.admission import Admission
+from baton.gateway.api_keys import ApiKeys
 from baton.gateway.call import Call
 from baton.gateway.catalog import ModelCatalog
 from baton.gateway.generation import Generator
@@ -28,6 +29,8 @@ from baton.telemetry.tracing import tracer
 log = logging.getLogger(__name__)
 
 _GET = ("/v1/models", "/health", "/ready", "/version")
+_OPEN = ("/health", "/ready", "/version")
+"""Paths that need no API key."""
 _MODEL_PREFIX = "/v1/models/"
 
 
@@ -39,6 +42,7 @@ class RestApi:
         generator: Generator,
         catalog: ModelCatalog,
         models: Models,
+        keys: ApiKeys,
         admission: Admission,
         *,
         request_timeout_seconds: float,
@@ -46,6 +50,7 @@ class RestApi:
         self._generator = generator
         self._catalog = catalog
         self._models = models
+        self._keys = keys
         self._admission = admission
         self._request_timeout_seconds = request_timeout_seconds
 
@@ -66,6 +71,8 @@ class RestApi:
 
     async def _route(self, request: HttpRequest, call: Call, response: HttpResponse) -> None:
         path = request.path
+        if path not in _OPEN:
+            call.key_name = self._keys.authenticate(request.headers)
         if path in POST_ROUTES:
             _check_method(request, "POST")
             _check_media_type(request)
@@ -80,7 +87,7 @@ class RestApi:
         attributes = {names.REQUEST_ID: call.request_id, names.GEN_AI_OPERATION_NAME: route.operation}
         parent = extract(request.headers)
         with (
-            self._admission.slot(),
+            self._admission.slot(call.key_name),
             tracer().start_as_current_span(route.operation, parent, SpanKind.SERVER, attributes) as span,
         ):
             try:

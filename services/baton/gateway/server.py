@@ -9,12 +9,14 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from baton.gateway.admission import Admission
+from baton.gateway.api_keys import ApiKeys
 from baton.gateway.catalog import ModelCatalog
 from baton.gateway.channels import DecodeChannels
 from baton.gateway.generation import Generator
 from baton.gateway.grpc_api import SERVICE_NAME, GenerationServicer
 from baton.gateway.http_connection import HttpLimits
 from baton.gateway.http_server import HttpServer
+from baton.gateway.key_limits import KeyLimits
 from baton.gateway.models import Models
 from baton.gateway.openai_errors import http_error_body
 from baton.gateway.preparation import Preparation
@@ -51,6 +53,8 @@ async def serve(settings: GatewaySettings) -> None:
 @asynccontextmanager
 async def run_gateway(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
     """Run a gateway for as long as the context lasts; leaving it drains."""
+    keys = ApiKeys(settings.api_keys_file)
+    keys.load()
     tokenizer = load_tokenizer(settings.model_dir)
     router = RouterClient(settings.router_address, timeout_seconds=settings.router_timeout_seconds)
     channels, metrics = DecodeChannels(), Metrics()
@@ -70,7 +74,7 @@ async def run_gateway(settings: GatewaySettings) -> AsyncIterator[RunningGateway
     )
     generator = Generator(preparation, streams, Detokenizers(tokenizer), metrics)
     try:
-        async with _serving(settings, generator, catalog) as running:
+        async with _serving(settings, generator, catalog, keys) as running:
             yield running
     finally:
         preparation.close()
@@ -80,13 +84,13 @@ async def run_gateway(settings: GatewaySettings) -> AsyncIterator[RunningGateway
 
 @asynccontextmanager
 async def _serving(
-    settings: GatewaySettings, generator: Generator, catalog: ModelCatalog
+    settings: GatewaySettings, generator: Generator, catalog: ModelCatalog, keys: ApiKeys
 ) -> AsyncIterator[RunningGateway]:
-    admission = Admission(settings.max_concurrent_requests)
+    admission = Admission(settings.max_concurrent_requests, _key_limits(settings))
     timeout_seconds = settings.request_timeout_seconds
     models = Models(catalog, created_seconds=int(time.time()))
-    rest = RestApi(generator, catalog, models, admission, request_timeout_seconds=timeout_seconds)
-    servicer = GenerationServicer(generator, catalog, admission, request_timeout_seconds=timeout_seconds)
+    rest = RestApi(generator, catalog, models, keys, admission, request_timeout_seconds=timeout_seconds)
+    servicer = GenerationServicer(generator, catalog, keys, admission, request_timeout_seconds=timeout_seconds)
     grpc_server = GrpcServer(host_port(settings.grpc_host, settings.grpc_port))
     grpc_server.add(
         SERVICE_NAME,
@@ -98,13 +102,22 @@ async def _serving(
             grpc_port=await grpc_server.start(),
         )
         async with asyncio.TaskGroup() as tasks:
-            polling = tasks.create_task(catalog.run())
+            watching = [tasks.create_task(catalog.run()), tasks.create_task(keys.watch())]
             try:
                 yield running
             finally:
                 grace_seconds = settings.drain_seconds
                 await asyncio.gather(http_server.drain(grace_seconds), grpc_server.drain(grace_seconds))
-                polling.cancel()
+                for task in watching:
+                    task.cancel()
+
+
+def _key_limits(settings: GatewaySettings) -> KeyLimits:
+    return KeyLimits(
+        requests_per_minute=settings.key_requests_per_minute,
+        max_concurrent_requests=settings.key_max_concurrent_requests,
+        clock=asyncio.get_running_loop().time,
+    )
 
 
 def _limits(settings: GatewaySettings) -> HttpLimits:

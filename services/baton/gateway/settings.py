@@ -35,6 +35,12 @@ class GatewaySettings(BaseSettings):
     """Port of the gRPC API; 0: any free one."""
     max_concurrent_requests: int = Field(default=1024, ge=1)
     """Requests in work at once; more are refused with 429."""
+    api_keys_file: Path | None = None
+    """File with one `name:key` per line, `#` for comment lines, read again when it changes; none: everybody may ask."""
+    key_requests_per_minute: int = Field(default=0, ge=0)
+    """Requests that one API key may make per minute, a minute's worth at once; more are refused with 429; 0: any."""
+    key_max_concurrent_requests: int = Field(default=0, ge=0)
+    """Requests of one API key in work at once; more are refused with 429; 0: any."""
     max_attempts: int = Field(default=3, ge=1)
     """Nodes on which one generation may be tried."""
     request_timeout_seconds: float = Field(default=600.0, gt=0)

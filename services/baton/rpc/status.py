@@ -18,6 +18,7 @@ _DETAILS_KEY = "grpc-status-details-bin"
 
 _CODES: dict[type[errors.BatonError], grpc.StatusCode] = {
     errors.InvalidFieldError: grpc.StatusCode.INVALID_ARGUMENT,
+    errors.AuthenticationError: grpc.StatusCode.UNAUTHENTICATED,
     errors.NotFoundError: grpc.StatusCode.NOT_FOUND,
     errors.MismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.OutOfMemoryError: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -31,6 +32,9 @@ _CODES: dict[type[errors.BatonError], grpc.StatusCode] = {
 _CLASSES: dict[str, type[errors.BatonError]] = {
     "OUT_OF_MEMORY": errors.OutOfMemoryError,
     "QUEUE_FULL": errors.OverloadedError,
+    "KEY_CONCURRENCY": errors.OverloadedError,
+    "KEY_RATE": errors.OverloadedError,
+    "INVALID_API_KEY": errors.AuthenticationError,
     "ATTEMPT_REUSED": errors.AttemptReusedError,
     "NODE_SUPERSEDED": errors.SupersededError,
     "KV_STREAM_BROKEN": errors.StreamBrokenError,

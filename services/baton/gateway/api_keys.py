@@ -1,0 +1,134 @@
+"""API keys: who may ask, from a file that may change while the gateway runs."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import re
+import secrets
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+from baton.errors import AuthenticationError, ConfigurationError
+
+log = logging.getLogger(__name__)
+
+RELOAD_SECONDS = 1.0
+"""Pause between looks at the file."""
+
+_LINE = re.compile(r"(?P<name>[A-Za-z0-9._-]{1,64}):\s*(?P<key>[!-~]{1,512})")
+
+
+class _Key(NamedTuple):
+    """A key as it is kept: the key itself is forgotten."""
+
+    digest: bytes
+    name: str
+
+
+class _Stamp(NamedTuple):
+    """What tells one state of a file from another; Kubernetes replaces a mounted secret by another file."""
+
+    modified_nanoseconds: int
+    inode: int
+    num_bytes: int
+
+
+class ApiKeys:
+    """The keys of one file; without a file everybody may ask.
+
+    The file has one `name:key` per line; `#` begins a comment line. A name may have several keys, for the time in which
+    one replaces another. Invariant: there is always the last good state of the file; a bad one changes nothing.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._secret = secrets.token_bytes(32)
+        self._keys: tuple[_Key, ...] = ()
+        self._stamp: _Stamp | None = None
+
+    def load(self) -> None:
+        """Read the file, if there is one.
+
+        Raises:
+            ConfigurationError: If it cannot be read, has no keys or a line that is none; keys are not quoted.
+        """
+        if self._path is None:
+            return
+        try:
+            self._stamp = _stamp(self._path)
+            text = self._path.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigurationError(f"api_keys_file: cannot read {self._path}: {error}") from error
+        self._keys = self._parse(text)
+
+    def authenticate(self, headers: Mapping[str, str]) -> str:
+        """Return the name of the key that a request shows; empty without a file.
+
+        Args:
+            headers: By lower-case name; the key is the bearer token of `authorization`, or `x-api-key`.
+
+        Raises:
+            AuthenticationError: If it shows none, or one that is not in the file.
+        """
+        if self._path is None:
+            return ""
+        shown = _shown_key(headers)
+        if not shown:
+            raise AuthenticationError("an API key is needed: send it as `Authorization: Bearer KEY`")
+        digest, name = self._digest(shown), ""
+        for key in self._keys:  # all of them, so that the time tells nothing of which was close
+            if hmac.compare_digest(digest, key.digest):
+                name = key.name
+        if not name:
+            raise AuthenticationError("the API key is not known here")
+        return name
+
+    async def watch(self) -> None:
+        """Read the file again whenever it has changed, for ever."""
+        while self._path is not None:
+            await asyncio.sleep(RELOAD_SECONDS)
+            await asyncio.to_thread(self.reload)
+
+    def reload(self) -> None:
+        """Read the file if it has changed; if it cannot be used, say so once and keep the keys there are."""
+        try:
+            if self._path is None or _stamp(self._path) == self._stamp:
+                return
+            self.load()
+        except (OSError, ConfigurationError) as error:
+            log.warning("api_keys_kept file=%s error=%r", self._path, str(error))
+            return
+        log.info("api_keys_loaded file=%s keys=%d", self._path, len(self._keys))
+
+    def _parse(self, text: str) -> tuple[_Key, ...]:
+        keys: dict[bytes, _Key] = {}
+        for number, line in enumerate(text.splitlines(), start=1):
+            if not line.strip() or line.lstrip().startswith("#"):
+                continue
+            match = _LINE.fullmatch(line.strip())
+            if match is None:
+                raise ConfigurationError(f"api_keys_file: line {number} of {self._path} is not `name:key`")
+            digest = self._digest(match["key"])
+            if digest in keys:
+                raise ConfigurationError(f"api_keys_file: line {number} of {self._path} repeats a key")
+            keys[digest] = _Key(digest, match["name"])
+        if not keys:
+            raise ConfigurationError(f"api_keys_file: {self._path} has no keys")
+        return tuple(keys.values())
+
+    def _digest(self, key: str) -> bytes:
+        return blake2b(key.encode(), key=self._secret, digest_size=32).digest()
+
+
+def _shown_key(headers: Mapping[str, str]) -> str:
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "").strip()
+
+
+def _stamp(path: Path) -> _Stamp:
+    status = path.stat()
+    return _Stamp(status.st_mtime_ns, status.st_ino, status.st_size)
