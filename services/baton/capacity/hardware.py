@@ -49,11 +49,12 @@ PRESETS = {
     for preset in (
         Hardware("dgx-spark", 100e12, 273e9, prefill_efficiency=0.90, decode_efficiency=0.66),
         Hardware("m3-ultra", 26e12, 819e9, prefill_efficiency=0.91, decode_efficiency=0.74),
+        Hardware("m2", 3.6e12, 100e9, prefill_efficiency=0.90, decode_efficiency=0.75),
         Hardware("h200", 989e12, 4.8e12, prefill_efficiency=0.60, decode_efficiency=0.80),
         Hardware("a100", 312e12, 2.0e12, prefill_efficiency=0.60, decode_efficiency=0.80),
     )
 }
-"""Efficiencies: DGX Spark and M3 Ultra from the published runs of ANCHORS.md §2; H200 and A100 assumed."""
+"""Efficiencies: DGX Spark and M3 Ultra from the published runs of ANCHORS.md §2; M2, H200 and A100 assumed."""
 
 
 class StepSpan(NamedTuple):

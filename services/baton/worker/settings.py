@@ -61,7 +61,7 @@ class WorkerSettings(BaseSettings):
     drain_seconds: float = Field(default=20.0, ge=0)
     """Time that running requests get after a stop signal."""
     mock_hardware: str = "m3-ultra"
-    """For engine mock: preset whose timing it takes (dgx-spark, m3-ultra, h200, a100)."""
+    """For engine mock: preset whose timing it takes (dgx-spark, m3-ultra, m2, h200, a100)."""
     mock_shape: str = ""
     """For engine mock: model size it stands for (llama-3.1-8b, ...); empty: that of the folder."""
     mock_time_model: Literal["roofline", "note"] = "roofline"
