@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
+from baton.cli.app import app
 from baton.cli.chat import show
 from baton.cli.completion_stream import StreamPiece
-from baton.cli.main import app
 from cli.gateway import running_gateway
 
 
