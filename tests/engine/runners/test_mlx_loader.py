@@ -16,6 +16,8 @@ from checkpoints import CHECKPOINT_NAMES, CheckpointName, checkpoint, reference_
 
 pytest.importorskip("mlx.core")
 
+import mlx.core as mx
+
 from baton.engine.runners.mlx import load_mlx_runner
 
 
@@ -59,6 +61,14 @@ def test_model_that_mlx_cannot_compute_is_refused(change: dict[str, object], pro
 
     with pytest.raises(ConfigurationError, match=problem):
         load_mlx_runner(folder, model_id="tiny", num_blocks=1)
+
+
+@pytest.mark.parametrize(("num_blocks", "expected_bytes"), [(1, 128 << 20), (12_288, 192 << 20)])
+def test_freed_memory_kept_is_in_proportion_to_the_blocks(num_blocks: int, expected_bytes: int) -> None:
+    """A small node stays small: MLX keeps as much for reuse as the blocks take, within bounds."""
+    load_mlx_runner(checkpoint("llama"), model_id="tiny", num_blocks=num_blocks)
+
+    assert mx.set_cache_limit(0) == expected_bytes
 
 
 def test_unknown_dtype_is_refused_by_name(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from baton.engine.runners.mlx.pool import MLX_DTYPES, LayerPool
 from baton.engine.runners.mlx.positions import slots_of
 from baton.errors import ConfigurationError
 
-_FREED_BYTES = 1 << 30
-"""Freed memory that MLX keeps for reuse: a few layers' gathered KV; by default it may keep most of the machine's."""
+_LEAST_FREED_BYTES, _MOST_FREED_BYTES = 128 << 20, 1 << 30
+"""Bounds of the freed memory that MLX keeps for reuse; by default it may keep most of the machine's."""
 
 
 class MlxRunner(Runner):
@@ -107,8 +107,13 @@ def load_mlx_runner(
         raise ConfigurationError(f"dtype: {dtype!r} is not one of {names}")
     kv_dtype = kv_dtype_of(dtype)
     checkpoint = read_checkpoint(directory)
-    mx.set_cache_limit(_FREED_BYTES)
     with mx.stream(compute_device()):
         info = checkpoint.model_info(model_id, kv_dtype, engine="mlx", device=device_name())
+        mx.set_cache_limit(_freed_bytes(num_blocks * block_tokens * info.layout.num_token_bytes()))
         model = load_mlx_model(checkpoint, MLX_DTYPES[kv_dtype])
         return MlxRunner(model, info, num_blocks=num_blocks, block_tokens=block_tokens)
+
+
+def _freed_bytes(pool_bytes: int) -> int:
+    """Return how much freed memory to keep: as much as the pool has, for what a pass gathers is part of it."""
+    return min(max(pool_bytes, _LEAST_FREED_BYTES), _MOST_FREED_BYTES)
