@@ -152,7 +152,8 @@ def test_a_probe_without_bounds_is_refused(demo_cluster: Cluster, fields: Mappin
         ({"prompt_token_ids": [-1]}, _invalid("prompt_token_ids")),
         ({"prompt_token_ids": [1] * 5_000}, _invalid("prompt_token_ids")),
         ({"cache_salt": "a" * 129}, _invalid("cache_salt")),
-        ({"sampling": SamplingParameters(temperature=-1)}, _invalid("temperature")),
+        ({"sampling": SamplingParameters(temperature=-1, seed=1)}, _invalid("temperature")),
+        ({"sampling": SamplingParameters(temperature=1)}, _invalid("sampling.seed")),
     ],
 )
 def test_a_generation_that_cannot_run_is_refused_by_name(
