@@ -77,7 +77,7 @@ async def answer_stream(
 def _generation(generator: Generator, job: Job, index: int) -> AsyncGenerator[Delta | GenerationResult, None]:
     prompt_index, choice = divmod(index, job.num_choices)
     name = f"-{index}" if job.num_generations > 1 else ""
-    return generator.generate(job.prompts[prompt_index], choice=choice, name=name)
+    return generator.generate(job.prompts[prompt_index], job.call, choice=choice, name=name)
 
 
 async def _collect(generation: AsyncGenerator[Delta | GenerationResult, None]) -> Choice:

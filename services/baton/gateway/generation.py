@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from baton.gateway.call import Call
 from baton.gateway.observation import Observation
 from baton.gateway.preparation import Preparation
 from baton.gateway.requests import Delta, GenerationRequest, GenerationResult, PreparedPrompt
@@ -39,26 +40,30 @@ class Generator:
         return self._detokenizers.token_bytes(token_id)
 
     async def generate(
-        self, prompt: PreparedPrompt, *, choice: int = 0, name: str = ""
+        self, prompt: PreparedPrompt, call: Call, *, choice: int = 0, name: str = ""
     ) -> AsyncGenerator[Delta | GenerationResult, None]:
         """Yield the output of one generation, its result last; closing the generator cancels it on its node.
 
         Args:
             prompt: A prepared request.
+            call: The client's request that it is for; learns what is generated.
             choice: Which of the request's choices, from 0; decides the seed.
             name: Suffix that makes the generation's name unique within the request.
 
         Raises:
             BatonError: If it cannot be finished on any node.
         """
-        observation = Observation(prompt, self._metrics, asyncio.get_running_loop().time)
-        async with aclosing(self._run(prompt, choice, name)) as elements:
-            async for element in elements:
-                if isinstance(element, Delta):
-                    observation.note_delta(element)
-                else:
-                    observation.note_result(element)
-                yield element
+        observation = Observation(prompt, call, self._metrics, asyncio.get_running_loop().time)
+        try:
+            async with aclosing(self._run(prompt, choice, name)) as elements:
+                async for element in elements:
+                    if isinstance(element, Delta):
+                        observation.note_delta(element)
+                    else:
+                        observation.note_result(element)
+                    yield element
+        finally:
+            observation.close(choice)
 
     async def _run(
         self, prompt: PreparedPrompt, choice: int, name: str

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 
 import grpc
 
-from baton.errors import InvalidFieldError
-from baton.gateway.admission import Admission
-from baton.gateway.api_keys import ApiKeys
+from baton.errors import BatonError, InvalidFieldError
+from baton.gateway.call import Call
 from baton.gateway.catalog import ModelCatalog
+from baton.gateway.gate import Gate
 from baton.gateway.generation import Generator
 from baton.gateway.request_id import HEADER, accept_request_id, generation_name
 from baton.gateway.requests import (
@@ -24,6 +24,7 @@ from baton.gateway.requests import (
     TextPrompt,
     TokenPrompt,
 )
+from baton.rpc.status import code_of
 from baton.telemetry.handlers import Context
 from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_STOP, Usage
 from baton.v1.generation_service_pb2 import (
@@ -53,47 +54,61 @@ class GenerationServicer(GenerationServiceServicer):
         self,
         generator: Generator,
         catalog: ModelCatalog,
-        keys: ApiKeys,
-        admission: Admission,
+        gate: Gate,
         *,
         request_timeout_seconds: float,
     ) -> None:
         self._generator = generator
         self._catalog = catalog
-        self._keys = keys
-        self._admission = admission
+        self._gate = gate
         self._request_timeout_seconds = request_timeout_seconds
 
     async def Generate(self, request: GenerateRequest, context: Context) -> AsyncIterator[GenerateResponse]:  # noqa: N802
         """Generate and stream."""
-        with self._admission.slot(self._keys.authenticate(_metadata(context))):
+        with self._watch(context) as call, self._gate.admission.slot(call.key_name):
             try:
                 async with asyncio.timeout(self._request_timeout_seconds):
-                    prompt = await self._prepare(request, context)
-                    async with aclosing(self._generator.generate(prompt)) as elements:
+                    prompt = await self._prepare(request, call)
+                    async with aclosing(self._generator.generate(prompt, call)) as elements:
                         async for element in elements:
                             yield _to_wire(element)
             except TimeoutError:
+                call.status = grpc.StatusCode.DEADLINE_EXCEEDED.name
                 await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the request took too long")
 
     async def ListModels(self, request: ListModelsRequest, context: Context) -> ListModelsResponse:  # noqa: ARG002, N802
         """List the models."""
-        self._keys.authenticate(_metadata(context))
+        self._gate.keys.authenticate(_metadata(context))
         model = Model(name=self._catalog.model_name, max_context_token_count=self._catalog.max_context_tokens)
         return ListModelsResponse(models=[model])
 
-    async def _prepare(self, request: GenerateRequest, context: Context) -> PreparedPrompt:
+    @contextmanager
+    def _watch(self, context: Context) -> Iterator[Call]:
+        """Name the caller, and tell logs and metrics what becomes of its call."""
+        metadata = _metadata(context)
+        call = Call(route=f"{SERVICE_NAME}/Generate", status=grpc.StatusCode.CANCELLED.name)
+        with self._gate.traffic.watch(call):
+            try:
+                call.key_name = self._gate.keys.authenticate(metadata)
+                call.request_id = accept_request_id(metadata.get(HEADER, ""))
+                yield call
+                call.status = grpc.StatusCode.OK.name
+            except BatonError as error:
+                call.status, call.error_code = code_of(error).name, error.reason
+                raise
+
+    async def _prepare(self, request: GenerateRequest, call: Call) -> PreparedPrompt:
         try:
-            return await self._generator.prepare(self._from_wire(request, context))
+            return await self._generator.prepare(self._from_wire(request, call))
         except InvalidFieldError as error:
             if error.field not in _INPUT_NAMES:
                 raise
             name = _INPUT_FIELDS[request.WhichOneof("input") or "text"]
             raise InvalidFieldError(name, error.message.removeprefix(f"{error.field}: ")) from error
 
-    def _from_wire(self, request: GenerateRequest, context: Context) -> GenerationRequest:
+    def _from_wire(self, request: GenerateRequest, call: Call) -> GenerationRequest:
         return GenerationRequest(
-            request_id=generation_name(accept_request_id(_metadata(context).get(HEADER, ""))),
+            request_id=generation_name(call.request_id),
             model=request.model or self._catalog.model_name,
             prompt=_prompt(request),
             sampling=request.sampling,

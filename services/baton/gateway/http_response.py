@@ -49,10 +49,13 @@ class HttpResponse:
         """Whether a stream has been started."""
         self.is_begun = False
         """Whether the status has been sent and cannot be changed any more."""
+        self.status = 0
+        """Status that was sent; 0 before."""
 
     def send(self, status: int, body: bytes, *, headers: Mapping[str, str] | None = None) -> None:
         """Send a whole JSON answer; to HEAD, only what would come before its body."""
         assert not self.is_begun
+        self.status = status
         fields = {"content-type": JSON, "content-length": str(len(body)), **self.headers, **(headers or {})}
         self.is_begun = True
         self._outlet.write(head(status, fields | self._connection_header()) + (b"" if self._is_head_only else body))
@@ -76,7 +79,7 @@ class HttpResponse:
             return
         body = chunk(data) if self._has_chunks else data
         if not self.is_begun:
-            self.is_begun = True
+            self.is_begun, self.status = True, 200
             body = self._head + body
         self._outlet.write(body)
 
@@ -99,7 +102,7 @@ class HttpResponse:
         last = LAST_CHUNK if self._has_chunks else b""
         body = (chunk(data) if self._has_chunks else data) if data else b""
         start = b"" if self.is_begun else self._head
-        self.is_begun = True
+        self.is_begun, self.status = True, 200
         self._outlet.write(start + body + last)
 
     def _connection_header(self) -> dict[str, str]:

@@ -6,24 +6,30 @@ from collections.abc import Callable
 
 from opentelemetry import trace
 
+from baton.gateway.call import Call
 from baton.gateway.requests import Delta, GenerationResult, PreparedPrompt
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 
 
 class Observation:
-    """Watches one generation: times for the metrics, results for the span that is current."""
+    """Watches one generation: times for the metrics, results for the span that is current, tokens for its call."""
 
-    def __init__(self, prompt: PreparedPrompt, metrics: Metrics, clock: Callable[[], float]) -> None:
+    def __init__(self, prompt: PreparedPrompt, call: Call, metrics: Metrics, clock: Callable[[], float]) -> None:
         self._prompt = prompt
+        self._call = call
         self._metrics = metrics
         self._clock = clock
         self._first_seconds: float | None = None
+        self._num_tokens = 0
 
     def note_delta(self, delta: Delta) -> None:
         """Note output; the first of it is the first token."""
+        self._num_tokens += len(delta.token_ids)
         if self._first_seconds is None and delta.token_ids:
             self._first_seconds = self._clock()
+            if self._call.first_token_seconds is None:
+                self._call.first_token_seconds = self._first_seconds
             seconds = self._first_seconds - self._prompt.arrival_seconds
             self._metrics.record_time_to_first_token(seconds, self._prompt.request.model)
             trace.get_current_span().add_event(names.EVENT_FIRST_TOKEN)
@@ -31,6 +37,7 @@ class Observation:
     def note_result(self, result: GenerationResult) -> None:
         """Note the end."""
         now_seconds = self._clock()
+        self._num_tokens = result.num_completion_tokens
         num_further_tokens = result.num_completion_tokens - 1
         seconds_per_token = None
         if self._first_seconds is not None and num_further_tokens > 0:
@@ -49,3 +56,10 @@ class Observation:
                 names.PREFILL_NODE_ID: result.summary.prefill_node_id,
             }
         )
+
+    def close(self, choice: int) -> None:
+        """Count what was generated, finished or not; a prompt counts for its first choice."""
+        num_prompt_tokens = len(self._prompt.token_ids) if choice == 0 else 0
+        self._call.num_prompt_tokens += num_prompt_tokens
+        self._call.num_completion_tokens += self._num_tokens
+        self._metrics.add_tokens(num_prompt_tokens=num_prompt_tokens, num_output_tokens=self._num_tokens)

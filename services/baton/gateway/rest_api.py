@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from urllib.parse import unquote
 
-import msgspec
 from opentelemetry.propagate import extract
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
-import baton
 from baton.errors import InvalidFieldError
-from baton.gateway.admission import Admission
-from baton.gateway.api_keys import ApiKeys
 from baton.gateway.call import Call
-from baton.gateway.catalog import ModelCatalog
+from baton.gateway.gate import Gate
 from baton.gateway.generation import Generator
 from baton.gateway.http_messages import JSON, HttpRequest
 from baton.gateway.http_response import ClientGoneError, HttpResponse
-from baton.gateway.models import Models
 from baton.gateway.openai_errors import ApiError, to_api_error
+from baton.gateway.pages import OPEN_PATHS, Pages
 from baton.gateway.request_id import HEADER, accept_request_id
 from baton.gateway.routes import POST_ROUTES, Route
 from baton.telemetry import names
@@ -28,58 +23,46 @@ from baton.telemetry.tracing import tracer
 
 log = logging.getLogger(__name__)
 
-_GET = ("/v1/models", "/health", "/ready", "/version")
-_OPEN = ("/health", "/ready", "/version")
-"""Paths that need no API key."""
-_MODEL_PREFIX = "/v1/models/"
-
 
 class RestApi:
     """Answers HTTP requests; `handle` is the server's handler."""
 
-    def __init__(
-        self,
-        generator: Generator,
-        catalog: ModelCatalog,
-        models: Models,
-        keys: ApiKeys,
-        admission: Admission,
-        *,
-        request_timeout_seconds: float,
-    ) -> None:
+    def __init__(self, generator: Generator, gate: Gate, pages: Pages, *, request_timeout_seconds: float) -> None:
         self._generator = generator
-        self._catalog = catalog
-        self._models = models
-        self._keys = keys
-        self._admission = admission
+        self._gate = gate
+        self._pages = pages
         self._request_timeout_seconds = request_timeout_seconds
 
     async def handle(self, request: HttpRequest, response: HttpResponse) -> None:
         """Answer one request: expected failures become OpenAI's error objects, bugs a 500 and a traceback."""
-        call = Call(body=request.body)
-        try:
-            call.request_id = _request_id(request, response)
-            await self._route(request, call, response)
-        except ClientGoneError:
-            raise
-        except Exception as error:
-            api_error = to_api_error(error)
-            if api_error is None:
-                log.exception("request_failed method=%s path=%s", request.method, request.path)
-                api_error = ApiError(500, "internal error", error_type="server_error", code="internal_error")
-            _send_error(response, api_error)
+        path = request.path
+        call = Call(route=path if path in POST_ROUTES else self._pages.route(path), body=request.body)
+        with self._gate.traffic.watch(call):
+            try:
+                call.request_id = _request_id(request, response)
+                await self._route(request, call, response)
+            except ClientGoneError:
+                raise
+            except Exception as error:
+                api_error = to_api_error(error)
+                if api_error is None:
+                    log.exception("request_failed method=%s path=%s", request.method, path)
+                    api_error = ApiError(500, "internal error", error_type="server_error", code="internal_error")
+                call.error_code = api_error.code or api_error.error_type
+                _send_error(response, api_error)
+            call.status = str(response.status)
 
     async def _route(self, request: HttpRequest, call: Call, response: HttpResponse) -> None:
         path = request.path
-        if path not in _OPEN:
-            call.key_name = self._keys.authenticate(request.headers)
+        if path not in OPEN_PATHS:
+            call.key_name = self._gate.keys.authenticate(request.headers)
         if path in POST_ROUTES:
             _check_method(request, "POST")
             _check_media_type(request)
             await self._generate(POST_ROUTES[path], request, call, response)
-        elif path in _GET or path.startswith(_MODEL_PREFIX):
+        elif call.route:
             _check_method(request, "GET")
-            self._get(path, response)
+            self._pages.send(path, response)
         else:
             raise ApiError(404, f"Unknown path: {request.method} {path}", code="unknown_url")
 
@@ -87,7 +70,7 @@ class RestApi:
         attributes = {names.REQUEST_ID: call.request_id, names.GEN_AI_OPERATION_NAME: route.operation}
         parent = extract(request.headers)
         with (
-            self._admission.slot(call.key_name),
+            self._gate.admission.slot(call.key_name),
             tracer().start_as_current_span(route.operation, parent, SpanKind.SERVER, attributes) as span,
         ):
             try:
@@ -96,22 +79,6 @@ class RestApi:
             except Exception as error:
                 span.set_status(Status(StatusCode.ERROR, str(error)))
                 raise
-
-    def _get(self, path: str, response: HttpResponse) -> None:
-        if path == "/v1/models":
-            response.send(200, self._models.list_body())
-        elif path == "/health":
-            response.send(200, b'{"status":"ok"}')
-        elif path == "/version":
-            response.send(200, msgspec.json.encode({"version": baton.__version__}))
-        elif path == "/ready":
-            problem = self._catalog.problem
-            status = 503 if problem else 200
-            response.send(
-                status, msgspec.json.encode({"status": "not ready" if problem else "ready", "cause": problem})
-            )
-        else:
-            response.send(200, self._models.model_body(unquote(path.removeprefix(_MODEL_PREFIX))))
 
 
 def _request_id(request: HttpRequest, response: HttpResponse) -> str:

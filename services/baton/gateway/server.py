@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from baton.gateway.admission import Admission
 from baton.gateway.api_keys import ApiKeys
 from baton.gateway.catalog import ModelCatalog
 from baton.gateway.channels import DecodeChannels
+from baton.gateway.gate import Gate
 from baton.gateway.generation import Generator
 from baton.gateway.grpc_api import SERVICE_NAME, GenerationServicer
 from baton.gateway.http_connection import HttpLimits
@@ -19,13 +20,16 @@ from baton.gateway.http_server import HttpServer
 from baton.gateway.key_limits import KeyLimits
 from baton.gateway.models import Models
 from baton.gateway.openai_errors import http_error_body
+from baton.gateway.pages import Pages
 from baton.gateway.preparation import Preparation
 from baton.gateway.rest_api import RestApi
 from baton.gateway.router_client import RouterClient
 from baton.gateway.settings import GatewaySettings
 from baton.gateway.token_stream import TokenStreams
+from baton.gateway.traffic import Traffic
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 from baton.telemetry.metrics import Metrics
+from baton.telemetry.prometheus import Scrape, scraped_meter
 from baton.text.detokenizer import Detokenizers
 from baton.text.tokenizer import load_tokenizer
 from baton.v1.generation_service_pb2_grpc import add_GenerationServiceServicer_to_server
@@ -53,11 +57,18 @@ async def serve(settings: GatewaySettings) -> None:
 @asynccontextmanager
 async def run_gateway(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
     """Run a gateway for as long as the context lasts; leaving it drains."""
+    with scraped_meter() as (meter, scrape):
+        async with _run(settings, Metrics(meter), scrape) as running:
+            yield running
+
+
+@asynccontextmanager
+async def _run(settings: GatewaySettings, metrics: Metrics, scrape: Scrape) -> AsyncIterator[RunningGateway]:
     keys = ApiKeys(settings.api_keys_file)
     keys.load()
     tokenizer = load_tokenizer(settings.model_dir)
     router = RouterClient(settings.router_address, timeout_seconds=settings.router_timeout_seconds)
-    channels, metrics = DecodeChannels(), Metrics()
+    channels = DecodeChannels()
     catalog = ModelCatalog(
         router,
         model_name=settings.served_name,
@@ -74,7 +85,11 @@ async def run_gateway(settings: GatewaySettings) -> AsyncIterator[RunningGateway
     )
     generator = Generator(preparation, streams, Detokenizers(tokenizer), metrics)
     try:
-        async with _serving(settings, generator, catalog, keys) as running:
+        clock = asyncio.get_running_loop().time
+        admission = Admission(settings.max_concurrent_requests, _key_limits(settings, clock))
+        gate = Gate(keys, admission, Traffic(metrics, clock))
+        pages = Pages(catalog, Models(catalog, created_seconds=int(time.time())), scrape)
+        async with _serving(settings, generator, catalog, gate, pages) as running:
             yield running
     finally:
         preparation.close()
@@ -84,13 +99,11 @@ async def run_gateway(settings: GatewaySettings) -> AsyncIterator[RunningGateway
 
 @asynccontextmanager
 async def _serving(
-    settings: GatewaySettings, generator: Generator, catalog: ModelCatalog, keys: ApiKeys
+    settings: GatewaySettings, generator: Generator, catalog: ModelCatalog, gate: Gate, pages: Pages
 ) -> AsyncIterator[RunningGateway]:
-    admission = Admission(settings.max_concurrent_requests, _key_limits(settings))
     timeout_seconds = settings.request_timeout_seconds
-    models = Models(catalog, created_seconds=int(time.time()))
-    rest = RestApi(generator, catalog, models, keys, admission, request_timeout_seconds=timeout_seconds)
-    servicer = GenerationServicer(generator, catalog, keys, admission, request_timeout_seconds=timeout_seconds)
+    rest = RestApi(generator, gate, pages, request_timeout_seconds=timeout_seconds)
+    servicer = GenerationServicer(generator, catalog, gate, request_timeout_seconds=timeout_seconds)
     grpc_server = GrpcServer(host_port(settings.grpc_host, settings.grpc_port))
     grpc_server.add(
         SERVICE_NAME,
@@ -102,7 +115,7 @@ async def _serving(
             grpc_port=await grpc_server.start(),
         )
         async with asyncio.TaskGroup() as tasks:
-            watching = [tasks.create_task(catalog.run()), tasks.create_task(keys.watch())]
+            watching = [tasks.create_task(catalog.run()), tasks.create_task(gate.keys.watch())]
             try:
                 yield running
             finally:
@@ -112,11 +125,11 @@ async def _serving(
                     task.cancel()
 
 
-def _key_limits(settings: GatewaySettings) -> KeyLimits:
+def _key_limits(settings: GatewaySettings, clock: Callable[[], float]) -> KeyLimits:
     return KeyLimits(
         requests_per_minute=settings.key_requests_per_minute,
         max_concurrent_requests=settings.key_max_concurrent_requests,
-        clock=asyncio.get_running_loop().time,
+        clock=clock,
     )
 
 

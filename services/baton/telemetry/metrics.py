@@ -6,7 +6,7 @@ import os
 from typing import Literal
 
 from opentelemetry import metrics
-from opentelemetry.metrics import Counter, Histogram, Meter
+from opentelemetry.metrics import Counter, Histogram, Meter, UpDownCounter
 from opentelemetry.sdk.metrics import MeterProvider
 
 from baton.telemetry import names
@@ -55,6 +55,10 @@ class Metrics:
         self._time_per_output_token = _histogram(meter, names.TIME_PER_OUTPUT_TOKEN)
         self._request_duration = _histogram(meter, names.REQUEST_DURATION)
         self._exposed = _histogram(meter, names.EXPOSED_TRANSFER)
+        self._gateway_duration = _histogram(meter, names.GATEWAY_REQUEST_DURATION)
+        self._gateway_active = _up_down_counter(meter, names.GATEWAY_ACTIVE_REQUESTS)
+        self._gateway_prompt_tokens = _counter(meter, names.GATEWAY_PROMPT_TOKENS)
+        self._gateway_output_tokens = _counter(meter, names.GATEWAY_OUTPUT_TOKENS)
 
     def add_placement(self, side: Side) -> None:
         """Count a decision of the router, by where the prompt is computed."""
@@ -97,6 +101,23 @@ class Metrics:
         self._request_duration.record(duration_seconds, {names.GEN_AI_REQUEST_MODEL: model})
         if seconds_per_token is not None:
             self._time_per_output_token.record(seconds_per_token, {names.GEN_AI_REQUEST_MODEL: model})
+
+    def add_active_requests(self, change: int) -> None:
+        """Count a request of the gateway as begun (1) or ended (-1)."""
+        self._gateway_active.add(change)
+
+    def record_request(self, seconds: float, route: str, status: str) -> None:
+        """Record the end of a request of the gateway, of any kind and with any outcome."""
+        self._gateway_duration.record(seconds, {names.HTTP_ROUTE: route, names.STATUS: status})
+
+    def add_tokens(self, *, num_prompt_tokens: int, num_output_tokens: int) -> None:
+        """Count the tokens of a generation that has ended, finished or not."""
+        self._gateway_prompt_tokens.add(num_prompt_tokens)
+        self._gateway_output_tokens.add(num_output_tokens)
+
+
+def _up_down_counter(meter: Meter, metric: names.MetricName) -> UpDownCounter:
+    return meter.create_up_down_counter(metric.name, unit=metric.unit, description=metric.description)
 
 
 def _counter(meter: Meter, metric: names.MetricName) -> Counter:

@@ -79,6 +79,10 @@ GEN_AI_USAGE_INPUT_TOKENS = "gen_ai.usage.input_tokens"
 GEN_AI_USAGE_OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 """Generated tokens."""
 
+HTTP_ROUTE = "http.route"
+"""Path or method that serves a request of the gateway, without what varies."""
+STATUS = "baton.status"
+"""HTTP status of an answer of the gateway, or name of its gRPC status."""
 REQUEST_ID = "baton.request.id"
 """Names a request on every hop."""
 ATTEMPT = "baton.attempt"
@@ -156,3 +160,14 @@ REQUEST_DURATION = MetricName(
 EXPOSED_TRANSFER = MetricName(
     "baton.kv.exposed", "s", "Part of a KV transfer that computation did not hide.", _LATENCY_BUCKETS
 )
+GATEWAY_REQUEST_DURATION = MetricName(
+    "baton.gateway.request.duration",
+    "s",
+    "From a request of any kind to the end of its answer, by HTTP_ROUTE and STATUS.",
+    _LATENCY_BUCKETS,
+)
+GATEWAY_ACTIVE_REQUESTS = MetricName(
+    "baton.gateway.active_requests", "{request}", "Requests of any kind that are being answered."
+)
+GATEWAY_PROMPT_TOKENS = MetricName("baton.gateway.prompt_tokens", "{token}", "Prompt tokens of generations.")
+GATEWAY_OUTPUT_TOKENS = MetricName("baton.gateway.output_tokens", "{token}", "Tokens that clients were given.")

@@ -1,0 +1,58 @@
+"""What the REST API answers to GET."""
+
+from __future__ import annotations
+
+from urllib.parse import unquote
+
+import msgspec
+
+import baton
+from baton.gateway.catalog import ModelCatalog
+from baton.gateway.http_response import HttpResponse
+from baton.gateway.models import Models
+from baton.telemetry.prometheus import CONTENT_TYPE, Scrape
+
+OPEN_PATHS = ("/health", "/ready", "/version")
+"""Paths that need no API key."""
+
+_PATHS = (*OPEN_PATHS, "/v1/models", "/metrics")
+_MODEL_PREFIX = "/v1/models/"
+
+
+class Pages:
+    """Answers from what the gateway knows; nothing is asked of other services."""
+
+    def __init__(self, catalog: ModelCatalog, models: Models, scrape: Scrape) -> None:
+        self._catalog = catalog
+        self._models = models
+        self._scrape = scrape
+
+    def route(self, path: str) -> str:
+        """Return the route of a path, without what varies in it; empty if there is none."""
+        if path.startswith(_MODEL_PREFIX):
+            return _MODEL_PREFIX + "{model}"
+        return path if path in _PATHS else ""
+
+    def send(self, path: str, response: HttpResponse) -> None:
+        """Answer with the page of a path that has a route.
+
+        Raises:
+            NotFoundError: If it is that of a model that is not served.
+        """
+        if path == "/v1/models":
+            response.send(200, self._models.list_body())
+        elif path == "/health":
+            response.send(200, b'{"status":"ok"}')
+        elif path == "/version":
+            response.send(200, msgspec.json.encode({"version": baton.__version__}))
+        elif path == "/ready":
+            self._send_ready(response)
+        elif path == "/metrics":
+            response.send(200, self._scrape.text(), headers={"content-type": CONTENT_TYPE})
+        else:
+            response.send(200, self._models.model_body(unquote(path.removeprefix(_MODEL_PREFIX))))
+
+    def _send_ready(self, response: HttpResponse) -> None:
+        problem = self._catalog.problem
+        body = msgspec.json.encode({"status": "not ready" if problem else "ready", "cause": problem})
+        response.send(503 if problem else 200, body)

@@ -1,0 +1,44 @@
+"""Metrics in Prometheus's text format."""
+
+from __future__ import annotations
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+
+from baton.telemetry.prometheus import Scrape, scraped_meter
+
+
+def test_names_units_and_labels_are_written_as_prometheus_reads_them() -> None:
+    """Dots become underscores, units suffixes, quotes and line breaks escapes."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    meter = provider.get_meter("test")
+    meter.create_counter("a.bytes", unit="By", description="What\nhow").add(3, {"k.x": 'say "hi"\\\n'})
+    meter.create_up_down_counter("b.active", unit="{thing}").add(-1)
+    histogram = meter.create_histogram("c.time", unit="s", explicit_bucket_boundaries_advisory=[0.5, 2.0])
+    for seconds in (0.25, 1.0, 4.0):
+        histogram.record(seconds)
+    text = Scrape(reader).text().decode()
+    provider.shutdown()
+
+    assert text.splitlines() == [
+        "# HELP a_bytes_bytes_total What\\nhow",
+        "# TYPE a_bytes_bytes_total counter",
+        'a_bytes_bytes_total{k_x="say \\"hi\\"\\\\\\n"} 3',
+        "# HELP b_active ",
+        "# TYPE b_active gauge",
+        "b_active -1",
+        "# HELP c_time_seconds ",
+        "# TYPE c_time_seconds histogram",
+        'c_time_seconds_bucket{le="0.5"} 1',
+        'c_time_seconds_bucket{le="2"} 2',
+        'c_time_seconds_bucket{le="+Inf"} 3',
+        "c_time_seconds_sum 5.25",
+        "c_time_seconds_count 3",
+    ]
+
+
+def test_a_meter_without_values_gives_nothing() -> None:
+    """Not an error: nothing has happened yet."""
+    with scraped_meter() as (_, scrape):
+        assert scrape.text() == b""
