@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -28,7 +29,18 @@ PIPE_WIDTH = 180
 def make_console() -> Console:
     """Return a console on stdout, wide enough for tables where that is no terminal."""
     is_narrow = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(width=PIPE_WIDTH if is_narrow else None)
+    return _PipeConsole(width=PIPE_WIDTH if is_narrow else None)
+
+
+class _PipeConsole(Console):
+    """Treats a reader that has gone like a terminal that was closed: `baton up` stops in order, others end."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, sys.stdout.fileno())  # what is still buffered goes nowhere
+        os.close(null)
+        signal.raise_signal(signal.SIGHUP)
 
 
 class PrefixedLines:
