@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from baton.agent.child import STOP_GRACE_SECONDS
 from baton.cli.launch import ProcessPlan, Site, plan_processes
 from baton.cli.ports import free_ports
 from baton.cli.serve import load_service, take_option
@@ -59,3 +60,12 @@ def test_options_of_a_node_reach_its_worker(site: Site) -> None:
     assert _value(worker, "num-threads") == "7"
     assert _value(worker, "num-blocks") == "64"
     assert worker.child.environment["GOMP_SPINCOUNT"] == "0"
+
+
+def test_workers_drain_long_before_they_are_killed(site: Site) -> None:
+    """Else a client of a running stream would lose its connection without being told why."""
+    plans = plan_processes(site, (NodeSpec("decode", "mock"),))
+
+    worker = next(plan for plan in plans if plan.role == "decode")
+
+    assert float(_value(worker, "drain-seconds")) < STOP_GRACE_SECONDS / 2

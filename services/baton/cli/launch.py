@@ -18,6 +18,10 @@ ROUTER_PORT_OFFSET = 10
 """The router's port above the REST API's, if free: 8010 by default, where `baton plan` and `baton nodes` look."""
 
 
+WORKER_DRAIN_SECONDS = 2
+"""Time for running requests after Ctrl-C: the gateway must have told its clients of the end before it is killed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """What is common to all processes of one `baton up`."""
@@ -118,6 +122,7 @@ def _worker(site: Site, node_id: str, spec: NodeSpec, ports: Mapping[str, int], 
         "model_dir": str(site.model_dir),
         "model_name": site.model_name,
         "num_threads": str(threads_per_worker(num_workers)),
+        "drain_seconds": str(WORKER_DRAIN_SECONDS),
         **spec.options,
     }
     child = ChildSpec(node_id, _command(site, spec.role, settings), worker_environment(spec.engine, num_workers))
