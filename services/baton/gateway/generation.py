@@ -78,11 +78,11 @@ class Generator:
                 if isinstance(element, Finished):
                     if rest := output.flush():
                         yield Delta(rest, (), ())
-                    yield _result(prompt, sampling, progress, element)
+                    yield _result(prompt, sampling, progress, element)._replace(stop=output.stop)
                     return
                 yield output.take(element)
-                if output.is_stopped:
-                    yield _stopped_result(prompt, sampling, progress)
+                if output.stop is not None:
+                    yield _stopped_result(prompt, sampling, progress)._replace(stop=output.stop)
                     return
 
 
@@ -93,7 +93,8 @@ class _Output:
         self._end_token_ids = prompt.end_token_ids
         self._detokenizer = detokenizers.make()
         self._scanner = StopScanner(prompt.request.stop)
-        self.is_stopped = False
+        self.stop: str | None = None
+        """The stop string that was found."""
 
     def take(self, chunk: TokenChunk) -> Delta:
         """Return what a chunk adds; an ending token is dropped."""
@@ -101,12 +102,13 @@ class _Output:
         if token_ids[-1] in self._end_token_ids:
             del token_ids[-1], logprobs[len(token_ids) :]
         scan = self._scanner.push(self._detokenizer.push(token_ids))
-        self.is_stopped = scan.stop is not None
+        self.stop = scan.stop
         return Delta(scan.text, token_ids, logprobs)
 
     def flush(self) -> str:
         """Return the text held back at the end; it may still hold a stop string."""
         scan = self._scanner.push(self._detokenizer.flush())
+        self.stop = scan.stop
         return scan.text + (self._scanner.flush() if scan.stop is None else "")
 
 

@@ -35,11 +35,11 @@ def chat_sampling(body: ChatBody) -> SamplingParameters:
     if body.max_completion_tokens is not None:
         if body.max_tokens not in (None, body.max_completion_tokens):
             raise refused("max_tokens", "`max_tokens` and `max_completion_tokens` differ", code="invalid_value")
-        sampling.max_token_count = _count("max_completion_tokens", body.max_completion_tokens)
+        sampling.max_token_count = token_limit("max_completion_tokens", body.max_completion_tokens)
     if body.top_logprobs is not None and not body.logprobs:
         raise refused("top_logprobs", "`top_logprobs` needs `logprobs` to be true", code="invalid_value")
     if body.logprobs:
-        sampling.top_logprob_count = _int32("top_logprobs", body.top_logprobs or 0)
+        sampling.top_logprob_count = check_int32("top_logprobs", body.top_logprobs or 0)
     return sampling
 
 
@@ -65,14 +65,14 @@ def _common_sampling(body: CommonBody) -> SamplingParameters:
         _check_integer(name, getattr(body, name), _INT64_MAX if name == "seed" else _INT32_MAX)
     sampling = SamplingParameters(
         logit_bias=_logit_bias(body.logit_bias or {}),
-        stop_token_ids=[_int32("stop_token_ids", token_id) for token_id in body.stop_token_ids or ()],
-        min_token_count=_int32("min_tokens", body.min_tokens or 0),
+        stop_token_ids=[check_int32("stop_token_ids", token_id) for token_id in body.stop_token_ids or ()],
+        min_token_count=check_int32("min_tokens", body.min_tokens or 0),
     )
     for name in (*_MAY_STAY_UNSET, *_DEFAULT_IS_ZERO):
         if (value := getattr(body, name)) is not None:
             setattr(sampling, name, value)
     if body.max_tokens is not None:
-        sampling.max_token_count = _count("max_tokens", body.max_tokens)
+        sampling.max_token_count = token_limit("max_tokens", body.max_tokens)
     return sampling
 
 
@@ -81,7 +81,7 @@ def _logit_bias(biases: dict[str, float]) -> dict[int, float]:
         if not _TOKEN_ID.fullmatch(key):  # int() also takes "1_0", " 1", "01" and digits of other scripts
             text = f"Invalid value for `logit_bias`: keys must be token ids, got {key[:20]!r}"
             raise refused("logit_bias", text, code="invalid_value")
-    return {_int32("logit_bias", int(key)): bias for key, bias in biases.items()}
+    return {check_int32("logit_bias", int(key)): bias for key, bias in biases.items()}
 
 
 def _check_num_entries(name: str, entries: Sized, limit: int) -> None:
@@ -90,13 +90,23 @@ def _check_num_entries(name: str, entries: Sized, limit: int) -> None:
         raise refused(name, f"Invalid value for `{name}`: expected at most {limit} entries", code="invalid_value")
 
 
-def _count(name: str, value: int) -> int:
+def token_limit(name: str, value: int) -> int:
+    """Return a limit of output tokens for the proto.
+
+    Raises:
+        ApiError: 400, if it is below 1.
+    """
     if value < 1:
         raise refused(name, f"Invalid value for `{name}`: expected 1 or more, got {value}", code="invalid_value")
     return min(value, _INT32_MAX)  # more than any context: refused as such later
 
 
-def _int32(name: str, value: int) -> int:
+def check_int32(name: str, value: int) -> int:
+    """Return a value that the proto can hold.
+
+    Raises:
+        ApiError: 400, if it cannot.
+    """
     _check_integer(name, value, _INT32_MAX)
     return value
 

@@ -108,3 +108,5 @@ class GenerationResult(NamedTuple):
     """Nodes that were tried."""
     summary: PlacementSummary
     """Where it ran, measured; only the ids are set where a stop string cut the generation short."""
+    stop: str | None = None
+    """The stop string that ended the text, if one did."""

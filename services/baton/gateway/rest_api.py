@@ -10,6 +10,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from baton.errors import InvalidFieldError
 from baton.gateway.call import Call
+from baton.gateway.error_form import OPENAI_ERRORS, ErrorForm
 from baton.gateway.gate import Gate
 from baton.gateway.generation import Generator
 from baton.gateway.http_messages import JSON, HttpRequest
@@ -34,7 +35,7 @@ class RestApi:
         self._request_timeout_seconds = request_timeout_seconds
 
     async def handle(self, request: HttpRequest, response: HttpResponse) -> None:
-        """Answer one request: expected failures become OpenAI's error objects, bugs a 500 and a traceback."""
+        """Answer one request: expected failures become error objects, bugs a 500 and a traceback."""
         path = request.path
         call = Call(route=path if path in POST_ROUTES else self._pages.route(path), body=request.body)
         with self._gate.traffic.watch(call):
@@ -49,7 +50,8 @@ class RestApi:
                     log.exception("request_failed method=%s path=%s", request.method, path)
                     api_error = ApiError(500, "internal error", error_type="server_error", code="internal_error")
                 call.error_code = api_error.code or api_error.error_type
-                _send_error(response, api_error)
+                errors = POST_ROUTES[path].errors if path in POST_ROUTES else OPENAI_ERRORS
+                _send_error(response, api_error, errors, call.request_id)
             call.status = str(response.status)
 
     async def _route(self, request: HttpRequest, call: Call, response: HttpResponse) -> None:
@@ -104,9 +106,9 @@ def _check_media_type(request: HttpRequest) -> None:
         raise ApiError(415, text, code="unsupported_media_type")
 
 
-def _send_error(response: HttpResponse, error: ApiError) -> None:
+def _send_error(response: HttpResponse, error: ApiError, form: ErrorForm, request_id: str) -> None:
     """Send an error with its status, or as the last event of a stream that has begun."""
     if not response.is_begun:
-        response.send(error.status, error.body(), headers=error.headers)
+        response.send(error.status, form.body(error, request_id), headers=error.headers)
     elif response.is_stream:
-        response.end(error.event(), is_keep_alive=False)
+        response.end(form.event(error, request_id), is_keep_alive=False)

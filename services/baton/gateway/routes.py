@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeAlias
 
+from baton.gateway.anthropic_errors import ANTHROPIC_ERRORS
+from baton.gateway.anthropic_messages import answer_count_tokens, answer_messages
 from baton.gateway.call import Call
 from baton.gateway.chat import answer_chat
 from baton.gateway.completions import answer_completion
+from baton.gateway.error_form import OPENAI_ERRORS, ErrorForm
 from baton.gateway.generation import Generator
 from baton.gateway.http_response import HttpResponse
 from baton.gateway.tokenize import answer_detokenize, answer_tokenize
@@ -23,11 +26,15 @@ class Route(NamedTuple):
     answer: Answer
     operation: str
     """Name of its span."""
+    errors: ErrorForm = OPENAI_ERRORS
+    """How its errors are written."""
 
 
 POST_ROUTES: dict[str, Route] = {
     "/v1/chat/completions": Route(answer_chat, names.SPAN_CHAT),
     "/v1/completions": Route(answer_completion, names.SPAN_TEXT_COMPLETION),
+    "/v1/messages": Route(answer_messages, names.SPAN_CHAT, ANTHROPIC_ERRORS),
+    "/v1/messages/count_tokens": Route(answer_count_tokens, names.SPAN_TOKENIZE, ANTHROPIC_ERRORS),
     "/tokenize": Route(answer_tokenize, names.SPAN_TOKENIZE),
     "/detokenize": Route(answer_detokenize, names.SPAN_DETOKENIZE),
 }
