@@ -44,3 +44,13 @@ def test_text_is_printed_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert answer.text == "[bold]x[/]"
     assert stream.getvalue().startswith("[bold]x[/]\n")
+
+
+def test_an_answer_cannot_steer_the_terminal() -> None:
+    """Control characters are shown as such; the conversation keeps what the model said."""
+    stream = io.StringIO()
+
+    answer = show(Console(file=stream, width=80), iter([StreamPiece("a\x1b[2J\nc")]), began_seconds=0.0)
+
+    assert stream.getvalue().startswith("a\N{REPLACEMENT CHARACTER}[2J\nc\n")
+    assert answer.text == "a\x1b[2J\nc"

@@ -17,6 +17,9 @@ from baton.errors import BatonError, NotFoundError
 DEFAULT_URL = "http://127.0.0.1:8000"
 """Where `baton up` serves the REST API."""
 
+_HARMLESS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}")
+"""Replaces control characters but tab and newline: a model must not steer the user's terminal."""
+
 
 def command(
     url: Annotated[str, typer.Option(help="Address of the gateway.", envvar="BATON_URL")] = DEFAULT_URL,
@@ -58,7 +61,7 @@ def show(console: Console, pieces: Iterator[StreamPiece], *, began_seconds: floa
     answer = Answer(began_seconds)
     for piece in pieces:
         answer.add(piece, time.monotonic())
-        console.print(piece.text, end="", markup=False, highlight=False, soft_wrap=True)
+        console.print(piece.text.translate(_HARMLESS), end="", markup=False, highlight=False, soft_wrap=True)
     console.print()
     for line in answer.summary_lines():
         console.print(line, style="dim", markup=False, highlight=False)
