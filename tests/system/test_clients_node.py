@@ -15,7 +15,7 @@ from system.cluster import Cluster
 
 _SOURCE = Path(__file__).parent / "node"
 _PROTOS = Path(__file__).parents[2] / "protos"
-_GREEDY = json.dumps({"temperature": 0, "max_token_count": 16})
+_GREEDY = json.dumps({"temperature": 0, "max_token_count": 16, "ignore_eos": True})
 _INSTALL_SECONDS, _RUN_SECONDS = 120, 60
 
 DEFINITIONS = {"protos": ("--protos", str(_PROTOS)), "reflection": ("--reflection",)}
@@ -54,12 +54,11 @@ def test_a_node_client_streams_a_generation(
     *deltas, last = lines
 
     assert status == 0
-    assert len(deltas) > 5
+    assert len(deltas) > 2  # a busy machine may send several tokens at once
     assert all(delta.keys() == {"text", "token_ids"} for delta in deltas)
     usage = last["finished"]["usage"]
-    num_tokens = sum(len(delta["token_ids"]) for delta in deltas)
-    has_stopped = last["finished"]["reason"] == "FINISH_REASON_STOP"  # the stop token is counted and not shown
-    assert usage["completion_token_count"] == num_tokens + has_stopped
+    assert sum(len(delta["token_ids"]) for delta in deltas) == usage["completion_token_count"] == 16
+    assert last["finished"]["reason"] == "FINISH_REASON_LENGTH"
     assert last["finished"]["placement"]["decode_node_id"] == "decode-0"
     if question[0] == "--messages":
         assert "42" in "".join(delta["text"] for delta in deltas)
