@@ -18,6 +18,14 @@ from system.cluster import Cluster
 NOTICED_SECONDS = 10.0
 """Within this, whoever depends on a process knows that it is gone."""
 
+ASKS = tuple(
+    Ask(tuple((7 * index + 5 * place) % 500 + 3 for place in range(40 + 30 * index)), 30, index % 2, seed=index)
+    for index in range(4)
+)
+"""Two greedy and two sampled; on the slow model a second long."""
+LONG_ASK = Ask(tuple(place % 500 + 3 for place in range(2000)), 20)
+"""Its prefill takes more than a second there."""
+
 _SOME_CHUNKS = 4
 _salts = itertools.count(1)
 

@@ -6,24 +6,9 @@ import signal
 
 import pytest
 
-from system.client import Ask, Outcome, open_grpc
+from system.client import Outcome, open_grpc
 from system.cluster import Cluster
-from system.faults.scenario import NOTICED_SECONDS, FaultFree, begin, busy_node, check_equal, check_restart
-
-ASKS = tuple(Ask(tuple((13 * index + place) % 500 + 3 for place in range(50)), 60) for index in range(2))
-"""A second and a half long."""
-
-
-@pytest.fixture(scope="module")
-def fault_free() -> FaultFree:
-    """Return what the mock cluster answers when nothing fails."""
-    return FaultFree()
-
-
-@pytest.fixture
-def expected(mock_cluster: Cluster, fault_free: FaultFree) -> list[Outcome]:
-    """Return the right outcomes of ASKS."""
-    return [fault_free.outcome(mock_cluster, ask) for ask in ASKS]
+from system.faults.scenario import ASKS, NOTICED_SECONDS, begin, busy_node, check_equal, check_restart
 
 
 def test_a_decode_node_finishes_its_streams_while_new_ones_go_elsewhere(

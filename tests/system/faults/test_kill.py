@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
-from system.client import Ask, Outcome, open_grpc, open_rest
+from system.client import Outcome, open_grpc, open_rest
 from system.cluster import Cluster
 from system.faults.scenario import (
+    ASKS,
+    LONG_ASK,
     NOTICED_SECONDS,
     FaultFree,
     begin,
@@ -17,26 +17,6 @@ from system.faults.scenario import (
     only_one_of_each,
     uncached,
 )
-
-ASKS = tuple(
-    Ask(tuple((7 * index + 5 * place) % 500 + 3 for place in range(40 + 30 * index)), 30, index % 2, seed=index)
-    for index in range(4)
-)
-"""Two greedy and two sampled, by both APIs; a second long."""
-LONG_ASK = Ask(tuple(place % 500 + 3 for place in range(2000)), 20)
-"""Its prefill takes more than a second."""
-
-
-@pytest.fixture(scope="module")
-def fault_free() -> FaultFree:
-    """Return what the mock cluster answers when nothing fails."""
-    return FaultFree()
-
-
-@pytest.fixture
-def expected(mock_cluster: Cluster, fault_free: FaultFree) -> list[Outcome]:
-    """Return the right outcomes of ASKS."""
-    return [fault_free.outcome(mock_cluster, ask) for ask in ASKS]
 
 
 def test_streams_do_not_notice_the_death_of_the_router(mock_cluster: Cluster, expected: list[Outcome]) -> None:

@@ -5,27 +5,16 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-import pytest
-
-from system.client import Ask, Outcome, open_grpc
+from system.client import Outcome, open_grpc
 from system.cluster import Cluster
-from system.faults.scenario import NOTICED_SECONDS, FaultFree, begin, busy_node, check_equal, uncached
-
-STREAM_ASKS = tuple(Ask(tuple((11 * index + place) % 500 + 3 for place in range(60)), 50) for index in range(2))
-"""More than a second long."""
-LONG_ASK = Ask(tuple((3 * place) % 500 + 3 for place in range(2000)), 20)
-"""Its prefill takes more than a second."""
+from system.faults.scenario import ASKS, LONG_ASK, NOTICED_SECONDS, FaultFree, begin, busy_node, check_equal, uncached
 
 
-@pytest.fixture(scope="module")
-def fault_free() -> FaultFree:
-    """Return what the mock cluster answers when nothing fails."""
-    return FaultFree()
-
-
-def test_a_prefill_node_that_stops_is_replaced_within_seconds(mock_cluster: Cluster, fault_free: FaultFree) -> None:
+def test_a_prefill_node_that_stops_is_replaced_within_seconds(
+    mock_cluster: Cluster, fault_free: FaultFree, expected: list[Outcome]
+) -> None:
     """The prompt is computed on the decode node; what the stopped one sends later lands nowhere."""
-    whole, *expected = [fault_free.outcome(mock_cluster, ask) for ask in (LONG_ASK, *STREAM_ASKS)]
+    whole = fault_free.outcome(mock_cluster, LONG_ASK)
     stream = open_grpc(mock_cluster, uncached(LONG_ASK))
     victim = busy_node(mock_cluster, "prefill")
     mock_cluster.kill(victim, signal.SIGSTOP)
@@ -36,10 +25,9 @@ def test_a_prefill_node_that_stops_is_replaced_within_seconds(mock_cluster: Clus
     _check_going_on(mock_cluster, victim, expected)
 
 
-def test_streams_leave_a_decode_node_that_stops(mock_cluster: Cluster, fault_free: FaultFree) -> None:
+def test_streams_leave_a_decode_node_that_stops(mock_cluster: Cluster, expected: list[Outcome]) -> None:
     """They go on elsewhere within seconds, and the stopped node's later tokens reach nobody."""
-    expected = [fault_free.outcome(mock_cluster, ask) for ask in STREAM_ASKS]
-    streams = begin(mock_cluster, STREAM_ASKS)
+    streams = begin(mock_cluster, ASKS)
     victim = busy_node(mock_cluster, "decode")
     mock_cluster.kill(victim, signal.SIGSTOP)
 
@@ -54,7 +42,7 @@ def _check_going_on(cluster: Cluster, name: str, expected: Sequence[Outcome]) ->
     pid = cluster.pid_of(name)
     cluster.kill(name, signal.SIGCONT)
 
-    check_equal(begin(cluster, STREAM_ASKS), expected)
+    check_equal(begin(cluster, ASKS), expected)
     cluster.wait_ready()
     cluster.wait_idle(NOTICED_SECONDS)
     assert cluster.pid_of(name) == pid
