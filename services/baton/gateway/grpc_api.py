@@ -13,6 +13,7 @@ from baton.gateway.call import Call
 from baton.gateway.catalog import ModelCatalog
 from baton.gateway.gate import Gate
 from baton.gateway.generation import Generator
+from baton.gateway.openai_schema import MAX_MESSAGES
 from baton.gateway.request_id import HEADER, accept_request_id, generation_name
 from baton.gateway.requests import (
     ChatPrompt,
@@ -128,12 +129,13 @@ def _prompt(request: GenerateRequest) -> Prompt:
         case "tokens":
             return TokenPrompt(list(request.tokens.token_ids))
         case "conversation":
+            if not 1 <= len(request.conversation.messages) <= MAX_MESSAGES:
+                problem = f"expected 1 to {MAX_MESSAGES} messages, got {len(request.conversation.messages)}"
+                raise InvalidFieldError("conversation.messages", problem)
             for index, message in enumerate(request.conversation.messages):
                 if message.role not in _ROLES:
                     field = f"conversation.messages[{index}].role"
                     raise InvalidFieldError(field, f"expected one of {', '.join(_ROLES)}, got {message.role!r}")
-            if not request.conversation.messages:
-                raise InvalidFieldError("conversation.messages", "expected at least one message")
             turns = ({"role": turn.role, "content": turn.content} for turn in request.conversation.messages)
             return ChatPrompt(tuple(turns))
         case _:
