@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from baton.gateway.call import Call
 from baton.gateway.error_form import ErrorForm
 from baton.gateway.openai_errors import ApiError
 
@@ -34,13 +35,13 @@ class ErrorBody(msgspec.Struct):
     type: str = "error"
 
 
-def _body(error: ApiError, request_id: str) -> bytes:
+def _body(error: ApiError, call: Call) -> bytes:
     kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-    return msgspec.json.encode(ErrorBody(ErrorDetail(kind, error.message), request_id))
+    return msgspec.json.encode(ErrorBody(ErrorDetail(kind, error.message), call.request_id))
 
 
-def _event(error: ApiError, request_id: str) -> bytes:
-    return b"event: error\ndata: " + _body(error, request_id) + b"\n\n"
+def _event(error: ApiError, call: Call) -> bytes:
+    return b"event: error\ndata: " + _body(error, call) + b"\n\n"
 
 
 ANTHROPIC_ERRORS = ErrorForm(_body, _event)

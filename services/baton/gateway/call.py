@@ -31,5 +31,7 @@ class Call:
     """Tokens of all prompts."""
     num_completion_tokens: int = 0
     """Tokens generated, those of broken answers included."""
+    num_events: int = 0
+    """Events of the stream so far, where the API numbers them."""
     first_token_seconds: float | None = None
     """When the first token came, by the event loop's clock."""

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from baton.gateway.call import Call
 from baton.gateway.openai_errors import ApiError
 
 
 class ErrorForm(NamedTuple):
-    """Writes errors; both functions take the error and the id of the request."""
+    """Writes errors; both functions take the error and the request that it ends."""
 
-    body: Callable[[ApiError, str], bytes]
+    body: Callable[[ApiError, Call], bytes]
     """Returns the body of an answer."""
-    event: Callable[[ApiError, str], bytes]
+    event: Callable[[ApiError, Call], bytes]
     """Returns the server-sent event that ends a stream."""
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from baton.gateway.openai_errors import refused
 from baton.gateway.openai_schema import MAX_MESSAGES, ContentPart, Message
 
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 """Roles that are served, as chat templates know them."""
 
 
@@ -26,10 +26,10 @@ def chat_messages(messages: Sequence[Message]) -> tuple[Mapping[str, str], ...]:
 
 
 def _message(index: int, message: Message) -> Mapping[str, str]:
-    role = _ROLES.get(message.role)
+    role = ROLES.get(message.role)
     if role is None:
         param = f"messages[{index}].role"
-        text = f"Invalid value for `{param}`: `{message.role}` is none of {', '.join(_ROLES)}"
+        text = f"Invalid value for `{param}`: `{message.role}` is none of {', '.join(ROLES)}"
         raise refused(param, text, code="invalid_value")
     if message.content is None:
         param = f"messages[{index}].content"

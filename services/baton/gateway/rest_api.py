@@ -51,7 +51,7 @@ class RestApi:
                     api_error = ApiError(500, "internal error", error_type="server_error", code="internal_error")
                 call.error_code = api_error.code or api_error.error_type
                 errors = POST_ROUTES[path].errors if path in POST_ROUTES else OPENAI_ERRORS
-                _send_error(response, api_error, errors, call.request_id)
+                _send_error(response, api_error, errors, call)
             call.status = str(response.status)
 
     async def _route(self, request: HttpRequest, call: Call, response: HttpResponse) -> None:
@@ -106,9 +106,9 @@ def _check_media_type(request: HttpRequest) -> None:
         raise ApiError(415, text, code="unsupported_media_type")
 
 
-def _send_error(response: HttpResponse, error: ApiError, form: ErrorForm, request_id: str) -> None:
+def _send_error(response: HttpResponse, error: ApiError, form: ErrorForm, call: Call) -> None:
     """Send an error with its status, or as the last event of a stream that has begun."""
     if not response.is_begun:
-        response.send(error.status, form.body(error, request_id), headers=error.headers)
+        response.send(error.status, form.body(error, call), headers=error.headers)
     elif response.is_stream:
-        response.end(form.event(error, request_id), is_keep_alive=False)
+        response.end(form.event(error, call), is_keep_alive=False)

@@ -13,6 +13,8 @@ from baton.gateway.completions import answer_completion
 from baton.gateway.error_form import OPENAI_ERRORS, ErrorForm
 from baton.gateway.generation import Generator
 from baton.gateway.http_response import HttpResponse
+from baton.gateway.responses import answer_responses
+from baton.gateway.responses_format import RESPONSES_ERRORS
 from baton.gateway.tokenize import answer_detokenize, answer_tokenize
 from baton.telemetry import names
 
@@ -33,6 +35,7 @@ class Route(NamedTuple):
 POST_ROUTES: dict[str, Route] = {
     "/v1/chat/completions": Route(answer_chat, names.SPAN_CHAT),
     "/v1/completions": Route(answer_completion, names.SPAN_TEXT_COMPLETION),
+    "/v1/responses": Route(answer_responses, names.SPAN_CHAT, RESPONSES_ERRORS),
     "/v1/messages": Route(answer_messages, names.SPAN_CHAT, ANTHROPIC_ERRORS),
     "/v1/messages/count_tokens": Route(answer_count_tokens, names.SPAN_TOKENIZE, ANTHROPIC_ERRORS),
     "/tokenize": Route(answer_tokenize, names.SPAN_TOKENIZE),
