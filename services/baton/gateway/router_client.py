@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import grpc
 
-from baton.errors import UnavailableError
+from baton.errors import NotFoundError, UnavailableError
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_from_rpc
 from baton.v1.node_pb2 import NodeDescription
@@ -31,7 +31,7 @@ class RouterClient:
         self._stub = RouterServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     async def place(self, request: PlaceRequest) -> PlaceResponse:
-        """Return where a request runs; asks again while the router is away, for `timeout_seconds` at most.
+        """Return where a request runs; asks for `timeout_seconds` at most while the router is away or knows no node.
 
         Nodes that an earlier attempt excluded are allowed again once no other is left, and waited for as long as the
         router: they may be restarting.
@@ -40,7 +40,7 @@ class RouterClient:
             BatonError: The router's refusal, or UnavailableError if it did not answer in time.
         """
         loop = asyncio.get_running_loop()
-        is_move = bool(request.excluded_node_ids)
+        is_patient = bool(request.excluded_node_ids)
         deadline, pause_seconds = loop.time() + self._timeout_seconds, _FIRST_PAUSE_SECONDS
         refusal: UnavailableError | None = None
         while True:
@@ -49,7 +49,9 @@ class RouterClient:
                 return response
             except grpc.aio.AioRpcError as rpc_error:
                 error = error_from_rpc(rpc_error)
-                is_final = error.reason == NO_NODE and not is_move
+                if isinstance(error, NotFoundError):  # nodes have served it: a router that has just started knows none
+                    error, is_patient = UnavailableError(error.message, reason=NO_NODE), True
+                is_final = error.reason == NO_NODE and not is_patient
                 if is_final or not isinstance(error, UnavailableError):
                     raise error from rpc_error
                 if loop.time() + pause_seconds >= deadline:
