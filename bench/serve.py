@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
@@ -18,6 +17,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from bench.api_key import headers_from
 from bench.completion import CHAT_PATH, COMPLETIONS_PATH, Sampling
 from bench.dataset import Session, num_turns
 from bench.http_client import HttpClient, HttpError
@@ -58,7 +58,7 @@ async def measure(options: argparse.Namespace, sessions: Sequence[Session], arri
         HttpError: If the server does not answer the warm-up.
         OSError: If the server cannot be reached.
     """
-    with closing(HttpClient(options.url, _headers(options.api_key_env))) as client:
+    with closing(HttpClient(options.url, headers_from(options.api_key_env))) as client:
         settings = _load_settings(options, options.model or await first_model(client))
         server = await describe_server(client)
         await _warm_up(client, sessions, settings, options.warmup)
@@ -117,14 +117,6 @@ def _progress(total: int, *, is_shown: bool) -> Iterator[Callable[[RequestSample
             bar.update(task, advance=1, note=f"{num_failed} failed" if num_failed else "")
 
         yield on_sample
-
-
-def _headers(api_key_env: str | None) -> dict[str, str]:
-    if api_key_env is None:
-        return {}
-    if not os.environ.get(api_key_env):
-        raise ValueError(f"the environment variable {api_key_env} is empty")
-    return {"Authorization": f"Bearer {os.environ[api_key_env]}"}
 
 
 def _recorded(options: argparse.Namespace, settings: LoadSettings) -> dict[str, object]:
