@@ -30,6 +30,14 @@ def test_streams_do_not_notice_the_death_of_the_router(mock_cluster: Cluster, ex
     check_restart(mock_cluster, "router", ASKS, expected)
 
 
+def test_requests_wait_for_a_router_that_starts_again(mock_cluster: Cluster, expected: list[Outcome]) -> None:
+    """Neither its absence nor that it knows no node at first is an error, if it takes seconds only."""
+    mock_cluster.kill("router")
+    mock_cluster.start("router")
+
+    check_equal(begin(mock_cluster, ASKS), expected)
+
+
 def test_a_restarted_router_learns_everything_again_and_breaks_no_kv_stream(
     mock_cluster: Cluster, fault_free: FaultFree
 ) -> None:
