@@ -10,6 +10,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from baton.errors import InvalidFieldError
 from baton.gateway.call import Call
+from baton.gateway.cors import Cors
 from baton.gateway.error_form import OPENAI_ERRORS, ErrorForm
 from baton.gateway.gate import Gate
 from baton.gateway.generation import Generator
@@ -28,10 +29,13 @@ log = logging.getLogger(__name__)
 class RestApi:
     """Answers HTTP requests; `handle` is the server's handler."""
 
-    def __init__(self, generator: Generator, gate: Gate, pages: Pages, *, request_timeout_seconds: float) -> None:
+    def __init__(
+        self, generator: Generator, gate: Gate, pages: Pages, cors: Cors, *, request_timeout_seconds: float
+    ) -> None:
         self._generator = generator
         self._gate = gate
         self._pages = pages
+        self._cors = cors
         self._request_timeout_seconds = request_timeout_seconds
 
     async def handle(self, request: HttpRequest, response: HttpResponse) -> None:
@@ -41,7 +45,8 @@ class RestApi:
         with self._gate.traffic.watch(call):
             try:
                 call.request_id = _request_id(request, response)
-                await self._route(request, call, response)
+                if not self._cors.answer(request, response):
+                    await self._route(request, call, response)
             except ClientGoneError:
                 raise
             except Exception as error:

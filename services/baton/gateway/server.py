@@ -12,6 +12,7 @@ from baton.gateway.admission import Admission
 from baton.gateway.api_keys import ApiKeys
 from baton.gateway.catalog import ModelCatalog
 from baton.gateway.channels import DecodeChannels
+from baton.gateway.cors import Cors
 from baton.gateway.gate import Gate
 from baton.gateway.generation import Generator
 from baton.gateway.grpc_api import SERVICE_NAME, GenerationServicer
@@ -27,7 +28,7 @@ from baton.gateway.router_client import RouterClient
 from baton.gateway.settings import GatewaySettings
 from baton.gateway.token_stream import TokenStreams
 from baton.gateway.traffic import Traffic
-from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
+from baton.rpc.server import GrpcServer, host_port, split_addresses, wait_for_stop_signal
 from baton.telemetry.metrics import Metrics
 from baton.telemetry.prometheus import Scrape, scraped_meter
 from baton.text.detokenizer import Detokenizers
@@ -102,7 +103,8 @@ async def _serving(
     settings: GatewaySettings, generator: Generator, catalog: ModelCatalog, gate: Gate, pages: Pages
 ) -> AsyncIterator[RunningGateway]:
     timeout_seconds = settings.request_timeout_seconds
-    rest = RestApi(generator, gate, pages, request_timeout_seconds=timeout_seconds)
+    cors = Cors(split_addresses(settings.cors_allow_origins))
+    rest = RestApi(generator, gate, pages, cors, request_timeout_seconds=timeout_seconds)
     servicer = GenerationServicer(generator, catalog, gate, request_timeout_seconds=timeout_seconds)
     grpc_server = GrpcServer(host_port(settings.grpc_host, settings.grpc_port))
     grpc_server.add(

@@ -41,6 +41,8 @@ class GatewaySettings(BaseSettings):
     """Requests that one API key may make per minute, a minute's worth at once; more are refused with 429; 0: any."""
     key_max_concurrent_requests: int = Field(default=0, ge=0)
     """Requests of one API key in work at once; more are refused with 429; 0: any."""
+    cors_allow_origins: str = ""
+    """Comma-separated origins whose pages may read answers in a browser, `*`: any; empty: none."""
     max_attempts: int = Field(default=3, ge=1)
     """Nodes on which one generation may be tried."""
     request_timeout_seconds: float = Field(default=600.0, gt=0)
