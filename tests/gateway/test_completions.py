@@ -220,3 +220,33 @@ def test_without_a_limit_a_chat_may_fill_the_context(client: openai.OpenAI, clus
     request = cluster.decodes[0].requests[0]
     assert request.sampling.max_token_count == 256 - len(request.prompt_token_ids)
     assert echo_token(request, 0) == request.prompt_token_ids[0]
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.parametrize("prompt", ["hello w", _ids("hello w")])
+def test_an_echo_precedes_the_output_of_each_choice(client: openai.OpenAI, prompt: Any, is_stream: bool) -> None:
+    """The prompt's text, also where tokens were given; usage counts only what was generated."""
+    options: Any = {"model": MODEL, "prompt": [prompt, prompt], "echo": True, "n": 2, "max_tokens": 1}
+    texts = dict.fromkeys(range(4), "")
+    if is_stream:
+        for chunk in client.completions.create(**options, stream=True):
+            for choice in chunk.choices:
+                texts[choice.index] += choice.text
+    else:
+        answer = client.completions.create(**options)
+        texts = {choice.index: choice.text for choice in answer.choices}
+        assert answer.usage.completion_tokens == 4
+
+    assert texts == dict.fromkeys(range(4), "hello whello")
+
+
+def test_an_echo_comes_even_if_nothing_is_generated(client: openai.OpenAI, cluster: FakeCluster) -> None:
+    """With the reason for the end."""
+
+    async def stop(request: Any) -> AsyncIterator[Any]:
+        yield finished(request, "decode-0", generation.FINISH_REASON_STOP)
+
+    cluster.decodes[0].script = stop
+    (chunk,) = client.completions.create(model=MODEL, prompt="hello", echo=True, stream=True)
+
+    assert (chunk.choices[0].text, chunk.choices[0].finish_reason) == ("hello", "stop")

@@ -109,7 +109,8 @@ def test_a_chat_parameter_that_cannot_be_served_is_named(
     [
         ({"suffix": "x"}, "suffix", "unsupported_parameter"),
         ({"best_of": 2}, "best_of", "unsupported_parameter"),
-        ({"echo": True}, "echo", "unsupported_parameter"),
+        ({"echo": 1}, "echo", "invalid_type"),
+        ({"echo": True, "logprobs": 0}, "logprobs", "unsupported_parameter"),
         ({"logprobs": 21}, "logprobs", "invalid_value"),
         ({"prompt": []}, "prompt", "empty_array"),
         ({"prompt": ""}, "prompt", "invalid_value"),

@@ -22,29 +22,44 @@ class CompletionFormat:
         has_logprobs: bool,
         has_usage: bool,
         token_bytes: TokenBytes,
+        echoes: Sequence[str] = (),
     ) -> None:
+        """Begin an answer.
+
+        Args:
+            answer_id: Name of the answer.
+            model: Served name.
+            created_seconds: Unix time.
+            has_logprobs: Whether they were asked for.
+            has_usage: Whether a stream's last event reports the usage.
+            token_bytes: Gives the bytes of a token.
+            echoes: The prompt's text per choice, to be repeated before its output; empty: not asked for.
+        """
         self._common = {"id": answer_id, "object": "text_completion", "created": created_seconds, "model": model}
         self._has_logprobs = has_logprobs
         self._token_bytes = token_bytes
         self._num_characters: dict[int, int] = {}
+        self._echoes = dict(enumerate(echoes))
         self._start = b"data: " + encode(self._common)[:-1] + b',"choices":['
         self._tail = b',"usage":null' if has_usage else b""
         self._end = b',"logprobs":null,"finish_reason":null}]' + self._tail + b"}\n\n"
 
     def delta(self, index: int, delta: Delta) -> bytes:
-        """Return the event for new output of a choice; empty if there is nothing to see."""
+        """Return the event for new output of a choice, its echo before the first; empty if there is nothing to see."""
         end = self._end
+        text = self._echoes.pop(index, "") + delta.text if self._echoes else delta.text
         if self._has_logprobs and delta.logprobs:
             logprobs = self._logprobs(index, delta)
             end = b',"logprobs":' + logprobs + b',"finish_reason":null}]' + self._tail + b"}\n\n"
-        elif not delta.text:
+        elif not text:
             return b""
-        return b'%b{"index":%d,"text":%b%b' % (self._start, index, encode(delta.text), end)
+        return b'%b{"index":%d,"text":%b%b' % (self._start, index, encode(text), end)
 
     def finish(self, index: int, result: GenerationResult, placement: PlacementBody | None) -> bytes:
         """Return the event with the finish reason."""
         baton = b',"baton":' + encode(placement) if placement is not None else b""
-        choice = b'{"index":%d,"text":"","logprobs":null,"finish_reason":"%b"}' % (index, result.reason.encode())
+        rest, reason = encode(self._echoes.pop(index, "")), result.reason.encode()
+        choice = b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":"%b"}' % (index, rest, reason)
         return self._start + choice + b"]" + self._tail + baton + b"}\n\n"
 
     def usage(self, usage: UsageBody, placement: PlacementBody) -> bytes:
@@ -65,7 +80,7 @@ class CompletionFormat:
         logprobs = completion_logprobs(choice.logprobs, self._token_bytes, 0) if self._has_logprobs else None
         return {
             "index": index,
-            "text": choice.text,
+            "text": self._echoes.pop(index, "") + choice.text,
             "logprobs": logprobs,
             "finish_reason": choice.result.reason,
         }

@@ -42,6 +42,7 @@ async def answer_completion(generator: Generator, call: Call, response: HttpResp
         has_logprobs=completion.logprobs is not None,
         has_usage=has_usage,
         token_bytes=generator.token_bytes,
+        echoes=await _echoes(generator, job) if completion.echo else (),
     )
     if completion.stream:
         await answer_stream(response, generator, job, form, has_usage=has_usage)
@@ -55,6 +56,9 @@ async def _prepare(generator: Generator, call: Call, completion: CompletionBody)
     if len(prompts) * num_choices > MAX_GENERATIONS:
         text = f"Invalid value for `n`: {len(prompts)} prompts times {num_choices} choices exceed {MAX_GENERATIONS}"
         raise refused("n", text, code="invalid_value")
+    if completion.echo and completion.logprobs is not None:
+        text = "Unsupported parameter: `logprobs` of a prompt that is echoed are not served here"
+        raise refused("logprobs", text, code="unsupported_parameter")
     sampling, stop = completion_sampling(completion), stop_strings(completion)
     name = generation_name(call.request_id)
     requests = [
@@ -71,6 +75,19 @@ async def _prepare(generator: Generator, call: Call, completion: CompletionBody)
     ]
     prepared = [await generator.prepare(request) for request in requests]
     return Job(call, prepared, num_choices)
+
+
+async def _echoes(generator: Generator, job: Job) -> Sequence[str]:
+    """Return the text of each choice's prompt: as it was given, or what its tokens stand for."""
+    texts: list[str] = []
+    for prompt in job.prompts:
+        given = prompt.request.prompt
+        if isinstance(given, TextPrompt):
+            text = given.text
+        else:
+            text = await generator.preparation.detokenize(prompt.request.model, prompt.token_ids)
+        texts += [text] * job.num_choices
+    return texts
 
 
 def _prompts(completion: CompletionBody) -> Sequence[Prompt]:

@@ -110,9 +110,10 @@ class CompletionBody(CommonBody, kw_only=True):
 
     prompt: str | list[str | int | list[int]]
     logprobs: int | None = None
+    echo: bool | None = None
+    """Whether the prompt's text precedes the output; not together with `logprobs`."""
     suffix: Any = None
     best_of: Any = None
-    echo: Any = None
 
 
 AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
@@ -135,7 +136,6 @@ _NEUTRAL: dict[str, tuple[object, ...]] = {
     "store": (False,),
     "suffix": ("",),
     "best_of": (1,),
-    "echo": (False,),
 }
 """Fields that are not served, and values of them (beside null) that ask for nothing."""
 

@@ -86,7 +86,7 @@ class Preparation:
         model = await self._catalog.model(model_name or self._catalog.model_name)
         if len(token_ids) > model.max_context_tokens * MAX_BYTES_PER_TOKEN:
             raise InvalidFieldError("tokens", f"far more than the model's context of {model.max_context_tokens} tokens")
-        check_token_ids("tokens", token_ids, self._tokenizer.vocabulary_size)
+        check_token_ids("tokens", token_ids, model.vocabulary_size or self._tokenizer.vocabulary_size)
         decode = partial(self._tokenizer.decode, token_ids, skip_special_tokens=False)
         return await asyncio.get_running_loop().run_in_executor(self._threads, decode)
 
