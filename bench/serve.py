@@ -27,7 +27,7 @@ from bench.metrics import ServiceLevel
 from bench.report import Run, table, write_run
 from bench.sample import RequestSample
 from bench.serve_options import parser
-from bench.workload import make_arrivals, make_sessions
+from bench.workload import make_arrivals, make_sessions, make_warm_up
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -61,7 +61,7 @@ async def measure(options: argparse.Namespace, sessions: Sequence[Session], arri
     with closing(HttpClient(options.url, headers_from(options.api_key_env))) as client:
         settings = _load_settings(options, options.model or await first_model(client))
         server = await describe_server(client)
-        await _warm_up(client, sessions, settings, options.warmup)
+        await _warm_up(client, make_warm_up(options, sessions), settings)
         machine = describe_machine()
         with _progress(num_turns(sessions), is_shown=not options.quiet) as on_sample:
             samples = await run_load(client, sessions, arrivals, settings, on_sample)
@@ -86,14 +86,14 @@ def _load_settings(options: argparse.Namespace, model: str) -> LoadSettings:
     )
 
 
-async def _warm_up(client: HttpClient, sessions: Sequence[Session], settings: LoadSettings, count: int) -> None:
-    """Send the last sessions' first turns, one after another: opens connections and wakes the server.
+async def _warm_up(client: HttpClient, sessions: Sequence[Session], settings: LoadSettings) -> None:
+    """Run sessions of one turn, one after another: opens a connection and wakes the server.
 
     Raises:
         HttpError: If one fails; the run would, too.
     """
-    for session in sessions[::-1][:count]:
-        (sample,) = await run_load(client, [Session(session.turns[:1])], [0.0], settings)
+    for session in sessions:
+        (sample,) = await run_load(client, [session], [0.0], settings)
         if sample.error:
             raise HttpError(f"the warm-up failed: {sample.error}")
 

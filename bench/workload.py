@@ -19,8 +19,9 @@ def make_sessions(options: argparse.Namespace) -> list[Session]:
     Raises:
         ValueError: If the options contradict each other or the dataset's file.
     """
-    vocabulary, random = _vocabulary(options), Random(f"{options.seed}/dataset")
     name: str = options.dataset
+    # The name is part of the seed: runs of two datasets against one server must not find each other's prompts cached.
+    vocabulary, random = _vocabulary(options), Random(f"{options.seed}/{name}")
     if name in ("sharegpt", "mooncake", "azure"):
         return _read(options, vocabulary, random)
     if name in ("prefill-heavy", "decode-heavy"):
@@ -54,6 +55,19 @@ def make_sessions(options: argparse.Namespace) -> list[Session]:
         prefix_tokens=options.prefix_tokens,
         suffix_tokens=prompt_tokens,
         output_tokens=output_tokens,
+    )
+
+
+def make_warm_up(options: argparse.Namespace, sessions: Sequence[Session]) -> list[Session]:
+    """Return sessions as long as the first of a run, with prompts that are in no run: none of its own is cached."""
+    vocabulary, turn = _vocabulary(options), sessions[0].turns[0]
+    num_tokens = len(turn.prompt.split()) if isinstance(turn.prompt, str) else len(turn.prompt)
+    return dataset.fixed_lengths(
+        vocabulary,
+        Random(f"{options.seed}/warm-up"),
+        options.warmup,
+        prompt_tokens=max(1, num_tokens),
+        output_tokens=turn.max_tokens,
     )
 
 

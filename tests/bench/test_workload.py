@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bench.serve_options import parser
-from bench.workload import make_arrivals, make_sessions
+from bench.workload import make_arrivals, make_sessions, make_warm_up
 
 
 def sessions_of(*arguments: str) -> list[tuple[int, int]]:
@@ -75,3 +75,15 @@ def test_a_dataset_without_times_cannot_be_replayed() -> None:
 
     with pytest.raises(ValueError, match="no arrival times"):
         make_arrivals(options, make_sessions(options))
+
+
+def test_a_warm_up_shares_no_prompt_with_the_run() -> None:
+    """As long as the first request, but nothing of the run is cached by it."""
+    options = parser().parse_args(["--dataset", "prefill-heavy", "--count", "3", "--warmup", "2"])
+    sessions = make_sessions(options)
+
+    warm_up = make_warm_up(options, sessions)
+
+    prompts = [str(session.turns[0].prompt) for session in (*sessions, *warm_up)]
+    assert [len(prompt.split()) for prompt in prompts] == [462] * 5
+    assert len({prompt[:40] for prompt in prompts}) == 5
