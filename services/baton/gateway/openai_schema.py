@@ -119,7 +119,7 @@ class CompletionBody(CommonBody, kw_only=True):
 AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 Body = TypeVar("Body", bound=CommonBody)
 
-_NEUTRAL: dict[str, tuple[object, ...]] = {
+NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "parallel_tool_calls": (True, False),
@@ -209,7 +209,7 @@ def _no_collection() -> Iterator[None]:
 
 
 def _refuse_unserved(body: CommonBody) -> None:
-    refuse_unserved_fields(body, _NEUTRAL)
+    refuse_unserved_fields(body, NEUTRAL_VALUES)
     if body.stream_options is not None and not body.stream:
         raise refused("stream_options", "`stream_options` is only allowed when `stream` is true", code="invalid_value")
     num_choices = 1 if body.n is None else body.n

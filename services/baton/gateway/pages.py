@@ -15,14 +15,25 @@ from baton.telemetry.prometheus import CONTENT_TYPE, Scrape
 OPEN_PATHS = ("/health", "/ready", "/version")
 """Paths that need no API key."""
 
-_PATHS = (*OPEN_PATHS, "/v1/models", "/metrics")
 _MODEL_PREFIX = "/v1/models/"
+
+PAGES = {
+    "/v1/models": "The models that are served.",
+    _MODEL_PREFIX + "{model}": "One model.",
+    "/health": "Whether the process is alive.",
+    "/ready": "Whether requests can be served, and if not, why.",
+    "/version": "Version of Baton.",
+    "/metrics": "Metrics in Prometheus's text format.",
+    "/openapi.json": "This API.",
+}
+"""What each route shows."""
 
 
 class Pages:
     """Answers from what the gateway knows; nothing is asked of other services."""
 
-    def __init__(self, catalog: ModelCatalog, models: Models, scrape: Scrape) -> None:
+    def __init__(self, catalog: ModelCatalog, models: Models, scrape: Scrape, *, openapi_body: bytes) -> None:
+        self._openapi_body = openapi_body
         self._catalog = catalog
         self._models = models
         self._scrape = scrape
@@ -31,7 +42,7 @@ class Pages:
         """Return the route of a path, without what varies in it; empty if there is none."""
         if path.startswith(_MODEL_PREFIX):
             return _MODEL_PREFIX + "{model}"
-        return path if path in _PATHS else ""
+        return path if path in PAGES else ""
 
     def send(self, path: str, response: HttpResponse) -> None:
         """Answer with the page of a path that has a route.
@@ -47,6 +58,8 @@ class Pages:
             response.send(200, msgspec.json.encode({"version": baton.__version__}))
         elif path == "/ready":
             self._send_ready(response)
+        elif path == "/openapi.json":
+            response.send(200, self._openapi_body)
         elif path == "/metrics":
             response.send(200, self._scrape.text(), headers={"content-type": CONTENT_TYPE})
         else:

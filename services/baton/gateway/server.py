@@ -21,6 +21,7 @@ from baton.gateway.http_server import HttpServer
 from baton.gateway.key_limits import KeyLimits
 from baton.gateway.models import Models
 from baton.gateway.openai_errors import http_error_body
+from baton.gateway.openapi import openapi_body
 from baton.gateway.pages import Pages
 from baton.gateway.preparation import Preparation
 from baton.gateway.rest_api import RestApi
@@ -89,7 +90,7 @@ async def _run(settings: GatewaySettings, metrics: Metrics, scrape: Scrape) -> A
         clock = asyncio.get_running_loop().time
         admission = Admission(settings.max_concurrent_requests, _key_limits(settings, clock))
         gate = Gate(keys, admission, Traffic(metrics, clock))
-        pages = Pages(catalog, Models(catalog, created_seconds=int(time.time())), scrape)
+        pages = Pages(catalog, Models(catalog, created_seconds=int(time.time())), scrape, openapi_body=openapi_body())
         async with _serving(settings, generator, catalog, gate, pages) as running:
             yield running
     finally:

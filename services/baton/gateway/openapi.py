@@ -1,0 +1,82 @@
+"""GET /openapi.json: the REST API as the schemas of its bodies have it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+import baton
+from baton.gateway.http_messages import EVENT_STREAM, JSON
+from baton.gateway.pages import OPEN_PATHS, PAGES
+from baton.gateway.routes import POST_ROUTES, Route
+from baton.telemetry.prometheus import CONTENT_TYPE
+
+_REFERENCE = "#/components/schemas/{name}"
+_ERROR = {"description": "What is wrong, as an error object; the parameter is named."}
+
+
+def openapi_body() -> bytes:
+    """Return the document as JSON: OpenAPI 3.1."""
+    references, schemas = msgspec.json.schema_components(
+        [route.body for route in POST_ROUTES.values()], ref_template=_REFERENCE
+    )
+    for route in POST_ROUTES.values():
+        _mark_unserved(schemas[route.body.__name__]["properties"], route.neutral_values)
+    paths = {path: {"get": _page(path, summary)} for path, summary in PAGES.items()}
+    posts = zip(POST_ROUTES.items(), references, strict=True)
+    paths |= {path: {"post": _operation(route, reference)} for (path, route), reference in posts}
+    document = {
+        "openapi": "3.1.0",
+        "info": {"title": "Baton", "version": baton.__version__},
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "key": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+        "security": [{"bearer": []}, {"key": []}, {}],
+    }
+    return msgspec.json.encode(document)
+
+
+def _mark_unserved(properties: dict[str, Any], neutral_values: Mapping[str, tuple[object, ...]]) -> None:
+    """Say of fields that are declared to be refused which values are taken nevertheless."""
+    for name in neutral_values.keys() & properties.keys():
+        properties[name] = {
+            "enum": [None, *neutral_values[name]],
+            "default": None,
+            "description": "Not served; these values ask for nothing.",
+        }
+
+
+def _operation(route: Route, reference: Mapping[str, Any]) -> dict[str, Any]:
+    contents: dict[str, Any] = {JSON: {"schema": {"type": "object"}}}
+    if "stream" in route.body.__struct_fields__:
+        contents[EVENT_STREAM.partition(";")[0]] = {"schema": {"type": "string"}}
+    return {
+        "operationId": route.answer.__name__.removeprefix("answer_"),
+        "summary": _summary(route),
+        "requestBody": {"required": True, "content": {JSON: {"schema": reference}}},
+        "responses": {"200": {"description": "The answer.", "content": contents}, "default": _ERROR},
+    }
+
+
+def _summary(route: Route) -> str:
+    return (route.answer.__doc__ or "").partition("\n")[0]
+
+
+def _page(path: str, summary: str) -> dict[str, Any]:
+    media_type = CONTENT_TYPE.partition(";")[0] if path == "/metrics" else JSON
+    page: dict[str, Any] = {
+        "summary": summary,
+        "responses": {"200": {"description": summary, "content": {media_type: {}}}, "default": _ERROR},
+    }
+    if "{model}" in path:
+        page["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if path in OPEN_PATHS:
+        page["security"] = []
+    return page

@@ -1,0 +1,88 @@
+"""GET /openapi.json."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from baton.gateway.routes import POST_ROUTES
+from baton.gateway.server import RunningGateway
+from gateway.cluster import MODEL
+from gateway.rest import ask
+
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
+    "/v1/completions": {"prompt": "x"},
+    "/v1/responses": {"input": "x"},
+    "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1},
+    "/v1/messages/count_tokens": {"messages": [{"role": "user", "content": "x"}]},
+    "/tokenize": {"prompt": "x"},
+    "/detokenize": {"tokens": [1]},
+}
+
+
+@pytest.fixture
+def document(gateway: RunningGateway) -> Any:
+    """Return the document."""
+    return ask(gateway, "/openapi.json").body
+
+
+def _schema(document: Any, path: str) -> Any:
+    """Return the schema of a path's body."""
+    content = document["paths"][path]["post"]["requestBody"]["content"]
+    reference = content["application/json"]["schema"]["$ref"]
+    return document["components"]["schemas"][reference.rpartition("/")[2]]
+
+
+def test_every_route_is_described_and_every_page_is_there(gateway: RunningGateway, document: Any) -> None:
+    """What the document names answers, and nothing else is served."""
+    pages = [path for path, methods in document["paths"].items() if "get" in methods]
+
+    assert document["openapi"] == "3.1.0"
+    assert {path for path, methods in document["paths"].items() if "post" in methods} == set(POST_ROUTES)
+    assert {path: ask(gateway, path.replace("{model}", MODEL)).status for path in pages} == dict.fromkeys(pages, 200)
+
+
+def test_every_reference_leads_somewhere(gateway: RunningGateway) -> None:
+    """Schemas refer to each other by name."""
+    text = ask(gateway, "/openapi.json").data.decode()
+    names = set(ask(gateway, "/openapi.json").body["components"]["schemas"])
+
+    assert set(re.findall(r'"#/components/schemas/([^"]+)"', text)) <= names
+
+
+@pytest.mark.parametrize("path", POST_ROUTES)
+def test_required_fields_are_required_and_enough(gateway: RunningGateway, document: Any, path: str) -> None:
+    """The smallest body that the schema allows is served; without one of its fields it is not."""
+    schema, body = _schema(document, path), BODIES[path]
+    body = {"model": MODEL, **body} if "model" in schema["required"] else body
+
+    assert set(schema["required"]) <= set(body)
+    assert schema["additionalProperties"] is False
+    assert ask(gateway, path, body).status == 200
+    for name in schema["required"]:
+        assert ask(gateway, path, {key: value for key, value in body.items() if key != name}).status == 400
+
+
+@pytest.mark.parametrize("path", POST_ROUTES)
+def test_values_that_ask_for_nothing_are_taken_as_described(gateway: RunningGateway, document: Any, path: str) -> None:
+    """Each that the document allows a field that is not served."""
+    body = {"model": MODEL, **BODIES[path]}
+    unserved = {
+        name: schema["enum"]
+        for name, schema in _schema(document, path)["properties"].items()
+        if str(schema.get("description", "")).startswith("Not served")
+    }
+
+    assert bool(unserved) == bool(POST_ROUTES[path].neutral_values)
+    for name, values in unserved.items():
+        assert [ask(gateway, path, body | {name: value}).status for value in values] == [200] * len(values)
+        assert ask(gateway, path, body | {name: "none of these"}).status == 400
+
+
+def test_probes_are_described_as_open(document: Any) -> None:
+    """The rest may need a key."""
+    assert document["paths"]["/health"]["get"]["security"] == []
+    assert {"bearer": []} in document["security"]
