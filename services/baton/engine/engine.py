@@ -86,6 +86,7 @@ class Engine:
         self._deliveries: list[Delivery] = []
         self._num_steps = 0
         self._is_stepping = False
+        self._num_steps_proven = 0
         self._checked_at = 0.0
         self._load_taken_at = 0.0
         self._load = self._current_load()
@@ -168,12 +169,12 @@ class Engine:
             False to stop.
         """
         must_wait = not self._is_stepping
-        if must_wait:
-            self._rest()
         while True:
             try:
-                command = self._commands.get(block=must_wait)
+                command = self._commands.get(block=must_wait, timeout=self._rest() if must_wait else None)
             except queue.Empty:
+                if must_wait:
+                    continue
                 return True
             if command is None:
                 return False
@@ -329,12 +330,21 @@ class Engine:
         if entry is not None:
             self._deliveries.append(Delivery(entry[1], event))
 
-    def _rest(self) -> None:
-        """Take stock before waiting."""
+    def _rest(self) -> float | None:
+        """Take stock before waiting: every state in which the engine comes to rest is proven, if not at once.
+
+        Returns:
+            Seconds after which to take stock again; None: nothing is left to prove.
+        """
         self._load = self._current_load()
-        if self._clock() - self._checked_at >= _INTEGRITY_CHECK_INTERVAL_SECONDS:
-            self.scheduler.check_integrity()
-            self._checked_at = self._clock()
+        if self._num_steps_proven == self._num_steps:
+            return None
+        remaining = self._checked_at + _INTEGRITY_CHECK_INTERVAL_SECONDS - self._clock()
+        if remaining > 0:
+            return remaining
+        self.scheduler.check_integrity()
+        self._checked_at, self._num_steps_proven = self._clock(), self._num_steps
+        return None
 
 
 def _layers_of(frame: KvFrame) -> Iterator[tuple[int, LayerKv]]:
