@@ -54,6 +54,7 @@ class PrefixedLines:
     def __call__(self, name: str, line: str) -> None:
         """Print one line of a child."""
         prefix = Text(f"{name:<{self._width}} │ ", style=self._colors.get(name, "white"))
+        line = line.replace(f" {name:<11} ", " ", 1)  # the child's own name for itself: the prefix says it already
         self._console.print(prefix.append(Text.from_ansi(line, style="default")), soft_wrap=True)
 
 
