@@ -11,10 +11,9 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
-from pathlib import Path
 from random import Random
 
 from bench.api_key import headers_from
@@ -31,13 +30,22 @@ _MAX_TRIES = 3
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure every setting, print the table, write the files; 1 where an answer was shorter than asked for."""
+    """Measure every setting, print the table, write the files.
+
+    Returns:
+        0; 1 where a request failed or an answer was shorter than asked for; 2 where the options are wrong.
+    """
     command = parser()
     options = command.parse_args(arguments)
     try:
-        runs = asyncio.run(measure(options))
+        headers, settings = headers_from(options.api_key_env), settings_of(options)
+    except ValueError as error:
+        command.error(str(error))
+    try:
+        runs = asyncio.run(measure(options, headers, settings))
     except (ValueError, OSError, HttpError, TimeoutError) as error:
-        command.error(str(error) or type(error).__name__)
+        print(f"bench.pptg: {str(error) or 'a request took longer than --timeout'}", file=sys.stderr)
+        return 1
     print(table(runs))
     if options.plot:
         from bench.pptg_plot import draw_pptg
@@ -51,7 +59,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if num_short else 0
 
 
-async def measure(options: argparse.Namespace) -> list[BatchRun]:
+async def measure(
+    options: argparse.Namespace, headers: Mapping[str, str], settings: Sequence[Setting]
+) -> list[BatchRun]:
     """Measure every setting and write the result file.
 
     Raises:
@@ -60,15 +70,14 @@ async def measure(options: argparse.Namespace) -> list[BatchRun]:
         TimeoutError: If a request takes too long.
         ValueError: If a length cannot be made.
     """
-    with closing(HttpClient(options.url, headers_from(options.api_key_env))) as client:
+    with closing(HttpClient(options.url, headers)) as client:
         target = await _target(client, options)
         machine, server = describe_machine(), await describe_server(client)
         async with sampled(client, target.clock) as metrics:
-            runs = await _measure_settings(target, _sizer(target, options), options, metrics)
+            runs = await _measure_settings(target, _sizer(target, options), settings, options, metrics)
         cluster = await _cluster(client)
     if options.out:
-        settings = {name: str(value) if isinstance(value, Path) else value for name, value in _recorded(options)}
-        head = {"settings": settings | {"path": target.path}, "machine": machine, "server": server}
+        head = {"settings": _recorded(options) | {"path": target.path}, "machine": machine, "server": server}
         write_result(options.out, runs, head, cluster, metrics)
     return runs
 
@@ -90,11 +99,11 @@ async def measure_batch(target: Target, sizer: PromptSizer, recipe: Recipe, sett
 
 
 async def _measure_settings(
-    target: Target, sizer: PromptSizer, options: argparse.Namespace, metrics: SystemMetrics
+    target: Target, sizer: PromptSizer, settings: Sequence[Setting], options: argparse.Namespace, metrics: SystemMetrics
 ) -> list[BatchRun]:
     runs: list[BatchRun] = []
     recipes: dict[int, Recipe] = {}
-    for index, setting in enumerate(settings_of(options)):
+    for index, setting in enumerate(settings):
         if setting.prompt_tokens not in recipes:
             recipes[setting.prompt_tokens] = await sizer.fit(setting.prompt_tokens)
         recipe = recipes[setting.prompt_tokens]
@@ -145,12 +154,10 @@ async def _cluster(client: HttpClient) -> object:
         return None
 
 
-def _recorded(options: argparse.Namespace) -> list[tuple[str, object]]:
-    return [
-        (name, value)
-        for name, value in vars(options).items()
-        if name not in ("out", "plot", "api_key_env", "tokenizer")
-    ]
+def _recorded(options: argparse.Namespace) -> dict[str, object]:
+    """Return the options as a file keeps them: no paths of this machine."""
+    left_out = ("out", "plot", "api_key_env", "tokenizer")
+    return {name: value for name, value in vars(options).items() if name not in left_out}
 
 
 if __name__ == "__main__":

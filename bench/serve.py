@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
@@ -31,15 +31,20 @@ from bench.workload import make_arrivals, make_sessions, make_warm_up
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the load, print the table, write the files; 1 if a request failed."""
+    """Run the load, print the table, write the files; 1 if a request failed, 2 if the options are wrong."""
     command = parser()
     options = command.parse_args(arguments)
     try:
         sessions = make_sessions(options)
         arrivals = make_arrivals(options, sessions)
-        run = asyncio.run(measure(options, sessions, arrivals))
-    except (ValueError, OSError, HttpError) as error:
+        headers = headers_from(options.api_key_env)
+    except (ValueError, OSError) as error:
         command.error(str(error))
+    try:
+        run = asyncio.run(measure(options, headers, sessions, arrivals))
+    except (ValueError, OSError, HttpError) as error:
+        print(f"bench.serve: {error}", file=sys.stderr)
+        return 1
     print(f"{run.label}\n{table(run.summary)}")
     _print_errors(run.samples)
     if options.out:
@@ -51,14 +56,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if run.summary.num_failed else 0
 
 
-async def measure(options: argparse.Namespace, sessions: Sequence[Session], arrivals: Sequence[float]) -> Run:
+async def measure(
+    options: argparse.Namespace, headers: Mapping[str, str], sessions: Sequence[Session], arrivals: Sequence[float]
+) -> Run:
     """Return a run of the sessions against the server of the options.
 
     Raises:
         HttpError: If the server does not answer the warm-up.
         OSError: If the server cannot be reached.
     """
-    with closing(HttpClient(options.url, headers_from(options.api_key_env))) as client:
+    with closing(HttpClient(options.url, headers)) as client:
         settings = _load_settings(options, options.model or await first_model(client))
         server = await describe_server(client)
         await _warm_up(client, make_warm_up(options, sessions), settings)
