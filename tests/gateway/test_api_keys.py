@@ -114,6 +114,12 @@ def test_a_changed_file_is_read_again(keys: ApiKeys, path: Path) -> None:
 
 def test_a_change_for_the_worse_keeps_the_keys(keys: ApiKeys, path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is reported once, and the next good state is taken."""
+    path.unlink()
+    with caplog.at_level(logging.WARNING):
+        keys.reload()
+        keys.reload()
+    assert len(caplog.records) == 1
+    caplog.clear()
     path.write_text("broken")
     with caplog.at_level(logging.WARNING):
         keys.reload()

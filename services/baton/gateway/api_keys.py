@@ -49,6 +49,7 @@ class ApiKeys:
         self._secret = secrets.token_bytes(32)
         self._keys: tuple[_Key, ...] = ()
         self._stamp: _Stamp | None = None
+        self._problem = ""
 
     def load(self) -> None:
         """Read the file, if there is one.
@@ -100,8 +101,11 @@ class ApiKeys:
                 return
             self.load()
         except (OSError, ConfigurationError) as error:
-            log.warning("api_keys_kept file=%s error=%r", self._path, str(error))
+            if str(error) != self._problem:
+                self._problem = str(error)
+                log.warning("api_keys_kept file=%s error=%r", self._path, self._problem)
             return
+        self._problem = ""
         log.info("api_keys_loaded file=%s keys=%d", self._path, len(self._keys))
 
     def _parse(self, text: str) -> tuple[_Key, ...]:

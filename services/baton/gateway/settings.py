@@ -38,9 +38,12 @@ class GatewaySettings(BaseSettings):
     api_keys_file: Path | None = None
     """File with one `name:key` per line, `#` for comment lines, read again when it changes; none: everybody may ask."""
     key_requests_per_minute: int = Field(default=0, ge=0)
-    """Requests that one API key may make per minute, a minute's worth at once; more are refused with 429; 0: any."""
+    """Requests that one API key may make per minute, a minute's worth at once; more are refused with 429; 0: any.
+
+    Without keys, all clients together.
+    """
     key_max_concurrent_requests: int = Field(default=0, ge=0)
-    """Requests of one API key in work at once; more are refused with 429; 0: any."""
+    """Requests of one API key in work at once, without keys of all clients; more are refused with 429; 0: any."""
     cors_allow_origins: str = ""
     """Comma-separated origins whose pages may read answers in a browser, `*`: any; empty: none."""
     max_attempts: int = Field(default=3, ge=1)
