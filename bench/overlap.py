@@ -34,6 +34,7 @@ from google.protobuf.duration_pb2 import Duration
 from baton.v1 import decode_service_pb2, generation_pb2, router_service_pb2
 from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
 from baton.v1.router_service_pb2_grpc import RouterServiceStub
+from bench.overlap_plot import draw_overlap
 from bench.shaped_link import FAR_ADDRESS, NEAR_ADDRESS, ShapedLink, shaped_link
 
 ROUTER = f"{NEAR_ADDRESS}:18910"
@@ -94,6 +95,7 @@ def main() -> None:
                 for row in measure(link, stub, prefill_node_id, setting, options):
                     rows.append(row)
                     print(_table_line(row), flush=True)
+    draw_overlap(rows, options.out.with_suffix(".png"))
     options.out.write_text(json.dumps({"machine": _machine(), "argv": sys.argv[1:], "rows": rows}, indent=1) + "\n")
 
 
