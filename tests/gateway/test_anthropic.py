@@ -151,6 +151,18 @@ def test_system_and_blocks_are_rendered_by_the_template(gateway: RunningGateway,
     assert [list(request.prompt_token_ids) for request in cluster.decodes[0].requests] == [expected] * 2
 
 
+def test_an_answer_that_is_begun_is_continued(gateway: RunningGateway, cluster: FakeCluster) -> None:
+    """Its turn stays open, and the text does not repeat it."""
+    messages = [TURN, {"role": "assistant", "content": "hello wo"}]
+    reply = ask(gateway, "/v1/messages", BODY | {"messages": messages})
+    count = ask(gateway, "/v1/messages/count_tokens", {"model": MODEL, "messages": messages})
+
+    prompt = list(cluster.decodes[0].requests[0].prompt_token_ids)
+    assert TOKENIZER.decode(prompt) == "<|user|>hello 😀<|end|><|assistant|>hello wo"
+    assert count.body["input_tokens"] == len(prompt)
+    assert reply.body["content"][0]["text"].startswith("hello")  # the node echoes the prompt's text
+
+
 def test_every_parameter_reaches_the_node(gateway: RunningGateway, cluster: FakeCluster) -> None:
     """Under the proto's name; what asks for nothing is taken."""
     neutral = {"tools": [], "thinking": {"type": "disabled"}, "service_tier": "auto", "metadata": {"user_id": "me"}}
@@ -190,7 +202,7 @@ def test_tokens_are_counted_as_they_would_be_used(client: anthropic.Anthropic, c
         ({"stop_sequences": [""]}, "stop_sequences"),
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
-        ({"messages": [TURN, {"role": "assistant", "content": "The"}]}, "messages[1].role"),
+        ({"messages": [TURN, {"role": "assistant", "content": None}]}, "messages[1].content"),
         ({"messages": [{"role": "user"}]}, "content"),
         ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text"),
         (

@@ -112,6 +112,15 @@ def test_threads_may_share_a_tokenizer() -> None:
     assert not failures
 
 
+def test_a_last_message_may_be_left_open() -> None:
+    """As transformers does it: the template's end of the turn is cut off."""
+    turns = [{"role": "user", "content": "hello"}, {"role": "assistant", "content": "hell"}]
+    tokenizer = Tokenizer(byte_level())
+
+    text = tokenizer.render_chat(turns, add_generation_prompt=False, continue_final_message=True)
+    assert text == "<|user|>hello<|end|><|assistant|>hell"
+
+
 def test_special_tokens_are_added_or_left_out_as_asked() -> None:
     """Those of the tokenizer's own: by default to a text, not to a conversation."""
     backend = byte_level()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -56,7 +56,7 @@ async def answer_count_tokens(generator: Generator, call: Call, response: HttpRe
     """
     response.headers[REQUEST_ID_HEADER] = call.request_id
     body = decode_json(call.body, ConversationBody)
-    tokenization = await generator.preparation.tokenize(body.model, ChatPrompt(_conversation(body)))
+    tokenization = await generator.preparation.tokenize(body.model, _prompt(body))
     call.num_prompt_tokens = len(tokenization.token_ids)
     response.send(200, msgspec.json.encode(CountAnswer(len(tokenization.token_ids))))
 
@@ -65,7 +65,7 @@ async def _prepare(generator: Generator, call: Call, body: MessagesBody) -> Prep
     request = GenerationRequest(
         request_id=generation_name(call.request_id),
         model=body.model,
-        prompt=ChatPrompt(_conversation(body)),
+        prompt=_prompt(body),
         sampling=_sampling(body),
         stop=tuple(body.stop_sequences or ()),
     )
@@ -88,8 +88,8 @@ def _sampling(body: MessagesBody) -> SamplingParameters:
     return sampling
 
 
-def _conversation(body: ConversationBody) -> tuple[Mapping[str, str], ...]:
-    """Return the conversation as chat templates know it, the system's text first."""
+def _prompt(body: ConversationBody) -> ChatPrompt:
+    """Return the conversation as chat templates know it, the system's text first; an answer at its end is continued."""
     refuse_unserved_fields(body, NEUTRAL_VALUES)
     if not 1 <= len(body.messages) <= MAX_MESSAGES:
         text = f"Invalid value for `messages`: expected 1 to {MAX_MESSAGES}, got {len(body.messages)}"
@@ -99,9 +99,8 @@ def _conversation(body: ConversationBody) -> tuple[Mapping[str, str], ...]:
         if message.role not in _ROLES:
             raise _wrong(f"messages[{index}].role", f"`{message.role}` is none of {', '.join(_ROLES)}")
         turns.append({"role": message.role, "content": _text(f"messages[{index}].content", message.content)})
-    if body.messages[-1].role == "assistant":
-        raise _wrong(f"messages[{len(body.messages) - 1}].role", "an answer that is begun cannot be continued here")
-    return tuple(turns)
+    is_begun = body.messages[-1].role == "assistant"
+    return ChatPrompt(tuple(turns), add_generation_prompt=not is_begun, continue_final_message=is_begun)
 
 
 def _text(name: str, content: str | Sequence[Block]) -> str:

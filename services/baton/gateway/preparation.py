@@ -123,6 +123,7 @@ class Preparation:
             return self._tokenizer.encode_chat(
                 prompt.messages,
                 add_generation_prompt=prompt.add_generation_prompt,
+                continue_final_message=prompt.continue_final_message,
                 add_special_tokens=prompt.add_special_tokens,
             )
         check_token_ids("prompt", prompt.token_ids, model.vocabulary_size or self._tokenizer.vocabulary_size)

@@ -27,6 +27,8 @@ class ChatPrompt(NamedTuple):
     """Each with "role" and "content"; 1 or more."""
     add_generation_prompt: bool = True
     """Whether the beginning of an answer follows."""
+    continue_final_message: bool = False
+    """Whether the last message is left open, to be continued; instead of a beginning."""
     add_special_tokens: bool = False
     """Whether the tokenizer adds its own beside those of the template."""
 

@@ -55,6 +55,7 @@ class Tokenizer:
         messages: Sequence[Mapping[str, str]],
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         add_special_tokens: bool = False,
     ) -> list[int]:
         """Return the tokens of a conversation, rendered by the chat template.
@@ -62,16 +63,25 @@ class Tokenizer:
         Args:
             messages: Each with "role" and "content".
             add_generation_prompt: Whether the beginning of an answer follows.
+            continue_final_message: Whether the last message is left open, to be continued; instead of a beginning.
             add_special_tokens: Whether the tokenizer adds its own beside those of the template.
 
         Raises:
             InvalidFieldError: If there is no template, or it refuses the messages.
         """
-        text = self.render_chat(messages, add_generation_prompt=add_generation_prompt)
+        text = self.render_chat(
+            messages, add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message
+        )
         return self.encode(text, add_special_tokens=add_special_tokens)
 
-    def render_chat(self, messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> str:
-        """Return a conversation as the chat template writes it, with the beginning of an answer if wanted.
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, str]],
+        *,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+    ) -> str:
+        """Return a conversation as the chat template writes it; see `encode_chat`.
 
         Raises:
             InvalidFieldError: If there is no template, or it refuses the messages.
@@ -82,7 +92,10 @@ class Tokenizer:
 
         try:
             text: str = self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages], tokenize=False, add_generation_prompt=add_generation_prompt
+                [dict(message) for message in messages],
+                tokenize=False,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
             )
         except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise InvalidFieldError("messages", f"the chat template refused them: {error}") from error
