@@ -60,14 +60,15 @@ class GenerationServiceServicer(object):
         """Generates and streams. The last message carries `finished`; a stream that ends without it has failed.
 
         Errors: INVALID_ARGUMENT INVALID_FIELD (the field is named in ErrorInfo.metadata["field"]), NOT_FOUND MODEL_NOT_FOUND,
-        RESOURCE_EXHAUSTED and UNAVAILABLE when no node can take it; DEADLINE_EXCEEDED.
+        RESOURCE_EXHAUSTED and UNAVAILABLE when no node can take it; DEADLINE_EXCEEDED. Where the service asks for API keys, sent as
+        metadata `authorization: Bearer KEY`: UNAUTHENTICATED INVALID_API_KEY, RESOURCE_EXHAUSTED KEY_RATE and KEY_CONCURRENCY.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListModels(self, request, context):
-        """Lists the models that can be asked for.
+        """Lists the models that can be asked for. Errors: UNAUTHENTICATED INVALID_API_KEY.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
