@@ -98,7 +98,7 @@ class Prefiller:
 
     def _layers_per_frame(self, request: prefill_service_pb2.PrefillRequest) -> int:
         most_tokens = max(EXPORT_TOKENS, min(self._node.settings.max_step_tokens, self._chunk_tokens(request)))
-        most_tokens = min(most_tokens, len(request.token_ids) - request.kv_token_begin)
+        most_tokens = min(most_tokens, max(1, len(request.token_ids) - request.kv_token_begin))
         return max(1, min(request.layers_per_frame, MAX_FRAME_BYTES // (self._layer_token_bytes * most_tokens)))
 
     def _chunk_tokens(self, request: prefill_service_pb2.PrefillRequest) -> int:
