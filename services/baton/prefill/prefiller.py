@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 from opentelemetry import trace
 
@@ -155,8 +155,8 @@ def _summary(ended: Ended, totals: StreamTotals) -> kv_pb2.KvSummary:
     )
 
 
-def probe_sizes(byte_count: int, message_byte_count: int) -> list[int]:
-    """Return the payload sizes of a link probe.
+def probe_sizes(byte_count: int, message_byte_count: int) -> Iterator[int]:
+    """Return the payload sizes of a link probe, made as they are taken: there may be one for every byte.
 
     Raises:
         InvalidFieldError: If a count is out of range.
@@ -166,4 +166,4 @@ def probe_sizes(byte_count: int, message_byte_count: int) -> list[int]:
     if not 0 <= message_byte_count <= 4 << 20:
         raise InvalidFieldError("message_byte_count", f"expected 0 to {4 << 20}, got {message_byte_count}")
     size = message_byte_count or 1 << 20
-    return [min(size, byte_count - start) for start in range(0, byte_count, size)]
+    return (min(size, byte_count - start) for start in range(0, byte_count, size))
