@@ -12,6 +12,7 @@ from baton.engine.events import Admitted, Ended, Failed, TokenReady
 from baton.engine.runners.base import Span
 from baton.engine.runners.mock import MockRunner
 from baton.engine.sampling_params import SamplingParams
+from baton.engine.sequence import Purpose
 from baton.errors import AttemptReusedError, BatonError, InvalidFieldError, OutOfMemoryError, OverloadedError
 from engine.rig import (
     EOS,
@@ -264,6 +265,19 @@ def test_the_load_is_right_when_the_engine_rests() -> None:
     assert (load.num_waiting, load.num_running, load.num_pending_prompt_tokens) == (0, 0, 0)
     assert load.num_available_blocks == 64
     assert load.num_steps == 8
+
+
+def test_a_request_that_receives_is_no_work_for_this_engine() -> None:
+    """It needs no step: a router that expected one would take the node for stuck."""
+    with Rig() as rig:
+        request = request_of(prompt_of(10), purpose=Purpose.RECEIVE)
+        rig.submit(request).until(Admitted)
+        for _ in range(2):
+            rig.do(lambda: None)
+        load = rig.engine.load()
+        rig.engine.abort(request)
+
+    assert (load.num_waiting, load.num_running, load.num_pending_prompt_tokens) == (1, 0, 0)
 
 
 def test_the_runner_is_freed_when_the_engine_closes() -> None:

@@ -37,11 +37,11 @@ class EngineLoad:
     """What the engine is doing."""
 
     num_waiting: int
-    """Requests without blocks."""
+    """Requests that no pass computes: without blocks, or with KV on its way from another node."""
     num_running: int
-    """Requests with blocks."""
+    """Requests in the batch."""
     num_pending_prompt_tokens: int
-    """Positions still to compute, of waiting and running requests, decode steps not counted."""
+    """Positions still to compute here, of waiting and running requests, decode steps not counted."""
     num_available_blocks: int
     """Blocks that could be allocated."""
     mean_context_tokens: float
@@ -140,11 +140,16 @@ class Engine:
     def _current_load(self) -> EngineLoad:
         scheduler = self.scheduler
         waiting, running = scheduler.waiting, scheduler.running
-        num_held = len(running) + len(scheduler.receiving)
-        num_pending = sum(sequence.num_pending for sequence in (*waiting, *running) if sequence.num_pending > 1)
-        mean_context = sum(len(sequence.token_ids) for sequence in running) / max(1, len(running))
+        computed_here = [sequence for sequence in (*waiting, *running) if sequence.purpose is not Purpose.RECEIVE]
         return EngineLoad(
-            len(waiting), num_held, num_pending, scheduler.pool.num_available, mean_context, self._num_steps
+            num_waiting=len(waiting) + len(scheduler.receiving),
+            num_running=len(running),
+            num_pending_prompt_tokens=sum(
+                sequence.num_pending for sequence in computed_here if sequence.num_pending > 1
+            ),
+            num_available_blocks=scheduler.pool.num_available,
+            mean_context_tokens=sum(len(sequence.token_ids) for sequence in running) / max(1, len(running)),
+            num_steps=self._num_steps,
         )
 
     def _run(self) -> None:
