@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from baton.engine.engine import Engine
 from baton.engine.events import Admitted, Ended, Failed, TokenReady
 from baton.engine.runners.base import Span
 from baton.engine.runners.mock import MockRunner
 from baton.engine.sampling_params import SamplingParams
+from baton.engine.scheduler import SchedulerLimits
 from baton.engine.sequence import Purpose
 from baton.errors import AttemptReusedError, BatonError, InvalidFieldError, OutOfMemoryError, OverloadedError
 from engine.rig import (
     EOS,
     GREEDY,
     INFO,
+    TIMEOUT_SECONDS,
     VOCABULARY_SIZE,
     Rig,
     expected_tokens,
@@ -305,6 +309,19 @@ def test_a_bug_in_the_thread_is_reported() -> None:
     rig.engine.close()
 
     assert [str(error) for error in rig.fatal] == ["bug"]
+
+
+def test_a_block_that_a_command_loses_is_noticed_at_rest() -> None:
+    """Also where no pass was computed: requests that only receive take blocks and give them back by commands."""
+    fatal: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+    limits = SchedulerLimits(max_batch_size=8, max_step_tokens=16)
+    engine = Engine(mock_runner(), limits, post=lambda _deliveries: None, on_fatal=fatal.put, clock=lambda: 1.0)
+    engine.start()
+
+    engine.call(lambda: engine.scheduler.pool.allocate(1))
+
+    assert "0 owners" in str(fatal.get(timeout=TIMEOUT_SECONDS))
+    engine.close()
 
 
 def test_a_request_without_a_limit_ends_where_the_memory_does() -> None:

@@ -86,7 +86,7 @@ class Engine:
         self._deliveries: list[Delivery] = []
         self._num_steps = 0
         self._is_stepping = False
-        self._num_steps_proven = 0
+        self._is_proven = True
         self._checked_at = 0.0
         self._load_taken_at = 0.0
         self._load = self._current_load()
@@ -184,7 +184,7 @@ class Engine:
             if command is None:
                 return False
             command()
-            must_wait = False
+            self._is_proven = must_wait = False
 
     def _admit(self) -> None:
         admitted = self.scheduler.admit()
@@ -342,13 +342,13 @@ class Engine:
             Seconds after which to take stock again; None: nothing is left to prove.
         """
         self._load = self._current_load()
-        if self._num_steps_proven == self._num_steps:
+        if self._is_proven:
             return None
         remaining = self._checked_at + _INTEGRITY_CHECK_INTERVAL_SECONDS - self._clock()
         if remaining > 0:
             return remaining
         self.scheduler.check_integrity()
-        self._checked_at, self._num_steps_proven = self._clock(), self._num_steps
+        self._checked_at, self._is_proven = self._clock(), True
         return None
 
 
