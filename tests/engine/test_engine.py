@@ -249,6 +249,18 @@ def test_an_output_that_is_complete_gets_no_further_token(output: tuple[int, ...
     assert (ended.reason, ended.num_output_tokens, ended.last_token_id) == (reason, len(output), output[-1])
 
 
+def test_a_resumed_request_counts_its_prompt_alone_as_cached() -> None:
+    """Earlier output may be in the cache too; of it nobody asked."""
+    with Rig() as rig:
+        output = rig.generate(request_of(prompt_of(10)))
+        listening = rig.submit(request_of(prompt_of(10), output_token_ids=tuple(output[:7])))
+        ended = listening.until(Ended)
+
+    assert listening.seen[0] == Admitted(16)
+    assert isinstance(ended, Ended)
+    assert ended.num_cached_tokens == 10
+
+
 def test_generation_ends_with_the_context() -> None:
     """Prompt and output together, where no limit was given."""
     info = replace(INFO, max_context_tokens=20)

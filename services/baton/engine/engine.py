@@ -306,7 +306,7 @@ class Engine:
             reason=reason,
             num_prompt_tokens=sequence.num_prompt_tokens,
             num_output_tokens=sequence.num_output_tokens,
-            num_cached_tokens=sequence.num_cached,
+            num_cached_tokens=min(sequence.num_cached, sequence.num_prompt_tokens),
             num_preemptions=sequence.num_preemptions,
             queue_seconds=started - timeline.submitted,
             prefill_seconds=first_token - started,

@@ -15,7 +15,7 @@ class Admitted:
     """The request has its blocks."""
 
     num_cached_tokens: int
-    """Leading prompt positions whose KV is here already."""
+    """Leading positions, of prompt and earlier output, whose KV is here already."""
 
 
 @dataclass(frozen=True, slots=True)

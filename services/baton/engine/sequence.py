@@ -115,7 +115,7 @@ class Sequence:
     num_stored_blocks: int = 0
     """Leading blocks already offered to the prefix cache."""
     num_cached: int = 0
-    """Prompt positions found in the prefix cache at first admission."""
+    """Positions of prompt and earlier output found in the prefix cache at first admission."""
     num_preemptions: int = 0
     """Times its blocks were taken from it."""
     is_admitted: bool = False
