@@ -17,7 +17,7 @@ from baton.errors import BatonError, InvalidFieldError, MismatchError
 from baton.rpc.wire_generation import sampling_from_proto, token_to_proto
 from baton.rpc.wire_kv import layout_to_proto
 from baton.telemetry import names
-from baton.telemetry.metrics import Metrics
+from baton.telemetry.metrics import Metrics, Side
 from baton.telemetry.tracing import tracer
 from baton.v1 import decode_service_pb2 as messages
 from baton.v1 import prefill_service_pb2
@@ -121,9 +121,12 @@ class _Generation:
             metrics.add_preemption()
         if self._receiver and not self._fallback_reason:
             metrics.add_kv_transfer(summary.kv_byte_count, self._receiver.reception.clock.exposed_seconds)
-            return
-        num_computed = ended.num_prompt_tokens - ended.num_cached_tokens
-        metrics.add_prompt("decode", num_cached_tokens=ended.num_cached_tokens, num_computed_tokens=num_computed)
+            side: Side = "prefill"
+            num_cached = min(summary.prefill_cached_token_count, ended.num_prompt_tokens)
+        else:
+            side, num_cached = "decode", ended.num_cached_tokens
+        num_computed = ended.num_prompt_tokens - num_cached
+        metrics.add_prompt(side, num_cached_tokens=num_cached, num_computed_tokens=num_computed)
 
     def _engine_request(self) -> EngineRequest:
         request = self._request
