@@ -51,7 +51,7 @@ def test_every_field_of_a_layout_is_compared_or_named_as_an_exception() -> None:
 
 def test_equal_layouts_match_under_different_names() -> None:
     """The served name is for people."""
-    LAYOUT.check_matches(LAYOUT.with_model_id("another name"))
+    LAYOUT.check_matches(replace(LAYOUT, model_id="another name"))
 
 
 @pytest.mark.parametrize("digests", [("", "b" * 32), ("b" * 32, ""), ("", "")])

@@ -13,7 +13,7 @@ import pytest
 from baton import errors
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
-from baton.rpc.status import DOMAIN, error_from_rpc, error_info, is_peer_failure
+from baton.rpc.status import DOMAIN, error_from_rpc, error_info
 from baton.v1 import (
     decode_service_pb2,
     decode_service_pb2_grpc,
@@ -174,7 +174,7 @@ def test_a_bug_is_an_internal_error_that_says_no_more_than_its_class(call: Calla
     assert "secret" not in (seen.details() or "")
 
 
-def test_a_connection_failure_is_a_peer_failure() -> None:
+def test_a_connection_failure_is_an_unavailable_peer() -> None:
     """Nobody listens there."""
 
     async def run() -> grpc.aio.AioRpcError:
@@ -186,23 +186,6 @@ def test_a_connection_failure_is_a_peer_failure() -> None:
     seen = asyncio.run(asyncio.wait_for(run(), 20))
 
     assert isinstance(error_from_rpc(seen), errors.UnavailableError)
-    assert is_peer_failure(seen)
-
-
-@pytest.mark.parametrize(
-    ("error", "is_failure"),
-    [
-        (errors.UnavailableError("x"), True),
-        (errors.StreamBrokenError("x"), True),
-        (TimeoutError(), True),
-        (ConnectionResetError(), True),
-        (errors.InvalidFieldError("a", "b"), False),
-        (ValueError(), False),
-    ],
-)
-def test_peer_failures_are_told_from_bad_requests(error: BaseException, is_failure: bool) -> None:
-    """Only the former are worth another node."""
-    assert is_peer_failure(error) is is_failure
 
 
 def test_every_class_of_the_tree_has_a_status_or_never_crosses() -> None:

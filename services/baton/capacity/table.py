@@ -77,15 +77,6 @@ def format_seconds(seconds: float) -> str:
     return f"{seconds * 1e6:.3g} µs"
 
 
-def format_table(rows: Iterable[PlanRow]) -> str:
-    """Return rows as aligned columns of plain text, titles first."""
-    lines = [HEADINGS, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEADINGS))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
-
-
 def _row(candidate: Candidate, best: CostEstimate | None, *, is_choice: bool) -> PlanRow:
     ends = (candidate.decode_node_id, candidate.prefill_node_id or "local")
     estimate = candidate.estimate

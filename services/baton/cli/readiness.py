@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import json
 from collections.abc import Awaitable, Callable, Mapping
-from typing import cast
 
 import grpc
 
@@ -39,21 +37,6 @@ async def devices_of(router_address: str) -> Mapping[str, str]:
         except grpc.aio.AioRpcError:
             return {}
         return {state.node.node_id: state.node.device for state in answer.nodes}
-
-
-def first_model(host: str, port: int) -> str:
-    """Return the name of the first model that the gateway lists, or an empty string.
-
-    Raises:
-        OSError: If the gateway cannot be reached.
-    """
-    connection = http.client.HTTPConnection(host, port, timeout=CALL_SECONDS)
-    try:
-        connection.request("GET", "/v1/models")
-        models = json.loads(connection.getresponse().read()).get("data", [])
-        return cast(str, models[0]["id"]) if models else ""
-    finally:
-        connection.close()
 
 
 def _get_status(host: str, port: int, path: str) -> int:

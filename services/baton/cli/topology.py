@@ -13,10 +13,9 @@ from baton.decode.settings import DecodeSettings
 from baton.demo import checkpoint_dir
 from baton.errors import ConfigurationError
 from baton.prefill.settings import PrefillSettings
-from baton.worker.settings import WorkerSettings
+from baton.worker.settings import EngineName, WorkerSettings
 
 WorkerRole = Literal["prefill", "decode"]
-EngineName = Literal["torch", "mlx", "mock"]
 
 RESERVED = ("host", "port", "node_id", "model_dir", "model_name", "router_address", "cache_index_address", "log_level")
 """Settings of workers that `baton up` gives out itself."""

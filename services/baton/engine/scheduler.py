@@ -73,11 +73,6 @@ class Scheduler:
         """Return the sequences whose KV arrives from another node."""
         return self._receiving
 
-    @property
-    def has_work(self) -> bool:
-        """Return whether a call of `schedule` could return a step."""
-        return bool(self._waiting or self._running)
-
     def add(self, sequence: Sequence) -> None:
         """Queue a sequence.
 

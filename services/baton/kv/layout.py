@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Literal
 
@@ -89,10 +89,6 @@ class KvLayout:
         wire = dtype or self.dtype
         num_bytes = sum(spec.num_token_elements for spec in self.layers) * wire.num_bytes
         return num_bytes + (sum(2 * 4 * spec.num_kv_heads for spec in self.layers) if wire is KvDtype.INT8 else 0)
-
-    def with_model_id(self, model_id: str) -> KvLayout:
-        """Return this layout under another served name."""
-        return replace(self, model_id=model_id)
 
     def check_matches(self, peer: KvLayout) -> None:
         """Compare with a peer's layout.

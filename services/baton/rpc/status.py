@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import NoReturn, cast
 
 import grpc
@@ -90,10 +89,3 @@ def error_from_rpc(error: grpc.aio.AioRpcError) -> errors.BatonError:
             )
         return errors.UnavailableError(message, reason=info.reason, metadata=metadata)
     return errors.UnavailableError(message, reason=error.code().name)
-
-
-def is_peer_failure(error: BaseException) -> bool:
-    """Return whether an error says that the peer or the way to it failed, rather than that the request was bad."""
-    if isinstance(error, asyncio.TimeoutError | errors.UnavailableError | errors.StreamBrokenError | OSError):
-        return True
-    return isinstance(error, grpc.aio.AioRpcError) and isinstance(error_from_rpc(error), errors.UnavailableError)

@@ -20,11 +20,6 @@ _ROPE_STATES: dict[RopeState, kv_pb2.RopeState] = {
 _ROPE_STATES_BACK = {value: key for key, value in _ROPE_STATES.items()}
 
 
-def dtype_to_proto(dtype: KvDtype) -> kv_pb2.KvDtype:
-    """Return the message value of a dtype."""
-    return _DTYPES[dtype]
-
-
 def dtype_from_proto(value: kv_pb2.KvDtype, *, field: str = "dtype") -> KvDtype:
     """Return the dtype of a message value.
 
