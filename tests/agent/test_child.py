@@ -42,6 +42,20 @@ def test_a_very_long_line_does_not_stop_the_pump() -> None:
     run(main)
 
 
+def test_a_child_whose_lines_nobody_takes_runs_to_its_end() -> None:
+    """More than a pipe holds, and a terminal that has gone."""
+
+    def broken(_name: str, _line: str) -> None:
+        raise BrokenPipeError
+
+    async def main() -> None:
+        status = await Child(program("a", "for _ in range(5000): print('x' * 99)"), broken).run()
+
+        assert status == 0
+
+    run(main)
+
+
 @pytest.mark.parametrize(("code", "grace_seconds"), [(FOREVER, 10.0), (STUBBORN, 0.1)])
 def test_cancelling_stops_the_process(code: str, grace_seconds: float) -> None:
     """SIGTERM ends a well-behaved child, SIGKILL one that ignores it; nothing is left behind."""

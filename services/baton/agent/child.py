@@ -113,7 +113,10 @@ class Child:
                 return
             text = line.decode("utf-8", "replace").rstrip("\r\n")
             self.last_lines.append(text)
-            self._on_line(self.spec.name, text)
+            try:
+                self._on_line(self.spec.name, text)
+            except OSError:
+                continue  # nobody reads any more; unread, the pipe would fill and the child stand still
 
 
 def describe_exit(status: int) -> str:
