@@ -43,13 +43,13 @@ def test_a_very_long_line_does_not_stop_the_pump() -> None:
 
 
 def test_a_child_whose_lines_nobody_takes_runs_to_its_end() -> None:
-    """More than a pipe holds, and a terminal that has gone."""
+    """More than pipe and buffers hold, and a terminal that has gone."""
 
     def broken(_name: str, _line: str) -> None:
         raise BrokenPipeError
 
     async def main() -> None:
-        status = await Child(program("a", "for _ in range(5000): print('x' * 99)"), broken).run()
+        status = await Child(program("a", "for _ in range(50_000): print('x' * 99)"), broken).run()
 
         assert status == 0
 
