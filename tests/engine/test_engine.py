@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
 from baton.engine.events import Admitted, Ended, Failed, TokenReady
 from baton.engine.runners.base import Span
@@ -31,6 +33,21 @@ from engine.rig import (
 )
 
 ENDLESS = replace(GREEDY, max_tokens=200)
+
+
+class GatedRunner(MockRunner):
+    """Computes nothing until its gate is opened: what is asked meanwhile waits for the end of the pass."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            INFO, PRESETS["h200"], num_blocks=64, block_tokens=4, clock=lambda: 1.0, sleep=lambda _seconds: None
+        )
+        self.gate = threading.Event()
+
+    def forward(self, spans: Sequence[Span]) -> Any:
+        """Compute once the gate is open."""
+        assert self.gate.wait(TIMEOUT_SECONDS)
+        return super().forward(spans)
 
 
 class FaultyRunner(MockRunner):
@@ -121,11 +138,12 @@ def test_aborting_what_never_was_or_has_ended_does_nothing() -> None:
 
 def test_a_second_request_of_one_id_is_refused_and_harms_not_the_first() -> None:
     """Although the service that was refused aborts its own afterwards."""
-    with Rig() as rig:
+    runner = GatedRunner()
+    with Rig(runner) as rig:
         first = rig.submit(request_of(prompt_of(10), params=ENDLESS))
-        first.until(TokenReady)
         second_request = request_of(prompt_of(5))
         second = rig.submit(second_request)
+        runner.gate.set()
         refusal = second.until(Failed)
         rig.engine.abort(second_request)
 
@@ -173,10 +191,13 @@ def test_a_request_that_cannot_be_served_is_refused_beside_one_that_can(error: t
 
 def test_a_full_queue_refuses() -> None:
     """With the error that says: later."""
-    with Rig(max_batch_size=1, max_waiting=1) as rig:
+    runner = GatedRunner()
+    with Rig(runner, max_batch_size=1, max_waiting=1) as rig:
         rig.submit(first := request_of(prompt_of(4), "first", ENDLESS)).until(Admitted)
         rig.submit(waiting := request_of(prompt_of(4), "waiting", ENDLESS))
-        failed = rig.submit(request_of(prompt_of(4), "third")).next()
+        third = rig.submit(request_of(prompt_of(4), "third"))
+        runner.gate.set()
+        failed = third.next()
         rig.engine.abort(first)
         rig.engine.abort(waiting)
 
