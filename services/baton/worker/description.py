@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from baton.capacity.profile import NodeProfile
@@ -22,8 +23,9 @@ def describe_node(
     address: str,
     max_batch_size: int,
 ) -> node_pb2.NodeDescription:
-    """Return who a node is."""
+    """Return who a node is; its longest sequence is one for which model's context and node's blocks have room."""
     info = runner.info
+    max_context_tokens = min(info.max_context_tokens, runner.num_blocks * runner.block_tokens)
     message = profile_to_proto(profile, source="declared" if info.engine == "mock" else "measured")
     message.measured_at.FromDatetime(datetime.now(UTC))
     return node_pb2.NodeDescription(
@@ -35,7 +37,7 @@ def describe_node(
         device=info.device,
         model_id=info.layout.model_id,
         kv_layout=layout_to_proto(info.layout),
-        model_shape=shape_to_proto(info.shape),
+        model_shape=shape_to_proto(replace(info.shape, max_context_tokens=max_context_tokens)),
         profile=message,
         block_count=runner.num_blocks,
         block_token_count=runner.block_tokens,
