@@ -87,6 +87,16 @@ def test_revision_digest_changes_with_weights_and_configuration(tmp_path: Path) 
     assert read_checkpoint(copy_with(tmp_path / "b", "llama", rms_norm_eps=1e-3)).revision_digest != original
 
 
+def test_nodes_with_other_end_tokens_serve_another_revision(tmp_path: Path) -> None:
+    """generation_config.json is edited more often than weights; a request must not move between the two."""
+    folder = copy_with(tmp_path, "llama")
+    original = read_checkpoint(folder).revision_digest
+
+    (folder / "generation_config.json").write_text('{"eos_token_id": [5, 6]}')
+
+    assert read_checkpoint(folder).revision_digest != original
+
+
 def test_rope_parameters_are_read_from_both_forms() -> None:
     """The nested form of transformers 5 and the flat, older one say the same."""
     nested = {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0}}

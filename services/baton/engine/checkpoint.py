@@ -36,7 +36,7 @@ class Checkpoint:
     tensor_shapes: Mapping[str, tuple[int, ...]]
     """Shape of every tensor in the safetensors files."""
     revision_digest: str
-    """Digest of configuration and weights."""
+    """Digest of configuration, end tokens and weights."""
 
     @property
     def family(self) -> str:
@@ -120,7 +120,8 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         shapes.update(_tensor_shapes(file))
-    return Checkpoint(directory, config, _eos_token_ids(directory, config), shapes, _revision_digest(config, files))
+    end_token_ids = _eos_token_ids(directory, config)
+    return Checkpoint(directory, config, end_token_ids, shapes, _revision_digest(config, end_token_ids, files))
 
 
 def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -161,13 +162,15 @@ def _safetensors_header(file: Path) -> bytes:
         return stream.read(num_bytes)
 
 
-def _revision_digest(config: Mapping[str, Any], files: list[Path]) -> str:
-    """Digest the configuration and, per file, its size, header and evenly spaced pages.
+def _revision_digest(config: Mapping[str, Any], end_token_ids: tuple[int, ...], files: list[Path]) -> str:
+    """Digest the configuration, the end tokens and, per weights file, its size, header and evenly spaced pages.
+
+    End tokens decide where an output ends and what `min_tokens` masks: nodes that differ in them differ in the answer.
 
     Reading pages rather than everything keeps the start of a 100-GB model fast; a fine-tuned copy differs in every
     page.
     """
-    digest = blake2b(json.dumps(config, sort_keys=True).encode(), digest_size=16)
+    digest = blake2b(json.dumps([config, end_token_ids], sort_keys=True).encode(), digest_size=16)
     for file in files:
         num_bytes = file.stat().st_size
         digest.update(f"\0{file.name}\0{num_bytes}\0".encode())

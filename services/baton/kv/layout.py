@@ -67,7 +67,7 @@ class KvLayout:
     model_id: str
     """Served name, for people; not compared."""
     model_revision_digest: str
-    """Digest of configuration and weights, 32 hexadecimal digits."""
+    """Digest of configuration, end tokens and weights, 32 hexadecimal digits."""
     tokenizer_digest: str
     """Digest of the tokenizer files; empty: not known, not compared."""
     layers: tuple[LayerSpec, ...]
