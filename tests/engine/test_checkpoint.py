@@ -87,6 +87,16 @@ def test_revision_digest_changes_with_weights_and_configuration(tmp_path: Path) 
     assert read_checkpoint(copy_with(tmp_path / "b", "llama", rms_norm_eps=1e-3)).revision_digest != original
 
 
+@pytest.mark.parametrize("content", [b"", b"\x08\0\0\0\0\0\0\0not json", b"\x02\0\0\0\0\0\0\0[]", b"version https"])
+def test_a_broken_weights_file_is_named(tmp_path: Path, content: bytes) -> None:
+    """Cut short by a download, or only the pointer to it."""
+    folder = copy_with(tmp_path, "llama")
+    (folder / "model.safetensors").write_bytes(content)
+
+    with pytest.raises(ConfigurationError, match=r"model\.safetensors is not a safetensors file"):
+        read_checkpoint(folder)
+
+
 def test_nodes_with_other_end_tokens_serve_another_revision(tmp_path: Path) -> None:
     """generation_config.json is edited more often than weights; a request must not move between the two."""
     folder = copy_with(tmp_path, "llama")

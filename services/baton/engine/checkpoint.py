@@ -100,8 +100,8 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     """Read and check a model folder.
 
     Raises:
-        ConfigurationError: If the folder is no model, holds no safetensors, or its family is not supported; the
-        message says what is.
+        ConfigurationError: If the folder is no model, holds no safetensors or broken ones, or its family is not
+            supported; the message says what is.
     """
     config = _read_json(directory / "config.json", is_required=True)
     family = config.get("model_type")
@@ -152,14 +152,17 @@ def _eos_token_ids(directory: Path, config: Mapping[str, Any]) -> tuple[int, ...
 
 
 def _tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
-    header = json.loads(_safetensors_header(file))
-    return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+    try:
+        header = json.loads(_safetensors_header(file))
+        return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+    except (struct.error, ValueError, LookupError, AttributeError, TypeError) as error:
+        raise ConfigurationError(f"model {file.parent}: {file.name} is not a safetensors file: {error}") from error
 
 
 def _safetensors_header(file: Path) -> bytes:
     with file.open("rb") as stream:
         (num_bytes,) = struct.unpack("<Q", stream.read(8))
-        return stream.read(num_bytes)
+        return stream.read(min(num_bytes, file.stat().st_size))  # any eight bytes are a length
 
 
 def _revision_digest(config: Mapping[str, Any], end_token_ids: tuple[int, ...], files: list[Path]) -> str:
