@@ -4,32 +4,44 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from baton.router.cache_lookup import CacheIndexClient, NoCacheLookup
 from baton.rpc.channel import open_channel
+from baton.telemetry.metrics import Metrics
 
 UNREACHABLE = "127.0.0.1:1"
 
 
-def test_an_absent_index_means_no_prefixes_and_is_counted() -> None:
-    """Placement goes on with cold caches, within the lookup's deadline."""
+class Counts(Metrics):
+    """Keeps the reasons of failed lookups."""
 
-    async def run() -> tuple[dict[str, int], int]:
+    def __init__(self) -> None:
+        super().__init__()
+        self.reasons: list[str] = []
+
+    def add_failed_lookup(self, reason: str) -> None:
+        """Keep a reason."""
+        self.reasons.append(reason)
+
+
+@pytest.mark.parametrize(("block_hashes", "reasons"), [(b"x" * 16, ["UNAVAILABLE"] * 2), (b"", [])])
+def test_an_absent_index_means_no_prefixes_and_is_counted(
+    caplog: pytest.LogCaptureFixture, block_hashes: bytes, reasons: list[str]
+) -> None:
+    """Placement goes on with cold caches; where there is nothing to find, the index is not asked."""
+    counts = Counts()
+
+    async def run() -> None:
         async with open_channel(UNREACHABLE) as channel:
-            client = CacheIndexClient(channel, timeout_seconds=0.5)
-            return await client.longest_prefixes(b"x" * 16), client.num_failures
+            client = CacheIndexClient(channel, timeout_seconds=5.0, metrics=counts)
+            for _ in range(2):
+                assert await client.longest_prefixes(block_hashes) == {}
 
-    assert asyncio.run(asyncio.wait_for(run(), 20.0)) == ({}, 1)
+    asyncio.run(asyncio.wait_for(run(), 20.0))
 
-
-def test_a_prompt_without_full_blocks_is_not_looked_up() -> None:
-    """There is nothing to find, so the index is not asked."""
-
-    async def run() -> tuple[dict[str, int], int]:
-        async with open_channel(UNREACHABLE) as channel:
-            client = CacheIndexClient(channel, timeout_seconds=0.5)
-            return await client.longest_prefixes(b""), client.num_failures
-
-    assert asyncio.run(asyncio.wait_for(run(), 20.0)) == ({}, 0)
+    assert counts.reasons == reasons
+    assert len(caplog.records) == min(1, len(reasons))
 
 
 def test_without_an_index_nobody_holds_anything() -> None:

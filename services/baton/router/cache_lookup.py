@@ -7,6 +7,7 @@ from typing import Protocol
 
 import grpc
 
+from baton.telemetry.metrics import Metrics
 from baton.v1 import cache_index_service_pb2 as messages
 from baton.v1 import cache_index_service_pb2_grpc as service
 
@@ -29,13 +30,16 @@ class NoCacheLookup:
 
 
 class CacheIndexClient:
-    """Client of CacheIndexService.Lookup with a short deadline; a cold cache is a worse placement, not an error."""
+    """Client of CacheIndexService.Lookup with a short deadline; a cold cache is a worse placement, not an error.
 
-    def __init__(self, channel: grpc.aio.Channel, *, timeout_seconds: float) -> None:
+    Every failure is counted; the first after an answer is logged as a warning, further ones are not.
+    """
+
+    def __init__(self, channel: grpc.aio.Channel, *, timeout_seconds: float, metrics: Metrics) -> None:
         self._stub = service.CacheIndexServiceStub(channel)  # type: ignore[no-untyped-call]
         self._timeout_seconds = timeout_seconds
-        self.num_failures = 0
-        """Lookups without an answer since start."""
+        self._metrics = metrics
+        self._is_lost = False
 
     async def longest_prefixes(self, block_hashes: bytes) -> dict[str, int]:
         """Return how many leading blocks each node holds; empty if the index does not answer in time."""
@@ -45,7 +49,11 @@ class CacheIndexClient:
         try:
             response = await self._stub.Lookup(request, timeout=self._timeout_seconds)
         except grpc.aio.AioRpcError as error:
-            self.num_failures += 1
-            log.warning("cache_lookup_failed code=%s failures=%d", error.code().name, self.num_failures)
+            self._metrics.add_failed_lookup(error.code().name)
+            log.log(
+                logging.DEBUG if self._is_lost else logging.WARNING, "cache_lookup_failed code=%s", error.code().name
+            )
+            self._is_lost = True
             return {}
+        self._is_lost = False
         return {prefix.node_id: prefix.block_count for prefix in response.prefixes}

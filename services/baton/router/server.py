@@ -17,6 +17,7 @@ from baton.router.settings import RouterSettings
 from baton.router.state import RouterState
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
+from baton.telemetry.metrics import Metrics
 from baton.v1 import router_service_pb2 as messages
 from baton.v1 import router_service_pb2_grpc as service
 
@@ -31,7 +32,11 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
         ConfigurationError: If the address cannot be bound.
     """
     channel = open_channel(settings.cache_index_address) if settings.cache_index_address else None
-    lookup = CacheIndexClient(channel, timeout_seconds=settings.cache_lookup_seconds) if channel else NoCacheLookup()
+    lookup = (
+        CacheIndexClient(channel, timeout_seconds=settings.cache_lookup_seconds, metrics=Metrics())
+        if channel
+        else NoCacheLookup()
+    )
     state = RouterState(time.monotonic, settings.limits())
     registrations = Registrations(state)
     placer = Placer(state, lookup, lambda: uuid.uuid4().hex, policy=settings.prefill_policy)

@@ -47,6 +47,7 @@ class Metrics:
         self._placements = _counter(meter, names.PLACEMENTS)
         self._fallbacks = _counter(meter, names.FALLBACKS)
         self._preemptions = _counter(meter, names.PREEMPTIONS)
+        self._failed_lookups = _counter(meter, names.FAILED_LOOKUPS)
         self._retries = _counter(meter, names.RETRIES)
         self._cached_tokens = _counter(meter, names.CACHED_PROMPT_TOKENS)
         self._computed_tokens = _counter(meter, names.COMPUTED_PROMPT_TOKENS)
@@ -71,6 +72,10 @@ class Metrics:
     def add_preemption(self) -> None:
         """Count a request that left its batch for want of memory."""
         self._preemptions.add(1)
+
+    def add_failed_lookup(self, reason: str) -> None:
+        """Count a placement for which the cache index did not answer, so that no prefix was expected anywhere."""
+        self._failed_lookups.add(1, {names.REASON: reason})
 
     def add_retry(self, reason: str) -> None:
         """Count a further attempt at a request."""
