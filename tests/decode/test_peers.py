@@ -1,10 +1,16 @@
-"""The rate of a link, from two timed calls."""
+"""The links from prefill nodes: their rate from two timed calls, and probes that break."""
 
 from __future__ import annotations
 
+import asyncio
+
+import grpc
 import pytest
 
+from baton.decode import peers
 from baton.decode.peers import link_bytes_per_second
+from baton.rpc.kv_service import KvStub
+from baton.v1 import node_pb2, router_service_pb2
 
 
 def test_a_round_trip_is_no_transfer() -> None:
@@ -16,3 +22,34 @@ def test_a_round_trip_is_no_transfer() -> None:
 def test_a_slow_empty_call_does_not_make_a_link_infinitely_fast(round_trip_seconds: float) -> None:
     """At most twice the rate that was seen."""
     assert link_bytes_per_second(1000, 1.0, round_trip_seconds) == 2000.0
+
+
+def test_a_probe_that_breaks_leaves_the_node_and_its_other_links_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A channel may be closed between two calls of one probe, which grpc takes for misuse."""
+    measured: list[str] = []
+
+    async def measure(_stub: KvStub, node_id: str, _num_bytes: int) -> node_pb2.LinkMeasurement:
+        if node_id == "broken":
+            raise grpc.aio.UsageError("Channel is closed.")
+        return node_pb2.LinkMeasurement(from_node_id=node_id)
+
+    monkeypatch.setattr(peers, "measure_link", measure)
+
+    async def run() -> None:
+        is_measured = asyncio.Event()
+
+        def report(link: node_pb2.LinkMeasurement) -> None:
+            measured.append(link.from_node_id)
+            is_measured.set()
+
+        peer_set = peers.PeerSet(1, report)
+        following = asyncio.create_task(peer_set.run())
+        for node_id in ("broken", "sound"):
+            peer_set.update({node_id: router_service_pb2.Peer(node_id=node_id, address="127.0.0.1:1")})
+        await is_measured.wait()
+        following.cancel()
+        await asyncio.wait({following})
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+    assert measured == ["sound"]

@@ -109,6 +109,8 @@ class PeerSet:
             self._report_link(await measure_link(self.stub(peer.node_id), peer.node_id, self._probe_bytes))
         except (grpc.aio.AioRpcError, NotFoundError, TimeoutError) as error:
             log.warning("link_probe_failed peer=%s cause=%s", peer.node_id, error)
+        except Exception:  # the edge of the task: a link that cannot be measured must not end the node
+            log.exception("link_probe_failed peer=%s", peer.node_id)
 
 
 async def measure_link(stub: KvStub, node_id: str, num_bytes: int) -> node_pb2.LinkMeasurement:
