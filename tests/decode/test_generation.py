@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from baton.v1.generation_pb2 import FINISH_REASON_LENGTH
 from decode.pair import (
     DECODE_ID,
     PREFILL_ID,
+    TIMEOUT_SECONDS,
     Damage,
     Pair,
     Responses,
@@ -478,26 +480,40 @@ def test_bad_requests_are_refused_by_field_and_disturb_nobody() -> None:
 def test_an_attempt_that_runs_already_is_refused_and_the_first_goes_on() -> None:
     """(request_id, attempt) is unique; the next attempt may run beside it."""
     params = replace(GREEDY, max_tokens=200)
+    gate = threading.Event()
 
     async def client(pair: Pair) -> None:
+        pair.decode.engine.call(lambda: assert_opens(gate))  # nothing is computed, and nothing ends, until then
         first = pair.stub.Generate(request_of(PROMPT, params))
-        async for response in first:
-            if response.HasField("tokens"):
-                tokens = list(response.tokens.token_ids)
-                break
+        await accepted(first)
+        again = pair.stub.Generate(request_of(PROMPT, params))
+        await accepted(again)
+        gate.set()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await follow(pair.stub.Generate(request_of(PROMPT, params)))
+            await follow(again)
         second = await generate(pair, request_of(PROMPT, attempt=2))
-        rest = await follow(first, len(tokens))
+        whole = await follow(first)
 
         info = error_info(caught.value)
         assert caught.value.code() is grpc.StatusCode.ABORTED
         assert info is not None
         assert info.reason == "ATTEMPT_REUSED"
         assert second.token_ids == EXPECTED
-        assert tokens + rest.token_ids == expected_tokens(PROMPT, 200)
+        assert whole.token_ids == expected_tokens(PROMPT, 200)
 
     with_pair(client)
+
+
+def assert_opens(gate: threading.Event) -> None:
+    """Wait for a gate that a test opens."""
+    assert gate.wait(TIMEOUT_SECONDS)
+
+
+async def accepted(call: Any) -> None:
+    """Wait until a decode node has taken a request: it is in the engine's queue then."""
+    async for response in call:
+        assert response.HasField("accepted")
+        return
 
 
 def test_a_draining_decode_node_refuses() -> None:

@@ -304,13 +304,20 @@ def test_peers_are_handed_on_by_name() -> None:
 
 
 def test_a_superseded_node_gives_up() -> None:
-    """A newer process has its name; fighting over it would harm both."""
+    """A newer process has its name; fighting over it would harm both.
+
+    A router refuses it whenever it comes: gRPC may lose the status of a call that ends while the node still writes.
+    """
 
     async def client(index: Calls, router: Calls, address: str) -> None:
-        task = asyncio.create_task(registration(address).run())
-        (await router.take()).end(SupersededError("newer"))
+        async def refuse() -> None:
+            while True:
+                (await router.take()).end(SupersededError("newer"))
+
+        refusing = asyncio.create_task(refuse())
 
         with pytest.raises(SupersededError, match="newer"):
-            await asyncio.wait_for(task, TIMEOUT_SECONDS)
+            await asyncio.wait_for(registration(address).run(), TIMEOUT_SECONDS)
+        await stop(refusing)
 
     with_services(client)
