@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from baton.capacity.hardware import PRESETS
-from baton.engine.engine import Engine
+from baton.engine.engine import MAX_FAILED_PASSES, Engine
 from baton.engine.events import Admitted, Ended, Failed, TokenReady
 from baton.engine.runners.base import Span
 from baton.engine.runners.mock import MockRunner
@@ -363,3 +363,19 @@ def test_a_request_without_a_limit_ends_where_the_memory_does() -> None:
         tokens = rig.generate(request_of(prompt_of(5), params=SamplingParams(temperature=0.0, ignore_eos=True)))
 
         assert tokens == expected_tokens(prompt_of(5), 4 * 4 - 5)
+
+
+def test_an_engine_whose_passes_all_fail_dies() -> None:
+    """A node that fails fast looks idle: it must end, and be started again, rather than draw every request."""
+    fatal: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+    runner = FaultyRunner(
+        INFO, PRESETS["h200"], num_blocks=64, block_tokens=4, clock=lambda: 1.0, sleep=lambda _seconds: None
+    )
+    limits = SchedulerLimits(max_batch_size=1, max_step_tokens=16)
+    engine = Engine(runner, limits, post=lambda _deliveries: None, on_fatal=fatal.put, clock=lambda: 1.0)
+    for number in range(MAX_FAILED_PASSES):
+        engine.submit(request_of([5, 1], f"bad-{number}"), lambda _event: None)
+
+    engine.start()
+
+    assert f"{MAX_FAILED_PASSES} passes failed in a row" in str(fatal.get(timeout=TIMEOUT_SECONDS))

@@ -26,6 +26,8 @@ from baton.kv.stream import KvFrame
 
 log = logging.getLogger(__name__)
 
+MAX_FAILED_PASSES = 16
+"""Passes in a row that may raise. A node whose passes all fail looks idle and quick, and would draw every request."""
 _INTEGRITY_CHECK_INTERVAL_SECONDS = 1.0
 _LOAD_INTERVAL_SECONDS = 0.05
 EXPORT_TOKENS = 512
@@ -85,6 +87,7 @@ class Engine:
         self._living: dict[str, tuple[Sequence, Listener]] = {}
         self._deliveries: list[Delivery] = []
         self._num_steps = 0
+        self._num_failed_passes = 0
         self._is_stepping = False
         self._is_proven = True
         self._checked_at = 0.0
@@ -204,7 +207,11 @@ class Engine:
             logits = self.runner.forward(step.spans)
             tokens = sample(logits, [sequence.sampling_context() for sequence in sampled]) if sampled else []
         if tokens is None:
+            self._num_failed_passes += 1
+            if self._num_failed_passes == MAX_FAILED_PASSES:
+                raise RuntimeError(f"{MAX_FAILED_PASSES} passes failed in a row: the device is taken for lost")
             return
+        self._num_failed_passes = 0
         self._num_steps += 1
         self.scheduler.advance(step, tokens)
         for sequence, token in zip(sampled, tokens, strict=True):

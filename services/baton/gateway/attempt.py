@@ -45,7 +45,9 @@ async def run_attempt(
             raise UnavailableError(watch.message, reason="TOKEN_TIMEOUT") from error
         raise error_from_rpc(error) from error
     except asyncio.CancelledError:
-        if watch.has_fired:
+        task = asyncio.current_task()
+        is_client_gone = task is not None and task.cancelling() > 0
+        if watch.has_fired and not is_client_gone:
             raise UnavailableError(watch.message, reason="TOKEN_TIMEOUT") from None
         raise
     finally:

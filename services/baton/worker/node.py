@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import Callable
 
 from baton.capacity.profile import NodeProfile
@@ -25,6 +26,9 @@ from baton.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
+_MAX_ACCEPTED_PLACEMENTS = 1024
+"""Kept while no router asks for them; what is older has expired there."""
+
 
 class WorkerNode:
     """One engine and its place in the cluster. Made by `load_node`; `run` lasts until the process is asked to stop."""
@@ -37,7 +41,7 @@ class WorkerNode:
         self.is_draining = False
         self._role = role
         self._loop = asyncio.get_running_loop()
-        self._accepted_placement_ids: list[str] = []
+        self._accepted_placement_ids: deque[str] = deque(maxlen=_MAX_ACCEPTED_PLACEMENTS)
         self._registration: Registration | None = None
         self._publication: Publication | None = None
         self._fatal = self._loop.create_future()
@@ -123,7 +127,8 @@ class WorkerNode:
                 self._fatal.result()
 
     def _load_message(self) -> node_pb2.LoadReport:
-        accepted, self._accepted_placement_ids = self._accepted_placement_ids, []
+        accepted = list(self._accepted_placement_ids)
+        self._accepted_placement_ids.clear()
         return load_message(self.engine.load(), is_draining=self.is_draining, accepted_placement_ids=accepted)
 
     def _post(self, deliveries: list[Delivery]) -> None:

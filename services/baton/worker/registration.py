@@ -18,6 +18,8 @@ from baton.worker.reconnect import stay_connected
 log = logging.getLogger(__name__)
 
 _MAX_QUEUED_REPORTS = 1024
+_STATUS_SECONDS = 1.0
+"""Time for the status of a call whose writing has failed; a bug in the writer has none to wait for."""
 
 RegisterCall: TypeAlias = (
     "grpc.aio.StreamStreamCall[router_service_pb2.RegisterRequest, router_service_pb2.RegisterResponse]"
@@ -80,11 +82,16 @@ class Registration:
         call = stub.Register()
         # A task of this method's own: gRPC would go on asking for reports of a call that has ended, and lose one.
         writing = asyncio.create_task(self._write_reports(call))
+        reading = asyncio.create_task(self._read_notices(call))
         try:
-            await self._read_notices(call)
+            await asyncio.wait({writing, reading}, return_when=asyncio.FIRST_COMPLETED)
+            # A call that has ended fails both; its status is the reader's to tell.
+            await asyncio.wait({reading}, timeout=_STATUS_SECONDS)
+            await (reading if reading.done() else writing)
         finally:
-            writing.cancel()
-            await asyncio.gather(writing, return_exceptions=True)
+            for task in (writing, reading):
+                task.cancel()
+            await asyncio.gather(writing, reading, return_exceptions=True)
 
     async def _read_notices(self, call: RegisterCall) -> None:
         async for response in call:
