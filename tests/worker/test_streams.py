@@ -234,6 +234,30 @@ def test_a_registration_begins_with_the_node_and_its_load() -> None:
     with_services(client)
 
 
+def test_outcomes_without_a_pause_do_not_put_the_load_report_off() -> None:
+    """A busy node must not look silent."""
+
+    async def client(index: Calls, router: Calls, address: str) -> None:
+        node = registration(address, report_seconds=0.2)
+        task = asyncio.create_task(node.run())
+        call = await router.take()
+        for number in range(20):
+            node.report_outcome(outcome(number))
+        num_loads = num_outcomes = 0
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            while num_loads < 4:
+                report = await call.next()
+                num_loads += report.HasField("load")
+                if report.HasField("outcome"):
+                    num_outcomes += 1
+                    node.report_outcome(outcome(num_outcomes))  # the next one is there before the interval is over
+        await stop(task)
+
+        assert num_outcomes > 20
+
+    with_services(client)
+
+
 @pytest.mark.parametrize("error", [None, RuntimeError("router broke")])
 def test_a_registration_that_broke_loses_no_outcome(error: Exception | None) -> None:
     """Not even to the stream that ended; the node describes itself again."""

@@ -109,15 +109,19 @@ class Registration:
         await call.write(router_service_pb2.RegisterRequest(load=self._load()))
         for link in list(self._links.values()):
             await call.write(router_service_pb2.RegisterRequest(link=link))
+        load_due = self._next_load_due()
         while True:
-            await call.write(await self._next_report())
+            try:
+                async with asyncio.timeout_at(load_due):
+                    report = await self._reports.get()
+            except TimeoutError:
+                # By its own clock: outcomes that come without a pause must not put the load report off.
+                load_due = self._next_load_due()
+                report = router_service_pb2.RegisterRequest(load=self._load())
+            await call.write(report)
 
-    async def _next_report(self) -> router_service_pb2.RegisterRequest:
-        try:
-            async with asyncio.timeout(self._report_seconds):
-                return await self._reports.get()
-        except TimeoutError:
-            return router_service_pb2.RegisterRequest(load=self._load())
+    def _next_load_due(self) -> float:
+        return asyncio.get_running_loop().time() + self._report_seconds
 
     def _report(self, request: router_service_pb2.RegisterRequest) -> None:
         if self._reports.full():  # the router is away: what is oldest is worth least
