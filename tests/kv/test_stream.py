@@ -41,11 +41,7 @@ def frame_of(layers: range, token_begin: int, num_tokens: int, layout: KvLayout 
 def send(frames: Sequence[KvFrame], layout: KvLayout = LAYOUT) -> tuple[list[Sent], StreamTotals]:
     """Number and checksum frames as a sender does."""
     ledger = StreamLedger(layout, BEGIN, END)
-    stream = []
-    for frame in frames:
-        sent = Sent(frame, ledger.next_sequence_number, payload_crc32c(frame.keys, frame.values))
-        ledger.enter(sent.frame, sent.number, sent.crc)
-        stream.append(sent)
+    stream = [Sent(frame, *ledger.append(frame)) for frame in frames]
     return stream, ledger.totals
 
 

@@ -80,11 +80,6 @@ class StreamLedger:
         token_end = min(self._next_token, default=self._token_begin)
         return StreamTotals(self._num_frames, self._num_bytes, self._crc, self._token_begin, token_end)
 
-    @property
-    def next_sequence_number(self) -> int:
-        """Return the number that the next frame must have."""
-        return self._num_frames
-
     def enter(self, frame: KvFrame, sequence_number: int, crc: int) -> None:
         """Check a frame against the stream so far and enter it.
 
@@ -97,6 +92,21 @@ class StreamLedger:
         self._check_size(frame)
         if payload_crc32c(frame.keys, frame.values) != crc:
             raise StreamBrokenError(f"frame {sequence_number} has a wrong checksum: its bytes were changed on the way")
+        self._record(frame, crc)
+
+    def append(self, frame: KvFrame) -> tuple[int, int]:
+        """Enter a frame that is about to be sent; return its number and its checksum.
+
+        Raises:
+            StreamBrokenError: If its range or size is wrong.
+        """
+        self._check_range(frame)
+        self._check_size(frame)
+        sequence_number, crc = self._num_frames, payload_crc32c(frame.keys, frame.values)
+        self._record(frame, crc)
+        return sequence_number, crc
+
+    def _record(self, frame: KvFrame, crc: int) -> None:
         for layer in range(frame.layer_begin, frame.layer_begin + frame.num_layers):
             self._next_token[layer] += frame.num_tokens
         self._num_frames += 1

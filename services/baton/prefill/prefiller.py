@@ -13,7 +13,7 @@ from baton.engine.events import Ended, Failed, TokenReady
 from baton.engine.sampling import SampledToken
 from baton.engine.sequence import EngineRequest, Purpose
 from baton.errors import InvalidFieldError
-from baton.kv.stream import KvFrame, StreamLedger, StreamTotals, payload_crc32c
+from baton.kv.stream import KvFrame, StreamLedger, StreamTotals
 from baton.prefill.export import FrameExport
 from baton.prefill.outbox import Outbox
 from baton.rpc.frame_codec import encode_frame
@@ -129,8 +129,7 @@ async def _responses(
 
 
 def _frame_message(frame: KvFrame, ledger: StreamLedger, started_at: int) -> bytes:
-    sequence_number, crc = ledger.next_sequence_number, payload_crc32c(frame.keys, frame.values)
-    ledger.enter(frame, sequence_number, crc)
+    sequence_number, crc = ledger.append(frame)
     attributes = frame_attributes(frame)
     ready_at = started_at + round(frame.ready_seconds * 1e9)
     trace.get_current_span().add_event(names.EVENT_LAYER_COMPUTED, attributes, ready_at)
