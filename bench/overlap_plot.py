@@ -10,7 +10,7 @@ try:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 except ImportError as error:
-    raise ImportError("plots need matplotlib: pip install 'baton[dev]'") from error
+    raise ImportError("plots need matplotlib: pip install 'baton[bench]'") from error
 
 _DOTS_PER_INCH = 110
 _NUM_CURVE_POINTS = 200

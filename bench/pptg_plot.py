@@ -12,7 +12,7 @@ try:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 except ImportError as error:  # pragma: no cover
-    raise ImportError("plots need matplotlib: pip install 'baton[dev]'") from error
+    raise ImportError("plots need matplotlib: pip install 'baton[bench]'") from error
 
 
 def draw_pptg(runs: Sequence[BatchRun], path: Path, title: str) -> None:

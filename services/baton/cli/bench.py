@@ -1,0 +1,83 @@
+"""`baton bench NAME`: measures a server from outside; each name is a module of the folder bench/.
+
+The modules are clients like any other and no part of the package `baton`; nothing here imports them. They are started
+as `python -m bench.NAME` would start them. A checkout has the folder at its root, an installation beside `baton` in
+`baton_bench`, where its general name is in nobody's way.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import typer
+
+import baton
+from baton.errors import ConfigurationError
+
+
+class Benchmark(NamedTuple):
+    """A module of bench/ and what it does, in a line."""
+
+    module: str
+    summary: str
+
+
+BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
+    {
+        "serve": Benchmark("serve", "Load a server: TTFT, TPOT, ITL, throughput, goodput."),
+        "pptg": Benchmark("pptg", "Prompt and generation rates by exo-bench's method."),
+        "compare": Benchmark("compare", "Draw several runs of `serve` in one picture."),
+        "overlap": Benchmark("overlap", "How much of the KV transfer hides behind prefill (Linux, root)."),
+    }
+)
+"""By the word after `baton bench`. A benchmark is one line here, `python -m bench.MODULE` with its own --help."""
+
+CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+"""Lets every option through: it is the module's."""
+
+app = typer.Typer(no_args_is_help=True, help="Measure a server from outside; bench/METHODOLOGY.md defines the numbers.")
+
+
+def run_benchmark(name: str, arguments: list[str]) -> None:
+    """Run a benchmark to its end; it leaves the process with a status of its own.
+
+    Raises:
+        ConfigurationError: If bench/ or a package that it needs is not installed.
+    """
+    sys.path.insert(0, str(find_bench_home()))
+    # Some read sys.argv, all show its first word in their help.
+    sys.argv = [f"baton bench {name}", *arguments]
+    try:
+        runpy.run_module(f"bench.{BENCHMARKS[name].module}", run_name="__main__")
+    except ImportError as error:
+        message = f"bench {name} cannot run here: {error}; install the extra: pip install 'baton[bench]'"
+        raise ConfigurationError(message) from error
+
+
+def find_bench_home() -> Path:
+    """Return the folder that holds the package `bench`.
+
+    Raises:
+        ConfigurationError: If there is none.
+    """
+    package = Path(baton.__file__).resolve().parent
+    homes = (package.parent / "baton_bench", package.parent.parent)
+    for home in homes:
+        if (home / "bench" / "METHODOLOGY.md").is_file():
+            return home
+    raise ConfigurationError("this installation has no bench/; expected it in " + " or ".join(map(str, homes)))
+
+
+def _add(name: str, benchmark: Benchmark) -> None:
+    @app.command(name, help=benchmark.summary, context_settings=CONTEXT_SETTINGS)
+    def command(context: typer.Context) -> None:
+        run_benchmark(name, context.args)
+
+
+for _name, _benchmark in BENCHMARKS.items():
+    _add(_name, _benchmark)

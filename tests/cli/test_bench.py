@@ -1,0 +1,77 @@
+"""`baton bench`."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from baton.cli.bench import BENCHMARKS, find_bench_home
+from cli.commands import baton
+
+_WITHOUT_MATPLOTLIB = """
+import sys
+
+sys.modules["matplotlib"] = None
+"""
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_each_benchmark_shows_its_own_help(name: str) -> None:
+    """Options are the module's: `--help` reaches it."""
+    result = baton("bench", name, "--help")
+
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("usage: ")
+    assert "--out" in result.stdout
+
+
+def test_every_runnable_module_of_bench_is_a_command() -> None:
+    """A benchmark that can be started by `python -m` is a line of BENCHMARKS."""
+    runnable = {
+        path.stem for path in (find_bench_home() / "bench").glob("*.py") if '__name__ == "__main__"' in path.read_text()
+    }
+
+    assert {benchmark.module for benchmark in BENCHMARKS.values()} == runnable
+
+
+def test_the_group_lists_what_there_is() -> None:
+    """Name and summary of each."""
+    result = baton("bench", "--help")
+
+    assert result.returncode == 0
+    assert all(re.search(rf"\b{name}\b", result.stdout) for name in BENCHMARKS)
+
+
+def test_a_benchmark_leaves_with_its_own_status() -> None:
+    """2 for wrong options, and the option is named."""
+    result = baton("bench", "serve", "--dataset", "nothing")
+
+    assert result.returncode == 2
+    assert "--dataset" in result.stderr
+
+
+def test_an_unknown_benchmark_is_refused_by_name() -> None:
+    """As any unknown command."""
+    result = baton("bench", "nothing")
+
+    assert result.returncode == 2
+    assert "nothing" in result.stderr
+
+
+def test_a_missing_package_is_named_with_the_extra_to_install(tmp_path: Path) -> None:
+    """Without a traceback."""
+    (tmp_path / "sitecustomize.py").write_text(_WITHOUT_MATPLOTLIB)
+
+    result = baton("bench", "compare", "--help", environment={"PYTHONPATH": _with_path(tmp_path)})
+
+    assert result.returncode == 2
+    assert "matplotlib" in result.stderr
+    assert "baton[bench]" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def _with_path(folder: Path) -> str:
+    return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
