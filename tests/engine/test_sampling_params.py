@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from baton.engine.sampling_params import SamplingParams
+from baton.engine.structured_output import MAX_CONSTRAINT_BYTES, StructuredOutput
 from baton.errors import InvalidFieldError
 
 VOCABULARY_SIZE = 100
@@ -30,6 +31,7 @@ ALLOWED: list[dict[str, Any]] = [
     {"min_tokens": 3},
     {"num_top_logprobs": 0},
     {"num_top_logprobs": 20},
+    {"structured_output": StructuredOutput("regex", "a" * MAX_CONSTRAINT_BYTES)},
 ]
 REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("temperature", {"temperature": -0.1}),
@@ -62,6 +64,11 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("stop_token_ids", {"stop_token_ids": frozenset({VOCABULARY_SIZE})}),
     ("stop_token_ids", {"stop_token_ids": frozenset({-1})}),
     ("stop_token_ids", {"stop_token_ids": frozenset(range(65))}),
+    ("structured_output.lark", {"structured_output": StructuredOutput("lark", "")}),
+    (
+        "structured_output.regex",
+        {"structured_output": StructuredOutput("regex", "ä" * (MAX_CONSTRAINT_BYTES // 2 + 1))},
+    ),
 ]
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from baton.engine.structured_output import StructuredOutput
 from baton.errors import InvalidFieldError
 
 MAX_LOGIT_BIAS_ENTRIES = 1024
@@ -45,6 +46,8 @@ class SamplingParams:
     """Tokens after which the generation ends; None: the end of the context."""
     num_top_logprobs: int | None = None
     """Alternatives reported per token, 0 to 20; None: no log-probabilities."""
+    structured_output: StructuredOutput | None = None
+    """Form that the whole output must have; None: any."""
 
     @property
     def is_greedy(self) -> bool:
@@ -88,6 +91,8 @@ class SamplingParams:
                 raise InvalidFieldError("min_tokens", f"{self.min_tokens} is more than max_tokens {self.max_tokens}")
         if self.num_top_logprobs is not None:
             _check_range("top_logprobs", self.num_top_logprobs, 0, MAX_TOP_LOGPROBS)
+        if self.structured_output is not None:
+            self.structured_output.check()
         if len(self.logit_bias) > MAX_LOGIT_BIAS_ENTRIES:
             raise InvalidFieldError("logit_bias", f"expected at most {MAX_LOGIT_BIAS_ENTRIES} entries")
         for token_id, bias in self.logit_bias.items():

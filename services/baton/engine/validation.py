@@ -26,3 +26,5 @@ def check_request(request: EngineRequest, info: ModelInfo) -> None:
                 "prompt_token_ids", f"token id {token_id} is not in 0 to {info.vocabulary_size - 1}"
             )
     request.params.check(info.vocabulary_size)
+    if request.params.structured_output is not None:
+        raise InvalidFieldError("structured_output", "no engine of this node can enforce a form of the output")

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from baton.engine.sampling import Alternative, SampledToken
 from baton.engine.sampling_params import SamplingParams
+from baton.engine.structured_output import StructuredOutput
+from baton.errors import InvalidFieldError
 from baton.v1 import generation_pb2
 
 
 def sampling_from_proto(message: generation_pb2.SamplingParameters) -> SamplingParams:
-    """Return the parameters of a message, defaults filled in; bounds are checked by `SamplingParams.check`."""
+    """Return the parameters of a message, defaults filled in; bounds are checked by `SamplingParams.check`.
+
+    Raises:
+        InvalidFieldError: If a constraint is announced and not given.
+    """
     return SamplingParams(
         temperature=message.temperature if message.HasField("temperature") else 1.0,
         top_p=message.top_p if message.HasField("top_p") else 1.0,
@@ -24,6 +30,7 @@ def sampling_from_proto(message: generation_pb2.SamplingParameters) -> SamplingP
         min_tokens=message.min_token_count,
         max_tokens=message.max_token_count if message.HasField("max_token_count") else None,
         num_top_logprobs=message.top_logprob_count if message.HasField("top_logprob_count") else None,
+        structured_output=_structured_output_from_proto(message),
     )
 
 
@@ -44,6 +51,9 @@ def sampling_to_proto(params: SamplingParams) -> generation_pb2.SamplingParamete
         min_token_count=params.min_tokens,
         max_token_count=params.max_tokens,
         top_logprob_count=params.num_top_logprobs,
+        structured_output=None
+        if params.structured_output is None
+        else _structured_output_to_proto(params.structured_output),
     )
 
 
@@ -64,3 +74,16 @@ def token_from_proto(message: generation_pb2.TokenLogprob, *, has_logprob: bool)
         return SampledToken(message.token_id)
     alternatives = tuple(Alternative(other.token_id, other.logprob) for other in message.alternatives)
     return SampledToken(message.token_id, message.logprob, alternatives)
+
+
+def _structured_output_from_proto(message: generation_pb2.SamplingParameters) -> StructuredOutput | None:
+    if not message.HasField("structured_output"):
+        return None
+    kind = message.structured_output.WhichOneof("constraint")
+    if kind is None:
+        raise InvalidFieldError("structured_output", "expected one of json_schema, regex, lark")
+    return StructuredOutput(kind, getattr(message.structured_output, kind))
+
+
+def _structured_output_to_proto(structured_output: StructuredOutput) -> generation_pb2.StructuredOutput:
+    return generation_pb2.StructuredOutput(**{structured_output.kind: structured_output.text})
