@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.capacity.placement import place
-from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, PlacementRequest
+from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodePair, PlacementRequest
 from capacity.samples import GIGABIT, TEN_GIGABIT, node, pair
 
 SEED = PlacementRequest(8192, 32)
@@ -52,6 +52,24 @@ def test_a_prefix_on_the_decode_node_brings_the_prefill_home() -> None:
     assert decision.choice is not None
     assert decision.choice.is_local
     assert decision.choice.decode_cached_tokens == 8092
+
+
+@pytest.mark.parametrize("pair_of_nodes", [NodePair("mac", ""), NodePair("mac", "dgx")])
+def test_a_pinned_request_has_only_its_pair(pair_of_nodes: NodePair) -> None:
+    """Cheaper or dearer than others."""
+    decision = place(pair(), replace(SEED, pins=frozenset({pair_of_nodes})))
+
+    assert [NodePair(each.decode_node_id, each.prefill_node_id) for each in decision.candidates] == [pair_of_nodes]
+
+
+def test_among_several_pins_the_cheapest_is_taken() -> None:
+    """And without a node of its own a pin is no candidate."""
+    pins = frozenset({NodePair("mac", ""), NodePair("mac", "dgx"), NodePair("gone", "")})
+    decision = place(pair(TEN_GIGABIT), replace(SEED, pins=pins))
+
+    assert decision.choice is not None
+    assert decision.choice.prefill_node_id == "dgx"
+    assert len(decision.candidates) == 2
 
 
 def test_only_the_missing_part_is_sent() -> None:

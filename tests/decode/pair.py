@@ -34,7 +34,9 @@ from baton.v1 import (
     prefill_service_pb2_grpc,
     router_service_pb2,
 )
+from baton.worker.monitor import NodeMonitor
 from baton.worker.node import WorkerNode
+from baton.worker.sensors import MachineSensors
 from engine.rig import GREEDY, LAYOUT, mock_runner
 
 PREFILL_ID, DECODE_ID = "prefill-1", "decode-1"
@@ -73,6 +75,7 @@ class Node:
         self.registration = Registration()
         self.placement_ids: list[str] = []
         self.is_draining = False
+        self.monitor = NodeMonitor(runner, MachineSensors([]))
         self._loop = asyncio.get_running_loop()
         limits = SchedulerLimits(max_batch_size=8, max_step_tokens=self.settings.max_step_tokens)
         self.engine = Engine(runner, limits, post=self._post)

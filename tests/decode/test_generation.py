@@ -16,6 +16,7 @@ from baton.rpc.status import error_info
 from baton.telemetry.metrics import Metrics
 from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.v1.generation_pb2 import FINISH_REASON_LENGTH
+from baton.v1.node_pb2 import SystemSample
 from decode.pair import (
     DECODE_ID,
     PREFILL_ID,
@@ -78,6 +79,24 @@ def test_prefix_hits_on_either_side_shorten_the_work_and_change_nothing(on_prefi
         assert answer.finished.usage.cached_token_count == max(num_on_decode, on_prefill // 4 * 4)
         token_bytes = pair.decode.runner.info.layout.num_token_bytes()
         assert answer.summary.kv_byte_count == (41 - num_on_decode) * token_bytes
+
+    with_pair(client)
+
+
+@pytest.mark.parametrize("prefill_node_id", ["", PREFILL_ID])
+def test_a_request_tells_what_it_cost_the_machines(prefill_node_id: str) -> None:
+    """Peak memory of each process, and the energy of the prefill where it was computed."""
+
+    async def client(pair: Pair) -> None:
+        computing = pair.prefill if prefill_node_id else pair.decode
+        computing.monitor.take(SystemSample(power_watts=50))
+        summary = (await generate(pair, request_of(PROMPT, prefill_node_id=prefill_node_id))).summary
+
+        assert summary.decode_peak_memory_byte_count > 1 << 20
+        assert (summary.prefill_peak_memory_byte_count > 1 << 20) == bool(prefill_node_id)
+        prefill_seconds = summary.prefill_duration.ToMicroseconds() / 1e6
+        assert summary.prefill_energy_joules == pytest.approx(50 * prefill_seconds, rel=0.01, abs=1e-3)
+        assert summary.HasField("decode_energy_joules") == (not prefill_node_id)
 
     with_pair(client)
 

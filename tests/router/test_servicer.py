@@ -340,3 +340,42 @@ def test_health_names_the_service() -> None:
 def test_descriptions_survive_the_wire() -> None:
     """A description comes back equal, to the nanosecond in its overheads."""
     assert description_from_proto(description_to_proto(MAC)) == MAC
+
+
+def test_a_pinned_request_goes_to_its_nodes_or_nowhere() -> None:
+    """However much cheaper another pair is; nodes that are not there are named as the cause."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        _calls = [await register(stub, node) for node in (MAC, DGX)]
+        for prefill_node_id in ("", "dgx"):
+            pin = messages.PlacementPin(decode_node_id="mac", prefill_node_id=prefill_node_id)
+            answer = await stub.Place(place_request(pins=[pin]))
+            assert answer.placement.prefill_node_id == prefill_node_id
+        gone = messages.PlacementPin(decode_node_id="gone")
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await stub.Place(place_request(pins=[gone]))
+        assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert "pinned" in (refusal.value.details() or "")
+        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+            await stub.Place(place_request(pins=[gone] * 65))
+        assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+    with_router(client)
+
+
+def test_what_a_nodes_sensors_say_is_shown_as_it_came() -> None:
+    """Sensors that it lacks stay unset."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        call = await register(stub, MAC)
+        system = node_pb2.SystemSample(gpu_usage=0.5, power_watts=30)
+        await call.write(messages.RegisterRequest(load=node_pb2.LoadReport(system=system)))
+        while True:
+            (state,) = (await stub.ListNodes(messages.ListNodesRequest())).nodes
+            if state.HasField("load"):
+                break
+
+        assert state.load.system == system
+        assert not state.load.system.HasField("temperature_celsius")
+
+    with_router(client)

@@ -9,7 +9,7 @@ from typing import Literal
 from baton.capacity import cost
 from baton.capacity.estimate import Candidate, CostEstimate
 from baton.capacity.feasibility import blocks_for, expected_output_tokens, infeasible_reason, room_seconds
-from baton.capacity.snapshot import ClusterSnapshot, Link, NodeSnapshot, PlacementRequest
+from baton.capacity.snapshot import ClusterSnapshot, Link, NodePair, NodeSnapshot, PlacementRequest
 
 PrefillPolicy = Literal["cheapest", "local", "remote"]
 """Which candidates come first: the cheapest of all, or the cheapest of one kind."""
@@ -29,7 +29,7 @@ class Decision:
 
 
 def place(snapshot: ClusterSnapshot, request: PlacementRequest, *, policy: PrefillPolicy = "cheapest") -> Decision:
-    """Estimate every candidate and order them by total seconds. O(decode nodes * prefill nodes).
+    """Estimate every candidate, or every pinned one, and order them by total seconds. O(decode nodes * prefill nodes).
 
     A policy other than "cheapest" moves the candidates of its kind before the others, where they are feasible at all.
 
@@ -38,7 +38,10 @@ def place(snapshot: ClusterSnapshot, request: PlacementRequest, *, policy: Prefi
     decoders = [node for node in snapshot.nodes if node.role == "decode"]
     prefillers = [node for node in snapshot.nodes if node.role == "prefill"]
     candidates = [
-        _candidate(snapshot, request, decoder, prefiller) for decoder in decoders for prefiller in (None, *prefillers)
+        _candidate(snapshot, request, decoder, prefiller)
+        for decoder in decoders
+        for prefiller in (None, *prefillers)
+        if not request.pins or NodePair(decoder.node_id, prefiller.node_id if prefiller else "") in request.pins
     ]
     return Decision(tuple(sorted(candidates, key=lambda candidate: (_is_put_back(candidate, policy), candidate.rank))))
 

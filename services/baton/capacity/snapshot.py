@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from baton.capacity.model_shape import ModelShape
 from baton.capacity.profile import NodeProfile
@@ -85,6 +85,15 @@ class ClusterSnapshot:
         return self.links.get((prefill_node_id, decode_node_id), self.default_link)
 
 
+class NodePair(NamedTuple):
+    """Where a request may run."""
+
+    decode_node_id: str
+    """Decode node."""
+    prefill_node_id: str
+    """Prefill node; empty: the decode node computes the prompt itself."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlacementRequest:
     """One request to place."""
@@ -97,6 +106,8 @@ class PlacementRequest:
     """Prompt tokens in each node's prefix cache, by node id."""
     excluded_node_ids: frozenset[str] = frozenset()
     """Nodes not to use."""
+    pins: frozenset[NodePair] = frozenset()
+    """The only pairs that may be chosen; none: any."""
 
     def cached_on(self, node: NodeSnapshot) -> int:
         """Return the prompt tokens that a node need not compute; the last one is always computed, for its logits."""

@@ -10,7 +10,7 @@ from opentelemetry import trace
 
 from baton.decode.peers import PeerSet
 from baton.decode.receiver import KvReceiver, Timeouts, reason_of
-from baton.decode.summary import finished_message, outcome_of
+from baton.decode.summary import finished_message, measure_resources, outcome_of
 from baton.engine.events import Admitted, Ended, EngineEvent, Failed, FrameLanded, TokenReady
 from baton.engine.sequence import EngineRequest, Purpose
 from baton.errors import BatonError, InvalidFieldError, MismatchError
@@ -108,6 +108,7 @@ class _Generation:
                 decode_node_id=self._node.node_id,
                 fallback_reason=self._fallback_reason,
             )
+            measure_resources(summary, self._receiver.reception if self._receiver else None, self._node.monitor)
             self._count(ended, summary)
             if summary.placement_id:
                 self._node.registration.report_outcome(summary)

@@ -48,6 +48,10 @@ class Reception:
     """Time that the request waited at the sender."""
     compute_seconds: float = 0.0
     """Time that the sender computed."""
+    prefill_peak_memory_bytes: int = 0
+    """Peak memory of the sender's process; 0: not known."""
+    prefill_energy_joules: float | None = None
+    """Energy that the sender's machine drew meanwhile; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,8 @@ class KvReceiver:
         self.reception.prefill_cached_tokens = message.cached_token_count
         self.reception.queue_seconds = seconds_from_duration(message.queue_duration)
         self.reception.compute_seconds = seconds_from_duration(message.compute_duration)
+        self.reception.prefill_peak_memory_bytes = message.peak_memory_byte_count
+        self.reception.prefill_energy_joules = message.energy_joules if message.HasField("energy_joules") else None
         self.reception.clock.summary_arrived(self.reception.queue_seconds + self.reception.compute_seconds)
         self._engine.commit_kv(self._request_id)
 

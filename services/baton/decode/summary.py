@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from baton.decode.receiver import Reception
 from baton.engine.events import Ended
-from baton.rpc.wire_time import duration_from_seconds
+from baton.rpc.wire_time import duration_from_seconds, seconds_from_duration
 from baton.v1 import decode_service_pb2 as messages
 from baton.v1 import generation_pb2
+from baton.worker.monitor import NodeMonitor
 
 _REASONS = {"stop": generation_pb2.FINISH_REASON_STOP, "length": generation_pb2.FINISH_REASON_LENGTH}
 
@@ -43,6 +44,25 @@ def outcome_of(
         summary.transfer_duration.CopyFrom(duration_from_seconds(reception.clock.busy_seconds))
         summary.exposed_duration.CopyFrom(duration_from_seconds(reception.clock.exposed_seconds))
     return summary
+
+
+def measure_resources(
+    summary: generation_pb2.PlacementSummary, reception: Reception | None, monitor: NodeMonitor
+) -> None:
+    """Add memory and energy to the summary of a request that has just ended."""
+    summary.decode_peak_memory_byte_count = monitor.peak_memory_bytes()
+    decode_seconds = seconds_from_duration(summary.decode_duration)
+    decode_energy = monitor.energy_joules(decode_seconds)
+    if summary.prefill_node_id != summary.decode_node_id and reception is not None:
+        summary.prefill_peak_memory_byte_count = reception.prefill_peak_memory_bytes
+        prefill_energy = reception.prefill_energy_joules
+    else:
+        prefill_seconds = seconds_from_duration(summary.prefill_duration)
+        prefill_energy = monitor.energy_joules(decode_seconds + prefill_seconds, decode_seconds)
+    if decode_energy is not None:
+        summary.decode_energy_joules = decode_energy
+    if prefill_energy is not None:
+        summary.prefill_energy_joules = prefill_energy
 
 
 def finished_message(

@@ -24,6 +24,7 @@ from baton.telemetry import names
 from baton.telemetry.frames import frame_attributes
 from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.worker.identity import check_identity
+from baton.worker.monitor import NodeMonitor
 from baton.worker.node import WorkerNode
 
 MAX_FRAME_BYTES = 16 << 20
@@ -56,7 +57,7 @@ class Prefiller:
         try:
             yield prefill_service_pb2.PrefillResponse(layout=layout_to_proto(self._layout))
             ledger = StreamLedger(self._layout, request.kv_token_begin, len(request.token_ids))
-            async for response in _responses(outbox, ledger, started_at):
+            async for response in _responses(outbox, ledger, started_at, self._node.monitor):
                 yield response
         finally:
             self._node.engine.abort(engine_request)
@@ -112,7 +113,7 @@ class Prefiller:
 
 
 async def _responses(
-    outbox: Outbox, ledger: StreamLedger, started_at: int
+    outbox: Outbox, ledger: StreamLedger, started_at: int, monitor: NodeMonitor
 ) -> AsyncIterator[prefill_service_pb2.PrefillResponse | bytes]:
     """Yield what the outbox gives, up to the summary. `started_at`: when the request came, nanoseconds since 1970."""
     while True:
@@ -124,7 +125,7 @@ async def _responses(
         elif isinstance(item, Failed):
             raise item.error
         elif isinstance(item, Ended):  # frames were put before it, and have been sent
-            yield prefill_service_pb2.PrefillResponse(summary=_summary(item, ledger.totals))
+            yield prefill_service_pb2.PrefillResponse(summary=_summary(item, ledger.totals, monitor))
             return
 
 
@@ -141,7 +142,7 @@ def _first_token(token: SampledToken) -> prefill_service_pb2.FirstToken:
     return prefill_service_pb2.FirstToken(token=token_to_proto(token))
 
 
-def _summary(ended: Ended, totals: StreamTotals) -> kv_pb2.KvSummary:
+def _summary(ended: Ended, totals: StreamTotals, monitor: NodeMonitor) -> kv_pb2.KvSummary:
     return kv_pb2.KvSummary(
         frame_count=totals.num_frames,
         byte_count=totals.num_bytes,
@@ -151,6 +152,8 @@ def _summary(ended: Ended, totals: StreamTotals) -> kv_pb2.KvSummary:
         queue_duration=duration_from_seconds(ended.queue_seconds),
         compute_duration=duration_from_seconds(ended.prefill_seconds),
         frames_crc32c=totals.frames_crc32c,
+        peak_memory_byte_count=monitor.peak_memory_bytes(),
+        energy_joules=monitor.energy_joules(ended.decode_seconds + ended.prefill_seconds, ended.decode_seconds),
     )
 
 

@@ -11,7 +11,7 @@ from opentelemetry import trace
 from baton.capacity.estimate import Candidate
 from baton.capacity.feasibility import blocks_for
 from baton.capacity.placement import Decision, PrefillPolicy, place
-from baton.capacity.snapshot import ClusterSnapshot, PlacementRequest
+from baton.capacity.snapshot import ClusterSnapshot, NodePair, PlacementRequest
 from baton.errors import NotFoundError, OutOfMemoryError, UnavailableError
 from baton.router.cache_lookup import CacheLookup
 from baton.router.state import RouterState
@@ -41,6 +41,8 @@ class PlaceQuery:
     """Whether prefix caches must not be counted on."""
     is_dry_run: bool = False
     """Whether nothing is accounted for."""
+    pins: frozenset[NodePair] = frozenset()
+    """The only pairs of nodes that may be chosen; none: any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +112,7 @@ def _request(query: PlaceQuery, snapshot: ClusterSnapshot, prefixes: dict[str, i
         max_tokens=query.max_tokens,
         cached_tokens={node.node_id: prefixes.get(node.node_id, 0) * node.block_tokens for node in snapshot.nodes},
         excluded_node_ids=query.excluded_node_ids,
+        pins=query.pins,
     )
 
 
@@ -122,9 +125,8 @@ def _no_choice(query: PlaceQuery, snapshot: ClusterSnapshot, decision: Decision)
         for node in decoders
     ):
         return OutOfMemoryError(f"{query.num_prompt_tokens} prompt tokens fit no decode node: {reasons}")
-    return UnavailableError(
-        f"no node can take the request now: {reasons or 'no decode node is registered'}", reason="NO_NODE"
-    )
+    absence = "none of the pinned nodes is registered" if query.pins else "no decode node is registered"
+    return UnavailableError(f"no node can take the request now: {reasons or absence}", reason="NO_NODE")
 
 
 def _record(query: PlaceQuery, placement_id: str, choice: Candidate) -> None:

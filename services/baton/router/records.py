@@ -8,6 +8,7 @@ from baton.capacity.model_shape import ModelShape
 from baton.capacity.profile import NodeProfile
 from baton.capacity.snapshot import NodeRole
 from baton.kv.layout import KvLayout
+from baton.v1.node_pb2 import SystemSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,9 @@ class LoadReport:
     """Whether it takes no new requests."""
     accepted_placement_ids: tuple[str, ...] = ()
     """Placements whose requests it has accepted since the last report."""
+
+    system: SystemSample | None = None
+    """What its machine's sensors said, as it came: the router only shows it."""
 
     @property
     def has_work(self) -> bool:

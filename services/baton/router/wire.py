@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from baton.capacity.snapshot import NodeRole
+from baton.capacity.snapshot import NodePair, NodeRole
 from baton.errors import InvalidFieldError
 from baton.kv.hashing import HASH_BYTES
 from baton.router.placer import Placed, PlaceQuery
@@ -22,6 +22,7 @@ from baton.rpc.wire_kv import layout_from_proto, layout_to_proto
 from baton.rpc.wire_time import duration_from_seconds, seconds_from_duration
 from baton.v1 import generation_pb2, node_pb2, router_service_pb2
 
+MAX_PINS = 64
 _NODE_ID = re.compile(r"[a-z0-9-]{1,63}")
 _ROLES: dict[NodeRole, node_pb2.NodeRole] = {
     "prefill": node_pb2.NODE_ROLE_PREFILL,
@@ -115,6 +116,7 @@ def load_from_proto(message: node_pb2.LoadReport) -> LoadReport:
         step_count=message.step_count,
         is_draining=message.is_draining,
         accepted_placement_ids=tuple(message.accepted_placement_ids),
+        system=message.system if message.HasField("system") else None,
     )
 
 
@@ -128,6 +130,7 @@ def load_to_proto(report: LoadReport) -> node_pb2.LoadReport:
         mean_context_token_count=report.mean_context_tokens,
         step_count=report.step_count,
         is_draining=report.is_draining,
+        system=report.system,
     )
 
 
@@ -174,6 +177,8 @@ def query_from_proto(message: router_service_pb2.PlaceRequest) -> PlaceQuery:
             raise InvalidFieldError(name, f"must be at least 1, got {getattr(message, name)}")
     if len(message.block_hashes) % HASH_BYTES:
         raise InvalidFieldError("block_hashes", f"{len(message.block_hashes)} bytes are no whole number of hashes")
+    if len(message.pins) > MAX_PINS:
+        raise InvalidFieldError("pins", f"expected at most {MAX_PINS}, got {len(message.pins)}")
     return PlaceQuery(
         request_id=message.request_id,
         model_id=message.model_id,
@@ -183,6 +188,7 @@ def query_from_proto(message: router_service_pb2.PlaceRequest) -> PlaceQuery:
         excluded_node_ids=frozenset(message.excluded_node_ids),
         bypass_prefix_cache=message.bypass_prefix_cache,
         is_dry_run=message.is_dry_run,
+        pins=frozenset(NodePair(pin.decode_node_id, pin.prefill_node_id) for pin in message.pins),
     )
 
 

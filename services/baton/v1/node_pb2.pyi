@@ -95,7 +95,7 @@ class NodeDescription(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[_Union[NodeRole, str]] = ..., address: _Optional[str] = ..., engine: _Optional[str] = ..., device: _Optional[str] = ..., model_id: _Optional[str] = ..., kv_layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., model_shape: _Optional[_Union[ModelShape, _Mapping]] = ..., profile: _Optional[_Union[NodeProfile, _Mapping]] = ..., block_count: _Optional[int] = ..., block_token_count: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("waiting_request_count", "running_request_count", "pending_prompt_token_count", "free_block_count", "mean_context_token_count", "step_count", "is_draining", "accepted_placement_ids")
+    __slots__ = ("waiting_request_count", "running_request_count", "pending_prompt_token_count", "free_block_count", "mean_context_token_count", "step_count", "is_draining", "accepted_placement_ids", "system")
     WAITING_REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
     RUNNING_REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
     PENDING_PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +104,7 @@ class LoadReport(_message.Message):
     STEP_COUNT_FIELD_NUMBER: _ClassVar[int]
     IS_DRAINING_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_PLACEMENT_IDS_FIELD_NUMBER: _ClassVar[int]
+    SYSTEM_FIELD_NUMBER: _ClassVar[int]
     waiting_request_count: int
     running_request_count: int
     pending_prompt_token_count: int
@@ -112,7 +113,30 @@ class LoadReport(_message.Message):
     step_count: int
     is_draining: bool
     accepted_placement_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, waiting_request_count: _Optional[int] = ..., running_request_count: _Optional[int] = ..., pending_prompt_token_count: _Optional[int] = ..., free_block_count: _Optional[int] = ..., mean_context_token_count: _Optional[float] = ..., step_count: _Optional[int] = ..., is_draining: bool = ..., accepted_placement_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    system: SystemSample
+    def __init__(self, waiting_request_count: _Optional[int] = ..., running_request_count: _Optional[int] = ..., pending_prompt_token_count: _Optional[int] = ..., free_block_count: _Optional[int] = ..., mean_context_token_count: _Optional[float] = ..., step_count: _Optional[int] = ..., is_draining: bool = ..., accepted_placement_ids: _Optional[_Iterable[str]] = ..., system: _Optional[_Union[SystemSample, _Mapping]] = ...) -> None: ...
+
+class SystemSample(_message.Message):
+    __slots__ = ("gpu_usage", "temperature_celsius", "power_watts", "performance_cpu_usage", "efficiency_cpu_usage", "memory_byte_count", "available_memory_byte_count", "swap_byte_count", "available_swap_byte_count")
+    GPU_USAGE_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    POWER_WATTS_FIELD_NUMBER: _ClassVar[int]
+    PERFORMANCE_CPU_USAGE_FIELD_NUMBER: _ClassVar[int]
+    EFFICIENCY_CPU_USAGE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    AVAILABLE_MEMORY_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SWAP_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    AVAILABLE_SWAP_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    gpu_usage: float
+    temperature_celsius: float
+    power_watts: float
+    performance_cpu_usage: float
+    efficiency_cpu_usage: float
+    memory_byte_count: int
+    available_memory_byte_count: int
+    swap_byte_count: int
+    available_swap_byte_count: int
+    def __init__(self, gpu_usage: _Optional[float] = ..., temperature_celsius: _Optional[float] = ..., power_watts: _Optional[float] = ..., performance_cpu_usage: _Optional[float] = ..., efficiency_cpu_usage: _Optional[float] = ..., memory_byte_count: _Optional[int] = ..., available_memory_byte_count: _Optional[int] = ..., swap_byte_count: _Optional[int] = ..., available_swap_byte_count: _Optional[int] = ...) -> None: ...
 
 class LinkMeasurement(_message.Message):
     __slots__ = ("from_node_id", "bytes_per_second", "round_trip", "measured_at")

@@ -52,7 +52,7 @@ class Peer(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class PlaceRequest(_message.Message):
-    __slots__ = ("request_id", "model_id", "prompt_token_count", "max_token_count", "block_hashes", "excluded_node_ids", "bypass_prefix_cache", "is_dry_run")
+    __slots__ = ("request_id", "model_id", "prompt_token_count", "max_token_count", "block_hashes", "excluded_node_ids", "bypass_prefix_cache", "is_dry_run", "pins")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -61,6 +61,7 @@ class PlaceRequest(_message.Message):
     EXCLUDED_NODE_IDS_FIELD_NUMBER: _ClassVar[int]
     BYPASS_PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
     IS_DRY_RUN_FIELD_NUMBER: _ClassVar[int]
+    PINS_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model_id: str
     prompt_token_count: int
@@ -69,7 +70,16 @@ class PlaceRequest(_message.Message):
     excluded_node_ids: _containers.RepeatedScalarFieldContainer[str]
     bypass_prefix_cache: bool
     is_dry_run: bool
-    def __init__(self, request_id: _Optional[str] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., bypass_prefix_cache: bool = ..., is_dry_run: bool = ...) -> None: ...
+    pins: _containers.RepeatedCompositeFieldContainer[PlacementPin]
+    def __init__(self, request_id: _Optional[str] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., bypass_prefix_cache: bool = ..., is_dry_run: bool = ..., pins: _Optional[_Iterable[_Union[PlacementPin, _Mapping]]] = ...) -> None: ...
+
+class PlacementPin(_message.Message):
+    __slots__ = ("decode_node_id", "prefill_node_id")
+    DECODE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    decode_node_id: str
+    prefill_node_id: str
+    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ...) -> None: ...
 
 class PlaceResponse(_message.Message):
     __slots__ = ("placement", "candidates")

@@ -47,7 +47,9 @@ def describe_node(
     )
 
 
-def load_message(load: EngineLoad, *, is_draining: bool, accepted_placement_ids: list[str]) -> node_pb2.LoadReport:
+def load_message(
+    load: EngineLoad, *, is_draining: bool, accepted_placement_ids: list[str], system: node_pb2.SystemSample | None
+) -> node_pb2.LoadReport:
     """Return what a node is doing."""
     return node_pb2.LoadReport(
         waiting_request_count=load.num_waiting,
@@ -58,4 +60,5 @@ def load_message(load: EngineLoad, *, is_draining: bool, accepted_placement_ids:
         step_count=load.num_steps,
         is_draining=is_draining,
         accepted_placement_ids=accepted_placement_ids,
+        system=system,
     )

@@ -19,9 +19,11 @@ from baton.rpc.server import GrpcServer, wait_for_stop_signal
 from baton.v1 import node_pb2
 from baton.worker.description import describe_node, load_message
 from baton.worker.loading import load_runner
+from baton.worker.monitor import NodeMonitor
 from baton.worker.profiling import measure_profile
 from baton.worker.publication import Publication
 from baton.worker.registration import Peers, Registration
+from baton.worker.sensors import machine_sensors
 from baton.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ class WorkerNode:
         self.profile = profile
         self.node_id = ""
         self.is_draining = False
+        self.monitor = NodeMonitor(runner, machine_sensors(settings.device if settings.engine == "torch" else ""))
         self._role = role
         self._loop = asyncio.get_running_loop()
         self._accepted_placement_ids: deque[str] = deque(maxlen=_MAX_ACCEPTED_PLACEMENTS)
@@ -107,7 +110,8 @@ class WorkerNode:
         self.engine.start()
         await server.set_serving(True)
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(self._registration.run()), tasks.create_task(self._publication.run())]
+            streams = (self._registration.run(), self._publication.run(), self.monitor.run())
+            background = [tasks.create_task(stream) for stream in streams]
             try:
                 await self._wait_for_end()
                 self.is_draining = True
@@ -129,7 +133,12 @@ class WorkerNode:
     def _load_message(self) -> node_pb2.LoadReport:
         accepted = list(self._accepted_placement_ids)
         self._accepted_placement_ids.clear()
-        return load_message(self.engine.load(), is_draining=self.is_draining, accepted_placement_ids=accepted)
+        return load_message(
+            self.engine.load(),
+            is_draining=self.is_draining,
+            accepted_placement_ids=accepted,
+            system=self.monitor.latest,
+        )
 
     def _post(self, deliveries: list[Delivery]) -> None:
         self._call_soon(_dispatch, deliveries)

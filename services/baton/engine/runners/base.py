@@ -148,6 +148,13 @@ class Runner(ABC):
     def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
         """Return K and V of positions [start, start + num_tokens) of one layer."""
 
+    def peak_device_bytes(self) -> int:
+        """Return the most memory of the device in use since the start; 0 where it is the process's own.
+
+        Called from any thread.
+        """
+        return 0
+
     @abstractmethod
     def close(self) -> None:
         """Free the model and the blocks."""

@@ -64,6 +64,10 @@ class MlxRunner(Runner):
         with mx.stream(self._device):
             return self._pools[layer].read_bytes(slots)
 
+    def peak_device_bytes(self) -> int:
+        """Return the most memory that arrays have had; 0 on the CPU."""
+        return mx.get_peak_memory() if self._device == mx.gpu else 0
+
     def close(self) -> None:
         """Free the model and the blocks."""
         vars(self).pop("_backbone", None)

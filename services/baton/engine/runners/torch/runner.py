@@ -89,6 +89,10 @@ class TorchRunner(Runner):
             table = self._pool.table(block_table, start + num_tokens)
             return self._pool.read(table, layer, start, start + num_tokens).to_layer_kv()
 
+    def peak_device_bytes(self) -> int:
+        """Return the most memory of the CUDA device that tensors have had; 0 on the CPU."""
+        return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else 0
+
     def close(self) -> None:
         """Free the model and the blocks; the runner cannot be used afterwards. May be called again."""
         self._model = None

@@ -1,0 +1,66 @@
+"""Use, temperature and power of an NVIDIA accelerator, by NVML."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import Any
+
+from baton.v1.node_pb2 import SystemSample
+
+log = logging.getLogger(__name__)
+
+
+class NvidiaSensor:
+    """One accelerator. `open_nvidia_sensor` makes it.
+
+    Args:
+        nvml: The module `pynvml`, initialised.
+        handle: Its name for the device.
+    """
+
+    def __init__(self, nvml: Any, handle: Any) -> None:
+        self._nvml = nvml
+        self._handle = handle
+
+    def read(self, sample: SystemSample) -> None:
+        """Fill in use and temperature, and add the power.
+
+        Raises:
+            OSError: If the driver does not answer.
+        """
+        nvml, handle = self._nvml, self._handle
+        try:
+            sample.gpu_usage = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
+            sample.temperature_celsius = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
+            sample.power_watts += nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+        except nvml.NVMLError as error:
+            raise OSError(f"NVML: {error}") from error
+
+
+def open_nvidia_sensor(device: str) -> NvidiaSensor | None:
+    """Return the sensor of a torch device such as "cuda:0"; None for other devices, or without NVML."""
+    if not device.startswith("cuda"):
+        return None
+    try:
+        import pynvml
+    except ImportError:
+        log.info("no_gpu_metrics cause='nvidia-ml-py is not installed'")
+        return None
+    try:
+        pynvml.nvmlInit()
+        index = _physical(int(device.partition(":")[2] or 0), os.environ.get("CUDA_VISIBLE_DEVICES", ""))
+        by_name = isinstance(index, str)
+        handle = pynvml.nvmlDeviceGetHandleByUUID(index) if by_name else pynvml.nvmlDeviceGetHandleByIndex(index)
+    except (pynvml.NVMLError, ValueError) as error:
+        log.info("no_gpu_metrics cause=%r", str(error))
+        return None
+    return NvidiaSensor(pynvml, handle)
+
+
+def _physical(index: int, visible: str) -> int | str:
+    """Return the number, or the UUID, of the device that CUDA calls `index` among those that it may see."""
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    if index >= len(names):
+        return index
+    return int(names[index]) if names[index].isdigit() else names[index]
