@@ -1,0 +1,61 @@
+"""Mistral: `[TOOL_CALLS][{"name": ..., "arguments": {...}}, ...]`, and since v11 `[TOOL_CALLS]NAME[ARGS]{...}`."""
+
+from __future__ import annotations
+
+import re
+
+from baton.text.tool_calls.json_calls import JsonCallParser
+from baton.text.tool_calls.parser import State
+
+_HEADER = re.compile(r"\s{0,8}([\w.:/-]{1,128})(?:\[CALL_ID\]\w{1,64})?(?:\[ARGS\])?\s{0,8}(?=\{)")
+_LONGEST_HEADER = 256
+"""Characters after which what is held is no header."""
+
+
+class MistralParser(JsonCallParser):
+    """Reads a list of JSON objects, or a name and its arguments, after one mark."""
+
+    MARKS = ("[TOOL_CALLS]",)
+
+    def _after_mark(self, mark: str) -> State:  # noqa: ARG002
+        self._is_list, self._is_named = False, False
+        return self._read_opening
+
+    def _read_opening(self) -> State | None:
+        stripped = self._buffer.lstrip()
+        if not stripped:
+            return self._give_up() if self._is_ended else None
+        if stripped[0] not in "[{":
+            return self._read_name
+        self._is_list = stripped[0] == "["
+        self._opening += self._take(len(self._buffer) - len(stripped) + self._is_list)
+        return self._read_item
+
+    def _read_item(self) -> State | None:
+        """Read an element of the list after its bracket or comma."""
+        stripped = self._buffer.lstrip()
+        if not stripped:
+            return self._give_up() if self._is_ended else None
+        self._opening += self._take(len(self._buffer) - len(stripped))
+        return self._read_call
+
+    def _read_name(self) -> State | None:
+        if header := _HEADER.match(self._buffer):
+            self._take(header.end())
+            self._is_named = True
+            return self._stream_call(header[1])
+        is_none = self._is_ended or len(self._buffer) > _LONGEST_HEADER
+        return self._give_up() if is_none else None
+
+    def _read_tail(self) -> State | None:
+        return self._read_text if self._is_named else super()._read_tail()
+
+    def _after_call(self) -> State | None:
+        if not self._is_list:
+            return self._read_text
+        has_more = self._expect(",")
+        if has_more:
+            self._opening = has_more
+            return self._read_item
+        ends = self._expect("]")
+        return None if has_more is None or ends is None else self._read_text

@@ -1,0 +1,129 @@
+"""What all parsers of tool calls share: text goes in as it comes, parts of the answer come out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from baton.text.marks import find_mark, num_safe
+from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, OutputPart
+from baton.text.tools import Tool
+
+
+class State(Protocol):
+    """One state of a parser: takes what it can from the buffer; returns the next state, or None to wait for text."""
+
+    def __call__(self) -> State | None:
+        """Go on."""
+
+
+class ToolParser(ABC):
+    """A state machine over a buffer.
+
+    Invariants, kept by the states: what they decide depends on the text alone, never on where its parts were cut;
+    text leaves the buffer exactly once, as a part or as a mark of a call that was understood.
+    """
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        self._tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
+        self._buffer = ""
+        self._is_ended = False
+        self._parts: list[OutputPart] = []
+        self._num_calls = 0
+        self._state: State = self._begin
+
+    def push(self, text: str) -> list[OutputPart]:
+        """Take the next text; return what became known by it."""
+        self._buffer += text
+        return self._run()
+
+    def finish(self) -> list[OutputPart]:
+        """Return what was held back; no more text comes."""
+        self._is_ended = True
+        return self._run()
+
+    @abstractmethod
+    def _begin(self) -> State | None:
+        """Be the first state."""
+
+    def _run(self) -> list[OutputPart]:
+        while (state := self._state()) is not None:
+            self._state = state
+        parts, self._parts = self._parts, []
+        return parts
+
+    def _take(self, length: int) -> str:
+        """Remove the beginning of the buffer and return it."""
+        taken, self._buffer = self._buffer[:length], self._buffer[length:]
+        return taken
+
+    def _expect(self, mark: str) -> str | None:
+        """Remove a mark and white space before it; return what was removed, "" if it is not there, None if it may be."""
+        stripped = self._buffer.lstrip()
+        if stripped.startswith(mark):
+            return self._take(len(self._buffer) - len(stripped) + len(mark))
+        return None if mark.startswith(stripped) and not self._is_ended else ""
+
+    def _add_content(self, text: str) -> None:
+        if text:
+            self._parts.append(Content(text))
+
+    def _start_call(self, name: str) -> None:
+        self._parts.append(CallStart(self._num_calls, name))
+        self._num_calls += 1
+
+    def _add_arguments(self, text: str) -> None:
+        if text:
+            self._parts.append(CallArguments(self._num_calls - 1, text))
+
+    def _end_call(self) -> None:
+        self._parts.append(CallEnd(self._num_calls - 1))
+
+
+class MarkedParser(ToolParser):
+    """Parser of a format that opens its calls with marks in running text.
+
+    White space before a mark is part of the call's notation; it is given out if no call follows.
+    """
+
+    MARKS: tuple[str, ...]
+    """What may open calls."""
+
+    def __init__(self, tools: Sequence[Tool]) -> None:
+        super().__init__(tools)
+        self._opening = ""
+        """White space and mark of the call that is being read, for the case that it is none."""
+
+    def _begin(self) -> State | None:
+        return self._read_text
+
+    def _start_call(self, name: str) -> None:
+        self._opening = ""
+        super()._start_call(name)
+
+    def _read_text(self) -> State | None:
+        found = find_mark(self._buffer, self.MARKS)
+        if found is not None:
+            text = self._take(found.end)
+            content = text[: found.start].rstrip()
+            self._add_content(content)
+            self._opening = text[len(content) :]
+            return self._after_mark(found.mark)
+        if self._is_ended:
+            rest = self._take(len(self._buffer))
+            self._add_content(rest if not self._num_calls else rest.rstrip())
+            return None
+        num_certain = num_safe(self._buffer, self.MARKS)
+        self._add_content(self._take(len(self._buffer[:num_certain].rstrip())))
+        return None
+
+    @abstractmethod
+    def _after_mark(self, mark: str) -> State:
+        """Return the state that reads what a mark opened."""
+
+    def _give_up(self) -> State:
+        """Give out as content what was taken for the opening of a call; what follows is read as text."""
+        self._add_content(self._opening)
+        self._opening = ""
+        return self._read_text
