@@ -1,7 +1,7 @@
 """Incremental detokenization: the text of tokens that arrive one by one.
 
 What has been returned plus what `flush` returns always equals `Tokenizer.decode` of all tokens at once, and no part
-ends inside a character.
+ends inside a character. Special tokens have no text but for those that are kept: their names are part of it.
 """
 
 from __future__ import annotations
@@ -34,10 +34,22 @@ class Detokenizers:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
         self._pieces = BytePieces(tokenizer) if tokenizer.decoder_type == "ByteLevel" else None
+        self._pieces_by_kept: dict[frozenset[int], BytePieces] = {}
 
-    def make(self) -> Detokenizer:
-        """Return a detokenizer for one generation."""
-        return ByteLevelDetokenizer(self._pieces) if self._pieces is not None else WindowDetokenizer(self._tokenizer)
+    def make(self, kept_token_ids: frozenset[int] = frozenset()) -> Detokenizer:
+        """Return a detokenizer for one generation.
+
+        Args:
+            kept_token_ids: Special tokens whose names are part of the text; a process has few such sets.
+        """
+        if self._pieces is None:
+            return WindowDetokenizer(self._tokenizer, kept_token_ids)
+        if not kept_token_ids:
+            return ByteLevelDetokenizer(self._pieces)
+        pieces = self._pieces_by_kept.get(kept_token_ids)
+        if pieces is None:
+            pieces = self._pieces_by_kept[kept_token_ids] = BytePieces(self._tokenizer, kept_token_ids)
+        return ByteLevelDetokenizer(pieces)
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes that one token stands for by itself; special tokens give their name."""
@@ -52,12 +64,13 @@ class Detokenizers:
 class BytePieces:
     """The bytes of every token of a byte-level vocabulary, looked up once per token."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, kept_token_ids: frozenset[int] = frozenset()) -> None:
         self._tokenizer = tokenizer
+        self._kept_token_ids = kept_token_ids
         self._bytes: dict[int, bytes] = {}
 
     def bytes_of(self, token_id: int) -> bytes:
-        """Return the bytes of a token; empty for special tokens and ids outside the vocabulary."""
+        """Return the bytes of a token; empty for special tokens that are not kept and ids outside the vocabulary."""
         known = self._bytes.get(token_id)
         if known is None:
             known = self._bytes[token_id] = self._make(token_id)
@@ -65,6 +78,8 @@ class BytePieces:
 
     def _make(self, token_id: int) -> bytes:
         piece = self._tokenizer.piece(token_id)
+        if piece is not None and token_id in self._kept_token_ids:
+            return piece.encode()
         if piece is None or token_id in self._tokenizer.special_token_ids:
             return b""
         try:
@@ -94,12 +109,13 @@ class WindowDetokenizer(Detokenizer):
     """For every other vocabulary: decodes a window of tokens whose beginning is known, and returns what that adds.
 
     Interval table: [0, num_known) of the window has been returned as `known_text`; [num_known, end) waits. The window
-    begins where the text before it cannot change what follows; byte-fallback tokens wait for the run's end, because a
-    run is decoded as a whole.
+    begins where the text before it cannot change what follows, after a kept token as after the beginning; byte-fallback
+    tokens wait for the run's end, because a run is decoded as a whole.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    def __init__(self, tokenizer: Tokenizer, kept_token_ids: frozenset[int] = frozenset()) -> None:
         self._tokenizer = tokenizer
+        self._kept_token_ids = kept_token_ids
         self._window: list[int] = []
         self._num_known = 0
         self._known_text = ""
@@ -116,9 +132,13 @@ class WindowDetokenizer(Detokenizer):
         return text
 
     def _has_text(self, token_id: int) -> bool:
+        if token_id in self._kept_token_ids:
+            return True
         return token_id not in self._tokenizer.special_token_ids and self._tokenizer.piece(token_id) is not None
 
     def _push_one(self, token_id: int) -> str:
+        if token_id in self._kept_token_ids:
+            return self.flush() + (self._tokenizer.piece(token_id) or "")
         self._window.append(token_id)
         if self._tokenizer.byte_of_piece(token_id) is not None:
             return ""

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from baton.errors import ConfigurationError, InvalidFieldError
 from baton.text.digest import tokenizer_digest
+from baton.text.tools import Tool
+
+Message: TypeAlias = Mapping[str, object]
+"""One message as chat templates know it: "role", mostly "content", and what else the role has."""
+
+_TEMPLATE_CODE = re.compile(r"\{[{%].*?[}%]\}", re.DOTALL)
+_WORD = re.compile(r"(?<![\w.'\"])[A-Za-z_]\w*(?![\w'\"])")
+_RESERVED_NAMES = frozenset(
+    ("messages", "tools", "documents", "add_generation_prompt", "continue_final_message", "tokenize", "chat_template")
+)
+"""What a request decides by other fields, or not at all."""
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -39,6 +51,27 @@ class Tokenizer:
         """Return whether conversations can be rendered."""
         return bool(getattr(self._tokenizer, "chat_template", None))
 
+    @cached_property
+    def template(self) -> str:
+        """Return the source of the chat template, of all if there are several; empty if there is none."""
+        template = getattr(self._tokenizer, "chat_template", None) or ""
+        return "\n".join(map(str, template.values())) if isinstance(template, dict) else str(template)
+
+    @cached_property
+    def template_names(self) -> frozenset[str]:
+        """Return the words in the code of the chat template: whatever it could read is among them."""
+        return frozenset(word for code in _TEMPLATE_CODE.findall(self.template) for word in _WORD.findall(code))
+
+    def special_tokens(self, names: Iterable[str]) -> dict[str, int]:
+        """Return the ids of those names that are special tokens."""
+        ids = {name: self._tokenizer.convert_tokens_to_ids(name) for name in names}
+        return {name: token_id for name, token_id in ids.items() if token_id in self.special_token_ids}
+
+    def single_token(self, text: str) -> int | None:
+        """Return the token that a text is by itself; None if it takes several."""
+        token_ids = self.encode(text, add_special_tokens=False)
+        return token_ids[0] if len(token_ids) == 1 else None
+
     @property
     def decoder_type(self) -> str:
         """Return the kind of the backend's decoder, e.g. "ByteLevel" or "Metaspace"; empty if it is unknown."""
@@ -52,16 +85,16 @@ class Tokenizer:
 
     def encode_chat(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Sequence[Message],
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         add_special_tokens: bool = False,
     ) -> list[int]:
-        """Return the tokens of a conversation, rendered by the chat template.
+        """Return the tokens of a conversation, rendered by the chat template; see `render_chat`.
 
         Args:
-            messages: Each with "role" and "content".
+            messages: The conversation.
             add_generation_prompt: Whether the beginning of an answer follows.
             continue_final_message: Whether the last message is left open, to be continued; instead of a beginning.
             add_special_tokens: Whether the tokenizer adds its own beside those of the template.
@@ -76,26 +109,42 @@ class Tokenizer:
 
     def render_chat(
         self,
-        messages: Sequence[Mapping[str, str]],
+        messages: Sequence[Message],
         *,
+        tools: Sequence[Tool] = (),
+        template_variables: Mapping[str, object] | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
     ) -> str:
-        """Return a conversation as the chat template writes it; see `encode_chat`.
+        """Return a conversation as the chat template writes it.
+
+        Args:
+            messages: The conversation.
+            tools: What the model is told that it may call.
+            template_variables: Further variables of the template, each one of `template_names`.
+            add_generation_prompt: Whether the beginning of an answer follows.
+            continue_final_message: Whether the last message is left open, to be continued; instead of a beginning.
 
         Raises:
-            InvalidFieldError: If there is no template, or it refuses the messages.
+            InvalidFieldError: If there is no template, or it refuses the messages or has no such variable.
         """
         if not self.has_chat_template:
             raise InvalidFieldError("messages", "the model has no chat template; use text or tokens")
+        if tools and "tools" not in self.template_names:
+            raise InvalidFieldError("tools", "the chat template of this model knows no tools")
+        for name in template_variables or ():
+            if name not in self.template_names or name in _RESERVED_NAMES:
+                raise InvalidFieldError(f"chat_template_kwargs.{name}", "the chat template has no such variable")
         import jinja2
 
         try:
             text: str = self._tokenizer.apply_chat_template(
                 [dict(message) for message in messages],
+                tools=[tool.definition for tool in tools] or None,
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
                 continue_final_message=continue_final_message,
+                **(template_variables or {}),
             )
         except (jinja2.TemplateError, TypeError, ValueError) as error:
             raise InvalidFieldError("messages", f"the chat template refused them: {error}") from error

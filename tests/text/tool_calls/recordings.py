@@ -60,7 +60,8 @@ CALLS = [
     ),
     Recording(
         "qwen_coder",
-        'I look.\n\n<tool_call>\n<function=get_weather>\n<parameter=city>\nOslo "é"\n</parameter>\n<parameter=days>\n2\n'
+        "I look.\n\n<tool_call>\n<function=get_weather>\n"
+        '<parameter=city>\nOslo "é"\n</parameter>\n<parameter=days>\n2\n'
         '</parameter>\n<parameter=tags>\n["a", "b"]\n</parameter>\n</function>\n</tool_call>\n<tool_call>\n'
         "<function=now>\n</function>\n</tool_call>",
         [
@@ -71,7 +72,8 @@ CALLS = [
     ),
     Recording(
         "qwen_coder",
-        "<function=get_weather>\n<parameter=city>\ntwo\nlines <b>\n</parameter>\n<parameter=days>\nmany\n</parameter>\n</function>",
+        "<function=get_weather>\n<parameter=city>\ntwo\nlines <b>\n</parameter>\n"
+        "<parameter=days>\nmany\n</parameter>\n</function>",
         call(0, "get_weather", '{"city": "two\\nlines <b>", "days": "many"}'),
     ),
     Recording("llama_json", f'{{"name": "get_weather", "parameters": {_PARIS}}}', _ONE_PARIS),
@@ -118,7 +120,8 @@ CALLS = [
     Recording(
         "harmony",
         "<|channel|>analysis<|message|>Weather, so I call.<|end|><|start|>assistant<|channel|>commentary<|message|>"
-        "One moment.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+        "One moment.<|end|><|start|>assistant"
+        "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
         f"{_PARIS}<|call|>",
         [Reasoning("Weather, so I call."), Content("One moment."), *_ONE_PARIS],
     ),

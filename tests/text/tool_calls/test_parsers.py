@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ def _read(tool_format: str, pieces: Sequence[str]) -> list[OutputPart]:
 
 def _pieces(text: str, cuts: Sequence[int]) -> list[str]:
     borders = [0, *sorted(cuts), len(text)]
-    return [text[start:end] for start, end in zip(borders, borders[1:], strict=False)]
+    return [text[start:end] for start, end in pairwise(borders)]
 
 
 @pytest.mark.parametrize("recording", CALLS, ids=lambda recording: f"{recording.tool_format} {recording.text[:30]}")
@@ -55,11 +56,28 @@ def test_any_cut_gives_the_parts_of_the_whole(recording: Recording, data: st.Dat
     assert _read(recording.tool_format, _pieces(text, cuts)) == _read(recording.tool_format, [text])
 
 
-_FRAGMENTS = sorted({mark for parser in TOOL_PARSERS.values() for mark in getattr(parser, "MARKS", ())}) + [
-    "</tool_call>", '{"name": "now", ', '"arguments": {', "}", "}}", '"', "\\", "[", "]", "(", ")", "now", ",", " ", "\n",
-    "<function=now>", "<parameter=a>", "</parameter>", "</function>", "[ARGS]", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>",
-    "<｜tool▁calls▁end｜>", "<|message|>", "<|end|>", "to=functions.now", "x", "=1", "😀",
-]  # fmt: skip
+_FRAGMENTS = [
+    *sorted({mark for parser in TOOL_PARSERS.values() for mark in getattr(parser, "MARKS", ())}),
+    *(
+        "</tool_call>",
+        '{"name": "now", ',
+        '"arguments": {',
+        "}",
+        "}}",
+        '"',
+        "\\",
+        "[",
+        "]",
+        "(",
+        ")",
+        "now",
+        ",",
+        " ",
+        "\n",
+    ),
+    *("<function=now>", "<parameter=a>", "</parameter>", "</function>", "[ARGS]", "<｜tool▁sep｜>"),
+    *("<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>", "<|message|>", "<|end|>", "to=functions.now", "x", "=1", "😀"),
+]
 
 
 @given(st.sampled_from(sorted(TOOL_PARSERS)), st.lists(st.sampled_from(_FRAGMENTS), max_size=24), st.data())

@@ -59,7 +59,7 @@ class ToolParser(ABC):
         return taken
 
     def _expect(self, mark: str) -> str | None:
-        """Remove a mark and white space before it; return what was removed, "" if it is not there, None if it may be."""
+        """Remove a mark with the space before it; return what was removed, "" if nothing, None while that is open."""
         stripped = self._buffer.lstrip()
         if stripped.startswith(mark):
             return self._take(len(self._buffer) - len(stripped) + len(mark))
