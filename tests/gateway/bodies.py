@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from baton.gateway.bench import BENCH_PATH, Bench
+from baton.gateway.instances import Instances
+from baton.gateway.routes import POST_ROUTES
 from gateway.cluster import MODEL
 
 _TURN = {"role": "user", "content": "x"}
@@ -16,4 +19,8 @@ SMALLEST: dict[str, dict[str, Any]] = {
     "/v1/messages/count_tokens": {"model": MODEL, "messages": [_TURN]},
     "/tokenize": {"prompt": "x"},
     "/detokenize": {"tokens": [1]},
+    BENCH_PATH: {"model": MODEL, "messages": [_TURN], "max_tokens": 1},
 }
+
+ROUTES = {**POST_ROUTES, BENCH_PATH: Bench(Instances(lambda: 0.0)).route}
+"""Every route that generates or tokenizes, as a gateway has them."""

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from baton.gateway.routes import POST_ROUTES
 from baton.gateway.server import RunningGateway
-from gateway.bodies import SMALLEST
+from gateway.bodies import ROUTES, SMALLEST
 from gateway.cluster import MODEL
 from gateway.rest import ask
 
@@ -32,7 +31,7 @@ def test_every_route_is_described_and_every_page_is_there(gateway: RunningGatewa
     pages = [path for path, methods in document["paths"].items() if "get" in methods]
 
     assert document["openapi"] == "3.1.0"
-    assert {path for path, methods in document["paths"].items() if "post" in methods} == set(POST_ROUTES)
+    assert {path for path, methods in document["paths"].items() if "post" in methods} == set(ROUTES)
     statuses = {path: ask(gateway, path.replace("{model}", MODEL)).status for path in pages}
     assert statuses | {"/ready": 200} == dict.fromkeys(pages, 200)  # it may be too early to be ready
 
@@ -45,7 +44,7 @@ def test_every_reference_leads_somewhere(gateway: RunningGateway) -> None:
     assert set(re.findall(r'"#/components/schemas/([^"]+)"', text)) <= names
 
 
-@pytest.mark.parametrize("path", POST_ROUTES)
+@pytest.mark.parametrize("path", ROUTES)
 def test_required_fields_are_required_and_enough(gateway: RunningGateway, document: Any, path: str) -> None:
     """The smallest body that the schema allows is served; without one of its fields it is not."""
     schema, body = _schema(document, path), SMALLEST[path]
@@ -57,7 +56,7 @@ def test_required_fields_are_required_and_enough(gateway: RunningGateway, docume
         assert ask(gateway, path, {key: value for key, value in body.items() if key != name}).status == 400
 
 
-@pytest.mark.parametrize("path", POST_ROUTES)
+@pytest.mark.parametrize("path", ROUTES)
 def test_values_that_ask_for_nothing_are_taken_as_described(gateway: RunningGateway, document: Any, path: str) -> None:
     """Each that the document allows a field that is not served."""
     body = SMALLEST[path]
@@ -67,7 +66,7 @@ def test_values_that_ask_for_nothing_are_taken_as_described(gateway: RunningGate
         if str(schema.get("description", "")).startswith("Not served")
     }
 
-    assert bool(unserved) == bool(POST_ROUTES[path].neutral_values)
+    assert bool(unserved) == bool(ROUTES[path].neutral_values)
     for name, values in unserved.items():
         assert [ask(gateway, path, body | {name: value}).status for value in values] == [200] * len(values)
         assert ask(gateway, path, body | {name: "none of these"}).status == 400

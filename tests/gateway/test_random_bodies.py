@@ -7,9 +7,8 @@ import json
 import random
 from typing import Any
 
-from baton.gateway.routes import POST_ROUTES
 from baton.gateway.server import RunningGateway
-from gateway.bodies import SMALLEST
+from gateway.bodies import ROUTES, SMALLEST
 from gateway.rest import ask
 
 NUM_BODIES = 1000
@@ -37,7 +36,7 @@ def _mutated(generator: random.Random, value: Any, depth: int = 0) -> Any:
 
 
 def _body(generator: random.Random, path: str) -> Any:
-    fields = POST_ROUTES[path].body.__struct_fields__
+    fields = ROUTES[path].body.__struct_fields__
     chosen = generator.sample(fields, generator.randint(0, min(4, len(fields))))
     limit = {"max_tokens": 2} if "max_tokens" in fields else {}
     body = SMALLEST[path] | limit | {name: generator.choice(_ODD) for name in chosen}
@@ -50,7 +49,7 @@ def test_random_bodies_are_served_or_refused_and_leave_nothing_behind(gateway: R
     connection = http.client.HTTPConnection("127.0.0.1", gateway.http_port, timeout=20)
     statuses = set()
     for _ in range(NUM_BODIES):
-        path = generator.choice(list(POST_ROUTES))
+        path = generator.choice(list(ROUTES))
         body = json.dumps(_body(generator, path))
         connection.request("POST", path, body, {"content-type": "application/json"})
         response = connection.getresponse()

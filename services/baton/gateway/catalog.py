@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from baton.errors import BatonError, MismatchError, NotFoundError, UnavailableError
@@ -37,11 +37,21 @@ class ServedModel:
 class ModelCatalog:
     """Keeps the description of the one model whose tokenizer this gateway has.
 
-    Invariant: a description stays until another replaces it, so that requests survive a restart of the router.
+    Invariant: a description stays until another replaces it, so that requests survive a restart of the router. Whoever
+    wants to know which nodes there are is told by `on_nodes` at every look.
     """
 
-    def __init__(self, router: RouterClient, *, model_name: str, tokenizer_digest: str, poll_seconds: float) -> None:
+    def __init__(
+        self,
+        router: RouterClient,
+        *,
+        model_name: str,
+        tokenizer_digest: str,
+        poll_seconds: float,
+        on_nodes: Callable[[Collection[str]], None] = lambda _node_ids: None,
+    ) -> None:
         self._router = router
+        self._on_nodes = on_nodes
         self._poll_seconds = poll_seconds
         self._tokenizer_digest = tokenizer_digest
         self._served: ServedModel | None = None
@@ -63,10 +73,12 @@ class ModelCatalog:
     async def refresh(self) -> None:
         """Look at the router's nodes once; a failure becomes `problem`."""
         try:
-            served = describe(self.model_name, await self._router.list_nodes())
+            nodes = await self._router.list_nodes()
         except BatonError as error:
             self._note(f"the router cannot be reached: {error.message}")
             return
+        self._on_nodes({node.node_id for node in nodes})
+        served = describe(self.model_name, nodes)
         if served is None:
             self._note(f"no decode node serves {self.model_name}")
             return

@@ -10,22 +10,22 @@ import msgspec
 import baton
 from baton.gateway.http_messages import EVENT_STREAM, JSON
 from baton.gateway.pages import OPEN_PATHS, PAGES
-from baton.gateway.routes import POST_ROUTES, Route
+from baton.gateway.routes import Route
 from baton.telemetry.prometheus import CONTENT_TYPE
 
 _REFERENCE = "#/components/schemas/{name}"
 _ERROR = {"description": "What is wrong, as an error object; the parameter is named."}
 
 
-def openapi_body() -> bytes:
-    """Return the document as JSON: OpenAPI 3.1."""
+def openapi_body(routes: Mapping[str, Route]) -> bytes:
+    """Return the document of the pages and of these routes as JSON: OpenAPI 3.1."""
     references, schemas = msgspec.json.schema_components(
-        [route.body for route in POST_ROUTES.values()], ref_template=_REFERENCE
+        [route.body for route in routes.values()], ref_template=_REFERENCE
     )
-    for route in POST_ROUTES.values():
+    for route in routes.values():
         _mark_unserved(schemas[route.body.__name__]["properties"], route.neutral_values)
     paths = {path: {"get": _page(path, summary)} for path, summary in PAGES.items()}
-    posts = zip(POST_ROUTES.items(), references, strict=True)
+    posts = zip(routes.items(), references, strict=True)
     paths |= {path: {"post": _operation(route, reference)} for (path, route), reference in posts}
     document = {
         "openapi": "3.1.0",

@@ -109,6 +109,7 @@ class Preparation:
             request=request,
             token_ids=token_ids,
             block_hashes=join_hashes(block_hashes(root, token_ids, model.block_tokens)),
+            block_tokens=model.block_tokens,
             model_revision_digest=model.revision_digest,
             sampling=sampling,
             end_token_ids=frozenset((*sampling.stop_token_ids, *ends)),

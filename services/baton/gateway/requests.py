@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
+from baton.capacity.snapshot import NodePair
 from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters, TokenLogprob
 
 EndReason = Literal["stop", "length"]
@@ -58,6 +59,10 @@ class GenerationRequest:
     """Strings that end the generation and are cut from it."""
     cache_salt: str = ""
     """Separates prefix caches."""
+    bypass_prefix_cache: bool = False
+    """Whether no node may read or fill its prefix cache."""
+    pins: tuple[NodePair, ...] = ()
+    """The only pairs of nodes that may be chosen; none: any."""
     default_max_tokens: int | None = None
     """Token limit where `sampling` has none, cut to the context; None: the whole context."""
 
@@ -72,6 +77,8 @@ class PreparedPrompt:
     """Tokens of the prompt, 1 or more."""
     block_hashes: bytes
     """Chained block hashes of the prompt, joined."""
+    block_tokens: int
+    """Tokens of one block."""
     model_revision_digest: str
     """Revision that the hashes are for."""
     sampling: SamplingParameters

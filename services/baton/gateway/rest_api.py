@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from opentelemetry.propagate import extract
 from opentelemetry.trace import SpanKind, Status, StatusCode
@@ -19,7 +20,7 @@ from baton.gateway.http_response import ClientGoneError, HttpResponse
 from baton.gateway.openai_errors import ApiError, to_api_error
 from baton.gateway.pages import OPEN_PATHS, Pages
 from baton.gateway.request_id import HEADER, accept_request_id
-from baton.gateway.routes import POST_ROUTES, Route
+from baton.gateway.routes import Route
 from baton.telemetry import names
 from baton.telemetry.tracing import tracer
 
@@ -30,18 +31,26 @@ class RestApi:
     """Answers HTTP requests; `handle` is the server's handler."""
 
     def __init__(
-        self, generator: Generator, gate: Gate, pages: Pages, cors: Cors, *, request_timeout_seconds: float
+        self,
+        generator: Generator,
+        gate: Gate,
+        pages: Pages,
+        cors: Cors,
+        routes: Mapping[str, Route],
+        *,
+        request_timeout_seconds: float,
     ) -> None:
         self._generator = generator
         self._gate = gate
         self._pages = pages
         self._cors = cors
+        self._routes = routes
         self._request_timeout_seconds = request_timeout_seconds
 
     async def handle(self, request: HttpRequest, response: HttpResponse) -> None:
         """Answer one request: expected failures become error objects, bugs a 500 and a traceback."""
         path = request.path
-        call = Call(route=path if path in POST_ROUTES else self._pages.route(path), body=request.body)
+        call = Call(route=path if path in self._routes else self._pages.route(path), body=request.body)
         with self._gate.traffic.watch(call):
             try:
                 call.request_id = _request_id(request, response)
@@ -55,7 +64,7 @@ class RestApi:
                     log.exception("request_failed method=%s path=%s", request.method, path)
                     api_error = ApiError(500, "internal error", error_type="server_error", code="internal_error")
                 call.error_code = api_error.code or api_error.error_type
-                errors = POST_ROUTES[path].errors if path in POST_ROUTES else OPENAI_ERRORS
+                errors = self._routes[path].errors if path in self._routes else OPENAI_ERRORS
                 _send_error(response, api_error, errors, call)
             call.status = str(response.status)
 
@@ -63,10 +72,10 @@ class RestApi:
         path = request.path
         if path not in OPEN_PATHS:
             call.key_name = self._gate.keys.authenticate(request.headers)
-        if path in POST_ROUTES:
+        if path in self._routes:
             _check_method(request, "POST")
             _check_media_type(request)
-            await self._generate(POST_ROUTES[path], request, call, response)
+            await self._generate(self._routes[path], request, call, response)
         elif call.route:
             _check_method(request, "GET")
             self._pages.send(path, response)

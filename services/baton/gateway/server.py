@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from baton.gateway.admission import Admission
 from baton.gateway.api_keys import ApiKeys
+from baton.gateway.bench import BENCH_PATH, Bench
 from baton.gateway.catalog import ModelCatalog
 from baton.gateway.channels import DecodeChannels
 from baton.gateway.cors import Cors
@@ -18,6 +19,7 @@ from baton.gateway.generation import Generator
 from baton.gateway.grpc_api import SERVICE_NAME, GenerationServicer
 from baton.gateway.http_connection import HttpLimits
 from baton.gateway.http_server import HttpServer
+from baton.gateway.instances import Instances
 from baton.gateway.key_limits import KeyLimits
 from baton.gateway.models import Models
 from baton.gateway.openai_errors import http_error_body
@@ -26,6 +28,7 @@ from baton.gateway.pages import Pages
 from baton.gateway.preparation import Preparation
 from baton.gateway.rest_api import RestApi
 from baton.gateway.router_client import RouterClient
+from baton.gateway.routes import POST_ROUTES
 from baton.gateway.settings import GatewaySettings
 from baton.gateway.token_stream import TokenStreams
 from baton.gateway.traffic import Traffic
@@ -71,11 +74,14 @@ async def _run(settings: GatewaySettings, metrics: Metrics, scrape: Scrape) -> A
     tokenizer = load_tokenizer(settings.model_dir)
     router = RouterClient(settings.router_address, timeout_seconds=settings.router_timeout_seconds)
     channels = DecodeChannels()
+    clock = asyncio.get_running_loop().time
+    instances = Instances(clock)
     catalog = ModelCatalog(
         router,
         model_name=settings.served_name,
         tokenizer_digest=tokenizer.digest,
         poll_seconds=settings.node_poll_seconds,
+        on_nodes=instances.note_nodes,
     )
     preparation = Preparation(tokenizer, catalog, num_threads=settings.tokenizer_threads)
     streams = TokenStreams(
@@ -87,11 +93,16 @@ async def _run(settings: GatewaySettings, metrics: Metrics, scrape: Scrape) -> A
     )
     generator = Generator(preparation, streams, Detokenizers(tokenizer), metrics)
     try:
-        clock = asyncio.get_running_loop().time
         admission = Admission(settings.max_concurrent_requests, _key_limits(settings, clock))
         gate = Gate(keys, admission, Traffic(metrics, clock))
-        pages = Pages(catalog, Models(catalog, created_seconds=int(time.time())), scrape, openapi_body=openapi_body())
-        async with _serving(settings, generator, catalog, gate, pages) as running:
+        routes = {**POST_ROUTES, BENCH_PATH: Bench(instances).route}
+        models = Models(catalog, created_seconds=int(time.time()))
+        pages = Pages(catalog, models, scrape, openapi_body=openapi_body(routes))
+        cors = Cors(split_addresses(settings.cors_allow_origins))
+        timeout_seconds = settings.request_timeout_seconds
+        rest = RestApi(generator, gate, pages, cors, routes, request_timeout_seconds=timeout_seconds)
+        servicer = GenerationServicer(generator, catalog, gate, request_timeout_seconds=timeout_seconds)
+        async with _serving(settings, rest, servicer, catalog, gate.keys) as running:
             yield running
     finally:
         preparation.close()
@@ -101,12 +112,8 @@ async def _run(settings: GatewaySettings, metrics: Metrics, scrape: Scrape) -> A
 
 @asynccontextmanager
 async def _serving(
-    settings: GatewaySettings, generator: Generator, catalog: ModelCatalog, gate: Gate, pages: Pages
+    settings: GatewaySettings, rest: RestApi, servicer: GenerationServicer, catalog: ModelCatalog, keys: ApiKeys
 ) -> AsyncIterator[RunningGateway]:
-    timeout_seconds = settings.request_timeout_seconds
-    cors = Cors(split_addresses(settings.cors_allow_origins))
-    rest = RestApi(generator, gate, pages, cors, request_timeout_seconds=timeout_seconds)
-    servicer = GenerationServicer(generator, catalog, gate, request_timeout_seconds=timeout_seconds)
     grpc_server = GrpcServer(host_port(settings.grpc_host, settings.grpc_port))
     grpc_server.add(
         SERVICE_NAME,
@@ -118,7 +125,7 @@ async def _serving(
             grpc_port=await grpc_server.start(),
         )
         async with asyncio.TaskGroup() as tasks:
-            watching = [tasks.create_task(catalog.run()), tasks.create_task(gate.keys.watch())]
+            watching = [tasks.create_task(catalog.run()), tasks.create_task(keys.watch())]
             try:
                 yield running
             finally:

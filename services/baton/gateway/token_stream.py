@@ -32,7 +32,7 @@ from baton.v1.generation_pb2 import (
     SamplingParameters,
     Usage,
 )
-from baton.v1.router_service_pb2 import Candidate, Placement, PlaceRequest, PlaceResponse
+from baton.v1.router_service_pb2 import Candidate, Placement, PlacementPin, PlaceRequest, PlaceResponse
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +121,8 @@ class TokenStreams:
             max_token_count=sampling.max_token_count - len(progress.output_token_ids),
             block_hashes=prompt.block_hashes,
             excluded_node_ids=progress.failed_node_ids,
+            bypass_prefix_cache=prompt.request.bypass_prefix_cache,
+            pins=[PlacementPin(decode_node_id=pin[0], prefill_node_id=pin[1]) for pin in prompt.request.pins],
         )
         response = await self._router.place(request)
         progress.num_attempts += 1
@@ -146,6 +148,7 @@ class TokenStreams:
             sampling=sampling,
             placement=placement,
             cache_salt=prompt.request.cache_salt,
+            bypass_prefix_cache=prompt.request.bypass_prefix_cache,
         )
         attempt = run_attempt(
             self._channels.get(placement.decode_address),
