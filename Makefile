@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help up test check lint fmt protos clean
+.PHONY: help up test check lint fmt protos chart clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -39,6 +39,9 @@ protos: $(STAMP) ## Generate services/baton/v1 from protos/
 	@rm -f services/baton/v1/*_pb2*.py*
 	@$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=services --pyi_out=services protos/baton/v1/*.proto
 	@$(BIN)/python -m grpc_tools.protoc -Iprotos --grpc_python_out=services protos/baton/v1/*_service.proto
+
+chart: $(STAMP) ## Write the chart's schema, table of values and rendered examples
+	@$(BIN)/python -m charts.document
 
 clean: ## Remove the virtual environment and caches
 	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

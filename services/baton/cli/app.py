@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from baton import __version__
-from baton.cli import bench, chat, nodes, plan, serve, up
+from baton.cli import bench, chat, fetch, nodes, plan, serve, up
 
 app = typer.Typer(
     name="baton",
@@ -22,6 +22,7 @@ app.command("chat")(chat.command)
 app.command("plan")(plan.command)
 app.command("nodes")(nodes.command)
 app.add_typer(bench.app, name="bench")
+app.command("fetch")(fetch.command)
 
 
 @app.callback(invoke_without_command=True)

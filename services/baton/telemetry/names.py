@@ -163,6 +163,10 @@ REQUEST_DURATION = MetricName(
 EXPOSED_TRANSFER = MetricName(
     "baton.kv.exposed", "s", "Part of a KV transfer that computation did not hide.", _LATENCY_BUCKETS
 )
+NODE_QUEUE = MetricName(
+    "baton.node.queue", "s", "Time until a node begins with a prompt that comes now, as it estimates, by NODE_ID."
+)
+NODE_KV_USED = MetricName("baton.node.kv_used", "1", "Share of a node's KV blocks that requests hold, by NODE_ID.")
 GATEWAY_REQUEST_DURATION = MetricName(
     "baton.gateway.request.duration",
     "s",

@@ -8,6 +8,8 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from opentelemetry import metrics
+
 from baton.capacity.profile import NodeProfile
 from baton.engine.engine import Engine
 from baton.engine.events import Delivery
@@ -18,6 +20,7 @@ from baton.kv.pool import BlockEvents
 from baton.rpc.server import GrpcServer, wait_for_stop_signal
 from baton.v1 import node_pb2
 from baton.worker.description import describe_node, load_message
+from baton.worker.gauges import observe_load
 from baton.worker.loading import load_runner
 from baton.worker.monitor import NodeMonitor
 from baton.worker.profiling import measure_profile
@@ -108,6 +111,14 @@ class WorkerNode:
             on_peers=on_peers,
         )
         self.engine.start()
+        observe_load(
+            metrics.get_meter("baton"),
+            self.node_id,
+            self.engine.load,
+            shape=self.runner.info.shape,
+            profile=self.profile,
+            num_blocks=self.runner.num_blocks,
+        )
         await server.set_serving(True)
         async with asyncio.TaskGroup() as tasks:
             streams = (self._registration.run(), self._publication.run(), self.monitor.run())

@@ -1,0 +1,71 @@
+{{/* Autoscaling of pools on what their nodes export. Takes (dict "root" $ "component" {...}). */}}
+
+{{- define "baton.autoscaling.target" -}}
+scaleTargetRef:
+  apiVersion: apps/v1
+  kind: Deployment
+  name: {{ .component.name }}
+{{- end -}}
+
+{{/* A mean per pod as a Kubernetes quantity: 0.8 is 800m. */}}
+{{- define "baton.autoscaling.quantity" -}}
+{{ mulf . 1000 | int64 }}m
+{{- end -}}
+
+{{- define "baton.poolAutoscaling" -}}
+{{- $scaling := .component.values.autoscaling -}}
+{{- if $scaling.enabled -}}
+{{- if eq $scaling.kind "hpa" -}}
+{{ include "baton.poolHorizontal" . }}
+{{- else -}}
+{{ include "baton.poolScaledObject" . }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.poolHorizontal" -}}
+{{- $scaling := .component.values.autoscaling -}}
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata:
+  {{- include "baton.metadata" . | nindent 2 }}
+spec:
+  {{- include "baton.autoscaling.target" . | nindent 2 }}
+  minReplicas: {{ $scaling.minReplicas }}
+  maxReplicas: {{ $scaling.maxReplicas }}
+  behavior:
+    scaleDown: {stabilizationWindowSeconds: {{ $scaling.scaleDownSeconds }}}
+  metrics:
+    {{- range $metric, $target := dict "baton_node_queue_seconds" $scaling.queueSeconds "baton_node_kv_used_ratio" $scaling.kvUsedRatio }}
+    {{- if $target }}
+    - type: Pods
+      pods:
+        metric: {name: {{ $metric }}}
+        target: {type: AverageValue, averageValue: {{ include "baton.autoscaling.quantity" $target }}}
+    {{- end }}
+    {{- end }}
+{{- end -}}
+
+{{- define "baton.poolScaledObject" -}}
+{{- $scaling := .component.values.autoscaling -}}
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata:
+  {{- include "baton.metadata" . | nindent 2 }}
+spec:
+  {{- include "baton.autoscaling.target" . | nindent 2 }}
+  minReplicaCount: {{ $scaling.minReplicas }}
+  maxReplicaCount: {{ $scaling.maxReplicas }}
+  cooldownPeriod: {{ $scaling.scaleDownSeconds }}
+  triggers:
+    {{- range $metric, $target := dict "baton_node_queue_seconds" $scaling.queueSeconds "baton_node_kv_used_ratio" $scaling.kvUsedRatio }}
+    {{- if $target }}
+    - type: prometheus
+      metricType: AverageValue
+      metadata:
+        serverAddress: {{ $scaling.prometheusAddress | quote }}
+        query: sum({{ $metric }}{baton_node_id=~"{{ $.component.name }}-.*"})
+        threshold: {{ $target | toString | quote }}
+    {{- end }}
+    {{- end }}
+{{- end -}}

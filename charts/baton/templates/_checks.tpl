@@ -1,0 +1,222 @@
+{{/* Every rule that joins several values, each with a sentence that says what to set. A rule about one value is part of the schema. */}}
+
+{{- define "baton.checks" -}}
+{{- include "baton.checks.model" . -}}
+{{- include "baton.checks.release" . -}}
+{{- include "baton.checks.gateway" . -}}
+{{- include "baton.checks.bareMetal" . -}}
+{{- include "baton.checks.telemetry" . -}}
+{{- range $role := list "prefill" "decode" -}}
+{{- range $pool, $given := (get $.Values $role).pools -}}
+{{- $values := include "baton.poolValues" (dict "root" $ "given" $given) | fromYaml -}}
+{{- $where := printf "%s.pools.%s" $role $pool -}}
+{{- include "baton.checks.pool" (dict "root" $ "where" $where "role" $role "pool" $pool "values" $values) -}}
+{{- end -}}
+{{- end -}}
+{{- include "baton.checks.pools" . -}}
+{{- end -}}
+
+{{/* One source of the model: (dict "root" $ "where" "model.source" "source" {...}). */}}
+{{- define "baton.checks.source" -}}
+{{- $kinds := include "baton.model.kinds" .source | fromJsonArray -}}
+{{- $all := "demo, pvc, hostPath, image, download" -}}
+{{- if eq (len $kinds) 0 -}}
+{{- fail (printf "%s names no weights: set exactly one of %s; the demo model is `demo: true`" .where $all) -}}
+{{- end -}}
+{{- if gt (len $kinds) 1 -}}
+{{- fail (printf "%s names several sources (%s): set exactly one of %s" .where (join ", " $kinds) $all) -}}
+{{- end -}}
+{{- if and .source.hostPath (ne .root.Values.podSecurity "privileged") -}}
+{{- fail (printf "%s.hostPath is forbidden at Pod Security level %s: set podSecurity: privileged and label the namespace so, or use a pvc" .where .root.Values.podSecurity) -}}
+{{- end -}}
+{{- if and .source.image (eq .root.Values.podSecurity "restricted") -}}
+{{- fail (printf "%s.image is a volume that Pod Security level restricted does not list: set podSecurity: baseline and label the namespace so, or use a pvc" .where) -}}
+{{- end -}}
+{{- if and .source.image (semverCompare "<1.33.0-0" .root.Capabilities.KubeVersion.Version) -}}
+{{- fail (printf "%s.image needs Kubernetes 1.33 for image volumes, this cluster has %s: use a pvc or download" .where .root.Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- with .source.download -}}
+{{- if not (hasPrefix "https://" .url) -}}
+{{- fail (printf "%s.download.url must begin with https://, got %s" $.where .url) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.checks.model" -}}
+{{- include "baton.checks.source" (dict "root" . "where" "model.source" "source" .Values.model.source) -}}
+{{- if not .Values.model.name -}}
+{{- fail "model.name is empty: set the name under which clients ask for the model" -}}
+{{- end -}}
+{{- if .Values.gateway.modelSource -}}
+{{- include "baton.checks.source" (dict "root" . "where" "gateway.modelSource" "source" .Values.gateway.modelSource) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.checks.release" -}}
+{{- if gt (len (include "baton.fullname" .)) 40 -}}
+{{- fail (printf "the name %s is longer than 40 characters: set fullnameOverride to a shorter one" (include "baton.fullname" .)) -}}
+{{- end -}}
+{{- if and (not .Values.decode.pools) (not .Values.bareMetal.enabled) -}}
+{{- fail "nothing decodes: name a pool under decode.pools, e.g. `decode: {pools: {cpu: {}}}`, or set bareMetal.enabled; charts/baton/examples has whole files" -}}
+{{- end -}}
+{{- range $key := list "router" "cacheIndex" -}}
+{{- $replicas := int (get $.Values $key).replicas -}}
+{{- if gt $replicas 1 -}}
+{{- fail (printf "%s.replicas is %d, and nodes report to one pod alone: set %s.replicas: 1" $key $replicas $key) -}}
+{{- end -}}
+{{- end -}}
+{{- range $key := list "gateway" "router" "cacheIndex" -}}
+{{- include "baton.checks.budget" (dict "where" $key "values" (get $.Values $key)) -}}
+{{- end -}}
+{{- if and (eq (dig "prefillPolicy" "" .Values.router.settings) "remote") (not .Values.prefill.pools) (not .Values.bareMetal.enabled) -}}
+{{- fail "router.settings.prefillPolicy is remote, but nothing prefills remotely: name a pool under prefill.pools, or take another policy" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.checks.budget" -}}
+{{- $least := .values.podDisruptionBudget.minAvailable -}}
+{{- if and $least (not (kindIs "string" $least)) (not (dig "autoscaling" "enabled" false .values)) -}}
+{{- if ge (int $least) (int .values.replicas) -}}
+{{- fail (printf "%s.podDisruptionBudget.minAvailable is %d of %d replicas, so no Kubernetes node could be drained: set it below %s.replicas" .where (int $least) (int .values.replicas) .where) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.checks.autoscaling" -}}
+{{- $scaling := .scaling -}}
+{{- if lt (int $scaling.maxReplicas) (int $scaling.minReplicas) -}}
+{{- fail (printf "%s.autoscaling.maxReplicas (%d) is below minReplicas (%d): set it to that or more" .where (int $scaling.maxReplicas) (int $scaling.minReplicas)) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.checks.gateway" -}}
+{{- $gateway := .Values.gateway -}}
+{{- if and $gateway.ingress.enabled (not $gateway.ingress.hosts) -}}
+{{- fail "gateway.ingress.enabled needs host names: set gateway.ingress.hosts" -}}
+{{- end -}}
+{{- if and $gateway.httpRoute.enabled (not $gateway.httpRoute.parentRefs) -}}
+{{- fail "gateway.httpRoute.enabled needs a Gateway to attach to: set gateway.httpRoute.parentRefs" -}}
+{{- end -}}
+{{- if eq (int $gateway.service.httpPort) (int $gateway.service.grpcPort) -}}
+{{- fail (printf "gateway.service.httpPort and grpcPort are both %d: set two different ports" (int $gateway.service.httpPort)) -}}
+{{- end -}}
+{{- if $gateway.autoscaling.enabled -}}
+{{- include "baton.checks.autoscaling" (dict "where" "gateway" "scaling" $gateway.autoscaling) -}}
+{{- if not (dig "requests" "cpu" "" $gateway.resources) -}}
+{{- fail "gateway.autoscaling compares CPU use with the request: set gateway.resources.requests.cpu" -}}
+{{- end -}}
+{{- end -}}
+{{- if and $gateway.apiKeys.existingSecret (not .Values.test.apiKeySecret) -}}
+{{- fail "gateway.apiKeys is set, so `helm test` needs a key too: set test.apiKeySecret to a Secret that holds one" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.checks.bareMetal" -}}
+{{- $outside := .Values.bareMetal -}}
+{{- if $outside.enabled -}}
+{{- if not $outside.cidrs -}}
+{{- fail "bareMetal.enabled opens router and cache index to other networks: set bareMetal.cidrs to those of the machines" -}}
+{{- end -}}
+{{- if and (eq $outside.service.type "ClusterIP") (not $outside.grpcRoute.enabled) -}}
+{{- fail "bareMetal.service.type ClusterIP is not reachable from outside: set LoadBalancer or NodePort, or bareMetal.grpcRoute.enabled" -}}
+{{- end -}}
+{{- if and $outside.service.routerNodePort (eq (int $outside.service.routerNodePort) (int $outside.service.cacheIndexNodePort)) -}}
+{{- fail (printf "bareMetal.service.routerNodePort and cacheIndexNodePort are both %d: set two different ports" (int $outside.service.routerNodePort)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and $outside.grpcRoute.enabled (not $outside.grpcRoute.parentRefs) -}}
+{{- fail "bareMetal.grpcRoute.enabled needs a Gateway to attach to: set bareMetal.grpcRoute.parentRefs" -}}
+{{- end -}}
+{{- if and $outside.grpcRoute.enabled (not $outside.enabled) -}}
+{{- fail "bareMetal.grpcRoute.enabled has no effect without bareMetal.enabled: set that too" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.checks.telemetry" -}}
+{{- $endpoint := .Values.telemetry.otlpEndpoint -}}
+{{- if and $endpoint (not (regexMatch "^https?://[^/:]+(:[0-9]+)?/?$" $endpoint)) -}}
+{{- fail (printf "telemetry.otlpEndpoint must be http://HOST:PORT or https://HOST:PORT of an OTLP receiver over gRPC, got %s" $endpoint) -}}
+{{- end -}}
+{{- $monitor := .Values.telemetry.serviceMonitor -}}
+{{- if and $monitor.enabled .Values.gateway.apiKeys.existingSecret (not $monitor.apiKeySecret) -}}
+{{- fail "gateway.apiKeys guards /metrics too: set telemetry.serviceMonitor.apiKeySecret to a Secret that holds a key" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.checks.pool" -}}
+{{- $values := .values -}}
+{{- $device := dig "device" "cpu" $values.settings -}}
+{{- $resource := $values.accelerator.resource -}}
+{{- if gt (len (printf "%s-%s-%s" (include "baton.fullname" .root) .role .pool)) 46 -}}
+{{- fail (printf "%s: its pods' names would be longer than the 63 characters of a node id: shorten the pool's name, or set fullnameOverride" .where) -}}
+{{- end -}}
+{{- if $values.modelSource -}}
+{{- include "baton.checks.source" (dict "root" .root "where" (printf "%s.modelSource" .where) "source" $values.modelSource) -}}
+{{- end -}}
+{{- if eq $values.engine "mlx" -}}
+{{- fail (printf "%s.engine is mlx, which runs on Apple machines: let them join by bareMetal, or set engine: torch" .where) -}}
+{{- end -}}
+{{- if and (eq $values.engine "mock") $resource -}}
+{{- fail (printf "%s.accelerator.resource is %s, but engine mock computes nothing: remove it, or set engine: torch" .where $resource) -}}
+{{- end -}}
+{{- if and (eq $values.engine "torch") (eq $values.image "control") -}}
+{{- fail (printf "%s.image is control, which holds no torch: set image: cpu or cuda, or engine: mock" .where) -}}
+{{- end -}}
+{{- if and $resource (eq $values.image "cpu") -}}
+{{- fail (printf "%s.image is cpu, which cannot use %s: set image: cuda" .where $resource) -}}
+{{- end -}}
+{{- if and $resource (eq $values.engine "torch") (eq $device "cpu") -}}
+{{- fail (printf "%s asks for %s, but computes on the CPU: set %s.settings.device: cuda" .where $resource .where) -}}
+{{- end -}}
+{{- if and (not $resource) (hasPrefix "cuda" $device) -}}
+{{- fail (printf "%s.settings.device is %s, but the pods get no GPU: set %s.accelerator.resource: nvidia.com/gpu" .where $device .where) -}}
+{{- end -}}
+{{- if and $resource (hasKey (dig "limits" (dict) $values.resources) $resource) -}}
+{{- fail (printf "%s.resources.limits names %s, which accelerator.count sets: remove it there" .where $resource) -}}
+{{- end -}}
+{{- if eq $values.advertise "hostPort" -}}
+{{- if ne .root.Values.podSecurity "privileged" -}}
+{{- fail (printf "%s.advertise hostPort is forbidden at Pod Security level %s: set podSecurity: privileged and label the namespace so" .where .root.Values.podSecurity) -}}
+{{- end -}}
+{{- if not .root.Values.bareMetal.enabled -}}
+{{- fail (printf "%s.advertise hostPort serves nodes outside the cluster alone: set bareMetal.enabled, or advertise: podIP" .where) -}}
+{{- end -}}
+{{- end -}}
+{{- include "baton.checks.budget" (dict "where" .where "values" $values) -}}
+{{- if $values.autoscaling.enabled -}}
+{{- include "baton.checks.poolAutoscaling" . -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.checks.poolAutoscaling" -}}
+{{- $scaling := .values.autoscaling -}}
+{{- include "baton.checks.autoscaling" (dict "where" .where "scaling" $scaling) -}}
+{{- if not (or $scaling.queueSeconds $scaling.kvUsedRatio) -}}
+{{- fail (printf "%s.autoscaling looks at nothing: set queueSeconds or kvUsedRatio above 0" .where) -}}
+{{- end -}}
+{{- if not .root.Values.telemetry.otlpEndpoint -}}
+{{- fail (printf "%s.autoscaling follows metrics that nodes export by OTLP: set telemetry.otlpEndpoint" .where) -}}
+{{- end -}}
+{{- if and (eq $scaling.kind "keda") (not $scaling.prometheusAddress) -}}
+{{- fail (printf "%s.autoscaling.kind keda asks Prometheus: set %s.autoscaling.prometheusAddress" .where .where) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Pools work together only where dtype and block size are equal. */}}
+{{- define "baton.checks.pools" -}}
+{{- $defaults := dict "dtype" "float32" "blockTokens" "16" -}}
+{{- range $key, $default := $defaults -}}
+{{- $owners := dict -}}
+{{- range $role := list "prefill" "decode" -}}
+{{- range $pool, $given := (get $.Values $role).pools -}}
+{{- $values := include "baton.poolValues" (dict "root" $ "given" $given) | fromYaml -}}
+{{- $_ := set $owners (toString (dig $key $default $values.settings)) (printf "%s.pools.%s" $role $pool) -}}
+{{- end -}}
+{{- end -}}
+{{- if gt (len $owners) 1 -}}
+{{- $shown := list -}}
+{{- range $value, $owner := $owners -}}{{- $shown = append $shown (printf "%s in %s" $value $owner) -}}{{- end -}}
+{{- fail (printf "settings.%s differs (%s), and pools exchange KV only where it is equal: set it under poolDefaults.settings" $key (join ", " $shown)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

@@ -1,0 +1,151 @@
+{{/*
+What a component is, as YAML; the other templates read it by fromYaml. Keys:
+  name              of all its objects
+  role              word after `baton serve`, and its label
+  pool              name of its pool, if it is a worker
+  image             control, cpu or cuda
+  args              flags after the role
+  ports             [{name, port, hostPort}]
+  healthPort        port that answers grpc.health.v1
+  startSeconds      longest time until it does
+  drainSeconds      what it takes to end running work
+  source            of the model, if it needs one
+  secretVolume      {name, secretName, key, path, mountPath}, if it needs one
+  resources         of its container
+  runtimeClassName  of its pods
+  values            the part of .Values that describes it
+*/}}
+
+{{/* Flags of settings: {maxWaiting: 8} becomes --max-waiting=8. Numbers go through JSON, which writes no exponents. */}}
+{{- define "baton.flags" -}}
+{{- range $key, $value := . }}
+- {{ printf "--%s=%s" (kebabcase $key) (ternary (toString $value) (toJson $value) (kindIs "string" $value)) | quote }}
+{{- end }}
+{{- end -}}
+
+{{- define "baton.gateway" -}}
+{{- $values := .Values.gateway -}}
+{{- $source := $values.modelSource | default .Values.model.source -}}
+{{- $ports := include "baton.ports" . | fromYaml -}}
+name: {{ include "baton.fullname" . }}-gateway
+role: gateway
+image: control
+ports:
+  - {name: http, port: {{ $ports.gatewayHttp }}}
+  - {name: grpc, port: {{ $ports.gatewayGrpc }}}
+healthPort: {{ $ports.gatewayGrpc }}
+startSeconds: {{ ternary 900 120 (not (empty $source.download)) }}
+drainSeconds: {{ dig "drainSeconds" 20 $values.settings }}
+source: {{ toJson $source }}
+{{- with $values.apiKeys }}
+{{- if .existingSecret }}
+secretVolume: {name: api-keys, secretName: {{ .existingSecret }}, key: {{ .key }}, path: keys, mountPath: /etc/baton/api-keys}
+{{- end }}
+{{- end }}
+resources: {{ toJson $values.resources }}
+args:
+  - "--log-level={{ .Values.logLevel }}"
+  - "--model-dir={{ include "baton.model.dir" (dict "root" . "source" $source) }}"
+  - "--model-name={{ .Values.model.name }}"
+  - "--router-address={{ include "baton.routerAddress" . }}"
+  - "--http-host={{ .Values.listenHost }}"
+  - "--http-port={{ $ports.gatewayHttp }}"
+  - "--grpc-host={{ .Values.listenHost }}"
+  - "--grpc-port={{ $ports.gatewayGrpc }}"
+  {{- if $values.apiKeys.existingSecret }}
+  - "--api-keys-file=/etc/baton/api-keys/keys"
+  {{- end }}
+  {{- with include "baton.flags" $values.settings | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+values: {{ toJson $values }}
+{{- end -}}
+
+{{- define "baton.router" -}}
+{{- $values := .Values.router -}}
+{{- $ports := include "baton.ports" . | fromYaml -}}
+name: {{ include "baton.fullname" . }}-router
+role: router
+image: control
+ports:
+  - {name: grpc, port: {{ $ports.router }}}
+healthPort: {{ $ports.router }}
+startSeconds: 60
+drainSeconds: {{ dig "drainSeconds" 2 $values.settings }}
+resources: {{ toJson $values.resources }}
+args:
+  - "--log-level={{ .Values.logLevel }}"
+  - "--host={{ .Values.listenHost }}"
+  - "--port={{ $ports.router }}"
+  - "--cache-index-address={{ include "baton.cacheIndexAddress" . }}"
+  {{- with include "baton.flags" $values.settings | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+values: {{ toJson $values }}
+{{- end -}}
+
+{{- define "baton.cacheIndex" -}}
+{{- $values := .Values.cacheIndex -}}
+{{- $ports := include "baton.ports" . | fromYaml -}}
+name: {{ include "baton.fullname" . }}-cache-index
+role: cache-index
+image: control
+ports:
+  - {name: grpc, port: {{ $ports.cacheIndex }}}
+healthPort: {{ $ports.cacheIndex }}
+startSeconds: 60
+drainSeconds: {{ dig "drainSeconds" 0.5 $values.settings }}
+resources: {{ toJson $values.resources }}
+args:
+  - "--log-level={{ .Values.logLevel }}"
+  - "--host={{ .Values.listenHost }}"
+  - "--port={{ $ports.cacheIndex }}"
+  {{- with include "baton.flags" $values.settings | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+values: {{ toJson $values }}
+{{- end -}}
+
+{{/* A pool: (dict "root" $ "role" "prefill" "pool" "h200" "given" {...}). */}}
+{{- define "baton.worker" -}}
+{{- $values := include "baton.poolValues" . | fromYaml -}}
+{{- $source := $values.modelSource | default .root.Values.model.source -}}
+{{- $port := get (include "baton.ports" .root | fromYaml) .role -}}
+{{- $accelerator := $values.accelerator -}}
+{{- $resources := deepCopy $values.resources -}}
+{{- if $accelerator.resource -}}
+{{- $limits := set (dict) $accelerator.resource (toString $accelerator.count) -}}
+{{- $resources = merge (dict "limits" $limits) $resources -}}
+{{- end -}}
+name: {{ include "baton.fullname" .root }}-{{ .role }}-{{ .pool }}
+role: {{ .role }}
+pool: {{ .pool }}
+image: {{ $values.image | default (ternary "control" (ternary "cuda" "cpu" (not (empty $accelerator.resource))) (eq $values.engine "mock")) }}
+ports:
+  - {name: grpc, port: {{ $port }}{{ if eq $values.advertise "hostPort" }}, hostPort: {{ $port }}{{ end }}}
+healthPort: {{ $port }}
+startSeconds: {{ $values.startSeconds }}
+drainSeconds: {{ dig "drainSeconds" 20 $values.settings }}
+source: {{ toJson $source }}
+resources: {{ toJson $resources }}
+runtimeClassName: {{ $accelerator.runtimeClassName | quote }}
+args:
+  - "--log-level={{ .root.Values.logLevel }}"
+  - "--host={{ .root.Values.listenHost }}"
+  - "--port={{ $port }}"
+  - "--node-id=$(POD_NAME)"
+  - "--advertise-address=$({{ ternary "HOST_IP" "POD_IP" (eq $values.advertise "hostPort") }})"
+  - "--router-address={{ include "baton.routerAddress" .root }}"
+  - "--cache-index-address={{ include "baton.cacheIndexAddress" .root }}"
+  - "--engine={{ $values.engine }}"
+  - "--model-dir={{ include "baton.model.dir" (dict "root" .root "source" $source) }}"
+  - "--model-name={{ .root.Values.model.name }}"
+  {{- with include "baton.flags" $values.settings | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+values: {{ toJson $values }}
+{{- end -}}
+
+{{- define "baton.poolValues" -}}
+{{- mergeOverwrite (deepCopy .root.Values.poolDefaults) (deepCopy (.given | default dict)) | toJson -}}
+{{- end -}}

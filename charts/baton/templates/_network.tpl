@@ -1,0 +1,80 @@
+{{/* Parts of NetworkPolicies. A component's policy lies in its folder and names its arrows. */}}
+
+{{/* The pods of a role: (dict "root" $ "role" "decode"). */}}
+{{- define "baton.network.peer" -}}
+- podSelector:
+    matchLabels:
+      app.kubernetes.io/name: {{ include "baton.name" .root }}
+      app.kubernetes.io/instance: {{ .root.Release.Name }}
+      app.kubernetes.io/component: {{ .role }}
+{{- end -}}
+
+{{- define "baton.network.head" -}}
+apiVersion: networking.k8s.io/v1
+kind: NetworkPolicy
+metadata:
+  {{- include "baton.metadata" . | nindent 2 }}
+spec:
+  podSelector:
+    matchLabels:
+      {{- include "baton.selector" . | nindent 6 }}
+  policyTypes: [Ingress, Egress]
+{{- end -}}
+
+{{/* Machines outside the cluster. */}}
+{{- define "baton.network.bareMetalPeers" -}}
+{{- range .Values.bareMetal.cidrs }}
+- ipBlock: {cidr: {{ . | quote }}}
+{{- end }}
+{{- end -}}
+
+{{/* Egress that every component needs: names, and telemetry where it is on. */}}
+{{- define "baton.network.commonEgress" -}}
+- to:
+    {{- toYaml .Values.networkPolicy.dns | nindent 4 }}
+  ports:
+    - {protocol: UDP, port: 53}
+    - {protocol: TCP, port: 53}
+{{- if .Values.telemetry.otlpEndpoint }}
+- {{- with .Values.networkPolicy.otlp }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  ports:
+    - {protocol: TCP, port: {{ include "baton.network.otlpPort" . }}}
+{{- end }}
+{{- end -}}
+
+{{- define "baton.network.otlpPort" -}}
+{{- $host := (urlParse .Values.telemetry.otlpEndpoint).host -}}
+{{- regexFind "[0-9]+$" (regexFind ":[0-9]+$" $host) | default "4317" -}}
+{{- end -}}
+
+{{/* Egress of the container that fetches a model: (dict "source" {...}). */}}
+{{- define "baton.network.downloadEgress" -}}
+{{- with .source.download }}
+- {{- with .cidrs }}
+  to:
+    {{- range . }}
+    - ipBlock: {cidr: {{ . | quote }}}
+    {{- end }}
+  {{- end }}
+  ports:
+    - {protocol: TCP, port: {{ regexFind "[0-9]+$" (regexFind ":[0-9]+$" (urlParse .url).host) | default (ternary "443" "80" (hasPrefix "https:" .url)) }}}
+{{- end }}
+{{- end -}}
+
+{{/* What a node calls, whatever its role. */}}
+{{- define "baton.network.nodeEgress" -}}
+{{- $ports := include "baton.ports" . | fromYaml -}}
+# Register.
+- to:
+    {{- include "baton.network.peer" (dict "root" . "role" "router") | nindent 4 }}
+  ports:
+    - {protocol: TCP, port: {{ $ports.router }}}
+# Publish.
+- to:
+    {{- include "baton.network.peer" (dict "root" . "role" "cache-index") | nindent 4 }}
+  ports:
+    - {protocol: TCP, port: {{ $ports.cacheIndex }}}
+{{- end -}}

@@ -1,0 +1,189 @@
+{{/* The one pod template. Takes (dict "root" $ "component" {...}); see _component.tpl for a component's keys. */}}
+
+{{- define "baton.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+runAsNonRoot: true
+capabilities: {drop: [ALL]}
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "baton.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: {{ .root.Values.runAsUser | int64 }}
+runAsGroup: {{ .root.Values.runAsUser | int64 }}
+fsGroup: {{ .root.Values.runAsUser | int64 }}
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "baton.pod" -}}
+{{- $values := .component.values -}}
+{{- $context := dict "root" .root "component" .component "source" .component.source -}}
+metadata:
+  labels:
+    {{- include "baton.labels" . | nindent 4 }}
+  {{- with $values.podAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  serviceAccountName: {{ .component.name }}
+  automountServiceAccountToken: false
+  # Kubernetes would set BATON_ROUTER_PORT=tcp://... for a Service of that name, which is a setting of the router.
+  enableServiceLinks: false
+  terminationGracePeriodSeconds: {{ add $values.preStopSeconds (ceil .component.drainSeconds) 10 }}
+  securityContext:
+    {{- include "baton.podSecurity" . | nindent 4 }}
+  {{- with .root.Values.imagePullSecrets }}
+  imagePullSecrets:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with $values.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  {{- with .component.runtimeClassName }}
+  runtimeClassName: {{ . }}
+  {{- end }}
+  {{- if .component.source }}
+  {{- with include "baton.model.initContainers" $context | trim }}
+  initContainers:
+    {{- . | nindent 4 }}
+  {{- end }}
+  {{- end }}
+  containers:
+    - {{ include "baton.container" $context | nindent 6 | trim }}
+  volumes:
+    - name: tmp
+      emptyDir: {sizeLimit: 1Gi}
+    {{- if .component.source }}
+    {{- with include "baton.model.volumes" $context | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
+    {{- end }}
+    {{- with .component.secretVolume }}
+    - name: {{ .name }}
+      secret:
+        secretName: {{ .secretName }}
+        items:
+          - {key: {{ .key }}, path: {{ .path }}}
+    {{- end }}
+  {{- with include "baton.scheduling" . | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+
+{{- define "baton.container" -}}
+{{- $values := .component.values -}}
+name: {{ .component.role }}
+image: {{ include "baton.image" . }}
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+args:
+  - serve
+  - {{ .component.role }}
+  {{- range .component.args }}
+  - {{ . | quote }}
+  {{- end }}
+env:
+  {{- include "baton.environment" . | nindent 2 }}
+ports:
+  {{- range .component.ports }}
+  - name: {{ .name }}
+    containerPort: {{ .port }}
+    {{- with .hostPort }}
+    hostPort: {{ . }}
+    {{- end }}
+  {{- end }}
+{{- include "baton.probes" . | nindent 0 }}
+lifecycle:
+  preStop:
+    exec: {command: [sleep, {{ $values.preStopSeconds | int | quote }}]}
+resources:
+  {{- toYaml .component.resources | nindent 2 }}
+securityContext:
+  {{- include "baton.containerSecurity" . | nindent 2 }}
+volumeMounts:
+  - name: tmp
+    mountPath: /tmp
+  {{- if .source }}
+  {{- with include "baton.model.mounts" . | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
+  {{- end }}
+  {{- with .component.secretVolume }}
+  - name: {{ .name }}
+    mountPath: {{ .mountPath }}
+    readOnly: true
+  {{- end }}
+{{- end -}}
+
+{{/* Health is that of the gRPC server; a worker's serves once its model is loaded and measured. */}}
+{{- define "baton.probes" -}}
+startupProbe:
+  grpc: {port: {{ .component.healthPort }}}
+  periodSeconds: 5
+  failureThreshold: {{ ceil (divf .component.startSeconds 5) }}
+readinessProbe:
+  grpc: {port: {{ .component.healthPort }}}
+  periodSeconds: 5
+  timeoutSeconds: 2
+  failureThreshold: 2
+livenessProbe:
+  grpc: {port: {{ .component.healthPort }}}
+  periodSeconds: 10
+  timeoutSeconds: 5
+  failureThreshold: 6
+{{- end -}}
+
+{{- define "baton.environment" -}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: POD_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+{{- if eq (default "podIP" .component.values.advertise) "hostPort" }}
+- name: HOST_IP
+  valueFrom: {fieldRef: {fieldPath: status.hostIP}}
+{{- end }}
+- name: HOME
+  value: /tmp
+{{- with .root.Values.telemetry.otlpEndpoint }}
+- name: OTEL_EXPORTER_OTLP_ENDPOINT
+  value: {{ . | quote }}
+- name: OTEL_TRACES_SAMPLER
+  value: parentbased_traceidratio
+- name: OTEL_TRACES_SAMPLER_ARG
+  value: {{ $.root.Values.telemetry.traceRatio | toString | quote }}
+- name: OTEL_RESOURCE_ATTRIBUTES
+  value: "k8s.namespace.name=$(POD_NAMESPACE),k8s.pod.name=$(POD_NAME){{ with $.component.pool }},baton.pool={{ . }}{{ end }}"
+{{- end }}
+{{- with .component.values.extraEnv }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{- define "baton.scheduling" -}}
+{{- $values := .component.values -}}
+{{- with $values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.spreadOver }}
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: {{ . }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- include "baton.selector" $ | nindent 8 }}
+{{- end }}
+{{- end -}}

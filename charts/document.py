@@ -1,0 +1,57 @@
+"""Writes what follows from values.yaml and the templates: schema, README table, rendered examples.
+
+python -m charts.document
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from charts.render import CHART, EXAMPLES, example_names, golden_text, read_example, render
+from charts.values_file import Value, read_values
+from charts.values_schema import values_schema
+
+_BEGIN, _END = "<!-- values: written by `make chart` -->", "<!-- end of values -->"
+
+
+def documents() -> Mapping[Path, str]:
+    """Return the text of every written file by its path; the README keeps what is outside of its marks."""
+    values = read_values(CHART / "values.yaml")
+    readme = CHART / "README.md"
+    schema = json.dumps(values_schema(values), indent=2) + "\n"
+    return {CHART / "values.schema.json": schema, readme: _with_table(readme.read_text("utf-8"), values)}
+
+
+def goldens() -> Mapping[Path, str]:
+    """Return the rendering of every example by the path of its golden file. Needs the schema to be written."""
+    folder = EXAMPLES / "rendered"
+    return {folder / f"{name}.yaml": golden_text(render(read_example(name))) for name in example_names()}
+
+
+def main() -> None:
+    """Write all files."""
+    for group in (documents, goldens):
+        for path, text in group().items():
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, "utf-8")
+
+
+def _with_table(readme: str, values: tuple[Value, ...]) -> str:
+    head, _, rest = readme.partition(_BEGIN)
+    tail = rest.partition(_END)[2]
+    return f"{head}{_BEGIN}\n{_table(values)}{_END}{tail}"
+
+
+def _table(values: tuple[Value, ...]) -> str:
+    rows = ["| key | default | meaning |", "|---|---|---|"]
+    for root in values:
+        for value in root.walk():
+            default = "" if value.children else f"`{json.dumps(value.default)}`"
+            rows.append(f"| `{value.path}` | {default} | {value.description.replace('|', '&#124;')} |")
+    return "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    main()

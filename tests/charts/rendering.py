@@ -1,0 +1,121 @@
+"""Rendered manifests, and the parts of them that tests look at."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Any
+
+from charts.render import example_names, manifests_of, read_example, render
+
+EXAMPLES = example_names()
+
+MINIMAL: Mapping[str, Any] = {
+    "model": {"source": {"demo": True}},
+    "poolDefaults": {"engine": "mock"},
+    "prefill": {"pools": {"p": {}}},
+    "decode": {"pools": {"d": {}}},
+}
+"""The fewest values that install."""
+
+EVERYTHING: Mapping[str, Any] = {
+    "commonLabels": {"team": "llm"},
+    "imagePullSecrets": [{"name": "registry"}],
+    "listenHost": "::",
+    "model": {"name": "llama", "source": {"pvc": {"claimName": "weights", "path": "llama"}}},
+    "image": {"control": {"digest": "sha256:" + "0" * 64}},
+    "gateway": {
+        "apiKeys": {"existingSecret": "keys"},
+        "allowFrom": [{"namespaceSelector": {"matchLabels": {"clients": "yes"}}}],
+        "autoscaling": {"enabled": True},
+        "extraEnv": [{"name": "PYTHONUNBUFFERED", "value": "1"}],
+        "ingress": {"enabled": True, "hosts": ["a.example"], "tlsSecret": "tls", "annotations": {"a": "b"}},
+        "httpRoute": {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["a.example"]},
+        "service": {"type": "LoadBalancer", "annotations": {"a": "b"}},
+        "podAnnotations": {"a": "b"},
+        "nodeSelector": {"kubernetes.io/arch": "amd64"},
+        "tolerations": [{"operator": "Exists"}],
+        "affinity": {"nodeAffinity": {}},
+        "priorityClassName": "high",
+        "modelSource": {
+            "download": {
+                "url": "https://a.example:8443/m.tar",
+                "sha256": "0" * 64,
+                "sizeLimit": "1Gi",
+                "cidrs": ["10.0.0.0/8"],
+            }
+        },
+    },
+    "poolDefaults": {"accelerator": {"resource": "nvidia.com/gpu"}, "settings": {"device": "cuda:0"}},
+    "prefill": {
+        "pools": {
+            "p": {
+                "autoscaling": {"enabled": True, "kind": "keda", "prometheusAddress": "http://prometheus:9090"},
+                "podDisruptionBudget": {"minAvailable": "50%"},
+            }
+        }
+    },
+    "decode": {"pools": {"d": {"autoscaling": {"enabled": True}, "accelerator": {"count": 2}}, "e": {"replicas": 3}}},
+    "bareMetal": {
+        "enabled": True,
+        "cidrs": ["10.1.0.0/16"],
+        "service": {"type": "NodePort", "routerNodePort": 30010},
+        "grpcRoute": {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["r.example"]},
+    },
+    "telemetry": {
+        "otlpEndpoint": "http://collector:4317",
+        "serviceMonitor": {"enabled": True, "apiKeySecret": "keys", "labels": {"release": "prometheus"}},
+    },
+    "networkPolicy": {"otlp": [{"podSelector": {}}]},
+    "test": {"apiKeySecret": "keys"},
+}
+"""Values that turn on what no example does."""
+
+Manifest = dict[str, Any]
+
+
+@cache
+def _rendered(name: str) -> tuple[Manifest, ...]:
+    values = EVERYTHING if name == "everything" else MINIMAL if name == "minimal values" else read_example(name)
+    return tuple(manifests_of(render(values)))
+
+
+ALL = (*EXAMPLES, "everything", "minimal values")
+"""Names of the renderings that rules are checked on."""
+
+
+def manifests(name: str) -> list[Manifest]:
+    """Return the objects of an example, of EVERYTHING or of MINIMAL."""
+    return copy.deepcopy(list(_rendered(name)))
+
+
+def with_values(base: Mapping[str, Any], path: str, value: object) -> dict[str, Any]:
+    """Return values in which the key of a dotted path is set."""
+    result: dict[str, Any] = copy.deepcopy(dict(base))
+    target = result
+    *parents, last = path.split(".")
+    for key in parents:
+        target = target.setdefault(key, {})
+    target[last] = value
+    return result
+
+
+def find(objects: list[Manifest], kind: str, name: str) -> Manifest:
+    """Return the one object of a kind and name."""
+    (found,) = [each for each in objects if each["kind"] == kind and each["metadata"]["name"] == name]
+    return found
+
+
+def pods(objects: list[Manifest]) -> Iterator[tuple[str, Manifest]]:
+    """Yield the name and specification of every pod that the objects make."""
+    for each in objects:
+        if each["kind"] == "Pod":
+            yield each["metadata"]["name"], each["spec"]
+        elif "template" in each.get("spec", {}):
+            yield each["metadata"]["name"], each["spec"]["template"]["spec"]
+
+
+def containers(pod: Manifest) -> list[Manifest]:
+    """Return the containers of a pod, those that run first included."""
+    return [*pod.get("initContainers", []), *pod["containers"]]

@@ -1,0 +1,95 @@
+"""Whatever the chart tells a service, the service takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from baton.config.flags import flag_of, parse_flags
+from baton.config.loading import load_settings
+from baton.demo import checkpoint_dir
+from charts.render import manifests_of, render
+from charts.values_schema import CHART_OWNED, SETTINGS, camel_case
+from tests.charts.rendering import ALL, MINIMAL, containers, find, manifests, pods
+
+_DEPLOYMENTS = {"gateway": "baton-gateway", "router": "baton-router", "cache-index": "baton-cache-index"} | {
+    role: f"baton-{role}-{role[0]}" for role in ("prefill", "decode")
+}
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_flag_is_a_setting_of_its_service(name: str, tmp_path: Path) -> None:
+    """Arguments parse and their values pass the settings class, with what Kubernetes puts in for variables."""
+    keys = tmp_path / "keys"
+    keys.write_text("me:secret\n")
+    checked = 0
+    for _, pod in pods(manifests(name)):
+        (container,) = pod["containers"]
+        if container.get("args", [""])[0] != "serve":
+            continue
+        _, role, *arguments = container["args"]
+        flags = dict(parse_flags(SETTINGS[role], [_filled(text) for text in arguments if "--log-level" not in text]))
+        if "model_dir" in flags:
+            flags["model_dir"] = str(checkpoint_dir())
+        if "api_keys_file" in flags:
+            flags["api_keys_file"] = str(keys)
+
+        load_settings(SETTINGS[role], flags)
+        checked += 1
+
+    assert checked >= 4
+
+
+@pytest.mark.parametrize("role", sorted(SETTINGS))
+def test_every_setting_reaches_its_service(role: str) -> None:
+    """`settings` takes each field in camelCase, and its flag carries the very value, large numbers too."""
+    settings_class = SETTINGS[role]
+    fields = [name for name in settings_class.model_fields if name not in CHART_OWNED]
+    wanted = {name: settings_class.model_fields[name].get_default(call_default_factory=True) for name in fields}
+    settings = {camel_case(name): value for name, value in wanted.items()}
+    values: dict[str, Any] = {**MINIMAL, "cacheIndex" if role == "cache-index" else role: {"settings": settings}}
+    if role in ("prefill", "decode"):
+        values[role] = {"pools": {role[0]: {"settings": settings}}}
+    deployment = find(manifests_of(render(values)), "Deployment", _DEPLOYMENTS[role])
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    given = parse_flags(settings_class, [text for text in container["args"][2:] if "--log-level" not in text])
+
+    assert set(map(flag_of, fields)) <= {flag_of(name) for name in given}
+    for name in fields:
+        assert type(wanted[name])(given[name]) == wanted[name]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_no_service_variable_can_become_a_setting(name: str) -> None:
+    """A Service baton-router would give every pod BATON_ROUTER_PORT=tcp://..., with which no router starts."""
+    for pod_name, pod in pods(manifests(name)):
+        assert pod["enableServiceLinks"] is False, pod_name
+        names = {variable["name"] for container in containers(pod) for variable in container.get("env", [])}
+        assert not any(variable.startswith("BATON_") for variable in names), pod_name
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_pod_is_given_the_time_that_its_drain_needs(name: str) -> None:
+    """The kill comes after the pause before the stop signal and the drain, with some seconds to spare."""
+    for pod_name, pod in pods(manifests(name)):
+        (container,) = pod["containers"]
+        if container.get("args", [""])[0] != "serve":
+            continue
+        settings_class = SETTINGS[container["args"][1]]
+        drain = settings_class.model_fields["drain_seconds"].default
+        pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+
+        assert pod["terminationGracePeriodSeconds"] >= pause + drain + 5, pod_name
+
+
+def _filled(text: str) -> str:
+    for variable, value in {
+        "POD_NAME": "baton-decode-d-6d4cf56db6-x2x7k",
+        "POD_IP": "10.2.3.4",
+        "HOST_IP": "10.0.0.7",
+    }.items():
+        text = text.replace(f"$({variable})", value)
+    assert "$(" not in text
+    return text
