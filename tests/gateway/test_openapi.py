@@ -76,3 +76,26 @@ def test_probes_are_described_as_open(document: Any) -> None:
     """The rest may need a key."""
     assert document["paths"]["/health"]["get"]["security"] == []
     assert {"bearer": []} in document["security"]
+
+
+def test_errors_are_described_in_the_words_of_their_api(document: Any) -> None:
+    """Anthropic's under /v1/messages, OpenAI's elsewhere."""
+    names = {
+        path: operation["responses"]["default"]["content"]["application/json"]["schema"]["$ref"].rpartition("/")[2]
+        for path, methods in document["paths"].items()
+        for operation in methods.values()
+    }
+
+    assert names["/v1/messages"] == names["/v1/messages/count_tokens"] == "ErrorBody"
+    assert names["/v1/chat/completions"] == names["/v1/models"] == "ErrorAnswer"
+
+
+def test_every_endpoint_that_answers_with_json_says_with_which(document: Any) -> None:
+    """A reference or a type, not just anything; the document itself is the exception."""
+    schemas = {
+        path: operation["responses"]["200"]["content"].get("application/json", {}).get("schema")
+        for path, methods in document["paths"].items()
+        for operation in methods.values()
+    }
+
+    assert [path for path, schema in schemas.items() if not schema] == ["/metrics", "/openapi.json"]

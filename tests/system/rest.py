@@ -67,6 +67,17 @@ def post(cluster: Cluster, path: str, body: object) -> Reply:
     return ask(cluster, path, json.dumps(body).encode())
 
 
+def num_active_requests(cluster: Cluster) -> int:
+    """Return how many requests the gateway is answering, this question among them."""
+    connection = http.client.HTTPConnection(*cluster.http_address, timeout=_TIMEOUT_SECONDS)
+    try:
+        connection.request("GET", "/metrics")
+        lines = connection.getresponse().read().decode().splitlines()
+    finally:
+        connection.close()
+    return next(int(float(line.split()[-1])) for line in lines if line.startswith("baton_gateway_active_requests "))
+
+
 def send_bytes(cluster: Cluster, data: bytes) -> bytes:
     """Send bytes over a connection of their own and return all that comes back until the gateway closes it."""
     with socket.create_connection(cluster.http_address, timeout=_TIMEOUT_SECONDS) as connection:

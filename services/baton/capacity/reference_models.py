@@ -71,6 +71,16 @@ LLAMA_2_7B = dense_decoder(
     vocabulary_size=32000,
     max_context_tokens=4096,
 )
+LLAMA_65B = dense_decoder(
+    num_layers=80,
+    hidden_size=8192,
+    intermediate_size=22016,
+    num_attention_heads=64,
+    num_kv_heads=64,
+    head_dim=128,
+    vocabulary_size=32000,
+    max_context_tokens=2048,
+)
 QWEN3_0_6B = dense_decoder(
     num_layers=28,
     hidden_size=1024,
@@ -84,6 +94,7 @@ QWEN3_0_6B = dense_decoder(
 
 REFERENCE_MODELS = {
     "llama-2-7b": LLAMA_2_7B,
+    "llama-65b": LLAMA_65B,
     "llama-3.1-8b": LLAMA_3_1_8B,
     "llama-3.1-70b": LLAMA_3_1_70B,
     "qwen3-0.6b": QWEN3_0_6B,

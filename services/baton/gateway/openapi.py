@@ -8,25 +8,34 @@ from typing import Any
 import msgspec
 
 import baton
+from baton.gateway.anthropic_errors import ANTHROPIC_ERRORS
 from baton.gateway.http_messages import EVENT_STREAM, JSON
+from baton.gateway.openapi_answers import ANSWERS, ANTHROPIC_ERROR, OPENAI_ERROR
 from baton.gateway.pages import OPEN_PATHS, PAGES
 from baton.gateway.routes import Route
 from baton.telemetry.prometheus import CONTENT_TYPE
 
 _REFERENCE = "#/components/schemas/{name}"
-_ERROR = {"description": "What is wrong, as an error object; the parameter is named."}
+_ERROR_DESCRIPTION = "What is wrong, as an error object; the parameter is named."
+_OBJECT = {"type": "object"}
 
 
 def openapi_body(routes: Mapping[str, Route]) -> bytes:
     """Return the document of the pages and of these routes as JSON: OpenAPI 3.1."""
+    bodies = [route.body for route in routes.values()]
     references, schemas = msgspec.json.schema_components(
-        [route.body for route in routes.values()], ref_template=_REFERENCE
+        [*bodies, *ANSWERS.values(), OPENAI_ERROR, ANTHROPIC_ERROR], ref_template=_REFERENCE
     )
+    answers = dict(zip(ANSWERS, references[len(bodies) :], strict=False))
+    openai_error, anthropic_error = map(_error, references[-2:])
     for route in routes.values():
         _mark_unserved(schemas[route.body.__name__]["properties"], route.neutral_values)
-    paths = {path: {"get": _page(path, summary)} for path, summary in PAGES.items()}
-    posts = zip(routes.items(), references, strict=True)
-    paths |= {path: {"post": _operation(route, reference)} for (path, route), reference in posts}
+    paths = {
+        path: {"get": _page(path, summary, answers.get(path, {}), openai_error)} for path, summary in PAGES.items()
+    }
+    for (path, route), reference in zip(routes.items(), references, strict=False):
+        error = anthropic_error if route.errors is ANTHROPIC_ERRORS else openai_error
+        paths[path] = {"post": _operation(route, reference, answers.get(path, _OBJECT), error)}
     document = {
         "openapi": "3.1.0",
         "info": {"title": "Baton", "version": baton.__version__},
@@ -53,15 +62,21 @@ def _mark_unserved(properties: dict[str, Any], neutral_values: Mapping[str, tupl
         }
 
 
-def _operation(route: Route, reference: Mapping[str, Any]) -> dict[str, Any]:
-    contents: dict[str, Any] = {JSON: {"schema": {"type": "object"}}}
+def _error(reference: Mapping[str, Any]) -> dict[str, Any]:
+    return {"description": _ERROR_DESCRIPTION, "content": {JSON: {"schema": reference}}}
+
+
+def _operation(
+    route: Route, reference: Mapping[str, Any], answer: Mapping[str, Any], error: Mapping[str, Any]
+) -> dict[str, Any]:
+    contents: dict[str, Any] = {JSON: {"schema": answer}}
     if "stream" in route.body.__struct_fields__:
-        contents[EVENT_STREAM.partition(";")[0]] = {"schema": {"type": "string"}}
+        contents[EVENT_STREAM.partition(";")[0]] = {}
     return {
         "operationId": route.answer.__name__.removeprefix("answer_"),
         "summary": _summary(route),
         "requestBody": {"required": True, "content": {JSON: {"schema": reference}}},
-        "responses": {"200": {"description": "The answer.", "content": contents}, "default": _ERROR},
+        "responses": {"200": {"description": "The answer.", "content": contents}, "default": error},
     }
 
 
@@ -69,12 +84,14 @@ def _summary(route: Route) -> str:
     return (route.answer.__doc__ or "").partition("\n")[0]
 
 
-def _page(path: str, summary: str) -> dict[str, Any]:
-    media_type = CONTENT_TYPE.partition(";")[0] if path == "/metrics" else JSON
+def _page(path: str, summary: str, answer: Mapping[str, Any], error: Mapping[str, Any]) -> dict[str, Any]:
+    content = {CONTENT_TYPE.partition(";")[0]: {}} if path == "/metrics" else {JSON: {"schema": answer}}
     page: dict[str, Any] = {
         "summary": summary,
-        "responses": {"200": {"description": summary, "content": {media_type: {}}}, "default": _ERROR},
+        "responses": {"200": {"description": summary, "content": content}, "default": error},
     }
+    if path == "/ready":
+        page["responses"]["503"] = {"description": "The cause why not.", "content": content}
     if "{model}" in path:
         page["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
     if path in OPEN_PATHS:

@@ -22,6 +22,7 @@ from baton.gateway.http_server import HttpServer
 from baton.gateway.instances import Instances
 from baton.gateway.key_limits import KeyLimits
 from baton.gateway.models import Models
+from baton.gateway.open_files import raise_open_files_limit
 from baton.gateway.openai_errors import http_error_body
 from baton.gateway.openapi import openapi_body
 from baton.gateway.pages import Pages
@@ -55,6 +56,7 @@ async def serve(settings: GatewaySettings) -> None:
     Raises:
         ConfigurationError: If it cannot start with its settings.
     """
+    raise_open_files_limit()
     async with run_gateway(settings):
         await wait_for_stop_signal()
 
