@@ -9,172 +9,66 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.engine.runners.mock.state import kv_of, states_of
-from baton.engine.sampling import sample
-from baton.engine.scheduler import Scheduler, SchedulerLimits, Step
-from baton.engine.sequence import EngineRequest, Phase, Purpose, Sequence, new_sequence
+from baton.engine.sampling import SampledToken
+from baton.engine.sequence import Phase, Purpose, Sequence
 from baton.errors import OutOfMemoryError
-from baton.kv.pool import BlockPool
-from engine.rig import EOS, GREEDY, INFO, LAYOUT, expected_tokens, mock_runner, prompt_of, request_of
-
-BLOCK_TOKENS = 4
+from engine.rig import EOS, GREEDY, LAYOUT, expected_tokens, prompt_of, request_of
+from engine.stepper import BLOCK_TOKENS, Exported, Stepper, output_of, play, random_request, run
 
 
-class Bench:
-    """A scheduler and a runner without the engine between them."""
-
-    def __init__(self, num_blocks: int = 16, max_batch_size: int = 4, max_step_tokens: int = 8) -> None:
-        self.limits = SchedulerLimits(max_batch_size, max_step_tokens)
-        self.runner = mock_runner(num_blocks, BLOCK_TOKENS)
-        self.scheduler = Scheduler(BlockPool(num_blocks, BLOCK_TOKENS), self.limits)
-        self.sequences: list[Sequence] = []
-
-    def add(self, request: EngineRequest) -> Sequence:
-        """Queue a request."""
-        sequence = new_sequence(
-            request,
-            max_context_tokens=INFO.max_context_tokens,
-            max_pool_tokens=INFO.max_context_tokens,
-            eos_token_ids=INFO.eos_token_ids,
-            model_revision_digest=LAYOUT.model_revision_digest,
-            block_tokens=BLOCK_TOKENS,
-        )
-        self.scheduler.add(sequence)
-        self.sequences.append(sequence)
-        return sequence
-
-    def step(self) -> Step | None:
-        """Admit, schedule, compute, and end what is complete."""
-        self.scheduler.admit()
-        self.check()
-        step = self.scheduler.schedule()
-        self.check()
-        if step is None:
-            return None
-        assert 1 <= sum(len(span.token_ids) for span in step.spans) <= self.limits.max_step_tokens
-        for sequence, span in zip(step.sequences, step.spans, strict=True):
-            assert sequence.phase is Phase.RUNNING
-            assert len(span.block_table) * BLOCK_TOKENS >= span.end
-        logits = self.runner.forward(step.spans)
-        tokens = sample(logits, [sequence.sampling_context() for sequence in step.sampled]) if step.sampled else []
-        self.scheduler.advance(step, tokens)
-        for sequence in step.sampled:
-            if sequence.finish_reason():
-                self.scheduler.finish(sequence)
-        self.check()
-        return step
-
-    def check(self) -> None:
-        """Prove what must hold between any two calls."""
-        scheduler = self.scheduler
-        scheduler.check_integrity()
-        assert len(scheduler.running) + len(scheduler.receiving) <= self.limits.max_batch_size
-        assert not any(sequence.block_table for sequence in scheduler.waiting)
-
-    def receive(self, sequence: Sequence) -> None:
-        """Write the KV that the sequence lacks, as another node would have made it, and its first token."""
-        prompt = sequence.token_ids
-        for layer, states in enumerate(states_of(prompt, 0, LAYOUT.num_layers)):
-            missing = states[sequence.num_computed :]
-            kv = kv_of(missing, LAYOUT.layers[layer], LAYOUT.dtype)
-            self.runner.write_kv(sequence.block_table, layer, sequence.num_computed, len(missing), kv)
-        sequence.token_ids.extend(expected_tokens(prompt, 1))
-        if sequence.finish_reason():
-            self.scheduler.finish(sequence)
-        else:
-            self.scheduler.commit_received(sequence)
-
-    def garble(self, sequence: Sequence) -> None:
-        """Leave wrong KV in the blocks of a receiving sequence, as a broken stream does."""
-        num_tokens = len(sequence.token_ids) - sequence.num_computed
-        wrong = states_of([1] * num_tokens, 1000, LAYOUT.num_layers)
-        for layer, spec in enumerate(LAYOUT.layers):
-            kv = kv_of(wrong[layer], spec, LAYOUT.dtype)
-            self.runner.write_kv(sequence.block_table, layer, sequence.num_computed, num_tokens, kv)
-
-
-def output_of(sequence: Sequence) -> list[int]:
-    """Return the tokens generated."""
-    return sequence.token_ids[sequence.num_prompt_tokens :]
-
-
-def random_request(random: Random, index: int) -> EngineRequest:
-    """Return a request; prompts share prefixes, so that caches are hit."""
-    return request_of(
-        prompt_of(random.randint(1, 24), seed=random.randint(1, 2)),
-        f"r{index}",
-        replace(GREEDY, max_tokens=random.randint(1, 10)),
-        purpose=random.choice([Purpose.GENERATE, Purpose.GENERATE, Purpose.RECEIVE, Purpose.PREFILL]),
-        is_cache_bypassed=random.random() < 0.2,
-        chunk_tokens=random.choice([0, 0, 3]),
-    )
-
-
-def end_a_reception(bench: Bench, sequence: Sequence, random: Random) -> None:
-    """Let a reception succeed, break, break after its first token, or go on."""
-    what = random.choice(["wait", "wait", "commit", "fall back", "fall back after the first token"])
-    if what == "commit":
-        bench.receive(sequence)
-    elif what == "fall back":
-        bench.garble(sequence)
-        bench.scheduler.fall_back(sequence)
-    elif what != "wait":
-        bench.garble(sequence)
-        sequence.token_ids.extend(expected_tokens(sequence.token_ids, 1))
-        (bench.scheduler.finish if sequence.finish_reason() else bench.scheduler.fall_back)(sequence)
-
-
-def play(bench: Bench, arriving: list[EngineRequest], random: Random) -> list[Sequence]:
-    """Let requests arrive, run, be aborted and end; return those aborted."""
-    aborted: list[Sequence] = []
-    for _ in range(1000):
-        if arriving and random.random() < 0.5:
-            bench.add(arriving.pop())
-        living = [sequence for sequence in bench.sequences if sequence.phase is not Phase.FINISHED]
-        if not arriving and not living:
-            return aborted
-        if living and random.random() < 0.02:
-            aborted.append(random.choice(living))
-            bench.scheduler.finish(aborted[-1])
-        bench.step()
-        for sequence in list(bench.scheduler.receiving):
-            end_a_reception(bench, sequence, random)
-            bench.check()
-    raise AssertionError("the requests did not end")
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.integers(9, 24), st.integers(1, 5), st.integers(1, 12), st.integers(1, 8), st.integers(0, 2**32))
+@settings(max_examples=600, deadline=None)
+@given(
+    num_blocks=st.integers(9, 24),
+    max_batch_size=st.integers(1, 6),
+    max_step_tokens=st.sampled_from([1, 3, 8, 12, 40]),
+    max_step_prompts=st.sampled_from([0, 0, 1, 2]),
+    shares_prompts=st.sampled_from([True, True, False]),
+    num_requests=st.integers(1, 10),
+    seed=st.integers(0, 2**32),
+)
 def test_every_request_ends_with_its_own_tokens_whatever_runs_beside_it(
-    num_blocks: int, max_batch_size: int, max_step_tokens: int, num_requests: int, seed: int
+    num_requests: int, seed: int, **limits: int
 ) -> None:
-    """Random arrivals, lengths, pools, budgets, aborts and receptions: nothing lost, leaked or mixed up."""
+    """Random arrivals, lengths, pools, budgets, aborts and receptions: nothing lost, leaked or shared wrongly."""
     random = Random(seed)
-    bench = Bench(num_blocks, max_batch_size, max_step_tokens)
+    stepper = Stepper(**limits)  # type: ignore[arg-type]
 
-    aborted = play(bench, [random_request(random, index) for index in range(num_requests)], random)
+    aborted = play(stepper, [random_request(random, index) for index in range(num_requests)], random)
 
-    assert bench.scheduler.pool.num_available == bench.scheduler.pool.num_blocks
-    for sequence in bench.sequences:
+    assert stepper.scheduler.pool.num_available == stepper.scheduler.pool.num_blocks
+    for sequence in stepper.sequences:
         prompt, output = sequence.request.prompt_token_ids, output_of(sequence)
         assert output == expected_tokens(prompt, len(output))
         assert sequence in aborted or len(output) == sequence.max_output_tokens
+        check_scores(sequence, stepper.scores[sequence], is_complete=bool(output))
+        check_export(sequence, is_complete=bool(output))
 
 
-def run(bench: Bench) -> None:
-    """Run until nothing is left to compute."""
-    while bench.step():
-        pass
+def check_scores(sequence: Sequence, scores: list[SampledToken], *, is_complete: bool) -> None:
+    """Prove that a prompt's log-probabilities are those of its own positions."""
+    prompt = sequence.request.prompt_token_ids
+    assert len(scores) == sequence.score_end or not is_complete
+    assert [score.token_id for score in scores] == list(prompt[1 : len(scores) + 1])
+    for position, score in enumerate(scores):
+        assert [score.alternatives[0].token_id] == expected_tokens(prompt[: position + 1], 1)
+
+
+def check_export(sequence: Sequence, *, is_complete: bool) -> None:
+    """Prove that a prefill handed out every layer of every position, and nothing else."""
+    export = sequence.request.export
+    if isinstance(export, Exported):
+        export.check(list(sequence.request.prompt_token_ids))
+        assert not is_complete or len(export.positions) == LAYOUT.num_layers * sequence.num_prompt_tokens
 
 
 @pytest.mark.parametrize("length", [BLOCK_TOKENS - 1, BLOCK_TOKENS, BLOCK_TOKENS + 1, 2 * BLOCK_TOKENS])
 def test_a_prompt_that_is_cached_to_its_end_computes_its_last_position(length: int) -> None:
     """Its logits are needed: the hit ends before the last token, at a block's border."""
-    bench = Bench()
-    first = bench.add(request_of(prompt_of(length)))
-    run(bench)
-    second = bench.add(request_of(prompt_of(length)))
-    run(bench)
+    stepper = Stepper()
+    first = stepper.add(request_of(prompt_of(length)))
+    run(stepper)
+    second = stepper.add(request_of(prompt_of(length)))
+    run(stepper)
 
     assert second.num_cached == (length - 1) // BLOCK_TOKENS * BLOCK_TOKENS
     assert output_of(second) == output_of(first) == expected_tokens(prompt_of(length), 8)
@@ -182,12 +76,12 @@ def test_a_prompt_that_is_cached_to_its_end_computes_its_last_position(length: i
 
 def test_decoding_sequences_come_before_prompts() -> None:
     """Their pace holds while a long prompt is computed in what is left of the budget."""
-    bench = Bench(max_step_tokens=5)
-    decoding = bench.add(request_of(prompt_of(4)))
-    bench.step()
-    prefilling = bench.add(request_of(prompt_of(20, seed=2)))
+    stepper = Stepper(max_step_tokens=5)
+    decoding = stepper.add(request_of(prompt_of(4)))
+    stepper.step()
+    prefilling = stepper.add(request_of(prompt_of(20, seed=2)))
 
-    step = bench.step()
+    step = stepper.step()
 
     assert step is not None
     assert step.sequences == [decoding, prefilling]
@@ -196,11 +90,11 @@ def test_decoding_sequences_come_before_prompts() -> None:
 
 def test_a_prefill_is_cut_into_the_chunks_it_asks_for() -> None:
     """Even where the budget would allow more."""
-    bench = Bench(max_step_tokens=8)
-    bench.add(request_of(prompt_of(8), purpose=Purpose.PREFILL, chunk_tokens=3))
+    stepper = Stepper(max_step_tokens=8)
+    stepper.add(request_of(prompt_of(8), purpose=Purpose.PREFILL, chunk_tokens=3))
 
     lengths = []
-    while step := bench.step():
+    while step := stepper.step():
         lengths.append(len(step.spans[0].token_ids))
 
     assert lengths == [3, 3, 2]
@@ -208,12 +102,12 @@ def test_a_prefill_is_cut_into_the_chunks_it_asks_for() -> None:
 
 def test_the_sequence_admitted_last_is_preempted_and_says_the_same() -> None:
     """Its blocks go to those before it; its output stays."""
-    bench = Bench(num_blocks=6)
+    stepper = Stepper(num_blocks=6)
     params = replace(GREEDY, max_tokens=12)
-    first = bench.add(request_of(prompt_of(8, 1), "first", params))
-    last = bench.add(request_of(prompt_of(8, 2), "last", params))
+    first = stepper.add(request_of(prompt_of(8, 1), "first", params))
+    last = stepper.add(request_of(prompt_of(8, 2), "last", params))
 
-    run(bench)
+    run(stepper)
 
     assert (first.num_preemptions, last.num_preemptions) == (0, 1)
     assert output_of(first) == expected_tokens(prompt_of(8, 1), 12)
@@ -222,68 +116,68 @@ def test_the_sequence_admitted_last_is_preempted_and_says_the_same() -> None:
 
 def test_receptions_that_hold_every_block_only_delay_the_others() -> None:
     """The running sequence gives way and goes on when a reception has ended."""
-    bench = Bench(num_blocks=5)
-    running = bench.add(request_of(prompt_of(4), "running"))
-    receiving = bench.add(request_of(prompt_of(13, 2), "receiving", purpose=Purpose.RECEIVE))
-    run(bench)
+    stepper = Stepper(num_blocks=5)
+    running = stepper.add(request_of(prompt_of(4), "running"))
+    receiving = stepper.add(request_of(prompt_of(13, 2), "receiving", purpose=Purpose.RECEIVE))
+    run(stepper)
     assert running.phase is Phase.WAITING
     assert receiving.phase is Phase.RECEIVING
-    assert not bench.scheduler.running
+    assert not stepper.scheduler.running
 
-    bench.scheduler.finish(receiving)
-    run(bench)
+    stepper.scheduler.finish(receiving)
+    run(stepper)
 
     assert output_of(running) == expected_tokens(prompt_of(4), 8)
 
 
 def test_received_kv_can_be_hit_only_after_the_commit() -> None:
     """Until the summary has confirmed it, it is invisible."""
-    bench = Bench()
-    receiving = bench.add(request_of(prompt_of(12), purpose=Purpose.RECEIVE))
-    bench.step()
-    assert not bench.scheduler.pool.hashes
+    stepper = Stepper()
+    receiving = stepper.add(request_of(prompt_of(12), purpose=Purpose.RECEIVE))
+    stepper.step()
+    assert not stepper.scheduler.pool.hashes
 
-    bench.receive(receiving)
+    stepper.receive(receiving)
 
-    assert bench.scheduler.pool.match(receiving.hashes) == receiving.block_table[:3]
+    assert stepper.scheduler.pool.match(receiving.hashes) == receiving.block_table[:3]
 
 
 def test_a_resumed_reception_decodes_after_its_earlier_output() -> None:
     """Prompt and earlier output are one prefill for the other node; one more token makes the commit."""
-    bench = Bench()
+    stepper = Stepper()
     whole = expected_tokens(prompt_of(9), 8)
-    sequence = bench.add(request_of(prompt_of(9), purpose=Purpose.RECEIVE, output_token_ids=tuple(whole[:3])))
-    bench.step()
-    bench.receive(sequence)
+    sequence = stepper.add(request_of(prompt_of(9), purpose=Purpose.RECEIVE, output_token_ids=tuple(whole[:3])))
+    stepper.step()
+    stepper.receive(sequence)
 
     assert sequence.num_pending == 1
-    run(bench)
+    run(stepper)
     assert output_of(sequence) == whole
 
 
 def test_a_bypassed_cache_is_neither_read_nor_filled() -> None:
     """As the request asked."""
-    bench = Bench()
-    bench.add(request_of(prompt_of(12), is_cache_bypassed=True))
-    run(bench)
-    assert not bench.scheduler.pool.hashes
+    stepper = Stepper()
+    stepper.add(request_of(prompt_of(12), is_cache_bypassed=True))
+    run(stepper)
+    assert not stepper.scheduler.pool.hashes
 
-    bench.add(request_of(prompt_of(12)))
-    run(bench)
-    again = bench.add(request_of(prompt_of(12), is_cache_bypassed=True))
-    run(bench)
+    stepper.add(request_of(prompt_of(12)))
+    run(stepper)
+    again = stepper.add(request_of(prompt_of(12), is_cache_bypassed=True))
+    run(stepper)
 
     assert again.num_cached == 0
 
 
 def test_requests_of_different_salts_share_nothing() -> None:
     """A hit would tell one tenant what another has asked."""
-    bench = Bench()
-    bench.add(request_of(prompt_of(12), cache_salt="a"))
-    run(bench)
-    other = bench.add(request_of(prompt_of(12), cache_salt="b"))
-    same = bench.add(request_of(prompt_of(12), cache_salt="a"))
-    run(bench)
+    stepper = Stepper()
+    stepper.add(request_of(prompt_of(12), cache_salt="a"))
+    run(stepper)
+    other = stepper.add(request_of(prompt_of(12), cache_salt="b"))
+    same = stepper.add(request_of(prompt_of(12), cache_salt="a"))
+    run(stepper)
 
     assert (other.num_cached, same.num_cached) == (0, 8)
 
@@ -291,15 +185,15 @@ def test_requests_of_different_salts_share_nothing() -> None:
 @pytest.mark.parametrize(("num_tokens", "is_refused"), [(12, False), (13, False), (14, True)])
 def test_a_request_that_could_not_finish_even_alone_is_refused(num_tokens: int, is_refused: bool) -> None:
     """The KV of the last token is never needed: 4 + 13 tokens fill 16 positions."""
-    bench = Bench(num_blocks=4)
+    stepper = Stepper(num_blocks=4)
     request = request_of(prompt_of(4), params=replace(GREEDY, max_tokens=num_tokens))
 
     if is_refused:
         with pytest.raises(OutOfMemoryError, match="5 KV blocks of 4 tokens; the node has 4"):
-            bench.add(request)
+            stepper.add(request)
         return
-    sequence = bench.add(request)
-    run(bench)
+    sequence = stepper.add(request)
+    run(stepper)
 
     assert len(output_of(sequence)) == num_tokens
 
@@ -307,7 +201,7 @@ def test_a_request_that_could_not_finish_even_alone_is_refused(num_tokens: int, 
 def end_of(tokens: list[int], stop: frozenset[int] = frozenset(), min_tokens: int = 0, max_tokens: int = 9) -> object:
     """Return how a generation with this output ends, if it does."""
     params = replace(GREEDY, stop_token_ids=stop, min_tokens=min_tokens, max_tokens=max_tokens)
-    sequence = Bench().add(request_of(prompt_of(3), params=params))
+    sequence = Stepper().add(request_of(prompt_of(3), params=params))
     sequence.token_ids.extend(tokens)
     return sequence.finish_reason()
 

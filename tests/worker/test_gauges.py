@@ -8,7 +8,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 from baton.capacity.cost import prefill_seconds
 from baton.capacity.profile import NodeProfile
 from baton.capacity.reference_models import REFERENCE_MODELS
-from baton.engine.engine import EngineLoad
+from baton.engine.load import EngineLoad
 from baton.worker.gauges import observe_load
 
 _SHAPE = next(iter(REFERENCE_MODELS.values()))

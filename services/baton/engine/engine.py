@@ -12,13 +12,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
-from baton.engine.events import Admitted, Delivery, Ended, EngineEvent, Failed, FrameLanded, Listener, TokenReady
-from baton.engine.runners.base import LayerKv, Runner
-from baton.engine.sampling import SampledToken, sample
-from baton.engine.scheduler import Scheduler, SchedulerLimits, Step
+from baton.engine.events import (
+    Admitted,
+    Delivery,
+    Ended,
+    EngineEvent,
+    Failed,
+    FrameLanded,
+    Listener,
+    PromptScored,
+    TokenReady,
+)
+from baton.engine.integrity import IntegrityWatch
+from baton.engine.kv_exchange import write_frame
+from baton.engine.load import EngineLoad, load_of
+from baton.engine.passes import PassResult, compute
+from baton.engine.runners.base import Runner
+from baton.engine.sampling import SampledToken
+from baton.engine.scheduler import Scheduler, SchedulerLimits
 from baton.engine.sequence import EngineRequest, Phase, Purpose, Sequence, new_sequence
+from baton.engine.step import Step
 from baton.engine.validation import check_request
 from baton.errors import AttemptReusedError, BatonError, OverloadedError
 from baton.kv.pool import BlockEvents, BlockPool
@@ -28,28 +42,7 @@ log = logging.getLogger(__name__)
 
 MAX_FAILED_PASSES = 16
 """Passes in a row that may raise. A node whose passes all fail looks idle and quick, and would draw every request."""
-_INTEGRITY_CHECK_INTERVAL_SECONDS = 1.0
 _LOAD_INTERVAL_SECONDS = 0.05
-EXPORT_TOKENS = 512
-"""Cached positions handed out at once, so that no frame grows with the prompt."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLoad:
-    """What the engine is doing."""
-
-    num_waiting: int
-    """Requests that no pass computes: without blocks, or with KV on its way from another node."""
-    num_running: int
-    """Requests in the batch."""
-    num_pending_prompt_tokens: int
-    """Positions still to compute here, of waiting and running requests, decode steps not counted."""
-    num_available_blocks: int
-    """Blocks that could be allocated."""
-    mean_context_tokens: float
-    """Mean length of the running requests."""
-    num_steps: int
-    """Passes since start."""
 
 
 class Engine:
@@ -89,10 +82,9 @@ class Engine:
         self._num_steps = 0
         self._num_failed_passes = 0
         self._is_stepping = False
-        self._is_proven = True
-        self._checked_at = 0.0
+        self._integrity = IntegrityWatch(self.scheduler, clock)
         self._load_taken_at = 0.0
-        self._load = self._current_load()
+        self._load = load_of(self.scheduler, 0)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -140,30 +132,14 @@ class Engine:
         """Return what the engine was doing a moment ago. Callable from any thread."""
         return self._load
 
-    def _current_load(self) -> EngineLoad:
-        scheduler = self.scheduler
-        waiting, running = scheduler.waiting, scheduler.running
-        computed_here = [sequence for sequence in (*waiting, *running) if sequence.purpose is not Purpose.RECEIVE]
-        return EngineLoad(
-            num_waiting=len(waiting) + len(scheduler.receiving),
-            num_running=len(running),
-            num_pending_prompt_tokens=sum(
-                sequence.num_pending for sequence in computed_here if sequence.num_pending > 1
-            ),
-            num_available_blocks=scheduler.pool.num_available,
-            mean_context_tokens=sum(len(sequence.token_ids) for sequence in running) / max(1, len(running)),
-            num_steps=self._num_steps,
-        )
-
     def _run(self) -> None:
         try:
             while self._take_commands():
-                self._admit()
                 step = self.scheduler.schedule()
-                self._is_stepping = step is not None
-                if step is not None:
-                    self._compute(step)
+                self._announce(step.admitted)
+                self._compute(step)
                 self._deliver()
+                self._is_stepping = bool(step.spans)
         except BaseException as error:  # the edge of the thread: without it the process would live on, deaf
             log.exception("engine_died")
             self._on_fatal(error)
@@ -187,34 +163,38 @@ class Engine:
             if command is None:
                 return False
             command()
-            self._is_proven = must_wait = False
+            self._integrity.note_change()
+            must_wait = False
 
-    def _admit(self) -> None:
-        admitted = self.scheduler.admit()
+    def _announce(self, admitted: list[Sequence]) -> None:
         for sequence in admitted:
             if sequence.timeline.started == 0.0:
                 sequence.timeline.started = self._clock()
                 self._tell(sequence, Admitted(sequence.num_cached))
-            with self._failing(sequence):
-                self._export_cached(sequence)
         if admitted:
             self._deliver()
 
     def _compute(self, step: Step) -> None:
-        tokens: list[SampledToken] | None = None
-        sampled = step.sampled
-        with self._failing(*step.sequences):
-            logits = self.runner.forward(step.spans)
-            tokens = sample(logits, [sequence.sampling_context() for sequence in sampled]) if sampled else []
-        if tokens is None:
+        members = step.members
+        if not members:
+            return
+        result: PassResult | None = None
+        with self._failing(*members):
+            result = compute(self.runner, step)
+        if result is None:
             self._num_failed_passes += 1
             if self._num_failed_passes == MAX_FAILED_PASSES:
                 raise RuntimeError(f"{MAX_FAILED_PASSES} passes failed in a row: the device is taken for lost")
             return
         self._num_failed_passes = 0
         self._num_steps += 1
-        self.scheduler.advance(step, tokens)
-        for sequence, token in zip(sampled, tokens, strict=True):
+        self._enter(step, result)
+
+    def _enter(self, step: Step, result: PassResult) -> None:
+        self.scheduler.advance(step, result.tokens)
+        for scored, tokens in result.scores:
+            self._tell(scored.sequence, PromptScored(scored.position + 1, tuple(tokens)))
+        for sequence, token in result.tokens:
             self._token_appended(sequence, token)
 
     def _deliver(self) -> None:
@@ -223,7 +203,7 @@ class Engine:
             self._on_block_events(events)
         if self._clock() - self._load_taken_at >= _LOAD_INTERVAL_SECONDS:
             self._load_taken_at = self._clock()
-            self._load = self._current_load()
+            self._load = load_of(self.scheduler, self._num_steps)
         if self._deliveries:
             deliveries, self._deliveries = self._deliveries, []
             self._post(deliveries)
@@ -267,8 +247,7 @@ class Engine:
         if sequence is None:
             return
         with self._failing(sequence):
-            for layer, kv in _layers_of(frame):
-                self.runner.write_kv(sequence.block_table, layer, frame.token_begin, frame.num_tokens, kv)
+            write_frame(self.runner, sequence, frame)
             self._tell(sequence, FrameLanded())
 
     def _take_first_token(self, request_id: str, token: SampledToken) -> None:
@@ -287,16 +266,6 @@ class Engine:
         sequence, _ = self._living.get(request_id, (None, None))
         return sequence if sequence is not None and sequence.phase is Phase.RECEIVING else None
 
-    def _export_cached(self, sequence: Sequence) -> None:
-        """Hand out the KV that is in the prefix cache and that the caller lacks: [kv_token_begin, num_computed)."""
-        request = sequence.request
-        if request.export is None or request.kv_token_begin >= sequence.num_computed:
-            return
-        for start in range(request.kv_token_begin, sequence.num_computed, EXPORT_TOKENS):
-            num_tokens = min(EXPORT_TOKENS, sequence.num_computed - start)
-            for layer in range(self.runner.info.layout.num_layers):
-                request.export(start, layer, self.runner.read_kv(sequence.block_table, layer, start, num_tokens))
-
     def _token_appended(self, sequence: Sequence, token: SampledToken) -> None:
         if sequence.timeline.first_token == 0.0:
             sequence.timeline.first_token = self._clock()
@@ -308,12 +277,14 @@ class Engine:
         if reason is None:
             return
         timeline, now = sequence.timeline, self._clock()
+        num_cached = min(sequence.num_cached, sequence.num_prompt_tokens)
         started, first_token = timeline.started or now, timeline.first_token or now
         ended = Ended(
             reason=reason,
             num_prompt_tokens=sequence.num_prompt_tokens,
             num_output_tokens=sequence.num_output_tokens,
-            num_cached_tokens=min(sequence.num_cached, sequence.num_prompt_tokens),
+            num_cached_tokens=num_cached,
+            num_shared_tokens=min(sequence.num_shared, sequence.num_prompt_tokens - num_cached),
             num_preemptions=sequence.num_preemptions,
             queue_seconds=started - timeline.submitted,
             prefill_seconds=first_token - started,
@@ -348,24 +319,5 @@ class Engine:
         Returns:
             Seconds after which to take stock again; None: nothing is left to prove.
         """
-        self._load = self._current_load()
-        if self._is_proven:
-            return None
-        remaining = self._checked_at + _INTEGRITY_CHECK_INTERVAL_SECONDS - self._clock()
-        if remaining > 0:
-            return remaining
-        self.scheduler.check_integrity()
-        self._checked_at, self._is_proven = self._clock(), True
-        return None
-
-
-def _layers_of(frame: KvFrame) -> Iterator[tuple[int, LayerKv]]:
-    """Yield each layer of a frame with its share of the bytes."""
-    key_bytes, value_bytes = len(frame.keys) // frame.num_layers, len(frame.values) // frame.num_layers
-    keys, values = memoryview(frame.keys), memoryview(frame.values)
-    for index in range(frame.num_layers):
-        key_start, value_start = index * key_bytes, index * value_bytes
-        yield (
-            frame.layer_begin + index,
-            LayerKv(keys[key_start : key_start + key_bytes], values[value_start : value_start + value_bytes]),
-        )
+        self._load = load_of(self.scheduler, self._num_steps)
+        return self._integrity.seconds_until_check()

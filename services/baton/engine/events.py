@@ -1,4 +1,7 @@
-"""What the engine tells the services about a request, in this order: Admitted, tokens, then Ended or Failed."""
+"""What the engine tells the services about a request.
+
+In this order: Admitted, log-probabilities of the prompt where they are wanted, tokens, then Ended or Failed.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,16 @@ class Admitted:
 
     num_cached_tokens: int
     """Leading positions, of prompt and earlier output, whose KV is here already."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptScored:
+    """How probable the model found consecutive tokens of the prompt; each position comes once, in order."""
+
+    position: int
+    """Position of the first of them, 1 or more: before the first token of a prompt there is nothing to judge by."""
+    tokens: tuple[SampledToken, ...]
+    """The tokens, 1 or more, with their log-probabilities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +58,8 @@ class Ended:
     """Output tokens, those of earlier attempts included."""
     num_cached_tokens: int
     """Prompt positions that came from the prefix cache here."""
+    num_shared_tokens: int
+    """Prompt positions after them that another request of the same prompt, or beginning, computed meanwhile."""
     num_preemptions: int
     """Times that it was taken from the batch for want of blocks."""
     queue_seconds: float
@@ -65,7 +80,7 @@ class Failed:
     """Why."""
 
 
-EngineEvent = Admitted | TokenReady | FrameLanded | Ended | Failed
+EngineEvent = Admitted | PromptScored | TokenReady | FrameLanded | Ended | Failed
 
 
 Listener = Callable[[EngineEvent], None]

@@ -77,6 +77,16 @@ def uniform(seed: int, position: int) -> float:
     return float(np.random.Generator(philox).random())
 
 
+def with_logprobs(row: Array, token_id: int, num_alternatives: int) -> SampledToken:
+    """Return a token with its log-probability and the most probable tokens of a row: [vocabulary_size], float32."""
+    wide = row.astype(np.float64)
+    highest = wide.max()
+    logprobs = wide - (highest + np.log(np.exp(wide - highest).sum()))
+    best = np.argsort(-wide, kind="stable")[:num_alternatives]  # of the logits: logprobs are rounded together
+    alternatives = tuple(Alternative(int(token), float(logprobs[token])) for token in best)
+    return SampledToken(token_id, float(logprobs[token_id]), alternatives)
+
+
 def _sample_row(row: Array, context: SamplingContext) -> SampledToken:
     params = context.params
     edited = _edit(row, context) if params.changes_logits else row
@@ -87,7 +97,7 @@ def _sample_row(row: Array, context: SamplingContext) -> SampledToken:
         token_id = _draw(probabilities, uniform(params.seed, context.num_output_tokens))
     if params.num_top_logprobs is None:
         return SampledToken(token_id)
-    return _with_logprobs(row, token_id, params.num_top_logprobs)
+    return with_logprobs(row, token_id, params.num_top_logprobs)
 
 
 def _edit(row: Array, context: SamplingContext) -> Array:
@@ -149,12 +159,3 @@ def _draw(probabilities: Array64, draw: float) -> int:
     cumulated = np.cumsum(probabilities)
     token_id = int(np.searchsorted(cumulated, draw * cumulated[-1], side="right"))
     return min(token_id, int(np.flatnonzero(probabilities)[-1]))
-
-
-def _with_logprobs(row: Array, token_id: int, num_alternatives: int) -> SampledToken:
-    wide = row.astype(np.float64)
-    highest = wide.max()
-    logprobs = wide - (highest + np.log(np.exp(wide - highest).sum()))
-    best = np.argsort(-wide, kind="stable")[:num_alternatives]  # of the logits: logprobs are rounded together
-    alternatives = tuple(Alternative(int(token), float(logprobs[token])) for token in best)
-    return SampledToken(token_id, float(logprobs[token_id]), alternatives)

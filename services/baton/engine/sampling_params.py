@@ -46,6 +46,8 @@ class SamplingParams:
     """Tokens after which the generation ends; None: the end of the context."""
     num_top_logprobs: int | None = None
     """Alternatives reported per token, 0 to 20; None: no log-probabilities."""
+    num_prompt_logprobs: int | None = None
+    """Alternatives reported per prompt token, 0 to 20; None: no log-probabilities of the prompt."""
     structured_output: StructuredOutput | None = None
     """Form that the whole output must have; None: any."""
 
@@ -91,6 +93,8 @@ class SamplingParams:
                 raise InvalidFieldError("min_tokens", f"{self.min_tokens} is more than max_tokens {self.max_tokens}")
         if self.num_top_logprobs is not None:
             _check_range("top_logprobs", self.num_top_logprobs, 0, MAX_TOP_LOGPROBS)
+        if self.num_prompt_logprobs is not None:
+            _check_range("prompt_logprobs", self.num_prompt_logprobs, 0, MAX_TOP_LOGPROBS)
         if self.structured_output is not None:
             self.structured_output.check()
         if len(self.logit_bias) > MAX_LOGIT_BIAS_ENTRIES:

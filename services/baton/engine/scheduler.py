@@ -1,7 +1,8 @@
 """The scheduler: which positions of which sequences the next pass computes.
 
 Continuous batching with chunked prefill. Running sequences come first and take one token each, so that their pace
-holds; what is left of the token budget goes to prompts in order of arrival. When blocks run out, the sequence admitted
+holds; what is left of the token budget goes to prompts in order of arrival, several in one pass, and what prompts have
+in common is computed once (`engine/sharing.py`). When blocks run out, the sequence admitted
 last gives its blocks back and is computed again later: its output stays, so nobody sees it but the clock.
 """
 
@@ -10,28 +11,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
-from functools import partial
 
-from baton.engine.runners.base import Span
 from baton.engine.sampling import SampledToken
 from baton.engine.sequence import Phase, Purpose, Sequence
+from baton.engine.sharing import Beginning, Underway
+from baton.engine.step import Step
 from baton.errors import OutOfMemoryError
-from baton.kv.pool import BlockId, BlockPool
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One forward pass."""
-
-    sequences: list[Sequence]
-    """Sequences computed, one per span."""
-    spans: list[Span]
-    """What is computed of each."""
-
-    @property
-    def sampled(self) -> list[Sequence]:
-        """Return the sequences that get a token, in order of their rows of logits."""
-        return [sequence for sequence, span in zip(self.sequences, self.spans, strict=True) if span.needs_logits]
+from baton.kv.pool import BlockPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +28,14 @@ class SchedulerLimits:
     """Sequences that hold blocks at once."""
     max_step_tokens: int = 512
     """Positions computed in one pass."""
+    max_step_prompts: int = 0
+    """Prompts computed in one pass; 0: as many as `max_step_tokens` allows."""
+    shares_prompts: bool = True
+    """Whether equal beginnings of prompts that are there at the same time are computed once."""
+
+
+SCORED_CHUNK_TOKENS = 128
+"""Positions in one pass of a prompt whose log-probabilities are wanted: each brings a row of the vocabulary's size."""
 
 
 class Scheduler:
@@ -57,6 +51,7 @@ class Scheduler:
         self._waiting: deque[Sequence] = deque()
         self._running: list[Sequence] = []
         self._receiving: list[Sequence] = []
+        self._num_arrived = 0
 
     @property
     def waiting(self) -> Seq[Sequence]:
@@ -86,52 +81,41 @@ class Scheduler:
                 f"{num_tokens} positions need {num_blocks} KV blocks of {self.pool.block_tokens} tokens; "
                 f"the node has {self.pool.num_blocks}"
             )
+        self._num_arrived += 1
+        sequence.arrival = self._num_arrived
         self._waiting.append(sequence)
 
-    def admit(self) -> list[Sequence]:
-        """Give blocks to waiting sequences, first come first served, as far as they go; return the admitted ones."""
-        admitted = []
-        while self._waiting and len(self._running) + len(self._receiving) < self._limits.max_batch_size:
-            sequence = self._waiting[0]
-            cached = self._cached_blocks(sequence)
-            num_missing = self.pool.num_blocks_for(len(sequence.token_ids)) - len(cached)
-            if num_missing > self.pool.num_available_beside(cached):
-                break
-            self._waiting.popleft()
-            self.pool.acquire(cached)
-            sequence.block_table = cached + self.pool.allocate(num_missing)
-            sequence.num_computed = len(cached) * self.pool.block_tokens
-            sequence.num_stored_blocks = len(cached)
-            self._enter(sequence)
-            admitted.append(sequence)
-        return admitted
+    def schedule(self) -> Step:
+        """Return the next pass, without spans if nothing can be computed; may take blocks from the last admitted.
 
-    def schedule(self) -> Step | None:
-        """Return the next pass, or None if nothing can be computed; may take blocks from the last admitted."""
-        budget = self._limits.max_step_tokens
-        step = Step([], [])
-        # Decoding sequences first: each needs one position, and their clients are reading along.
-        for sequence in sorted(self._running, key=lambda sequence: sequence.num_pending > 1):
-            if budget == 0:
-                break
-            if sequence.phase is not Phase.RUNNING:  # gave its blocks to one before it
-                continue
-            num_tokens = min(sequence.num_pending, budget)
-            if sequence.request.chunk_tokens:
-                num_tokens = min(num_tokens, sequence.request.chunk_tokens)
-            if not self._reserve(sequence, sequence.num_computed + num_tokens):
-                continue
-            step.sequences.append(sequence)
-            step.spans.append(_span(sequence, num_tokens))
-            budget -= num_tokens
-        return self._without_preempted(step) if step.spans else None
+        Decoding sequences come first: each needs one position, and their clients are reading along. Then prompts, those
+        of sequences with blocks before those that get theirs here.
+        """
+        step = Step()
+        for sequence in sorted(self._running, key=lambda sequence: sequence.is_prefilling):
+            num_tokens = self._room(sequence, step) if sequence.phase is Phase.RUNNING else 0  # it may have lost blocks
+            if num_tokens and self._reserve(sequence, sequence.num_computed + num_tokens):
+                step.add(sequence, num_tokens)
+        if any(sequence.phase is not Phase.RUNNING for sequence in step.sequences):
+            step = step.only(self._running)
+        if self._waiting:
+            self._admit(step)
+        return step
 
-    def advance(self, step: Step, tokens: Seq[SampledToken]) -> None:
-        """Enter the result of a pass: positions computed, blocks offered to the prefix cache, tokens appended."""
+    def advance(self, step: Step, tokens: Seq[tuple[Sequence, SampledToken]]) -> None:
+        """Enter the result of a pass: positions computed, blocks offered to the prefix cache, tokens appended.
+
+        Args:
+            step: The pass.
+            tokens: One for each sequence of `step.sampled`.
+        """
+        scored = step.scored
         for sequence, span in zip(step.sequences, step.spans, strict=True):
             sequence.num_computed = span.end
             self._store_full_blocks(sequence)
-        for sequence, token in zip(step.sampled, tokens, strict=True):
+        for scoring in scored:
+            scoring.sequence.num_scored += scoring.num_rows
+        for sequence, token in tokens:
             sequence.token_ids.append(token.token_id)
 
     def commit_received(self, sequence: Sequence) -> None:
@@ -163,17 +147,71 @@ class Scheduler:
         """
         self.pool.check_integrity(sequence.block_table for sequence in (*self._running, *self._receiving))
 
-    def _cached_blocks(self, sequence: Sequence) -> list[BlockId]:
-        """Return the cached prefix; never the whole sequence, for the last position must be computed for its logits."""
-        if sequence.request.is_cache_bypassed:
-            return []
-        sequence.extend_hashes(self.pool.block_tokens)
-        num_usable = (len(sequence.token_ids) - 1) // self.pool.block_tokens
-        return self.pool.match(sequence.hashes[:num_usable])
+    def _admit(self, step: Step) -> None:
+        """Give blocks to waiting sequences, first come first served, as far as they go, and add them to the pass.
 
-    def _enter(self, sequence: Sequence) -> None:
+        One that waits for what another computes lets those behind it pass.
+        """
+        underway = self._underway(step)
+        for sequence in tuple(self._waiting):
+            if len(self._running) + len(self._receiving) >= self._limits.max_batch_size:
+                break
+            beginning = underway.beginning_of(sequence)
+            if beginning is None or (beginning.must_join and self._is_full(step)):
+                continue
+            if not self._has_blocks(sequence, beginning):
+                break
+            self._enter(sequence, beginning)
+            step.admitted.append(sequence)
+            if beginning.leader is not None:
+                step.add_twin(sequence, beginning.leader, self.pool.block_tokens)
+            elif sequence.phase is Phase.RUNNING:
+                num_tokens = self._room(sequence, step)
+                if num_tokens:
+                    step.add(sequence, num_tokens)
+                self._note(underway, sequence, step)
+
+    def _underway(self, step: Step) -> Underway:
+        """Return what the running sequences compute, in this pass and after it."""
+        underway = Underway(self.pool)
+        for sequence in self._running:
+            self._note(underway, sequence, step)
+        return underway
+
+    def _note(self, underway: Underway, sequence: Sequence, step: Step) -> None:
+        if self._limits.shares_prompts and not sequence.request.is_cache_bypassed and sequence.is_prefilling:
+            underway.note(sequence, end=step.end_of(sequence))
+
+    def _is_full(self, step: Step) -> bool:
+        limits = self._limits
+        has_all_prompts = 0 < limits.max_step_prompts <= step.num_prompts
+        return step.num_tokens >= limits.max_step_tokens or has_all_prompts
+
+    def _room(self, sequence: Sequence, step: Step) -> int:
+        """Return how many positions of a sequence the pass has room for."""
+        if sequence.is_prefilling and self._is_full(step):
+            return 0
+        num_tokens = min(sequence.num_pending, self._limits.max_step_tokens - step.num_tokens)
+        if sequence.num_scored < sequence.score_end:
+            num_tokens = min(num_tokens, SCORED_CHUNK_TOKENS)
+        return min(num_tokens, sequence.request.chunk_tokens or num_tokens)
+
+    def _has_blocks(self, sequence: Sequence, beginning: Beginning) -> bool:
+        num_missing = self.pool.num_blocks_for(len(sequence.token_ids)) - len(beginning.blocks)
+        return num_missing <= self.pool.num_available_beside(beginning.blocks)
+
+    def _enter(self, sequence: Sequence, beginning: Beginning) -> None:
+        """Take a sequence from the queue, with its blocks."""
+        self._waiting.remove(sequence)
+        self.pool.acquire(beginning.blocks)
+        num_missing = self.pool.num_blocks_for(len(sequence.token_ids)) - len(beginning.blocks)
+        sequence.block_table = beginning.blocks + self.pool.allocate(num_missing)
+        sequence.num_stored_blocks = len(beginning.blocks)
+        num_tokens = len(beginning.blocks) * self.pool.block_tokens
+        sequence.num_computed = len(sequence.token_ids) if beginning.leader is not None else num_tokens
         if not sequence.is_admitted:
-            sequence.num_cached = sequence.num_computed
+            sequence.num_cached = beginning.num_cached_blocks * self.pool.block_tokens
+            sequence.num_shared = sequence.num_computed - sequence.num_cached
             sequence.is_admitted = True
         if sequence.purpose is Purpose.RECEIVE:
             sequence.phase = Phase.RECEIVING
@@ -218,24 +256,3 @@ class Scheduler:
         for block_index in range(sequence.num_stored_blocks, num_full):
             self.pool.store(sequence.block_table[block_index], sequence.hashes[block_index])
         sequence.num_stored_blocks = max(sequence.num_stored_blocks, num_full)
-
-    def _without_preempted(self, step: Step) -> Step | None:
-        """Drop sequences that were scheduled first and then lost their blocks to another."""
-        kept = [
-            (sequence, span)
-            for sequence, span in zip(step.sequences, step.spans, strict=True)
-            if sequence.phase is Phase.RUNNING
-        ]
-        return Step([sequence for sequence, _ in kept], [span for _, span in kept]) if kept else None
-
-
-def _span(sequence: Sequence, num_tokens: int) -> Span:
-    start, end = sequence.num_computed, sequence.num_computed + num_tokens
-    export = sequence.request.export
-    return Span(
-        token_ids=sequence.token_ids[start:end],
-        start=start,
-        block_table=sequence.block_table,
-        needs_logits=end == len(sequence.token_ids),
-        layer_sink=partial(export, start) if export and end > sequence.request.kv_token_begin else None,
-    )

@@ -71,6 +71,11 @@ class EngineRequest:
     chunk_tokens: int = 0
     """For PREFILL: positions computed in one pass at most; 0: the engine decides."""
 
+    @property
+    def is_scored(self) -> bool:
+        """Return whether the prompt's log-probabilities are still to be told: with output, an earlier attempt did."""
+        return self.params.num_prompt_logprobs is not None and not self.output_token_ids
+
 
 @dataclass(slots=True)
 class Timeline:
@@ -116,6 +121,16 @@ class Sequence:
     """Leading blocks already offered to the prefix cache."""
     num_cached: int = 0
     """Positions of prompt and earlier output found in the prefix cache at first admission."""
+    num_shared: int = 0
+    """Positions after them whose KV another sequence computed in the pass of first admission."""
+    score_end: int = 0
+    """Position of the last prompt token where the prompt's log-probabilities are wanted, else 0."""
+    num_scored: int = 0
+    """Positions whose logits have become log-probabilities of the prompt's tokens; up to `score_end`."""
+    arrival: int = 0
+    """Place in the order in which sequences came."""
+    awaited: BlockHash | None = None
+    """While it waits: block, or whole sequence, that another one computes and that it will take over."""
     num_preemptions: int = 0
     """Times its blocks were taken from it."""
     is_admitted: bool = False
@@ -143,11 +158,28 @@ class Sequence:
         """Return the positions that have no KV."""
         return len(self.token_ids) - self.num_computed
 
+    @property
+    def is_prefilling(self) -> bool:
+        """Return whether more than the last token is still to be computed."""
+        return self.num_pending > 1
+
+    @property
+    def num_reusable(self) -> int:
+        """Return the leading positions that need no computation if their KV exists: nobody wants their logits."""
+        return self.num_scored if self.num_scored < self.score_end else len(self.token_ids) - 1
+
     def extend_hashes(self, block_tokens: int) -> None:
         """Hash the full blocks that have no hash. O(new tokens)."""
         num_hashed = len(self.hashes)
         parent = self.hashes[-1] if self.hashes else self.root
         self.hashes += block_hashes(parent, self.token_ids[num_hashed * block_tokens :], block_tokens)
+
+    def whole_hash(self, block_tokens: int) -> BlockHash:
+        """Return a hash of all tokens; that of the last block where it is full. O(new tokens)."""
+        self.extend_hashes(block_tokens)
+        tail = self.token_ids[len(self.hashes) * block_tokens :]
+        parent = self.hashes[-1] if self.hashes else self.root
+        return block_hashes(parent, tail, len(tail))[0] if tail else parent
 
     def sampling_context(self) -> SamplingContext:
         """Return what the choice of the next token depends on."""
@@ -184,4 +216,5 @@ def new_sequence(
         root=root_hash(model_revision_digest, block_tokens, request.cache_salt),
         token_ids=[*request.prompt_token_ids, *request.output_token_ids],
         purpose=request.purpose,
+        score_end=len(request.prompt_token_ids) - 1 if request.is_scored else 0,
     )

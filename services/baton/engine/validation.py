@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from baton.engine.runners.base import ModelInfo
-from baton.engine.sequence import EngineRequest
+from baton.engine.sequence import EngineRequest, Purpose
 from baton.errors import InvalidFieldError
 
 
@@ -26,5 +26,7 @@ def check_request(request: EngineRequest, info: ModelInfo) -> None:
                 "prompt_token_ids", f"token id {token_id} is not in 0 to {info.vocabulary_size - 1}"
             )
     request.params.check(info.vocabulary_size)
+    if request.is_scored and request.purpose is not Purpose.GENERATE:
+        raise InvalidFieldError("prompt_logprobs", "expected a prompt that is computed on the node that generates")
     if request.params.structured_output is not None:
         raise InvalidFieldError("structured_output", "no engine of this node can enforce a form of the output")

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 
 from opentelemetry import trace
 
-from baton.engine.engine import EXPORT_TOKENS
 from baton.engine.events import Ended, Failed, TokenReady
+from baton.engine.kv_exchange import EXPORT_TOKENS
 from baton.engine.sampling import SampledToken
 from baton.engine.sequence import EngineRequest, Purpose
 from baton.errors import InvalidFieldError

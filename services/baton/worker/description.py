@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from baton.capacity.profile import NodeProfile
-from baton.engine.engine import EngineLoad
+from baton.engine.load import EngineLoad
 from baton.engine.runners.base import Runner
 from baton.rpc.wire_capacity import profile_to_proto, shape_to_proto
 from baton.rpc.wire_kv import layout_to_proto

@@ -9,7 +9,7 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 from baton.capacity.cost import backlog_seconds
 from baton.capacity.model_shape import ModelShape
 from baton.capacity.profile import NodeProfile
-from baton.engine.engine import EngineLoad
+from baton.engine.load import EngineLoad
 from baton.telemetry import names
 
 

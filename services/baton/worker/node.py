@@ -53,7 +53,9 @@ class WorkerNode:
         self._fatal = self._loop.create_future()
         self.engine = Engine(
             runner,
-            SchedulerLimits(settings.max_batch_size, settings.max_step_tokens),
+            SchedulerLimits(
+                settings.max_batch_size, settings.max_step_tokens, settings.max_step_prompts, settings.share_prompts
+            ),
             post=self._post,
             on_block_events=self._post_block_events,
             on_fatal=lambda error: self._call_soon(self._die, error),

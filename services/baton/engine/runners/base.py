@@ -58,6 +58,8 @@ class Span:
     """Blocks of the sequence; covers at least start + len(token_ids) positions."""
     needs_logits: bool
     """Whether the logits after the last token are wanted."""
+    logits_from: int | None = None
+    """With `needs_logits`: first position of the span after which logits are wanted; None: the last one."""
     layer_sink: LayerSink | None = None
     """Where to hand K and V of each layer, if they go on the wire."""
 
@@ -66,9 +68,21 @@ class Span:
         """Return the position after the last one computed."""
         return self.start + len(self.token_ids)
 
+    @property
+    def first_logits_position(self) -> int:
+        """Return the first position after which logits are wanted; `end` if none are."""
+        if not self.needs_logits:
+            return self.end
+        return self.end - 1 if self.logits_from is None else self.logits_from
+
+    @property
+    def num_logits(self) -> int:
+        """Return the rows of logits that the span asks for."""
+        return self.end - self.first_logits_position
+
 
 class Logits(Protocol):
-    """Logits of a forward pass: one row per span that asked for them, in order of spans."""
+    """Logits of a forward pass: a row per position that asked for them, in order of spans and positions."""
 
     def argmax(self) -> list[int]:
         """Return the most probable token of each row (the smallest id among equals)."""
@@ -135,10 +149,15 @@ class Runner(ABC):
     def forward(self, spans: Sequence[Span]) -> Logits:
         """Compute spans of different sequences in one pass and write their KV into their blocks.
 
-        Spans are independent: the result of one does not depend on its neighbours (in float32, to rounding). Layer
-        sinks are called during the pass. For a span, only the last position is computed in the last layer's attention
-        and MLP.
+        The result of a span does not depend on its neighbours (in float32, to rounding), with one exception: a block
+        table may begin with blocks that spans before it in the list write in this pass; then it reads what they write.
+        Layer sinks are called during the pass. In the last layer's attention and MLP only positions whose logits are
+        wanted are computed.
         """
+
+    @abstractmethod
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy K and V of all layers from one block into another."""
 
     @abstractmethod
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:

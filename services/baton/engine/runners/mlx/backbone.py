@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
@@ -16,11 +16,11 @@ from baton.engine.runners.mlx.positions import Extent, Reading, Slots, read_many
 
 
 @dataclass(frozen=True, slots=True)
-class LastPosition:
-    """What the last layer computes of a longer span, besides K and V."""
+class LastPositions:
+    """What the last layer computes of a longer span, besides K and V: the positions whose logits are wanted."""
 
     offset: int
-    """The position."""
+    """The first of them; they go to the end of the span."""
     readings: dict[int, Reading]
     """What attention reads, by the layer's window in tokens (0: all)."""
 
@@ -37,8 +37,8 @@ class Batch:
     """Where K and V of the tokens go, row after row."""
     readings: dict[int, Reading]
     """What attention reads, by the layer's window in tokens (0: all)."""
-    last: LastPosition | None
-    """The last position alone; None: the rows have only one."""
+    last: LastPositions | None
+    """What the last layer computes; None: all that the rows have."""
     sink: LayerSink | None
     """Where to hand K and V of each layer."""
 
@@ -60,14 +60,14 @@ def batch_of(spans: Sequence[Span], windows: set[int], block_tokens: int) -> Bat
 
 def _batch_of_one(span: Span, windows: set[int], block_tokens: int) -> Batch:
     extent = Extent(span.start, span.end, span.block_table)
-    last = Extent(span.end - 1, span.end, span.block_table)
+    last = Extent(min(span.first_logits_position, span.end - 1), span.end, span.block_table)
     return Batch(
         token_ids=mx.array([list(span.token_ids)], dtype=mx.int32),
         offset=span.start,
         slots=slots_of(span.block_table, span.start, span.end, block_tokens),
         readings={window: read_one(extent, window, block_tokens) for window in windows},
-        last=LastPosition(last.start, {window: read_one(last, window, block_tokens) for window in windows})
-        if len(span.token_ids) > 1
+        last=LastPositions(last.start, {window: read_one(last, window, block_tokens) for window in windows})
+        if last.start > span.start
         else None,
         sink=span.layer_sink,
     )
@@ -102,13 +102,13 @@ class Backbone:
         self._windows = tuple(windows)
 
     def hidden(self, batch: Batch, pools: Sequence[LayerPool], *, needs_last: bool) -> mx.array | None:
-        """Write K and V of every layer and return the last layer's output at the last position of each row.
+        """Write K and V of every layer and return the last layer's output at the positions whose logits are wanted.
 
-        In the last layer, attention and MLP run for that position alone, or not at all without `needs_last`: MLX is
+        In the last layer, attention and MLP run for those positions alone, or not at all without `needs_last`: MLX is
         lazy, so that what nobody reads is never computed.
 
         Returns:
-            [num_rows, hidden_size], lazy; None without `needs_last`.
+            [num_positions, hidden_size], lazy; None without `needs_last`.
         """
         hidden: mx.array = self._embed_tokens(batch.token_ids)
         for layer in range(len(self._layers)):
@@ -117,8 +117,9 @@ class Backbone:
         if not needs_last:
             return None
         if batch.last is not None:
-            hidden = self._run_last_position(before, batch.last, pools[-1])
-        return hidden[:, -1]
+            num_wanted = batch.token_ids.shape[1] - batch.last.offset + cast(int, batch.offset)
+            hidden = self._run_last_positions(before[:, -num_wanted:], batch.last, pools[-1])
+        return hidden.reshape(-1, hidden.shape[-1])
 
     def logits(self, hidden: mx.array) -> mx.array:
         """Return the logits of [num_rows, hidden_size], lazily: [num_rows, vocabulary_size]."""
@@ -131,7 +132,7 @@ class Backbone:
         output: mx.array = self._layers[layer](hidden, reading.mask, cache)
         return output
 
-    def _run_last_position(self, hidden: mx.array, last: LastPosition, pool: LayerPool) -> mx.array:
+    def _run_last_positions(self, hidden: mx.array, last: LastPositions, pool: LayerPool) -> mx.array:
         reading = last.readings[self._windows[-1]]
-        output: mx.array = self._layers[-1](hidden[:, -1:], reading.mask, ReadingCache(pool, last.offset, reading))
+        output: mx.array = self._layers[-1](hidden, reading.mask, ReadingCache(pool, last.offset, reading))
         return output

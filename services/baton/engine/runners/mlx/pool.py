@@ -53,6 +53,14 @@ class LayerPool:
         """Return K and V, each [num_rows, num_kv_heads, num_tokens, head_dim], lazily."""
         return self._read(self.keys, reading), self._read(self.values, reading)
 
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy one block into another, lazily."""
+        first, second = (
+            slice(block * self._block_tokens, (block + 1) * self._block_tokens) for block in (source, target)
+        )
+        self.keys[:, second] = self.keys[:, first]
+        self.values[:, second] = self.values[:, first]
+
     def write_bytes(self, slots: Slots, kv: LayerKv) -> None:
         """Write K and V that are given as bytes, and wait for it."""
         self.write(slots, _from_bytes(kv.keys, self.keys), _from_bytes(kv.values, self.values))

@@ -68,6 +68,13 @@ class MlxRunner(Runner):
         """Return the most memory that arrays have had; 0 on the CPU."""
         return mx.get_peak_memory() if self._device == mx.gpu else 0
 
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy K and V of all layers from one block into another."""
+        with mx.stream(self._device):
+            for pool in self._pools:
+                pool.copy_block(source, target)
+            mx.eval([pool.arrays for pool in self._pools])
+
     def close(self) -> None:
         """Free the model and the blocks."""
         vars(self).pop("_backbone", None)
@@ -75,13 +82,17 @@ class MlxRunner(Runner):
         mx.clear_cache()
 
     def _forward(self, spans: Sequence[Span], indices: list[int]) -> dict[int, mx.array]:
-        """Run one pass; return the last hidden state of each span, or nothing if no logits are needed."""
+        """Run one pass; return the hidden states of each span whose logits are wanted, or nothing if none are."""
         chosen = [spans[index] for index in indices]
         batch = batch_of(chosen, self._windows, self.block_tokens)
         needs_last = any(span.needs_logits for span in chosen)
         hidden = self._backbone.hidden(batch, self._pools, needs_last=needs_last)
         mx.eval(hidden, [pool.arrays for pool in self._pools])
-        return {} if hidden is None else {index: hidden[row : row + 1] for row, index in enumerate(indices)}
+        if hidden is None:
+            return {}
+        if len(indices) == 1:
+            return {indices[0]: hidden}
+        return {index: hidden[row : row + 1] for row, index in enumerate(indices)}
 
     def _logits(self, hidden: list[mx.array]) -> MlxLogits:
         if not hidden:

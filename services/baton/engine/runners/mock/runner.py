@@ -67,7 +67,7 @@ class MockRunner(Runner):
         self._sleep_until(started + layout.num_layers * layer_seconds)
         for span, states in zip(spans, spans_states, strict=True):
             self._scatter(span.block_table, slice(None), span.start, states)
-        tokens = [self._next_token(span) for span in spans if span.needs_logits]
+        tokens = [token_id for span in spans if span.needs_logits for token_id in self._next_tokens(span)]
         return MockLogits(tokens, self.info.vocabulary_size)
 
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
@@ -80,12 +80,19 @@ class MockRunner(Runner):
         states = self._gather(block_table, start + num_tokens)[layer, start:]
         return kv_of(states, self.info.layout.layers[layer], self.info.layout.dtype)
 
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy the states of one block into another."""
+        self._states[:, target] = self._states[:, source]
+
     def close(self) -> None:
         """Nothing to free."""
 
-    def _next_token(self, span: Span) -> int:
+    def _next_tokens(self, span: Span) -> list[int]:
         states = self._gather(span.block_table, span.end)
-        return next_token(states, self.info.vocabulary_size, self._excluded)
+        return [
+            next_token(states[:, : position + 1], self.info.vocabulary_size, self._excluded)
+            for position in range(span.first_logits_position, span.end)
+        ]
 
     def _gather(self, block_table: Sequence[int], num_tokens: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
         num_blocks = -(-num_tokens // self.block_tokens)

@@ -41,7 +41,7 @@ class PackedBatch:
         pool: Where K and V live.
         spans: The spans, in order.
         segments: Rows of every span when all positions are computed.
-        last_segments: Rows when only the wanted last positions are: row i is the i-th span that needs logits.
+        last_segments: Rows when only positions are whose logits are wanted: one segment per span that needs logits.
     """
 
     def __init__(self, spans: Sequence[Span], pool: KvPool, device: torch.device) -> None:
@@ -53,11 +53,17 @@ class PackedBatch:
             Segment(pool.table(span.block_table, span.end), end - len(span.token_ids), span.start, span.end)
             for span, end in zip(self.spans, ends, strict=True)
         )
-        wanted = [segment for span, segment in zip(self.spans, self.segments, strict=True) if span.needs_logits]
+        logits_ends = accumulate(span.num_logits for span in self.spans)
         self.last_segments = tuple(
-            Segment(segment.table, row, segment.end - 1, segment.end) for row, segment in enumerate(wanted)
+            Segment(segment.table, end - span.num_logits, span.first_logits_position, span.end)
+            for span, segment, end in zip(self.spans, self.segments, logits_ends, strict=True)
+            if span.needs_logits
         )
-        self._last_rows = [segment.first_row + segment.num_rows - 1 for segment in wanted]
+        self._last_rows = [
+            segment.first_row + position - span.start
+            for span, segment in zip(self.spans, self.segments, strict=True)
+            for position in range(span.first_logits_position, span.end)
+        ]
         self._masks: dict[tuple[int, int, int], torch.Tensor] = {}
 
     @property
@@ -74,8 +80,13 @@ class PackedBatch:
         positions = [position for span in self.spans for position in range(span.start, span.end)]
         return torch.tensor([positions], device=self._device)
 
+    @property
+    def num_logits(self) -> int:
+        """Return the number of tokens after which logits are wanted."""
+        return len(self._last_rows)
+
     def last_rows(self) -> torch.Tensor:
-        """Return the row of the last token of every span that needs logits: [num_logits]."""
+        """Return the rows of the tokens after which logits are wanted: [num_logits]."""
         return torch.tensor(self._last_rows, dtype=torch.int64, device=self._device)
 
     def mask(self, segment: Segment, first_key: int, window_tokens: int) -> torch.Tensor:

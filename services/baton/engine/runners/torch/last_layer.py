@@ -18,9 +18,9 @@ LayerForward = Callable[..., Any]
 class LastLayerForward:
     """Takes the place of `forward` of a model's last decoder layer.
 
-    All positions pass through the layer up to its attention, which writes their K and V; only the last position of each
-    span that needs logits passes through attention and MLP. The layer then returns fewer rows than it was given: one
-    per span that needs logits.
+    All positions pass through the layer up to its attention, which writes their K and V; only those whose logits are
+    wanted, mostly the last one of a span, pass through attention and MLP. The layer then returns fewer rows than it was
+    given: one per row of logits.
     """
 
     def __init__(self, forward: LayerForward) -> None:
@@ -52,7 +52,7 @@ class LastLayerForward:
                 **kwargs,
             )
 
-        if len(baton_batch.last_segments) == baton_batch.num_rows:
+        if baton_batch.num_logits == baton_batch.num_rows:
             return run(slice(None), Stage.ALL_ROWS)
         with suppress(KvStored):
             run(slice(None), Stage.STORE)

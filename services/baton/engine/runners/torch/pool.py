@@ -90,6 +90,12 @@ class KvPool:
         blocks = (self._blocks(pool, table, first_block, last_block) for pool in self._layers[layer])
         return KeysValues(*(block.flatten(1, 2)[:, start - offset : end - offset] for block in blocks))
 
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy K and V of all layers from one block into another."""
+        for pools in self._layers:
+            for pool in pools:
+                pool[:, target] = pool[:, source]
+
     def from_layer_kv(self, layer: int, num_tokens: int, kv: LayerKv) -> KeysValues:
         """Return the tensors of host bytes, on the pool's device.
 

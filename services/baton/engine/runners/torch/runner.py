@@ -36,8 +36,8 @@ class TorchRunner(Runner):
     """Runs a transformers model over spans whose KV lives in a pool of blocks.
 
     The model's attention is Baton's (`attention.attend`); the forward of its last layer is replaced by
-    `LastLayerForward`, so that the model returns a row of logits per span that asked for one. Sequences in a pass are
-    laid end to end in one row of tokens: no padding.
+    `LastLayerForward`, so that the model returns a row of logits per position that asked for one. Sequences in a
+    pass are laid end to end in one row of tokens: no padding.
     """
 
     def __init__(
@@ -92,6 +92,11 @@ class TorchRunner(Runner):
     def peak_device_bytes(self) -> int:
         """Return the most memory of the CUDA device that tensors have had; 0 on the CPU."""
         return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else 0
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy K and V of all layers from one block into another."""
+        with torch.inference_mode():
+            self._pool.copy_block(source, target)
 
     def close(self) -> None:
         """Free the model and the blocks; the runner cannot be used afterwards. May be called again."""

@@ -1,0 +1,77 @@
+"""Computes a planned pass: the model, then tokens and log-probabilities from its logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+from baton.engine.kv_exchange import export_cached
+from baton.engine.runners.base import Array, Logits, Runner
+from baton.engine.sampling import SampledToken, sample, with_logprobs
+from baton.engine.sequence import Sequence
+from baton.engine.step import Sampled, Scored, Step
+
+
+class PassResult(NamedTuple):
+    """What a pass brought."""
+
+    tokens: list[tuple[Sequence, SampledToken]]
+    """A token per sequence that gets one, in order of arrival."""
+    scores: list[tuple[Scored, list[SampledToken]]]
+    """The prompt's tokens after the positions scored."""
+
+
+def compute(runner: Runner, step: Step) -> PassResult:
+    """Run a pass, and hand out the cached KV of the sequences that join with it."""
+    for sequence in step.admitted:
+        export_cached(runner, sequence)
+    if not step.spans:
+        return PassResult([], [])
+    logits = runner.forward(step.spans)
+    for copy in step.copies:
+        runner.copy_block(copy.source, copy.target)
+    return PassResult(_sample(logits, step.sampled), _score(logits, step.scored))
+
+
+class _ChosenRows:
+    """Some rows of logits, in any order and any number of times: sequences of the same tokens share one."""
+
+    def __init__(self, logits: Logits, rows: Seq[int]) -> None:
+        self._logits = logits
+        self._rows = rows
+
+    def argmax(self) -> list[int]:
+        """Return the most probable token of each row."""
+        token_ids = self._logits.argmax()
+        return [token_ids[row] for row in self._rows]
+
+    def rows(self) -> Array:
+        """Return the rows on the host: [num_rows, vocabulary_size], float32."""
+        rows = self._logits.rows()
+        if list(self._rows) == list(range(len(rows))):
+            return rows
+        chosen: Array = rows[list(self._rows)]
+        return chosen
+
+
+def _sample(logits: Logits, sampled: Seq[Sampled]) -> list[tuple[Sequence, SampledToken]]:
+    if not sampled:
+        return []
+    chosen = _ChosenRows(logits, [entry.row for entry in sampled])
+    tokens = sample(chosen, [entry.sequence.sampling_context() for entry in sampled])
+    return [(entry.sequence, token) for entry, token in zip(sampled, tokens, strict=True)]
+
+
+def _score(logits: Logits, scored: Seq[Scored]) -> list[tuple[Scored, list[SampledToken]]]:
+    """Return how probable the model found each token of parts of prompts."""
+    if not scored:
+        return []
+    rows = logits.rows()
+    return [(entry, _score_part(rows[entry.row : entry.row + entry.num_rows], entry)) for entry in scored]
+
+
+def _score_part(rows: Array, scored: Scored) -> list[SampledToken]:
+    first = scored.position + 1
+    token_ids = scored.sequence.token_ids[first : first + scored.num_rows]
+    num_alternatives = scored.sequence.request.params.num_prompt_logprobs or 0
+    return [with_logprobs(row, token_id, num_alternatives) for row, token_id in zip(rows, token_ids, strict=True)]

@@ -1,0 +1,145 @@
+"""One forward pass as the scheduler plans it: who is computed, whose logits choose a token, who shares them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from baton.engine.runners.base import Span
+from baton.engine.sequence import Sequence
+from baton.kv.pool import BlockId
+
+
+class BlockCopy(NamedTuple):
+    """A block whose K and V another one gets."""
+
+    source: BlockId
+    """Read after the pass."""
+    target: BlockId
+    """Written after the pass."""
+
+
+class Twin(NamedTuple):
+    """A sequence with the very tokens of one whose last position the pass computes: it takes the same logits."""
+
+    sequence: Sequence
+    """Has the KV of all positions after the pass: in the leader's full blocks and a copy of the last, partial one."""
+    copied: BlockCopy | None
+    """The partial block; None where all blocks are full."""
+
+
+class Sampled(NamedTuple):
+    """A sequence that gets a token."""
+
+    sequence: Sequence
+    """Who."""
+    row: int
+    """Row of the logits from which it is chosen."""
+
+
+class Scored(NamedTuple):
+    """A sequence whose prompt's log-probabilities the pass brings, for part of the prompt.
+
+    Interval table: rows [row, row + num_rows) are the logits after positions [position, position + num_rows), and
+    judge the tokens at [position + 1, position + num_rows + 1).
+    """
+
+    sequence: Sequence
+    """Who."""
+    row: int
+    """Row of the logits after `position`."""
+    num_rows: int
+    """Rows, 1 or more."""
+    position: int
+    """Position before the first token judged."""
+
+
+@dataclass(slots=True)
+class Step:
+    """One forward pass, planned span by span."""
+
+    sequences: list[Sequence] = field(default_factory=list)
+    """Sequences computed, one per span."""
+    spans: list[Span] = field(default_factory=list)
+    """What is computed of each. A span may read blocks that an earlier one of the same pass writes."""
+    twins: list[Twin] = field(default_factory=list)
+    """Sequences that need no computation because another one's is theirs."""
+    admitted: list[Sequence] = field(default_factory=list)
+    """Sequences that got their blocks for this pass, in order of arrival; also those that only receive."""
+    num_tokens: int = 0
+    """Positions computed."""
+    num_prompts: int = 0
+    """Spans that are part of a prompt."""
+    scored: list[Scored] = field(default_factory=list)
+    """Sequences whose prompt is judged."""
+    _sampled: list[Sampled] = field(default_factory=list)
+    _last_rows: dict[Sequence, int] = field(default_factory=dict)
+    _ends: dict[Sequence, int] = field(default_factory=dict)
+    _num_rows: int = 0
+
+    @property
+    def members(self) -> list[Sequence]:
+        """Return the sequences that fail if the pass does."""
+        exporting = (sequence for sequence in self.admitted if sequence.request.export)
+        return list(dict.fromkeys([*self.sequences, *(twin.sequence for twin in self.twins), *exporting]))
+
+    @property
+    def copies(self) -> list[BlockCopy]:
+        """Return the blocks to copy when the pass is computed."""
+        return [twin.copied for twin in self.twins if twin.copied is not None]
+
+    @property
+    def sampled(self) -> list[Sampled]:
+        """Return the sequences that get a token, in order of arrival."""
+        return sorted(self._sampled, key=lambda entry: entry.sequence.arrival)
+
+    def add(self, sequence: Sequence, num_tokens: int) -> None:
+        """Compute the next positions of a sequence."""
+        span = _span(sequence, num_tokens)
+        self.sequences.append(sequence)
+        self.spans.append(span)
+        self.num_tokens += num_tokens
+        self.num_prompts += sequence.is_prefilling
+        self._ends[sequence] = span.end
+        num_scored = min(span.end, sequence.score_end) - sequence.num_scored
+        if num_scored > 0:
+            self.scored.append(Scored(sequence, self._num_rows, num_scored, sequence.num_scored))
+        self._num_rows += span.num_logits
+        if span.end == len(sequence.token_ids):
+            self._last_rows[sequence] = self._num_rows - 1
+            self._sampled.append(Sampled(sequence, self._num_rows - 1))
+
+    def add_twin(self, sequence: Sequence, leader: Sequence, block_tokens: int) -> None:
+        """Give a sequence the logits of another one, which this pass computes to its end, and what its blocks lack."""
+        num_full_blocks, num_tail_tokens = divmod(len(sequence.token_ids), block_tokens)
+        source, target = (table.block_table[num_full_blocks:] for table in (leader, sequence))
+        self.twins.append(Twin(sequence, BlockCopy(source[0], target[0]) if num_tail_tokens else None))
+        self._sampled.append(Sampled(sequence, self._last_rows[leader]))
+
+    def only(self, kept: Collection[Sequence]) -> Step:
+        """Return the pass without the spans of all others."""
+        step = Step()
+        for sequence, span in zip(self.sequences, self.spans, strict=True):
+            if sequence in kept:
+                step.add(sequence, len(span.token_ids))
+        return step
+
+    def end_of(self, sequence: Sequence) -> int:
+        """Return the position up to which a sequence is computed after the pass."""
+        return self._ends.get(sequence, sequence.num_computed)
+
+
+def _span(sequence: Sequence, num_tokens: int) -> Span:
+    start, end = sequence.num_computed, sequence.num_computed + num_tokens
+    export = sequence.request.export
+    is_scored = sequence.num_scored < min(end, sequence.score_end)
+    return Span(
+        token_ids=sequence.token_ids[start:end],
+        start=start,
+        block_table=sequence.block_table,
+        needs_logits=is_scored or end == len(sequence.token_ids),
+        logits_from=sequence.num_scored if is_scored else None,
+        layer_sink=partial(export, start) if export and end > sequence.request.kv_token_begin else None,
+    )

@@ -1,0 +1,214 @@
+"""A scheduler and the mock model without the engine between them, driven pass by pass."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from random import Random
+
+from baton.engine.passes import compute
+from baton.engine.runners.base import LayerKv
+from baton.engine.runners.mock.state import kv_of, states_of
+from baton.engine.sampling import SampledToken
+from baton.engine.scheduler import Scheduler, SchedulerLimits
+from baton.engine.sequence import EngineRequest, Phase, Purpose, Sequence, new_sequence
+from baton.engine.step import Step
+from baton.kv.pool import BlockPool
+from engine.rig import GREEDY, INFO, LAYOUT, expected_tokens, mock_runner, prompt_of, request_of
+
+BLOCK_TOKENS = 4
+
+
+class Stepper:
+    """A scheduler and a runner without the engine between them."""
+
+    def __init__(
+        self,
+        num_blocks: int = 16,
+        max_batch_size: int = 4,
+        max_step_tokens: int = 8,
+        *,
+        max_step_prompts: int = 0,
+        shares_prompts: bool = True,
+    ) -> None:
+        self.limits = SchedulerLimits(max_batch_size, max_step_tokens, max_step_prompts, shares_prompts)
+        self.runner = mock_runner(num_blocks, BLOCK_TOKENS)
+        self.scheduler = Scheduler(BlockPool(num_blocks, BLOCK_TOKENS), self.limits)
+        self.sequences: list[Sequence] = []
+        self.scores: dict[Sequence, list[SampledToken]] = defaultdict(list)
+
+    def add(self, request: EngineRequest) -> Sequence:
+        """Queue a request."""
+        sequence = new_sequence(
+            request,
+            max_context_tokens=INFO.max_context_tokens,
+            max_pool_tokens=INFO.max_context_tokens,
+            eos_token_ids=INFO.eos_token_ids,
+            model_revision_digest=LAYOUT.model_revision_digest,
+            block_tokens=BLOCK_TOKENS,
+        )
+        self.scheduler.add(sequence)
+        self.sequences.append(sequence)
+        return sequence
+
+    def step(self, *, fails: bool = False) -> Step | None:
+        """Schedule, compute, and end what is complete; or end all members where the pass fails."""
+        step = self.scheduler.schedule()
+        self.check()
+        if not step.spans:
+            assert not step.twins
+            return None
+        self._check_step(step)
+        if fails:
+            for sequence in step.members:
+                self.scheduler.finish(sequence)
+            return step
+        result = compute(self.runner, step)
+        self.scheduler.advance(step, result.tokens)
+        for scored, tokens in result.scores:
+            assert scored.position == len(self.scores[scored.sequence]), "a position is scored twice or left out"
+            self.scores[scored.sequence] += tokens
+        for sequence, _ in result.tokens:
+            if sequence.finish_reason():
+                self.scheduler.finish(sequence)
+        self.check()
+        return step
+
+    def check(self) -> None:
+        """Prove what must hold between any two calls."""
+        scheduler = self.scheduler
+        scheduler.check_integrity()
+        assert len(scheduler.running) + len(scheduler.receiving) <= self.limits.max_batch_size
+        assert not any(sequence.block_table for sequence in scheduler.waiting)
+        owners: dict[int, Sequence] = {}
+        for sequence in (*scheduler.running, *scheduler.receiving):
+            for block_index, block_id in enumerate(sequence.block_table):
+                _check_may_share(owners.setdefault(block_id, sequence), sequence, block_index)
+
+    def _check_step(self, step: Step) -> None:
+        assert 1 <= step.num_tokens == sum(len(span.token_ids) for span in step.spans) <= self.limits.max_step_tokens
+        for sequence, span in zip(step.sequences, step.spans, strict=True):
+            assert sequence.phase is Phase.RUNNING
+            assert len(span.block_table) * BLOCK_TOKENS >= span.end
+        assert step.num_prompts <= (self.limits.max_step_prompts or len(step.spans))
+        assert self.limits.shares_prompts or not step.twins
+        arrivals = [sampled.sequence.arrival for sampled in step.sampled]
+        assert arrivals == sorted(arrivals)
+
+    def receive(self, sequence: Sequence) -> None:
+        """Write the KV that the sequence lacks, as another node would have made it, and its first token."""
+        prompt = sequence.token_ids
+        for layer, states in enumerate(states_of(prompt, 0, LAYOUT.num_layers)):
+            missing = states[sequence.num_computed :]
+            kv = kv_of(missing, LAYOUT.layers[layer], LAYOUT.dtype)
+            self.runner.write_kv(sequence.block_table, layer, sequence.num_computed, len(missing), kv)
+        sequence.token_ids.extend(expected_tokens(prompt, 1))
+        if sequence.finish_reason():
+            self.scheduler.finish(sequence)
+        else:
+            self.scheduler.commit_received(sequence)
+
+    def garble(self, sequence: Sequence) -> None:
+        """Leave wrong KV in the blocks of a receiving sequence, as a broken stream does."""
+        num_tokens = len(sequence.token_ids) - sequence.num_computed
+        wrong = states_of([1] * num_tokens, 1000, LAYOUT.num_layers)
+        for layer, spec in enumerate(LAYOUT.layers):
+            kv = kv_of(wrong[layer], spec, LAYOUT.dtype)
+            self.runner.write_kv(sequence.block_table, layer, sequence.num_computed, num_tokens, kv)
+
+
+def _check_may_share(first: Sequence, second: Sequence, block_index: int) -> None:
+    """A block of two sequences is a full one at the same place of the same beginning, and of one salt."""
+    if first is second:
+        return
+    end = (block_index + 1) * BLOCK_TOKENS
+    assert first.block_table[block_index] == second.block_table[block_index]
+    assert first.root == second.root
+    assert not any(sequence.request.is_cache_bypassed for sequence in (first, second))
+    assert len(first.token_ids[:end]) == end
+    assert first.token_ids[:end] == second.token_ids[:end]
+
+
+class Exported:
+    """What a prefill handed out."""
+
+    def __init__(self) -> None:
+        self.positions: set[tuple[int, int]] = set()
+        self._parts: list[tuple[int, int, LayerKv]] = []
+
+    def __call__(self, start: int, layer: int, kv: LayerKv) -> None:
+        """Take K and V of a layer for the positions from `start`."""
+        self._parts.append((start, layer, kv))
+
+    def check(self, token_ids: list[int]) -> None:
+        """Prove that every byte is that of these tokens, and note the layers and positions."""
+        states = states_of(token_ids, 0, LAYOUT.num_layers)
+        for start, layer, kv in self._parts:
+            spec = LAYOUT.layers[layer]
+            num_tokens = len(kv.keys) // (spec.num_kv_heads * spec.key_head_dim * LAYOUT.dtype.num_bytes)
+            expected = kv_of(states[layer, start : start + num_tokens], spec, LAYOUT.dtype)
+            assert (bytes(kv.keys), bytes(kv.values)) == (expected.keys, expected.values)
+            self.positions |= {(layer, position) for position in range(start, start + num_tokens)}
+
+
+def output_of(sequence: Sequence) -> list[int]:
+    """Return the tokens generated."""
+    return sequence.token_ids[sequence.num_prompt_tokens :]
+
+
+def random_request(random: Random, index: int) -> EngineRequest:
+    """Return a request; prompts share prefixes or are equal, so that caches are hit and work is shared."""
+    purpose = random.choice([Purpose.GENERATE, Purpose.GENERATE, Purpose.GENERATE, Purpose.RECEIVE, Purpose.PREFILL])
+    is_scored = purpose is Purpose.GENERATE and random.random() < 0.2
+    return request_of(
+        prompt_of(random.choice([random.randint(1, 24), 11, 16]), seed=random.randint(1, 2)),
+        f"r{index}",
+        replace(GREEDY, max_tokens=random.randint(1, 10), num_prompt_logprobs=1 if is_scored else None),
+        purpose=purpose,
+        is_cache_bypassed=random.random() < 0.1,
+        cache_salt=random.choice(["", "", "", "other"]),
+        chunk_tokens=random.choice([0, 0, 3]),
+        export=Exported() if purpose is Purpose.PREFILL else None,
+    )
+
+
+def end_a_reception(stepper: Stepper, sequence: Sequence, random: Random) -> None:
+    """Let a reception succeed, break, break after its first token, or go on."""
+    what = random.choice(["wait", "wait", "commit", "fall back", "fall back after the first token"])
+    if what == "commit":
+        stepper.receive(sequence)
+    elif what == "fall back":
+        stepper.garble(sequence)
+        stepper.scheduler.fall_back(sequence)
+    elif what != "wait":
+        stepper.garble(sequence)
+        sequence.token_ids.extend(expected_tokens(sequence.token_ids, 1))
+        (stepper.scheduler.finish if sequence.finish_reason() else stepper.scheduler.fall_back)(sequence)
+
+
+def play(stepper: Stepper, arriving: list[EngineRequest], random: Random) -> list[Sequence]:
+    """Let requests arrive, run, be aborted, fail and end; return those aborted or failed."""
+    aborted: list[Sequence] = []
+    arrival_rate = random.choice([0.5, 0.9])
+    for _ in range(1000):
+        while arriving and random.random() < arrival_rate:
+            stepper.add(arriving.pop())
+        living = [sequence for sequence in stepper.sequences if sequence.phase is not Phase.FINISHED]
+        if not arriving and not living:
+            return aborted
+        if living and random.random() < 0.05:
+            aborted.append(random.choice(living))
+            stepper.scheduler.finish(aborted[-1])
+        fails = random.random() < 0.05
+        step = stepper.step(fails=fails)
+        aborted += step.members if step and fails else []
+        for sequence in list(stepper.scheduler.receiving):
+            end_a_reception(stepper, sequence, random)
+            stepper.check()
+    raise AssertionError("the requests did not end")
+
+
+def run(stepper: Stepper) -> None:
+    """Run until nothing is left to compute."""
+    while stepper.step():
+        pass

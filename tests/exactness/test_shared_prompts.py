@@ -1,0 +1,91 @@
+"""Requests that come together and have prompts in common: computed once, and still each one's own tokens."""
+
+from __future__ import annotations
+
+import queue
+import random
+from collections.abc import Iterator
+from functools import partial
+
+import pytest
+
+from baton.engine.engine import Engine
+from baton.engine.sampling_params import SamplingParams
+from checkpoints import CHECKPOINT_NAMES, CheckpointName, checkpoint, reference_generate
+from exactness.handover import Generation, generate, greedy, start_engine
+from exactness.loading import BLOCK_TOKENS, Framework, load_runner
+
+NUM_NEW_TOKENS = 24
+NUM_COPIES = 3
+FRAMEWORKS: tuple[Framework, ...] = ("torch", "mlx")
+
+
+@pytest.fixture(params=CHECKPOINT_NAMES)
+def family(request: pytest.FixtureRequest) -> CheckpointName:
+    """Return each model family in turn."""
+    name: CheckpointName = request.param
+    return name
+
+
+@pytest.fixture(params=FRAMEWORKS)
+def framework(request: pytest.FixtureRequest) -> Framework:
+    """Return each framework in turn."""
+    name: Framework = request.param
+    return name
+
+
+@pytest.fixture(params=[256, 40], ids=["at-once", "in-chunks"])
+def engine(request: pytest.FixtureRequest, family: CheckpointName, framework: Framework) -> Iterator[Engine]:
+    """Return a running engine whose passes hold a whole prompt, or part of one."""
+    engine = start_engine(load_runner(framework, checkpoint(family)), max_step_tokens=request.param)
+    yield engine
+    engine.close()
+
+
+def _prompts() -> list[list[int]]:
+    """Return prompts that begin alike, of lengths around the borders of blocks, one within another."""
+    random_ids = random.Random(7)
+    common = [random_ids.randrange(3, 512) for _ in range(2 * BLOCK_TOKENS + 5)]
+    others = [[random_ids.randrange(3, 512) for _ in range(length)] for length in (1, BLOCK_TOKENS, 90)]
+    return [common, common[: 2 * BLOCK_TOKENS], *([*common[: 2 * BLOCK_TOKENS], *other] for other in others), [9, 8, 7]]
+
+
+def _submit_together(engine: Engine, requests: list[tuple[str, list[int], SamplingParams]]) -> list[Generation]:
+    """Start generations that the engine sees at once: it is held while they come."""
+    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
+    engine.call(partial(gate.get, timeout=60.0))
+    started = [generate(engine, name, prompt, params) for name, prompt, params in requests]
+    gate.put(None)
+    return started
+
+
+def test_equal_and_similar_prompts_at_once_give_the_tokens_of_each_alone(
+    engine: Engine, family: CheckpointName
+) -> None:
+    """Shared blocks, copied tails and shared logits are those that each would have computed."""
+    prompts = _prompts() * NUM_COPIES
+    requests = [(f"r{index}", prompt, greedy(NUM_NEW_TOKENS)) for index, prompt in enumerate(prompts)]
+
+    generations = _submit_together(engine, requests)
+
+    outputs = [generation.tokens() for generation in generations]
+    for prompt, output in zip(prompts, outputs, strict=True):
+        assert output == reference_generate(checkpoint(family), prompt, NUM_NEW_TOKENS), f"{len(prompt)} tokens"
+    num_shared = sum(generation.ended.num_shared_tokens for generation in generations)
+    assert num_shared >= len(prompts[0]), "nothing was shared: the test proves nothing"
+
+
+def test_seeded_draws_after_equal_prompts_are_those_of_each_alone(engine: Engine) -> None:
+    """The copies share logits and draw for themselves."""
+    prompt = _prompts()[0]
+    sampled = [SamplingParams(temperature=1.5, ignore_eos=True, max_tokens=8, seed=seed) for seed in range(4)]
+    alone = [generate(engine, f"alone{index}", prompt, params).tokens() for index, params in enumerate(sampled)]
+    unseen = [*prompt[:-1], 3]  # the same blocks are in the cache now, but not those of this prompt's end
+
+    together = _submit_together(engine, [(f"r{index}", prompt, params) for index, params in enumerate(sampled)])
+    first = _submit_together(engine, [(f"u{index}", unseen, params) for index, params in enumerate(sampled)])
+
+    assert [generation.tokens() for generation in together] == alone
+    outputs = [generation.tokens() for generation in first]
+    again = [generate(engine, f"v{index}", unseen, params).tokens() for index, params in enumerate(sampled)]
+    assert outputs == again
