@@ -112,6 +112,7 @@ class FakeCluster:
         self.router = FakeRouter(self)
         self.addresses: dict[str, str] = {}
         self.eos_token_ids = list(eos_token_ids)
+        self.context_tokens = CONTEXT_TOKENS
         self.tokenizer_digest = ""
         self.router_server: GrpcServer | None = None
         self.router_port = 0
@@ -124,7 +125,7 @@ class FakeCluster:
             address=self.addresses[node_id],
             model_id=MODEL,
             kv_layout=kv_pb2.KvLayout(model_revision_digest=REVISION),
-            model_shape=node_pb2.ModelShape(max_context_token_count=CONTEXT_TOKENS),
+            model_shape=node_pb2.ModelShape(max_context_token_count=self.context_tokens),
             block_token_count=BLOCK_TOKENS,
             tokenizer_digest=self.tokenizer_digest,
             eos_token_ids=self.eos_token_ids,

@@ -44,8 +44,10 @@ def _get(gateway: RunningGateway, path: str) -> tuple[int, Any]:
 @pytest.mark.parametrize(
     ("fields", "param", "code"),
     [
-        ({"tools": [{"type": "function"}]}, "tools", "unsupported_parameter"),
-        ({"tool_choice": "required"}, "tool_choice", "unsupported_parameter"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools", "invalid_value"),
+        ({"tool_choice": "required"}, "tool_choice", "invalid_value"),
+        ({"chat_template_kwargs": {"foo": 1}}, "chat_template_kwargs.foo", "invalid_value"),
         ({"response_format": {"type": "json_object"}}, "response_format", "unsupported_parameter"),
         ({"reasoning_effort": "high"}, "reasoning_effort", "unsupported_parameter"),
         ({"foo": 1}, "foo", "unknown_parameter"),
@@ -154,7 +156,7 @@ def test_values_that_ask_for_nothing_are_taken(gateway: RunningGateway, fields: 
         (b'{"model": "\xff"}', "UTF-8"),
         (b'{"model": ', "JSON"),
         (b"", "JSON"),
-        (b'{"model": "tiny", "messages": [], "tools": ' + b"[" * 100_000, "JSON"),
+        (b'{"model": "tiny", "messages": [], "audio": ' + b"[" * 100_000, "JSON"),
         (b"[]", "Expected `object`"),
     ],
 )

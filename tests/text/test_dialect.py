@@ -20,6 +20,7 @@ NOW = Tool("now", {"type": "object"})
         ("<tool_call>\n<function=example>", "qwen_coder", ""),
         ("[TOOL_CALLS] [THINK]", "mistral", "mistral"),
         ("<｜tool▁calls▁begin｜> </think>", "deepseek", "think"),
+        ("assistant<think>", "", "think"),
         ("<|start|>assistant<|channel|>analysis<|message|>", "harmony", "harmony"),
         ("<|python_tag|>", "llama_json", ""),
         ("<|python_start|>", "pythonic", ""),

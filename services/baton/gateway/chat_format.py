@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from baton.gateway.answer_format import Choice, encode
-from baton.gateway.openai_logprobs import TokenBytes, chat_logprobs
+from baton.gateway.chat_reading import DeltaBody, ReadAnswer, Reading
+from baton.gateway.openai_logprobs import ChatLogprobs, TokenBytes, chat_logprobs
 from baton.gateway.openai_usage import PlacementBody, UsageBody
 from baton.gateway.requests import Delta, GenerationResult
 
@@ -25,11 +26,25 @@ class ChatFormat:
         has_logprobs: bool,
         has_usage: bool,
         token_bytes: TokenBytes,
+        read: ReadAnswer = lambda: None,
     ) -> None:
+        """Begin an answer.
+
+        Args:
+            answer_id: Name of the answer.
+            model: Served name.
+            created_seconds: Unix time.
+            has_logprobs: Whether they were asked for.
+            has_usage: Whether a stream's last event reports the usage.
+            token_bytes: Gives the bytes of a token.
+            read: Makes what reads one choice's answer; None from it: the text is all.
+        """
         self._common = {"id": answer_id, "created": created_seconds, "model": model}
         self._has_logprobs = has_logprobs
         self._token_bytes = token_bytes
         self._opened: set[int] = set()
+        self._read = read
+        self._readings: dict[int, Reading] = {}
         fields = encode(
             {"id": answer_id, "object": "chat.completion.chunk", "created": created_seconds, "model": model}
         )
@@ -40,6 +55,8 @@ class ChatFormat:
     def delta(self, index: int, delta: Delta) -> bytes:
         """Return the events for new output of a choice, the role before the first."""
         opening = b"" if index in self._opened else self._open(index)
+        if index in self._readings:
+            return opening + self._read_delta(index, delta)
         if self._has_logprobs and delta.logprobs:
             logprobs = encode(chat_logprobs(delta.logprobs, self._token_bytes))
             end = b'},"logprobs":' + logprobs + b',"finish_reason":null}]' + self._tail + b"}\n\n"
@@ -54,7 +71,11 @@ class ChatFormat:
         """Return the event with the finish reason."""
         opening = b"" if index in self._opened else self._open(index)
         baton = b',"baton":' + encode(placement) if placement is not None else b""
-        choice = b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"}' % (index, result.reason.encode())
+        reason: str = result.reason
+        if reading := self._readings.get(index):
+            opening += self._part_events(index, reading.finish(), None)
+            reason = reading.finish_reason(result.reason)
+        choice = b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"}' % (index, reason.encode())
         return opening + self._start + choice + b"]" + self._tail + baton + b"}\n\n"
 
     def usage(self, usage: UsageBody, placement: PlacementBody) -> bytes:
@@ -75,13 +96,37 @@ class ChatFormat:
 
     def _open(self, index: int) -> bytes:
         self._opened.add(index)
+        if reading := self._read():
+            self._readings[index] = reading
         role = b'{"index":%d,"delta":{"role":"assistant","content":""' % index
         return self._start + role + self._end
 
+    def _read_delta(self, index: int, delta: Delta) -> bytes:
+        logprobs = None
+        if self._has_logprobs and delta.logprobs:
+            logprobs = chat_logprobs(delta.logprobs, self._token_bytes)
+        return self._part_events(index, self._readings[index].push(delta.text), logprobs)
+
+    def _part_events(self, index: int, parts: Sequence[DeltaBody], logprobs: ChatLogprobs | None) -> bytes:
+        """Return one event per part; the first has the log-probabilities, also of tokens that gave no part yet."""
+        if logprobs is not None and not parts:
+            parts = [DeltaBody()]
+        events = []
+        for part in parts:
+            choice = {"index": index, "delta": part, "logprobs": logprobs, "finish_reason": None}
+            events.append(self._start + encode(choice) + b"]" + self._tail + b"}\n\n")
+            logprobs = None
+        return b"".join(events)
+
     def _whole_choice(self, index: int, choice: Choice) -> dict[str, object]:
+        message: dict[str, object] = {"role": "assistant", "content": choice.text, "refusal": None}
+        reason: str = choice.result.reason
+        if reading := self._read():
+            message |= reading.message(choice.text)
+            reason = reading.finish_reason(choice.result.reason)
         return {
             "index": index,
-            "message": {"role": "assistant", "content": choice.text, "refusal": None},
+            "message": message,
             "logprobs": chat_logprobs(choice.logprobs, self._token_bytes) if self._has_logprobs else None,
-            "finish_reason": choice.result.reason,
+            "finish_reason": reason,
         }

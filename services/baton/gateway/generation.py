@@ -78,12 +78,22 @@ class Generator:
                 if isinstance(element, Finished):
                     if rest := output.flush():
                         yield Delta(rest, (), ())
-                    yield _result(prompt, sampling, progress, element)._replace(stop=output.stop)
+                    result = _result(prompt, sampling, progress, element)._replace(stop=output.stop)
+                    yield self._with_reasoning(result, prompt, progress)
                     return
                 yield output.take(element)
                 if output.stop is not None:
-                    yield _stopped_result(prompt, sampling, progress)._replace(stop=output.stop)
+                    result = _stopped_result(prompt, sampling, progress)._replace(stop=output.stop)
+                    yield self._with_reasoning(result, prompt, progress)
                     return
+
+    def _with_reasoning(self, result: GenerationResult, prompt: PreparedPrompt, progress: Progress) -> GenerationResult:
+        """Return the result with the tokens of the reasoning counted, where the answer is read for it."""
+        if prompt.request.tool_use is None:
+            return result
+        count = self.preparation.reader.count_reasoning
+        num_tokens = count(progress.output_token_ids, is_in_reasoning=prompt.is_in_reasoning)
+        return result._replace(num_reasoning_tokens=num_tokens)
 
 
 class _Output:
@@ -91,7 +101,7 @@ class _Output:
 
     def __init__(self, prompt: PreparedPrompt, detokenizers: Detokenizers) -> None:
         self._end_token_ids = prompt.end_token_ids
-        self._detokenizer = detokenizers.make()
+        self._detokenizer = detokenizers.make(prompt.kept_token_ids)
         self._scanner = StopScanner(prompt.request.stop)
         self.stop: str | None = None
         """The stop string that was found."""

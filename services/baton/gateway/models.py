@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from baton.gateway.catalog import ModelCatalog
+from baton.text.dialect import NONE, Dialect
 
 
 class ModelBody(msgspec.Struct):
@@ -15,6 +16,10 @@ class ModelBody(msgspec.Struct):
     owned_by: str
     max_context_tokens: int
     """Longest sequence, prompt and output together; 0 while no node has been seen."""
+    tool_call_parser: str
+    """Format in which the model calls tools."""
+    reasoning_parser: str
+    """Format in which it marks its reasoning."""
     object: str = "model"
 
 
@@ -28,8 +33,9 @@ class ModelListBody(msgspec.Struct):
 class Models:
     """Answers for the models of a gateway."""
 
-    def __init__(self, catalog: ModelCatalog, *, created_seconds: int) -> None:
+    def __init__(self, catalog: ModelCatalog, dialect: Dialect, *, created_seconds: int) -> None:
         self._catalog = catalog
+        self._dialect = dialect
         self._created_seconds = created_seconds
 
     def list_body(self) -> bytes:
@@ -51,4 +57,6 @@ class Models:
             created=self._created_seconds,
             owned_by="baton",
             max_context_tokens=self._catalog.max_context_tokens,
+            tool_call_parser=self._dialect.tool_format or NONE,
+            reasoning_parser=self._dialect.reasoning_format or NONE,
         )

@@ -67,19 +67,79 @@ class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
     refusal: Any = None
 
 
+class CalledFunction(msgspec.Struct, forbid_unknown_fields=True):
+    """What a call called."""
+
+    name: str
+    arguments: str
+    """A JSON object."""
+
+
+class ToolCallParam(msgspec.Struct, forbid_unknown_fields=True):
+    """A call of an answer that is sent back."""
+
+    id: str
+    function: CalledFunction
+    type: str = "function"
+    index: int | None = None
+    """Of a streamed answer; not used."""
+
+
 class Message(msgspec.Struct, forbid_unknown_fields=True):
-    """One message of a conversation; fields below `name` come with answers that are sent back, and must be empty."""
+    """One message of a conversation.
+
+    `refusal` and what follows it come with answers that are sent back, and must be empty.
+    """
 
     role: str
     content: str | list[ContentPart] | None = None
     name: str | None = None
+    tool_calls: list[ToolCallParam] | None = None
+    """Of an assistant."""
+    tool_call_id: str | None = None
+    """Of a tool's result: the call that it answers."""
+    reasoning_content: str | None = None
+    """Of an assistant; whether the model sees it again is up to its template."""
+    reasoning: str | None = None
+    """Another name of `reasoning_content`."""
     refusal: Any = None
     annotations: Any = None
     audio: Any = None
     function_call: Any = None
-    tool_calls: Any = None
-    tool_call_id: Any = None
-    reasoning_content: Any = None
+
+
+class FunctionParam(msgspec.Struct, forbid_unknown_fields=True):
+    """A function that may be called."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """JSON schema of an object; null: no parameters."""
+    strict: bool | None = None
+    """Whether arguments must follow the schema also where the model is free not to call."""
+
+
+class ToolParam(msgspec.Struct, forbid_unknown_fields=True):
+    """A tool; only functions are served."""
+
+    type: str
+    function: FunctionParam | None = None
+    custom: Any = None
+
+
+class NamedFunction(msgspec.Struct, forbid_unknown_fields=True):
+    """A function by its name."""
+
+    name: str
+
+
+class ToolChoiceParam(msgspec.Struct, forbid_unknown_fields=True):
+    """The function that must be called."""
+
+    type: str
+    function: NamedFunction | None = None
+    allowed_tools: Any = None
+    custom: Any = None
 
 
 class ChatBody(CommonBody, kw_only=True):
@@ -89,16 +149,21 @@ class ChatBody(CommonBody, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    tools: Any = None
-    tool_choice: Any = None
-    parallel_tool_calls: Any = None
+    tools: list[ToolParam] | None = None
+    tool_choice: str | ToolChoiceParam | None = None
+    """none, auto, required, or the function that must be called; null: auto."""
+    parallel_tool_calls: bool | None = None
+    """Whether an answer may have several calls; null: yes."""
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Further variables of the chat template, such as `enable_thinking`."""
+    reasoning_effort: str | None = None
+    """Handed to chat templates that know it; others refuse it."""
     functions: Any = None
     function_call: Any = None
     response_format: Any = None
     modalities: Any = None
     audio: Any = None
     prediction: Any = None
-    reasoning_effort: Any = None
     verbosity: Any = None
     web_search_options: Any = None
     service_tier: Any = None
@@ -120,16 +185,12 @@ AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 Body = TypeVar("Body", bound=CommonBody)
 
 NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "parallel_tool_calls": (True, False),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),
-    "reasoning_effort": (),
     "verbosity": (),
     "web_search_options": (),
     "service_tier": ("auto", "default"),
@@ -144,9 +205,6 @@ _MESSAGE_EXTRAS = (
     "annotations",
     "audio",
     "function_call",
-    "tool_calls",
-    "tool_call_id",
-    "reasoning_content",
 )
 
 

@@ -16,13 +16,21 @@ class CachedTokens(msgspec.Struct):
     cached_tokens: int
 
 
-class UsageBody(msgspec.Struct):
+class CompletionTokens(msgspec.Struct):
+    """`completion_tokens_details` of OpenAI's usage."""
+
+    reasoning_tokens: int
+
+
+class UsageBody(msgspec.Struct, omit_defaults=True):
     """OpenAI's usage."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: CachedTokens
+    completion_tokens_details: CompletionTokens | None = None
+    """Left out where reasoning is not counted."""
 
 
 class PlacementBody(msgspec.Struct, omit_defaults=True):
@@ -61,7 +69,14 @@ def usage_body(results_by_prompt: Sequence[Sequence[GenerationResult]]) -> Usage
         completion_tokens=num_completion_tokens,
         total_tokens=num_prompt_tokens + num_completion_tokens,
         prompt_tokens_details=CachedTokens(num_cached_tokens),
+        completion_tokens_details=_completion_tokens(results_by_prompt),
     )
+
+
+def _completion_tokens(results_by_prompt: Sequence[Sequence[GenerationResult]]) -> CompletionTokens | None:
+    counts = [result.num_reasoning_tokens for results in results_by_prompt for result in results]
+    known = [count for count in counts if count is not None]
+    return CompletionTokens(sum(known)) if len(known) == len(counts) else None
 
 
 def placement_body(request_id: str, results: Sequence[GenerationResult]) -> PlacementBody:

@@ -9,10 +9,12 @@ from functools import partial
 from typing import NamedTuple
 
 from baton.errors import InvalidFieldError
+from baton.gateway.answer_plan import plan_reading
 from baton.gateway.catalog import ModelCatalog, ServedModel
 from baton.gateway.requests import ChatPrompt, GenerationRequest, PreparedPrompt, Prompt, TextPrompt, TokenPrompt
 from baton.gateway.sampling import check_cache_salt, check_sampling, check_stop, check_token_ids, draw_seed
 from baton.kv.hashing import block_hashes, join_hashes, root_hash
+from baton.text.answer_reader import AnswerReader
 from baton.text.tokenizer import Tokenizer
 from baton.v1.generation_pb2 import SamplingParameters
 
@@ -36,7 +38,9 @@ class ContextLengthError(InvalidFieldError):
 class Preparation:
     """Prepares prompts in threads of its own; `close` ends them."""
 
-    def __init__(self, tokenizer: Tokenizer, catalog: ModelCatalog, *, num_threads: int) -> None:
+    def __init__(self, tokenizer: Tokenizer, catalog: ModelCatalog, reader: AnswerReader, *, num_threads: int) -> None:
+        self.reader = reader
+        """Reads the answers."""
         self._tokenizer = tokenizer
         self._catalog = catalog
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenizer")
@@ -99,10 +103,12 @@ class Preparation:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _prepare(self, request: GenerationRequest, model: ServedModel, arrival_seconds: float) -> PreparedPrompt:
-        token_ids = self._tokenize(request.prompt, model)
+        text = self._text(request.prompt, model)
+        token_ids = self._tokens(request.prompt, text, model)
         if not token_ids:
             raise InvalidFieldError("prompt", "expected at least one token")
         sampling = _complete_sampling(request, len(token_ids), model)
+        reading = plan_reading(request.tool_use, self.reader, text, sampling)
         root = root_hash(model.revision_digest, model.block_tokens, request.cache_salt)
         ends = () if sampling.ignore_eos else model.eos_token_ids
         return PreparedPrompt(
@@ -114,19 +120,31 @@ class Preparation:
             sampling=sampling,
             end_token_ids=frozenset((*sampling.stop_token_ids, *ends)),
             arrival_seconds=arrival_seconds,
+            kept_token_ids=reading.kept_token_ids,
+            is_in_reasoning=reading.is_in_reasoning,
         )
 
     def _tokenize(self, prompt: Prompt, model: ServedModel) -> Sequence[int]:
+        return self._tokens(prompt, self._text(prompt, model), model)
+
+    def _text(self, prompt: Prompt, model: ServedModel) -> str:
+        """Return the text of a prompt, a conversation rendered; empty for tokens."""
         _check_prompt_bytes(prompt, model.max_context_tokens)
         if isinstance(prompt, TextPrompt):
-            return self._tokenizer.encode(prompt.text, add_special_tokens=prompt.add_special_tokens)
-        if isinstance(prompt, ChatPrompt):
-            return self._tokenizer.encode_chat(
-                prompt.messages,
-                add_generation_prompt=prompt.add_generation_prompt,
-                continue_final_message=prompt.continue_final_message,
-                add_special_tokens=prompt.add_special_tokens,
-            )
+            return prompt.text
+        if isinstance(prompt, TokenPrompt):
+            return ""
+        return self._tokenizer.render_chat(
+            prompt.messages,
+            tools=prompt.tools,
+            template_variables=prompt.template_variables,
+            add_generation_prompt=prompt.add_generation_prompt,
+            continue_final_message=prompt.continue_final_message,
+        )
+
+    def _tokens(self, prompt: Prompt, text: str, model: ServedModel) -> Sequence[int]:
+        if not isinstance(prompt, TokenPrompt):
+            return self._tokenizer.encode(text, add_special_tokens=prompt.add_special_tokens)
         check_token_ids("prompt", prompt.token_ids, model.vocabulary_size or self._tokenizer.vocabulary_size)
         return prompt.token_ids
 
@@ -136,12 +154,18 @@ def _check_prompt_bytes(prompt: Prompt, max_context_tokens: int) -> None:
         num_bytes = len(prompt.token_ids)
         limit = max_context_tokens
     else:
-        texts = [prompt.text] if isinstance(prompt, TextPrompt) else [turn["content"] for turn in prompt.messages]
-        num_bytes = sum(map(len, texts))
+        num_bytes = len(prompt.text) if isinstance(prompt, TextPrompt) else _num_characters(prompt)
         limit = max_context_tokens * MAX_BYTES_PER_TOKEN
     if num_bytes > limit:
         field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
         raise ContextLengthError(field, f"far longer than the model's context of {max_context_tokens} tokens")
+
+
+def _num_characters(prompt: ChatPrompt) -> int:
+    """Return the size of what is rendered for the model, tools included."""
+    texts = (value for turn in prompt.messages for value in turn.values())
+    num_characters = sum(len(text) for text in texts if isinstance(text, str))
+    return num_characters + sum(len(str(tool.parameters)) for tool in prompt.tools)
 
 
 def _complete_sampling(request: GenerationRequest, num_prompt_tokens: int, model: ServedModel) -> SamplingParameters:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
 from baton.capacity.snapshot import NodePair
+from baton.gateway.tool_use import ToolUse
+from baton.text.tokenizer import Message
+from baton.text.tools import Tool
 from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters, TokenLogprob
 
 EndReason = Literal["stop", "length"]
@@ -24,14 +27,18 @@ class TextPrompt(NamedTuple):
 class ChatPrompt(NamedTuple):
     """A conversation for the model's chat template."""
 
-    messages: tuple[Mapping[str, str], ...]
-    """Each with "role" and "content"; 1 or more."""
+    messages: tuple[Message, ...]
+    """1 or more."""
     add_generation_prompt: bool = True
     """Whether the beginning of an answer follows."""
     continue_final_message: bool = False
     """Whether the last message is left open, to be continued; instead of a beginning."""
     add_special_tokens: bool = False
     """Whether the tokenizer adds its own beside those of the template."""
+    tools: tuple[Tool, ...] = ()
+    """What the model is told that it may call."""
+    template_variables: Mapping[str, object] = {}
+    """Further variables of the template."""
 
 
 class TokenPrompt(NamedTuple):
@@ -65,6 +72,8 @@ class GenerationRequest:
     """The only pairs of nodes that may be chosen; none: any."""
     default_max_tokens: int | None = None
     """Token limit where `sampling` has none, cut to the context; None: the whole context."""
+    tool_use: ToolUse | None = None
+    """Tools, for answers that are read for calls and reasoning; None: the text of the answer is all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +96,10 @@ class PreparedPrompt:
     """Tokens that end the generation and are not part of its text."""
     arrival_seconds: float
     """When the request came, by the event loop's clock."""
+    kept_token_ids: frozenset[int] = frozenset()
+    """Special tokens whose names are part of the text, because a parser needs them."""
+    is_in_reasoning: bool = False
+    """Whether the prompt ends with the mark that opens the model's reasoning."""
 
 
 class Delta(NamedTuple):
@@ -119,3 +132,5 @@ class GenerationResult(NamedTuple):
     """Where it ran, measured; only the ids are set where a stop string cut the generation short."""
     stop: str | None = None
     """The stop string that ended the text, if one did."""
+    num_reasoning_tokens: int | None = None
+    """Tokens of the reasoning; None: not known."""

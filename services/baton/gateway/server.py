@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -36,9 +37,13 @@ from baton.gateway.traffic import Traffic
 from baton.rpc.server import GrpcServer, host_port, split_addresses, wait_for_stop_signal
 from baton.telemetry.metrics import Metrics
 from baton.telemetry.prometheus import Scrape, scraped_meter
+from baton.text.answer_reader import AnswerReader
 from baton.text.detokenizer import Detokenizers
-from baton.text.tokenizer import load_tokenizer
+from baton.text.dialect import find_dialect
+from baton.text.tokenizer import Tokenizer, load_tokenizer
 from baton.v1.generation_service_pb2_grpc import add_GenerationServiceServicer_to_server
+
+log = logging.getLogger(__name__)
 
 
 class RunningGateway(NamedTuple):
@@ -85,7 +90,8 @@ async def _run(settings: GatewaySettings, metrics: Metrics, scrape: Scrape) -> A
         poll_seconds=settings.node_poll_seconds,
         on_nodes=instances.note_nodes,
     )
-    preparation = Preparation(tokenizer, catalog, num_threads=settings.tokenizer_threads)
+    reader = _reader(settings, tokenizer)
+    preparation = Preparation(tokenizer, catalog, reader, num_threads=settings.tokenizer_threads)
     streams = TokenStreams(
         router,
         channels,
@@ -98,7 +104,7 @@ async def _run(settings: GatewaySettings, metrics: Metrics, scrape: Scrape) -> A
         admission = Admission(settings.max_concurrent_requests, _key_limits(settings, clock))
         gate = Gate(keys, admission, Traffic(metrics, clock))
         routes = {**POST_ROUTES, BENCH_PATH: Bench(instances).route}
-        models = Models(catalog, created_seconds=int(time.time()))
+        models = Models(catalog, reader.dialect, created_seconds=int(time.time()))
         pages = Pages(catalog, models, scrape, openapi_body=openapi_body(routes))
         cors = Cors(split_addresses(settings.cors_allow_origins))
         timeout_seconds = settings.request_timeout_seconds
@@ -135,6 +141,16 @@ async def _serving(
                 await asyncio.gather(http_server.drain(grace_seconds), grpc_server.drain(grace_seconds))
                 for task in watching:
                     task.cancel()
+
+
+def _reader(settings: GatewaySettings, tokenizer: Tokenizer) -> AnswerReader:
+    """Return what reads the model's answers, and say which formats it found."""
+    dialect = find_dialect(
+        tokenizer.template, tool_format=settings.tool_call_parser, reasoning_format=settings.reasoning_parser
+    )
+    formats = dialect.tool_format or "none", dialect.reasoning_format or "none"
+    log.info("answer_formats model=%s tool_calls=%s reasoning=%s", settings.served_name, *formats)
+    return AnswerReader(tokenizer, dialect)
 
 
 def _key_limits(settings: GatewaySettings, clock: Callable[[], float]) -> KeyLimits:

@@ -23,6 +23,12 @@ class GatewaySettings(BaseSettings):
     """Hugging Face folder with the tokenizer and chat template of the model."""
     model_name: str = ""
     """Name under which the nodes serve it; empty: the folder's name."""
+    tool_call_parser: str = "auto"
+    """Format of tool calls: deepseek, harmony, hermes, llama_json, mistral, pythonic, qwen_coder, none; auto: as the
+    chat template has it.
+    """
+    reasoning_parser: str = "auto"
+    """Format in which the model marks its reasoning: harmony, mistral, think, none; auto: that of its chat template."""
     router_address: str = "127.0.0.1:8010"
     """host:port of the router."""
     http_host: str = "127.0.0.1"

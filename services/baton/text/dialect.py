@@ -68,6 +68,7 @@ _REASONING_SIGNS: Sequence[tuple[str, str]] = (
     ("harmony", "<|channel|>analysis<|message|>"),
     ("mistral", "[THINK]"),
     ("think", "</think>"),
+    ("think", "<think>"),
 )
 
 

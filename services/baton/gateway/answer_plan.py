@@ -1,0 +1,59 @@
+"""How the answer to one request will be read, and what forces it to be readable."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from baton.errors import InvalidFieldError
+from baton.gateway.tool_use import ToolUse
+from baton.text.answer_reader import AnswerReader
+from baton.v1.generation_pb2 import SamplingParameters
+
+
+class ReadingPlan(NamedTuple):
+    """What generation and parser have to know."""
+
+    kept_token_ids: frozenset[int] = frozenset()
+    """Special tokens whose names are part of the text."""
+    is_in_reasoning: bool = False
+    """Whether the prompt ends with the mark that opens the reasoning."""
+
+
+def plan_reading(use: ToolUse | None, reader: AnswerReader, prompt: str, sampling: SamplingParameters) -> ReadingPlan:
+    """Return how an answer is read; sets the grammar of `sampling` where calls are forced or schemas strict.
+
+    Args:
+        use: Tools; None: the answer is not read.
+        reader: Of the model.
+        prompt: Its text.
+        sampling: Of the request, to be completed.
+
+    Raises:
+        InvalidFieldError: If the model calls no tools, or not in a way that can be forced.
+    """
+    if use is None:
+        return ReadingPlan()
+    is_in_reasoning = reader.dialect.opens_reasoning(prompt)
+    plan = ReadingPlan(reader.kept_token_ids(has_tools=bool(use.offered)), is_in_reasoning)
+    if not use.offered:
+        return plan
+    if reader.grammar is None:
+        raise InvalidFieldError(
+            "tools", "the format in which this model calls tools is not known; see tool_call_parser"
+        )
+    if sampling.HasField("structured_output"):
+        raise InvalidFieldError(
+            "tools", "expected no tools, or tool_choice none, where the form of the output is given"
+        )
+    strict = next((index for index, tool in enumerate(use.tools) if tool.is_strict), None)
+    if use.forced:
+        lark = reader.grammar.forced(use.forced, is_parallel=use.is_parallel, is_in_reasoning=is_in_reasoning)
+    elif strict is None:
+        return plan
+    elif reader.grammar.can_follow_text:
+        lark = reader.grammar.free(use.tools)
+    else:
+        problem = "calls of this model cannot be told from text in advance, so that none can be made strict"
+        raise InvalidFieldError(f"tools[{strict}].{use.fields.strict}", problem)
+    sampling.structured_output.lark = lark
+    return plan

@@ -1,0 +1,173 @@
+"""Grammars that make a model call tools, in its own notation and with arguments that follow their schemas.
+
+Written in llguidance's dialect of Lark; a special token is written by its id, since its name as text is other tokens.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from baton.text.reasoning import ReasoningMarks
+from baton.text.tool_calls.notation import CallNotation
+from baton.text.tools import Tool
+
+MAX_CALLS = 32
+"""Calls of one answer that a grammar allows."""
+
+_TEXT = "TEXT: /(.|\\n)*/"
+_TAG_TEXT = r"tag_text[lazy]: /(.|\n)*\n<\/parameter>\n/"
+_COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+"""JSON as templates write it; free white space would let a model write nothing else for ever."""
+_ANY_OBJECT: Mapping[str, object] = {"type": "object"}
+_DEFINITIONS = ("$defs", "definitions")
+
+
+class CallGrammar:
+    """Writes the grammars of one model."""
+
+    def __init__(
+        self, notation: CallNotation, special_tokens: Mapping[str, int], reasoning: ReasoningMarks | None
+    ) -> None:
+        """Begin.
+
+        Args:
+            notation: How it writes calls.
+            special_tokens: Ids of those marks that are special tokens.
+            reasoning: How it marks reasoning, which may precede calls; None: it does not.
+        """
+        self._notation = notation
+        self._special_tokens = special_tokens
+        self._reasoning = reasoning
+
+    @property
+    def can_follow_text(self) -> bool:
+        """Return whether calls can be told from the text before them."""
+        return bool(self._notation.trigger)
+
+    def forced(self, tools: Sequence[Tool], *, is_parallel: bool, is_in_reasoning: bool) -> str:
+        """Return the grammar of an answer that is calls: at least one, of any of the tools.
+
+        Args:
+            tools: What can be called, 1 or more.
+            is_parallel: Whether there may be several calls.
+            is_in_reasoning: Whether the prompt ends with the mark that opens the reasoning.
+        """
+        more = "" if not is_parallel or self._notation.is_single else self._more_calls()
+        start = f"start: {self._reasoning_part(is_in_reasoning)}{self._literal(self._notation.opening)} call{more} "
+        return "\n".join([start + self._literal(self._notation.closing), *self._reasoning_rules(), *self._calls(tools)])
+
+    def free(self, tools: Sequence[Tool]) -> str:
+        """Return the grammar of text with any number of calls, whose arguments follow the schemas of strict tools."""
+        trigger = self._notation.trigger
+        if trigger in self._special_tokens:
+            head = f"head: TEXT {self._literal(trigger)}"
+        else:
+            head = f"head[lazy]: TEXT {self._literal(trigger)}"
+        opening = self._notation.opening.removeprefix(trigger)
+        loose = [tool if tool.is_strict else Tool(tool.name, _ANY_OBJECT) for tool in tools]
+        calls = self._calls(loose, is_headless=not self._notation.opening)
+        more = self._more_calls() if self._notation.opening else ""
+        body = f"body: head {self._literal(opening)} call{more} {self._literal(self._notation.closing)}"
+        return "\n".join(["start: (body)* tail", "tail: TEXT", _TEXT, head, body, *calls])
+
+    def _more_calls(self) -> str:
+        return f" ({self._literal(self._notation.separator)} call){{0,{MAX_CALLS - 1}}}"
+
+    def _calls(self, tools: Sequence[Tool], *, is_headless: bool = False) -> Iterable[str]:
+        if self._notation.arguments == "tags":
+            yield _TAG_TEXT
+        yield "call: " + " | ".join(f"call_{index}" for index in range(len(tools)))
+        before = self._notation.before_call.removeprefix(self._notation.trigger if is_headless else "")
+        for index, tool in enumerate(tools):
+            begin, end = (
+                self._literal(part.replace("NAME", tool.name)) for part in (before, self._notation.after_call)
+            )
+            yield f"call_{index}: {begin} {self._arguments(tool)} {end}"
+
+    def _arguments(self, tool: Tool) -> str:
+        if self._notation.arguments == "json":
+            return _json_rule({**tool.parameters, "type": "object"})
+        properties = tool.parameters.get("properties")
+        required = tool.parameters.get("required")
+        names = list(properties) if isinstance(properties, Mapping) else []
+        is_required = [isinstance(required, list) and name in required for name in names]
+        schemas = [_property_schema(tool, name) for name in names]
+        if self._notation.arguments == "keywords":
+            return _keywords(names, is_required, schemas)
+        return _tags(names, is_required, schemas)
+
+    def _reasoning_part(self, is_in_reasoning: bool) -> str:
+        if self._reasoning is None:
+            return ""
+        return "reasoning_end " if is_in_reasoning else "reasoning? "
+
+    def _reasoning_rules(self) -> Iterable[str]:
+        if self._reasoning is None:
+            return
+        end = self._literal(self._reasoning.end)
+        yield _TEXT
+        yield f"reasoning: {self._literal(self._reasoning.begin)} reasoning_end"
+        is_token = self._reasoning.end in self._special_tokens
+        yield "SPACE: /[ \\n]{0,2}/"
+        yield "reasoning_end: thought SPACE"
+        yield f"thought: TEXT {end}" if is_token else f"thought[lazy]: TEXT {end}"
+
+    def _literal(self, text: str) -> str:
+        """Return a text as a sequence of strings and special tokens."""
+        if not text:
+            return ""
+        names = sorted(map(re.escape, self._special_tokens), key=len, reverse=True)
+        parts = re.split(f"({'|'.join(names)})", text) if names else [text]
+        return " ".join(
+            f"<[{self._special_tokens[part]}]>" if part in self._special_tokens else _quoted(part)
+            for part in parts
+            if part
+        )
+
+
+def _json_rule(schema: Mapping[str, object]) -> str:
+    return "%json " + json.dumps({**schema, "x-guidance": _COMPACT}, ensure_ascii=False)
+
+
+def _property_schema(tool: Tool, name: str) -> Mapping[str, object]:
+    """Return the schema of one parameter, with the definitions that it may refer to."""
+    properties = tool.parameters["properties"]
+    schema = properties[name] if isinstance(properties, Mapping) else {}
+    if not isinstance(schema, Mapping):
+        return {}
+    return {**{key: tool.parameters[key] for key in _DEFINITIONS if key in tool.parameters}, **schema}
+
+
+def _keywords(names: Sequence[str], is_required: Sequence[bool], schemas: Sequence[Mapping[str, object]]) -> str:
+    """Return `a=1, b="x"`: required ones first, others may be left out from the end."""
+    order = sorted(range(len(names)), key=lambda index: not is_required[index])
+    rule = ""
+    for position, index in reversed(list(enumerate(order))):
+        comma = '", " ' if position else ""
+        rule = f"{comma}{_quoted(names[index] + '=')} {_json_rule(schemas[index])} {rule}"
+        rule = rule if is_required[index] else f"({rule})?"
+    return rule
+
+
+def _tags(names: Sequence[str], is_required: Sequence[bool], schemas: Sequence[Mapping[str, object]]) -> str:
+    """Return tagged parameters in the order of the schema."""
+    parts = []
+    for name, required, schema in zip(names, is_required, schemas, strict=True):
+        part = f"{_quoted(f'<parameter={name}>' + chr(10))} {_tag_value(schema)}"
+        parts.append(part if required else f"({part})?")
+    return " ".join(parts)
+
+
+def _tag_value(schema: Mapping[str, object]) -> str:
+    """Return a value with its end: a string is anything up to it, other values are JSON."""
+    end = _quoted("\n</parameter>\n")
+    choices = schema.get("enum")
+    if isinstance(choices, list) and choices and all(isinstance(choice, str) for choice in choices):
+        return "(" + " | ".join(map(_quoted, choices)) + f") {end}"
+    return "tag_text" if schema.get("type", "string") == "string" else f"{_json_rule(schema)} {end}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

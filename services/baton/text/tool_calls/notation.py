@@ -1,0 +1,75 @@
+"""How each format writes calls, for grammars that make a model write them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+ArgumentForm = Literal["json", "keywords", "tags"]
+"""A JSON object, Python's keyword arguments, or Qwen3-Coder's tagged parameters."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallNotation:
+    """The text around calls; "NAME" stands for the tool."""
+
+    before_call: str
+    after_call: str
+    opening: str = ""
+    """Before the first call."""
+    closing: str = ""
+    """After the last."""
+    separator: str = ""
+    """Between two."""
+    trigger: str = ""
+    """What text must not contain unless calls follow; empty: calls cannot be told from text in advance."""
+    arguments: ArgumentForm = "json"
+    is_single: bool = False
+    """Whether an answer ends with its first call."""
+
+
+_HERMES = CallNotation(
+    '<tool_call>\n{"name": "NAME", "arguments": ', "}\n</tool_call>", separator="\n", trigger="<tool_call>"
+)
+_MISTRAL_LIST = CallNotation(
+    '{"name": "NAME", "arguments": ', "}", "[TOOL_CALLS] [", "]", separator=", ", trigger="[TOOL_CALLS]"
+)
+_MISTRAL_NAMED = CallNotation("[TOOL_CALLS]NAME[ARGS]", "", trigger="[TOOL_CALLS]")
+_DEEPSEEK_FENCED = CallNotation(
+    "<｜tool▁call▁begin｜>function<｜tool▁sep｜>NAME\n```json\n",
+    "\n```<｜tool▁call▁end｜>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    separator="\n",
+    trigger="<｜tool▁calls▁begin｜>",
+)
+_DEEPSEEK_PLAIN = CallNotation(
+    "<｜tool▁call▁begin｜>NAME<｜tool▁sep｜>",
+    "<｜tool▁call▁end｜>",
+    "<｜tool▁calls▁begin｜>",
+    "<｜tool▁calls▁end｜>",
+    trigger="<｜tool▁calls▁begin｜>",
+)
+_NOTATIONS: Mapping[str, CallNotation] = {
+    "harmony": CallNotation("<|channel|>commentary to=functions.NAME <|constrain|>json<|message|>", "", is_single=True),
+    "hermes": _HERMES,
+    "llama_json": CallNotation('{"name": "NAME", "parameters": ', "}", separator="; "),
+    "pythonic": CallNotation("NAME(", ")", "[", "]", separator=", ", arguments="keywords"),
+    "qwen_coder": CallNotation(
+        "<tool_call>\n<function=NAME>\n",
+        "</function>\n</tool_call>",
+        separator="\n",
+        trigger="<tool_call>",
+        arguments="tags",
+    ),
+}
+
+
+def notation_of(tool_format: str, template: str) -> CallNotation:
+    """Return the notation of a format, in the variant that a chat template writes."""
+    if tool_format == "mistral":
+        return _MISTRAL_NAMED if "[ARGS]" in template else _MISTRAL_LIST
+    if tool_format == "deepseek":
+        return _DEEPSEEK_FENCED if "```json" in template else _DEEPSEEK_PLAIN
+    return _NOTATIONS[tool_format]
