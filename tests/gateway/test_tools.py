@@ -297,3 +297,11 @@ def test_models_say_which_formats_they_have(gateway: RunningGateway) -> None:
     (model,) = ask(gateway, "/v1/models").body["data"]
 
     assert (model["tool_call_parser"], model["reasoning_parser"]) == ("hermes", "think")
+
+
+def test_a_conversation_with_tools_can_be_tokenized(gateway: RunningGateway, model_dir: Path) -> None:
+    """As it would be for an answer."""
+    body = {"messages": MESSAGES, "tools": [TOOL], "chat_template_kwargs": {"enable_thinking": True}}
+    reply = ask(gateway, "/tokenize", body)
+
+    assert reply.body["tokens"] == _prompt_of(model_dir, MESSAGES, tools=[TOOL], enable_thinking=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from baton.errors import InvalidFieldError
 from baton.gateway.openai_errors import refused
 from baton.gateway.openai_schema import ChatBody, ToolParam
@@ -18,8 +20,7 @@ def chat_tools(body: ChatBody) -> ToolUse:
         ApiError: 400, naming the parameter that is not served.
         InvalidFieldError: Naming the one that is wrong.
     """
-    tools = tuple(_tool(f"tools[{index}]", tool) for index, tool in enumerate(body.tools or ()))
-    check_tools(tools, CHAT_FIELDS)
+    tools = declared_tools(body.tools)
     is_parallel = body.parallel_tool_calls is not False
     choice = body.tool_choice
     if isinstance(choice, str) or choice is None:
@@ -28,6 +29,13 @@ def chat_tools(body: ChatBody) -> ToolUse:
         text = f"Unsupported parameter: `tool_choice.type`: only functions can be chosen, got `{choice.type}`"
         raise refused("tool_choice.type", text, code="unsupported_parameter")
     return choose_named(ToolUse(tools, is_parallel=is_parallel), choice.function.name, "tool_choice.function.name")
+
+
+def declared_tools(params: Sequence[ToolParam] | None) -> tuple[Tool, ...]:
+    """Return tools that were declared in the words of chat completions; see `chat_tools` for the errors."""
+    tools = tuple(_tool(f"tools[{index}]", tool) for index, tool in enumerate(params or ()))
+    check_tools(tools, CHAT_FIELDS)
+    return tools
 
 
 def choose(use: ToolUse, choice: str) -> ToolUse:

@@ -10,6 +10,7 @@ from baton.gateway.http_response import HttpResponse
 from baton.gateway.openai_errors import refused
 from baton.gateway.openai_messages import chat_messages
 from baton.gateway.openai_schema import decode_json, refuse_message_extras, refuse_unserved_fields
+from baton.gateway.openai_tools import declared_tools
 from baton.gateway.requests import ChatPrompt, Prompt, TextPrompt
 from baton.gateway.tokenize_schema import (
     NEUTRAL_VALUES,
@@ -56,9 +57,9 @@ def _prompt(body: TokenizeBody) -> Prompt:
     if body.messages is None:
         if body.prompt is None:
             raise refused("prompt", "Missing required parameter: `prompt`", code="missing_required_parameter")
-        if body.add_generation_prompt is not None:
-            text = "Invalid value for `add_generation_prompt`: it needs `messages`"
-            raise refused("add_generation_prompt", text, code="invalid_value")
+        for name in ("add_generation_prompt", "tools", "chat_template_kwargs"):
+            if getattr(body, name) not in (None, [], {}):
+                raise refused(name, f"Invalid value for `{name}`: it needs `messages`", code="invalid_value")
         return TextPrompt(body.prompt, add_special_tokens=body.add_special_tokens is not False)
     if body.prompt is not None:
         raise refused("prompt", "Invalid value for `prompt`: `messages` is given too", code="invalid_value")
@@ -67,4 +68,6 @@ def _prompt(body: TokenizeBody) -> Prompt:
         chat_messages(body.messages),
         add_generation_prompt=body.add_generation_prompt is not False,
         add_special_tokens=bool(body.add_special_tokens),
+        tools=declared_tools(body.tools),
+        template_variables=body.chat_template_kwargs or {},
     )

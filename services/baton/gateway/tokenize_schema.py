@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from baton.gateway.openai_schema import Message
+from baton.gateway.openai_schema import Message, ToolParam
 
 
 class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -24,17 +24,17 @@ class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Whether the tokens are also given as the vocabulary writes them."""
     continue_final_message: Any = None
     chat_template: Any = None
-    chat_template_kwargs: Any = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Further variables of the chat template."""
+    tools: list[ToolParam] | None = None
+    """What the model is told that it may call; with `messages` only, as `chat_template_kwargs`."""
     mm_processor_kwargs: Any = None
-    tools: Any = None
 
 
 NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
     "continue_final_message": (False,),
     "chat_template": (),
-    "chat_template_kwargs": ({},),
     "mm_processor_kwargs": ({},),
-    "tools": ([],),
 }
 """Fields of vLLM's that are not served, and values of them (beside null) that ask for nothing."""
 
