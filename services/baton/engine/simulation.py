@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 from baton.engine.sampling import SampledToken
 from baton.engine.sampling_params import SamplingParams
-from baton.engine.scheduler import Scheduler, SchedulerLimits, Step
+from baton.engine.scheduler import Scheduler, SchedulerLimits
 from baton.engine.sequence import EngineRequest, Sequence, new_sequence
+from baton.engine.step import Step
 from baton.kv.pool import BlockPool
 
 StepSeconds = Callable[[Step], float]
@@ -38,7 +39,7 @@ class SimulatedOutcome:
     """What became of a request; moments are seconds of virtual time."""
 
     cached_token_count: int = 0
-    """Prompt tokens found in the prefix cache."""
+    """Prompt tokens found in the prefix cache, or computed for another request in the same pass."""
     admitted_seconds: float = 0.0
     """Got its blocks, the first time."""
     first_token_seconds: float = 0.0
@@ -80,10 +81,10 @@ class Simulation:
             OutOfMemoryError: If a request could not finish even alone.
         """
         while self._take_arrivals():
-            for sequence in self._scheduler.admit():
-                self._note_admitted(sequence)
             step = self._scheduler.schedule()
-            if step is not None:
+            for sequence in step.admitted:
+                self._note_admitted(sequence)
+            if step.spans:
                 self._compute(step)
         return self._outcomes
 
@@ -119,12 +120,12 @@ class Simulation:
         if sequence.num_preemptions == 0:
             outcome = self._outcomes[int(sequence.request_id)]
             outcome.admitted_seconds = self._now
-            outcome.cached_token_count = sequence.num_cached
+            outcome.cached_token_count = sequence.num_cached + sequence.num_shared
 
     def _compute(self, step: Step) -> None:
         self._now += self._step_seconds(step)
-        sampled = step.sampled
-        self._scheduler.advance(step, [SampledToken(self._next_token(sequence)) for sequence in sampled])
+        sampled = [entry.sequence for entry in step.sampled]
+        self._scheduler.advance(step, [(sequence, SampledToken(self._next_token(sequence))) for sequence in sampled])
         for sequence in sampled:
             self._note_token(sequence)
 
