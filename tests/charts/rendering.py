@@ -21,6 +21,7 @@ MINIMAL: Mapping[str, Any] = {
 
 EVERYTHING: Mapping[str, Any] = {
     "commonLabels": {"team": "llm"},
+    "development": {"syncCode": True},
     "imagePullSecrets": [{"name": "registry"}],
     "listenHost": "::",
     "model": {"name": "llama", "source": {"pvc": {"claimName": "weights", "path": "llama"}}},

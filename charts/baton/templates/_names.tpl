@@ -47,9 +47,6 @@ labels:
 
 {{- define "baton.image" -}}
 {{- $image := get .root.Values.image .component.image -}}
-{{- if $image.digest -}}
-{{ .root.Values.image.registry }}/{{ $image.repository }}@{{ $image.digest }}
-{{- else -}}
-{{ .root.Values.image.registry }}/{{ $image.repository }}:{{ $image.tag | default .root.Chart.AppVersion }}
-{{- end -}}
+{{- with .root.Values.image.registry }}{{ . }}/{{ end -}}
+{{ $image.repository }}{{ with $image.digest }}@{{ . }}{{ else }}:{{ $image.tag | default .root.Chart.AppVersion }}{{ end }}
 {{- end -}}

@@ -45,17 +45,19 @@ spec:
   {{- with .component.runtimeClassName }}
   runtimeClassName: {{ . }}
   {{- end }}
-  {{- if .component.source }}
-  {{- with include "baton.model.initContainers" $context | trim }}
+  {{- with include "baton.initContainers" $context | trim }}
   initContainers:
     {{- . | nindent 4 }}
-  {{- end }}
   {{- end }}
   containers:
     - {{ include "baton.container" $context | nindent 6 | trim }}
   volumes:
     - name: tmp
       emptyDir: {sizeLimit: 1Gi}
+    {{- if .root.Values.development.syncCode }}
+    - name: code
+      emptyDir: {}
+    {{- end }}
     {{- if .component.source }}
     {{- with include "baton.model.volumes" $context | trim }}
     {{- . | nindent 4 }}
@@ -71,6 +73,25 @@ spec:
   {{- with include "baton.scheduling" . | trim }}
   {{- . | nindent 2 }}
   {{- end }}
+{{- end -}}
+
+{{- define "baton.initContainers" -}}
+{{- if .root.Values.development.syncCode }}
+- name: copy-code
+  image: {{ include "baton.image" . }}
+  imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+  command: [sh, -c, "cp -r /opt/baton/lib/python3.*/site-packages/baton /code/"]
+  resources:
+    requests: {cpu: 100m, memory: 64Mi}
+    limits: {memory: 128Mi}
+  securityContext:
+    {{- include "baton.containerSecurity" . | nindent 4 }}
+  volumeMounts:
+    - {name: code, mountPath: /code}
+{{- end }}
+{{- if .component.source }}
+{{ include "baton.model.initContainers" . }}
+{{- end }}
 {{- end -}}
 
 {{- define "baton.container" -}}
@@ -105,6 +126,10 @@ securityContext:
 volumeMounts:
   - name: tmp
     mountPath: /tmp
+  {{- if .root.Values.development.syncCode }}
+  - name: code
+    mountPath: /code
+  {{- end }}
   {{- if .source }}
   {{- with include "baton.model.mounts" . | trim }}
   {{- . | nindent 2 }}
@@ -148,6 +173,10 @@ livenessProbe:
 {{- end }}
 - name: HOME
   value: /tmp
+{{- if .root.Values.development.syncCode }}
+- name: PYTHONPATH
+  value: /code
+{{- end }}
 {{- with .root.Values.telemetry.otlpEndpoint }}
 - name: OTEL_EXPORTER_OTLP_ENDPOINT
   value: {{ . | quote }}

@@ -90,8 +90,9 @@ class WorkerSettings(BaseSettings):
 
     def advertised(self, port: int) -> str:
         """Return host:port under which other nodes reach this one, given the port that it listens on."""
-        _, colon, advertised_port = self.advertise_address.rpartition(":")
-        if colon and advertised_port.isdigit():
+        host, colon, advertised_port = self.advertise_address.rpartition(":")
+        is_bare_ipv6 = ":" in host and not host.endswith("]")
+        if colon and advertised_port.isdigit() and not is_bare_ipv6:
             return self.advertise_address
         return host_port(self.advertise_address or self.host, port)
 

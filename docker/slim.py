@@ -1,0 +1,65 @@
+"""Removes from a virtual environment what no service of Baton loads; run while an image is built.
+
+python slim.py VENV prints megabytes before and after.
+"""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+UNUSED = (
+    # Nothing is installed or compiled in a running container.
+    "pip",
+    "pip-*.dist-info",
+    "setuptools",
+    "setuptools-*.dist-info",
+    "pkg_resources",
+    "_distutils_hack",
+    "distutils-precedence.pth",
+    "**/__pycache__",
+    "**/tests",
+    # Of the Kubernetes client only the synchronous one is used.
+    "kubernetes/aio",
+    "kubernetes/informer",
+    # Models are not fetched from a hub by these services.
+    "hf_xet",
+    "hf_xet-*.dist-info",
+)
+"""Patterns below site-packages."""
+
+UNUSED_WITHOUT_TORCH = tuple(
+    f"transformers/models/*/{prefix}_*.py"
+    for prefix in ("modeling", "modular", "image_processing", "video_processing", "feature_extraction", "convert")
+)
+"""Patterns below site-packages that only a framework could use; a gateway takes its tokenizer from there, no model."""
+
+STRIPPED = ("grpc", "tokenizers", "uvloop")
+"""Packages whose libraries carry symbols. Libraries that bring others along in a folder NAME.libs do not bear it."""
+
+
+def remove_unused(site_packages: Path) -> None:
+    """Remove what the patterns name, and the debugging symbols of libraries."""
+    has_torch = (site_packages / "torch").is_dir()
+    for pattern in (*UNUSED, *(() if has_torch else UNUSED_WITHOUT_TORCH)):
+        for path in list(site_packages.glob(pattern)):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+    for package in STRIPPED:
+        for path in site_packages.glob(f"{package}/**/*.so"):
+            subprocess.run(["strip", "--strip-unneeded", str(path)], check=True)
+
+
+def megabytes(folder: Path) -> float:
+    """Return the size of all files of a folder, in 10^6 bytes."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink()) / 1e6
+
+
+if __name__ == "__main__":
+    environment = Path(sys.argv[1])
+    (folder,) = environment.glob("lib/python3.*/site-packages")
+    before = megabytes(environment)
+    remove_unused(folder)
+    print(f"{environment}: {before:.0f} MB, less what is not used {megabytes(environment):.0f} MB")
