@@ -46,4 +46,5 @@ def load_runner(settings: WorkerSettings) -> Runner:
         num_blocks=settings.num_blocks,
         block_tokens=settings.block_tokens,
         num_threads=settings.engine_threads,
+        model_code=settings.model_code,
     )

@@ -30,6 +30,8 @@ class WorkerSettings(BaseSettings):
     """Framework that runs the model; mock: none, with the timing of `mock_hardware`."""
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """Number format of weights and KV cache. Equal on nodes that work together."""
+    model_code: Literal["auto", "baton", "transformers"] = "auto"
+    """For engine torch: whose forward pass is run; auto: Baton's where it computes what transformers' does."""
     device: str = "cpu"
     """torch device, e.g. cpu or cuda:0; mlx chooses by itself."""
     num_threads: int = Field(default=0, ge=0, le=1024)

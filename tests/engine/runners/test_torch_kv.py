@@ -53,8 +53,8 @@ def test_sink_gets_each_layer_in_order_as_it_lies_in_the_blocks(name: Checkpoint
 
 def test_sink_is_called_before_the_layer_is_computed() -> None:
     """Layer i leaves before layer i's MLP runs, so that its transfer hides behind the layers that follow."""
-    runner, events = runner_of("llama"), list[str]()
-    layers = runner._model.get_decoder().layers
+    runner = load_torch_runner(checkpoint("llama"), model_id="m", num_blocks=NUM_BLOCKS, model_code="transformers")
+    layers, events = runner._model._model.get_decoder().layers, list[str]()
     hooks = [
         layer.mlp.register_forward_pre_hook(lambda *_, index=index: events.append(f"mlp {index}"))
         for index, layer in enumerate(layers)

@@ -18,11 +18,16 @@ from checkpoints import CHECKPOINT_NAMES, CheckpointName, checkpoint
 every_checkpoint = pytest.mark.parametrize("name", CHECKPOINT_NAMES)
 
 
+def load_runner(name: CheckpointName) -> TorchRunner:
+    """Load a runner in transformers' code."""
+    return load_torch_runner(checkpoint(name), model_id=name, num_blocks=16, model_code="transformers")
+
+
 @contextmanager
 def rows_through(select: Callable[[torch.nn.Module], torch.nn.Module], runner: TorchRunner) -> Iterator[list[int]]:
     """Record the number of rows in each call of a module of the model."""
     rows = list[int]()
-    hook = select(runner._model).register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[1]))
+    hook = select(runner._model._model).register_forward_pre_hook(lambda _, args: rows.append(args[0].shape[1]))
     yield rows
     hook.remove()
 
@@ -35,7 +40,7 @@ def last_mlp(model: torch.nn.Module) -> torch.nn.Module:
 @every_checkpoint
 def test_one_position_per_wanted_span_passes_the_last_mlp(name: CheckpointName) -> None:
     """Of a prompt of 40 and a decode step that want logits and a chunk that wants none, two positions are computed."""
-    runner = load_torch_runner(checkpoint(name), model_id=name, num_blocks=16)
+    runner = load_runner(name)
     runner.forward([Span([5, 6, 7], 0, [8], needs_logits=False)])
     spans = [
         Span(range(10, 50), 0, [0, 1, 2], needs_logits=True),
@@ -52,7 +57,7 @@ def test_one_position_per_wanted_span_passes_the_last_mlp(name: CheckpointName) 
 
 def test_no_position_passes_the_last_mlp_when_no_logits_are_wanted() -> None:
     """A chunk in the middle of a prompt leaves the last layer after its K and V."""
-    runner = load_torch_runner(checkpoint("llama"), model_id="m", num_blocks=16)
+    runner = load_runner("llama")
 
     with rows_through(last_mlp, runner) as rows:
         logits = runner.forward([Span(range(10, 50), 0, [0, 1, 2], needs_logits=False)])
@@ -64,7 +69,7 @@ def test_no_position_passes_the_last_mlp_when_no_logits_are_wanted() -> None:
 
 def test_all_positions_pass_the_other_layers() -> None:
     """Only the last layer is cut short."""
-    runner = load_torch_runner(checkpoint("llama"), model_id="m", num_blocks=16)
+    runner = load_runner("llama")
 
     with rows_through(lambda model: model.get_decoder().layers[-2].mlp, runner) as rows:
         runner.forward([Span(range(10, 50), 0, [0, 1, 2], needs_logits=True)])
@@ -74,7 +79,7 @@ def test_all_positions_pass_the_other_layers() -> None:
 
 def test_transformers_builds_no_mask(monkeypatch: pytest.MonkeyPatch) -> None:
     """No mask of all tokens by all tokens is made: the attention function gets none, also where there is a window."""
-    runner, masks = load_torch_runner(checkpoint("mistral"), model_id="m", num_blocks=16), list[object]()
+    runner, masks = load_runner("mistral"), list[object]()
 
     def recording(module: object, query: object, key: object, value: object, mask: object, **kwargs: Any) -> Any:
         masks.append(mask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum, auto
 
 import torch
@@ -9,6 +10,8 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from baton.engine.runners.torch.batch import PackedBatch, Segment
+from baton.engine.runners.torch.cpu_attention import MIN_QUERIES, attend_causally
+from baton.engine.runners.torch.onednn import is_sound
 from baton.engine.runners.torch.pool import KeysValues
 
 ATTENTION_NAME = "baton"
@@ -69,23 +72,46 @@ def attend(
     """
     layer = module.layer_idx
     if baton_stage is not Stage.LAST_ROWS:
-        _store(baton_batch, layer, KeysValues(key[0], value[0]))
+        store(baton_batch, layer, KeysValues(key[0], value[0]))
     if baton_stage is Stage.STORE:
         raise KvStored
     segments = baton_batch.last_segments if baton_stage is Stage.LAST_ROWS else baton_batch.segments
-    outputs = [
-        _attend_segment(baton_batch, segment, layer, query[0], scaling, sliding_window or 0) for segment in segments
-    ]
-    return torch.cat(outputs, dim=1).transpose(0, 1)[None], None
+    output = attend_rows(baton_batch, segments, layer, query[0], scaling, sliding_window or 0)
+    return output.transpose(0, 1)[None], None
 
 
-def _store(batch: PackedBatch, layer: int, kv: KeysValues) -> None:
+def store(batch: PackedBatch, layer: int, kv: KeysValues) -> None:
+    """Write K and V of all rows of a batch into their blocks, and hand them to the spans' sinks."""
+    batch.pool.write_slots(layer, batch.slots(), kv)
     for span, segment in zip(batch.spans, batch.segments, strict=True):
-        rows = slice(segment.first_row, segment.first_row + segment.num_rows)
-        computed = KeysValues(kv.keys[:, rows], kv.values[:, rows])
-        batch.pool.write(segment.table, layer, segment.start, computed)
         if span.layer_sink is not None:
-            span.layer_sink(layer, computed.to_layer_kv())
+            rows = slice(segment.first_row, segment.first_row + segment.num_rows)
+            span.layer_sink(layer, KeysValues(kv.keys[:, rows], kv.values[:, rows]).to_layer_kv())
+
+
+def attend_rows(
+    batch: PackedBatch,
+    segments: Sequence[Segment],
+    layer: int,
+    query: torch.Tensor,
+    scaling: float,
+    window_tokens: int,
+) -> torch.Tensor:
+    """Attend from rows to what their sequences have in the blocks.
+
+    Args:
+        batch: The rows' sequences.
+        segments: Whose rows they are, in order; 1 or more.
+        layer: The layer.
+        query: [num_heads, num_rows, head_dim], rotated.
+        scaling: Factor of the scores.
+        window_tokens: Positions that a query sees, its own included; 0: all.
+
+    Returns:
+        [num_heads, num_rows, head_dim].
+    """
+    outputs = [_attend_segment(batch, segment, layer, query, scaling, window_tokens) for segment in segments]
+    return torch.cat(outputs, dim=1)
 
 
 def _attend_segment(
@@ -101,7 +127,11 @@ def _attend_segment(
     num_heads, num_rows, head_dim = rows.shape
     num_kv_heads = keys.shape[0]
     grouped = rows.reshape(num_kv_heads, num_heads // num_kv_heads, num_rows, head_dim)
-    if num_rows == 1:
+    if num_rows >= MIN_QUERIES and query.device.type == "cpu" and is_sound(query.dtype) and is_sound(torch.float32):
+        first_query = segment.start - first_key
+        kv = KeysValues(keys, values)
+        output = attend_causally(grouped, kv, first_query=first_query, scaling=scaling, window_tokens=window_tokens)
+    elif num_rows == 1:
         # The heads of a group see the same keys, all of them: they are queries of one head.
         output = scaled_dot_product_attention(grouped[None, :, :, 0], keys[None], values[None], scale=scaling)
     else:

@@ -64,6 +64,7 @@ class PackedBatch:
             for span, segment in zip(self.spans, self.segments, strict=True)
             for position in range(span.first_logits_position, span.end)
         ]
+        self._slots: torch.Tensor | None = None
         self._masks: dict[tuple[int, int, int], torch.Tensor] = {}
 
     @property
@@ -84,6 +85,13 @@ class PackedBatch:
     def num_logits(self) -> int:
         """Return the number of tokens after which logits are wanted."""
         return len(self._last_rows)
+
+    def slots(self) -> torch.Tensor:
+        """Return where in the pool the positions of all rows lie, the same in all layers: [num_rows]."""
+        if self._slots is None:
+            slots = [self.pool.slots(segment.table, segment.start, segment.end) for segment in self.segments]
+            self._slots = torch.cat(slots)
+        return self._slots
 
     def last_rows(self) -> torch.Tensor:
         """Return the rows of the tokens after which logits are wanted: [num_logits]."""

@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from baton.engine.checkpoint import read_checkpoint
-from baton.engine.runners.base import kv_dtype_of
+from baton.engine.runners.base import ModelInfo, kv_dtype_of
 from baton.engine.runners.torch.attention import ATTENTION_NAME, register_attention
+from baton.engine.runners.torch.backbone import Backbone, TransformersModel
+from baton.engine.runners.torch.fused.model import FusedModel
+from baton.engine.runners.torch.fused.support import is_fusible
 from baton.engine.runners.torch.runner import TorchRunner
 from baton.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+ModelCode = Literal["auto", "baton", "transformers"]
+"""Whose forward pass computes a model."""
 
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -27,6 +36,7 @@ def load_torch_runner(
     num_blocks: int,
     block_tokens: int = 16,
     num_threads: int | None = None,
+    model_code: ModelCode = "auto",
 ) -> TorchRunner:
     """Load a model folder; nothing is downloaded and no code of the folder is run.
 
@@ -38,6 +48,8 @@ def load_torch_runner(
         num_blocks: Blocks in the KV pool, 1 or more.
         block_tokens: Tokens of one block, 1 or more.
         num_threads: CPU threads of the whole process; None leaves torch's choice.
+        model_code: "baton": Baton's own forward pass; "transformers": the family's own; "auto": Baton's where it
+            computes the same.
 
     Raises:
         ConfigurationError: If the folder cannot be served, the device is missing, or model and blocks do not fit.
@@ -53,7 +65,9 @@ def load_torch_runner(
     )
     try:
         model = _load_model(directory, torch_dtype, torch_device)
-        return TorchRunner(model, info, num_blocks=num_blocks, block_tokens=block_tokens, device=torch_device)
+        backbone = _backbone_of(model, info, model_code)
+        log.info("model_loaded model=%s code=%s dtype=%s device=%s", model_id, backbone.name, dtype, torch_device)
+        return TorchRunner(backbone, info, num_blocks=num_blocks, block_tokens=block_tokens, device=torch_device)
     except RuntimeError as error:
         raise ConfigurationError(f"model {directory} with {num_blocks} blocks cannot be loaded: {error}") from error
 
@@ -73,6 +87,15 @@ def _load_model(directory: Path, dtype: torch.dtype, device: torch.device) -> An
     if missing := sorted(report["missing_keys"]):  # transformers would go on with random weights
         raise ConfigurationError(f"model {directory}: {len(missing)} tensors are missing, among them {missing[0]}")
     return model.to(device).eval().requires_grad_(False)
+
+
+def _backbone_of(model: Any, info: ModelInfo, model_code: ModelCode) -> Backbone:
+    can_fuse = is_fusible(model)
+    if model_code == "baton" and not can_fuse:
+        raise ConfigurationError(f"model_code baton: {type(model).__name__} is not a model that it computes; use auto")
+    if can_fuse and model_code != "transformers":
+        return FusedModel(model, info.layout)
+    return TransformersModel(model)
 
 
 def _device_of(name: str) -> torch.device:

@@ -72,16 +72,21 @@ class KvPool:
         assert num_blocks <= len(block_table), f"{len(block_table)} blocks do not hold {num_tokens} tokens"
         return BlockTable(block_table[:num_blocks], self._device)
 
+    def slots(self, table: BlockTable, start: int, end: int) -> torch.Tensor:
+        """Return where positions [start, end) lie among the positions of all blocks: [end - start]."""
+        positions = torch.arange(start, end, device=self._device)
+        if table.tensor is None:
+            return positions + table.ids[0] * self._block_tokens
+        return table.tensor[positions // self._block_tokens] * self._block_tokens + positions % self._block_tokens
+
+    def write_slots(self, layer: int, slots: torch.Tensor, kv: KeysValues) -> None:
+        """Write K and V of as many positions as there are slots, of any sequences."""
+        for pool, source in zip(self._layers[layer], kv, strict=True):
+            pool.flatten(1, 2).index_copy_(1, slots, source)
+
     def write(self, table: BlockTable, layer: int, start: int, kv: KeysValues) -> None:
         """Write K and V of the positions from `start` on."""
-        for pool, source in zip(self._layers[layer], kv, strict=True):
-            end = start + source.shape[1]
-            flat = pool.flatten(1, 2)
-            if table.is_run:
-                offset = table.ids[0] * self._block_tokens
-                flat[:, offset + start : offset + end] = source
-            else:
-                flat.index_copy_(1, self._slots(table, start, end), source)
+        self.write_slots(layer, self.slots(table, start, start + kv.keys.shape[1]), kv)
 
     def read(self, table: BlockTable, layer: int, start: int, end: int) -> KeysValues:
         """Return K and V of positions [start, end): a view where the blocks are consecutive, else a copy."""
@@ -117,11 +122,6 @@ class KvPool:
         if table.tensor is None:
             return pool[:, table.ids[0] + first_block : table.ids[0] + last_block]
         return pool.index_select(1, table.tensor[first_block:last_block])
-
-    def _slots(self, table: BlockTable, start: int, end: int) -> torch.Tensor:
-        assert table.tensor is not None, "a run of blocks is sliced, not gathered"
-        positions = torch.arange(start, end, device=self._device)
-        return table.tensor[positions // self._block_tokens] * self._block_tokens + positions % self._block_tokens
 
 
 def _to_bytes(tensor: torch.Tensor) -> memoryview:

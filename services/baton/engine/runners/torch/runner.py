@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from baton.engine.runners.base import Array, LayerKv, ModelInfo, Runner, Span
+from baton.engine.runners.torch.backbone import Backbone
 from baton.engine.runners.torch.batch import PackedBatch
-from baton.engine.runners.torch.last_layer import LastLayerForward
 from baton.engine.runners.torch.pool import KvPool
 
 
@@ -33,20 +32,18 @@ class TorchLogits:
 
 
 class TorchRunner(Runner):
-    """Runs a transformers model over spans whose KV lives in a pool of blocks.
+    """Runs a model over spans whose KV lives in a pool of blocks.
 
-    The model's attention is Baton's (`attention.attend`); the forward of its last layer is replaced by
-    `LastLayerForward`, so that the model returns a row of logits per position that asked for one. Sequences in a
-    pass are laid end to end in one row of tokens: no padding.
+    Sequences in a pass are laid end to end in one row of tokens: no padding.
     """
 
     def __init__(
-        self, model: Any, info: ModelInfo, *, num_blocks: int, block_tokens: int, device: torch.device
+        self, model: Backbone, info: ModelInfo, *, num_blocks: int, block_tokens: int, device: torch.device
     ) -> None:
         """Take over a model.
 
         Args:
-            model: A transformers causal language model on `device`, its attention `ATTENTION_NAME`; changed in place.
+            model: The model on `device`.
             info: Its description.
             num_blocks: Blocks in the pool, 1 or more.
             block_tokens: Tokens of one block, 1 or more.
@@ -56,9 +53,7 @@ class TorchRunner(Runner):
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
         self._device = device
-        last_layer = model.get_decoder().layers[-1]
-        last_layer.forward = LastLayerForward(last_layer.forward)
-        self._model: Any = model
+        self._model: Backbone | None = model
         dtype = getattr(torch, info.layout.dtype.value)
         self._pool = KvPool(
             info.layout.layers, num_blocks=num_blocks, block_tokens=block_tokens, dtype=dtype, device=device
@@ -67,11 +62,8 @@ class TorchRunner(Runner):
     def forward(self, spans: Sequence[Span]) -> TorchLogits:
         """Compute spans of different sequences in one pass and write their KV into their blocks."""
         with torch.inference_mode():
-            batch = PackedBatch(spans, self._pool, self._device)
-            output = self._model(
-                input_ids=batch.token_ids(), position_ids=batch.positions(), use_cache=False, baton_batch=batch
-            )
-            return TorchLogits(output.logits[0])
+            assert self._model is not None, "the runner is closed"
+            return TorchLogits(self._model.logits(PackedBatch(spans, self._pool, self._device)))
 
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
         """Write K and V of positions [start, start + num_tokens) of one layer, in the cache's dtype, into blocks.

@@ -1,0 +1,112 @@
+"""One decoder layer: normalise, project, rotate, attend, project, normalise, gate."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn.functional import rms_norm, silu
+
+from baton.engine.runners.torch.attention import attend_rows, store
+from baton.engine.runners.torch.batch import PackedBatch
+from baton.engine.runners.torch.fused.linear import Linear
+from baton.engine.runners.torch.pool import KeysValues
+
+
+class Rotation(NamedTuple):
+    """Angles of the rotary embedding at the positions of some rows."""
+
+    cosines: torch.Tensor
+    """[num_rows, 1, head_dim]."""
+    signed_sines: torch.Tensor
+    """[num_rows, 1, head_dim], the first half negated: what rotating the halves against each other asks for."""
+
+    def of(self, rows: torch.Tensor) -> Rotation:
+        """Return those of some of the rows."""
+        return Rotation(self.cosines[rows], self.signed_sines[rows])
+
+    def rotate(self, heads: torch.Tensor) -> torch.Tensor:
+        """Return queries or keys [num_rows, num_heads, head_dim], rotated."""
+        swapped = heads.roll(heads.shape[-1] // 2, -1)
+        return torch.addcmul(heads * self.cosines, swapped, self.signed_sines)
+
+
+class Norm(NamedTuple):
+    """Root-mean-square normalisation."""
+
+    weight: torch.Tensor
+    """[size]."""
+    epsilon: float
+    """Added to the mean square."""
+
+    def __call__(self, values: torch.Tensor) -> torch.Tensor:
+        """Return values [..., size], normalised and scaled."""
+        return rms_norm(values, self.weight.shape, self.weight, self.epsilon)
+
+
+class FusedLayer:
+    """A layer whose query, key and value projections are one product, and whose gate and up projections are another.
+
+    Args:
+        layer: transformers' layer. Its projections are emptied, so that no weight is held twice.
+        index: Which layer it is.
+        head_dim: Elements of one head.
+        window_tokens: Positions that a query sees, its own included; 0: all.
+    """
+
+    def __init__(self, layer: Any, index: int, *, head_dim: int, window_tokens: int) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self._index = index
+        self._head_dim = head_dim
+        self._window_tokens = window_tokens
+        self._scaling = float(attention.scaling)
+        self._num_query_heads = attention.q_proj.out_features // head_dim
+        self._num_kv_heads = attention.k_proj.out_features // head_dim
+        self._attention_norm = norm_of(layer.input_layernorm)
+        self._mlp_norm = norm_of(layer.post_attention_layernorm)
+        self._query_norm = norm_of(attention.q_norm) if hasattr(attention, "q_norm") else None
+        self._key_norm = norm_of(attention.k_norm) if hasattr(attention, "k_norm") else None
+        self._qkv = Linear([attention.q_proj, attention.k_proj, attention.v_proj])
+        self._output = Linear([attention.o_proj])
+        self._gate_up = Linear([mlp.gate_proj, mlp.up_proj])
+        self._down = Linear([mlp.down_proj])
+
+    def __call__(self, hidden: torch.Tensor, rotation: Rotation, batch: PackedBatch) -> torch.Tensor:
+        """Return [num_rows, hidden_size] of the same."""
+        query = self._project(hidden, rotation, batch)
+        attended = attend_rows(batch, batch.segments, self._index, query, self._scaling, self._window_tokens)
+        return self._finish(hidden, attended)
+
+    def last(self, hidden: torch.Tensor, rotation: Rotation, batch: PackedBatch) -> torch.Tensor:
+        """Return the rows whose logits are wanted; of the others only K and V are computed."""
+        query = self._project(hidden, rotation, batch)
+        if not batch.last_segments:
+            return hidden[:0]
+        rows, query = batch.last_rows(), query[:, batch.last_rows()]
+        attended = attend_rows(batch, batch.last_segments, self._index, query, self._scaling, self._window_tokens)
+        return self._finish(hidden[rows], attended)
+
+    def _project(self, hidden: torch.Tensor, rotation: Rotation, batch: PackedBatch) -> torch.Tensor:
+        """Write K and V into their blocks; return the queries, [num_query_heads, num_rows, head_dim]."""
+        heads = self._qkv(self._attention_norm(hidden)).view(len(hidden), -1, self._head_dim)
+        num_rotated = self._num_query_heads + self._num_kv_heads
+        rotated = rotation.rotate(self._normalise_heads(heads[:, :num_rotated]))
+        query, key = rotated.split((self._num_query_heads, self._num_kv_heads), dim=1)
+        store(batch, self._index, KeysValues(key.transpose(0, 1), heads[:, num_rotated:].transpose(0, 1)))
+        return query.transpose(0, 1)
+
+    def _normalise_heads(self, heads: torch.Tensor) -> torch.Tensor:
+        if self._query_norm is None or self._key_norm is None:
+            return heads
+        query, key = heads.split((self._num_query_heads, self._num_kv_heads), dim=1)
+        return torch.cat([self._query_norm(query), self._key_norm(key)], dim=1)
+
+    def _finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+        hidden = hidden + self._output(attended.transpose(0, 1).reshape(len(hidden), -1))
+        gate, up = self._gate_up(self._mlp_norm(hidden)).chunk(2, dim=-1)
+        return hidden + self._down(silu(gate) * up)
+
+
+def norm_of(module: Any) -> Norm:
+    """Return the normalisation of a transformers RMSNorm."""
+    return Norm(module.weight, float(module.variance_epsilon))

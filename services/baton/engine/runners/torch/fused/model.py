@@ -1,0 +1,53 @@
+"""The forward pass of a dense Llama-like model over packed spans."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import embedding
+
+from baton.engine.runners.torch.batch import PackedBatch
+from baton.engine.runners.torch.fused.layer import FusedLayer, Rotation, norm_of
+from baton.engine.runners.torch.fused.linear import Linear
+from baton.kv.layout import KvLayout
+
+
+class FusedModel:
+    """A model in Baton's own code, with the weights and the rotary embedding of transformers' model.
+
+    Args:
+        model: transformers' model, which `support.is_fusible` has accepted; taken apart, of no use afterwards.
+        layout: Its KV cache.
+    """
+
+    name = "baton"
+
+    def __init__(self, model: Any, layout: KvLayout) -> None:
+        decoder = model.get_decoder()
+        self._embedding = decoder.embed_tokens.weight
+        self._rotary = decoder.rotary_emb
+        self._norm = norm_of(decoder.norm)
+        self._layers: list[FusedLayer] = []
+        for index, spec in enumerate(layout.layers):
+            fused = FusedLayer(
+                decoder.layers[index], index, head_dim=spec.key_head_dim, window_tokens=spec.sliding_window_tokens
+            )
+            decoder.layers[index] = torch.nn.Identity()  # lets go of its weights before the next layer doubles its own
+            self._layers.append(fused)
+        self._head = Linear([model.get_output_embeddings()])
+
+    def logits(self, batch: PackedBatch) -> torch.Tensor:
+        """Return the logits of the wanted rows: [num_logits, vocabulary_size]."""
+        hidden = embedding(batch.token_ids()[0], self._embedding)
+        rotation = self._rotation(hidden, batch.positions())
+        for layer in self._layers[:-1]:
+            hidden = layer(hidden, rotation, batch)
+        hidden = self._layers[-1].last(hidden, rotation, batch)
+        return self._head(self._norm(hidden))
+
+    def _rotation(self, hidden: torch.Tensor, positions: torch.Tensor) -> Rotation:
+        cosines, sines = self._rotary(hidden[None], positions)
+        half = sines.shape[-1] // 2
+        signed_sines = torch.cat([-sines[0, :, :half], sines[0, :, half:]], dim=-1)
+        return Rotation(cosines[0, :, None], signed_sines[:, None])
