@@ -87,6 +87,10 @@ class FakeRouter(RouterServiceServicer):
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
         self.requests: list[router.PlaceRequest] = []
+        self.candidates: list[router.Candidate] = []
+        """Told with every placement."""
+        self.loads: dict[str, node_pb2.LoadReport] = {}
+        """What nodes are doing, by node id."""
 
     async def Place(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Place."""
@@ -94,13 +98,14 @@ class FakeRouter(RouterServiceServicer):
         for node_id, address in self._cluster.addresses.items():
             if node_id not in request.excluded_node_ids:
                 placement = router.Placement(placement_id="p-1", decode_node_id=node_id, decode_address=address)
-                return router.PlaceResponse(placement=placement)
+                return router.PlaceResponse(placement=placement, candidates=self.candidates)
         raise UnavailableError("no node can take it", reason="NO_NODE")
 
     async def ListNodes(self, request: Any, context: Any) -> Any:  # noqa: N802
         """List."""
         nodes = [self._cluster.describe(node_id) for node_id in self._cluster.addresses]
-        return router.ListNodesResponse(nodes=[router.NodeState(node=node) for node in nodes])
+        states = [router.NodeState(node=node, load=self.loads.get(node.node_id)) for node in nodes]
+        return router.ListNodesResponse(nodes=states)
 
 
 class FakeCluster:

@@ -31,8 +31,13 @@ def test_every_route_is_described_and_every_page_is_there(gateway: RunningGatewa
     pages = [path for path, methods in document["paths"].items() if "get" in methods]
 
     assert document["openapi"] == "3.1.0"
-    assert {path for path, methods in document["paths"].items() if "post" in methods} == set(ROUTES)
-    statuses = {path: ask(gateway, path.replace("{model}", MODEL)).status for path in pages}
+    posts = {path for path, methods in document["paths"].items() if "post" in methods}
+    assert posts == {*ROUTES, "/instance"}
+    examples = {path: path.replace("{model}", MODEL).replace("{path}", "instances") for path in pages}
+    examples |= {"/instance/previews": f"/instance/previews?model_id={MODEL}"}
+    statuses = {path: ask(gateway, example).status for path, example in examples.items()}
+    assert statuses.pop("/instance/{instance_id}") == 404
+    pages.remove("/instance/{instance_id}")
     assert statuses | {"/ready": 200} == dict.fromkeys(pages, 200)  # it may be too early to be ready
 
 

@@ -27,6 +27,8 @@ class HttpRequest:
     """In upper case."""
     path: str = ""
     """Without the query."""
+    query: str = ""
+    """What follows the question mark, as it came."""
     headers: dict[str, str] = field(default_factory=dict)
     """By lower-case name; the last of equal names wins."""
     body: bytes = b""

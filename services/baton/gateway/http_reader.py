@@ -90,7 +90,8 @@ class RequestReader:
         """Finish a request."""
         request = self._request
         request.method = self._parser.get_method().decode("latin-1")
-        request.path = self._url.partition(b"?")[0].decode("latin-1")
+        path, _, query = self._url.partition(b"?")
+        request.path, request.query = path.decode("latin-1"), query.decode("latin-1")
         request.body = b"".join(self._body)
         request.is_keep_alive = self._parser.should_keep_alive()
         request.has_chunks = self._parser.get_http_version() != "1.0"

@@ -9,6 +9,8 @@ import msgspec
 
 import baton
 from baton.gateway.anthropic_errors import ANTHROPIC_ERRORS
+from baton.gateway.exo_instances import InstanceBody
+from baton.gateway.exo_openapi import exo_paths
 from baton.gateway.http_messages import EVENT_STREAM, JSON
 from baton.gateway.openapi_answers import ANSWERS, ANTHROPIC_ERROR, OPENAI_ERROR
 from baton.gateway.pages import OPEN_PATHS, PAGES
@@ -20,11 +22,11 @@ _ERROR_DESCRIPTION = "What is wrong, as an error object; the parameter is named.
 _OBJECT = {"type": "object"}
 
 
-def openapi_body(routes: Mapping[str, Route]) -> bytes:
-    """Return the document of the pages and of these routes as JSON: OpenAPI 3.1."""
+def openapi_body(routes: Mapping[str, Route], *, has_exo: bool) -> bytes:
+    """Return the document of the pages, of these routes and, if they are served, of exo's, as JSON: OpenAPI 3.1."""
     bodies = [route.body for route in routes.values()]
     references, schemas = msgspec.json.schema_components(
-        [*bodies, *ANSWERS.values(), OPENAI_ERROR, ANTHROPIC_ERROR], ref_template=_REFERENCE
+        [*bodies, *ANSWERS.values(), InstanceBody, OPENAI_ERROR, ANTHROPIC_ERROR], ref_template=_REFERENCE
     )
     answers = dict(zip(ANSWERS, references[len(bodies) :], strict=False))
     openai_error, anthropic_error = map(_error, references[-2:])
@@ -36,6 +38,8 @@ def openapi_body(routes: Mapping[str, Route]) -> bytes:
     for (path, route), reference in zip(routes.items(), references, strict=False):
         error = anthropic_error if route.errors is ANTHROPIC_ERRORS else openai_error
         paths[path] = {"post": _operation(route, reference, answers.get(path, _OBJECT), error)}
+    if has_exo:
+        paths |= exo_paths(openai_error, references[-3])
     document = {
         "openapi": "3.1.0",
         "info": {"title": "Baton", "version": baton.__version__},

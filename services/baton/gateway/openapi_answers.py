@@ -8,6 +8,7 @@ import msgspec
 
 from baton.gateway.anthropic_errors import ErrorBody
 from baton.gateway.anthropic_schema import CountAnswer, MessageAnswer
+from baton.gateway.bench_stats import GenerationStats, PowerUsage
 from baton.gateway.models import ModelBody, ModelListBody
 from baton.gateway.openai_logprobs import ChatLogprobs, CompletionLogprobs
 from baton.gateway.openai_usage import PlacementBody, UsageBody
@@ -58,6 +59,13 @@ class ChatAnswer(msgspec.Struct):
     baton: PlacementBody
 
 
+class BenchAnswer(ChatAnswer, kw_only=True):
+    """A chat completion and its figures."""
+
+    generation_stats: GenerationStats
+    power_usage: PowerUsage | None = None
+
+
 class CompletionChoice(msgspec.Struct):
     """One continuation of a prompt."""
 
@@ -81,6 +89,7 @@ class CompletionAnswer(msgspec.Struct):
 
 ANSWERS: dict[str, Any] = {
     "/v1/chat/completions": ChatAnswer,
+    "/bench/chat/completions": BenchAnswer,
     "/v1/completions": CompletionAnswer,
     "/v1/responses": ResponseObject,
     "/v1/messages": MessageAnswer,

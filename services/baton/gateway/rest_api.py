@@ -13,6 +13,7 @@ from baton.errors import InvalidFieldError
 from baton.gateway.call import Call
 from baton.gateway.cors import Cors
 from baton.gateway.error_form import OPENAI_ERRORS, ErrorForm
+from baton.gateway.exo_api import EXO_METHODS, ExoApi
 from baton.gateway.gate import Gate
 from baton.gateway.generation import Generator
 from baton.gateway.http_messages import JSON, HttpRequest
@@ -37,6 +38,7 @@ class RestApi:
         pages: Pages,
         cors: Cors,
         routes: Mapping[str, Route],
+        exo: ExoApi | None,
         *,
         request_timeout_seconds: float,
     ) -> None:
@@ -45,12 +47,13 @@ class RestApi:
         self._pages = pages
         self._cors = cors
         self._routes = routes
+        self._exo = exo
         self._request_timeout_seconds = request_timeout_seconds
 
     async def handle(self, request: HttpRequest, response: HttpResponse) -> None:
         """Answer one request: expected failures become error objects, bugs a 500 and a traceback."""
         path = request.path
-        call = Call(route=path if path in self._routes else self._pages.route(path), body=request.body)
+        call = Call(route=self._name_of(path), body=request.body)
         with self._gate.traffic.watch(call):
             try:
                 call.request_id = _request_id(request, response)
@@ -76,11 +79,22 @@ class RestApi:
             _check_method(request, "POST")
             _check_media_type(request)
             await self._generate(self._routes[path], request, call, response)
-        elif call.route:
+        elif self._pages.route(path):
             _check_method(request, "GET")
             self._pages.send(path, response)
+        elif self._exo is not None and call.route:
+            _check_method(request, *EXO_METHODS[call.route])
+            if request.method == "POST":
+                _check_media_type(request)
+            await self._exo.answer(request, response)
         else:
             raise ApiError(404, f"Unknown path: {request.method} {path}", code="unknown_url")
+
+    def _name_of(self, path: str) -> str:
+        """Return the route of a path, without what varies in it; empty if there is none."""
+        if path in self._routes:
+            return path
+        return self._pages.route(path) or (self._exo.route(path) if self._exo is not None else "")
 
     async def _generate(self, route: Route, request: HttpRequest, call: Call, response: HttpResponse) -> None:
         attributes = {names.REQUEST_ID: call.request_id, names.GEN_AI_OPERATION_NAME: route.operation}
@@ -106,10 +120,10 @@ def _request_id(request: HttpRequest, response: HttpResponse) -> str:
     return request_id
 
 
-def _check_method(request: HttpRequest, method: str) -> None:
-    if request.method != method:
-        text = f"{request.path} takes {method}, not {request.method}"
-        raise ApiError(405, text, code="method_not_allowed", headers={"allow": method})
+def _check_method(request: HttpRequest, *methods: str) -> None:
+    if request.method not in methods:
+        text = f"{request.path} takes {' or '.join(methods)}, not {request.method}"
+        raise ApiError(405, text, code="method_not_allowed", headers={"allow": ", ".join(methods)})
 
 
 def _check_media_type(request: HttpRequest) -> None:

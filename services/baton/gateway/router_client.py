@@ -11,7 +11,7 @@ from baton.errors import NotFoundError, UnavailableError
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_from_rpc
 from baton.v1.node_pb2 import NodeDescription
-from baton.v1.router_service_pb2 import ListNodesRequest, PlaceRequest, PlaceResponse
+from baton.v1.router_service_pb2 import ListNodesRequest, NodeState, PlaceRequest, PlaceResponse
 from baton.v1.router_service_pb2_grpc import RouterServiceStub
 
 NO_NODE = "NO_NODE"
@@ -68,11 +68,20 @@ class RouterClient:
         Raises:
             BatonError: If the router does not answer.
         """
+        return [state.node for state in await self.list_node_states()]
+
+    async def list_node_states(self) -> Sequence[NodeState]:
+        """Return the nodes that the router knows, with their load and links.
+
+        Raises:
+            BatonError: If the router does not answer.
+        """
         try:
             response = await self._stub.ListNodes(ListNodesRequest(), timeout=self._timeout_seconds)
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from error
-        return [state.node for state in response.nodes]
+        states: Sequence[NodeState] = response.nodes
+        return states
 
     async def close(self) -> None:
         """Close the channel."""

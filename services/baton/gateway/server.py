@@ -15,6 +15,7 @@ from baton.gateway.bench import BENCH_PATH, Bench
 from baton.gateway.catalog import ModelCatalog
 from baton.gateway.channels import DecodeChannels
 from baton.gateway.cors import Cors
+from baton.gateway.exo_api import ExoApi
 from baton.gateway.gate import Gate
 from baton.gateway.generation import Generator
 from baton.gateway.grpc_api import SERVICE_NAME, GenerationServicer
@@ -104,11 +105,14 @@ async def _run(settings: GatewaySettings, metrics: Metrics, scrape: Scrape) -> A
         admission = Admission(settings.max_concurrent_requests, _key_limits(settings, clock))
         gate = Gate(keys, admission, Traffic(metrics, clock))
         routes = {**POST_ROUTES, BENCH_PATH: Bench(instances).route}
-        models = Models(catalog, reader.dialect, created_seconds=int(time.time()))
-        pages = Pages(catalog, models, scrape, openapi_body=openapi_body(routes))
+        started = int(time.time())
+        exo = ExoApi(router, catalog, instances, created_seconds=started) if settings.exo_endpoints else None
+        document = openapi_body(routes, has_exo=exo is not None)
+        models = Models(catalog, reader.dialect, created_seconds=started)
+        pages = Pages(catalog, models, scrape, openapi_body=document)
         cors = Cors(split_addresses(settings.cors_allow_origins))
         timeout_seconds = settings.request_timeout_seconds
-        rest = RestApi(generator, gate, pages, cors, routes, request_timeout_seconds=timeout_seconds)
+        rest = RestApi(generator, gate, pages, cors, routes, exo, request_timeout_seconds=timeout_seconds)
         servicer = GenerationServicer(generator, catalog, gate, request_timeout_seconds=timeout_seconds)
         async with _serving(settings, rest, servicer, catalog, gate.keys) as running:
             yield running

@@ -52,6 +52,8 @@ class GatewaySettings(BaseSettings):
     """Requests of one API key in work at once, without keys of all clients; more are refused with 429; 0: any."""
     cors_allow_origins: str = ""
     """Comma-separated origins whose pages may read answers in a browser, `*`: any; empty: none."""
+    exo_endpoints: bool = True
+    """Whether tools written against exo's cluster API find /models, /state and /instance."""
     max_attempts: int = Field(default=3, ge=1)
     """Nodes on which one generation may be tried."""
     request_timeout_seconds: float = Field(default=600.0, gt=0)

@@ -1,0 +1,138 @@
+"""The cluster endpoints that tools written against exo ask beside the bench endpoint."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import parse_qsl, unquote
+
+from baton.gateway.answer_format import encode
+from baton.gateway.catalog import ModelCatalog, describe
+from baton.gateway.exo_documents import instance_document, models_document, state_document
+from baton.gateway.exo_instances import decode_instance
+from baton.gateway.exo_previews import fetch_previews, reference_request
+from baton.gateway.http_messages import HttpRequest
+from baton.gateway.http_response import HttpResponse
+from baton.gateway.instances import Instances
+from baton.gateway.openai_errors import ApiError, refused
+from baton.gateway.router_client import RouterClient
+from baton.v1.router_service_pb2 import NodeState
+
+EXO_METHODS = {
+    "/models": ("GET",),
+    "/state": ("GET",),
+    "/state/{path}": ("GET",),
+    "/instance/previews": ("GET",),
+    "/instance": ("POST",),
+    "/instance/{instance_id}": ("GET", "DELETE"),
+}
+"""Routes, and what each takes."""
+
+_STATE_PREFIX, _INSTANCE_PREFIX = "/state/", "/instance/"
+
+
+class ExoApi:
+    """Answers from the router's list of nodes and from the pins of this process.
+
+    Args:
+        router: Asked anew for every answer.
+        catalog: Knows the model.
+        instances: The pins.
+        created_seconds: When the gateway started, since 1970.
+    """
+
+    def __init__(
+        self, router: RouterClient, catalog: ModelCatalog, instances: Instances, *, created_seconds: int
+    ) -> None:
+        self._router = router
+        self._catalog = catalog
+        self._instances = instances
+        self._created_seconds = created_seconds
+
+    @staticmethod
+    def route(path: str) -> str:
+        """Return the route of a path, without what varies in it; empty if there is none."""
+        if path in EXO_METHODS:
+            return path
+        if path.startswith(_STATE_PREFIX):
+            return "/state/{path}"
+        return "/instance/{instance_id}" if path.startswith(_INSTANCE_PREFIX) else ""
+
+    async def answer(self, request: HttpRequest, response: HttpResponse) -> None:
+        """Answer a request whose path has a route and whose method it takes.
+
+        Raises:
+            ApiError: 400, naming what cannot be served; 404 for what does not exist.
+            BatonError: If the router does not answer, the model is not served, or there are too many instances.
+        """
+        response.send(200, encode(await self._document(request)))
+
+    async def _document(self, request: HttpRequest) -> object:
+        path = request.path
+        if path == "/models":
+            return models_document(
+                self._catalog.model_name,
+                created_seconds=self._created_seconds,
+                max_context_tokens=self._catalog.max_context_tokens,
+            )
+        if path == "/instance/previews":
+            return await self._previews(request.query)
+        if path == "/instance":
+            return await self._create(request.body)
+        if path.startswith(_INSTANCE_PREFIX):
+            instance_id = unquote(path.removeprefix(_INSTANCE_PREFIX))
+            return self._delete(instance_id) if request.method == "DELETE" else await self._show(instance_id)
+        return await self._state(path.removeprefix(_STATE_PREFIX).split("/") if path != "/state" else ())
+
+    async def _state(self, keys: Sequence[str]) -> object:
+        """Return the state, or the part of it to which the keys lead."""
+        document: Any = state_document(await self._nodes(), self._instances.all())
+        for key in map(unquote, keys):
+            if not isinstance(document, dict) or key not in document:
+                raise ApiError(404, f"The state has no {'/'.join(keys)[:200]}", code="not_found")
+            document = document[key]
+        return document
+
+    async def _previews(self, query: str) -> dict[str, Any]:
+        parameters = dict(parse_qsl(query, keep_blank_values=True))
+        model = parameters.get("model_id")
+        if not model:
+            raise refused("model_id", "Missing required parameter: `model_id`", code="missing_required_parameter")
+        self._catalog.check_name(model)
+        nodes = [state.node for state in await self._nodes()]
+        served = describe(model, nodes)
+        reference = reference_request(parameters, max_context_tokens=served.max_context_tokens if served else 0)
+        return await fetch_previews(self._router, model, reference, nodes)
+
+    async def _create(self, body: bytes) -> dict[str, Any]:
+        nodes = {state.node.node_id: state.node for state in await self._nodes()}
+        instance = decode_instance(body, nodes)
+        self._catalog.check_name(instance.model)
+        self._instances.add(instance)
+        return _receipt(instance.instance_id)
+
+    async def _show(self, instance_id: str) -> dict[str, Any]:
+        nodes = {state.node.node_id: state.node for state in await self._nodes()}
+        instance = self._instances.get(instance_id)
+        if instance is None:
+            raise _no_instance(instance_id)
+        return instance_document(instance, nodes)
+
+    def _delete(self, instance_id: str) -> dict[str, Any]:
+        if not self._instances.remove(instance_id):
+            raise _no_instance(instance_id)
+        return _receipt(instance_id)
+
+    async def _nodes(self) -> Sequence[NodeState]:
+        states = await self._router.list_node_states()
+        self._instances.note_nodes({state.node.node_id for state in states})
+        return states
+
+
+def _receipt(instance_id: str) -> dict[str, Any]:
+    return {"message": "Command received.", "command_id": str(uuid.uuid4()), "instance_id": instance_id}
+
+
+def _no_instance(instance_id: str) -> ApiError:
+    return ApiError(404, f"There is no instance {instance_id[:64]!r}", code="not_found")
