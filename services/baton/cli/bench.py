@@ -31,6 +31,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
     {
         "serve": Benchmark("serve", "Load a server: TTFT, TPOT, ITL, throughput, goodput."),
         "pptg": Benchmark("pptg", "Prompt and generation rates by exo-bench's method."),
+        "prefix": Benchmark("prefix", "What a prefix cache and a scheduler are worth, in virtual time."),
         "compare": Benchmark("compare", "Draw several runs of `serve` in one picture."),
         "overlap": Benchmark("overlap", "How much of the KV transfer hides behind prefill (Linux, root)."),
     }
