@@ -160,6 +160,7 @@ class Pair:
         self.peers = PeerSet(0, lambda _link: None, linger_seconds=linger_seconds)
         self.servicer = DamagedPrefill(Prefiller(cast(WorkerNode, self.prefill)), damage)
         generator = Generator(cast(WorkerNode, self.decode), self.peers, timeouts, Metrics())
+        self.decode_servicer = DecodeServicer(generator)
         self.prefill_server = GrpcServer("127.0.0.1:0")
         self.prefill_server.add(
             "baton.v1.PrefillService",
@@ -168,7 +169,7 @@ class Pair:
         self.decode_server = GrpcServer("127.0.0.1:0")
         self.decode_server.add(
             "baton.v1.DecodeService",
-            partial(decode_service_pb2_grpc.add_DecodeServiceServicer_to_server, DecodeServicer(generator)),
+            partial(decode_service_pb2_grpc.add_DecodeServiceServicer_to_server, self.decode_servicer),
         )
 
     async def start(self) -> None:

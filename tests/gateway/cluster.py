@@ -10,12 +10,14 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
+import grpc
 import uvloop
 
-from baton.errors import UnavailableError
+from baton.errors import BatonError, StreamBrokenError, UnavailableError
 from baton.gateway.server import RunningGateway, run_gateway
 from baton.gateway.settings import GatewaySettings
 from baton.rpc.server import GrpcServer
+from baton.rpc.status import code_of
 from baton.v1 import decode_service_pb2 as decode
 from baton.v1 import generation_pb2 as generation
 from baton.v1 import kv_pb2, node_pb2
@@ -57,6 +59,9 @@ class FakeDecode(DecodeServiceServicer):
         self.requests: list[decode.DecodeServiceGenerateRequest] = []
         self.script: Script | None = None
         self.cancelled = threading.Event()
+        self.knows_serve = True
+        self.num_calls = 0
+        self.is_engine_alive = False
 
     async def Generate(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Generate."""
@@ -69,11 +74,77 @@ class FakeDecode(DecodeServiceServicer):
             self.cancelled.set()
             raise
 
+    async def Serve(self, request_iterator: Any, context: Any) -> None:  # noqa: N802
+        """Generate many: each stream is a call to `Generate`. Says that the engine lives if the test wants it."""
+        if not self.knows_serve:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
+        self.num_calls += 1
+        streams: dict[int, asyncio.Task[None]] = {}
+        turn = asyncio.Lock()
+
+        async def write(response: decode.ServeResponse) -> None:
+            async with turn:
+                await context.write(response)
+
+        beating = asyncio.create_task(self._beat(write))
+        try:
+            async for request in request_iterator:
+                for start in request.starts:
+                    streams[start.stream_id] = asyncio.create_task(self._serve(start, write))
+                for stream_id in request.cancelled_stream_ids:
+                    streams[stream_id].cancel()
+        finally:
+            for task in (beating, *streams.values()):
+                task.cancel()
+
+    async def _beat(self, write: Any) -> None:
+        while self.is_engine_alive:
+            await write(decode.ServeResponse(is_engine_alive=True))
+            await asyncio.sleep(0.05)
+
+    async def _serve(self, start: decode.StreamStart, write: Any) -> None:
+        try:
+            async with contextlib.aclosing(self.Generate(start.request, None)) as responses:
+                async for response in responses:
+                    await write(served(start.stream_id, response))
+            await write(failed(start.stream_id, StreamBrokenError("the script ended without a result")))
+        except BatonError as error:
+            await write(failed(start.stream_id, error))
+
     async def echo(self, request: decode.DecodeServiceGenerateRequest) -> AsyncIterator[Any]:
         """Repeat the prompt up to the token limit."""
         for index in range(len(request.output_token_ids), request.sampling.max_token_count):
             yield tokens(index, [echo_token(request, index)])
         yield finished(request, self.node_id)
+
+
+def served(stream_id: int, response: decode.DecodeServiceGenerateResponse) -> decode.ServeResponse:
+    """Return what `Serve` says for a response of `Generate`."""
+    if response.HasField("accepted"):
+        return decode.ServeResponse(accepted_stream_ids=[stream_id])
+    if response.HasField("finished"):
+        return decode.ServeResponse(finished=[decode.StreamFinished(stream_id=stream_id, finished=response.finished)])
+    chunk = response.tokens
+    if chunk.logprobs:
+        return decode.ServeResponse(tokens=[decode.StreamTokens(stream_id=stream_id, chunk=chunk)])
+    count = len(chunk.token_ids)
+    return decode.ServeResponse(
+        token_stream_ids=[stream_id] * count,
+        token_output_indexes=range(chunk.output_index, chunk.output_index + count),
+        token_ids=chunk.token_ids,
+    )
+
+
+def failed(stream_id: int, error: BatonError) -> decode.ServeResponse:
+    """Return what `Serve` says of an error."""
+    failure = decode.StreamFailed(
+        stream_id=stream_id,
+        code=code_of(error).value[0],
+        message=error.message,
+        reason=error.reason,
+        metadata=error.metadata,
+    )
+    return decode.ServeResponse(failed=[failure])
 
 
 def echo_token(request: decode.DecodeServiceGenerateRequest, index: int) -> int:

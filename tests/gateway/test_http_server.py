@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from baton.gateway.server import RunningGateway
+from baton.v1.generation_pb2 import TokenLogprob
 from gateway.cluster import MODEL, FakeCluster, Loop, echo_token, tokens
 
 PROMPT = [104, 105, 106]
@@ -172,7 +174,9 @@ def test_a_client_that_does_not_read_is_dropped_alone(strict: RunningGateway, cl
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.connect(("127.0.0.1", strict.http_port))
-        connection.sendall(_post("/v1/completions", _body(max_tokens=200, stream=True)))
+        connection.sendall(
+            _post("/v1/completions", _body(prompt=[PROMPT] * 8, n=16, max_tokens=200, stream=True, logprobs=5))
+        )
         assert node.cancelled.wait(20)
 
     node.script = None
@@ -225,7 +229,6 @@ def _endless(node: Any) -> Any:
 
 
 async def _paced(request: Any) -> AsyncIterator[Any]:
-    import asyncio
 
     from gateway.cluster import finished
 
@@ -236,7 +239,8 @@ async def _paced(request: Any) -> AsyncIterator[Any]:
 
 
 async def _flood(request: Any) -> AsyncIterator[Any]:
-    index = 0
-    while True:
-        yield tokens(index, [echo_token(request, index)] * 1000)
-        index += 1000
+    alternatives = [TokenLogprob(token_id=other) for other in range(5)]
+    entry = TokenLogprob(token_id=104, alternatives=alternatives)
+    for index in range(request.sampling.max_token_count):
+        yield tokens(index, [104], [entry])
+    await asyncio.sleep(60)

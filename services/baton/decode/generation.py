@@ -1,10 +1,11 @@
-"""One generation on this node: engine events in, response messages out, a remote prefill beside them."""
+"""One generation on this node: engine events in, tokens and the end out, a remote prefill beside them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from opentelemetry import trace
 
@@ -12,9 +13,10 @@ from baton.decode.peers import PeerSet
 from baton.decode.receiver import KvReceiver, Timeouts, reason_of
 from baton.decode.summary import finished_message, measure_resources, outcome_of
 from baton.engine.events import Admitted, Ended, EngineEvent, Failed, FrameLanded, TokenReady
+from baton.engine.sampling import SampledToken
 from baton.engine.sequence import EngineRequest, Purpose
 from baton.errors import BatonError, InvalidFieldError, MismatchError
-from baton.rpc.wire_generation import sampling_from_proto, token_to_proto
+from baton.rpc.wire_generation import sampling_from_proto
 from baton.rpc.wire_kv import layout_to_proto
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics, Side
@@ -27,7 +29,18 @@ from baton.worker.node import WorkerNode
 
 log = logging.getLogger(__name__)
 
-Write = Callable[[messages.DecodeServiceGenerateResponse], Awaitable[None]]
+
+class Outlet(Protocol):
+    """Takes what a generation says, on the event loop; must not block. After `finished` or `failed` nothing follows."""
+
+    def token(self, output_index: int, token: SampledToken) -> None:
+        """Take the next token."""
+
+    def finished(self, finished: messages.Finished) -> None:
+        """Take the end."""
+
+    def failed(self, error: BatonError) -> None:
+        """Take the failure."""
 
 
 class Generator:
@@ -46,16 +59,25 @@ class Generator:
         self.timeouts = timeouts
         self.metrics = metrics
 
-    async def run(self, request: messages.DecodeServiceGenerateRequest, write: Write) -> None:
-        """Generate, writing every message of the response.
+    def start(
+        self, request: messages.DecodeServiceGenerateRequest, outlet: Outlet, tasks: asyncio.TaskGroup
+    ) -> Generation:
+        """Begin a generation; the span that is current is told of it.
+
+        Args:
+            request: What to generate.
+            outlet: Who is told, from the next turn of the event loop on.
+            tasks: Where its KV stream is received; no task outlives the generation.
 
         Raises:
-            BatonError: If the request is bad or fails; nothing of it is left then.
+            BatonError: If the request is refused at once; nothing of it is left then.
         """
         self.node.check_accepts()
         self._check(request)
         self.node.accept_placement(request.placement.placement_id)
-        await _Generation(self, request).run(write)
+        generation = Generation(self, request, outlet, tasks)
+        generation.submit()
+        return generation
 
     def _check(self, request: messages.DecodeServiceGenerateRequest) -> None:
         layout = self.node.runner.info.layout
@@ -70,24 +92,39 @@ class Generator:
             raise InvalidFieldError("sampling.seed", "expected a seed unless the temperature is 0")
 
 
-class _Generation:
-    """The state of one request while it runs."""
+class Generation:
+    """The state of one request while it runs.
 
-    def __init__(self, generator: Generator, request: messages.DecodeServiceGenerateRequest) -> None:
+    Invariant: once it has told its outlet the end, or has been closed, it tells nothing and no task of it goes on.
+    """
+
+    def __init__(
+        self,
+        generator: Generator,
+        request: messages.DecodeServiceGenerateRequest,
+        outlet: Outlet,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
         self._generator = generator
         self._node = generator.node
         self._engine = generator.node.engine
         self._request = request
         self._request_id = f"{request.request_id}/{request.attempt}"
-        self._inbox: asyncio.Queue[EngineEvent] = asyncio.Queue()  # bounded by the request's own output
+        self._outlet = outlet
+        self._tasks = tasks
+        self._context = contextvars.copy_context()
+        self._span = trace.get_current_span()
+        self._is_over = False
         self._receiver: KvReceiver | None = None
+        self._reception: asyncio.Task[None] | None = None
         self._fallback_reason = ""
         placement = request.placement
         self._prefill_node_id = placement.prefill_node_id if placement.prefill_node_id != self._node.node_id else ""
+        self._engine_request = self._make_engine_request()
 
-    async def run(self, write: Write) -> None:
-        """Drive the request to its end."""
-        trace.get_current_span().set_attributes(
+    def submit(self) -> None:
+        """Hand the request to the engine."""
+        self._span.set_attributes(
             {
                 names.REQUEST_ID: self._request.request_id,
                 names.ATTEMPT: self._request.attempt,
@@ -96,25 +133,58 @@ class _Generation:
                 names.PROMPT_TOKENS: len(self._request.prompt_token_ids),
             }
         )
-        engine_request = self._engine_request()
-        self._engine.submit(engine_request, self._inbox.put_nowait)
+        self._engine.submit(self._engine_request, self._take_event)
+
+    def close(self) -> None:
+        """Drop the request and everything that it holds, if it has not ended."""
+        if not self._is_over:
+            self._stop()
+            self._engine.abort(self._engine_request)
+
+    def _take_event(self, event: EngineEvent) -> None:
+        if self._is_over:
+            return
+        if type(event) is TokenReady:
+            self._outlet.token(event.output_index, event.token)
+            return
         try:
-            await write(messages.DecodeServiceGenerateResponse(accepted=messages.Accepted(node_id=self._node.node_id)))
-            ended = await self._follow(write)
-            summary = outcome_of(
-                self._request,
-                ended,
-                self._receiver.reception if self._receiver else None,
-                decode_node_id=self._node.node_id,
-                fallback_reason=self._fallback_reason,
-            )
-            measure_resources(summary, self._receiver.reception if self._receiver else None, self._node.monitor)
-            self._count(ended, summary)
-            if summary.placement_id:
-                self._node.registration.report_outcome(summary)
-            await write(finished_message(ended, summary, self._request))
-        finally:
-            self._engine.abort(engine_request)
+            self._follow(event)
+        except Exception:  # the edge of the request: other requests' events follow in the same turn
+            log.exception("generation_failed request=%s", self._request_id)
+            self.close()
+            self._outlet.failed(BatonError("internal error of the decode node"))
+
+    def _follow(self, event: EngineEvent) -> None:
+        if isinstance(event, Admitted) and self._prefill_node_id:
+            reception = self._receive(event.num_cached_tokens)
+            self._reception = self._tasks.create_task(reception, context=self._context)
+        elif isinstance(event, FrameLanded) and self._receiver:
+            self._receiver.frame_landed()
+        elif isinstance(event, Ended):
+            self._end(event)
+        elif isinstance(event, Failed):
+            self._stop()
+            self._outlet.failed(event.error)
+
+    def _stop(self) -> None:
+        self._is_over = True
+        if self._reception is not None:
+            self._reception.cancel()
+
+    def _end(self, ended: Ended) -> None:
+        summary = outcome_of(
+            self._request,
+            ended,
+            self._receiver.reception if self._receiver else None,
+            decode_node_id=self._node.node_id,
+            fallback_reason=self._fallback_reason,
+        )
+        measure_resources(summary, self._receiver.reception if self._receiver else None, self._node.monitor)
+        self._count(ended, summary)
+        if summary.placement_id:
+            self._node.registration.report_outcome(summary)
+        self._stop()
+        self._outlet.finished(finished_message(ended, summary, self._request))
 
     def _count(self, ended: Ended, summary: PlacementSummary) -> None:
         metrics = self._generator.metrics
@@ -129,7 +199,7 @@ class _Generation:
         num_computed = ended.num_prompt_tokens - num_cached
         metrics.add_prompt(side, num_cached_tokens=num_cached, num_computed_tokens=num_computed)
 
-    def _engine_request(self) -> EngineRequest:
+    def _make_engine_request(self) -> EngineRequest:
         request = self._request
         return EngineRequest(
             request_id=self._request_id,
@@ -140,40 +210,6 @@ class _Generation:
             cache_salt=request.cache_salt,
             is_cache_bypassed=request.bypass_prefix_cache,
         )
-
-    async def _follow(self, write: Write) -> Ended:
-        """Pass on tokens until the request ends; receive KV meanwhile.
-
-        Raises:
-            BatonError: If the engine fails the request.
-        """
-        reception: asyncio.Task[None] | None = None
-        try:
-            while True:
-                tokens: list[TokenReady] = []
-                for event in await self._next_events():
-                    if isinstance(event, TokenReady):
-                        tokens.append(event)
-                    elif isinstance(event, Admitted) and self._prefill_node_id:
-                        reception = asyncio.create_task(self._receive(event.num_cached_tokens))
-                    elif isinstance(event, FrameLanded) and self._receiver:
-                        self._receiver.frame_landed()
-                    elif isinstance(event, Ended):
-                        await self._write_tokens(write, tokens)
-                        return event
-                    elif isinstance(event, Failed):
-                        raise event.error
-                await self._write_tokens(write, tokens)
-        finally:
-            if reception is not None:
-                reception.cancel()
-                await asyncio.wait({reception})
-
-    async def _next_events(self) -> list[EngineEvent]:
-        events = [await self._inbox.get()]
-        while not self._inbox.empty():
-            events.append(self._inbox.get_nowait())
-        return events
 
     async def _receive(self, num_cached_tokens: int) -> None:
         """Take the KV from the prefill node; on any failure compute the prompt here instead, and say why."""
@@ -200,7 +236,7 @@ class _Generation:
             error,
         )
         self._fallback_reason = reason
-        trace.get_current_span().add_event(names.EVENT_FALLBACK, {names.REASON: reason})
+        self._span.add_event(names.EVENT_FALLBACK, {names.REASON: reason})
         self._generator.metrics.add_fallback(reason)
         self._engine.fall_back(self._request_id)
 
@@ -219,14 +255,3 @@ class _Generation:
             cache_salt=request.cache_salt,
             bypass_prefix_cache=request.bypass_prefix_cache,
         )
-
-    async def _write_tokens(self, write: Write, tokens: list[TokenReady]) -> None:
-        if not tokens:
-            return
-        has_logprobs = self._request.sampling.HasField("top_logprob_count")
-        chunk = messages.TokenChunk(
-            output_index=tokens[0].output_index,
-            token_ids=[event.token.token_id for event in tokens],
-            logprobs=[token_to_proto(event.token) for event in tokens] if has_logprobs else (),
-        )
-        await write(messages.DecodeServiceGenerateResponse(tokens=chunk))

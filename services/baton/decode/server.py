@@ -35,6 +35,6 @@ async def serve(settings: DecodeSettings) -> None:
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(peers.run())
         try:
-            await node.run(server, on_peers=peers.update)
+            await node.run(server, on_peers=peers.update, on_drain=servicer.drain)
         finally:
             following.cancel()

@@ -69,8 +69,8 @@ def finished_message(
     ended: Ended,
     summary: generation_pb2.PlacementSummary,
     request: messages.DecodeServiceGenerateRequest,
-) -> messages.DecodeServiceGenerateResponse:
-    """Return the last message of a generation."""
+) -> messages.Finished:
+    """Return the end of a generation."""
     usage = generation_pb2.Usage(
         prompt_token_count=ended.num_prompt_tokens,
         cached_token_count=max(summary.decode_cached_token_count, summary.prefill_cached_token_count),
@@ -80,4 +80,4 @@ def finished_message(
     finished = messages.Finished(reason=_REASONS[ended.reason], usage=usage, summary=summary)
     if ended.reason == "stop":
         finished.stop_token_id = ended.last_token_id
-    return messages.DecodeServiceGenerateResponse(finished=finished)
+    return finished

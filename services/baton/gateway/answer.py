@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Coroutine, Sequence
 from typing import NamedTuple
 
 from baton.gateway.answer_format import DONE, AnswerFormat, Choice
 from baton.gateway.call import Call
-from baton.gateway.generation import Generator
+from baton.gateway.event_writer import EventWriter
+from baton.gateway.generation import Generator, OnDelta
 from baton.gateway.http_response import HttpResponse
 from baton.gateway.openai_usage import placement_body, usage_body
 from baton.gateway.requests import Delta, GenerationResult, PreparedPrompt
@@ -37,7 +37,7 @@ async def answer_whole(response: HttpResponse, generator: Generator, job: Job, f
     choices: list[Choice | None] = [None] * job.num_generations
 
     async def collect(index: int) -> None:
-        choices[index] = await _collect(_generation(generator, job, index))
+        choices[index] = await _collect(generator, job, index)
 
     await _run_all(job.num_generations, collect)
     finished = [choice for choice in choices if choice is not None]
@@ -53,18 +53,14 @@ async def answer_stream(
     results: dict[int, GenerationResult] = {}
 
     async def forward(index: int) -> None:
-        async with aclosing(_generation(generator, job, index)) as elements:
-            async for element in elements:
-                if isinstance(element, Delta):
-                    response.write(form.delta(index, element))
-                    if not response.is_writable:
-                        await response.wait_writable()
-                    continue
-                results[index] = element
-                is_last = len(results) == job.num_generations and not has_usage
-                placement = placement_body(job.call.request_id, _in_order(results)) if is_last else None
-                last = form.finish(index, element, placement)
-                response.end(last + DONE) if is_last else response.write(last)
+        writer = EventWriter(response, lambda delta: form.delta(index, delta))
+        result = await _generate(generator, job, index, writer.take)
+        await writer.settle()
+        results[index] = result
+        is_last = len(results) == job.num_generations and not has_usage
+        placement = placement_body(job.call.request_id, _in_order(results)) if is_last else None
+        last = form.finish(index, result, placement)
+        response.end(last + DONE) if is_last else response.write(last)
 
     response.start_stream()
     await _run_all(job.num_generations, forward)
@@ -74,22 +70,22 @@ async def answer_stream(
         response.end(usage + DONE)
 
 
-def _generation(generator: Generator, job: Job, index: int) -> AsyncGenerator[Delta | GenerationResult, None]:
+async def _generate(generator: Generator, job: Job, index: int, on_delta: OnDelta) -> GenerationResult:
     prompt_index, choice = divmod(index, job.num_choices)
     name = f"-{index}" if job.num_generations > 1 else ""
-    return generator.generate(job.prompts[prompt_index], job.call, choice=choice, name=name)
+    return await generator.generate(job.prompts[prompt_index], job.call, on_delta, choice=choice, name=name)
 
 
-async def _collect(generation: AsyncGenerator[Delta | GenerationResult, None]) -> Choice:
+async def _collect(generator: Generator, job: Job, index: int) -> Choice:
     texts: list[str] = []
     logprobs: list[TokenLogprob] = []
-    async with aclosing(generation) as elements:
-        async for element in elements:
-            if isinstance(element, GenerationResult):
-                return Choice("".join(texts), logprobs, element)
-            texts.append(element.text)
-            logprobs += element.logprobs
-    raise AssertionError("a generation ended without its result")
+
+    def collect(delta: Delta) -> None:
+        texts.append(delta.text)
+        logprobs.extend(delta.logprobs)
+
+    result = await _generate(generator, job, index, collect)
+    return Choice("".join(texts), logprobs, result)
 
 
 async def _run_all(num_generations: int, run: Callable[[int], Coroutine[None, None, None]]) -> None:

@@ -1,81 +1,126 @@
-"""One attempt at a generation on one decode node: its call, and the watch over its silence."""
+"""One attempt at a generation on one decode node: takes its tokens in order, and watches over its silence."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import Callable, Sequence
 
-import grpc
+from baton.errors import BatonError, StreamBrokenError, UnavailableError
+from baton.v1.decode_service_pb2 import Finished
+from baton.v1.generation_pb2 import TokenLogprob
 
-from baton.errors import StreamBrokenError, UnavailableError
-from baton.rpc.status import error_from_rpc
-from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest, Finished, TokenChunk
-from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
+TOKEN_TIMEOUT = "TOKEN_TIMEOUT"  # noqa: S105 - a token of a language model
+"""Reason of an attempt that ended because its node was silent for too long."""
+
+Take = Callable[[Sequence[int], Sequence[TokenLogprob]], bool]
+"""Takes the next tokens, and their log-probabilities if asked for; returns whether they end the generation."""
 
 
-async def run_attempt(
-    channel: grpc.aio.Channel,
-    request: DecodeServiceGenerateRequest,
-    *,
-    first_token_timeout_seconds: float,
-    token_timeout_seconds: float,
-) -> AsyncGenerator[TokenChunk | Finished, None]:
-    """Yield what a decode node generates, `Finished` last; closing the generator cancels the call.
+class Attempt:
+    """Told what the node says, by callbacks; the request's task waits for `ended` alone.
 
-    Raises:
-        UnavailableError: If the node fails, falls silent for too long, or ends the stream without `Finished`.
-        BatonError: What the node refused the request with.
+    Invariant: `_output` is extended at its end only, so no token is missing and none is there twice.
     """
-    stub = DecodeServiceStub(channel)  # type: ignore[no-untyped-call]
-    call = stub.Generate(request)
-    watch = _SilenceWatch(call, first_token_timeout_seconds)
-    try:
-        async for response in call:
-            kind = response.WhichOneof("element")
-            if kind == "tokens":
-                watch.note_progress(token_timeout_seconds)
-                yield response.tokens
-            elif kind == "finished":
-                watch.stop()
-                yield response.finished
-                return
-        raise StreamBrokenError("the decode node ended the stream without saying how the generation ended")
-    except grpc.aio.AioRpcError as error:
-        if watch.has_fired:
-            raise UnavailableError(watch.message, reason="TOKEN_TIMEOUT") from error
-        raise error_from_rpc(error) from error
-    except asyncio.CancelledError:
-        task = asyncio.current_task()
-        is_client_gone = task is not None and task.cancelling() > 0
-        if watch.has_fired and not is_client_gone:
-            raise UnavailableError(watch.message, reason="TOKEN_TIMEOUT") from None
-        raise
-    finally:
-        watch.stop()
-        call.cancel()
+
+    def __init__(
+        self,
+        output_token_ids: list[int],
+        take: Take,
+        *,
+        max_tokens: int,
+        first_token_timeout_seconds: float,
+        token_timeout_seconds: float,
+    ) -> None:
+        """Begin to watch.
+
+        Args:
+            output_token_ids: Tokens of earlier attempts; those of this one are appended.
+            take: Told of every token, after it was appended.
+            max_tokens: Length of the whole output at most.
+            first_token_timeout_seconds: Longest silence until a token comes.
+            token_timeout_seconds: Longest silence afterwards.
+        """
+        loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[Finished | None] = loop.create_future()
+        """What the node reported at the end; None if the tokens taken ended it; else why the attempt failed."""
+        self._output = output_token_ids
+        self._take = take
+        self._max_tokens = max_tokens
+        self._token_timeout_seconds = token_timeout_seconds
+        self._watch = _SilenceWatch(self._on_silence, first_token_timeout_seconds)
+
+    def take_tokens(
+        self, now_seconds: float, output_index: int, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob] = ()
+    ) -> None:
+        """Take consecutive tokens; those that repeat the output are dropped.
+
+        Args:
+            now_seconds: The event loop's time.
+            output_index: Index of the first in the output.
+            token_ids: 1 or more.
+            logprobs: One per token if asked for, else empty.
+        """
+        if self.ended.done():
+            return
+        self._watch.progress_seconds = now_seconds
+        self._watch.timeout_seconds = self._token_timeout_seconds
+        try:
+            if self._is_next(output_index, len(token_ids)):
+                self._output += token_ids
+                if self._take(token_ids, logprobs):
+                    self.ended.set_result(None)
+        except Exception as error:  # the edge of the request: others are told by the same message
+            self.fail(error)
+
+    def note_progress(self, now_seconds: float) -> None:
+        """Note that the node works on, without a token of this attempt."""
+        self._watch.progress_seconds = now_seconds
+
+    def finish(self, finished: Finished) -> None:
+        """End as the node reports."""
+        if not self.ended.done():
+            self.ended.set_result(finished)
+
+    def fail(self, error: Exception) -> None:
+        """End with an error."""
+        if not self.ended.done():
+            self.ended.set_exception(error)
+
+    def close(self) -> None:
+        """Stop watching; nobody waits for `ended` any more, not even for a failure that came too late."""
+        self._watch.stop()
+        if self.ended.done() and not self.ended.cancelled():
+            self.ended.exception()
+
+    def _is_next(self, output_index: int, num_tokens: int) -> bool:
+        next_index = len(self._output)
+        if output_index == next_index and next_index + num_tokens <= self._max_tokens:
+            return True
+        if output_index + num_tokens <= next_index:
+            return False
+        if output_index == next_index:
+            raise StreamBrokenError(f"expected {self._max_tokens} output tokens at most, got {num_tokens} more")
+        raise StreamBrokenError(f"expected output token {next_index}, got a chunk that begins at {output_index}")
+
+    def _on_silence(self, timeout_seconds: float) -> None:
+        text = f"the decode node sent no token for {timeout_seconds:g} s"
+        self.fail(UnavailableError(text, reason=TOKEN_TIMEOUT))
 
 
 class _SilenceWatch:
-    """Cancels a call that makes no progress.
+    """Tells of a time without progress.
 
-    One timer per call, moved only when it fires: a token costs one clock reading.
+    One timer per attempt, moved only when it fires: a token costs two attributes.
     """
 
-    def __init__(self, call: grpc.aio.Call, timeout_seconds: float) -> None:
-        self._call = call
+    __slots__ = ("_loop", "_on_silence", "_timer", "progress_seconds", "timeout_seconds")
+
+    def __init__(self, on_silence: Callable[[float], None], timeout_seconds: float) -> None:
         self._loop = asyncio.get_running_loop()
-        self._timeout_seconds = timeout_seconds
-        self._deadline = self._loop.time() + timeout_seconds
-        self._timer: asyncio.TimerHandle | None = self._loop.call_at(self._deadline, self._on_timer)
-        self.has_fired = False
-
-    @property
-    def message(self) -> str:
-        return f"the decode node sent no token for {self._timeout_seconds:g} s"
-
-    def note_progress(self, timeout_seconds: float) -> None:
-        self._timeout_seconds = timeout_seconds
-        self._deadline = self._loop.time() + timeout_seconds
+        self._on_silence = on_silence
+        self.progress_seconds = self._loop.time()
+        self.timeout_seconds = timeout_seconds
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(timeout_seconds, self._on_timer)
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -83,9 +128,14 @@ class _SilenceWatch:
             self._timer = None
 
     def _on_timer(self) -> None:
-        if self._loop.time() < self._deadline:
-            self._timer = self._loop.call_at(self._deadline, self._on_timer)
+        deadline = self.progress_seconds + self.timeout_seconds
+        if self._loop.time() < deadline:
+            self._timer = self._loop.call_at(deadline, self._on_timer)
             return
         self._timer = None
-        self.has_fired = True
-        self._call.cancel()
+        self._on_silence(self.timeout_seconds)
+
+
+def closed_error() -> BatonError:
+    """Return why an attempt fails whose connection the gateway has closed."""
+    return UnavailableError("the connection to the decode node was closed", reason="CHANNEL_CLOSED")

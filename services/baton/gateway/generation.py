@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from baton.gateway.call import Call
 from baton.gateway.observation import Observation
@@ -15,8 +15,11 @@ from baton.gateway.token_stream import Progress, TokenStreams, planned_summary
 from baton.telemetry.metrics import Metrics
 from baton.text.detokenizer import Detokenizers
 from baton.text.stop import StopScanner
-from baton.v1.decode_service_pb2 import Finished, TokenChunk
-from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, SamplingParameters
+from baton.v1.decode_service_pb2 import Finished
+from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, SamplingParameters, TokenLogprob
+
+OnDelta: TypeAlias = Callable[[Delta], None]
+"""Takes output the moment it is there; must not block. What it raises ends the generation."""
 
 
 class Generator:
@@ -40,13 +43,14 @@ class Generator:
         return self._detokenizers.token_bytes(token_id)
 
     async def generate(
-        self, prompt: PreparedPrompt, call: Call, *, choice: int = 0, name: str = ""
-    ) -> AsyncGenerator[Delta | GenerationResult, None]:
-        """Yield the output of one generation, its result last; closing the generator cancels it on its node.
+        self, prompt: PreparedPrompt, call: Call, on_delta: OnDelta, *, choice: int = 0, name: str = ""
+    ) -> GenerationResult:
+        """Run one generation; cancelling this cancels it on its node.
 
         Args:
             prompt: A prepared request.
             call: The client's request that it is for; learns what is generated.
+            on_delta: Told of all output, in order, without a wake-up of this task; never after this has returned.
             choice: Which of the request's choices, from 0; decides the seed.
             name: Suffix that makes the generation's name unique within the request.
 
@@ -54,38 +58,24 @@ class Generator:
             BatonError: If it cannot be finished on any node.
         """
         observation = Observation(prompt, call, self._metrics, asyncio.get_running_loop().time)
-        try:
-            async with aclosing(self._run(prompt, choice, name)) as elements:
-                async for element in elements:
-                    if isinstance(element, Delta):
-                        observation.note_delta(element)
-                    else:
-                        observation.note_result(element)
-                    yield element
-        finally:
-            observation.close(choice)
-
-    async def _run(
-        self, prompt: PreparedPrompt, choice: int, name: str
-    ) -> AsyncGenerator[Delta | GenerationResult, None]:
         sampling = SamplingParameters()
         sampling.CopyFrom(prompt.sampling)
         sampling.seed = choice_seed(prompt.sampling.seed, choice)
-        progress, output = Progress(), _Output(prompt, self._detokenizers)
-        stream = self._token_streams.stream(prompt, prompt.request.request_id + name, sampling, progress)
-        async with aclosing(stream) as elements:
-            async for element in elements:
-                if isinstance(element, Finished):
-                    if rest := output.flush():
-                        yield Delta(rest, (), ())
-                    result = _result(prompt, sampling, progress, element)._replace(stop=output.stop)
-                    yield self._with_reasoning(result, prompt, progress)
-                    return
-                yield output.take(element)
-                if output.stop is not None:
-                    result = _stopped_result(prompt, sampling, progress)._replace(stop=output.stop)
-                    yield self._with_reasoning(result, prompt, progress)
-                    return
+        progress = Progress()
+        output = _Output(prompt, self._detokenizers, observation, on_delta)
+        generation_id = prompt.request.request_id + name
+        try:
+            finished = await self._token_streams.follow(prompt, generation_id, sampling, progress, output.take)
+            if finished is None:
+                result = _stopped_result(prompt, sampling, progress)
+            else:
+                output.flush()
+                result = _result(prompt, sampling, progress, finished)
+            result = self._with_reasoning(result._replace(stop=output.stop), prompt, progress)
+            observation.note_result(result)
+            return result
+        finally:
+            observation.close(choice)
 
     def _with_reasoning(self, result: GenerationResult, prompt: PreparedPrompt, progress: Progress) -> GenerationResult:
         """Return the result with the tokens of the reasoning counted, where the answer is read for it."""
@@ -99,27 +89,34 @@ class Generator:
 class _Output:
     """Text of one generation: tokens to characters, cut at the first stop string."""
 
-    def __init__(self, prompt: PreparedPrompt, detokenizers: Detokenizers) -> None:
+    def __init__(
+        self, prompt: PreparedPrompt, detokenizers: Detokenizers, observation: Observation, on_delta: OnDelta
+    ) -> None:
         self._end_token_ids = prompt.end_token_ids
         self._detokenizer = detokenizers.make(prompt.kept_token_ids)
         self._scanner = StopScanner(prompt.request.stop)
+        self._observation = observation
+        self._on_delta = on_delta
         self.stop: str | None = None
         """The stop string that was found."""
 
-    def take(self, chunk: TokenChunk) -> Delta:
-        """Return what a chunk adds; an ending token is dropped."""
-        token_ids, logprobs = list(chunk.token_ids), list(chunk.logprobs)
+    def take(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> bool:
+        """Hand on what tokens add, an ending one dropped; return whether a stop string ends the text."""
         if token_ids[-1] in self._end_token_ids:
-            del token_ids[-1], logprobs[len(token_ids) :]
+            token_ids, logprobs = token_ids[:-1], logprobs[: len(token_ids) - 1]
         scan = self._scanner.push(self._detokenizer.push(token_ids))
+        delta = Delta(scan.text, token_ids, logprobs)
+        self._observation.note_delta(delta)
+        self._on_delta(delta)
         self.stop = scan.stop
-        return Delta(scan.text, token_ids, logprobs)
+        return scan.stop is not None
 
-    def flush(self) -> str:
-        """Return the text held back at the end; it may still hold a stop string."""
+    def flush(self) -> None:
+        """Hand on the text held back at the end; it may still hold a stop string."""
         scan = self._scanner.push(self._detokenizer.flush())
         self.stop = scan.stop
-        return scan.text + (self._scanner.flush() if scan.stop is None else "")
+        if text := scan.text + (self._scanner.flush() if scan.stop is None else ""):
+            self._on_delta(Delta(text, (), ()))
 
 
 def _result(

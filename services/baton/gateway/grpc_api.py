@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import aclosing, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import grpc
 
@@ -13,11 +13,11 @@ from baton.gateway.call import Call
 from baton.gateway.catalog import ModelCatalog
 from baton.gateway.gate import Gate
 from baton.gateway.generation import Generator
+from baton.gateway.grpc_writer import GrpcWriter, Write
 from baton.gateway.openai_schema import MAX_MESSAGES
 from baton.gateway.request_id import HEADER, accept_request_id, generation_name
 from baton.gateway.requests import (
     ChatPrompt,
-    Delta,
     GenerationRequest,
     GenerationResult,
     PreparedPrompt,
@@ -64,15 +64,14 @@ class GenerationServicer(GenerationServiceServicer):
         self._gate = gate
         self._request_timeout_seconds = request_timeout_seconds
 
-    async def Generate(self, request: GenerateRequest, context: Context) -> AsyncIterator[GenerateResponse]:  # noqa: N802
+    async def Generate(self, request: GenerateRequest, context: Context) -> None:  # noqa: N802
         """Generate and stream."""
         with self._watch(context) as call, self._gate.admission.slot(call.key_name):
             try:
                 async with asyncio.timeout(self._request_timeout_seconds):
                     prompt = await self._prepare(request, call)
-                    async with aclosing(self._generator.generate(prompt, call)) as elements:
-                        async for element in elements:
-                            yield _to_wire(element)
+                    result = await self._stream(prompt, call, context.write)
+                    await context.write(_end(result))
             except TimeoutError:
                 call.status = grpc.StatusCode.DEADLINE_EXCEEDED.name
                 await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the request took too long")
@@ -97,6 +96,17 @@ class GenerationServicer(GenerationServiceServicer):
             except BatonError as error:
                 call.status, call.error_code = code_of(error).name, error.reason
                 raise
+
+    async def _stream(self, prompt: PreparedPrompt, call: Call, write: Write) -> GenerationResult:
+        writer = GrpcWriter(write)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(writer.run())
+                result = await self._generator.generate(prompt, call, writer.take)
+                writer.close()
+        except* BatonError as group:
+            raise group.exceptions[0] from None
+        return result
 
     async def _prepare(self, request: GenerateRequest, call: Call) -> PreparedPrompt:
         try:
@@ -142,14 +152,12 @@ def _prompt(request: GenerateRequest) -> Prompt:
             raise InvalidFieldError("input", "expected text, conversation or tokens")
 
 
-def _to_wire(element: Delta | GenerationResult) -> GenerateResponse:
-    if isinstance(element, Delta):
-        return GenerateResponse(text=element.text, token_ids=element.token_ids, logprobs=element.logprobs)
+def _end(result: GenerationResult) -> GenerateResponse:
     usage = Usage(
-        prompt_token_count=element.num_prompt_tokens,
-        cached_token_count=element.num_cached_tokens,
-        completion_token_count=element.num_completion_tokens,
-        seed=element.seed,
+        prompt_token_count=result.num_prompt_tokens,
+        cached_token_count=result.num_cached_tokens,
+        completion_token_count=result.num_completion_tokens,
+        seed=result.seed,
     )
-    end = GenerationEnd(reason=_REASONS[element.reason], usage=usage, placement=element.summary)
+    end = GenerationEnd(reason=_REASONS[result.reason], usage=usage, placement=result.summary)
     return GenerateResponse(finished=end)

@@ -68,6 +68,8 @@ class HttpConnection(asyncio.Protocol):
         self._timed_phase = ""
         self._writable = asyncio.Event()
         self._writable.set()
+        self._on_writable: list[Callable[[], None]] = []
+        self._slow_timer: asyncio.TimerHandle | None = None
         self._refusal: HttpError | None = None
         self._is_closing = False
 
@@ -102,13 +104,23 @@ class HttpConnection(asyncio.Protocol):
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """Note that the client has taken enough."""
+        """Note that the client has taken enough; go on with what waits for it."""
         self._writable.set()
+        self._stop_slow_timer()
+        functions, self._on_writable = self._on_writable, []
+        for function in functions:
+            try:
+                function()
+            except Exception:  # the edge of a request: nobody else is told by this call
+                log.exception("request_failed")
+                self._transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """End: whatever works for this client is cancelled."""
         self._connections.discard(self)
         self._stop_timer()
+        self._stop_slow_timer()
+        self._on_writable.clear()
         self._writable.set()
         if self._task is not None:
             self._task.cancel()
@@ -138,6 +150,13 @@ class HttpConnection(asyncio.Protocol):
         except TimeoutError:
             self._transport.abort()
             raise ClientGoneError("the client takes nothing of its answer") from None
+
+    def when_writable(self, function: Callable[[], None]) -> None:
+        """Call a function once the client has taken enough; if it takes nothing for too long, its connection is cut."""
+        self._on_writable.append(function)
+        if self._slow_timer is None:
+            seconds = self._limits.slow_client_timeout_seconds
+            self._slow_timer = self._loop.call_later(seconds, self._drop_slow_client)
 
     def close_when_idle(self) -> None:
         """Close after the answer that is being given, if there is one."""
@@ -229,6 +248,16 @@ class HttpConnection(asyncio.Protocol):
             self._close()
         else:
             self._refuse(HttpError(408, f"the request's {self._timed_phase} took too long"))
+
+    def _drop_slow_client(self) -> None:
+        self._slow_timer = None
+        log.info("client_dropped cause='the client takes nothing of its answer'")
+        self._transport.abort()
+
+    def _stop_slow_timer(self) -> None:
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+            self._slow_timer = None
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

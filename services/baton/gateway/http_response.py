@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from baton.gateway.http_messages import EVENT_STREAM, JSON, LAST_CHUNK, HttpRequest, chunk, head
@@ -24,6 +24,9 @@ class Outlet(Protocol):
         Raises:
             ClientGoneError: If it takes nothing for too long.
         """
+
+    def when_writable(self, function: Callable[[], None]) -> None:
+        """Call a function once the client has taken enough; a client that takes nothing for too long is cut off."""
 
     @property
     def is_writable(self) -> bool:
@@ -85,8 +88,12 @@ class HttpResponse:
 
     @property
     def is_writable(self) -> bool:
-        """Return whether the client keeps up; if not, await `wait_writable` before the next write."""
+        """Return whether the client keeps up; if not, the next write waits for `when_writable` or `wait_writable`."""
         return self._outlet.is_writable
+
+    def when_writable(self, function: Callable[[], None]) -> None:
+        """Call a function once the client has caught up; one that does not is cut off, and its task cancelled."""
+        self._outlet.when_writable(function)
 
     async def wait_writable(self) -> None:
         """Wait until the client has caught up.

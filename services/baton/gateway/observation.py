@@ -13,13 +13,14 @@ from baton.telemetry.metrics import Metrics
 
 
 class Observation:
-    """Watches one generation: times for the metrics, results for the span that is current, tokens for its call."""
+    """Watches one generation: times for the metrics, results for the span current at first, tokens for its call."""
 
     def __init__(self, prompt: PreparedPrompt, call: Call, metrics: Metrics, clock: Callable[[], float]) -> None:
         self._prompt = prompt
         self._call = call
         self._metrics = metrics
         self._clock = clock
+        self._span = trace.get_current_span()
         self._first_seconds: float | None = None
         self._num_tokens = 0
 
@@ -32,7 +33,7 @@ class Observation:
                 self._call.first_token_seconds = self._first_seconds
             seconds = self._first_seconds - self._prompt.arrival_seconds
             self._metrics.record_time_to_first_token(seconds, self._prompt.request.model)
-            trace.get_current_span().add_event(names.EVENT_FIRST_TOKEN)
+            self._span.add_event(names.EVENT_FIRST_TOKEN)
 
     def note_result(self, result: GenerationResult) -> None:
         """Note the end."""
@@ -44,7 +45,7 @@ class Observation:
             seconds_per_token = (now_seconds - self._first_seconds) / num_further_tokens
         duration_seconds = now_seconds - self._prompt.arrival_seconds
         self._metrics.record_end(duration_seconds, seconds_per_token, self._prompt.request.model)
-        trace.get_current_span().set_attributes(
+        self._span.set_attributes(
             {
                 names.GEN_AI_REQUEST_MODEL: self._prompt.request.model,
                 names.GEN_AI_REQUEST_MAX_TOKENS: self._prompt.sampling.max_token_count,

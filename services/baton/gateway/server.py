@@ -13,7 +13,6 @@ from baton.gateway.admission import Admission
 from baton.gateway.api_keys import ApiKeys
 from baton.gateway.bench import BENCH_PATH, Bench
 from baton.gateway.catalog import ModelCatalog
-from baton.gateway.channels import DecodeChannels
 from baton.gateway.cors import Cors
 from baton.gateway.exo_api import ExoApi
 from baton.gateway.gate import Gate
@@ -24,6 +23,7 @@ from baton.gateway.http_server import HttpServer
 from baton.gateway.instances import Instances
 from baton.gateway.key_limits import KeyLimits
 from baton.gateway.models import Models
+from baton.gateway.node_links import NodeLinks
 from baton.gateway.open_files import raise_open_files_limit
 from baton.gateway.openai_errors import http_error_body
 from baton.gateway.openapi import openapi_body
@@ -71,17 +71,18 @@ async def serve(settings: GatewaySettings) -> None:
 async def run_gateway(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
     """Run a gateway for as long as the context lasts; leaving it drains."""
     with scraped_meter() as (meter, scrape):
-        async with _run(settings, Metrics(meter), scrape) as running:
+        async with NodeLinks() as links, _run(settings, links, Metrics(meter), scrape) as running:
             yield running
 
 
 @asynccontextmanager
-async def _run(settings: GatewaySettings, metrics: Metrics, scrape: Scrape) -> AsyncIterator[RunningGateway]:
+async def _run(
+    settings: GatewaySettings, links: NodeLinks, metrics: Metrics, scrape: Scrape
+) -> AsyncIterator[RunningGateway]:
     keys = ApiKeys(settings.api_keys_file)
     keys.load()
     tokenizer = load_tokenizer(settings.model_dir)
     router = RouterClient(settings.router_address, timeout_seconds=settings.router_timeout_seconds)
-    channels = DecodeChannels()
     clock = asyncio.get_running_loop().time
     instances = Instances(clock)
     catalog = ModelCatalog(
@@ -95,7 +96,7 @@ async def _run(settings: GatewaySettings, metrics: Metrics, scrape: Scrape) -> A
     preparation = Preparation(tokenizer, catalog, reader, num_threads=settings.tokenizer_threads)
     streams = TokenStreams(
         router,
-        channels,
+        links,
         metrics,
         max_attempts=settings.max_attempts,
         token_timeout_seconds=settings.token_timeout_seconds,
@@ -118,7 +119,6 @@ async def _run(settings: GatewaySettings, metrics: Metrics, scrape: Scrape) -> A
             yield running
     finally:
         preparation.close()
-        await channels.close()
         await router.close()
 
 

@@ -77,7 +77,7 @@ class GatewaySettings(BaseSettings):
     slow_client_timeout_seconds: float = Field(default=30.0, gt=0)
     """Time for which a client may take nothing of an answer before its connection is cut."""
     write_buffer_bytes: int = Field(default=256 << 10, ge=1)
-    """Bytes of an answer held for a client that reads slowly; above, its generation pauses."""
+    """Bytes of an answer held for a client that reads slowly; above, its output waits unwritten, as plain text."""
     tokenizer_threads: int = Field(default=1, ge=1, le=16)
     """Threads that render templates, tokenize and hash."""
     drain_seconds: float = Field(default=20.0, ge=0)

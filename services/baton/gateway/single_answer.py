@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
 from typing import Protocol
 
 from baton.gateway.call import Call
+from baton.gateway.event_writer import EventWriter
 from baton.gateway.generation import Generator
 from baton.gateway.http_response import HttpResponse
 from baton.gateway.requests import Delta, GenerationResult, PreparedPrompt
@@ -51,24 +51,21 @@ async def _stream(
     response: HttpResponse, generator: Generator, call: Call, prompt: PreparedPrompt, form: SingleFormat
 ) -> None:
     response.start_stream()
-    async with aclosing(generator.generate(prompt, call)) as elements:
-        async for element in elements:
-            start = b"" if response.is_begun else form.start()
-            if isinstance(element, GenerationResult):
-                response.end(start + form.finish(element))
-                return
-            response.write(start + (form.delta(element.text) if element.text else b""))
-            if not response.is_writable:
-                await response.wait_writable()
+
+    def render(delta: Delta) -> bytes:
+        start = b"" if response.is_begun else form.start()
+        return start + (form.delta(delta.text) if delta.text else b"")
+
+    writer = EventWriter(response, render)
+    result = await generator.generate(prompt, call, writer.take)
+    await writer.settle()
+    start = b"" if response.is_begun else form.start()
+    response.end(start + form.finish(result))
 
 
 async def _send_whole(
     response: HttpResponse, generator: Generator, call: Call, prompt: PreparedPrompt, form: SingleFormat
 ) -> None:
     texts: list[str] = []
-    async with aclosing(generator.generate(prompt, call)) as elements:
-        async for element in elements:
-            if isinstance(element, Delta):
-                texts.append(element.text)
-            else:
-                response.send(200, form.whole("".join(texts), element))
+    result = await generator.generate(prompt, call, lambda delta: texts.append(delta.text))
+    response.send(200, form.whole("".join(texts), result))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from opentelemetry import trace
@@ -18,13 +16,13 @@ from baton.errors import (
     StreamBrokenError,
     UnavailableError,
 )
-from baton.gateway.attempt import run_attempt
-from baton.gateway.channels import DecodeChannels
+from baton.gateway.attempt import Attempt, Take
+from baton.gateway.node_links import NodeLinks
 from baton.gateway.requests import PreparedPrompt
 from baton.gateway.router_client import RouterClient
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
-from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest, Finished, TokenChunk
+from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest, Finished
 from baton.v1.generation_pb2 import (
     FINISH_REASON_LENGTH,
     FINISH_REASON_STOP,
@@ -69,28 +67,37 @@ class TokenStreams:
     def __init__(
         self,
         router: RouterClient,
-        channels: DecodeChannels,
+        links: NodeLinks,
         metrics: Metrics,
         *,
         max_attempts: int,
         token_timeout_seconds: float,
     ) -> None:
         self._router = router
-        self._channels = channels
+        self._links = links
         self._metrics = metrics
         self._max_attempts = max_attempts
         self._token_timeout_seconds = token_timeout_seconds
 
-    async def stream(
-        self, prompt: PreparedPrompt, generation_id: str, sampling: SamplingParameters, progress: Progress
-    ) -> AsyncGenerator[TokenChunk | Finished, None]:
-        """Yield the tokens of a generation in order, `Finished` last.
+    async def follow(
+        self,
+        prompt: PreparedPrompt,
+        generation_id: str,
+        sampling: SamplingParameters,
+        progress: Progress,
+        take: Take,
+    ) -> Finished | None:
+        """Run a generation to its end.
 
         Args:
             prompt: What to continue.
             generation_id: Unique name of the generation.
             sampling: How tokens are chosen, seed and limit set.
             progress: Kept up to date here; the caller only reads it.
+            take: Told of every token, once and in order, as they come.
+
+        Returns:
+            The end that a node reported, or that the tokens show; None if `take` ended it.
 
         Raises:
             BatonError: Why the last attempt failed, or why the request was refused.
@@ -98,15 +105,11 @@ class TokenStreams:
         while True:
             placement = await self._place(prompt, generation_id, sampling, progress)
             try:
-                async with aclosing(self._attempt(prompt, generation_id, sampling, placement, progress)) as elements:
-                    async for element in elements:
-                        yield element
-                return
+                return await self._attempt(prompt, generation_id, sampling, progress, take)
             except _WORTH_ANOTHER_NODE as error:
                 self._note_failure(generation_id, placement, progress, error)
                 if (ending := _ending(prompt, sampling, progress)) is not None:
-                    yield ending
-                    return
+                    return ending
                 if progress.num_attempts >= self._max_attempts:
                     raise
                 self._metrics.add_retry(error.reason)
@@ -135,9 +138,11 @@ class TokenStreams:
         prompt: PreparedPrompt,
         generation_id: str,
         sampling: SamplingParameters,
-        placement: Placement,
         progress: Progress,
-    ) -> AsyncGenerator[TokenChunk | Finished, None]:
+        take: Take,
+    ) -> Finished | None:
+        placement = progress.placement
+        assert placement is not None
         request = DecodeServiceGenerateRequest(
             request_id=generation_id,
             attempt=progress.num_attempts,
@@ -150,20 +155,18 @@ class TokenStreams:
             cache_salt=prompt.request.cache_salt,
             bypass_prefix_cache=prompt.request.bypass_prefix_cache,
         )
-        attempt = run_attempt(
-            self._channels.get(placement.decode_address),
-            request,
-            first_token_timeout_seconds=self._token_timeout_seconds
-            + 2 * placement.estimate.time_to_first_token_seconds,
-            token_timeout_seconds=self._token_timeout_seconds,
-        )
-        async with aclosing(attempt) as elements:
-            async for element in elements:
-                if isinstance(element, TokenChunk):
-                    if not _is_next(element, len(progress.output_token_ids)):
-                        continue
-                    progress.output_token_ids += element.token_ids
-                yield element
+
+        def make_attempt() -> Attempt:
+            expected_seconds = placement.estimate.time_to_first_token_seconds
+            return Attempt(
+                progress.output_token_ids,
+                take,
+                max_tokens=sampling.max_token_count,
+                first_token_timeout_seconds=self._token_timeout_seconds + 2 * expected_seconds,
+                token_timeout_seconds=self._token_timeout_seconds,
+            )
+
+        return await self._links.follow(placement.decode_address, request, make_attempt)
 
     def _note_failure(self, generation_id: str, placement: Placement, progress: Progress, error: BatonError) -> None:
         if placement.decode_node_id not in progress.failed_node_ids:
@@ -208,19 +211,6 @@ def planned_summary(placement: Placement) -> PlacementSummary:
         prefill_node_id=placement.prefill_node_id or placement.decode_node_id,
         placement_id=placement.placement_id,
     )
-
-
-def _is_next(chunk: TokenChunk, next_index: int) -> bool:
-    """Return whether a chunk continues the output; one that repeats it is dropped.
-
-    Raises:
-        StreamBrokenError: If tokens are missing before it, or it repeats only in part.
-    """
-    if chunk.output_index == next_index:
-        return True
-    if chunk.output_index + len(chunk.token_ids) <= next_index:
-        return False
-    raise StreamBrokenError(f"expected output token {next_index}, got a chunk that begins at {chunk.output_index}")
 
 
 def _expected_cached_tokens(response: PlaceResponse) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -54,9 +55,18 @@ def _guard_stream(behavior: StreamBehavior) -> StreamBehavior:
 
 
 async def _abort(context: Context, error: Exception) -> None:
+    if _is_peer_gone(error):
+        raise asyncio.CancelledError from error
     if isinstance(error, BatonError):
         await abort(context, error)
     is_stopping = type(error).__name__ == "_ServerStoppedError"  # private to grpcio: the drain has cut the call
     if not isinstance(error, grpc.aio.AbortError) and not is_stopping:
         log.exception("call_failed")
         await abort(context, BatonError(f"internal error: {type(error).__name__}"))
+
+
+def _is_peer_gone(error: BaseException) -> bool:
+    """Return whether a response could not be written: the call has ended, and its cancellation is on the way."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_peer_gone(part) for part in error.exceptions)
+    return type(error).__name__ == "ExecuteBatchError"  # private to grpcio

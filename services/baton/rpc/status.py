@@ -75,17 +75,28 @@ def error_from_rpc(error: grpc.aio.AioRpcError) -> errors.BatonError:
     message = error.details() or error.code().name
     info = error_info(error)
     if info is not None:
-        metadata = dict(info.metadata)
-        if info.reason in _CLASSES:
-            return _CLASSES[info.reason](message, reason=info.reason, metadata=metadata)
-        if error.code() is grpc.StatusCode.NOT_FOUND:
-            return errors.NotFoundError(message, reason=info.reason, metadata=metadata)
-        if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
-            field = metadata.get("field", "request")
-            return errors.InvalidFieldError(field, message.removeprefix(f"{field}: "))
-        if error.code() is grpc.StatusCode.FAILED_PRECONDITION:
-            return errors.MismatchError(
-                metadata.get("field", "?"), metadata.get("expected"), metadata.get("actual"), reason=info.reason
-            )
-        return errors.UnavailableError(message, reason=info.reason, metadata=metadata)
+        return error_from_parts(error.code().value[0], message, info.reason, dict(info.metadata))
     return errors.UnavailableError(message, reason=error.code().name)
+
+
+def error_from_parts(code: int, message: str, reason: str, metadata: dict[str, str]) -> errors.BatonError:
+    """Return the domain error that a peer has described; unknown ones become UnavailableError.
+
+    Args:
+        code: Number of the gRPC status.
+        message: What went wrong.
+        reason: ErrorInfo.reason.
+        metadata: ErrorInfo.metadata.
+    """
+    if reason in _CLASSES:
+        return _CLASSES[reason](message, reason=reason, metadata=metadata)
+    if code == grpc.StatusCode.NOT_FOUND.value[0]:
+        return errors.NotFoundError(message, reason=reason, metadata=metadata)
+    if code == grpc.StatusCode.INVALID_ARGUMENT.value[0]:
+        field = metadata.get("field", "request")
+        return errors.InvalidFieldError(field, message.removeprefix(f"{field}: "))
+    if code == grpc.StatusCode.FAILED_PRECONDITION.value[0]:
+        return errors.MismatchError(
+            metadata.get("field", "?"), metadata.get("expected"), metadata.get("actual"), reason=reason
+        )
+    return errors.UnavailableError(message, reason=reason, metadata=metadata)

@@ -28,11 +28,15 @@ BACKGROUND_METHODS = frozenset(
         "/baton.v1.RouterService/Register",
         "/baton.v1.RouterService/ListNodes",
         "/baton.v1.CacheIndexService/Publish",
+        "/baton.v1.DecodeService/Serve",
         "/baton.v1.PrefillService/ProbeLink",
         "/baton.v1.AgentService/GetStatus",
     }
 )
-"""Calls that nodes make by themselves, for ever or every second: spans of theirs would bury those of requests."""
+"""Calls that nodes make by themselves, for ever or every second: spans of theirs would bury those of requests.
+
+`Serve` carries many requests, each with its own trace context and a span of this name.
+"""
 
 
 # -- Events of spans ---------------------------------------------------------------------------------------------------

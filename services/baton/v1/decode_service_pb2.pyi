@@ -68,3 +68,85 @@ class Finished(_message.Message):
     usage: _generation_pb2.Usage
     summary: _generation_pb2.PlacementSummary
     def __init__(self, reason: _Optional[_Union[_generation_pb2.FinishReason, str]] = ..., stop_token_id: _Optional[int] = ..., usage: _Optional[_Union[_generation_pb2.Usage, _Mapping]] = ..., summary: _Optional[_Union[_generation_pb2.PlacementSummary, _Mapping]] = ...) -> None: ...
+
+class ServeRequest(_message.Message):
+    __slots__ = ("starts", "cancelled_stream_ids")
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    CANCELLED_STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
+    starts: _containers.RepeatedCompositeFieldContainer[StreamStart]
+    cancelled_stream_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, starts: _Optional[_Iterable[_Union[StreamStart, _Mapping]]] = ..., cancelled_stream_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class StreamStart(_message.Message):
+    __slots__ = ("stream_id", "request", "trace_context")
+    class TraceContextEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    TRACE_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    stream_id: int
+    request: DecodeServiceGenerateRequest
+    trace_context: _containers.ScalarMap[str, str]
+    def __init__(self, stream_id: _Optional[int] = ..., request: _Optional[_Union[DecodeServiceGenerateRequest, _Mapping]] = ..., trace_context: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class ServeResponse(_message.Message):
+    __slots__ = ("accepted_stream_ids", "token_stream_ids", "token_output_indexes", "token_ids", "tokens", "finished", "failed", "is_engine_alive")
+    ACCEPTED_STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_OUTPUT_INDEXES_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    IS_ENGINE_ALIVE_FIELD_NUMBER: _ClassVar[int]
+    accepted_stream_ids: _containers.RepeatedScalarFieldContainer[int]
+    token_stream_ids: _containers.RepeatedScalarFieldContainer[int]
+    token_output_indexes: _containers.RepeatedScalarFieldContainer[int]
+    token_ids: _containers.RepeatedScalarFieldContainer[int]
+    tokens: _containers.RepeatedCompositeFieldContainer[StreamTokens]
+    finished: _containers.RepeatedCompositeFieldContainer[StreamFinished]
+    failed: _containers.RepeatedCompositeFieldContainer[StreamFailed]
+    is_engine_alive: bool
+    def __init__(self, accepted_stream_ids: _Optional[_Iterable[int]] = ..., token_stream_ids: _Optional[_Iterable[int]] = ..., token_output_indexes: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[_Union[StreamTokens, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[StreamFinished, _Mapping]]] = ..., failed: _Optional[_Iterable[_Union[StreamFailed, _Mapping]]] = ..., is_engine_alive: bool = ...) -> None: ...
+
+class StreamTokens(_message.Message):
+    __slots__ = ("stream_id", "chunk")
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    stream_id: int
+    chunk: TokenChunk
+    def __init__(self, stream_id: _Optional[int] = ..., chunk: _Optional[_Union[TokenChunk, _Mapping]] = ...) -> None: ...
+
+class StreamFinished(_message.Message):
+    __slots__ = ("stream_id", "finished")
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    stream_id: int
+    finished: Finished
+    def __init__(self, stream_id: _Optional[int] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+
+class StreamFailed(_message.Message):
+    __slots__ = ("stream_id", "code", "message", "reason", "metadata")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    stream_id: int
+    code: int
+    message: str
+    reason: str
+    metadata: _containers.ScalarMap[str, str]
+    def __init__(self, stream_id: _Optional[int] = ..., code: _Optional[int] = ..., message: _Optional[str] = ..., reason: _Optional[str] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...

@@ -45,6 +45,11 @@ class DecodeServiceStub(object):
                 request_serializer=baton_dot_v1_dot_decode__service__pb2.DecodeServiceGenerateRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_decode__service__pb2.DecodeServiceGenerateResponse.FromString,
                 _registered_method=True)
+        self.Serve = channel.stream_stream(
+                '/baton.v1.DecodeService/Serve',
+                request_serializer=baton_dot_v1_dot_decode__service__pb2.ServeRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_decode__service__pb2.ServeResponse.FromString,
+                _registered_method=True)
 
 
 class DecodeServiceServicer(object):
@@ -63,6 +68,24 @@ class DecodeServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Serve(self, request_iterator, context):
+        """Carries any number of generations in one call: a gateway keeps one open per decode node, so that the tokens of one pass of the
+        engine travel in one message, whoever they belong to. Each generation is a stream of its own, named by a `stream_id` that the
+        gateway chooses. Per stream the node answers as `Generate` does: accepted, tokens, and at last finished or failed; nothing follows
+        that. A failed stream leaves the others alone, and its errors are those of `Generate`.
+
+        Closing the call for sending lets the running streams end, then ends the call. Cancelling it, and any break of its connection,
+        frees everything that all of its streams hold. A node that shuts down fails new streams with DRAINING, and ends the call after the last one.
+
+        Back-pressure: while a gateway does not take a message, what comes meanwhile gathers in the next one; that is no more than the
+        output of the streams. A gateway that takes no message for 10 s is taken for dead: UNAVAILABLE SLOW_GATEWAY ends the call.
+
+        Errors of the call as a whole: INVALID_ARGUMENT INVALID_FIELD if a stream_id is used twice.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_DecodeServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -70,6 +93,11 @@ def add_DecodeServiceServicer_to_server(servicer, server):
                     servicer.Generate,
                     request_deserializer=baton_dot_v1_dot_decode__service__pb2.DecodeServiceGenerateRequest.FromString,
                     response_serializer=baton_dot_v1_dot_decode__service__pb2.DecodeServiceGenerateResponse.SerializeToString,
+            ),
+            'Serve': grpc.stream_stream_rpc_method_handler(
+                    servicer.Serve,
+                    request_deserializer=baton_dot_v1_dot_decode__service__pb2.ServeRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_decode__service__pb2.ServeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -99,6 +127,33 @@ class DecodeService(object):
             '/baton.v1.DecodeService/Generate',
             baton_dot_v1_dot_decode__service__pb2.DecodeServiceGenerateRequest.SerializeToString,
             baton_dot_v1_dot_decode__service__pb2.DecodeServiceGenerateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Serve(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/baton.v1.DecodeService/Serve',
+            baton_dot_v1_dot_decode__service__pb2.ServeRequest.SerializeToString,
+            baton_dot_v1_dot_decode__service__pb2.ServeResponse.FromString,
             options,
             channel_credentials,
             insecure,

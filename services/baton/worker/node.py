@@ -83,12 +83,19 @@ class WorkerNode:
         if placement_id:
             self._accepted_placement_ids.append(placement_id)
 
-    async def run(self, server: GrpcServer, *, on_peers: Callable[[Peers], None] = lambda _peers: None) -> None:
+    async def run(
+        self,
+        server: GrpcServer,
+        *,
+        on_peers: Callable[[Peers], None] = lambda _peers: None,
+        on_drain: Callable[[], None] = lambda: None,
+    ) -> None:
         """Serve until SIGTERM or SIGINT, then drain.
 
         Args:
             server: With the services of the role added, not yet started.
             on_peers: Called when the prefill nodes change.
+            on_drain: Called when no new work is accepted any more.
 
         Raises:
             Exception: What the engine died of, if it did.
@@ -129,6 +136,7 @@ class WorkerNode:
                 await self._wait_for_end()
                 self.is_draining = True
                 self._registration.report_load()
+                on_drain()
                 await server.drain(self.settings.drain_seconds)
             finally:
                 for task in background:

@@ -1,0 +1,65 @@
+"""Writes the output of one generation to its client, the moment it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from baton.gateway.http_response import HttpResponse
+from baton.gateway.requests import Delta
+from baton.v1.generation_pb2 import TokenLogprob
+
+
+class EventWriter:
+    """Renders and writes each delta; while the client does not keep up, holds them and writes them as one.
+
+    Invariant: what is held is part of the generation's own output, which its token limit bounds.
+    """
+
+    def __init__(self, response: HttpResponse, render: Callable[[Delta], bytes]) -> None:
+        self._response = response
+        self._render = render
+        self._held: _Held | None = None
+
+    def take(self, delta: Delta) -> None:
+        """Write a delta, or hold it."""
+        if self._held is not None:
+            self._held.add(delta)
+            return
+        self._response.write(self._render(delta))
+        if not self._response.is_writable:
+            self._hold()
+
+    async def settle(self) -> None:
+        """Wait until nothing is held.
+
+        Raises:
+            ClientGoneError: If the client takes nothing for too long.
+        """
+        while self._held is not None:
+            await self._response.wait_writable()
+
+    def _hold(self) -> None:
+        self._held = _Held()
+        self._response.when_writable(self._release)
+
+    def _release(self) -> None:
+        held, self._held = self._held, None
+        if held is not None and (delta := held.merged()) is not None:
+            self.take(delta)
+
+
+class _Held:
+    """Deltas that wait."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._token_ids: list[int] = []
+        self._logprobs: list[TokenLogprob] = []
+
+    def add(self, delta: Delta) -> None:
+        self._texts.append(delta.text)
+        self._token_ids += delta.token_ids
+        self._logprobs += delta.logprobs
+
+    def merged(self) -> Delta | None:
+        return Delta("".join(self._texts), self._token_ids, self._logprobs) if self._texts else None
