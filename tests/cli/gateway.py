@@ -13,14 +13,20 @@ class Gateway(BaseHTTPRequestHandler):
     """Answers with events chosen by the model's name."""
 
     protocol_version = "HTTP/1.0"
+    key = ""
+    """Key that is asked for; empty: none."""
 
     def do_GET(self) -> None:
         """List one model."""
+        if not self._is_allowed():
+            return
         self._answer(200, b'{"data": [{"id": "tiny"}]}')
 
     def do_POST(self) -> None:
         """Stream an answer, or fail."""
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if not self._is_allowed():
+            return
         if body["model"] == "unknown":
             self._answer(404, b'{"error": {"message": "no model unknown"}}')
             return
@@ -41,6 +47,12 @@ class Gateway(BaseHTTPRequestHandler):
     def log_message(self, *arguments: object) -> None:
         """Stay silent."""
 
+    def _is_allowed(self) -> bool:
+        if not self.key or self.headers["Authorization"] == f"Bearer {self.key}":
+            return True
+        self._answer(401, b'{"error": {"message": "no such key"}}')
+        return False
+
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
         self.end_headers()
@@ -48,9 +60,10 @@ class Gateway(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def running_gateway() -> Iterator[str]:
-    """Serve and yield the address."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Gateway) as server:
+def running_gateway(*, key: str = "") -> Iterator[str]:
+    """Serve and yield the address; with a key, to those who have it."""
+    handler = type("KeyedGateway", (Gateway,), {"key": key})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"

@@ -26,6 +26,25 @@ def test_one_message_is_answered_with_its_cost_below() -> None:
     assert lines[2] == "prefill and decode on d"
 
 
+@pytest.mark.parametrize(("options", "environment"), [(["--api-key", "sk-1"], {}), ([], {"BATON_API_KEY": "sk-1"})])
+def test_the_key_is_sent_with_every_request(options: list[str], environment: dict[str, str]) -> None:
+    """To the list of models and to the answer, from the option or the environment."""
+    with running_gateway(key="sk-1") as url:
+        result = CliRunner(env=environment).invoke(app, ["chat", "--url", url, "--message", "hello", *options])
+
+    assert result.exit_code == 0
+    assert result.stdout.startswith("HELLO\n")
+
+
+def test_a_missing_key_is_the_gateways_refusal() -> None:
+    """In its own words."""
+    with running_gateway(key="sk-1") as url:
+        result = CliRunner(env={"BATON_API_KEY": ""}).invoke(app, ["chat", "--url", url, "--message", "hello"])
+
+    assert result.exit_code != 0
+    assert "no such key" in str(result.exception)
+
+
 def test_a_conversation_goes_on_after_an_error() -> None:
     """A failed answer is reported, and the next question is asked; an empty line ends it."""
     with running_gateway() as url:

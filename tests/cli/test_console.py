@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
+import subprocess
 from pathlib import Path
 
 from rich.console import Console
@@ -74,6 +75,21 @@ def test_the_curl_line_can_be_pasted() -> None:
 
     assert words[2] == "http://127.0.0.1:8000/v1/chat/completions"
     assert json.loads(words[-1])["model"] == "it's"
+
+
+def test_the_curl_line_sends_the_users_key_where_the_gateway_asks_for_one() -> None:
+    """From the environment, by the shell: a key is in no command line and no terminal."""
+    site = Site("127.0.0.1", 8000, 8001, Path(), "m", "info", needs_key=True)
+    printed = subprocess.run(
+        ["sh", "-c", f"curl() {{ printf '%s\\n' \"$@\"; }}; {curl_line(site)}"],
+        env={"BATON_API_KEY": "sk-1"},
+        capture_output=True,
+        check=True,
+        text=True,
+    ).stdout
+
+    assert "sk-1" not in curl_line(site)
+    assert "Authorization: Bearer sk-1" in printed.splitlines()
 
 
 def test_a_death_is_told_with_the_last_lines() -> None:

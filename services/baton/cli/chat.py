@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from baton.cli.answer import Answer
-from baton.cli.completion_stream import ChatMessage, StreamPiece, list_models, stream_chat
+from baton.cli.completion_stream import KEY_VARIABLE, ChatMessage, StreamPiece, list_models, stream_chat
 from baton.cli.console import make_console
 from baton.errors import BatonError, NotFoundError
 
@@ -27,7 +27,7 @@ def command(
     message: Annotated[str, typer.Option("--message", "-m", help="Ask this and leave.")] = "",
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 256,
     temperature: Annotated[float, typer.Option(min=0, help="0: always the most probable token.")] = 0.0,
-    api_key: Annotated[str, typer.Option(help="Sent as a bearer token.", envvar="BATON_API_KEY")] = "",
+    api_key: Annotated[str, typer.Option(help="Sent as a bearer token.", envvar=KEY_VARIABLE)] = "",
 ) -> None:
     """Talk to the model; every answer ends with its speed, its placement and what its KV transfer cost."""
     console = make_console()

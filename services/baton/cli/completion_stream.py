@@ -13,6 +13,9 @@ from baton.errors import ConfigurationError, UnavailableError
 SILENCE_SECONDS = 120.0
 """Longest pause between two pieces of an answer."""
 
+KEY_VARIABLE = "BATON_API_KEY"
+"""Environment variable with the API key, where the gateway asks for one."""
+
 Json = Mapping[str, object]
 
 

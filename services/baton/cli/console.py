@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from baton.cli.completion_stream import KEY_VARIABLE
 from baton.cli.launch import ProcessPlan, Site
 from baton.cli.processes import ChildDiedError
 
@@ -79,16 +80,16 @@ def processes_table(plans: Sequence[ProcessPlan], devices: Mapping[str, str], pr
 
 
 def curl_line(site: Site) -> str:
-    """Return a command to paste that asks the served model a question."""
+    """Return a command to paste that asks the served model a question, with the key of the user's environment."""
     body = {
         "model": site.model_name,
         "messages": [{"role": "user", "content": EXAMPLE_QUESTION}],
         "temperature": 0,
         "max_tokens": 64,
     }
-    return (
-        f"curl -s {site.url}/v1/chat/completions -H 'Content-Type: application/json' -d {shlex.quote(json.dumps(body))}"
-    )
+    key = f' -H "Authorization: Bearer ${KEY_VARIABLE}"' if site.needs_key else ""
+    headers = f"-H 'Content-Type: application/json'{key}"
+    return f"curl -s {site.url}/v1/chat/completions {headers} -d {shlex.quote(json.dumps(body))}"
 
 
 def print_death(console: Console, death: ChildDiedError) -> None:

@@ -38,6 +38,8 @@ class Site:
     """Name under which it is served."""
     log_level: str
     """Level of every process."""
+    needs_key: bool = False
+    """Whether the gateway asks for API keys."""
 
     @property
     def url(self) -> str:

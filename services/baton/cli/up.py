@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from rich.console import Console
 
 from baton.agent.health import is_serving
 from baton.cli.chat import DEFAULT_URL
+from baton.cli.completion_stream import KEY_VARIABLE
 from baton.cli.console import PrefixedLines, curl_line, make_console, print_death, processes_table
 from baton.cli.fitting import print_table
 from baton.cli.launch import ProcessPlan, Site, plan_processes
@@ -24,6 +26,9 @@ from baton.cli.serve import check_level
 from baton.cli.topology import NodeSpec, default_topology, parse_engine, read_topology
 from baton.errors import ConfigurationError
 from baton.telemetry.logs import configure_logging
+
+_KEYS_FILE_VARIABLE = "BATON_GATEWAY_API_KEYS_FILE"
+"""Read by the gateway, to which it is passed on."""
 
 
 class StopRequestedError(Exception):
@@ -60,7 +65,8 @@ def command(
             parse_engine(prefill, "--prefill"), parse_engine(decode or _default_decode_engine(), "--decode")
         )
     )
-    site = Site(host, http_port, grpc_port, model_dir, model_name or _served_name(model, model_dir), log_level)
+    name = model_name or _served_name(model, model_dir)
+    site = Site(host, http_port, grpc_port, model_dir, name, log_level, bool(os.environ.get(_KEYS_FILE_VARIABLE)))
     check_ports_are_free(
         host,
         (
@@ -107,6 +113,8 @@ async def _announce(
     devices = await devices_of(router)
     process_ids = {plan.child.name: processes.process_id(plan.child.name) for plan in plans}
     print_table(console, processes_table(plans, devices, process_ids))
+    if site.needs_key:
+        console.print(f"The gateway asks for API keys: put one of them into [bold]{KEY_VARIABLE}[/].\n")
     console.print("Ask it something:\n")
     console.print(f"  {curl_line(site)}\n", markup=False, highlight=False, soft_wrap=True)
     console.print(f"or run [bold]{_chat_line(site)}[/]. Ctrl-C stops everything.\n")
