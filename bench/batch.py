@@ -52,6 +52,8 @@ class BatchRequest:
     num_completion_tokens: int
     stats: GenerationStats
     preview: str
+    power: Mapping[str, float] | None = None
+    """The server's `power_usage`, joules; None where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,5 +181,6 @@ def _request(answer: Answer, start_seconds: float, finished_seconds: float) -> B
         num_cached_tokens=answer.num_cached_tokens,
         num_completion_tokens=answer.num_output_tokens,
         stats=server_stats(answer.stats) if answer.stats else client_stats(answer, ttft_seconds),
+        power=answer.power,
         preview="".join(answer.text)[:_PREVIEW_CHARACTERS],
     )

@@ -17,7 +17,7 @@ Clock = Callable[[], float]
 COMPLETIONS_PATH = "/v1/completions"
 CHAT_PATH = "/v1/chat/completions"
 BENCH_PATH = "/bench/chat/completions"
-_STATS_COMMENT = "generation_stats "
+_STATS_COMMENT, _POWER_COMMENT = "generation_stats ", "power_usage "
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class Answer:
     """None where the server reports no usage."""
     stats: dict[str, Any] | None = None
     """`generation_stats` of a bench endpoint, where the stream has them."""
+    power: dict[str, float] | None = None
+    """`power_usage` of a bench endpoint, where the stream has it."""
     is_done: bool = False
 
     @property
@@ -124,6 +126,8 @@ def _take_event(answer: Answer, data: str | None, comment: str | None, seconds: 
     if comment is not None:
         if comment.startswith(_STATS_COMMENT):
             answer.stats = json.loads(comment.removeprefix(_STATS_COMMENT))
+        elif comment.startswith(_POWER_COMMENT):
+            answer.power = json.loads(comment.removeprefix(_POWER_COMMENT))
     elif data == "[DONE]":
         answer.is_done = True
     elif data is not None:

@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -74,7 +75,8 @@ async def measure(
         target = await _target(client, options)
         machine, server = describe_machine(), await describe_server(client)
         async with sampled(client, target.clock) as metrics:
-            runs = await _measure_settings(target, _sizer(target, options), settings, options, metrics)
+            measured = await _measure_settings(target, _sizer(target, options), settings, options)
+        runs = [_with_energy(run, metrics) for run in measured]
         cluster = await _cluster(client)
     if options.out:
         head = {"settings": _recorded(options) | {"path": target.path}, "machine": machine, "server": server}
@@ -99,7 +101,7 @@ async def measure_batch(target: Target, sizer: PromptSizer, recipe: Recipe, sett
 
 
 async def _measure_settings(
-    target: Target, sizer: PromptSizer, settings: Sequence[Setting], options: argparse.Namespace, metrics: SystemMetrics
+    target: Target, sizer: PromptSizer, settings: Sequence[Setting], options: argparse.Namespace
 ) -> list[BatchRun]:
     runs: list[BatchRun] = []
     recipes: dict[int, Recipe] = {}
@@ -111,10 +113,15 @@ async def _measure_settings(
             await measure_batch(target, sizer, recipe, setting)
         for repeat_index in range(options.repeat):
             batch = await measure_batch(target, sizer, recipe, setting)
-            energy = metrics.energy_joules(batch.start_seconds, batch.start_seconds + batch.wall_seconds)
-            runs.append(BatchRun(setting, repeat_index, batch, energy))
+            runs.append(BatchRun(setting, repeat_index, batch, energy_joules=None))
             print(f"{setting} {repeat_index + 1}/{options.repeat}: {batch.wall_seconds:.3f} s", file=sys.stderr)
     return runs
+
+
+def _with_energy(run: BatchRun, metrics: SystemMetrics) -> BatchRun:
+    """Return a run with its energy; asked for once all samples are there, also the one after the batch's end."""
+    begin = run.batch.start_seconds
+    return replace(run, energy_joules=metrics.energy_joules(begin, begin + run.batch.wall_seconds))
 
 
 async def _target(client: HttpClient, options: argparse.Namespace) -> Target:

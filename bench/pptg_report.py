@@ -13,7 +13,21 @@ from bench.batch import Batch, BatchRequest
 from bench.system_metrics import SystemMetrics
 
 FORMAT = "baton-bench-pptg/1"
-_COLUMNS = ("pp", "tg", "N", "prompt tok/s", "gen tok/s", "exo max x N", "true output", "true total", "wall s")
+_COLUMNS = (
+    "pp",
+    "tg",
+    "N",
+    "prompt tok/s",
+    "gen tok/s",
+    "exo max x N",
+    "true output",
+    "true total",
+    "wall s",
+    "joules",
+)
+_AGGREGATES = """\
+exo max x N: the fastest stream's rate times N, as if all N decoded at that rate and prefill took no time.
+true output, true total: all tokens of the batch by its wall time, prefill and stagger included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +61,20 @@ class SettingSummary:
     batch_output_tps: float
     batch_total_tps: float
     batch_wall_seconds: float
+    energy_joules: float | None
+    """None where no node reports its power."""
 
 
 def summarize_settings(runs: Iterable[BatchRun]) -> list[SettingSummary]:
     """Return a summary per setting, in the order in which they were measured."""
-    by_setting: dict[Setting, list[Batch]] = {}
+    by_setting: dict[Setting, list[BatchRun]] = {}
     for run in runs:
-        by_setting.setdefault(run.setting, []).append(run.batch)
-    return [_summary(setting, batches) for setting, batches in by_setting.items()]
+        by_setting.setdefault(run.setting, []).append(run)
+    return [_summary(setting, of_setting) for setting, of_setting in by_setting.items()]
 
 
 def table(runs: Iterable[BatchRun]) -> str:
-    """Return the summaries as text."""
+    """Return the summaries as text, with what tells the two aggregates apart."""
     lines = ["  ".join(f"{column:>12}" for column in _COLUMNS)]
     for row in summarize_settings(runs):
         numbers: Sequence[float] = (
@@ -70,8 +86,9 @@ def table(runs: Iterable[BatchRun]) -> str:
         )
         lengths = (row.setting.prompt_tokens, row.setting.output_tokens, row.setting.concurrency)
         cells = [*(f"{length:>12}" for length in lengths), *(f"{number:>12.1f}" for number in numbers)]
-        lines.append("  ".join([*cells, f"{row.batch_wall_seconds:>12.3f}"]))
-    return "\n".join(lines)
+        joules = "-" if row.energy_joules is None else f"{row.energy_joules:.1f}"
+        lines.append("  ".join([*cells, f"{row.batch_wall_seconds:>12.3f}", f"{joules:>12}"]))
+    return "\n".join([*lines, _AGGREGATES])
 
 
 def write_result(
@@ -101,7 +118,9 @@ def write_result(
     path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
-def _summary(setting: Setting, batches: Sequence[Batch]) -> SettingSummary:
+def _summary(setting: Setting, runs: Sequence[BatchRun]) -> SettingSummary:
+    batches = [run.batch for run in runs]
+    energies = [run.energy_joules for run in runs if run.energy_joules is not None]
     stats = [request.stats for batch in batches for request in batch.requests]
     return SettingSummary(
         setting=setting,
@@ -111,6 +130,7 @@ def _summary(setting: Setting, batches: Sequence[Batch]) -> SettingSummary:
         batch_output_tps=median(batch.output_tps for batch in batches),
         batch_total_tps=median(batch.total_tps for batch in batches),
         batch_wall_seconds=median(batch.wall_seconds for batch in batches),
+        energy_joules=median(energies) if energies else None,
     )
 
 
@@ -136,6 +156,7 @@ def _request_rows(run: BatchRun) -> list[dict[str, object]]:
 
 def _request_row(request: BatchRequest) -> dict[str, object]:
     stats = request.stats
+    power = {} if request.power is None else {"power_usage": dict(request.power)}
     return {
         "elapsed_s": request.elapsed_seconds,
         "ttft_s": request.ttft_seconds,
@@ -151,6 +172,7 @@ def _request_row(request: BatchRequest) -> dict[str, object]:
             "peak_memory_usage": {"inBytes": stats.peak_memory_bytes},
             "prefix_cache_hit": stats.prefix_cache_hit,
         },
+        **power,
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from tests.bench.fake_server import (
 )
 
 TEMPLATE_TOKENS = 7
+POWER = {"prefill_energy_joules": 1.5, "generation_energy_joules": 2.5}
 STATS = {"prompt_tps": 900.0, "generation_tps": 30.0, "prompt_tokens": 1, "generation_tokens": 1}
 
 
@@ -41,7 +43,8 @@ class WordServer:
         content = body["messages"][0]["content"]
         self.contents.append(content)
         usage = usage_chunk(TEMPLATE_TOKENS + len(content.split()), body["max_tokens"])
-        stats = [f": generation_stats {json.dumps(STATS)}"] if self.has_bench else []
+        stats = [f": generation_stats {json.dumps(STATS)}", f": power_usage {json.dumps(POWER)}"]
+        stats = stats if self.has_bench else []
         return [HEAD + chunked(sse(*[delta_chunk("x")] * body["max_tokens"], usage, *stats))]
 
 
@@ -82,7 +85,37 @@ def test_a_bench_endpoint_is_preferred_and_its_rates_are_reported(serving: Any, 
     assert {row["stats_source"] for row in document["runs"]} == {"server"}
     assert document["batches"][0]["exo_aggregate_tps"] == pytest.approx(90.0)
     assert document["batches"][0]["energy_joules"] == pytest.approx(50.0 * document["batches"][0]["wall_s"])
+    assert [row["power_usage"] for row in document["runs"]] == [POWER] * 3
+    assert document["summary"][0]["energy_joules"] == document["batches"][0]["energy_joules"]
     assert document["system_metrics"]["n1"][0]["sysPower"] == 50.0
+
+
+def test_energy_counts_the_sample_after_a_batch(serving: Any, tmp_path: Path) -> None:
+    """Power at the window's end lies between the samples around it, so the energy waits for the later one."""
+    powers = itertools.chain([10.0], itertools.repeat(1000.0))
+    words = WordServer(has_bench=True)
+
+    def script(path: str, body: dict[str, Any]) -> list[bytes]:
+        if path == "/state/nodeSystem":
+            return [json_answer({"n1": {"sysPower": next(powers)}})]
+        return words(path, body)
+
+    out = tmp_path / "p.json"
+    main(["--url", serving(script).url, "--pp", "40", "--tg", "2", "--out", str(out)])
+
+    document = json.loads(out.read_text())
+    assert document["batches"][0]["energy_joules"] > 10.0 * document["batches"][0]["wall_s"]
+
+
+def test_the_table_says_why_the_aggregates_differ(serving: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both under their names, and the energy where it is known."""
+    main(["--url", serving(WordServer(has_bench=True)).url, "--pp", "40", "--tg", "2", "--concurrency", "2"])
+
+    header, row, *explanation = capsys.readouterr().out.splitlines()
+    assert "exo max x N" in header
+    assert "60.0" in row
+    assert "fastest stream's rate times N" in explanation[0]
+    assert not row.endswith("-")
 
 
 def test_lengths_are_combined_as_a_product_or_in_pairs() -> None:
