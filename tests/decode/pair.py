@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
@@ -14,15 +15,21 @@ from baton.decode.generation import Generator
 from baton.decode.peers import LINGER_SECONDS, PeerSet
 from baton.decode.receiver import Timeouts
 from baton.decode.servicer import DecodeServicer
+from baton.decode.source import TransportChoice
 from baton.engine.engine import Engine
 from baton.engine.events import Delivery
 from baton.engine.runners.mock import MockRunner
 from baton.engine.sampling_params import SamplingParams
 from baton.engine.scheduler import SchedulerLimits
 from baton.errors import UnavailableError
+from baton.h2.call import ServerCall
+from baton.h2.windows import StreamEndedError
+from baton.prefill.fast_path import FastPrefill
 from baton.prefill.prefiller import Prefiller
 from baton.prefill.servicer import PrefillServicer
 from baton.rpc.channel import open_channel
+from baton.rpc.fast_server import FastServer
+from baton.rpc.frame_codec import serialize_response
 from baton.rpc.server import GrpcServer
 from baton.rpc.wire_generation import sampling_to_proto
 from baton.telemetry.metrics import Metrics
@@ -40,6 +47,8 @@ from baton.worker.sensors import MachineSensors
 from engine.rig import GREEDY, LAYOUT, mock_runner
 
 PREFILL_ID, DECODE_ID = "prefill-1", "decode-1"
+TRANSPORT: TransportChoice = "grpc"
+"""What carries KV where a test does not say; a fixture may set it."""
 TIMEOUT_SECONDS = 20.0
 PATIENT = Timeouts(first_frame_seconds=10.0, frame_seconds=10.0)
 
@@ -130,11 +139,38 @@ class DamagedPrefill(PrefillServicer):
             yield response
 
 
+class DamagedFastPath:
+    """Serves the same on the fast path: as it is where nothing is damaged, else what the damage makes of it."""
+
+    def __init__(self, servicer: DamagedPrefill, prefiller: Prefiller) -> None:
+        self._servicer = servicer
+        self._intact = FastPrefill(prefiller)
+        self._loop = asyncio.get_running_loop()
+
+    def serve(self, request: prefill_service_pb2.PrefillRequest, call: ServerCall) -> None:
+        """Stream a prompt's KV."""
+        if self._servicer.damage is intact:
+            self._servicer.requests.append(request)
+            self._intact.serve(request, call)
+        else:
+            asyncio.run_coroutine_threadsafe(self._send(request, call), self._loop).result(TIMEOUT_SECONDS)
+
+    async def _send(self, request: prefill_service_pb2.PrefillRequest, call: ServerCall) -> None:
+        sending = asyncio.current_task()
+        assert sending is not None
+        call.watch(lambda: self._loop.call_soon_threadsafe(sending.cancel))
+        try:
+            async with aclosing(self._servicer.Prefill(request, None)) as responses:
+                async for response in responses:
+                    await asyncio.to_thread(call.send, response.SerializeToString())
+        except asyncio.CancelledError:
+            raise StreamEndedError("the caller has gone") from None
+
+
 async def _as_messages(responses: Any) -> Responses:
     """Turn encoded frames into messages; they go out as any protobuf implementation would write them."""
     async for response in responses:
-        is_encoded = isinstance(response, bytes)
-        yield prefill_service_pb2.PrefillResponse.FromString(response) if is_encoded else response
+        yield prefill_service_pb2.PrefillResponse.FromString(serialize_response(response))
 
 
 async def intact(responses: Responses) -> Responses:
@@ -154,11 +190,16 @@ class Pair:
         decode_runner: MockRunner | None = None,
         timeouts: Timeouts = PATIENT,
         linger_seconds: float = LINGER_SECONDS,
+        transport: TransportChoice | None = None,
     ) -> None:
+        transport = transport or TRANSPORT
         self.prefill = Node(PREFILL_ID, prefill_runner or mock_runner())
         self.decode = Node(DECODE_ID, decode_runner or mock_runner())
-        self.peers = PeerSet(0, lambda _link: None, linger_seconds=linger_seconds)
-        self.servicer = DamagedPrefill(Prefiller(cast(WorkerNode, self.prefill)), damage)
+        self.peers = PeerSet(0, lambda _link: None, choice=transport, linger_seconds=linger_seconds)
+        prefiller = Prefiller(cast(WorkerNode, self.prefill))
+        self.servicer = DamagedPrefill(prefiller, damage)
+        self.fast_server = FastServer("127.0.0.1", 0, DamagedFastPath(self.servicer, prefiller))
+        self.fast_port = 0
         generator = Generator(cast(WorkerNode, self.decode), self.peers, timeouts, Metrics())
         self.decode_servicer = DecodeServicer(generator)
         self.prefill_server = GrpcServer("127.0.0.1:0")
@@ -178,6 +219,7 @@ class Pair:
         self.decode.engine.start()
         await self.prefill_server.start()
         await self.decode_server.start()
+        self.fast_port = self.fast_server.start()
         self.channel = open_channel(f"127.0.0.1:{self.decode_server.port}")
         self.stub = decode_service_pb2_grpc.DecodeServiceStub(self.channel)
         self.prefill_channel = open_channel(f"127.0.0.1:{self.prefill_server.port}")
@@ -200,12 +242,18 @@ class Pair:
         await self.prefill_channel.close()
         await self.decode_server.drain(0)
         await self.prefill_server.drain(0)
+        await self.fast_server.drain(0)
         await asyncio.to_thread(self.decode.engine.close)
         await asyncio.to_thread(self.prefill.engine.close)
 
     def peer(self, epoch: int = 1) -> router_service_pb2.Peer:
         """Return the prefill node as the router names it."""
-        return router_service_pb2.Peer(node_id=PREFILL_ID, address=f"127.0.0.1:{self.prefill_server.port}", epoch=epoch)
+        return router_service_pb2.Peer(
+            node_id=PREFILL_ID,
+            address=f"127.0.0.1:{self.prefill_server.port}",
+            epoch=epoch,
+            fast_address=f"127.0.0.1:{self.fast_port}" if self.fast_port else "",
+        )
 
     async def settle(self) -> None:
         """Return when both engines hold nothing."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
 
 from baton.decode.receiver import Timeouts
+from baton.decode.source import TransportChoice
 from baton.engine.sampling_params import SamplingParams
 from baton.rpc.status import error_info
 from baton.telemetry.metrics import Metrics
@@ -35,6 +36,13 @@ from engine.rig import GREEDY, expected_tokens, mock_runner, prompt_of
 PROMPT = prompt_of(41)
 EXPECTED = expected_tokens(PROMPT, 8)
 SHORT = Timeouts(first_frame_seconds=0.2, frame_seconds=0.2)
+
+
+@pytest.fixture(params=["grpc", "fast"], autouse=True)
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> TransportChoice:
+    """Have every test run with the gRPC library and with the fast path."""
+    monkeypatch.setattr("decode.pair.TRANSPORT", request.param)
+    return cast(TransportChoice, request.param)
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 8, 41])

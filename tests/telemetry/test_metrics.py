@@ -25,8 +25,8 @@ def test_what_happened_is_counted_under_its_attributes() -> None:
     metrics.add_fallback("KV_STREAM_BROKEN")
     metrics.add_fallback("UNAVAILABLE")
     metrics.add_prompt("decode", num_cached_tokens=32, num_computed_tokens=8)
-    metrics.add_kv_transfer(1000, 0.25)
-    metrics.add_kv_transfer(500, 0.0)
+    metrics.add_kv_transfer(1000, 0.25, "fast")
+    metrics.add_kv_transfer(500, 0.0, "fast")
     metrics.record_time_to_first_token(0.3, "m")
 
     points = _collect(reader)

@@ -191,7 +191,8 @@ class Generation:
         for _ in range(ended.num_preemptions):
             metrics.add_preemption()
         if self._receiver and not self._fallback_reason:
-            metrics.add_kv_transfer(summary.kv_byte_count, self._receiver.reception.clock.exposed_seconds)
+            reception = self._receiver.reception
+            metrics.add_kv_transfer(summary.kv_byte_count, reception.clock.exposed_seconds, reception.transport)
             side: Side = "prefill"
             num_cached = min(summary.prefill_cached_token_count, ended.num_prompt_tokens)
         else:
@@ -216,11 +217,11 @@ class Generation:
         layout = self._node.runner.info.layout
         self._receiver = KvReceiver(self._engine, self._request_id, layout, self._generator.timeouts)
         try:
-            stub = self._generator.peers.stub(self._prefill_node_id)
+            source = self._generator.peers.source(self._prefill_node_id)
             with tracer().start_as_current_span(
                 names.SPAN_RECEIVE_KV, attributes={names.CACHED_TOKENS: num_cached_tokens}
             ):
-                await self._receiver.run(stub, self._prefill_request(num_cached_tokens))
+                await self._receiver.run(source, self._prefill_request(num_cached_tokens))
         except BatonError as error:
             self._fall_back(reason_of(error), error)
         except Exception as error:  # the edge of the task: the request must not hang on a bug in it

@@ -10,10 +10,14 @@ from datetime import UTC, datetime
 
 import grpc
 
+from baton.decode.source import PrefillSource, TransportChoice
 from baton.errors import NotFoundError
+from baton.kv.staging import StagingPool
 from baton.rpc.channel import open_channel
+from baton.rpc.fast_channel import FastChannel
 from baton.rpc.kv_service import KvStub
 from baton.rpc.wire_time import duration_from_seconds
+from baton.telemetry.metrics import Metrics
 from baton.v1 import node_pb2, prefill_service_pb2, router_service_pb2
 from baton.worker.registration import Peers
 
@@ -30,6 +34,8 @@ class PeerSet:
     Args:
         probe_bytes: Bytes of a link measurement; 0: none is made.
         report_link: Takes a measurement.
+        choice: What may carry KV streams.
+        metrics: Where to count.
         linger_seconds: Time that running streams get when their node leaves the router's list.
     """
 
@@ -38,13 +44,19 @@ class PeerSet:
         probe_bytes: int,
         report_link: Callable[[node_pb2.LinkMeasurement], None],
         *,
+        choice: TransportChoice = "auto",
+        metrics: Metrics | None = None,
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
+        self._choice = choice
+        self._metrics = metrics or Metrics()
         self._probe_bytes = probe_bytes
         self._report_link = report_link
         self._linger_seconds = linger_seconds
         self._peers: dict[str, router_service_pb2.Peer] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}
+        self._fast: dict[str, FastChannel] = {}
+        self._staging = StagingPool()
         self._changes: asyncio.Queue[Peers] = asyncio.Queue(64)
 
     def update(self, peers: Peers) -> None:
@@ -63,22 +75,32 @@ class PeerSet:
             raise NotFoundError(f"prefill node {node_id!r} is not known here", reason="NODE_NOT_FOUND")
         return KvStub(self._channels[node_id])
 
+    def source(self, node_id: str) -> PrefillSource:
+        """Return where to take KV from that a prefill node computes.
+
+        Raises:
+            NotFoundError: If the router has not named it.
+        """
+        return PrefillSource(self.stub(node_id), self._fast.get(node_id), self._choice, self._metrics)
+
     async def run(self) -> None:
         """Follow the router's list until cancelled; measure the link from each node that appears."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 while True:
                     peers = await self._changes.get()
-                    for channel in self._drop_missing(peers):
-                        tasks.create_task(self._close_later(channel))
+                    for closing in self._drop_missing(peers):
+                        tasks.create_task(self._close_later(*closing))
                     for peer in self._open_appeared(peers):
                         if self._probe_bytes:
                             tasks.create_task(self._probe(peer))
         finally:
+            for fast in self._fast.values():
+                fast.close()
             for channel in self._channels.values():
                 await channel.close()
 
-    def _drop_missing(self, peers: Peers) -> list[grpc.aio.Channel]:
+    def _drop_missing(self, peers: Peers) -> list[tuple[grpc.aio.Channel, FastChannel | None]]:
         """Forget the nodes that have gone or are other processes than before; return their channels, still open."""
         gone = [
             node_id
@@ -87,7 +109,7 @@ class PeerSet:
         ]
         for node_id in gone:
             del self._peers[node_id]
-        return [self._channels.pop(node_id) for node_id in gone]
+        return [(self._channels.pop(node_id), self._fast.pop(node_id, None)) for node_id in gone]
 
     def _open_appeared(self, peers: Peers) -> list[router_service_pb2.Peer]:
         """Open channels to the nodes that have none; return these nodes."""
@@ -95,13 +117,17 @@ class PeerSet:
         for peer in appeared:
             # A connection of its own: tokens and other streams never wait behind this one's frames.
             self._channels[peer.node_id] = open_channel(peer.address, is_dedicated=True)
+            if peer.fast_address and self._choice != "grpc":
+                self._fast[peer.node_id] = FastChannel(peer.fast_address, self._staging)
             self._peers[peer.node_id] = peer
         return appeared
 
-    async def _close_later(self, channel: grpc.aio.Channel) -> None:
+    async def _close_later(self, channel: grpc.aio.Channel, fast: FastChannel | None) -> None:
         try:
             await asyncio.sleep(self._linger_seconds)
         finally:
+            if fast is not None:
+                fast.close()
             await channel.close()
 
     async def _probe(self, peer: router_service_pb2.Peer) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
-import grpc
 from opentelemetry import trace
 
-from baton.decode.reception import ReceptionClock
+from baton.decode.reception import Reception, ReceptionClock
+from baton.decode.source import KvSource
 from baton.engine.engine import Engine
-from baton.errors import BatonError, InvalidFieldError, StreamBrokenError, UnavailableError
+from baton.errors import BatonError, InvalidFieldError, StreamBrokenError
 from baton.kv.layout import KvLayout
 from baton.kv.stream import StreamLedger, StreamTotals
+from baton.rpc.fast_channel import Message
 from baton.rpc.frame_codec import ReceivedFrame
-from baton.rpc.kv_service import KvStub
-from baton.rpc.status import error_from_rpc
 from baton.rpc.wire_generation import token_from_proto
 from baton.rpc.wire_kv import dtype_from_proto, layout_from_proto
 from baton.rpc.wire_time import seconds_from_duration
@@ -25,33 +25,8 @@ from baton.telemetry import names
 from baton.telemetry.frames import frame_attributes
 from baton.v1 import kv_pb2, prefill_service_pb2
 
-Message = prefill_service_pb2.PrefillResponse | ReceivedFrame
-"""What a KV stream consists of."""
-
 MAX_FRAMES_IN_FLIGHT = 8
 """Frames read from the network and not yet written by the engine; more wait in HTTP/2's window."""
-
-
-@dataclass(slots=True)
-class Reception:
-    """What is known of one KV stream."""
-
-    clock: ReceptionClock
-    """Arrival times."""
-    num_bytes: int = 0
-    """Payload bytes."""
-    num_frames: int = 0
-    """Frames."""
-    prefill_cached_tokens: int = 0
-    """Positions that the sender took from its prefix cache."""
-    queue_seconds: float = 0.0
-    """Time that the request waited at the sender."""
-    compute_seconds: float = 0.0
-    """Time that the sender computed."""
-    prefill_peak_memory_bytes: int = 0
-    """Peak memory of the sender's process; 0: not known."""
-    prefill_energy_joules: float | None = None
-    """Energy that the sender's machine drew meanwhile; None: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,26 +70,21 @@ class KvReceiver:
         """Take note that the engine has written a frame."""
         self._slots.release()
 
-    async def run(self, stub: KvStub, request: prefill_service_pb2.PrefillRequest) -> None:
+    async def run(self, source: KvSource, request: prefill_service_pb2.PrefillRequest) -> None:
         """Call the prefill node and take everything up to the summary; then the engine may decode.
 
         Raises:
             BatonError: If the call fails, the layouts differ, or the stream breaks its rules.
         """
         self.reception.clock.called = self._clock()
-        call = stub.Prefill(request)
-        try:
-            await self._take(_messages(call, self._timeouts), request)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_rpc(error) from error
-        except asyncio.CancelledError:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise
-            # grpc.aio ends calls of a closed channel like cancelled ones, though nobody cancelled this task.
-            raise UnavailableError("the connection to the prefill node was closed", reason="CHANNEL_CLOSED") from None
-        finally:
-            call.cancel()
+        limit = self._timeouts.first_frame_seconds
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(limit):
+                    messages = await stack.enter_async_context(source.prefill(request, self.reception))
+            except TimeoutError:
+                raise StreamBrokenError(f"the stream was silent for {limit:g} seconds") from None
+            await self._take(_timed(messages, self._timeouts), request)
 
     async def _take(
         self,
@@ -160,7 +130,7 @@ class KvReceiver:
     async def _take_frame(self, received: ReceivedFrame, ledger: StreamLedger) -> None:
         frame = received.frame
         self.reception.clock.frame_arrived(self._clock(), frame.ready_seconds)
-        ledger.enter(frame, received.sequence_number, received.crc32c)
+        ledger.enter(frame, received.sequence_number, received.crc32c, received.actual_crc32c)
         self.reception.num_frames += 1
         self.reception.num_bytes += frame.num_bytes
         trace.get_current_span().add_event(names.EVENT_FRAME_RECEIVED, frame_attributes(frame))
@@ -182,13 +152,10 @@ class KvReceiver:
         self._engine.commit_kv(self._request_id)
 
 
-async def _messages(
-    call: grpc.aio.UnaryStreamCall[prefill_service_pb2.PrefillRequest, Message],
-    timeouts: Timeouts,
-) -> AsyncIterator[Message]:
-    """Yield the messages of a call; a silence longer than allowed breaks the stream."""
+async def _timed(messages: AsyncIterable[Message], timeouts: Timeouts) -> AsyncIterator[Message]:
+    """Yield messages; a silence longer than allowed breaks the stream."""
     limit = timeouts.first_frame_seconds
-    iterator = aiter(call)
+    iterator = aiter(messages)
     while True:
         try:
             async with asyncio.timeout(limit):  # wait_for would swallow a cancellation that meets a message

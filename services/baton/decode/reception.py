@@ -1,8 +1,10 @@
-"""Measures one KV stream as it arrives: how long the link was busy, and how much of that showed."""
+"""What is known of one KV stream as it arrives: how long the link was busy, and how much of that showed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+from baton.telemetry.metrics import Transport
 
 
 @dataclass(slots=True)
@@ -43,3 +45,29 @@ class ReceptionClock:
     def exposed_seconds(self) -> float:
         """Return the time for which frames still arrived when all was computed: what computation did not hide."""
         return max(0.0, self.last_arrival - self.computed) if self.computed else 0.0
+
+
+@dataclass(slots=True)
+class Reception:
+    """What is known of one KV stream."""
+
+    clock: ReceptionClock
+    """Arrival times."""
+    num_bytes: int = 0
+    """Payload bytes."""
+    num_frames: int = 0
+    """Frames."""
+    prefill_cached_tokens: int = 0
+    """Positions that the sender took from its prefix cache."""
+    queue_seconds: float = 0.0
+    """Time that the request waited at the sender."""
+    compute_seconds: float = 0.0
+    """Time that the sender computed."""
+    prefill_peak_memory_bytes: int = 0
+    """Peak memory of the sender's process; 0: not known."""
+    prefill_energy_joules: float | None = None
+    """Energy that the sender's machine drew meanwhile; None: not known."""
+    transport: Transport = "grpc"
+    """What carried it."""
+    transport_reason: str = ""
+    """Why the fast path did not, although it could have been used; empty: it did, or was ruled out."""

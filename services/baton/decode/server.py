@@ -27,10 +27,16 @@ async def serve(settings: DecodeSettings) -> None:
         ConfigurationError: If the model cannot be loaded or the address cannot be bound.
     """
     node = await load_node(settings, node_pb2.NODE_ROLE_DECODE)
-    peers = PeerSet(settings.probe_bytes, lambda link: node.registration.report_link(link))
+    metrics = Metrics()
+    peers = PeerSet(
+        settings.probe_bytes,
+        lambda link: node.registration.report_link(link),
+        choice=settings.kv_transport,
+        metrics=metrics,
+    )
     timeouts = Timeouts(settings.prefill_queue_timeout_seconds, settings.frame_timeout_seconds)
     server = GrpcServer(host_port(settings.host, settings.port))
-    servicer = DecodeServicer(Generator(node, peers, timeouts, Metrics()))
+    servicer = DecodeServicer(Generator(node, peers, timeouts, metrics))
     server.add(SERVICE_NAME, partial(service.add_DecodeServiceServicer_to_server, servicer))
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(peers.run())

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from baton.decode.receiver import Reception
+from baton.decode.reception import Reception
 from baton.engine.events import Ended
 from baton.rpc.wire_time import duration_from_seconds, seconds_from_duration
+from baton.telemetry.metrics import Transport
 from baton.v1 import decode_service_pb2 as messages
-from baton.v1 import generation_pb2
+from baton.v1 import generation_pb2, kv_pb2
 from baton.worker.monitor import NodeMonitor
 
+_TRANSPORTS: dict[Transport, kv_pb2.KvTransport] = {
+    "grpc": kv_pb2.KV_TRANSPORT_GRPC,
+    "fast": kv_pb2.KV_TRANSPORT_FAST,
+}
 _REASONS = {"stop": generation_pb2.FINISH_REASON_STOP, "length": generation_pb2.FINISH_REASON_LENGTH}
 
 
@@ -37,6 +42,8 @@ def outcome_of(
     if reception is not None:
         summary.kv_byte_count = reception.num_bytes
         summary.kv_frame_count = reception.num_frames
+        summary.kv_transport = _TRANSPORTS[reception.transport]
+        summary.kv_transport_reason = reception.transport_reason
     if is_remote and reception is not None:
         summary.prefill_cached_token_count = reception.prefill_cached_tokens
         summary.queue_duration.CopyFrom(duration_from_seconds(ended.queue_seconds + reception.queue_seconds))

@@ -80,8 +80,14 @@ class StreamLedger:
         token_end = min(self._next_token, default=self._token_begin)
         return StreamTotals(self._num_frames, self._num_bytes, self._crc, self._token_begin, token_end)
 
-    def enter(self, frame: KvFrame, sequence_number: int, crc: int) -> None:
+    def enter(self, frame: KvFrame, sequence_number: int, crc: int, actual_crc: int | None = None) -> None:
         """Check a frame against the stream so far and enter it.
+
+        Args:
+            frame: What arrived.
+            sequence_number: Its number, as the sender gave it.
+            crc: Its checksum, as the sender gave it.
+            actual_crc: Checksum of what arrived, where it was computed on arrival; None: it is computed here.
 
         Raises:
             StreamBrokenError: If its number, range, size or checksum is wrong; the message says which.
@@ -90,7 +96,7 @@ class StreamLedger:
             raise StreamBrokenError(f"frame {sequence_number} arrived where {self._num_frames} was due")
         self._check_range(frame)
         self._check_size(frame)
-        if payload_crc32c(frame.keys, frame.values) != crc:
+        if (payload_crc32c(frame.keys, frame.values) if actual_crc is None else actual_crc) != crc:
             raise StreamBrokenError(f"frame {sequence_number} has a wrong checksum: its bytes were changed on the way")
         self._record(frame, crc)
 

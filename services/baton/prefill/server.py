@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 
+from baton.prefill.fast_path import FastPrefill
 from baton.prefill.prefiller import Prefiller
 from baton.prefill.servicer import PrefillServicer
 from baton.prefill.settings import PrefillSettings
+from baton.rpc.fast_server import FastServer
 from baton.rpc.kv_service import SERVICE_NAME, add_prefill_service
 from baton.rpc.server import GrpcServer, host_port
 from baton.v1 import node_pb2
@@ -21,6 +23,7 @@ async def serve(settings: PrefillSettings) -> None:
     """
     node = await load_node(settings, node_pb2.NODE_ROLE_PREFILL)
     server = GrpcServer(host_port(settings.host, settings.port))
-    servicer = PrefillServicer(Prefiller(node))
-    server.add(SERVICE_NAME, partial(add_prefill_service, servicer))
-    await node.run(server)
+    prefiller = Prefiller(node)
+    server.add(SERVICE_NAME, partial(add_prefill_service, PrefillServicer(prefiller)))
+    fast = FastServer(settings.host, settings.fast_port, FastPrefill(prefiller)) if settings.fast_path else None
+    await node.run(server, fast)

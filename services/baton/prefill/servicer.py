@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 
 import grpc
 
+from baton.prefill.messages import Message
 from baton.prefill.prefiller import Prefiller, probe_sizes
 from baton.v1 import prefill_service_pb2 as messages
 from baton.v1 import prefill_service_pb2_grpc as service
@@ -21,7 +22,7 @@ class PrefillServicer(service.PrefillServiceServicer):
         self,
         request: messages.PrefillRequest,
         context: grpc.aio.ServicerContext[messages.PrefillRequest, messages.PrefillResponse],  # noqa: ARG002
-    ) -> AsyncIterator[messages.PrefillResponse | bytes]:
+    ) -> AsyncIterator[Message]:
         """Stream a prompt's KV; frames as `baton.rpc.frame_codec` encodes them."""
         async for response in self._prefiller.run(request):
             yield response

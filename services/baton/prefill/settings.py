@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from baton.worker.settings import WorkerSettings
@@ -14,3 +15,7 @@ class PrefillSettings(WorkerSettings):
 
     port: int = 8020
     """Port to listen on; 0: any free one."""
+    fast_path: bool = True
+    """Whether to serve KV streams on plain sockets too, at `fast_port`, to decode nodes that want it."""
+    fast_port: int = Field(default=0, ge=0, le=65535)
+    """Port of the fast path; 0: any free one."""

@@ -47,6 +47,8 @@ class NodeDescription:
     """Digest of chat template and tokenizer."""
     eos_token_ids: tuple[int, ...]
     """Tokens that end a generation."""
+    fast_address: str = ""
+    """host:port of its fast path for KV; empty: it offers none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,6 +69,7 @@ def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription
         epoch=message.epoch,
         role=_ROLES_BACK[message.role],
         address=message.address,
+        fast_address=message.fast_address,
         engine=message.engine,
         device=message.device,
         model_id=message.model_id,
@@ -91,6 +92,7 @@ def description_to_proto(description: NodeDescription) -> node_pb2.NodeDescripti
         epoch=description.epoch,
         role=_ROLES[description.role],
         address=description.address,
+        fast_address=description.fast_address,
         engine=description.engine,
         device=description.device,
         model_id=description.model_id,
@@ -215,7 +217,12 @@ def registered_to_proto(report_interval_seconds: float) -> router_service_pb2.Re
 
 def peers_to_proto(nodes: tuple[NodeDescription, ...]) -> router_service_pb2.RegisterResponse:
     """Return the notice that names the prefill nodes."""
-    peers = [router_service_pb2.Peer(node_id=node.node_id, address=node.address, epoch=node.epoch) for node in nodes]
+    peers = [
+        router_service_pb2.Peer(
+            node_id=node.node_id, address=node.address, epoch=node.epoch, fast_address=node.fast_address
+        )
+        for node in nodes
+    ]
     return router_service_pb2.RegisterResponse(peers=router_service_pb2.Peers(prefill_nodes=peers))
 
 

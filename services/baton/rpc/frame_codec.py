@@ -1,13 +1,14 @@
 """Frames of a KV stream as the bytes of their message, written and read around protobuf.
 
-protobuf copies a payload three times on its way; here the sender copies it once, and the receiver, whose frame is a
-view of the message, not at all. The bytes are those of `PrefillResponse` (prefill_service.proto) in every respect: any
-protobuf implementation reads what is written here, and what any implementation writes is read here.
+protobuf copies a payload three times on its way; here the sender copies it once where the transport wants one piece,
+else not at all, and the receiver, whose frame is a view of the message, not at all. The bytes are those of
+`PrefillResponse` (prefill_service.proto) in every respect: any protobuf implementation reads what is written here, and
+what any implementation writes is read here.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from baton.kv.stream import KvFrame
@@ -34,10 +35,23 @@ class ReceivedFrame:
     """Number that the sender gave it."""
     crc32c: int
     """Checksum that the sender gave it."""
+    actual_crc32c: int | None = None
+    """Checksum of what arrived, where it was computed on arrival."""
+
+    def checked(self, actual_crc32c: int) -> ReceivedFrame:
+        """Return the frame with the checksum of what arrived."""
+        return replace(self, actual_crc32c=actual_crc32c)
 
 
-def encode_frame(frame: KvFrame, sequence_number: int, crc: int) -> bytes:
-    """Return a `PrefillResponse` that carries a frame."""
+class EncodedFrame(NamedTuple):
+    """A message in parts, of which the large ones are the tensors' own memory."""
+
+    parts: tuple[bytes | memoryview, ...]
+    """Consecutive bytes of a `PrefillResponse`."""
+
+
+def encode_frame(frame: KvFrame, sequence_number: int, crc: int) -> EncodedFrame:
+    """Return a `PrefillResponse` that carries a frame; keys and values are those of the frame, not copied."""
     header = kv_pb2.KvFrame(
         sequence_number=sequence_number,
         layer_begin=frame.layer_begin,
@@ -51,23 +65,23 @@ def encode_frame(frame: KvFrame, sequence_number: int, crc: int) -> bytes:
     before_values = _varint(_VALUES_TAG) + _varint(len(frame.values))
     num_bytes = len(before_keys) + len(frame.keys) + len(before_values) + len(frame.values)
     start = _varint(_FRAME_TAG) + _varint(num_bytes)
-    return b"".join((start, before_keys, frame.keys, before_values, frame.values))
+    return EncodedFrame((start + before_keys, frame.keys, before_values, frame.values))
 
 
-def serialize_response(response: prefill_service_pb2.PrefillResponse | bytes) -> bytes:
-    """Return the bytes of a response; an encoded frame is its own."""
-    return response if isinstance(response, bytes) else response.SerializeToString()
+def serialize_response(response: prefill_service_pb2.PrefillResponse | EncodedFrame) -> bytes:
+    """Return the bytes of a response."""
+    return b"".join(response.parts) if isinstance(response, EncodedFrame) else response.SerializeToString()
 
 
-def parse_response(data: bytes) -> prefill_service_pb2.PrefillResponse | ReceivedFrame:
-    """Return the response of a message.
+def parse_response(data: bytes | memoryview) -> prefill_service_pb2.PrefillResponse | ReceivedFrame:
+    """Return the response of a message. Keys and values of a frame stay where they are in it.
 
     Raises:
         google.protobuf.message.DecodeError: If it is none.
     """
     parts = _split_frame(data)
     if parts is None:
-        response = prefill_service_pb2.PrefillResponse.FromString(data)
+        response = prefill_service_pb2.PrefillResponse.FromString(bytes(data))
         if response.WhichOneof("element") != "frame":
             return response
         return _received(response.frame, response.frame.keys, response.frame.values)
@@ -98,7 +112,7 @@ def _received(message: kv_pb2.KvFrame, keys: bytes | memoryview, values: bytes |
     return ReceivedFrame(frame, message.sequence_number, message.crc32c)
 
 
-def _split_frame(data: bytes) -> _FrameParts | None:
+def _split_frame(data: bytes | memoryview) -> _FrameParts | None:
     """Return the parts of a message that is one frame and nothing else, or None for protobuf to decide."""
     if not data or data[0] != _FRAME_TAG:
         return None
@@ -124,7 +138,7 @@ def _split_frame(data: bytes) -> _FrameParts | None:
     return None
 
 
-def _end_of_field(data: bytes, tag: int, begin: int) -> int:
+def _end_of_field(data: bytes | memoryview, tag: int, begin: int) -> int:
     """Return where the field with this tag, whose content begins at `begin`, ends.
 
     Raises:
@@ -146,7 +160,7 @@ def _end_of_field(data: bytes, tag: int, begin: int) -> int:
     return end
 
 
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+def _read_varint(data: bytes | memoryview, position: int) -> tuple[int, int]:
     """Return a number and where it ends.
 
     Raises:

@@ -11,6 +11,8 @@ from baton.v1 import prefill_service_pb2 as messages
 from baton.v1.prefill_service_pb2_grpc import PrefillServiceServicer, PrefillServiceStub
 
 SERVICE_NAME = messages.DESCRIPTOR.services_by_name["PrefillService"].full_name
+PREFILL_PATH = f"/{SERVICE_NAME}/Prefill"
+"""Path of the rpc, as HTTP/2 has it."""
 
 
 class KvStub(PrefillServiceStub):
@@ -19,14 +21,14 @@ class KvStub(PrefillServiceStub):
     def __init__(self, channel: grpc.aio.Channel) -> None:
         super().__init__(channel)  # type: ignore[no-untyped-call]
         self.Prefill = channel.unary_stream(
-            f"/{SERVICE_NAME}/Prefill",
+            PREFILL_PATH,
             request_serializer=messages.PrefillRequest.SerializeToString,
             response_deserializer=parse_response,
         )
 
 
 def add_prefill_service(servicer: PrefillServiceServicer, server: grpc.aio.Server) -> None:
-    """Add a servicer whose `Prefill` yields `PrefillResponse`s and, for frames, the bytes of `encode_frame`."""
+    """Add a servicer whose `Prefill` yields `PrefillResponse`s and, for frames, `EncodedFrame`s."""
     handlers: dict[str, Any] = {
         "Prefill": grpc.unary_stream_rpc_method_handler(
             servicer.Prefill,

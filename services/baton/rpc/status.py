@@ -6,6 +6,7 @@ from typing import NoReturn, cast
 
 import grpc
 from google.protobuf import any_pb2
+from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from baton import errors
@@ -50,33 +51,53 @@ def code_of(error: errors.BatonError) -> grpc.StatusCode:
 
 async def abort(context: grpc.aio.ServicerContext[object, object], error: errors.BatonError) -> NoReturn:
     """End a call with the status of an error."""
-    code = code_of(error)
+    await context.abort(code_of(error), error.message, ((_DETAILS_KEY, details_of(error)),))
+    raise AssertionError("abort returned")
+
+
+def details_of(error: errors.BatonError) -> bytes:
+    """Return the google.rpc.Status of an error, as it travels beside code and message."""
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
     detail = any_pb2.Any()
     detail.Pack(info)
-    status = status_pb2.Status(code=code.value[0], message=error.message, details=[detail])
-    await context.abort(code, error.message, ((_DETAILS_KEY, status.SerializeToString()),))
-    raise AssertionError("abort returned")
+    status = status_pb2.Status(code=code_of(error).value[0], message=error.message, details=[detail])
+    return cast(bytes, status.SerializeToString())
 
 
 def error_info(error: grpc.aio.AioRpcError) -> error_details_pb2.ErrorInfo | None:
     """Return the ErrorInfo of a failed call, or None if the peer sent none."""
     for key, value in error.trailing_metadata() or ():
         if key == _DETAILS_KEY:
-            for detail in status_pb2.Status.FromString(cast(bytes, value)).details:
-                info = error_details_pb2.ErrorInfo()
-                if detail.Unpack(info):
-                    return info
+            return info_of(cast(bytes, value))
+    return None
+
+
+def info_of(details: bytes) -> error_details_pb2.ErrorInfo | None:
+    """Return the ErrorInfo in a serialized google.rpc.Status, or None if it has none or is none."""
+    try:
+        status = status_pb2.Status.FromString(details)
+    except DecodeError:
+        return None
+    for detail in status.details:
+        info = error_details_pb2.ErrorInfo()
+        if detail.Unpack(info):
+            return info
     return None
 
 
 def error_from_rpc(error: grpc.aio.AioRpcError) -> errors.BatonError:
     """Return the domain error of a failed call; connection failures and unknown ones become UnavailableError."""
-    message = error.details() or error.code().name
-    info = error_info(error)
+    return error_from_status(error.code(), error.details() or "", error_info(error))
+
+
+def error_from_status(
+    code: grpc.StatusCode, details: str, info: error_details_pb2.ErrorInfo | None
+) -> errors.BatonError:
+    """Return the domain error of a call that ended with this code, message and ErrorInfo."""
+    message = details or code.name
     if info is not None:
-        return error_from_parts(error.code().value[0], message, info.reason, dict(info.metadata))
-    return errors.UnavailableError(message, reason=error.code().name)
+        return error_from_parts(code.value[0], message, info.reason, dict(info.metadata))
+    return errors.UnavailableError(message, reason=code.name)
 
 
 def error_from_parts(code: int, message: str, reason: str, metadata: dict[str, str]) -> errors.BatonError:

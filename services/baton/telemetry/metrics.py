@@ -15,6 +15,7 @@ from baton.telemetry.tracing import has_endpoint, service_resource
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 Side = Literal["prefill", "decode"]
+Transport = Literal["grpc", "fast"]
 
 
 def configure_metrics(service_name: str) -> None:
@@ -52,6 +53,7 @@ class Metrics:
         self._cached_tokens = _counter(meter, names.CACHED_PROMPT_TOKENS)
         self._computed_tokens = _counter(meter, names.COMPUTED_PROMPT_TOKENS)
         self._kv_bytes = _counter(meter, names.KV_BYTES)
+        self._fast_path_fallbacks = _counter(meter, names.FAST_PATH_FALLBACKS)
         self._time_to_first_token = _histogram(meter, names.TIME_TO_FIRST_TOKEN)
         self._time_per_output_token = _histogram(meter, names.TIME_PER_OUTPUT_TOKEN)
         self._request_duration = _histogram(meter, names.REQUEST_DURATION)
@@ -86,9 +88,13 @@ class Metrics:
         self._cached_tokens.add(num_cached_tokens, {names.SIDE: side})
         self._computed_tokens.add(num_computed_tokens, {names.SIDE: side})
 
-    def add_kv_transfer(self, num_bytes: int, exposed_seconds: float) -> None:
+    def add_fast_path_fallback(self, reason: str) -> None:
+        """Count a KV stream for which the fast path could not be used."""
+        self._fast_path_fallbacks.add(1, {names.REASON: reason})
+
+    def add_kv_transfer(self, num_bytes: int, exposed_seconds: float, transport: Transport) -> None:
         """Count a KV stream that a decode node received."""
-        self._kv_bytes.add(num_bytes)
+        self._kv_bytes.add(num_bytes, {names.KV_TRANSPORT: transport})
         self._exposed.record(exposed_seconds)
 
     def record_time_to_first_token(self, seconds: float, model: str) -> None:

@@ -70,6 +70,9 @@ RPC_METHOD = "rpc.method"
 RPC_GRPC_STATUS_CODE = "rpc.grpc.status_code"
 """Server spans of failed calls: number of the gRPC status, 0 if the call ended without one."""
 
+KV_TRANSPORT = "baton.kv.transport"
+"""What carried a KV stream: "grpc" or "fast". On SPAN_RECEIVE_KV, the server spans of the fast path, and KV_BYTES."""
+
 GEN_AI_OPERATION_NAME = "gen_ai.operation.name"
 """Name of the gateway's span."""
 GEN_AI_REQUEST_MODEL = "gen_ai.request.model"
@@ -151,7 +154,12 @@ CACHED_PROMPT_TOKENS = MetricName(
     "baton.prompt_tokens.cached", "{token}", "Prompt tokens from a prefix cache, by SIDE."
 )
 COMPUTED_PROMPT_TOKENS = MetricName("baton.prompt_tokens.computed", "{token}", "Prompt tokens computed, by SIDE.")
-KV_BYTES = MetricName("baton.kv.received", "By", "KV bytes received by decode nodes.")
+KV_BYTES = MetricName("baton.kv.received", "By", "KV bytes received by decode nodes, by KV_TRANSPORT.")
+FAST_PATH_FALLBACKS = MetricName(
+    "baton.kv.fast_path.fallbacks",
+    "{stream}",
+    "KV streams that the gRPC library carried in place of the fast path, by REASON.",
+)
 TIME_TO_FIRST_TOKEN = MetricName(
     "gen_ai.server.time_to_first_token", "s", "From the request's arrival to its first token.", _LATENCY_BUCKETS
 )

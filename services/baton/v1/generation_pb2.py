@@ -12,10 +12,11 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from baton.v1 import kv_pb2 as baton_dot_v1_dot_kv__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x62\x61ton/v1/generation.proto\x12\x08\x62\x61ton.v1\x1a\x1egoogle/protobuf/duration.proto\"\xda\x04\n\x12SamplingParameters\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\r\n\x05top_k\x18\x03 \x01(\x05\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x01H\x03\x88\x01\x01\x12\x18\n\x10presence_penalty\x18\x07 \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x08 \x01(\x01\x12?\n\nlogit_bias\x18\t \x03(\x0b\x32+.baton.v1.SamplingParameters.LogitBiasEntry\x12\x16\n\x0estop_token_ids\x18\n \x03(\x05\x12\x12\n\nignore_eos\x18\x0b \x01(\x08\x12\x17\n\x0fmin_token_count\x18\x0c \x01(\x05\x12\x1c\n\x0fmax_token_count\x18\r \x01(\x05H\x04\x88\x01\x01\x12\x1e\n\x11top_logprob_count\x18\x0e \x01(\x05H\x05\x88\x01\x01\x12\x35\n\x11structured_output\x18\x0f \x01(\x0b\x32\x1a.baton.v1.StructuredOutput\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x07\n\x05_seedB\x15\n\x13_repetition_penaltyB\x12\n\x10_max_token_countB\x14\n\x12_top_logprob_count\"X\n\x10StructuredOutput\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x02 \x01(\tH\x00\x12\x0e\n\x04lark\x18\x03 \x01(\tH\x00\x42\x0c\n\nconstraint\"_\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x0f\n\x07logprob\x18\x02 \x01(\x01\x12,\n\x0c\x61lternatives\x18\x03 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\"m\n\x05Usage\x12\x1a\n\x12prompt_token_count\x18\x01 \x01(\x05\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x02 \x01(\x05\x12\x1e\n\x16\x63ompletion_token_count\x18\x03 \x01(\x05\x12\x0c\n\x04seed\x18\x04 \x01(\x03\"\xf2\x05\n\x10PlacementSummary\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x01 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x02 \x01(\t\x12\x14\n\x0cplacement_id\x18\x03 \x01(\t\x12!\n\x19\x64\x65\x63ode_cached_token_count\x18\x04 \x01(\x05\x12\"\n\x1aprefill_cached_token_count\x18\x05 \x01(\x05\x12\x15\n\rkv_byte_count\x18\x06 \x01(\x03\x12\x16\n\x0ekv_frame_count\x18\x07 \x01(\x03\x12\x31\n\x0equeue_duration\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10prefill_duration\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x11transfer_duration\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10\x65xposed_duration\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x64\x65\x63ode_duration\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0f\x66\x61llback_reason\x18\r \x01(\t\x12\x18\n\x10preemption_count\x18\x0e \x01(\x05\x12\x1e\n\x16\x63ompletion_token_count\x18\x0f \x01(\x05\x12%\n\x1d\x64\x65\x63ode_peak_memory_byte_count\x18\x10 \x01(\x03\x12&\n\x1eprefill_peak_memory_byte_count\x18\x11 \x01(\x03\x12\"\n\x15prefill_energy_joules\x18\x12 \x01(\x01H\x00\x88\x01\x01\x12!\n\x14\x64\x65\x63ode_energy_joules\x18\x13 \x01(\x01H\x01\x88\x01\x01\x42\x18\n\x16_prefill_energy_joulesB\x17\n\x15_decode_energy_joules*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19\x62\x61ton/v1/generation.proto\x12\x08\x62\x61ton.v1\x1a\x11\x62\x61ton/v1/kv.proto\x1a\x1egoogle/protobuf/duration.proto\"\xda\x04\n\x12SamplingParameters\x12\x18\n\x0btemperature\x18\x01 \x01(\x01H\x00\x88\x01\x01\x12\x12\n\x05top_p\x18\x02 \x01(\x01H\x01\x88\x01\x01\x12\r\n\x05top_k\x18\x03 \x01(\x05\x12\r\n\x05min_p\x18\x04 \x01(\x01\x12\x11\n\x04seed\x18\x05 \x01(\x03H\x02\x88\x01\x01\x12\x1f\n\x12repetition_penalty\x18\x06 \x01(\x01H\x03\x88\x01\x01\x12\x18\n\x10presence_penalty\x18\x07 \x01(\x01\x12\x19\n\x11\x66requency_penalty\x18\x08 \x01(\x01\x12?\n\nlogit_bias\x18\t \x03(\x0b\x32+.baton.v1.SamplingParameters.LogitBiasEntry\x12\x16\n\x0estop_token_ids\x18\n \x03(\x05\x12\x12\n\nignore_eos\x18\x0b \x01(\x08\x12\x17\n\x0fmin_token_count\x18\x0c \x01(\x05\x12\x1c\n\x0fmax_token_count\x18\r \x01(\x05H\x04\x88\x01\x01\x12\x1e\n\x11top_logprob_count\x18\x0e \x01(\x05H\x05\x88\x01\x01\x12\x35\n\x11structured_output\x18\x0f \x01(\x0b\x32\x1a.baton.v1.StructuredOutput\x1a\x30\n\x0eLogitBiasEntry\x12\x0b\n\x03key\x18\x01 \x01(\x05\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x0e\n\x0c_temperatureB\x08\n\x06_top_pB\x07\n\x05_seedB\x15\n\x13_repetition_penaltyB\x12\n\x10_max_token_countB\x14\n\x12_top_logprob_count\"X\n\x10StructuredOutput\x12\x15\n\x0bjson_schema\x18\x01 \x01(\tH\x00\x12\x0f\n\x05regex\x18\x02 \x01(\tH\x00\x12\x0e\n\x04lark\x18\x03 \x01(\tH\x00\x42\x0c\n\nconstraint\"_\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\x05\x12\x0f\n\x07logprob\x18\x02 \x01(\x01\x12,\n\x0c\x61lternatives\x18\x03 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\"m\n\x05Usage\x12\x1a\n\x12prompt_token_count\x18\x01 \x01(\x05\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x02 \x01(\x05\x12\x1e\n\x16\x63ompletion_token_count\x18\x03 \x01(\x05\x12\x0c\n\x04seed\x18\x04 \x01(\x03\"\xbc\x06\n\x10PlacementSummary\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x01 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x02 \x01(\t\x12\x14\n\x0cplacement_id\x18\x03 \x01(\t\x12!\n\x19\x64\x65\x63ode_cached_token_count\x18\x04 \x01(\x05\x12\"\n\x1aprefill_cached_token_count\x18\x05 \x01(\x05\x12\x15\n\rkv_byte_count\x18\x06 \x01(\x03\x12\x16\n\x0ekv_frame_count\x18\x07 \x01(\x03\x12\x31\n\x0equeue_duration\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10prefill_duration\x18\t \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x34\n\x11transfer_duration\x18\n \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10\x65xposed_duration\x18\x0b \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x64\x65\x63ode_duration\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x17\n\x0f\x66\x61llback_reason\x18\r \x01(\t\x12\x18\n\x10preemption_count\x18\x0e \x01(\x05\x12\x1e\n\x16\x63ompletion_token_count\x18\x0f \x01(\x05\x12%\n\x1d\x64\x65\x63ode_peak_memory_byte_count\x18\x10 \x01(\x03\x12&\n\x1eprefill_peak_memory_byte_count\x18\x11 \x01(\x03\x12\"\n\x15prefill_energy_joules\x18\x12 \x01(\x01H\x00\x88\x01\x01\x12!\n\x14\x64\x65\x63ode_energy_joules\x18\x13 \x01(\x01H\x01\x88\x01\x01\x12+\n\x0ckv_transport\x18\x14 \x01(\x0e\x32\x15.baton.v1.KvTransport\x12\x1b\n\x13kv_transport_reason\x18\x15 \x01(\tB\x18\n\x16_prefill_energy_joulesB\x17\n\x15_decode_energy_joules*_\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -24,18 +25,18 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._loaded_options = None
   _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_options = b'8\001'
-  _globals['_FINISHREASON']._serialized_start=1731
-  _globals['_FINISHREASON']._serialized_end=1826
-  _globals['_SAMPLINGPARAMETERS']._serialized_start=72
-  _globals['_SAMPLINGPARAMETERS']._serialized_end=674
-  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_start=526
-  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_end=574
-  _globals['_STRUCTUREDOUTPUT']._serialized_start=676
-  _globals['_STRUCTUREDOUTPUT']._serialized_end=764
-  _globals['_TOKENLOGPROB']._serialized_start=766
-  _globals['_TOKENLOGPROB']._serialized_end=861
-  _globals['_USAGE']._serialized_start=863
-  _globals['_USAGE']._serialized_end=972
-  _globals['_PLACEMENTSUMMARY']._serialized_start=975
-  _globals['_PLACEMENTSUMMARY']._serialized_end=1729
+  _globals['_FINISHREASON']._serialized_start=1824
+  _globals['_FINISHREASON']._serialized_end=1919
+  _globals['_SAMPLINGPARAMETERS']._serialized_start=91
+  _globals['_SAMPLINGPARAMETERS']._serialized_end=693
+  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_start=545
+  _globals['_SAMPLINGPARAMETERS_LOGITBIASENTRY']._serialized_end=593
+  _globals['_STRUCTUREDOUTPUT']._serialized_start=695
+  _globals['_STRUCTUREDOUTPUT']._serialized_end=783
+  _globals['_TOKENLOGPROB']._serialized_start=785
+  _globals['_TOKENLOGPROB']._serialized_end=880
+  _globals['_USAGE']._serialized_start=882
+  _globals['_USAGE']._serialized_end=991
+  _globals['_PLACEMENTSUMMARY']._serialized_start=994
+  _globals['_PLACEMENTSUMMARY']._serialized_end=1822
 # @@protoc_insertion_point(module_scope)

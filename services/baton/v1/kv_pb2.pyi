@@ -15,6 +15,12 @@ class KvDtype(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     KV_DTYPE_BFLOAT16: _ClassVar[KvDtype]
     KV_DTYPE_INT8: _ClassVar[KvDtype]
 
+class KvTransport(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KV_TRANSPORT_UNSPECIFIED: _ClassVar[KvTransport]
+    KV_TRANSPORT_GRPC: _ClassVar[KvTransport]
+    KV_TRANSPORT_FAST: _ClassVar[KvTransport]
+
 class AttentionKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     ATTENTION_KIND_UNSPECIFIED: _ClassVar[AttentionKind]
@@ -31,6 +37,9 @@ KV_DTYPE_FLOAT32: KvDtype
 KV_DTYPE_FLOAT16: KvDtype
 KV_DTYPE_BFLOAT16: KvDtype
 KV_DTYPE_INT8: KvDtype
+KV_TRANSPORT_UNSPECIFIED: KvTransport
+KV_TRANSPORT_GRPC: KvTransport
+KV_TRANSPORT_FAST: KvTransport
 ATTENTION_KIND_UNSPECIFIED: AttentionKind
 ATTENTION_KIND_FULL: AttentionKind
 ATTENTION_KIND_SLIDING: AttentionKind

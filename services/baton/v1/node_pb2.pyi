@@ -61,7 +61,7 @@ class NodeProfile(_message.Message):
     def __init__(self, prefill_flops: _Optional[float] = ..., prefill_overhead: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., decode_flops: _Optional[float] = ..., decode_bytes_per_second: _Optional[float] = ..., step_overhead: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., measured_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., source: _Optional[str] = ...) -> None: ...
 
 class NodeDescription(_message.Message):
-    __slots__ = ("node_id", "epoch", "role", "address", "engine", "device", "model_id", "kv_layout", "model_shape", "profile", "block_count", "block_token_count", "max_batch_size", "tokenizer_digest", "eos_token_ids")
+    __slots__ = ("node_id", "epoch", "role", "address", "engine", "device", "model_id", "kv_layout", "model_shape", "profile", "block_count", "block_token_count", "max_batch_size", "tokenizer_digest", "eos_token_ids", "fast_address")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +77,7 @@ class NodeDescription(_message.Message):
     MAX_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     TOKENIZER_DIGEST_FIELD_NUMBER: _ClassVar[int]
     EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
+    FAST_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     epoch: int
     role: NodeRole
@@ -92,7 +93,8 @@ class NodeDescription(_message.Message):
     max_batch_size: int
     tokenizer_digest: str
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[_Union[NodeRole, str]] = ..., address: _Optional[str] = ..., engine: _Optional[str] = ..., device: _Optional[str] = ..., model_id: _Optional[str] = ..., kv_layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., model_shape: _Optional[_Union[ModelShape, _Mapping]] = ..., profile: _Optional[_Union[NodeProfile, _Mapping]] = ..., block_count: _Optional[int] = ..., block_token_count: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
+    fast_address: str
+    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[_Union[NodeRole, str]] = ..., address: _Optional[str] = ..., engine: _Optional[str] = ..., device: _Optional[str] = ..., model_id: _Optional[str] = ..., kv_layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., model_shape: _Optional[_Union[ModelShape, _Mapping]] = ..., profile: _Optional[_Union[NodeProfile, _Mapping]] = ..., block_count: _Optional[int] = ..., block_token_count: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., fast_address: _Optional[str] = ...) -> None: ...
 
 class LoadReport(_message.Message):
     __slots__ = ("waiting_request_count", "running_request_count", "pending_prompt_token_count", "free_block_count", "mean_context_token_count", "step_count", "is_draining", "accepted_placement_ids", "system")

@@ -18,7 +18,7 @@ from baton.v1 import node_pb2 as baton_dot_v1_dot_node__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62\x61ton/v1/router_service.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x11\x62\x61ton/v1/kv.proto\x1a\x13\x62\x61ton/v1/node.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc6\x01\n\x0fRegisterRequest\x12)\n\x04node\x18\x01 \x01(\x0b\x32\x19.baton.v1.NodeDescriptionH\x00\x12$\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.LoadReportH\x00\x12)\n\x04link\x18\x03 \x01(\x0b\x32\x19.baton.v1.LinkMeasurementH\x00\x12-\n\x07outcome\x18\x04 \x01(\x0b\x32\x1a.baton.v1.PlacementSummaryH\x00\x42\x08\n\x06report\"j\n\x10RegisterResponse\x12*\n\nregistered\x18\x01 \x01(\x0b\x32\x14.baton.v1.RegisteredH\x00\x12 \n\x05peers\x18\x02 \x01(\x0b\x32\x0f.baton.v1.PeersH\x00\x42\x08\n\x06notice\"@\n\nRegistered\x12\x32\n\x0freport_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\".\n\x05Peers\x12%\n\rprefill_nodes\x18\x01 \x03(\x0b\x32\x0e.baton.v1.Peer\"7\n\x04Peer\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\"\xf1\x01\n\x0cPlaceRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x1a\n\x12prompt_token_count\x18\x03 \x01(\x05\x12\x17\n\x0fmax_token_count\x18\x04 \x01(\x05\x12\x14\n\x0c\x62lock_hashes\x18\x05 \x01(\x0c\x12\x19\n\x11\x65xcluded_node_ids\x18\x06 \x03(\t\x12\x1b\n\x13\x62ypass_prefix_cache\x18\x07 \x01(\x08\x12\x12\n\nis_dry_run\x18\x08 \x01(\x08\x12$\n\x04pins\x18\t \x03(\x0b\x32\x16.baton.v1.PlacementPin\"?\n\x0cPlacementPin\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x01 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x02 \x01(\t\"`\n\rPlaceResponse\x12&\n\tplacement\x18\x01 \x01(\x0b\x32\x13.baton.v1.Placement\x12\'\n\ncandidates\x18\x02 \x03(\x0b\x32\x13.baton.v1.Candidate\"\xd5\x01\n\tPlacement\x12\x14\n\x0cplacement_id\x18\x01 \x01(\t\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x02 \x01(\t\x12\x16\n\x0e\x64\x65\x63ode_address\x18\x03 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x04 \x01(\t\x12%\n\nwire_dtype\x18\x05 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x18\n\x10layers_per_frame\x18\x06 \x01(\x05\x12(\n\x08\x65stimate\x18\x07 \x01(\x0b\x32\x16.baton.v1.CostEstimate\"\xb0\x02\n\x0c\x43ostEstimate\x12\x15\n\rqueue_seconds\x18\x01 \x01(\x01\x12\x17\n\x0fprefill_seconds\x18\x02 \x01(\x01\x12\x18\n\x10transfer_seconds\x18\x03 \x01(\x01\x12\x17\n\x0f\x65xposed_seconds\x18\x04 \x01(\x01\x12#\n\x1btime_to_first_token_seconds\x18\x05 \x01(\x01\x12\x15\n\rstart_seconds\x18\x06 \x01(\x01\x12\x14\n\x0cstep_seconds\x18\x07 \x01(\x01\x12#\n\x1b\x65xpected_output_token_count\x18\x08 \x01(\x01\x12\x16\n\x0e\x64\x65\x63ode_seconds\x18\t \x01(\x01\x12\x17\n\x0fimposed_seconds\x18\n \x01(\x01\x12\x15\n\rtotal_seconds\x18\x0b \x01(\x01\"\xf9\x01\n\tCandidate\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x01 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x02 \x01(\t\x12!\n\x19\x64\x65\x63ode_cached_token_count\x18\x03 \x01(\x05\x12\"\n\x1aprefill_cached_token_count\x18\x04 \x01(\x05\x12(\n\x08\x65stimate\x18\x05 \x01(\x0b\x32\x16.baton.v1.CostEstimate\x12\x19\n\x11infeasible_reason\x18\x06 \x01(\t\x12\x15\n\rkv_byte_count\x18\x07 \x01(\x03\x12\x18\n\x10is_link_declared\x18\x08 \x01(\x08\"\x12\n\x10ListNodesRequest\"7\n\x11ListNodesResponse\x12\"\n\x05nodes\x18\x01 \x03(\x0b\x32\x13.baton.v1.NodeState\"\xbb\x01\n\tNodeState\x12\'\n\x04node\x18\x01 \x01(\x0b\x32\x19.baton.v1.NodeDescription\x12\"\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.LoadReport\x12(\n\x05links\x18\x03 \x03(\x0b\x32\x19.baton.v1.LinkMeasurement\x12\x1b\n\x13prefill_calibration\x18\x04 \x01(\x01\x12\x1a\n\x12\x64\x65\x63ode_calibration\x18\x05 \x01(\x01\x32\xd6\x01\n\rRouterService\x12\x45\n\x08Register\x12\x19.baton.v1.RegisterRequest\x1a\x1a.baton.v1.RegisterResponse(\x01\x30\x01\x12\x38\n\x05Place\x12\x16.baton.v1.PlaceRequest\x1a\x17.baton.v1.PlaceResponse\x12\x44\n\tListNodes\x12\x1a.baton.v1.ListNodesRequest\x1a\x1b.baton.v1.ListNodesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62\x61ton/v1/router_service.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x11\x62\x61ton/v1/kv.proto\x1a\x13\x62\x61ton/v1/node.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc6\x01\n\x0fRegisterRequest\x12)\n\x04node\x18\x01 \x01(\x0b\x32\x19.baton.v1.NodeDescriptionH\x00\x12$\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.LoadReportH\x00\x12)\n\x04link\x18\x03 \x01(\x0b\x32\x19.baton.v1.LinkMeasurementH\x00\x12-\n\x07outcome\x18\x04 \x01(\x0b\x32\x1a.baton.v1.PlacementSummaryH\x00\x42\x08\n\x06report\"j\n\x10RegisterResponse\x12*\n\nregistered\x18\x01 \x01(\x0b\x32\x14.baton.v1.RegisteredH\x00\x12 \n\x05peers\x18\x02 \x01(\x0b\x32\x0f.baton.v1.PeersH\x00\x42\x08\n\x06notice\"@\n\nRegistered\x12\x32\n\x0freport_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\".\n\x05Peers\x12%\n\rprefill_nodes\x18\x01 \x03(\x0b\x32\x0e.baton.v1.Peer\"M\n\x04Peer\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x14\n\x0c\x66\x61st_address\x18\x04 \x01(\t\"\xf1\x01\n\x0cPlaceRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x1a\n\x12prompt_token_count\x18\x03 \x01(\x05\x12\x17\n\x0fmax_token_count\x18\x04 \x01(\x05\x12\x14\n\x0c\x62lock_hashes\x18\x05 \x01(\x0c\x12\x19\n\x11\x65xcluded_node_ids\x18\x06 \x03(\t\x12\x1b\n\x13\x62ypass_prefix_cache\x18\x07 \x01(\x08\x12\x12\n\nis_dry_run\x18\x08 \x01(\x08\x12$\n\x04pins\x18\t \x03(\x0b\x32\x16.baton.v1.PlacementPin\"?\n\x0cPlacementPin\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x01 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x02 \x01(\t\"`\n\rPlaceResponse\x12&\n\tplacement\x18\x01 \x01(\x0b\x32\x13.baton.v1.Placement\x12\'\n\ncandidates\x18\x02 \x03(\x0b\x32\x13.baton.v1.Candidate\"\xd5\x01\n\tPlacement\x12\x14\n\x0cplacement_id\x18\x01 \x01(\t\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x02 \x01(\t\x12\x16\n\x0e\x64\x65\x63ode_address\x18\x03 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x04 \x01(\t\x12%\n\nwire_dtype\x18\x05 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x18\n\x10layers_per_frame\x18\x06 \x01(\x05\x12(\n\x08\x65stimate\x18\x07 \x01(\x0b\x32\x16.baton.v1.CostEstimate\"\xb0\x02\n\x0c\x43ostEstimate\x12\x15\n\rqueue_seconds\x18\x01 \x01(\x01\x12\x17\n\x0fprefill_seconds\x18\x02 \x01(\x01\x12\x18\n\x10transfer_seconds\x18\x03 \x01(\x01\x12\x17\n\x0f\x65xposed_seconds\x18\x04 \x01(\x01\x12#\n\x1btime_to_first_token_seconds\x18\x05 \x01(\x01\x12\x15\n\rstart_seconds\x18\x06 \x01(\x01\x12\x14\n\x0cstep_seconds\x18\x07 \x01(\x01\x12#\n\x1b\x65xpected_output_token_count\x18\x08 \x01(\x01\x12\x16\n\x0e\x64\x65\x63ode_seconds\x18\t \x01(\x01\x12\x17\n\x0fimposed_seconds\x18\n \x01(\x01\x12\x15\n\rtotal_seconds\x18\x0b \x01(\x01\"\xf9\x01\n\tCandidate\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x01 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x02 \x01(\t\x12!\n\x19\x64\x65\x63ode_cached_token_count\x18\x03 \x01(\x05\x12\"\n\x1aprefill_cached_token_count\x18\x04 \x01(\x05\x12(\n\x08\x65stimate\x18\x05 \x01(\x0b\x32\x16.baton.v1.CostEstimate\x12\x19\n\x11infeasible_reason\x18\x06 \x01(\t\x12\x15\n\rkv_byte_count\x18\x07 \x01(\x03\x12\x18\n\x10is_link_declared\x18\x08 \x01(\x08\"\x12\n\x10ListNodesRequest\"7\n\x11ListNodesResponse\x12\"\n\x05nodes\x18\x01 \x03(\x0b\x32\x13.baton.v1.NodeState\"\xbb\x01\n\tNodeState\x12\'\n\x04node\x18\x01 \x01(\x0b\x32\x19.baton.v1.NodeDescription\x12\"\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.LoadReport\x12(\n\x05links\x18\x03 \x03(\x0b\x32\x19.baton.v1.LinkMeasurement\x12\x1b\n\x13prefill_calibration\x18\x04 \x01(\x01\x12\x1a\n\x12\x64\x65\x63ode_calibration\x18\x05 \x01(\x01\x32\xd6\x01\n\rRouterService\x12\x45\n\x08Register\x12\x19.baton.v1.RegisterRequest\x1a\x1a.baton.v1.RegisterResponse(\x01\x30\x01\x12\x38\n\x05Place\x12\x16.baton.v1.PlaceRequest\x1a\x17.baton.v1.PlaceResponse\x12\x44\n\tListNodes\x12\x1a.baton.v1.ListNodesRequest\x1a\x1b.baton.v1.ListNodesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,25 +34,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PEERS']._serialized_start=517
   _globals['_PEERS']._serialized_end=563
   _globals['_PEER']._serialized_start=565
-  _globals['_PEER']._serialized_end=620
-  _globals['_PLACEREQUEST']._serialized_start=623
-  _globals['_PLACEREQUEST']._serialized_end=864
-  _globals['_PLACEMENTPIN']._serialized_start=866
-  _globals['_PLACEMENTPIN']._serialized_end=929
-  _globals['_PLACERESPONSE']._serialized_start=931
-  _globals['_PLACERESPONSE']._serialized_end=1027
-  _globals['_PLACEMENT']._serialized_start=1030
-  _globals['_PLACEMENT']._serialized_end=1243
-  _globals['_COSTESTIMATE']._serialized_start=1246
-  _globals['_COSTESTIMATE']._serialized_end=1550
-  _globals['_CANDIDATE']._serialized_start=1553
-  _globals['_CANDIDATE']._serialized_end=1802
-  _globals['_LISTNODESREQUEST']._serialized_start=1804
-  _globals['_LISTNODESREQUEST']._serialized_end=1822
-  _globals['_LISTNODESRESPONSE']._serialized_start=1824
-  _globals['_LISTNODESRESPONSE']._serialized_end=1879
-  _globals['_NODESTATE']._serialized_start=1882
-  _globals['_NODESTATE']._serialized_end=2069
-  _globals['_ROUTERSERVICE']._serialized_start=2072
-  _globals['_ROUTERSERVICE']._serialized_end=2286
+  _globals['_PEER']._serialized_end=642
+  _globals['_PLACEREQUEST']._serialized_start=645
+  _globals['_PLACEREQUEST']._serialized_end=886
+  _globals['_PLACEMENTPIN']._serialized_start=888
+  _globals['_PLACEMENTPIN']._serialized_end=951
+  _globals['_PLACERESPONSE']._serialized_start=953
+  _globals['_PLACERESPONSE']._serialized_end=1049
+  _globals['_PLACEMENT']._serialized_start=1052
+  _globals['_PLACEMENT']._serialized_end=1265
+  _globals['_COSTESTIMATE']._serialized_start=1268
+  _globals['_COSTESTIMATE']._serialized_end=1572
+  _globals['_CANDIDATE']._serialized_start=1575
+  _globals['_CANDIDATE']._serialized_end=1824
+  _globals['_LISTNODESREQUEST']._serialized_start=1826
+  _globals['_LISTNODESREQUEST']._serialized_end=1844
+  _globals['_LISTNODESRESPONSE']._serialized_start=1846
+  _globals['_LISTNODESRESPONSE']._serialized_end=1901
+  _globals['_NODESTATE']._serialized_start=1904
+  _globals['_NODESTATE']._serialized_end=2091
+  _globals['_ROUTERSERVICE']._serialized_start=2094
+  _globals['_ROUTERSERVICE']._serialized_end=2308
 # @@protoc_insertion_point(module_scope)

@@ -42,14 +42,16 @@ class Peers(_message.Message):
     def __init__(self, prefill_nodes: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ...) -> None: ...
 
 class Peer(_message.Message):
-    __slots__ = ("node_id", "address", "epoch")
+    __slots__ = ("node_id", "address", "epoch", "fast_address")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    FAST_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     address: str
     epoch: int
-    def __init__(self, node_id: _Optional[str] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ...) -> None: ...
+    fast_address: str
+    def __init__(self, node_id: _Optional[str] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ..., fast_address: _Optional[str] = ...) -> None: ...
 
 class PlaceRequest(_message.Message):
     __slots__ = ("request_id", "model_id", "prompt_token_count", "max_token_count", "block_hashes", "excluded_node_ids", "bypass_prefix_cache", "is_dry_run", "pins")

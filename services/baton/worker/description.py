@@ -21,6 +21,7 @@ def describe_node(
     epoch: int,
     role: node_pb2.NodeRole,
     address: str,
+    fast_address: str,
     max_batch_size: int,
 ) -> node_pb2.NodeDescription:
     """Return who a node is; its longest sequence is one for which model's context and node's blocks have room."""
@@ -33,6 +34,7 @@ def describe_node(
         epoch=epoch,
         role=role,
         address=address,
+        fast_address=fast_address,
         engine=info.engine,
         device=info.device,
         model_id=info.layout.model_id,

@@ -17,7 +17,8 @@ from baton.engine.runners.base import Runner
 from baton.engine.scheduler import SchedulerLimits
 from baton.errors import UnavailableError
 from baton.kv.pool import BlockEvents
-from baton.rpc.server import GrpcServer, wait_for_stop_signal
+from baton.rpc.fast_server import FastServer
+from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 from baton.v1 import node_pb2
 from baton.worker.description import describe_node, load_message
 from baton.worker.gauges import observe_load
@@ -86,6 +87,7 @@ class WorkerNode:
     async def run(
         self,
         server: GrpcServer,
+        fast: FastServer | None = None,
         *,
         on_peers: Callable[[Peers], None] = lambda _peers: None,
         on_drain: Callable[[], None] = lambda: None,
@@ -94,6 +96,7 @@ class WorkerNode:
 
         Args:
             server: With the services of the role added, not yet started.
+            fast: Serves KV streams besides; not yet started. None: nothing does.
             on_peers: Called when the prefill nodes change.
             on_drain: Called when no new work is accepted any more.
 
@@ -101,6 +104,7 @@ class WorkerNode:
             Exception: What the engine died of, if it did.
         """
         port = await server.start(is_serving=False)
+        fast_port = fast.start() if fast else 0
         self.node_id = self.settings.name_of(node_pb2.NodeRole.Name(self._role).split("_")[-1].lower(), port)
         description = describe_node(
             self.runner,
@@ -109,6 +113,7 @@ class WorkerNode:
             epoch=time.time_ns(),
             role=self._role,
             address=self.settings.advertised(port),
+            fast_address=host_port(self.settings.advertised_host, fast_port) if fast_port else "",
             max_batch_size=self.settings.max_batch_size,
         )
         self._publication = Publication(self.settings.cache_index_address, self.node_id)
@@ -137,7 +142,8 @@ class WorkerNode:
                 self.is_draining = True
                 self._registration.report_load()
                 on_drain()
-                await server.drain(self.settings.drain_seconds)
+                grace_seconds = self.settings.drain_seconds
+                await asyncio.gather(*(each.drain(grace_seconds) for each in (server, fast) if each))
             finally:
                 for task in background:
                     task.cancel()

@@ -92,11 +92,20 @@ class WorkerSettings(BaseSettings):
 
     def advertised(self, port: int) -> str:
         """Return host:port under which other nodes reach this one, given the port that it listens on."""
-        host, colon, advertised_port = self.advertise_address.rpartition(":")
+        return self.advertise_address if self._has_advertised_port else host_port(self.advertised_host, port)
+
+    @property
+    def advertised_host(self) -> str:
+        """Return the host under which other nodes reach this one."""
+        if self._has_advertised_port:
+            return self.advertise_address.rpartition(":")[0].strip("[]")
+        return self.advertise_address or self.host
+
+    @property
+    def _has_advertised_port(self) -> bool:
+        host, colon, port = self.advertise_address.rpartition(":")
         is_bare_ipv6 = ":" in host and not host.endswith("]")
-        if colon and advertised_port.isdigit() and not is_bare_ipv6:
-            return self.advertise_address
-        return host_port(self.advertise_address or self.host, port)
+        return bool(colon) and port.isdigit() and not is_bare_ipv6
 
     def name_of(self, role: str, port: int) -> str:
         """Return the node's name."""

@@ -1,0 +1,89 @@
+"""PrefillService.Prefill on the fast path: a thread per stream takes frames from the engine to the kernel."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+from baton.engine.events import EngineEvent, Failed, TokenReady
+from baton.h2.call import ServerCall
+from baton.h2.windows import StreamEndedError
+from baton.kv.stream import KvFrame
+from baton.prefill.messages import Message
+from baton.prefill.outbox import Item
+from baton.prefill.prefiller import Prefiller
+from baton.rpc.frame_codec import EncodedFrame
+from baton.v1 import prefill_service_pb2
+
+
+class ThreadOutbox:
+    """What waits to be sent, in the order of `Outbox`; filled by any thread, emptied by one that waits.
+
+    It holds at most the KV of its prompt, which bounds it.
+    """
+
+    def __init__(self) -> None:
+        self._items: deque[Item] = deque()
+        self._changed = threading.Condition()
+        self._is_closed = False
+
+    def put_frame(self, frame: KvFrame) -> None:
+        """Take a frame."""
+        with self._changed:
+            self._items.append(frame)
+            self._changed.notify()
+
+    def put_event(self, event: EngineEvent) -> None:
+        """Take an event; the first token, or a failure, overtakes the frames that wait."""
+        with self._changed:
+            if isinstance(event, TokenReady | Failed):
+                self._items.appendleft(event)
+            else:
+                self._items.append(event)
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Wake whoever waits: nobody wants the rest."""
+        with self._changed:
+            self._is_closed = True
+            self._items.clear()
+            self._changed.notify()
+
+    def get(self, timeout_seconds: float | None) -> Item:
+        """Return the next item, waiting for it.
+
+        Raises:
+            StreamEndedError: If the outbox was closed.
+            TimeoutError: If nothing comes in time.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._items or self._is_closed, timeout_seconds):
+                raise TimeoutError("the deadline has passed")
+            if self._is_closed:
+                raise StreamEndedError("the caller has gone")
+            return self._items.popleft()
+
+
+class FastPrefill:
+    """Serves prefills in threads of their own."""
+
+    def __init__(self, prefiller: Prefiller) -> None:
+        self._prefiller = prefiller
+
+    def serve(self, request: prefill_service_pb2.PrefillRequest, call: ServerCall) -> None:
+        """Send the messages of a prompt's KV stream.
+
+        Raises:
+            BatonError: If the request is refused or fails.
+        """
+        outbox = ThreadOutbox()
+        call.watch(outbox.close)
+        with self._prefiller.begin(request, outbox.put_frame, outbox.put_event) as messages:
+            call.send(*_parts(messages.layout()))
+            while not messages.is_complete:
+                for message in messages.of(outbox.get(call.remaining_seconds())):
+                    call.send(*_parts(message))
+
+
+def _parts(message: Message) -> tuple[bytes | memoryview, ...]:
+    return message.parts if isinstance(message, EncodedFrame) else (message.SerializeToString(),)

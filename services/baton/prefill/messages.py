@@ -1,0 +1,90 @@
+"""The messages of one KV stream, made from frames and events, whoever carries them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from opentelemetry import trace
+
+from baton.engine.events import Ended, Failed, TokenReady
+from baton.engine.sampling import SampledToken
+from baton.kv.layout import KvLayout
+from baton.kv.stream import KvFrame, StreamLedger, StreamTotals
+from baton.prefill.outbox import Item
+from baton.rpc.frame_codec import EncodedFrame, encode_frame
+from baton.rpc.wire_generation import token_to_proto
+from baton.rpc.wire_kv import layout_to_proto
+from baton.rpc.wire_time import duration_from_seconds
+from baton.telemetry import names
+from baton.telemetry.frames import frame_attributes
+from baton.v1 import kv_pb2, prefill_service_pb2
+from baton.worker.monitor import NodeMonitor
+
+Message = prefill_service_pb2.PrefillResponse | EncodedFrame
+"""What is sent."""
+
+
+class StreamMessages:
+    """Numbers and checksums frames, and sums up at the end. Used by one stream, in one thread at a time.
+
+    Args:
+        layout: This node's cache.
+        request: What the stream answers; it has just come.
+        monitor: Tells what the work cost the machine.
+    """
+
+    def __init__(self, layout: KvLayout, request: prefill_service_pb2.PrefillRequest, monitor: NodeMonitor) -> None:
+        self._layout = layout
+        self._monitor = monitor
+        self._ledger = StreamLedger(layout, request.kv_token_begin, len(request.token_ids))
+        self._started_at = time.time_ns()
+        self.is_complete = False
+        """Whether the summary has been made."""
+
+    def layout(self) -> Message:
+        """Return the first message."""
+        return prefill_service_pb2.PrefillResponse(layout=layout_to_proto(self._layout))
+
+    def of(self, item: Item) -> Iterator[Message]:
+        """Yield the message of a frame or event, if it has one.
+
+        Raises:
+            BatonError: If the request has failed.
+        """
+        if isinstance(item, KvFrame):
+            yield self._frame(item)
+        elif isinstance(item, TokenReady):
+            yield prefill_service_pb2.PrefillResponse(first_token=_first_token(item.token))
+        elif isinstance(item, Failed):
+            raise item.error
+        elif isinstance(item, Ended):  # frames were put before it, and have been sent
+            self.is_complete = True
+            yield prefill_service_pb2.PrefillResponse(summary=_summary(item, self._ledger.totals, self._monitor))
+
+    def _frame(self, frame: KvFrame) -> EncodedFrame:
+        sequence_number, crc = self._ledger.append(frame)
+        attributes = frame_attributes(frame)
+        ready_at = self._started_at + round(frame.ready_seconds * 1e9)
+        trace.get_current_span().add_event(names.EVENT_LAYER_COMPUTED, attributes, ready_at)
+        trace.get_current_span().add_event(names.EVENT_FRAME_SENT, attributes)
+        return encode_frame(frame, sequence_number, crc)
+
+
+def _first_token(token: SampledToken) -> prefill_service_pb2.FirstToken:
+    return prefill_service_pb2.FirstToken(token=token_to_proto(token))
+
+
+def _summary(ended: Ended, totals: StreamTotals, monitor: NodeMonitor) -> kv_pb2.KvSummary:
+    return kv_pb2.KvSummary(
+        frame_count=totals.num_frames,
+        byte_count=totals.num_bytes,
+        token_begin=totals.token_begin,
+        token_end=totals.token_end,
+        cached_token_count=ended.num_cached_tokens,
+        queue_duration=duration_from_seconds(ended.queue_seconds),
+        compute_duration=duration_from_seconds(ended.prefill_seconds),
+        frames_crc32c=totals.frames_crc32c,
+        peak_memory_byte_count=monitor.peak_memory_bytes(),
+        energy_joules=monitor.energy_joules(ended.decode_seconds + ended.prefill_seconds, ended.decode_seconds),
+    )
