@@ -22,6 +22,7 @@ def test_the_longest_sequence_is_what_context_and_blocks_have_room_for(
         epoch=1,
         role=node_pb2.NODE_ROLE_DECODE,
         address="127.0.0.1:1",
+        fast_address="",
         max_batch_size=1,
     )
 
