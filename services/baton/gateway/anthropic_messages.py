@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 from baton.errors import InvalidFieldError
 from baton.gateway.anthropic_format import MessageFormat
-from baton.gateway.anthropic_schema import (
-    CACHE_CONTROL,
-    NEUTRAL_VALUES,
-    Block,
-    ConversationBody,
-    CountAnswer,
-    MessagesBody,
-)
+from baton.gateway.anthropic_input import conversation
+from baton.gateway.anthropic_schema import NEUTRAL_VALUES, ConversationBody, CountAnswer, MessagesBody
+from baton.gateway.anthropic_tools import message_tools
 from baton.gateway.call import Call
 from baton.gateway.generation import Generator
 from baton.gateway.http_response import HttpResponse
-from baton.gateway.openai_errors import ApiError, refused
+from baton.gateway.openai_errors import refused
 from baton.gateway.openai_sampling import check_int32, token_limit
-from baton.gateway.openai_schema import MAX_MESSAGES, decode_json, refuse_unserved_fields
+from baton.gateway.openai_schema import decode_json, refuse_unserved_fields
 from baton.gateway.request_id import generation_name
 from baton.gateway.requests import ChatPrompt, GenerationRequest, PreparedPrompt
 from baton.gateway.single_answer import answer_single
+from baton.gateway.tool_use import NO_TOOLS, ToolUse
 from baton.v1.generation_pb2 import SamplingParameters
 
 REQUEST_ID_HEADER = "request-id"
 """Where Anthropic's clients look for the name of the request."""
-
-_ROLES = ("user", "assistant", "system")
 
 
 async def answer_messages(generator: Generator, call: Call, response: HttpResponse) -> None:
@@ -43,7 +35,11 @@ async def answer_messages(generator: Generator, call: Call, response: HttpRespon
     response.headers[REQUEST_ID_HEADER] = call.request_id
     body = decode_json(call.body, MessagesBody)
     prompt = await _prepare(generator, call, body)
-    form = MessageFormat(f"msg_{call.request_id}", body.model, len(prompt.token_ids))
+    use = prompt.request.tool_use or NO_TOOLS
+    parser = generator.preparation.reader.parser(
+        use.offered, is_in_reasoning=prompt.is_in_reasoning, is_parallel=use.is_parallel
+    )
+    form = MessageFormat(f"msg_{call.request_id}", body.model, len(prompt.token_ids), parser)
     await answer_single(response, generator, call, prompt, form, is_stream=bool(body.stream))
 
 
@@ -56,18 +52,20 @@ async def answer_count_tokens(generator: Generator, call: Call, response: HttpRe
     """
     response.headers[REQUEST_ID_HEADER] = call.request_id
     body = decode_json(call.body, ConversationBody)
-    tokenization = await generator.preparation.tokenize(body.model, _prompt(body))
+    tokenization = await generator.preparation.tokenize(body.model, _prompt(generator, body, message_tools(body)))
     call.num_prompt_tokens = len(tokenization.token_ids)
     response.send(200, msgspec.json.encode(CountAnswer(len(tokenization.token_ids))))
 
 
 async def _prepare(generator: Generator, call: Call, body: MessagesBody) -> PreparedPrompt:
+    use = message_tools(body)
     request = GenerationRequest(
         request_id=generation_name(call.request_id),
         model=body.model,
-        prompt=_prompt(body),
+        prompt=_prompt(generator, body, use),
         sampling=_sampling(body),
         stop=tuple(body.stop_sequences or ()),
+        tool_use=use,
     )
     try:
         return await generator.prepare(request)
@@ -88,44 +86,30 @@ def _sampling(body: MessagesBody) -> SamplingParameters:
     return sampling
 
 
-def _prompt(body: ConversationBody) -> ChatPrompt:
+def _prompt(generator: Generator, body: ConversationBody, use: ToolUse) -> ChatPrompt:
     """Return the conversation as chat templates know it, the system's text first; an answer at its end is continued."""
     refuse_unserved_fields(body, NEUTRAL_VALUES)
-    if not 1 <= len(body.messages) <= MAX_MESSAGES:
-        text = f"Invalid value for `messages`: expected 1 to {MAX_MESSAGES}, got {len(body.messages)}"
-        raise refused("messages", text, code="invalid_value")
-    turns = [] if not body.system else [{"role": "system", "content": _text("system", body.system)}]
-    for index, message in enumerate(body.messages):
-        if message.role not in _ROLES:
-            raise _wrong(f"messages[{index}].role", f"`{message.role}` is none of {', '.join(_ROLES)}")
-        turns.append({"role": message.role, "content": _text(f"messages[{index}].content", message.content)})
-    is_begun = body.messages[-1].role == "assistant"
-    return ChatPrompt(tuple(turns), add_generation_prompt=not is_begun, continue_final_message=is_begun)
+    is_begun = bool(body.messages) and body.messages[-1].role == "assistant"
+    return ChatPrompt(
+        conversation(body),
+        add_generation_prompt=not is_begun,
+        continue_final_message=is_begun,
+        tools=use.offered,
+        template_variables=_template_variables(generator, body),
+    )
 
 
-def _text(name: str, content: str | Sequence[Block]) -> str:
-    if isinstance(content, str):
-        return content
-    for index, block in enumerate(content):
-        _check_block(f"{name}[{index}]", block)
-    return "".join(block.text or "" for block in content)
-
-
-def _check_block(name: str, block: Block) -> None:
-    if block.type != "text":
-        text = f"Unsupported parameter: `{name}.type`: only blocks of type text are served, got `{block.type}`"
-        raise refused(f"{name}.type", text, code="unsupported_parameter")
-    if block.text is None:
-        raise _wrong(f"{name}.text", "expected text")
-    for field in block.__struct_fields__:
-        value = getattr(block, field)
-        is_neutral = (
-            field in ("type", "text") or value in (None, []) or (field == "cache_control" and value in CACHE_CONTROL)
-        )
-        if not is_neutral:
-            text = f"Unsupported parameter: `{name}.{field}` is not served here"
-            raise refused(f"{name}.{field}", text, code="unsupported_parameter")
-
-
-def _wrong(param: str, problem: str) -> ApiError:
-    return refused(param, f"Invalid value for `{param}`: {problem}", code="invalid_value")
+def _template_variables(generator: Generator, body: ConversationBody) -> dict[str, object]:
+    """Return what the template is told of thinking; a budget of tokens cannot be kept, and is refused."""
+    thinking = body.thinking
+    if thinking is None:
+        return {}
+    if thinking.type not in ("adaptive", "disabled"):
+        text = f"Unsupported parameter: `thinking.type`: expected adaptive or disabled, got `{thinking.type[:64]}`"
+        raise refused("thinking.type", text, code="unsupported_parameter")
+    for name in ("budget_tokens", "display"):
+        if getattr(thinking, name) is not None:
+            text = f"Unsupported parameter: `thinking.{name}` is not served here"
+            raise refused(f"thinking.{name}", text, code="unsupported_parameter")
+    can_choose = "enable_thinking" in generator.preparation.reader.template_names
+    return {"enable_thinking": False} if thinking.type == "disabled" and can_choose else {}

@@ -6,31 +6,42 @@ for nothing.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
 
 class Block(msgspec.Struct, forbid_unknown_fields=True):
-    """A block of content; only text is served."""
+    """A block of content: text, thinking, a call of a tool, or its result."""
 
     type: str
     text: str | None = None
+    thinking: str | None = None
+    """Of an answer that is sent back; whether the model sees it again is up to its template."""
+    signature: str | None = None
+    """Of thinking; not used."""
+    id: str | None = None
+    """Of a call."""
+    name: str | None = None
+    """Of a call: the tool."""
+    input: dict[str, Any] | None = None
+    """Of a call: its arguments."""
+    tool_use_id: str | None = None
+    """Of a result: the call that it answers."""
+    content: Any = None
+    """Of a result: a string or blocks of text."""
+    is_error: bool | None = None
+    """Of a result; the model reads of it in the text alone."""
     cache_control: Any = None
     """Accepted as {"type": "ephemeral"}, which asks for what is done anyway: prefixes are cached."""
+    caller: Any = None
+    """Of a call; accepted as {"type": "direct"}."""
     citations: Any = None
     """With answers that are sent back; must be empty."""
     source: Any = None
     title: Any = None
     context: Any = None
-    id: Any = None
-    name: Any = None
-    input: Any = None
-    tool_use_id: Any = None
-    content: Any = None
-    is_error: Any = None
-    thinking: Any = None
-    signature: Any = None
     data: Any = None
 
 
@@ -39,6 +50,45 @@ class MessageParam(msgspec.Struct, forbid_unknown_fields=True):
 
     role: str
     content: str | list[Block]
+
+
+class ToolDefinition(msgspec.Struct, forbid_unknown_fields=True):
+    """A tool that the client runs; Anthropic's own are not served."""
+
+    name: str
+    input_schema: dict[str, Any] | None = None
+    """JSON schema of an object."""
+    description: str | None = None
+    type: str | None = None
+    """custom, or null for the same."""
+    strict: bool | None = None
+    """Whether arguments must follow the schema also where the model is free not to call; null: no."""
+    cache_control: Any = None
+    """Accepted as that of blocks."""
+    allowed_callers: Any = None
+    defer_loading: Any = None
+    eager_input_streaming: Any = None
+    """Accepted; arguments are streamed as they come anyway."""
+    input_examples: Any = None
+
+
+class ToolChoice(msgspec.Struct, forbid_unknown_fields=True):
+    """Whether and what to call: auto, any, tool or none."""
+
+    type: str
+    name: str | None = None
+    """Of `tool`: the one that must be called."""
+    disable_parallel_tool_use: bool | None = None
+    """Whether an answer has one call at most; null: no."""
+
+
+class Thinking(msgspec.Struct, forbid_unknown_fields=True):
+    """Whether to think first."""
+
+    type: str
+    """adaptive: as the model does by itself; disabled: not at all, where its template knows `enable_thinking`."""
+    budget_tokens: Any = None
+    display: Any = None
 
 
 class Metadata(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,9 +107,9 @@ class ConversationBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     mcp_servers: Any = None
     output_config: Any = None
     speed: Any = None
-    thinking: Any = None
-    tool_choice: Any = None
-    tools: Any = None
+    thinking: Thinking | None = None
+    tool_choice: ToolChoice | None = None
+    tools: list[ToolDefinition] | None = None
 
 
 class MessagesBody(ConversationBody, kw_only=True):
@@ -92,9 +142,6 @@ NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
     "output_config": ({},),
     "service_tier": ("auto", "standard_only"),
     "speed": ("standard",),
-    "thinking": ({"type": "disabled"},),
-    "tool_choice": ({"type": "auto"}, {"type": "none"}),
-    "tools": ([],),
 }
 """Fields that are not served, and values of them (beside null) that ask for nothing."""
 
@@ -108,11 +155,37 @@ class MessagesUsage(msgspec.Struct):
     cache_creation_input_tokens: int = 0
 
 
-class TextBlock(msgspec.Struct):
-    """Content of an answer."""
+class AnswerBlock(msgspec.Struct):
+    """What an answer consists of."""
+
+
+class TextBlock(AnswerBlock):
+    """Text of an answer."""
 
     text: str
     type: str = "text"
+
+
+class ThinkingBlock(AnswerBlock):
+    """What the model wrote for itself."""
+
+    thinking: str
+    type: str = "thinking"
+    signature: str = ""
+    """Always empty: nothing is signed."""
+
+
+class ToolUseBlock(AnswerBlock):
+    """A call of a tool."""
+
+    id: str
+    name: str
+    input: dict[str, Any]
+    """Arguments."""
+    type: str = "tool_use"
+
+
+OutputBlock: TypeAlias = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class MessageAnswer(msgspec.Struct):
@@ -120,7 +193,7 @@ class MessageAnswer(msgspec.Struct):
 
     id: str
     model: str
-    content: list[TextBlock]
+    content: Sequence[AnswerBlock]
     usage: MessagesUsage
     stop_reason: str | None = None
     stop_sequence: str | None = None

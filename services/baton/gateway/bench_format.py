@@ -8,7 +8,7 @@ from typing import NamedTuple
 from baton.gateway.answer_format import DONE, encode
 from baton.gateway.bench_stats import GenerationStats, PowerUsage
 from baton.gateway.openai_usage import PlacementBody, UsageBody, placement_body, usage_body
-from baton.gateway.requests import GenerationResult
+from baton.gateway.requests import Delta, GenerationResult
 
 
 class Figures(NamedTuple):
@@ -44,14 +44,16 @@ class BenchFormat:
         self._common = {"id": f"chatcmpl-{request_id}", "created": created_seconds, "model": model}
         self._has_usage = has_usage
         self._figures = figures
+        self._texts: list[str] = []
 
     def start(self) -> bytes:
         """Return the event with the role."""
         return self._choice({"role": "assistant", "content": ""}, None)
 
-    def delta(self, text: str) -> bytes:
+    def delta(self, delta: Delta) -> bytes:
         """Return the event for new text."""
-        return self._choice({"content": text}, None)
+        self._texts.append(delta.text)
+        return self._choice({"content": delta.text}, None) if delta.text else b""
 
     def finish(self, result: GenerationResult) -> bytes:
         """Return the finish reason, the usage if it was asked for, the figures as comments, and the end."""
@@ -65,11 +67,11 @@ class BenchFormat:
             events.append(b": power_usage " + encode(figures.power) + b"\n\n")
         return b"".join(events) + DONE
 
-    def whole(self, text: str, result: GenerationResult) -> bytes:
+    def whole(self, result: GenerationResult) -> bytes:
         """Return the body of an answer that is not streamed."""
         figures = self._figures(result)
         usage, placement = self._usage(result)
-        message = {"role": "assistant", "content": text}
+        message = {"role": "assistant", "content": "".join(self._texts)}
         body = {
             **self._common,
             "object": "chat.completion",

@@ -10,7 +10,7 @@ from baton.gateway.openai_schema import ChatBody, ToolParam
 from baton.gateway.tool_use import CHAT_FIELDS, ToolUse, check_tools
 from baton.text.tools import Tool
 
-_NO_PARAMETERS: dict[str, object] = {"type": "object", "properties": {}}
+NO_PARAMETERS: dict[str, object] = {"type": "object", "properties": {}}
 
 
 def chat_tools(body: ChatBody) -> ToolUse:
@@ -72,5 +72,5 @@ def _tool(param: str, tool: ToolParam) -> Tool:
     if function is None:
         name = f"{param}.function"
         raise refused(name, f"Missing required parameter: `{name}`", code="missing_required_parameter")
-    parameters = function.parameters or _NO_PARAMETERS
+    parameters = function.parameters or NO_PARAMETERS
     return Tool(function.name, parameters, function.description, is_strict=bool(function.strict))

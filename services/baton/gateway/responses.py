@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
 
 from baton.errors import InvalidFieldError
 from baton.gateway.call import Call
 from baton.gateway.generation import Generator
 from baton.gateway.http_response import HttpResponse
-from baton.gateway.openai_errors import ApiError, refused
-from baton.gateway.openai_messages import ROLES
-from baton.gateway.openai_sampling import token_limit
-from baton.gateway.openai_schema import MAX_MESSAGES, decode_json, refuse_unserved_fields
+from baton.gateway.openai_errors import refused
+from baton.gateway.openai_sampling import check_int32, token_limit
+from baton.gateway.openai_schema import decode_json, refuse_unserved_fields
 from baton.gateway.preparation import ContextLengthError
 from baton.gateway.request_id import generation_name
 from baton.gateway.requests import ChatPrompt, GenerationRequest, PreparedPrompt
 from baton.gateway.responses_format import ResponsesFormat
-from baton.gateway.responses_schema import NEUTRAL_VALUES, InputItem, InputPart, ResponseObject, ResponsesBody
+from baton.gateway.responses_input import conversation
+from baton.gateway.responses_schema import NEUTRAL_VALUES, ResponseObject, ResponsesBody
+from baton.gateway.responses_tools import response_tools
 from baton.gateway.single_answer import answer_single
+from baton.gateway.tool_use import NO_TOOLS
 from baton.v1.generation_pb2 import SamplingParameters
 
-_TEXT_PARTS = ("input_text", "output_text")
+_LOGPROBS = "message.output_text.logprobs"
 
 
 async def answer_responses(generator: Generator, call: Call, response: HttpResponse) -> None:
@@ -36,16 +37,22 @@ async def answer_responses(generator: Generator, call: Call, response: HttpRespo
     if body.stream_options is not None and not body.stream:
         raise refused("stream_options", "`stream_options` is only allowed when `stream` is true", code="invalid_value")
     prompt = await _prepare(generator, call, body)
-    form = ResponsesFormat(call, _opening(call, body))
+    reader, use = generator.preparation.reader, prompt.request.tool_use or NO_TOOLS
+    parser = reader.parser(use.offered, is_in_reasoning=prompt.is_in_reasoning, is_parallel=use.is_parallel)
+    token_bytes = generator.token_bytes if body.include else None
+    form = ResponsesFormat(call, _opening(call, body), parser, reader.dialect.tool_format, token_bytes=token_bytes)
     await answer_single(response, generator, call, prompt, form, is_stream=bool(body.stream))
 
 
 async def _prepare(generator: Generator, call: Call, body: ResponsesBody) -> PreparedPrompt:
+    use = response_tools(body)
+    variables = _template_variables(generator, body)
     request = GenerationRequest(
         request_id=generation_name(call.request_id),
         model=body.model,
-        prompt=ChatPrompt(_conversation(body)),
+        prompt=ChatPrompt(conversation(body), tools=use.offered, template_variables=variables),
         sampling=_sampling(body),
+        tool_use=use,
     )
     try:
         return await generator.prepare(request)
@@ -66,7 +73,32 @@ def _sampling(body: ResponsesBody) -> SamplingParameters:
         sampling.temperature = body.temperature
     if body.top_p is not None:
         sampling.top_p = body.top_p
+    for index, kind in enumerate(body.include or ()):
+        if kind != _LOGPROBS:
+            name = f"include[{index}]"
+            text = f"Unsupported parameter: `{name}`: only `{_LOGPROBS}` is served, got `{kind[:64]}`"
+            raise refused(name, text, code="unsupported_parameter")
+    if body.top_logprobs and not body.include:
+        raise refused("top_logprobs", f"`top_logprobs` needs `include` to have `{_LOGPROBS}`", code="invalid_value")
+    if body.include:
+        sampling.top_logprob_count = check_int32("top_logprobs", body.top_logprobs or 0)
     return sampling
+
+
+def _template_variables(generator: Generator, body: ResponsesBody) -> dict[str, object]:
+    reasoning = body.reasoning
+    if reasoning is None:
+        return {}
+    for name in ("summary", "generate_summary", "context"):
+        if getattr(reasoning, name) is not None:
+            text = f"Unsupported parameter: `reasoning.{name}` is not served here"
+            raise refused(f"reasoning.{name}", text, code="unsupported_parameter")
+    if reasoning.effort is None:
+        return {}
+    if "reasoning_effort" not in generator.preparation.reader.template_names:
+        text = "Unsupported parameter: `reasoning.effort`: the chat template of this model does not know it"
+        raise refused("reasoning.effort", text, code="unsupported_parameter")
+    return {"reasoning_effort": reasoning.effort}
 
 
 def _opening(call: Call, body: ResponsesBody) -> ResponseObject:
@@ -80,51 +112,9 @@ def _opening(call: Call, body: ResponsesBody) -> ResponseObject:
         top_p=1.0 if body.top_p is None else body.top_p,
         user=body.user,
         metadata=body.metadata or {},
+        tools=body.tools or [],
+        tool_choice=body.tool_choice or "auto",
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        top_logprobs=body.top_logprobs or 0,
+        reasoning={"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
     )
-
-
-def _conversation(body: ResponsesBody) -> tuple[Mapping[str, str], ...]:
-    """Return the conversation as chat templates know it, the instructions first."""
-    turns = [] if not body.instructions else [{"role": "system", "content": body.instructions}]
-    if isinstance(body.input, str):
-        return (*turns, {"role": "user", "content": body.input})
-    if not 1 <= len(body.input) <= MAX_MESSAGES:
-        raise _wrong("input", f"expected 1 to {MAX_MESSAGES} messages, got {len(body.input)}")
-    return (*turns, *(_turn(f"input[{index}]", item) for index, item in enumerate(body.input)))
-
-
-def _turn(name: str, item: InputItem) -> Mapping[str, str]:
-    if item.type != "message":
-        text = f"Unsupported parameter: `{name}.type`: only items of type message are served, got `{item.type}`"
-        raise refused(f"{name}.type", text, code="unsupported_parameter")
-    for field in ("phase", "call_id", "name", "arguments", "output", "summary", "encrypted_content"):
-        if getattr(item, field) is not None:
-            raise _unsupported(f"{name}.{field}")
-    role = ROLES.get(item.role or "")
-    if role is None:
-        raise _wrong(f"{name}.role", f"`{item.role}` is none of {', '.join(ROLES)}")
-    if item.content is None:
-        raise _wrong(f"{name}.content", "expected text")
-    return {"role": role, "content": _text(f"{name}.content", item.content)}
-
-
-def _text(name: str, content: str | Sequence[InputPart]) -> str:
-    if isinstance(content, str):
-        return content
-    for index, part in enumerate(content):
-        part_name = f"{name}[{index}]"
-        if part.type not in _TEXT_PARTS or part.text is None:
-            text = f"Unsupported parameter: `{part_name}.type`: only parts with text are served, got `{part.type}`"
-            raise refused(f"{part_name}.type", text, code="unsupported_parameter")
-        for field in part.__struct_fields__:
-            if field not in ("type", "text") and getattr(part, field) not in (None, []):
-                raise _unsupported(f"{part_name}.{field}")
-    return "".join(part.text or "" for part in content)
-
-
-def _unsupported(param: str) -> ApiError:
-    return refused(param, f"Unsupported parameter: `{param}` is not served here", code="unsupported_parameter")
-
-
-def _wrong(param: str, problem: str) -> ApiError:
-    return refused(param, f"Invalid value for `{param}`: {problem}", code="invalid_value")

@@ -6,10 +6,12 @@ nothing. Nothing is kept between requests, so that whatever refers to an earlier
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import msgspec
 
+from baton.gateway.openai_logprobs import TokenLogprobBody
 from baton.gateway.openai_usage import CachedTokens, PlacementBody
 
 
@@ -39,7 +41,7 @@ class InputPart(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class InputItem(msgspec.Struct, forbid_unknown_fields=True):
-    """A message of the input, also one that was an answer."""
+    """A message of the input, also one that was an answer; a call, its result, or reasoning that was part of one."""
 
     type: str = "message"
     role: str | None = None
@@ -48,13 +50,49 @@ class InputItem(msgspec.Struct, forbid_unknown_fields=True):
     """Of an answer that is sent back; not used."""
     status: str | None = None
     """Of an answer that is sent back; not used."""
+    call_id: str | None = None
+    """Of a call and its result."""
+    name: str | None = None
+    """Of a call: the function."""
+    arguments: str | None = None
+    """Of a call: a JSON object."""
+    output: str | list[InputPart] | None = None
+    """Of a call's result."""
+    summary: list[InputPart] | None = None
+    """Of reasoning; used where it has no content."""
     phase: Any = None
-    call_id: Any = None
-    name: Any = None
-    arguments: Any = None
-    output: Any = None
-    summary: Any = None
     encrypted_content: Any = None
+
+
+class FunctionTool(msgspec.Struct, forbid_unknown_fields=True):
+    """A tool; only functions are served."""
+
+    type: str
+    name: str | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    """JSON schema of an object; null: no parameters."""
+    strict: bool | None = None
+    """Whether arguments must follow the schema also where the model is free not to call; null: no."""
+
+
+class FunctionChoice(msgspec.Struct, forbid_unknown_fields=True):
+    """The function that must be called."""
+
+    type: str
+    name: str | None = None
+    mode: Any = None
+    tools: Any = None
+
+
+class ReasoningParam(msgspec.Struct, forbid_unknown_fields=True):
+    """How to reason."""
+
+    effort: str | None = None
+    """Handed to chat templates that know it; others refuse it."""
+    summary: Any = None
+    generate_summary: Any = None
+    context: Any = None
 
 
 class ResponsesBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -72,25 +110,29 @@ class ResponsesBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     safety_identifier: str | None = None
     """Accepted as `user` is."""
     metadata: dict[str, str] | None = None
+    tools: list[FunctionTool] | None = None
+    tool_choice: str | FunctionChoice | None = None
+    """none, auto, required, or the function that must be called; null: auto."""
+    parallel_tool_calls: bool | None = None
+    """Whether an answer may have several calls; null: yes."""
+    reasoning: ReasoningParam | None = None
+    include: list[str] | None = None
+    """`message.output_text.logprobs`, or nothing."""
+    top_logprobs: int | None = None
+    """Alternatives per token, 0 to 20; with `include`."""
     background: Any = None
     context_management: Any = None
     conversation: Any = None
-    include: Any = None
     max_tool_calls: Any = None
     moderation: Any = None
-    parallel_tool_calls: Any = None
     previous_response_id: Any = None
     prompt: Any = None
     prompt_cache_key: Any = None
     prompt_cache_options: Any = None
     prompt_cache_retention: Any = None
-    reasoning: Any = None
     service_tier: Any = None
     store: Any = None
     text: Any = None
-    tool_choice: Any = None
-    tools: Any = None
-    top_logprobs: Any = None
     truncation: Any = None
 
 
@@ -98,22 +140,16 @@ NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
     "background": (False,),
     "context_management": ([],),
     "conversation": (),
-    "include": ([],),
     "max_tool_calls": (),
     "moderation": (),
-    "parallel_tool_calls": (True, False),
     "previous_response_id": (),
     "prompt": (),
     "prompt_cache_key": (),
     "prompt_cache_options": ({},),
     "prompt_cache_retention": (),
-    "reasoning": ({}, {"effort": None}, {"effort": None, "summary": None}),
     "service_tier": ("auto", "default"),
     "store": (False,),
     "text": ({}, {"format": {"type": "text"}}),
-    "tool_choice": ("auto", "none"),
-    "tools": ([],),
-    "top_logprobs": (0,),
     "truncation": ("disabled",),
 }
 """Fields that are not served, and values of them (beside null) that ask for nothing."""
@@ -125,17 +161,49 @@ class OutputText(msgspec.Struct):
     text: str
     type: str = "output_text"
     annotations: list[None] = []
-    logprobs: list[None] = []
+    logprobs: list[TokenLogprobBody] = []
 
 
-class OutputMessage(msgspec.Struct):
-    """The one item of an answer."""
+class Item(msgspec.Struct):
+    """What an answer consists of."""
 
     id: str
     status: str
+
+
+class OutputMessage(Item):
+    """Text of an answer, as an item of it."""
+
     content: list[OutputText]
     type: str = "message"
     role: str = "assistant"
+
+
+class ReasoningText(msgspec.Struct):
+    """What the model wrote for itself."""
+
+    text: str
+    type: str = "reasoning_text"
+
+
+class ReasoningItem(Item):
+    """Reasoning, as an item of an answer."""
+
+    content: list[ReasoningText]
+    type: str = "reasoning"
+    summary: list[None] = []
+
+
+class FunctionCall(Item):
+    """A call, as an item of an answer."""
+
+    call_id: str
+    name: str
+    arguments: str
+    type: str = "function_call"
+
+
+OutputItem: TypeAlias = OutputMessage | ReasoningItem | FunctionCall
 
 
 class ReasoningTokens(msgspec.Struct):
@@ -173,16 +241,17 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     instructions: str | None
     max_output_tokens: int | None
     model: str
-    output: list[OutputMessage] = []
+    output: Sequence[Item] = ()
     parallel_tool_calls: bool = True
     previous_response_id: None = None
-    reasoning: dict[str, None] = msgspec.field(default_factory=lambda: {"effort": None, "summary": None})
+    reasoning: dict[str, str | None] = msgspec.field(default_factory=lambda: {"effort": None, "summary": None})
     service_tier: str = "default"
     store: bool = False
     temperature: float
     text: dict[str, dict[str, str]] = msgspec.field(default_factory=lambda: {"format": {"type": "text"}})
-    tool_choice: str = "auto"
-    tools: list[None] = []
+    tool_choice: str | FunctionChoice = "auto"
+    tools: list[FunctionTool] = []
+    top_logprobs: int = 0
     top_p: float
     truncation: str = "disabled"
     usage: ResponsesUsage | None = None

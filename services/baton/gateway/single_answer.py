@@ -17,14 +17,14 @@ class SingleFormat(Protocol):
     def start(self) -> bytes:
         """Return the events before the first text."""
 
-    def delta(self, text: str) -> bytes:
-        """Return the event for new text, at least one character."""
+    def delta(self, delta: Delta) -> bytes:
+        """Return the events for new output; may be empty."""
 
     def finish(self, result: GenerationResult) -> bytes:
         """Return the events that end the stream."""
 
-    def whole(self, text: str, result: GenerationResult) -> bytes:
-        """Return the body of an answer that is not streamed."""
+    def whole(self, result: GenerationResult) -> bytes:
+        """Return the body of an answer that is not streamed, after all its output went through `delta`."""
 
 
 async def answer_single(
@@ -54,7 +54,7 @@ async def _stream(
 
     def render(delta: Delta) -> bytes:
         start = b"" if response.is_begun else form.start()
-        return start + (form.delta(delta.text) if delta.text else b"")
+        return start + form.delta(delta)
 
     writer = EventWriter(response, render)
     result = await generator.generate(prompt, call, writer.take)
@@ -66,6 +66,8 @@ async def _stream(
 async def _send_whole(
     response: HttpResponse, generator: Generator, call: Call, prompt: PreparedPrompt, form: SingleFormat
 ) -> None:
-    texts: list[str] = []
-    result = await generator.generate(prompt, call, lambda delta: texts.append(delta.text))
-    response.send(200, form.whole("".join(texts), result))
+    def take(delta: Delta) -> None:
+        form.delta(delta)
+
+    result = await generator.generate(prompt, call, take)
+    response.send(200, form.whole(result))

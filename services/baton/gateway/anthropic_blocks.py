@@ -1,0 +1,97 @@
+"""The blocks of a message, and the events of a stream that build them up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from baton.gateway.anthropic_schema import OutputBlock, TextBlock, ThinkingBlock, ToolUseBlock
+from baton.gateway.call_id import new_call_id
+from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, OutputPart
+
+encode = msgspec.json.encode
+
+_DELTAS = {
+    "text": ("text_delta", "text"),
+    "thinking": ("thinking_delta", "thinking"),
+    "tool_use": ("input_json_delta", "partial_json"),
+}
+"""Type of a block's delta, and its field, by the type of the block."""
+
+
+def event(kind: str, **fields: Any) -> bytes:
+    """Return an event."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode({"type": kind, **fields}))
+
+
+class BlockWriter:
+    """Writes blocks one after the other; at most one is open. Whole answers drop the events."""
+
+    def __init__(self) -> None:
+        self.blocks: list[OutputBlock] = []
+        """Complete ones, and the open one last."""
+        self.has_calls = False
+        """Whether one of them is a call."""
+        self._is_open = False
+        self._texts: list[str] = []
+        self._delta_start = b""
+
+    def write(self, part: OutputPart) -> bytes:
+        """Return the events of a part of the answer."""
+        match part:
+            case CallStart(_, name):
+                self.has_calls = True
+                return self.close() + self._open(ToolUseBlock(new_call_id("", "toolu_"), name, {}))
+            case CallArguments(_, text):
+                return self._delta(text)
+            case CallEnd():
+                return self.close()
+            case _:
+                is_text = isinstance(part, Content)
+                opening = self.open_text() if is_text else self._open_unless("thinking", ThinkingBlock(""))
+                return opening + self._delta(part.text)
+
+    def open_text(self) -> bytes:
+        """Return the events that open a block of text."""
+        return self._open_unless("text", TextBlock(""))
+
+    def close(self) -> bytes:
+        """Return the event that closes the open block, if there is one."""
+        if not self._is_open:
+            return b""
+        self._is_open = False
+        self.blocks[-1] = _with_text(self.blocks[-1], "".join(self._texts))
+        return event("content_block_stop", index=len(self.blocks) - 1)
+
+    def _open_unless(self, kind: str, block: OutputBlock) -> bytes:
+        if self._is_open and self.blocks[-1].type == kind:
+            return b""
+        return self.close() + self._open(block)
+
+    def _open(self, block: OutputBlock) -> bytes:
+        self.blocks.append(block)
+        self._is_open, self._texts = True, []
+        index = len(self.blocks) - 1
+        kind, field = _DELTAS[block.type]
+        place = encode({"type": "content_block_delta", "index": index, "delta": {"type": kind}})[:-2]
+        self._delta_start = b"event: content_block_delta\ndata: " + place + b',"%b":' % field.encode()
+        return event("content_block_start", index=index, content_block=block)
+
+    def _delta(self, text: str) -> bytes:
+        """Return the event for new text; all but the text is encoded once per block."""
+        self._texts.append(text)
+        return self._delta_start + encode(text) + b"}}\n\n"
+
+
+def _with_text(block: OutputBlock, text: str) -> OutputBlock:
+    """Return a complete block; a call whose arguments are no JSON object, which has no place for them, as text."""
+    if isinstance(block, TextBlock):
+        return TextBlock(text)
+    if isinstance(block, ThinkingBlock):
+        return ThinkingBlock(text)
+    try:
+        arguments = msgspec.json.decode(text or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        return TextBlock(text)
+    return ToolUseBlock(block.id, block.name, arguments) if isinstance(arguments, dict) else TextBlock(text)
