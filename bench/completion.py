@@ -55,6 +55,8 @@ class Answer:
     """`generation_stats` of a bench endpoint, where the stream has them."""
     power: dict[str, float] | None = None
     """`power_usage` of a bench endpoint, where the stream has it."""
+    placement: dict[str, Any] | None = None
+    """What the server says of the request's way through it (`baton` of Baton's last chunk)."""
     is_done: bool = False
 
     @property
@@ -76,6 +78,7 @@ class Answer:
             if text or (choice.get("finish_reason") and not self.token_seconds):
                 self.token_seconds.append(seconds)
                 self.text.append(text)
+        self.placement = chunk.get("baton") or self.placement
         usage = chunk.get("usage")
         if usage:
             self.num_prompt_tokens = usage["prompt_tokens"]

@@ -124,5 +124,11 @@ def _sample(
         num_cached_tokens=answer.num_cached_tokens,
         num_completion_tokens=answer.num_output_tokens,
         max_tokens=turn.max_tokens,
+        add_seconds=_add_seconds(answer),
         error=error,
     )
+
+
+def _add_seconds(answer: Answer) -> float | None:
+    placement = answer.placement
+    return None if placement is None else placement["queue_seconds"] + placement["prefill_seconds"]

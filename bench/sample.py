@@ -28,6 +28,8 @@ class RequestSample:
     """As the server counts; the number of events where it does not."""
     max_tokens: int
     """Asked for."""
+    add_seconds: float | None = None
+    """Inside the server, from acceptance until the prompt was computed; None where the server does not tell."""
     error: str | None = None
     """Why it failed; None where it did not."""
 

@@ -33,6 +33,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "pptg": Benchmark("pptg", "Prompt and generation rates by exo-bench's method."),
         "prefix": Benchmark("prefix", "What a prefix cache and a scheduler are worth, in virtual time."),
         "compare": Benchmark("compare", "Draw several runs of `serve` in one picture."),
+        "burst": Benchmark("burst", "What batching and sharing the prompts of a burst is worth."),
         "overlap": Benchmark("overlap", "How much of the KV transfer hides behind prefill (Linux, root)."),
     }
 )
