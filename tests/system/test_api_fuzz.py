@@ -11,6 +11,7 @@ import http.client
 import json
 import os
 import random
+import re
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from system.mutation import Mutator
 from system.plan import MODEL_NAME
 from system.rest import COMPLETION, COMPLETION_PATH, ask, num_active_requests
 
-NUM_REQUESTS = int(os.environ.get("BATON_FUZZ_REQUESTS", "600"))
+NUM_REQUESTS = int(os.environ.get("BATON_FUZZ_REQUESTS", "400"))
 """Requests of each fuzzer."""
 SEED = int(os.environ.get("BATON_FUZZ_SEED", "20260101"))
 MAX_CONCURRENT_REQUESTS = 4
@@ -83,7 +84,7 @@ def test_damaged_bodies_are_answered_as_the_document_says(
             statuses["left"] += 1
             continue
         method = operation.method if generator.random() > _ODD_METHOD_SHARE else generator.choice(("PUT", "PATCH"))
-        path = operation.path.replace("{model}", generator.choice((MODEL_NAME, "x", "%2F%00", "a/b")))
+        path = re.sub(r"\{\w+\}", generator.choice((MODEL_NAME, "x", "%2F%00", "a/b")), operation.path)
         connection.request(method, path, body, {"content-type": "application/json"} if body is not None else {})
         response = connection.getresponse()
         data = response.read()
