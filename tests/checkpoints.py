@@ -17,26 +17,53 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import (
     AutoModelForCausalLM,
+    Gemma2Config,
+    Gemma3TextConfig,
+    GptOssConfig,
     LlamaConfig,
     MistralConfig,
+    MixtralConfig,
+    Phi3Config,
     PreTrainedTokenizerFast,
     Qwen2Config,
+    Qwen2MoeConfig,
     Qwen3Config,
+    Qwen3MoeConfig,
+    SmolLM3Config,
 )
 
-CheckpointName = Literal["llama", "llama3", "qwen2", "qwen3", "mistral"]
+BaseCheckpointName = Literal["llama", "llama3", "qwen2", "qwen3", "mistral"]
+FamilyCheckpointName = Literal["mixtral", "qwen2_moe", "qwen3_moe", "phi3", "smollm3", "gemma2", "gemma3", "gpt_oss"]
+CheckpointName = BaseCheckpointName | FamilyCheckpointName
 """`llama` has grouped queries, `llama3` RoPE scaling and tied embeddings, `qwen2` biases, `qwen3` QK norms and a head
 size of its own, `mistral` a sliding window."""
 
-CHECKPOINT_NAMES: tuple[CheckpointName, ...] = get_args(CheckpointName)
-"""All of them."""
+CHECKPOINT_NAMES: tuple[BaseCheckpointName, ...] = get_args(BaseCheckpointName)
+"""Those whose every feature differs in the cache; all placements are tested with them."""
+
+FAMILY_NAMES: tuple[FamilyCheckpointName, ...] = get_args(FamilyCheckpointName)
+"""Those of the other families."""
 
 VOCABULARY_SIZE = 512
 MAX_CONTEXT_TOKENS = 2048
 SLIDING_WINDOW_TOKENS = 64
 
 _QUERY_KEY_GAIN = 3.0
-_SEEDS: dict[CheckpointName, int] = {"llama": 17, "llama3": 7, "qwen2": 24, "qwen3": 29, "mistral": 12}
+_SEEDS: dict[CheckpointName, int] = {
+    "llama": 17,
+    "llama3": 7,
+    "qwen2": 24,
+    "qwen3": 29,
+    "mistral": 12,
+    "mixtral": 6,
+    "qwen2_moe": 2,
+    "qwen3_moe": 1,
+    "phi3": 1,
+    "smollm3": 1,
+    "gemma2": 24,
+    "gemma3": 9,
+    "gpt_oss": 2,
+}
 """Seeds whose greedy outputs keep varying, and whose best token leads by 0.0003 or more (logits vary by 1)."""
 
 _TEMPLATE = (
@@ -94,7 +121,44 @@ def _config_of(name: CheckpointName) -> Any:
     if name == "qwen3":
         return Qwen3Config(**_BASE, head_dim=32, rope_parameters={"rope_type": "default", "rope_theta": 10_000.0})
     rope = {"rope_type": "default", "rope_theta": 10_000.0}
-    return MistralConfig(**_BASE, head_dim=16, sliding_window=SLIDING_WINDOW_TOKENS, rope_parameters=rope)
+    if name == "mistral":
+        return MistralConfig(**_BASE, head_dim=16, sliding_window=SLIDING_WINDOW_TOKENS, rope_parameters=rope)
+    return _family_config_of(name, rope)
+
+
+def _family_config_of(name: CheckpointName, rope: dict[str, Any]) -> Any:
+    experts = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    if name == "mixtral":
+        return MixtralConfig(**_BASE, num_local_experts=4, num_experts_per_tok=2, rope_parameters=rope)
+    if name == "qwen2_moe":
+        return Qwen2MoeConfig(
+            **_BASE, **experts, num_experts=4, shared_expert_intermediate_size=96, rope_parameters=rope
+        )
+    if name == "qwen3_moe":
+        return Qwen3MoeConfig(**_BASE, **experts, num_experts=8, head_dim=32, norm_topk_prob=True, rope_parameters=rope)
+    if name == "phi3":
+        return Phi3Config(**_BASE, sliding_window=None, rope_parameters=rope)
+    if name == "smollm3":
+        return SmolLM3Config(**_BASE, no_rope_layers=[1, 1, 0, 1], rope_parameters=rope)
+    window = {"sliding_window": SLIDING_WINDOW_TOKENS}
+    if name == "gemma2":
+        return Gemma2Config(
+            **_BASE | {"tie_word_embeddings": True},
+            **window,
+            head_dim=16,
+            query_pre_attn_scalar=16,
+            rope_parameters=rope,
+        )
+    if name == "gemma3":
+        ropes = {"sliding_attention": rope, "full_attention": rope | {"rope_theta": 100_000.0}}
+        layers = ["sliding_attention", "full_attention"] * 2
+        base = _BASE | {"tie_word_embeddings": True}
+        return Gemma3TextConfig(
+            **base, **window, head_dim=32, query_pre_attn_scalar=32, layer_types=layers, rope_parameters=ropes
+        )
+    return GptOssConfig(
+        **_BASE, **window, head_dim=16, num_local_experts=4, num_experts_per_tok=2, rope_parameters=rope
+    )
 
 
 @cache
@@ -122,18 +186,22 @@ def _sharpen(model: torch.nn.Module) -> None:
     parameters = dict(model.named_parameters())
     with torch.no_grad():
         for parameter_name, parameter in parameters.items():
-            _draw(parameter_name, parameter, is_tied="lm_head.weight" not in parameters)
+            is_tied = "lm_head.weight" not in parameters
+            _draw(parameter_name, parameter, is_tied=is_tied, is_offset=type(model).__name__.startswith("Gemma"))
 
 
-def _draw(name: str, parameter: torch.nn.Parameter, *, is_tied: bool) -> None:
+def _draw(name: str, parameter: torch.nn.Parameter, *, is_tied: bool, is_offset: bool) -> None:
+    """Draw one; `is_offset`: the model's norms multiply by 1 + weight."""
     gain = _QUERY_KEY_GAIN if any(part in name for part in ("q_proj", "k_proj", "q_norm", "k_norm")) else 1.0
-    if parameter.ndim == 2:
+    if parameter.ndim >= 2:
         fan_in = 1 if "embed_tokens" in name and not is_tied else parameter.shape[-1]
         parameter.normal_(0.0, gain * fan_in**-0.5)
-    elif name.endswith("bias"):
+    elif name.endswith(("bias", "sinks")):
         parameter.normal_(0.0, 0.2)
     elif name == "model.norm.weight":
         parameter.normal_(0.0, 1.0)  # with a norm near 1, tied embeddings would make every token predict itself
+    elif is_offset:
+        parameter.normal_(gain - 1.0, 0.1)
     else:
         parameter.normal_(gain, 0.1)
 
@@ -142,6 +210,8 @@ def _write_flat_rope(config_file: Path) -> None:
     """Add the flat RoPE keys: folders on the Hub carry them, and mlx-lm reads nothing else."""
     config = json.loads(config_file.read_text())
     rope = dict(config["rope_parameters"])
+    if "rope_theta" not in rope:  # one for each kind of layer
+        return
     config["rope_theta"] = rope.pop("rope_theta")
     if rope["rope_type"] != "default":
         config["rope_scaling"] = rope

@@ -15,9 +15,27 @@ from baton.errors import ConfigurationError
 from baton.kv.layout import KvDtype, KvLayout, LayerSpec
 from baton.text.digest import tokenizer_digest
 
-SUPPORTED_FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-"""Values of `model_type` whose equality with transformers is tested on both engines."""
+SUPPORTED_FAMILIES = (
+    "gemma2",
+    "gemma3_text",
+    "gpt_oss",
+    "llama",
+    "mistral",
+    "mixtral",
+    "phi3",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "smollm3",
+)
+"""Values of `model_type` whose equality with transformers is tested."""
 
+TORCH_ONLY_FAMILIES = ("gpt_oss",)
+"""Those that mlx-lm reads in a quantised form alone, in which equality cannot be tested."""
+
+_SWITCHED_WINDOW_FAMILIES = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
+"""Those whose `sliding_window` counts only together with `use_sliding_window`."""
 _UNSTABLE_ROPE_TYPES = ("dynamic", "longrope", "yarn")
 _DIGEST_PAGES = 64
 _PAGE_BYTES = 4096
@@ -67,16 +85,34 @@ class Checkpoint:
         layer_types = self.config.get("layer_types")
         if layer_types:
             return window if layer_types[layer] == "sliding_attention" else 0
-        if self.family in ("qwen2", "qwen3"):
+        if self.family == "gemma2":
+            return 0 if layer % 2 else window
+        if self.family == "gemma3_text":
+            return window if (layer + 1) % int(self.config.get("sliding_window_pattern") or 6) else 0
+        if self.family in _SWITCHED_WINDOW_FAMILIES:
             first = int(self.config.get("max_window_layers") or 0)
             return window if self.config.get("use_sliding_window") and layer >= first else 0
         return window
 
+    def _num_active_linear_parameters(self) -> int:
+        """Return the parameters that multiply a token: of the experts, as many as a token is sent to."""
+        sizes = {
+            name: shape[0] * shape[1]
+            for name, shape in self.tensor_shapes.items()
+            if len(shape) == 2 and ".layers." in name
+        }
+        num_expert = sum(size for name, size in sizes.items() if ".experts." in name)
+        num_chosen = int(self.config.get("num_experts_per_tok") or 0)
+        return sum(sizes.values()) - num_expert + num_expert * num_chosen // max(1, self.num_experts)
+
+    @property
+    def num_experts(self) -> int:
+        """Return the experts of a layer; 0: the model has none."""
+        return int(self.config.get("num_experts") or self.config.get("num_local_experts") or 0)
+
     def model_info(self, model_id: str, dtype: KvDtype, *, engine: str, device: str) -> ModelInfo:
         """Return what the rest of Baton must know, for weights and cache held in `dtype`."""
-        num_linear = sum(
-            shape[0] * shape[1] for name, shape in self.tensor_shapes.items() if len(shape) == 2 and ".layers." in name
-        )
+        num_linear = self._num_active_linear_parameters()
         vocabulary_size, hidden_size = int(self.config["vocab_size"]), int(self.config["hidden_size"])
         num_head = vocabulary_size * hidden_size
         return ModelInfo(
@@ -109,8 +145,8 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         raise ConfigurationError(
             f"model {directory}: model_type {family!r} is not supported; supported are {', '.join(SUPPORTED_FAMILIES)}"
         )
-    rope_type = rope_parameters(config).get("rope_type", "default")
-    if rope_type in _UNSTABLE_ROPE_TYPES:
+    rope_type = next((kind for kind in rope_types(config) if kind in _UNSTABLE_ROPE_TYPES), None)
+    if rope_type is not None:
         raise ConfigurationError(
             f"model {directory}: rope_type {rope_type!r} rotates K by the length of the sequence: it cannot be cached"
         )
@@ -122,6 +158,13 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         shapes.update(_tensor_shapes(file))
     end_token_ids = _eos_token_ids(directory, config)
     return Checkpoint(directory, config, end_token_ids, shapes, _revision_digest(config, end_token_ids, files))
+
+
+def rope_types(config: Mapping[str, Any]) -> list[str]:
+    """Return the kinds of rotary embedding that the layers have."""
+    parameters = rope_parameters(config)
+    by_layer_type = [value for value in parameters.values() if isinstance(value, Mapping)]
+    return [str(each.get("rope_type", "default")) for each in by_layer_type or [parameters]]
 
 
 def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from baton.engine.runners.base import LayerSink, Span
 from baton.engine.runners.mlx.cache import ReadingCache, WritingCache
+from baton.engine.runners.mlx.families import surroundings_of
 from baton.engine.runners.mlx.pool import LayerPool
 from baton.engine.runners.mlx.positions import Extent, Reading, Slots, read_many, read_one, slots_of
 
@@ -95,10 +96,8 @@ class Backbone:
     """
 
     def __init__(self, model: Any, windows: Sequence[int]) -> None:
-        self._embed_tokens = model.model.embed_tokens
+        self._surroundings = surroundings_of(model)
         self._layers = list(model.model.layers)
-        self._norm = model.model.norm
-        self._head = model.lm_head if "lm_head" in model else model.model.embed_tokens.as_linear
         self._windows = tuple(windows)
 
     def hidden(self, batch: Batch, pools: Sequence[LayerPool], *, needs_last: bool) -> mx.array | None:
@@ -110,7 +109,7 @@ class Backbone:
         Returns:
             [num_positions, hidden_size], lazy; None without `needs_last`.
         """
-        hidden: mx.array = self._embed_tokens(batch.token_ids)
+        hidden = self._surroundings.embed(batch.token_ids)
         for layer in range(len(self._layers)):
             before = hidden
             hidden = self._run_layer(layer, before, batch, pools[layer])
@@ -123,16 +122,17 @@ class Backbone:
 
     def logits(self, hidden: mx.array) -> mx.array:
         """Return the logits of [num_rows, hidden_size], lazily: [num_rows, vocabulary_size]."""
-        logits: mx.array = self._head(self._norm(hidden))
-        return logits
+        return self._surroundings.logits(hidden)
 
     def _run_layer(self, layer: int, hidden: mx.array, batch: Batch, pool: LayerPool) -> mx.array:
         reading = batch.readings[self._windows[layer]]
         cache = WritingCache(pool, batch.offset, batch.slots, reading, layer=layer, sink=batch.sink)
-        output: mx.array = self._layers[layer](hidden, reading.mask, cache)
+        mask = self._surroundings.mask(reading, hidden.shape[1])
+        output: mx.array = self._layers[layer](hidden, mask, cache)
         return output
 
     def _run_last_positions(self, hidden: mx.array, last: LastPositions, pool: LayerPool) -> mx.array:
         reading = last.readings[self._windows[-1]]
-        output: mx.array = self._layers[-1](hidden, reading.mask, ReadingCache(pool, last.offset, reading))
+        mask = self._surroundings.mask(reading, hidden.shape[1])
+        output: mx.array = self._layers[-1](hidden, mask, ReadingCache(pool, last.offset, reading))
         return output

@@ -8,10 +8,11 @@ from typing import Any
 import mlx.core as mx
 from mlx_lm.utils import load_model
 
-from baton.engine.checkpoint import Checkpoint, rope_parameters
+from baton.engine.checkpoint import TORCH_ONLY_FAMILIES, Checkpoint, rope_parameters
 from baton.errors import ConfigurationError
 
 _ACTIVATIONS = ("silu", "swish")
+_GEMMA_ACTIVATIONS = ("gelu_pytorch_tanh",)
 
 
 def compute_device() -> mx.Device:
@@ -35,8 +36,13 @@ def load_mlx_model(checkpoint: Checkpoint, dtype: mx.Dtype) -> Any:
     Raises:
         ConfigurationError: If mlx-lm cannot compute what the configuration asks for.
     """
-    activation = checkpoint.config.get("hidden_act", "silu")
-    if activation not in _ACTIVATIONS:
+    if checkpoint.family in TORCH_ONLY_FAMILIES:
+        raise ConfigurationError(
+            f"model {checkpoint.directory}: model_type {checkpoint.family!r} is served by the torch engine alone"
+        )
+    is_gemma = checkpoint.family.startswith("gemma")
+    activation = checkpoint.config.get("hidden_activation" if is_gemma else "hidden_act")
+    if activation not in (None, *(_GEMMA_ACTIVATIONS if is_gemma else _ACTIVATIONS)):
         raise ConfigurationError(f"model {checkpoint.directory}: the mlx engine has no hidden_act {activation!r}")
     try:
         model, _ = load_model(checkpoint.directory, model_config=_overrides(checkpoint))
@@ -55,13 +61,37 @@ def _overrides(checkpoint: Checkpoint) -> Mapping[str, Any]:
     Most of its models ignore `rope_parameters`; `tie_word_embeddings` defaults to True; `layer_types` without full
     attention is refused, and not needed, since the runner's masks enforce the windows.
     """
-    parameters = rope_parameters(checkpoint.config)
-    theta = parameters.pop("rope_theta")
-    is_scaled = parameters.get("rope_type", "default") != "default"
-    return {
-        "rope_theta": theta,
-        "rope_scaling": parameters if is_scaled else None,
+    overrides = {
         "tie_word_embeddings": checkpoint.config.get("tie_word_embeddings", checkpoint.is_tied),
         "layer_types": None,
         "sliding_window": None,
+        "num_experts": checkpoint.num_experts,
     }
+    parameters = rope_parameters(checkpoint.config)
+    if "full_attention" in parameters:
+        local = parameters["sliding_attention"]
+        overrides |= {
+            "rope_local_base_freq": local["rope_theta"],
+            "sliding_window_pattern": _window_pattern(checkpoint),
+        }
+        parameters = dict(parameters["full_attention"])
+    elif checkpoint.family == "gemma3_text":
+        overrides["sliding_window_pattern"] = _window_pattern(checkpoint)
+    theta = parameters.pop("rope_theta")
+    is_scaled = parameters.get("rope_type", "default") != "default"
+    return overrides | {"rope_theta": theta, "rope_scaling": parameters if is_scaled else None}
+
+
+def _window_pattern(checkpoint: Checkpoint) -> int:
+    """Return `n` if every n-th layer, and no other, sees everything.
+
+    Raises:
+        ConfigurationError: If the layers do not alternate so; mlx-lm knows no other order.
+    """
+    windows = [spec.sliding_window_tokens for spec in checkpoint.layer_specs()]
+    pattern = windows.index(0) + 1 if 0 in windows else len(windows) + 1
+    if any(bool(window) != bool((layer + 1) % pattern) for layer, window in enumerate(windows)):
+        raise ConfigurationError(
+            f"model {checkpoint.directory}: layer_types: mlx-lm needs every n-th layer, and no other, to see everything"
+        )
+    return pattern

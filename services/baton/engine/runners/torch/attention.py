@@ -10,12 +10,14 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
 from baton.engine.runners.torch.batch import PackedBatch, Segment
-from baton.engine.runners.torch.cpu_attention import MIN_QUERIES, attend_causally
-from baton.engine.runners.torch.onednn import is_sound
+from baton.engine.runners.torch.blocked_attention import Scoring, attend_causally, is_faster
 from baton.engine.runners.torch.pool import KeysValues
 
 ATTENTION_NAME = "baton"
 """Value of `attn_implementation`. No mask function bears this name, so that transformers builds no mask."""
+
+_OTHER_ARGUMENTS = {"dropout", "output_router_logits", "position_ids", "sliding_window", "use_cache"}
+"""What transformers' layers pass on besides, without effect on attention when a trained model is run."""
 
 
 class Stage(Enum):
@@ -48,8 +50,9 @@ def attend(
     scaling: float,
     baton_batch: PackedBatch,
     baton_stage: Stage = Stage.ALL_ROWS,
-    sliding_window: int | None = None,
-    **_: object,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **others: object,
 ) -> tuple[torch.Tensor, None]:
     """Attend by sequence over a packed row of tokens.
 
@@ -62,22 +65,27 @@ def attend(
         scaling: Factor of the scores.
         baton_batch: The rows' sequences.
         baton_stage: What to do.
-        sliding_window: Positions that a query sees, its own included; None: all.
+        softcap: Bound towards which scores are bent.
+        s_aux: Scores of the heads' sinks.
+        others: What says nothing new: the sliding window is the cache layout's.
 
     Returns:
         [1, num_rows, num_heads, head_dim], and no weights.
 
     Raises:
         KvStored: In stage `STORE`.
+        TypeError: If the model wants something of its attention that is not done here.
     """
+    if unknown := others.keys() - _OTHER_ARGUMENTS:
+        raise TypeError(f"attention has no {', '.join(sorted(unknown))}")
     layer = module.layer_idx
     if baton_stage is not Stage.LAST_ROWS:
         store(baton_batch, layer, KeysValues(key[0], value[0]))
     if baton_stage is Stage.STORE:
         raise KvStored
     segments = baton_batch.last_segments if baton_stage is Stage.LAST_ROWS else baton_batch.segments
-    output = attend_rows(baton_batch, segments, layer, query[0], scaling, sliding_window or 0)
-    return output.transpose(0, 1)[None], None
+    scoring = Scoring(scaling, baton_batch.pool.window_tokens(layer), softcap or 0.0, s_aux)
+    return attend_rows(baton_batch, segments, layer, query[0], scoring).transpose(0, 1)[None], None
 
 
 def store(batch: PackedBatch, layer: int, kv: KeysValues) -> None:
@@ -90,12 +98,7 @@ def store(batch: PackedBatch, layer: int, kv: KeysValues) -> None:
 
 
 def attend_rows(
-    batch: PackedBatch,
-    segments: Sequence[Segment],
-    layer: int,
-    query: torch.Tensor,
-    scaling: float,
-    window_tokens: int,
+    batch: PackedBatch, segments: Sequence[Segment], layer: int, query: torch.Tensor, scoring: Scoring
 ) -> torch.Tensor:
     """Attend from rows to what their sequences have in the blocks.
 
@@ -104,52 +107,42 @@ def attend_rows(
         segments: Whose rows they are, in order; 1 or more.
         layer: The layer.
         query: [num_heads, num_rows, head_dim], rotated.
-        scaling: Factor of the scores.
-        window_tokens: Positions that a query sees, its own included; 0: all.
+        scoring: How scores become weights.
 
     Returns:
         [num_heads, num_rows, head_dim].
     """
-    outputs = [_attend_segment(batch, segment, layer, query, scaling, window_tokens) for segment in segments]
-    return torch.cat(outputs, dim=1)
+    return torch.cat([_attend_segment(batch, segment, layer, query, scoring) for segment in segments], dim=1)
 
 
 def _attend_segment(
-    batch: PackedBatch, segment: Segment, layer: int, query: torch.Tensor, scaling: float, window_tokens: int
+    batch: PackedBatch, segment: Segment, layer: int, query: torch.Tensor, scoring: Scoring
 ) -> torch.Tensor:
     """Attend from the rows of one sequence: [num_heads, num_rows, head_dim].
 
     Interval table: keys [0, first_key) are outside every query's window; [first_key, end) are read from the blocks.
     """
-    first_key = max(0, segment.start + 1 - window_tokens) if window_tokens else 0
-    keys, values = batch.pool.read(segment.table, layer, first_key, segment.end)
+    first_key = max(0, segment.start + 1 - scoring.window_tokens) if scoring.window_tokens else 0
+    keys, values = kv = batch.pool.read(segment.table, layer, first_key, segment.end)
     rows = query[:, segment.first_row : segment.first_row + segment.num_rows]
     num_heads, num_rows, head_dim = rows.shape
-    num_kv_heads = keys.shape[0]
-    grouped = rows.reshape(num_kv_heads, num_heads // num_kv_heads, num_rows, head_dim)
-    if num_rows >= MIN_QUERIES and query.device.type == "cpu" and is_sound(query.dtype) and is_sound(torch.float32):
-        first_query = segment.start - first_key
-        kv = KeysValues(keys, values)
-        output = attend_causally(grouped, kv, first_query=first_query, scaling=scaling, window_tokens=window_tokens)
+    grouped = rows.reshape(keys.shape[0], -1, num_rows, head_dim)
+    if not scoring.is_plain or is_faster(query, num_rows):
+        output = attend_causally(grouped, kv, scoring, first_query=segment.start - first_key)
     elif num_rows == 1:
         # The heads of a group see the same keys, all of them: they are queries of one head.
-        output = scaled_dot_product_attention(grouped[None, :, :, 0], keys[None], values[None], scale=scaling)
+        output = scaled_dot_product_attention(grouped[None, :, :, 0], keys[None], values[None], scale=scoring.scaling)
     else:
-        output = _attend_chunk(batch, segment, first_key, grouped, KeysValues(keys, values), scaling, window_tokens)
+        output = _attend_chunk(batch, segment, first_key, grouped, kv, scoring)
     return output.reshape(num_heads, num_rows, -1)
 
 
 def _attend_chunk(
-    batch: PackedBatch,
-    segment: Segment,
-    first_key: int,
-    query: torch.Tensor,
-    kv: KeysValues,
-    scaling: float,
-    window_tokens: int,
+    batch: PackedBatch, segment: Segment, first_key: int, query: torch.Tensor, kv: KeysValues, scoring: Scoring
 ) -> torch.Tensor:
     """Attend causally from several positions: [num_kv_heads, num_groups, num_rows, head_dim]."""
+    window_tokens = scoring.window_tokens
     keys, values = (tensor[:, None].expand(-1, query.shape[1], -1, -1) for tensor in kv)
-    is_plain = segment.start == 0 and (window_tokens == 0 or segment.end <= window_tokens)
-    mask = None if is_plain else batch.mask(segment, first_key, window_tokens)
-    return scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=is_plain, scale=scaling)
+    is_whole = segment.start == 0 and (window_tokens == 0 or segment.end <= window_tokens)
+    mask = None if is_whole else batch.mask(segment, first_key, window_tokens)
+    return scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=is_whole, scale=scoring.scaling)

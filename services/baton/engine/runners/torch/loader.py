@@ -60,9 +60,11 @@ def load_torch_runner(
         raise ConfigurationError(f"num_blocks {num_blocks} and block_tokens {block_tokens} must be 1 or more")
     if num_threads is not None:
         torch.set_num_threads(num_threads)
-    info = read_checkpoint(directory).model_info(
-        model_id, kv_dtype_of(dtype), engine="torch", device=_describe(torch_device)
-    )
+    checkpoint = read_checkpoint(directory)
+    if quantization := checkpoint.config.get("quantization_config"):
+        method = quantization.get("quant_method")
+        raise ConfigurationError(f"model {directory}: quantization_config {method!r}: the torch engine reads none")
+    info = checkpoint.model_info(model_id, kv_dtype_of(dtype), engine="torch", device=_describe(torch_device))
     try:
         model = _load_model(directory, torch_dtype, torch_device)
         backbone = _backbone_of(model, info, model_code)

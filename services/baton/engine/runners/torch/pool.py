@@ -55,6 +55,7 @@ class KvPool:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        self._specs = tuple(layers)
         self._block_tokens = block_tokens
         self._dtype = dtype
         self._device = device
@@ -65,6 +66,10 @@ class KvPool:
             )
             for spec in layers
         ]
+
+    def window_tokens(self, layer: int) -> int:
+        """Return the positions that a query of a layer sees, its own included; 0: all."""
+        return self._specs[layer].sliding_window_tokens
 
     def table(self, block_table: Sequence[int], num_tokens: int) -> BlockTable:
         """Return the blocks that hold positions [0, num_tokens)."""

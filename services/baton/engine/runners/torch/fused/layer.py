@@ -9,6 +9,7 @@ from torch.nn.functional import rms_norm, silu
 
 from baton.engine.runners.torch.attention import attend_rows, store
 from baton.engine.runners.torch.batch import PackedBatch
+from baton.engine.runners.torch.blocked_attention import Scoring
 from baton.engine.runners.torch.fused.linear import Linear
 from baton.engine.runners.torch.pool import KeysValues
 
@@ -58,8 +59,7 @@ class FusedLayer:
         attention, mlp = layer.self_attn, layer.mlp
         self._index = index
         self._head_dim = head_dim
-        self._window_tokens = window_tokens
-        self._scaling = float(attention.scaling)
+        self._scoring = Scoring(float(attention.scaling), window_tokens)
         self._num_query_heads = attention.q_proj.out_features // head_dim
         self._num_kv_heads = attention.k_proj.out_features // head_dim
         self._attention_norm = norm_of(layer.input_layernorm)
@@ -74,7 +74,7 @@ class FusedLayer:
     def __call__(self, hidden: torch.Tensor, rotation: Rotation, batch: PackedBatch) -> torch.Tensor:
         """Return [num_rows, hidden_size] of the same."""
         query = self._project(hidden, rotation, batch)
-        attended = attend_rows(batch, batch.segments, self._index, query, self._scaling, self._window_tokens)
+        attended = attend_rows(batch, batch.segments, self._index, query, self._scoring)
         return self._finish(hidden, attended)
 
     def last(self, hidden: torch.Tensor, rotation: Rotation, batch: PackedBatch) -> torch.Tensor:
@@ -83,7 +83,7 @@ class FusedLayer:
         if not batch.last_segments:
             return hidden[:0]
         rows, query = batch.last_rows(), query[:, batch.last_rows()]
-        attended = attend_rows(batch, batch.last_segments, self._index, query, self._scaling, self._window_tokens)
+        attended = attend_rows(batch, batch.last_segments, self._index, query, self._scoring)
         return self._finish(hidden[rows], attended)
 
     def _project(self, hidden: torch.Tensor, rotation: Rotation, batch: PackedBatch) -> torch.Tensor:

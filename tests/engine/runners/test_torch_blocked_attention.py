@@ -1,4 +1,4 @@
-"""Attention in blocks of queries equals the textbook's, whatever the block, the window and the cached prefix."""
+"""Attention in blocks of queries equals the textbook's, whatever the block, the window and the cached prefix are."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.engine.runners.torch.cpu_attention import attend_causally
+from baton.engine.runners.torch.blocked_attention import Scoring, attend_causally
 from baton.engine.runners.torch.pool import KeysValues
 
 
-def textbook(query: torch.Tensor, kv: KeysValues, first_query: int, scaling: float, window: int) -> torch.Tensor:
+def textbook(query: torch.Tensor, kv: KeysValues, first_query: int, scoring: Scoring) -> torch.Tensor:
     """Attend in float64 with one mask."""
-    scores = query.double() @ kv.keys.double()[:, None].transpose(-1, -2) * scaling
+    window = scoring.window_tokens
+    scores = query.double() @ kv.keys.double()[:, None].transpose(-1, -2) * scoring.scaling
+    if scoring.soft_cap:
+        scores = scoring.soft_cap * torch.tanh(scores / scoring.soft_cap)
     queries = torch.arange(first_query, first_query + query.shape[2])[:, None]
     keys = torch.arange(kv.keys.shape[1])[None]
     is_seen = (keys <= queries) & ((keys > queries - window) if window else True)
-    return scores.masked_fill(~is_seen, -torch.inf).softmax(-1) @ kv.values.double()[:, None]
+    exponentials = scores.masked_fill(~is_seen, -torch.inf).exp()
+    sums = exponentials.sum(-1, keepdim=True)
+    if scoring.sinks is not None:
+        sums = sums + scoring.sinks.double().exp().view(*query.shape[:2], 1, 1)
+    return exponentials / sums @ kv.values.double()[:, None]
 
 
 @settings(max_examples=60, deadline=None)
@@ -27,9 +34,17 @@ def textbook(query: torch.Tensor, kv: KeysValues, first_query: int, scaling: flo
     window=st.sampled_from([0, 1, 7, 64, 300, 5000]),
     num_kv_heads=st.integers(1, 2),
     num_groups=st.integers(1, 4),
+    soft_cap=st.sampled_from([0.0, 0.0, 5.0]),
+    has_sinks=st.booleans(),
 )
 def test_equals_the_textbook(
-    num_queries: int, first_query: int, window: int, num_kv_heads: int, num_groups: int
+    num_queries: int,
+    first_query: int,
+    window: int,
+    num_kv_heads: int,
+    num_groups: int,
+    soft_cap: float,
+    has_sinks: bool,
 ) -> None:
     """In float32, to rounding."""
     generator = torch.Generator().manual_seed(num_queries * 1009 + first_query)
@@ -37,9 +52,12 @@ def test_equals_the_textbook(
     keys = torch.randn(num_kv_heads, first_query + num_queries, 16, generator=generator)
     kv = KeysValues(keys, torch.randn(*keys.shape[:2], 24, generator=generator))
 
-    output = attend_causally(query, kv, first_query=first_query, scaling=0.7, window_tokens=window)
+    sinks = torch.randn(num_kv_heads * num_groups, generator=generator) if has_sinks else None
+    scoring = Scoring(0.7, window, soft_cap, sinks)
 
-    expected = textbook(query, kv, first_query, 0.7, window)
+    output = attend_causally(query, kv, scoring, first_query=first_query)
+
+    expected = textbook(query, kv, first_query, scoring)
     torch.testing.assert_close(output.double(), expected, atol=2e-5, rtol=1e-4)
 
 
@@ -49,9 +67,9 @@ def test_half_precision_is_as_close_as_torch(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     query, keys, values = (torch.randn(2, 1, 400, 64, generator=generator).to(dtype) for _ in range(3))
     kv = KeysValues(keys[:, 0], values[:, 0])
-    expected = textbook(query, kv, 0, 0.125, 0)
+    expected = textbook(query, kv, 0, Scoring(0.125))
 
-    output = attend_causally(query, kv, first_query=0, scaling=0.125, window_tokens=0)
+    output = attend_causally(query, kv, Scoring(0.125), first_query=0)
 
     torchs = torch.nn.functional.scaled_dot_product_attention(query, keys, values, is_causal=True)
     error, torch_error = (float((result.double() - expected).pow(2).mean().sqrt()) for result in (output, torchs))
