@@ -12,6 +12,8 @@ BatonError
 ├── AttemptReusedError       (request_id, attempt) is running already                   ABORTED
 ├── SupersededError          another process took this node's place                     ABORTED
 ├── StreamBrokenError        a KV stream broke its own rules                            DATA_LOSS
+├── NonFiniteLogitsError     a model gave no number to choose a token by                INTERNAL
+├── ConstraintError          an output cannot be continued in its form                  INTERNAL
 └── ConfigurationError       a service cannot start with its settings                   (exit status 2)
 ```
 
@@ -103,6 +105,18 @@ class StreamBrokenError(BatonError):
     """A KV stream ended early or broke its own rules: gap, overlap, checksum, count."""
 
     reason = "KV_STREAM_BROKEN"
+
+
+class NonFiniteLogitsError(BatonError):
+    """A model's logits at one position are NaN or infinite: no token can be chosen by them."""
+
+    reason = "NON_FINITE_LOGITS"
+
+
+class ConstraintError(BatonError):
+    """An output that must have a form cannot be continued in it."""
+
+    reason = "STRUCTURED_OUTPUT_FAILED"
 
 
 class ConfigurationError(BatonError):

@@ -16,6 +16,7 @@ from baton.decode.peers import LINGER_SECONDS, PeerSet
 from baton.decode.receiver import Timeouts
 from baton.decode.servicer import DecodeServicer
 from baton.decode.source import TransportChoice
+from baton.engine.constraint_compiler import ConstraintCompiler
 from baton.engine.engine import Engine
 from baton.engine.events import Delivery
 from baton.engine.runners.mock import MockRunner
@@ -45,6 +46,7 @@ from baton.worker.monitor import NodeMonitor
 from baton.worker.node import WorkerNode
 from baton.worker.sensors import MachineSensors
 from engine.rig import GREEDY, LAYOUT, mock_runner
+from engine.tokens import tokenizer_text
 
 PREFILL_ID, DECODE_ID = "prefill-1", "decode-1"
 TRANSPORT: TransportChoice = "grpc"
@@ -85,6 +87,9 @@ class Node:
         self.placement_ids: list[str] = []
         self.is_draining = False
         self.monitor = NodeMonitor(runner, MachineSensors([]))
+        self.constraints = ConstraintCompiler(
+            tokenizer_text, vocabulary_size=runner.info.vocabulary_size, eos_token_ids=runner.info.eos_token_ids
+        )
         self._loop = asyncio.get_running_loop()
         limits = SchedulerLimits(max_batch_size=8, max_step_tokens=self.settings.max_step_tokens)
         self.engine = Engine(runner, limits, post=self._post)

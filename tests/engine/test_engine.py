@@ -11,14 +11,24 @@ from typing import Any
 import pytest
 
 from baton.capacity.hardware import PRESETS
-from baton.engine.engine import MAX_FAILED_PASSES, Engine
+from baton.engine.engine import Engine
 from baton.engine.events import Admitted, Ended, Failed, TokenReady
-from baton.engine.runners.base import Span
+from baton.engine.health import MAX_FAILED_PASSES
+from baton.engine.runners.base import NOT_FINITE, Span
 from baton.engine.runners.mock import MockRunner
+from baton.engine.runners.mock.runner import MockLogits
 from baton.engine.sampling_params import SamplingParams
 from baton.engine.scheduler import SchedulerLimits
 from baton.engine.sequence import Purpose
-from baton.errors import AttemptReusedError, BatonError, InvalidFieldError, OutOfMemoryError, OverloadedError
+from baton.engine.structured_output import StructuredOutput
+from baton.errors import (
+    AttemptReusedError,
+    BatonError,
+    InvalidFieldError,
+    NonFiniteLogitsError,
+    OutOfMemoryError,
+    OverloadedError,
+)
 from engine.rig import (
     EOS,
     GREEDY,
@@ -73,7 +83,7 @@ def test_a_request_is_admitted_answered_and_ended() -> None:
     ended = listening.seen[-1]
     assert isinstance(ended, Ended)
     assert (ended.reason, ended.num_prompt_tokens, ended.num_output_tokens) == ("length", 10, 8)
-    assert ended.last_token_id == listening.token_ids[-1]
+    assert ended.stop_token_id is None
 
 
 def test_many_requests_say_the_same_as_alone() -> None:
@@ -231,7 +241,7 @@ def test_a_stop_token_ends_and_is_delivered() -> None:
     ended = listening.seen[-1]
     assert answer == tokens[: tokens.index(stop) + 1]
     assert isinstance(ended, Ended)
-    assert (ended.reason, ended.last_token_id) == ("stop", stop)
+    assert (ended.reason, ended.stop_token_id) == ("stop", stop)
 
 
 @pytest.mark.parametrize("ignore_eos", [False, True])
@@ -267,7 +277,8 @@ def test_an_output_that_is_complete_gets_no_further_token(output: tuple[int, ...
         ended = listening.next()
 
     assert isinstance(ended, Ended)
-    assert (ended.reason, ended.num_output_tokens, ended.last_token_id) == (reason, len(output), output[-1])
+    assert (ended.reason, ended.num_output_tokens) == (reason, len(output))
+    assert ended.stop_token_id == (EOS if reason == "stop" else None)
 
 
 def test_a_resumed_request_counts_its_prompt_alone_as_cached() -> None:
@@ -379,3 +390,80 @@ def test_an_engine_whose_passes_all_fail_dies() -> None:
     engine.start()
 
     assert f"{MAX_FAILED_PASSES} passes failed in a row" in str(fatal.get(timeout=TIMEOUT_SECONDS))
+
+
+class SpoiledLogits(MockLogits):
+    """Logits of which a row is NaN."""
+
+    def __init__(self, tokens: list[int], spoiled: set[int]) -> None:
+        super().__init__(tokens, VOCABULARY_SIZE)
+        self._spoiled = spoiled
+
+    def argmax(self) -> list[int]:
+        """Return the tokens of sound rows."""
+        best = super().argmax()
+        return [NOT_FINITE if index in self._spoiled else token for index, token in enumerate(best)]
+
+
+class SpoilingRunner(MockRunner):
+    """A runner that gives no finite logits where a sequence's last token is 9."""
+
+    def forward(self, spans: Sequence[Span]) -> MockLogits:
+        """Compute as ever, and spoil rows."""
+        tokens = super().forward(spans).argmax()
+        asked = [span for span in spans if span.needs_logits]
+        return SpoiledLogits(tokens, {row for row, span in enumerate(asked) if span.token_ids[-1] == 9})
+
+
+def spoiling_runner() -> SpoilingRunner:
+    """Return one whose clock stands still."""
+    return SpoilingRunner(
+        INFO, PRESETS["h200"], num_blocks=64, block_tokens=4, clock=lambda: 1.0, sleep=lambda _seconds: None
+    )
+
+
+def test_logits_that_are_not_finite_fail_their_request_alone() -> None:
+    """With a reason of its own; the neighbour in the batch says what it says alone."""
+    with Rig(spoiling_runner()) as rig:
+        sound = rig.submit(request_of(prompt_of(10), "sound"))
+        spoiled = rig.submit(request_of([5, 1, 9], "spoiled"))
+
+        failed = spoiled.until(Failed)
+        assert isinstance(failed, Failed)
+        assert (type(failed.error), failed.error.reason) == (NonFiniteLogitsError, "NON_FINITE_LOGITS")
+        assert spoiled.token_ids == []
+        assert sound.result() == expected_tokens(prompt_of(10), 8)
+
+
+def test_blocks_behind_spoiled_logits_leave_the_prefix_cache() -> None:
+    """They may be what spoiled them: nobody may hit them again, chunks of earlier passes included."""
+    with Rig(spoiling_runner(), max_step_tokens=8) as rig:
+        rig.submit(request_of([*prompt_of(30), 9], "spoiled")).until(Failed)
+
+        rig.settle()
+        assert rig.hashes == set()
+
+
+def test_an_engine_that_never_gives_finite_logits_dies() -> None:
+    """It is as lost as one whose passes raise."""
+    fatal: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+    limits = SchedulerLimits(max_batch_size=1, max_step_tokens=16)
+    engine = Engine(spoiling_runner(), limits, post=lambda _deliveries: None, on_fatal=fatal.put, clock=lambda: 1.0)
+    for number in range(MAX_FAILED_PASSES):
+        engine.submit(request_of([5, 1, 9], f"spoiled-{number}"), lambda _event: None)
+
+    engine.start()
+
+    assert f"{MAX_FAILED_PASSES} passes failed in a row" in str(fatal.get(timeout=TIMEOUT_SECONDS))
+
+
+def test_a_form_that_nobody_compiled_is_refused() -> None:
+    """Rather than generated without it."""
+    with Rig() as rig:
+        params = replace(GREEDY, structured_output=StructuredOutput("regex", "a"))
+
+        failed = rig.submit(request_of(prompt_of(5), params=params)).next()
+
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, InvalidFieldError)
+    assert failed.error.field == "structured_output"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from baton.engine.constraint import Constraint
+from baton.engine.constraint_compiler import ConstraintCompiler
+from baton.engine.runners.base import NOT_FINITE
 from baton.engine.sampling import SampledToken, SamplingContext, sample, uniform
 from baton.engine.sampling_params import SamplingParams
+from baton.engine.structured_output import StructuredOutput
+from baton.errors import ConstraintError, NonFiniteLogitsError
+from engine.tokens import EOS as END
+from engine.tokens import VOCABULARY_SIZE as BYTES
+from engine.tokens import text_of, tokenizer_text, tokens_of
 
 NUM_TOKENS = 12
 RANDOM = np.random.default_rng(5)
@@ -28,11 +38,14 @@ class Rows:
 
     def argmax(self) -> list[int]:
         """Return the best token of each row."""
-        return [int(token) for token in self._rows.argmax(-1)]
+        is_finite = np.isfinite(self._rows.max(-1))
+        return [int(token) for token in np.where(is_finite, self._rows.argmax(-1), NOT_FINITE)]
 
-    def rows(self) -> Any:
-        """Return all rows, which nobody may write into."""
-        return self._rows
+    def rows(self, indices: Sequence[int] | None = None) -> Any:
+        """Return rows, which nobody may write into."""
+        rows = self._rows if indices is None else self._rows[list(indices)]
+        rows.setflags(write=False)
+        return rows
 
 
 def context(
@@ -44,7 +57,9 @@ def context(
 
 def choose(row: Sequence[float], params: SamplingParams, **what: Any) -> SampledToken:
     """Return the token chosen from one row."""
-    return sample(Rows(row), [context(params, **what)])[0]
+    (token,) = sample(Rows(row), [context(params, **what)])
+    assert isinstance(token, SampledToken), token
+    return token
 
 
 def chosen_set(row: Sequence[float], num_draws: int = 150, **params: Any) -> set[int]:
@@ -291,3 +306,115 @@ def test_the_runners_rows_are_not_written_into() -> None:
     )
 
     choose(ROW, everything, output=[1, 2], ends=frozenset({3}))  # `Rows` is read-only
+
+
+NAN, INFINITE = math.nan, math.inf
+
+
+@pytest.mark.parametrize(
+    "bad", [[0.0, NAN, 1.0], [NAN] * 3, [0.0, INFINITE, 1.0], [-INFINITE] * 3], ids=["nan", "nans", "inf", "-inf"]
+)
+@pytest.mark.parametrize(
+    "params", [greedy(), greedy(num_top_logprobs=1), greedy(logit_bias={0: 1.0}), SamplingParams(top_p=0.9)]
+)
+def test_logits_that_are_not_finite_give_no_token(bad: list[float], params: SamplingParams) -> None:
+    """On every path, and for that row alone."""
+    good = [0.0, 5.0, -INFINITE]
+
+    first, failed, last = sample(Rows(good, bad, good), [context(params)] * 3)
+
+    assert isinstance(failed, NonFiniteLogitsError)
+    assert isinstance(first, SampledToken)
+    assert isinstance(last, SampledToken)
+
+
+def test_edits_that_leave_no_token_give_none() -> None:
+    """Where everything probable is banned, what is left is not chosen at random."""
+    (outcome,) = sample(Rows([-INFINITE, 3.0]), [context(greedy(min_tokens=1), ends=frozenset({1}))])
+
+    assert isinstance(outcome, NonFiniteLogitsError)
+
+
+def test_a_row_whose_choice_raises_fails_alone() -> None:
+    """A token id beyond the row, which no checked request has: its neighbours get their tokens."""
+    contexts = [context(SamplingParams(seed=1)), context(greedy(logit_bias={99: 1.0})), context(greedy())]
+
+    first, failed, last = sample(Rows(ROW, ROW, ROW), contexts)
+
+    assert first == choose(ROW, SamplingParams(seed=1))
+    assert isinstance(failed, IndexError)
+    assert last == SampledToken(int(ROW.argmax()))
+
+
+def test_only_rows_that_need_it_are_copied_to_the_host() -> None:
+    """Greedy neighbours of a sampled row stay with the framework's argmax."""
+
+    class Counting(Rows):
+        indices: Sequence[int] | None = None
+
+        def rows(self, indices: Sequence[int] | None = None) -> Any:
+            """Note which."""
+            self.indices = indices
+            return super().rows(indices)
+
+    logits = Counting(ROW, -ROW, ROW)
+
+    outcomes = sample(logits, [context(greedy()), context(SamplingParams(seed=3)), context(greedy())])
+
+    assert logits.indices == [1]
+    assert outcomes == [choose(ROW, greedy()), choose(-ROW, SamplingParams(seed=3)), choose(ROW, greedy())]
+
+
+def constrained(regex: str) -> Constraint:
+    """Return a constraint over single bytes."""
+    compiler = ConstraintCompiler(tokenizer_text, vocabulary_size=BYTES, eos_token_ids=[END])
+    made = asyncio.run(compiler.constraint(StructuredOutput("regex", regex)))
+    assert made is not None
+    return made
+
+
+def choose_in_form(
+    regex: str, params: SamplingParams, output: str = "", ends: frozenset[int] = frozenset({END})
+) -> str:
+    """Return the text of the next token of an output in a form; "<end>" for an end token."""
+    row = RANDOM.normal(size=BYTES)
+    params = replace(params, structured_output=StructuredOutput("regex", regex))
+    one = SamplingContext(params, [1, *tokens_of(output)], 1, ends, constrained(regex))
+    (token,) = sample(Rows(row), [one])
+    assert isinstance(token, SampledToken), token
+    return "<end>" if token.token_id in ends else text_of([token.token_id])
+
+
+@pytest.mark.parametrize("params", [greedy(), SamplingParams(seed=4), SamplingParams(top_k=1), greedy(min_tokens=9)])
+def test_a_form_leaves_what_may_come_next(params: SamplingParams) -> None:
+    """And nothing else, before and after the first letter; min_tokens yields where only the end is left."""
+    assert choose_in_form("[xy]z", params) in "xy"
+    assert choose_in_form("[xy]z", params, "x") == "z"
+    assert choose_in_form("x|xyz", params, "x") in ("y", "<end>")
+    assert choose_in_form("x{0}", params) == "<end>"
+
+
+def test_filters_count_what_the_form_leaves() -> None:
+    """The best token of the row may be excluded: top_k of 1 is the best of the others."""
+    (x_token,) = tokens_of("x")
+
+    assert choose_in_form("[a-f]", SamplingParams(top_k=1, logit_bias={x_token: 100.0})) in "abcdef"
+
+
+def test_a_stop_token_of_the_request_is_allowed_where_the_form_is_complete() -> None:
+    """As the model's own end tokens are."""
+    (semicolon,) = tokens_of(";")
+    params = greedy(logit_bias={semicolon: 100.0})
+
+    assert choose_in_form("a+", params, "", frozenset({semicolon})) == "a"
+    assert choose_in_form("a+", params, "a", frozenset({semicolon})) == "<end>"
+
+
+def test_an_output_outside_its_form_fails() -> None:
+    """No token can follow it."""
+    params = greedy(structured_output=StructuredOutput("regex", "ab"))
+    one = SamplingContext(params, [1, *tokens_of("x")], 1, frozenset({END}), constrained("ab"))
+
+    (outcome,) = sample(Rows(RANDOM.normal(size=BYTES)), [one])
+
+    assert isinstance(outcome, ConstraintError)

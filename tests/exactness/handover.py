@@ -7,14 +7,17 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from baton.engine.constraint import Constraint
 from baton.engine.engine import Engine
 from baton.engine.events import Admitted, Delivery, Ended, EngineEvent, Failed, TokenReady
 from baton.engine.runners.base import Runner
+from baton.engine.sampling import SampledToken
 from baton.engine.sampling_params import SamplingParams
 from baton.engine.scheduler import SchedulerLimits
 from baton.engine.sequence import EngineRequest, Purpose
 from baton.kv.stream import KvFrame, StreamLedger, payload_crc32c
 from baton.prefill.export import FrameExport
+from exactness.structured import compiled
 
 TIMEOUT_SECONDS = 60.0
 
@@ -36,6 +39,14 @@ class Generation:
     """A request under way."""
 
     events: queue.SimpleQueue[EngineEvent | KvFrame] = field(default_factory=queue.SimpleQueue)
+
+    def first_token(self) -> SampledToken:
+        """Wait for the first token and return it."""
+        while True:
+            event = self.events.get(timeout=TIMEOUT_SECONDS)
+            if isinstance(event, TokenReady):
+                return event.token
+            assert not isinstance(event, Failed), event
 
     def tokens(self, first_index: int = 0) -> list[int]:
         """Wait for the end and return the output from an index on."""
@@ -74,6 +85,7 @@ def generate(
         prompt_token_ids=tuple(prompt),
         output_token_ids=tuple(output),
         params=params,
+        constraint=_constraint(params, output),
         purpose=Purpose.RECEIVE if prefill else Purpose.GENERATE,
     )
 
@@ -85,6 +97,10 @@ def generate(
 
     decode.submit(request, listen)
     return generation
+
+
+def _constraint(params: SamplingParams, output: Sequence[int]) -> Constraint | None:
+    return compiled(params.structured_output, output) if params.structured_output else None
 
 
 def _hand_over(
@@ -99,6 +115,7 @@ def _hand_over(
             prompt_token_ids=request.prompt_token_ids,
             output_token_ids=request.output_token_ids,
             params=request.params,
+            constraint=_constraint(request.params, request.output_token_ids),
             purpose=Purpose.PREFILL,
             kv_token_begin=num_cached_tokens,
             export=FrameExport(layout, num_cached_tokens, layers_per_frame, items.put),

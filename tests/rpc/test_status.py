@@ -37,6 +37,8 @@ ERRORS: list[tuple[errors.BatonError, grpc.StatusCode]] = [
     (errors.AttemptReusedError("again"), grpc.StatusCode.ABORTED),
     (errors.SupersededError("newer"), grpc.StatusCode.ABORTED),
     (errors.StreamBrokenError("gap", metadata={"node": "n"}), grpc.StatusCode.DATA_LOSS),
+    (errors.NonFiniteLogitsError("not finite"), grpc.StatusCode.INTERNAL),
+    (errors.ConstraintError("left its form"), grpc.StatusCode.INTERNAL),
 ]
 RESPONSES: dict[str, Any] = {
     "Prefill": prefill_service_pb2.PrefillResponse(),

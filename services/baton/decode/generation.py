@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+from dataclasses import replace
 from typing import Protocol
 
 from opentelemetry import trace
@@ -116,6 +117,7 @@ class Generation:
         self._span = trace.get_current_span()
         self._is_over = False
         self._receiver: KvReceiver | None = None
+        self._compilation: asyncio.Task[None] | None = None
         self._reception: asyncio.Task[None] | None = None
         self._fallback_reason = ""
         placement = request.placement
@@ -133,7 +135,10 @@ class Generation:
                 names.PROMPT_TOKENS: len(self._request.prompt_token_ids),
             }
         )
-        self._engine.submit(self._engine_request, self._take_event)
+        if self._engine_request.params.structured_output is None:
+            self._engine.submit(self._engine_request, self._take_event)
+        else:
+            self._compilation = self._tasks.create_task(self._submit_compiled(), context=self._context)
 
     def close(self) -> None:
         """Drop the request and everything that it holds, if it has not ended."""
@@ -163,13 +168,18 @@ class Generation:
         elif isinstance(event, Ended):
             self._end(event)
         elif isinstance(event, Failed):
-            self._stop()
-            self._outlet.failed(event.error)
+            self._generator.metrics.add_failure(event.error.reason)
+            self._fail(event.error)
+
+    def _fail(self, error: BatonError) -> None:
+        self._stop()
+        self._outlet.failed(error)
 
     def _stop(self) -> None:
         self._is_over = True
-        if self._reception is not None:
-            self._reception.cancel()
+        for task in (self._compilation, self._reception):
+            if task is not None:
+                task.cancel()
 
     def _end(self, ended: Ended) -> None:
         summary = outcome_of(
@@ -211,6 +221,24 @@ class Generation:
             cache_salt=request.cache_salt,
             is_cache_bypassed=request.bypass_prefix_cache,
         )
+
+    async def _submit_compiled(self) -> None:
+        """Hand the request to the engine when the form of its output is compiled, off the event loop."""
+        request = self._engine_request
+        compiling = self._node.constraints.constraint(request.params.structured_output, request.output_token_ids)
+        failure: BatonError | None = None
+        try:
+            self._engine_request = replace(request, constraint=await compiling)
+        except BatonError as error:
+            failure = error
+        except Exception:  # the edge of the task: other requests share its group
+            log.exception("compilation_failed request=%s", self._request_id)
+            failure = BatonError("internal error of the decode node")
+        self._compilation = None
+        if failure is None:
+            self._engine.submit(self._engine_request, self._take_event)
+        else:
+            self._fail(failure)
 
     async def _receive(self, num_cached_tokens: int) -> None:
         """Take the KV from the prefill node; on any failure compute the prompt here instead, and say why."""

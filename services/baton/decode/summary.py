@@ -85,6 +85,6 @@ def finished_message(
         seed=request.sampling.seed,
     )
     finished = messages.Finished(reason=_REASONS[ended.reason], usage=usage, summary=summary)
-    if ended.reason == "stop":
-        finished.stop_token_id = ended.last_token_id
+    if ended.stop_token_id is not None:
+        finished.stop_token_id = ended.stop_token_id
     return finished

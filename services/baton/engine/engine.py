@@ -24,6 +24,7 @@ from baton.engine.events import (
     PromptScored,
     TokenReady,
 )
+from baton.engine.health import PassHealth
 from baton.engine.integrity import IntegrityWatch
 from baton.engine.kv_exchange import write_frame
 from baton.engine.load import EngineLoad, load_of
@@ -34,14 +35,12 @@ from baton.engine.scheduler import Scheduler, SchedulerLimits
 from baton.engine.sequence import EngineRequest, Phase, Purpose, Sequence, new_sequence
 from baton.engine.step import Step
 from baton.engine.validation import check_request
-from baton.errors import AttemptReusedError, BatonError, OverloadedError
+from baton.errors import AttemptReusedError, BatonError, NonFiniteLogitsError, OverloadedError
 from baton.kv.pool import BlockEvents, BlockPool
 from baton.kv.stream import KvFrame
 
 log = logging.getLogger(__name__)
 
-MAX_FAILED_PASSES = 16
-"""Passes in a row that may raise. A node whose passes all fail looks idle and quick, and would draw every request."""
 _LOAD_INTERVAL_SECONDS = 0.05
 
 
@@ -80,7 +79,7 @@ class Engine:
         self._living: dict[str, tuple[Sequence, Listener]] = {}
         self._deliveries: list[Delivery] = []
         self._num_steps = 0
-        self._num_failed_passes = 0
+        self._health = PassHealth()
         self._is_stepping = False
         self._integrity = IntegrityWatch(self.scheduler, clock)
         self._load_taken_at = 0.0
@@ -181,21 +180,26 @@ class Engine:
         result: PassResult | None = None
         with self._failing(*members):
             result = compute(self.runner, step)
+        self._health.note(None if result is None else result.outcomes)
         if result is None:
-            self._num_failed_passes += 1
-            if self._num_failed_passes == MAX_FAILED_PASSES:
-                raise RuntimeError(f"{MAX_FAILED_PASSES} passes failed in a row: the device is taken for lost")
             return
-        self._num_failed_passes = 0
         self._num_steps += 1
         self._enter(step, result)
 
     def _enter(self, step: Step, result: PassResult) -> None:
+        for sequence, error in result.failures:
+            self._fail(sequence, error)
         self.scheduler.advance(step, result.tokens)
         for scored, tokens in result.scores:
             self._tell(scored.sequence, PromptScored(scored.position + 1, tuple(tokens)))
         for sequence, token in result.tokens:
             self._token_appended(sequence, token)
+
+    def _fail(self, sequence: Sequence, error: Exception) -> None:
+        if isinstance(error, NonFiniteLogitsError):
+            self.scheduler.distrust(sequence)
+        with self._failing(sequence):
+            raise error
 
     def _deliver(self) -> None:
         events = self.scheduler.pool.drain_events()
@@ -273,7 +277,9 @@ class Engine:
         self._end_if_complete(sequence)
 
     def _end_if_complete(self, sequence: Sequence) -> None:
-        reason = sequence.finish_reason()
+        reason = None
+        with self._failing(sequence):
+            reason = sequence.finish_reason()
         if reason is None:
             return
         timeline, now = sequence.timeline, self._clock()
@@ -289,7 +295,7 @@ class Engine:
             queue_seconds=started - timeline.submitted,
             prefill_seconds=first_token - started,
             decode_seconds=now - first_token,
-            last_token_id=sequence.token_ids[-1],
+            stop_token_id=sequence.token_ids[-1] if reason == "stop" and sequence.ends_with_end_token else None,
         )
         self._end(sequence, ended)
 
@@ -301,7 +307,7 @@ class Engine:
         except Exception as error:
             log.exception("runner_failed")
             for sequence in sequences:
-                self._end(sequence, Failed(BatonError(f"the engine failed: {type(error).__name__}: {error}")))
+                self._end(sequence, Failed(_as_baton_error(error)))
 
     def _end(self, sequence: Sequence, event: EngineEvent) -> None:
         self.scheduler.finish(sequence)
@@ -321,3 +327,9 @@ class Engine:
         """
         self._load = load_of(self.scheduler, self._num_steps)
         return self._integrity.seconds_until_check()
+
+
+def _as_baton_error(error: Exception) -> BatonError:
+    if isinstance(error, BatonError):
+        return error
+    return BatonError(f"the engine failed: {type(error).__name__}: {error}")

@@ -68,8 +68,8 @@ class Ended:
     """From then until the first token was known here."""
     decode_seconds: float
     """From the first to the last token."""
-    last_token_id: int
-    """The last token; the end token where the reason is stop."""
+    stop_token_id: int | None
+    """The end token, where one ended the output; None: the limit did, or nothing can follow in the output's form."""
 
 
 @dataclass(frozen=True, slots=True)

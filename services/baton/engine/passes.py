@@ -10,6 +10,7 @@ from baton.engine.runners.base import Array, Logits, Runner
 from baton.engine.sampling import SampledToken, sample, with_logprobs
 from baton.engine.sequence import Sequence
 from baton.engine.step import Sampled, Scored, Step
+from baton.errors import NonFiniteLogitsError
 
 
 class PassResult(NamedTuple):
@@ -19,6 +20,13 @@ class PassResult(NamedTuple):
     """A token per sequence that gets one, in order of arrival."""
     scores: list[tuple[Scored, list[SampledToken]]]
     """The prompt's tokens after the positions scored."""
+    failures: list[tuple[Sequence, Exception]]
+    """Sequences whose logits gave neither, and why; they are not among `tokens`."""
+
+    @property
+    def outcomes(self) -> list[object]:
+        """Return what each sequence's logits gave: a token, or an error."""
+        return [outcome for _, outcome in (*self.tokens, *self.failures)]
 
 
 def compute(runner: Runner, step: Step) -> PassResult:
@@ -26,11 +34,19 @@ def compute(runner: Runner, step: Step) -> PassResult:
     for sequence in step.admitted:
         export_cached(runner, sequence)
     if not step.spans:
-        return PassResult([], [])
+        return PassResult([], [], [])
     logits = runner.forward(step.spans)
     for copy in step.copies:
         runner.copy_block(copy.source, copy.target)
-    return PassResult(_sample(logits, step.sampled), _score(logits, step.scored))
+    scores, failures = _score(logits, step.scored)
+    failed = dict(failures)
+    tokens = []
+    for sequence, outcome in _sample(logits, step.sampled):
+        if isinstance(outcome, Exception):
+            failed.setdefault(sequence, outcome)
+        elif sequence not in failed:
+            tokens.append((sequence, outcome))
+    return PassResult(tokens, scores, list(failed.items()))
 
 
 class _ChosenRows:
@@ -45,29 +61,33 @@ class _ChosenRows:
         token_ids = self._logits.argmax()
         return [token_ids[row] for row in self._rows]
 
-    def rows(self) -> Array:
-        """Return the rows on the host: [num_rows, vocabulary_size], float32."""
-        rows = self._logits.rows()
-        if list(self._rows) == list(range(len(rows))):
-            return rows
-        chosen: Array = rows[list(self._rows)]
-        return chosen
+    def rows(self, indices: Seq[int] | None = None) -> Array:
+        """Return some rows, or all, on the host: [num_rows, vocabulary_size], float32."""
+        chosen = self._rows if indices is None else [self._rows[index] for index in indices]
+        return self._logits.rows(chosen)
 
 
-def _sample(logits: Logits, sampled: Seq[Sampled]) -> list[tuple[Sequence, SampledToken]]:
+def _sample(logits: Logits, sampled: Seq[Sampled]) -> list[tuple[Sequence, SampledToken | Exception]]:
     if not sampled:
         return []
     chosen = _ChosenRows(logits, [entry.row for entry in sampled])
-    tokens = sample(chosen, [entry.sequence.sampling_context() for entry in sampled])
-    return [(entry.sequence, token) for entry, token in zip(sampled, tokens, strict=True)]
+    outcomes = sample(chosen, [entry.sequence.sampling_context() for entry in sampled])
+    return [(entry.sequence, outcome) for entry, outcome in zip(sampled, outcomes, strict=True)]
 
 
-def _score(logits: Logits, scored: Seq[Scored]) -> list[tuple[Scored, list[SampledToken]]]:
-    """Return how probable the model found each token of parts of prompts."""
-    if not scored:
-        return []
-    rows = logits.rows()
-    return [(entry, _score_part(rows[entry.row : entry.row + entry.num_rows], entry)) for entry in scored]
+def _score(
+    logits: Logits, scored: Seq[Scored]
+) -> tuple[list[tuple[Scored, list[SampledToken]]], list[tuple[Sequence, Exception]]]:
+    """Return how probable the model found each token of parts of prompts, and where it could not say."""
+    scores: list[tuple[Scored, list[SampledToken]]] = []
+    failures: list[tuple[Sequence, Exception]] = []
+    for entry in scored:
+        rows = logits.rows(range(entry.row, entry.row + entry.num_rows))
+        try:
+            scores.append((entry, _score_part(rows, entry)))
+        except NonFiniteLogitsError as error:
+            failures.append((entry.sequence, error))
+    return scores, failures
 
 
 def _score_part(rows: Array, scored: Scored) -> list[SampledToken]:

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baton.engine.runners.base import Array, Logits
+from baton.engine.constraint import Constraint, Mask
+from baton.engine.runners.base import NOT_FINITE, Array, Logits
 from baton.engine.sampling_params import SamplingParams
+from baton.errors import NonFiniteLogitsError
 
 Array64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 """Float64 values, one per token id."""
-Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-"""Whether each token id is kept."""
 
 
 class Alternative(NamedTuple):
@@ -54,6 +54,8 @@ class SamplingContext:
     """How many of them are prompt."""
     end_token_ids: frozenset[int]
     """Tokens that would end the generation."""
+    constraint: Constraint | None = None
+    """Follows `params.structured_output`; None: the output may have any form."""
 
     @property
     def num_output_tokens(self) -> int:
@@ -61,14 +63,20 @@ class SamplingContext:
         return len(self.token_ids) - self.num_prompt_tokens
 
 
-def sample(logits: Logits, contexts: Sequence[SamplingContext]) -> list[SampledToken]:
-    """Return one token per row of logits.
+def sample(logits: Logits, contexts: Sequence[SamplingContext]) -> list[SampledToken | Exception]:
+    """Return, for each row of logits, one token or why there is none.
 
-    A batch that is greedy throughout takes the framework's argmax and copies no logits to the host.
+    Greedy rows take the framework's argmax; only the others are copied to the host.
     """
-    if not any(context.params.needs_rows for context in contexts):
-        return [SampledToken(token_id) for token_id in logits.argmax()]
-    return [_sample_row(row, context) for row, context in zip(logits.rows(), contexts, strict=True)]
+    indices = [index for index, context in enumerate(contexts) if context.params.needs_rows]
+    outcomes: list[SampledToken | Exception] = []
+    if len(indices) < len(contexts):
+        outcomes += [_not_finite() if best == NOT_FINITE else SampledToken(best) for best in logits.argmax()]
+    if indices:
+        outcomes = outcomes or [_not_finite()] * len(contexts)
+        for index, row in zip(indices, logits.rows(indices), strict=True):
+            outcomes[index] = _outcome(row, contexts[index])
+    return outcomes
 
 
 def uniform(seed: int, position: int) -> float:
@@ -78,18 +86,41 @@ def uniform(seed: int, position: int) -> float:
 
 
 def with_logprobs(row: Array, token_id: int, num_alternatives: int) -> SampledToken:
-    """Return a token with its log-probability and the most probable tokens of a row: [vocabulary_size], float32."""
+    """Return a token with its log-probability and the most probable tokens of a row: [vocabulary_size], float32.
+
+    Raises:
+        NonFiniteLogitsError: If the highest value is not a finite number.
+    """
     wide = row.astype(np.float64)
     highest = wide.max()
+    if not np.isfinite(highest):
+        raise _not_finite()
     logprobs = wide - (highest + np.log(np.exp(wide - highest).sum()))
     best = np.argsort(-wide, kind="stable")[:num_alternatives]  # of the logits: logprobs are rounded together
     alternatives = tuple(Alternative(int(token), float(logprobs[token])) for token in best)
     return SampledToken(token_id, float(logprobs[token_id]), alternatives)
 
 
+def _outcome(row: Array, context: SamplingContext) -> SampledToken | Exception:
+    try:
+        return _sample_row(row, context)
+    except Exception as error:  # the edge of one request's work: its neighbours in the batch are sound
+        return error
+
+
+def _not_finite() -> NonFiniteLogitsError:
+    return NonFiniteLogitsError("the model's logits are not finite: weights, number format or device are at fault")
+
+
 def _sample_row(row: Array, context: SamplingContext) -> SampledToken:
+    if not np.isfinite(row.max()):  # the highest of values among which one is NaN is NaN
+        raise _not_finite()
     params = context.params
     edited = _edit(row, context) if params.changes_logits else row
+    if context.constraint is not None:
+        edited = np.where(_allowed(context.constraint, context, len(row)), edited, -np.inf)
+    if edited is not row and not np.isfinite(edited.max()):
+        raise NonFiniteLogitsError("every token that may come next has no probability at all")
     if params.is_greedy:
         token_id = int(edited.argmax())
     else:
@@ -103,7 +134,7 @@ def _sample_row(row: Array, context: SamplingContext) -> SampledToken:
 def _edit(row: Array, context: SamplingContext) -> Array:
     """Apply end-token mask, bias and penalties, in the order that generation.proto documents."""
     params, edited = context.params, row.copy()
-    if context.num_output_tokens < params.min_tokens and context.end_token_ids:
+    if context.constraint is None and context.num_output_tokens < params.min_tokens and context.end_token_ids:
         edited[list(context.end_token_ids)] = -np.inf
     for token_id, bias in params.logit_bias.items():
         edited[token_id] += bias
@@ -116,6 +147,18 @@ def _edit(row: Array, context: SamplingContext) -> Array:
         tokens, counts = np.unique(np.asarray(output_token_ids, dtype=np.int64), return_counts=True)
         edited[tokens] -= (params.presence_penalty + params.frequency_penalty * counts).astype(np.float32)
     return edited
+
+
+def _allowed(constraint: Constraint, context: SamplingContext, num_tokens: int) -> Mask:
+    """Return which tokens the constraint allows; before the minimum no ends among them, unless nothing else is."""
+    constraint.follow(context.token_ids, context.num_prompt_tokens)
+    allowed = constraint.allowed(num_tokens, context.end_token_ids)
+    if context.num_output_tokens < context.params.min_tokens and context.end_token_ids:
+        without_ends = allowed.copy()
+        without_ends[list(context.end_token_ids)] = False
+        if without_ends.any():
+            return without_ends
+    return allowed
 
 
 def _scale(row: Array, temperature: float) -> Array64:

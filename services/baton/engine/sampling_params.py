@@ -59,7 +59,8 @@ class SamplingParams:
     @property
     def needs_rows(self) -> bool:
         """Return whether choosing needs more of the logits than their argmax."""
-        return not self.is_greedy or self.changes_logits or self.num_top_logprobs is not None
+        is_plain = self.is_greedy and self.num_top_logprobs is None and self.structured_output is None
+        return not is_plain or self.changes_logits
 
     @property
     def changes_logits(self) -> bool:

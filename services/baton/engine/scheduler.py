@@ -107,12 +107,13 @@ class Scheduler:
 
         Args:
             step: The pass.
-            tokens: One for each sequence of `step.sampled`.
+            tokens: One for each sequence of `step.sampled` that has not been finished meanwhile.
         """
         scored = step.scored
         for sequence, span in zip(step.sequences, step.spans, strict=True):
-            sequence.num_computed = span.end
-            self._store_full_blocks(sequence)
+            if sequence.phase is Phase.RUNNING:
+                sequence.num_computed = span.end
+                self._store_full_blocks(sequence)
         for scoring in scored:
             scoring.sequence.num_scored += scoring.num_rows
         for sequence, token in tokens:
@@ -138,6 +139,10 @@ class Scheduler:
         queues[sequence.phase].remove(sequence)
         self._release(sequence)
         sequence.phase = Phase.FINISHED
+
+    def distrust(self, sequence: Sequence) -> None:
+        """Take the sequence's blocks out of the prefix cache: what they hold may be what spoiled its logits."""
+        self.pool.forget(sequence.block_table)
 
     def check_integrity(self) -> None:
         """Prove the pool's invariants against the block tables of all sequences.

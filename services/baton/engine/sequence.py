@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, Protocol
 
+from baton.engine.constraint import Constraint
 from baton.engine.runners.base import LayerKv
 from baton.engine.sampling import SamplingContext
 from baton.engine.sampling_params import SamplingParams
@@ -60,6 +61,8 @@ class EngineRequest:
     """Output that an earlier attempt has delivered; generation goes on after it."""
     purpose: Purpose = Purpose.GENERATE
     """What to do."""
+    constraint: Constraint | None = None
+    """Compiled `params.structured_output`; from the submission on the engine's alone."""
     cache_salt: str = ""
     """Separates prefix caches."""
     is_cache_bypassed: bool = False
@@ -168,6 +171,11 @@ class Sequence:
         """Return the leading positions that need no computation if their KV exists: nobody wants their logits."""
         return self.num_scored if self.num_scored < self.score_end else len(self.token_ids) - 1
 
+    @property
+    def ends_with_end_token(self) -> bool:
+        """Return whether the last token is one that ends a generation."""
+        return self.token_ids[-1] in self.end_token_ids
+
     def extend_hashes(self, block_tokens: int) -> None:
         """Hash the full blocks that have no hash. O(new tokens)."""
         num_hashed = len(self.hashes)
@@ -183,13 +191,24 @@ class Sequence:
 
     def sampling_context(self) -> SamplingContext:
         """Return what the choice of the next token depends on."""
-        return SamplingContext(self.request.params, self.token_ids, self.num_prompt_tokens, self.end_token_ids)
+        request = self.request
+        return SamplingContext(
+            request.params, self.token_ids, self.num_prompt_tokens, self.end_token_ids, request.constraint
+        )
 
     def finish_reason(self) -> FinishReason | None:
-        """Return why the last token ends the generation, or None if it does not."""
-        is_end = self.token_ids[-1] in self.end_token_ids
-        if is_end and self.num_output_tokens > self.request.params.min_tokens:
+        """Return why the last token ends the generation, or None if it does not.
+
+        Raises:
+            ConstraintError: If the output does not have the form that it must have.
+        """
+        constraint, is_end = self.request.constraint, self.ends_with_end_token
+        if is_end and (constraint is not None or self.num_output_tokens > self.request.params.min_tokens):
             return "stop"
+        if constraint is not None:
+            constraint.follow(self.token_ids, self.num_prompt_tokens)
+            if constraint.is_complete:
+                return "stop"
         return "length" if self.num_output_tokens >= self.max_output_tokens else None
 
 

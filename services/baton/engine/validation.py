@@ -28,5 +28,5 @@ def check_request(request: EngineRequest, info: ModelInfo) -> None:
     request.params.check(info.vocabulary_size)
     if request.is_scored and request.purpose is not Purpose.GENERATE:
         raise InvalidFieldError("prompt_logprobs", "expected a prompt that is computed on the node that generates")
-    if request.params.structured_output is not None:
-        raise InvalidFieldError("structured_output", "no engine of this node can enforce a form of the output")
+    if (request.params.structured_output is None) != (request.constraint is None):
+        raise InvalidFieldError("structured_output", "this node has not compiled it and cannot enforce it")

@@ -117,6 +117,12 @@ class BlockPool:
             else:
                 heapq.heappush(self._free, block_id)
 
+    def forget(self, block_ids: Iterable[BlockId]) -> None:
+        """Make referenced blocks unhittable; who holds them keeps them."""
+        for block_id in block_ids:
+            if block_id in self._hash_of:
+                self._forget(block_id)
+
     def drain_events(self) -> BlockEvents:
         """Return and forget the changes since the last call."""
         events = BlockEvents(list(self._stored), list(self._removed))

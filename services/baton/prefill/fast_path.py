@@ -78,7 +78,8 @@ class FastPrefill:
         """
         outbox = ThreadOutbox()
         call.watch(outbox.close)
-        with self._prefiller.begin(request, outbox.put_frame, outbox.put_event) as messages:
+        constraint = self._prefiller.compile(request)
+        with self._prefiller.begin(request, constraint, outbox.put_frame, outbox.put_event) as messages:
             call.send(*_parts(messages.layout()))
             while not messages.is_complete:
                 for message in messages.of(outbox.get(call.remaining_seconds())):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from opentelemetry import trace
 
+from baton.engine.constraint import Constraint
 from baton.engine.events import EngineEvent
 from baton.engine.kv_exchange import EXPORT_TOKENS
 from baton.engine.sequence import EngineRequest, Purpose
+from baton.engine.structured_output import StructuredOutput
 from baton.errors import InvalidFieldError
 from baton.kv.stream import KvFrame
 from baton.prefill.export import FrameExport
@@ -46,16 +48,28 @@ class Prefiller:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(outbox.put, frame)
 
-        with self.begin(request, put, outbox.put) as messages:
+        structured_output, output_token_ids = self._form(request)
+        constraint = await self._node.constraints.constraint(structured_output, output_token_ids)
+        with self.begin(request, constraint, put, outbox.put) as messages:
             yield messages.layout()
             while not messages.is_complete:
                 for message in messages.of(await outbox.get()):
                     yield message
 
+    def compile(self, request: prefill_service_pb2.PrefillRequest) -> Constraint | None:
+        """Compile the form of a request's output, if it has one; blocks the calling thread.
+
+        Raises:
+            BatonError: If it cannot be enforced.
+        """
+        structured_output, output_token_ids = self._form(request)
+        return self._node.constraints.constraint_blocking(structured_output, output_token_ids)
+
     @contextmanager
     def begin(
         self,
         request: prefill_service_pb2.PrefillRequest,
+        constraint: Constraint | None,
         put_frame: Callable[[KvFrame], None],
         put_event: Callable[[EngineEvent], None],
     ) -> Iterator[StreamMessages]:
@@ -63,6 +77,7 @@ class Prefiller:
 
         Args:
             request: The prompt.
+            constraint: The form of the output, compiled.
             put_frame: Takes frames; called from the engine's thread.
             put_event: Takes the engine's events; called from the event loop, after the frames that came before.
 
@@ -75,12 +90,16 @@ class Prefiller:
             {names.REQUEST_ID: request.request_id, names.ATTEMPT: request.attempt, names.NODE_ID: self._node.node_id}
         )
         messages = StreamMessages(self._layout, request, self._node.monitor)
-        engine_request = self._engine_request(request, put_frame)
+        engine_request = self._engine_request(request, constraint, put_frame)
         self._node.engine.submit(engine_request, put_event)
         try:
             yield messages
         finally:
             self._node.engine.abort(engine_request)
+
+    def _form(self, request: prefill_service_pb2.PrefillRequest) -> tuple[StructuredOutput | None, Sequence[int]]:
+        num_prompt = len(request.token_ids) - request.output_token_count
+        return sampling_from_proto(request.sampling).structured_output, request.token_ids[num_prompt:]
 
     def _check(self, request: prefill_service_pb2.PrefillRequest) -> None:
         self._layout.check_matches(layout_from_proto(request.expected_layout, field="expected_layout"))
@@ -97,7 +116,7 @@ class Prefiller:
             raise InvalidFieldError("wire_dtype", f"expected {self._layout.dtype.value}, the cache's own")
 
     def _engine_request(
-        self, request: prefill_service_pb2.PrefillRequest, put: Callable[[KvFrame], None]
+        self, request: prefill_service_pb2.PrefillRequest, constraint: Constraint | None, put: Callable[[KvFrame], None]
     ) -> EngineRequest:
         num_prompt = len(request.token_ids) - request.output_token_count
         return EngineRequest(
@@ -105,6 +124,7 @@ class Prefiller:
             prompt_token_ids=tuple(request.token_ids[:num_prompt]),
             output_token_ids=tuple(request.token_ids[num_prompt:]),
             params=sampling_from_proto(request.sampling),
+            constraint=constraint,
             purpose=Purpose.PREFILL,
             cache_salt=request.cache_salt,
             is_cache_bypassed=request.bypass_prefix_cache,

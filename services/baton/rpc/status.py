@@ -27,6 +27,8 @@ _CODES: dict[type[errors.BatonError], grpc.StatusCode] = {
     errors.AttemptReusedError: grpc.StatusCode.ABORTED,
     errors.SupersededError: grpc.StatusCode.ABORTED,
     errors.StreamBrokenError: grpc.StatusCode.DATA_LOSS,
+    errors.NonFiniteLogitsError: grpc.StatusCode.INTERNAL,
+    errors.ConstraintError: grpc.StatusCode.INTERNAL,
 }
 
 _CLASSES: dict[str, type[errors.BatonError]] = {
@@ -38,6 +40,8 @@ _CLASSES: dict[str, type[errors.BatonError]] = {
     "ATTEMPT_REUSED": errors.AttemptReusedError,
     "NODE_SUPERSEDED": errors.SupersededError,
     "KV_STREAM_BROKEN": errors.StreamBrokenError,
+    "NON_FINITE_LOGITS": errors.NonFiniteLogitsError,
+    "STRUCTURED_OUTPUT_FAILED": errors.ConstraintError,
 }
 
 

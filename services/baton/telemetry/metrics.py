@@ -47,6 +47,7 @@ class Metrics:
         meter = meter or metrics.get_meter("baton")
         self._placements = _counter(meter, names.PLACEMENTS)
         self._fallbacks = _counter(meter, names.FALLBACKS)
+        self._failures = _counter(meter, names.FAILURES)
         self._preemptions = _counter(meter, names.PREEMPTIONS)
         self._failed_lookups = _counter(meter, names.FAILED_LOOKUPS)
         self._retries = _counter(meter, names.RETRIES)
@@ -70,6 +71,10 @@ class Metrics:
     def add_fallback(self, reason: str) -> None:
         """Count a remote prefill that was given up."""
         self._fallbacks.add(1, {names.REASON: reason})
+
+    def add_failure(self, reason: str) -> None:
+        """Count a request that the engine of a decode node failed."""
+        self._failures.add(1, {names.REASON: reason})
 
     def add_preemption(self) -> None:
         """Count a request that left its batch for want of memory."""

@@ -145,6 +145,7 @@ _LATENCY_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0
 
 PLACEMENTS = MetricName("baton.placements", "{placement}", "Decisions of the router, by SIDE of the prefill.")
 FALLBACKS = MetricName("baton.fallbacks", "{fallback}", "Remote prefills given up, by REASON.")
+FAILURES = MetricName("baton.requests.failed", "{request}", "Requests that an engine failed, by REASON.")
 PREEMPTIONS = MetricName("baton.preemptions", "{preemption}", "Requests taken from a batch for want of memory.")
 FAILED_LOOKUPS = MetricName(
     "baton.cache_lookups.failed", "{lookup}", "Placements without an answer from the cache index, by REASON."

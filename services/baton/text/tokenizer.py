@@ -78,6 +78,17 @@ class Tokenizer:
         decoder = getattr(self._backend, "decoder", None)
         return type(decoder).__name__ if decoder is not None else ""
 
+    def serialized(self) -> str:
+        """Return the whole tokenizer in the format of tokenizer.json, as other libraries read it.
+
+        Raises:
+            ConfigurationError: If it has none: it is not one of the tokenizers library.
+        """
+        if self._backend is None:
+            raise ConfigurationError("the model's tokenizer has no form as tokenizer.json")
+        text: str = self._backend.to_str()
+        return text
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the tokens of a plain text, with or without the special tokens that the tokenizer adds by itself."""
         token_ids: list[int] = self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]

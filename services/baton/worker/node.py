@@ -11,6 +11,7 @@ from collections.abc import Callable
 from opentelemetry import metrics
 
 from baton.capacity.profile import NodeProfile
+from baton.engine.constraint_compiler import ConstraintCompiler
 from baton.engine.engine import Engine
 from baton.engine.events import Delivery
 from baton.engine.runners.base import Runner
@@ -19,6 +20,7 @@ from baton.errors import UnavailableError
 from baton.kv.pool import BlockEvents
 from baton.rpc.fast_server import FastServer
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
+from baton.text.tokenizer import load_tokenizer
 from baton.v1 import node_pb2
 from baton.worker.description import describe_node, load_message
 from baton.worker.gauges import observe_load
@@ -52,6 +54,11 @@ class WorkerNode:
         self._registration: Registration | None = None
         self._publication: Publication | None = None
         self._fatal = self._loop.create_future()
+        self.constraints = ConstraintCompiler(
+            lambda: load_tokenizer(settings.model_dir).serialized(),
+            vocabulary_size=runner.info.vocabulary_size,
+            eos_token_ids=runner.info.eos_token_ids,
+        )
         self.engine = Engine(
             runner,
             SchedulerLimits(
@@ -147,6 +154,7 @@ class WorkerNode:
             finally:
                 for task in background:
                     task.cancel()
+        self.constraints.close()
         await asyncio.to_thread(self.engine.close)
 
     async def _wait_for_end(self) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from baton.engine.runners.base import Span
+from baton.engine.runners.base import NOT_FINITE, Span
 from checkpoints import CHECKPOINT_NAMES, CheckpointName, checkpoint, reference_generate, reference_logits
 
 mx = pytest.importorskip("mlx.core")
@@ -217,3 +217,18 @@ def _one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_rows_without_a_finite_highest_logit_have_no_best_token(dtype: str) -> None:
+    """NaN and infinity are seen on the device; a token that is merely excluded harms nobody."""
+    import mlx.core as mx
+
+    from baton.engine.runners.mlx.logits import MlxLogits
+
+    nan, inf = float("nan"), float("inf")
+    values = [[0.0, nan, 1.0], [2.0, -inf, 1.0], [0.0, inf, 1.0], [-inf, -inf, -inf], [1.0, 3.0, 2.0]]
+    logits = MlxLogits(mx.array(values).astype(getattr(mx, dtype)))
+
+    assert logits.argmax() == [NOT_FINITE, 0, NOT_FINITE, NOT_FINITE, 1]
+    assert logits.rows([4, 1]).tolist() == [values[4], values[1]]

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 import pytest
 
-from baton.engine.runners.base import Span
+from baton.engine.runners.base import NOT_FINITE, Span
 from baton.engine.runners.torch import TorchRunner, load_torch_runner
 from checkpoints import (
     CHECKPOINT_NAMES,
@@ -186,3 +186,18 @@ def test_argmax_takes_the_smallest_of_equals() -> None:
 
     assert logits.argmax() == [1, 0]
     assert not logits.rows().flags.writeable
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_rows_without_a_finite_highest_logit_have_no_best_token(dtype: str) -> None:
+    """NaN and infinity are seen on the device; a token that is merely excluded harms nobody."""
+    import torch
+
+    from baton.engine.runners.torch.runner import TorchLogits
+
+    nan, inf = float("nan"), float("inf")
+    values = [[0.0, nan, 1.0], [2.0, -inf, 1.0], [0.0, inf, 1.0], [-inf, -inf, -inf], [1.0, 3.0, 2.0]]
+    logits = TorchLogits(torch.tensor(values, dtype=getattr(torch, dtype)))
+
+    assert logits.argmax() == [NOT_FINITE, 0, NOT_FINITE, NOT_FINITE, 1]
+    assert logits.rows([4, 1]).tolist() == [values[4], values[1]]

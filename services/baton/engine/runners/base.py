@@ -81,14 +81,21 @@ class Span:
         return self.end - self.first_logits_position
 
 
+NOT_FINITE = -1
+"""Stands for the most probable token of a row that has none."""
+
+
 class Logits(Protocol):
     """Logits of a forward pass: a row per position that asked for them, in order of spans and positions."""
 
     def argmax(self) -> list[int]:
-        """Return the most probable token of each row (the smallest id among equals)."""
+        """Return the most probable token of each row (the smallest id among equals).
 
-    def rows(self) -> Array:
-        """Return all rows on the host: [num_rows, vocabulary_size], float32. The caller may not write into it."""
+        `NOT_FINITE` where the highest logit is not a finite number; NaN counts as the highest.
+        """
+
+    def rows(self, indices: Sequence[int] | None = None) -> Array:
+        """Return some rows, or all, on the host: [num_rows, vocabulary_size], float32. The caller may not write."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,10 +127,11 @@ class MockLogits:
         """Return the tokens."""
         return self._tokens
 
-    def rows(self) -> Array:
+    def rows(self, indices: Sequence[int] | None = None) -> Array:
         """Return [num_rows, vocabulary_size] with 100 at each row's token and 0 elsewhere."""
-        rows = np.zeros((len(self._tokens), self._vocabulary_size), dtype=np.float32)
-        rows[np.arange(len(self._tokens)), self._tokens] = 100.0
+        tokens = self._tokens if indices is None else [self._tokens[index] for index in indices]
+        rows = np.zeros((len(tokens), self._vocabulary_size), dtype=np.float32)
+        rows[np.arange(len(tokens)), tokens] = 100.0
         return rows
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from baton.engine.runners.base import Array, LayerKv, ModelInfo, Runner, Span
+from baton.engine.runners.base import NOT_FINITE, Array, LayerKv, ModelInfo, Runner, Span
 from baton.engine.runners.torch.backbone import Backbone
 from baton.engine.runners.torch.batch import PackedBatch
 from baton.engine.runners.torch.pool import KvPool
@@ -20,13 +20,19 @@ class TorchLogits:
         self._logits = logits
 
     def argmax(self) -> list[int]:
-        """Return the most probable token of each row (the smallest id among equals)."""
-        token_ids: list[int] = self._logits.argmax(dim=-1).tolist()
+        """Return the most probable token of each row (the smallest id among equals), `NOT_FINITE` where none is."""
+        if self._logits.dtype is torch.float32:  # on a CPU three times as quick as `max`; in half precision, slower
+            best = self._logits.argmax(dim=-1, keepdim=True)
+            highest, best = self._logits.gather(-1, best).squeeze(-1), best.squeeze(-1)
+        else:
+            highest, best = self._logits.max(dim=-1)
+        token_ids: list[int] = torch.where(highest.isfinite(), best, NOT_FINITE).tolist()
         return token_ids
 
-    def rows(self) -> Array:
-        """Return all rows on the host: [num_rows, vocabulary_size], float32."""
-        rows: Array = self._logits.float().cpu().numpy()
+    def rows(self, indices: Sequence[int] | None = None) -> Array:
+        """Return some rows, or all, on the host: [num_rows, vocabulary_size], float32."""
+        logits = self._logits if indices is None else self._logits[list(indices)]
+        rows: Array = logits.float().cpu().numpy()
         rows.flags.writeable = False
         return rows
 

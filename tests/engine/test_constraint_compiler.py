@@ -1,0 +1,294 @@
+"""Compiling constraints: what is taken, what is refused and how, and what a bad one may cost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from baton.engine import constraint_compiler
+from baton.engine.constraint import Constraint
+from baton.engine.constraint_compiler import ConstraintCompiler
+from baton.engine.constraint_limits import MAX_PROPERTIES, MAX_REFERENCES, MAX_RULES
+from baton.engine.structured_output import ConstraintKind, StructuredOutput
+from baton.errors import ConfigurationError, ConstraintError, InvalidFieldError, OverloadedError
+from engine.tokens import EOS, VOCABULARY_SIZE, tokenizer_text, tokens_of
+
+
+def compiler_of(load: Callable[[], str] = tokenizer_text, **fields: Any) -> ConstraintCompiler:
+    """Return a compiler for a tokenizer of single bytes."""
+    return ConstraintCompiler(load, vocabulary_size=VOCABULARY_SIZE, eos_token_ids=[EOS], **fields)
+
+
+COMPILER = compiler_of()
+
+
+def compiled(kind: ConstraintKind, text: str, output: str = "") -> Constraint:
+    """Return a constraint that has followed a text."""
+    made = asyncio.run(COMPILER.constraint(StructuredOutput(kind, text), tokens_of(output)))
+    assert made is not None
+    return made
+
+
+def schema(**keywords: object) -> str:
+    """Return a schema as JSON text."""
+    return json.dumps(keywords)
+
+
+def chain_of_references(length: int, **also: object) -> str:
+    """Return a schema whose definitions each name the next."""
+    parts: dict[str, object] = {f"d{index}": {"$ref": f"#/$defs/d{index + 1}"} | also for index in range(length - 1)}
+    return json.dumps({"$defs": parts | {f"d{length - 1}": {"type": "null"}}, "$ref": "#/$defs/d0"})
+
+
+def chain_of_rules(length: int) -> str:
+    """Return a grammar whose rules each name the next."""
+    return "start:r0\n" + "".join(f"r{index}:r{index + 1}\n" for index in range(length - 2)) + f'r{length - 2}:"a"'
+
+
+def test_no_form_needs_no_constraint() -> None:
+    """And no tokenizer."""
+    assert asyncio.run(compiler_of(lambda: pytest.fail("loaded")).constraint(None)) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "sentence"),
+    [
+        ("json_schema", '{"type": "object"}', '{"a": [1, {"b": null}]}'),
+        ("json_schema", schema(enum=["x", 1]), "1"),
+        ("json_schema", chain_of_references(MAX_REFERENCES - 1), "null"),
+        ("regex", "a{2,3}b?", "aab"),
+        ("regex", "^[äö]+$", "öä"),
+        ("lark", 'start: "<" item* ">"\nitem: /[a-z]/', "<ab>"),
+        ("lark", 'start: %json {"type": "integer"}', "-12"),
+        ("lark", chain_of_rules(MAX_RULES), "a"),
+    ],
+)
+def test_each_kind_of_constraint_takes_its_sentences(kind: ConstraintKind, text: str, sentence: str) -> None:
+    """At their end an end token is allowed, and not before."""
+    constraint = compiled(kind, text)
+    is_end_allowed = []
+    token_ids = tokens_of(sentence)
+    for end in range(len(token_ids) + 1):
+        constraint.follow(token_ids[:end], 0)
+        is_end_allowed.append(constraint.is_complete or constraint.allowed(VOCABULARY_SIZE, {EOS})[EOS])
+
+    assert is_end_allowed[-1]
+    assert not is_end_allowed[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "problem"),
+    [
+        ("json_schema", "{", "not a JSON text"),
+        ("json_schema", "[1]", "expected an object"),
+        ("json_schema", "[" * 100_000, "not a JSON text"),
+        ("json_schema", schema(type="strin"), "strin"),
+        ("json_schema", schema(**{"not": {}}), "not"),
+        ("json_schema", schema(type="array", uniqueItems=True), "uniqueItems"),
+        ("json_schema", schema(**{"if": {}, "then": {}}), '"if", "then"'),
+        ("json_schema", schema(oneOf=[{"type": "integer"}, {"type": "number"}]), "oneOf"),
+        ("json_schema", schema(type="string", nullable=True), "'nullable' is not supported"),
+        ("json_schema", schema(properties={"a": {"additionalItems": False}}), "'additionalItems' is not supported"),
+        ("json_schema", schema(type="string", format="no-such"), "no-such"),
+        ("json_schema", schema(**{"$ref": "http://127.0.0.1/schema"}), "127.0.0.1"),
+        ("json_schema", schema(minimum=5, maximum=4, type="integer"), "greater"),
+        ("json_schema", json.dumps({"x-guidance": {"lenient": True}, "not": {}}), "not"),
+        ("regex", "(a", "unclosed group"),
+        ("regex", "(?=a)b", "look-around"),
+        ("lark", "start: nowhere", "nowhere"),
+        ("lark", 'begin: "a"', "start"),
+        ("lark", "start: <|nowhere|>", "nowhere"),
+    ],
+)
+def test_a_constraint_that_is_wrong_is_refused_with_what_is_wrong(
+    kind: ConstraintKind, text: str, problem: str
+) -> None:
+    """No keyword is dropped in silence, and none is fetched from anywhere."""
+    with pytest.raises(InvalidFieldError) as caught:
+        compiled(kind, text)
+
+    assert caught.value.field == f"structured_output.{kind}"
+    assert problem in caught.value.message
+
+
+def test_names_of_properties_are_no_keywords() -> None:
+    """A property may have the name of a keyword that is refused."""
+    properties = {"nullable": {"const": "nullable", "default": {"nullable": 1}}}
+
+    compiled("json_schema", schema(type="object", properties=properties))
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("json_schema", '{"not":' * 20_000 + "{}" + "}" * 20_000),
+        ("json_schema", '{"items":' * 20_000 + "{}" + "}" * 20_000),
+        ("json_schema", '{"const":' + "[" * 50_000 + "]" * 50_000 + "}"),
+        ("json_schema", chain_of_references(5000)),
+        ("json_schema", chain_of_references(MAX_REFERENCES + 2, anyOf=[{"type": "null"}])),
+        ("json_schema", schema(properties={f"k{index}": {"type": "string"} for index in range(5000)})),
+        ("json_schema", schema(anyOf=[{"type": "string", "pattern": "^" + "(a|b)?" * 40_000 + "$"}])),
+        ("json_schema", schema(allOf=[{"type": "string", "pattern": f"^(a|b)*{index}"} for index in range(5000)])),
+        ("json_schema", schema(patternProperties={"^" + "(a|b)?" * 9000 + "$": {}})),
+        ("json_schema", schema(type="number", minimum=1e-300, maximum=1e300)),
+        ("regex", "(" * 16_000 + ")" * 16_000),
+        ("regex", "(a|b)?" * 40_000),
+        ("lark", chain_of_rules(24_000)),
+        ("lark", "start: " + "(" * 100_000 + '"a"' + ")" * 100_000),
+        ("lark", "start: %json " + chain_of_references(5000)),
+        ("lark", "start: %json " + chain_of_references(5000).replace("$ref", "\\u0024\\u0072\\u0065\\u0066")),
+        ("lark", "start: %lark { start: " * 5000 + '"a"' + "}" * 5000),
+    ],
+    ids=range(17),
+)
+def test_a_constraint_that_is_too_much_is_refused(kind: ConstraintKind, text: str) -> None:
+    """By its size, depth or fuel: no stack overflows, no thread computes for ever."""
+    with pytest.raises(InvalidFieldError) as caught:
+        compiled(kind, text)
+
+    assert len(caught.value.message) < 700
+
+
+@pytest.mark.parametrize(
+    "text", [schema(minLength=10**7, type="string"), schema(minItems=10**9, items={"type": "integer"}, type="array")]
+)
+def test_large_bounds_cost_nothing(text: str) -> None:
+    """They are counted, not written out."""
+    assert not compiled("json_schema", text).is_complete
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "output"),
+    [
+        ("json_schema", schema(properties={f"k{index}": {"type": "string"} for index in range(MAX_PROPERTIES)}), "{"),
+        ("json_schema", schema(type="integer", multipleOf=1_000_003, minimum=0, maximum=10**30), "1"),
+        ("lark", "start: " + '"a" ' * 60_000, "aa"),
+        ("lark", 'start: (("a" "b"){1000} "c"){1000}', "abab"),
+        ("lark", "start: " + "|".join(f'"a" "b{index}"' for index in range(9000)), "a"),
+    ],
+    ids=range(5),
+)
+def test_a_step_is_taken_or_failed_within_bounds(kind: ConstraintKind, text: str, output: str) -> None:
+    """In the engine's thread: what is too much ends this request and delays the others a little."""
+    try:
+        constraint = compiled(kind, text)
+    except InvalidFieldError:
+        return
+    started = time.monotonic()
+    with contextlib.suppress(ConstraintError):
+        constraint.follow(tokens_of(output), 0)
+        assert constraint.allowed(VOCABULARY_SIZE, {EOS}).any()
+
+    assert time.monotonic() - started < 5
+
+
+def test_a_constraint_is_compiled_once() -> None:
+    """Each request gets a copy at the start, whatever another has done with its own."""
+    loads: list[None] = []
+
+    def load() -> str:
+        loads.append(None)
+        return tokenizer_text()
+
+    async def run() -> list[Constraint | None]:
+        compiler = compiler_of(load)
+        wanted = StructuredOutput("regex", "ab")
+        first = await compiler.constraint(wanted)
+        assert first is not None
+        first.follow(tokens_of("ab"), 0)
+        return [first, await compiler.constraint(wanted)]
+
+    first, second = asyncio.run(run())
+
+    assert first is not None
+    assert second is not None
+    assert first.is_complete
+    assert not second.is_complete
+    assert len(loads) == 1
+
+
+def test_the_latest_constraints_are_kept_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounded memory, however many schemas clients invent."""
+    monkeypatch.setattr(constraint_compiler, "MAX_COMPILED", 3)
+    compiler = compiler_of()
+
+    async def run() -> None:
+        for index in range(6):
+            await compiler.constraint(StructuredOutput("regex", f"a{index}"))
+
+    asyncio.run(run())
+
+    assert [key.text for key in compiler._compiled] == ["a3", "a4", "a5"]
+
+
+def test_earlier_output_is_followed_and_must_fit() -> None:
+    """A migrated request starts where it was; one whose output is no beginning of a sentence is refused."""
+    assert compiled("regex", "abc", output="abc").is_complete
+    with pytest.raises(ConstraintError, match="left its form"):
+        compiled("regex", "abc", output="ax")
+
+
+def test_a_tokenizer_that_cannot_be_used_is_named() -> None:
+    """The model generates, but not in a form."""
+
+    def load() -> str:
+        raise ConfigurationError("it has no tokenizer")
+
+    with pytest.raises(InvalidFieldError, match=r"structured_output\.regex: .* it has no tokenizer"):
+        asyncio.run(compiler_of(load).constraint(StructuredOutput("regex", "a")))
+
+
+def test_the_event_loop_goes_on_while_a_constraint_is_compiled_and_gives_up_in_time() -> None:
+    """Loading hangs here; the request is refused, the loop has gone on, others can still be refused at once."""
+    can_go_on = threading.Event()
+
+    def load() -> str:
+        can_go_on.wait(20)
+        return tokenizer_text()
+
+    async def run() -> int:
+        compiler = compiler_of(load, timeout_seconds=0.05)
+        waiting = asyncio.create_task(compiler.constraint(StructuredOutput("regex", "a")))
+        num_turns = 0
+        while not waiting.done():
+            await asyncio.sleep(0)
+            num_turns += 1
+        with pytest.raises(InvalidFieldError, match="too complex: not compiled within"):
+            await waiting
+        return num_turns
+
+    started = time.monotonic()
+    num_turns = asyncio.run(run())
+    can_go_on.set()
+
+    assert num_turns > 3
+    assert time.monotonic() - started < 15
+
+
+def test_too_many_at_once_are_refused_for_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue of the compiling threads is bounded."""
+    monkeypatch.setattr(constraint_compiler, "MAX_PENDING", 2)
+    can_go_on = threading.Event()
+
+    def load() -> str:
+        can_go_on.wait(20)
+        return tokenizer_text()
+
+    async def run() -> None:
+        compiler = compiler_of(load)
+        waiting = [asyncio.create_task(compiler.constraint(StructuredOutput("regex", text))) for text in "ab"]
+        await asyncio.sleep(0)
+        with pytest.raises(OverloadedError):
+            await compiler.constraint(StructuredOutput("regex", "c"))
+        can_go_on.set()
+        await asyncio.gather(*waiting)
+        await compiler.constraint(StructuredOutput("regex", "c"))
+
+    asyncio.run(run())
