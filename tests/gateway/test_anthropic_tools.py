@@ -93,7 +93,12 @@ def test_calls_and_results_are_sent_back(claude: anthropic.Anthropic, cluster: F
     function = {"name": "get_weather", "arguments": json.loads(ARGUMENTS)}
     turns: list[Any] = [
         TURN,
-        {"role": "assistant", "content": "Let me see.", "tool_calls": [{"function": function}]},
+        {
+            "role": "assistant",
+            "content": "Let me see.",
+            "reasoning_content": "Hm",
+            "tool_calls": [{"function": function}],
+        },
         {"role": "tool", "tool_call_id": "t1", "content": "rain"},
         {"role": "user", "content": "And?"},
     ]

@@ -81,7 +81,7 @@ def test_calls_and_results_are_sent_back(client: openai.OpenAI, cluster: FakeClu
     calls = [{"id": each, "type": "function", "function": function} for each in call_ids]
     messages: list[Any] = [
         {"role": "user", "content": "Zürich?"},
-        {"role": "assistant", "content": "Let me see.", "tool_calls": calls},
+        {"role": "assistant", "content": "Let me see.", "reasoning_content": REASONING, "tool_calls": calls},
         *({"role": "tool", "tool_call_id": each, "content": "rain"} for each in call_ids),
     ]
     tokenizer = PreTrainedTokenizerFast.from_pretrained(str(model_dir))

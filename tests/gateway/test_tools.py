@@ -146,7 +146,12 @@ def test_tools_calls_and_results_are_rendered_as_transformers_does(client: opena
     function = {"name": "get_weather", "arguments": json.loads(ARGUMENTS)}
     rendered = [
         *MESSAGES,
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "c1", "type": "function", "function": function}]},
+        {
+            "role": "assistant",
+            "content": None,
+            "reasoning_content": "x",
+            "tool_calls": [{"id": "c1", "type": "function", "function": function}],
+        },
         {"role": "tool", "tool_call_id": "c1", "content": "rain"},
     ]
     expected = _prompt_of(cluster.model_dir, rendered, tools=[TOOL])

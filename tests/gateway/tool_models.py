@@ -17,7 +17,8 @@ MARKS = ["<tool_call>", "</tool_call>", "<think>", "</think>"]
 TEMPLATE = (
     "{% if tools %}<|system|>{% for tool in tools %}{{ tool['function'] | tojson }}{% endfor %}<|end|>{% endif %}"
     "{% for message in messages %}<|{{ message['role'] if message['role'] != 'tool' else 'user' }}|>"
-    "{{ message['content'] or '' }}"
+    "{% if message['name'] %}({{ message['name'] }}){% endif %}"
+    "{% if message['reasoning_content'] %}[{{ message['reasoning_content'] }}]{% endif %}{{ message['content'] or '' }}"
     "{% for call in message['tool_calls'] or [] %}<tool_call>\n{\"name\": \"{{ call['function']['name'] }}\", "
     "\"arguments\": {{ call['function']['arguments'] | tojson }}}\n</tool_call>{% endfor %}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>"

@@ -101,6 +101,10 @@ def _text(param: str, content: str | list[ContentPart]) -> str:
             name = f"{param}.content[{part_index}].type"
             text = f"Unsupported parameter: `{name}`: only parts of type text are served, got `{part.type}`"
             raise refused(name, text, code="unsupported_parameter")
+        for field in ("image_url", "input_audio", "file", "refusal"):
+            if getattr(part, field) is not None:
+                name = f"{param}.content[{part_index}].{field}"
+                raise refused(name, f"Unsupported parameter: `{name}`", code="unsupported_parameter")
     return "".join(part.text or "" for part in content)
 
 

@@ -1,0 +1,35 @@
+"""All fields that a body can have, by their paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+from msgspec import inspect
+
+
+def field_paths(body: type[msgspec.Struct]) -> Iterator[str]:
+    """Yield the path of every field of a body and of the objects within it, such as `messages[].name`.
+
+    An object that occurs at several places is looked into at the first.
+    """
+    yield from _paths(inspect.type_info(body), "", set())
+
+
+def _paths(info: inspect.Type, path: str, seen: set[type]) -> Iterator[str]:
+    match info:
+        case inspect.StructType(cls=cls, fields=fields):
+            if cls in seen:
+                return
+            seen.add(cls)
+            for field in fields:
+                name = f"{path}.{field.name}" if path else field.name
+                yield name
+                yield from _paths(field.type, name, seen)
+        case inspect.ListType(item_type=item):
+            yield from _paths(item, f"{path}[]", seen)
+        case inspect.UnionType(types=types):
+            for each in types:
+                yield from _paths(each, path, seen)
+        case _:
+            return
