@@ -23,7 +23,7 @@ _METRICS = (
 )
 _STYLES = {"batch": ("0.6", "--"), "slot": ("C0", "--"), "trie": ("C0", "-"), "baton": ("C3", "--"),
            "baton-cache": ("C3", "-")}  # fmt: skip
-_NARROW_FACTOR = 15.0
+_EVEN_FACTOR, _NARROW_FACTOR = 3.0, 15.0
 _WITHOUT_CACHE = ("batch", "slot", "baton")
 
 
@@ -87,8 +87,11 @@ def _label_ticks(axes: Any, values: Sequence[int]) -> None:
 
 
 def _label_decades(axes: Any) -> None:
-    """Write plain numbers; between powers of ten too, where the axis has hardly more than one of them."""
+    """Write plain numbers, between powers of ten too where there are few; what hardly varies needs no logarithm."""
     low, high = axes.get_ylim()
+    if high / low < _EVEN_FACTOR:
+        axes.set_yscale("linear")
+        return
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     is_narrow = high / low < _NARROW_FACTOR
     axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:.2g}") if is_narrow else NullFormatter())
