@@ -200,7 +200,10 @@ class Pair:
         transport = transport or TRANSPORT
         self.prefill = Node(PREFILL_ID, prefill_runner or mock_runner())
         self.decode = Node(DECODE_ID, decode_runner or mock_runner())
-        self.peers = PeerSet(0, lambda _link: None, choice=transport, linger_seconds=linger_seconds)
+        self.fast_path_fallbacks: list[str] = []
+        metrics = Metrics()
+        metrics.add_fast_path_fallback = self.fast_path_fallbacks.append  # type: ignore[method-assign]
+        self.peers = PeerSet(0, lambda _link: None, choice=transport, metrics=metrics, linger_seconds=linger_seconds)
         prefiller = Prefiller(cast(WorkerNode, self.prefill))
         self.servicer = DamagedPrefill(prefiller, damage)
         self.fast_server = FastServer("127.0.0.1", 0, DamagedFastPath(self.servicer, prefiller))
@@ -259,6 +262,16 @@ class Pair:
             epoch=epoch,
             fast_address=f"127.0.0.1:{self.fast_port}" if self.fast_port else "",
         )
+
+    async def reconnect(self, epoch: int, fast_address: str) -> None:
+        """Have the router name the prefill node as another process, so that its connections are made again."""
+        peer = self.peer(epoch)
+        peer.fast_address = fast_address
+        self.peers.update({PREFILL_ID: peer})
+        while True:
+            if self.peers.known(PREFILL_ID).epoch == epoch:
+                return
+            await asyncio.sleep(0)
 
     async def settle(self) -> None:
         """Return when both engines hold nothing."""

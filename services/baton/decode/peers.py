@@ -75,6 +75,16 @@ class PeerSet:
             raise NotFoundError(f"prefill node {node_id!r} is not known here", reason="NODE_NOT_FOUND")
         return KvStub(self._channels[node_id])
 
+    def known(self, node_id: str) -> router_service_pb2.Peer:
+        """Return what the router has said of a prefill node.
+
+        Raises:
+            NotFoundError: If it has not named it.
+        """
+        if node_id not in self._peers:
+            raise NotFoundError(f"prefill node {node_id!r} is not known here", reason="NODE_NOT_FOUND")
+        return self._peers[node_id]
+
     def source(self, node_id: str) -> PrefillSource:
         """Return where to take KV from that a prefill node computes.
 

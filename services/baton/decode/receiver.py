@@ -15,7 +15,7 @@ from baton.decode.source import KvSource
 from baton.engine.engine import Engine
 from baton.errors import BatonError, InvalidFieldError, StreamBrokenError
 from baton.kv.layout import KvLayout
-from baton.kv.stream import StreamLedger, StreamTotals
+from baton.kv.stream import StreamLedger, StreamTotals, tokens_crc32c
 from baton.rpc.fast_channel import Message
 from baton.rpc.frame_codec import ReceivedFrame
 from baton.rpc.wire_generation import token_from_proto
@@ -93,7 +93,6 @@ class KvReceiver:
     ) -> None:
         ledger = StreamLedger(self._layout, request.kv_token_begin, len(request.token_ids))
         has_layout = has_first_token = False
-        has_logprob = request.sampling.HasField("top_logprob_count")
         async for message in messages:
             if isinstance(message, ReceivedFrame):
                 if not has_layout:
@@ -107,12 +106,7 @@ class KvReceiver:
                 self._take_layout(message.layout)
                 has_layout = True
             elif element == "first_token" and not has_first_token:
-                trace.get_current_span().add_event(names.EVENT_FIRST_TOKEN)
-                token = token_from_proto(message.first_token.token, has_logprob=has_logprob)
-                vocabulary_size = self._engine.runner.info.vocabulary_size
-                if not 0 <= token.token_id < vocabulary_size:
-                    raise StreamBrokenError(f"first token {token.token_id} is not in 0 to {vocabulary_size - 1}")
-                self._engine.take_first_token(self._request_id, token)
+                self._take_first_token(message.first_token, request)
                 has_first_token = True
             elif element == "summary" and has_first_token:
                 self._take_summary(message.summary, ledger)
@@ -120,6 +114,18 @@ class KvReceiver:
             else:
                 raise StreamBrokenError(f"{element} came out of order")
         raise StreamBrokenError("the stream ended without its summary")
+
+    def _take_first_token(
+        self, message: prefill_service_pb2.FirstToken, request: prefill_service_pb2.PrefillRequest
+    ) -> None:
+        trace.get_current_span().add_event(names.EVENT_FIRST_TOKEN)
+        token = token_from_proto(message.token, has_logprob=request.sampling.HasField("top_logprob_count"))
+        vocabulary_size = self._engine.runner.info.vocabulary_size
+        if not 0 <= token.token_id < vocabulary_size:
+            raise StreamBrokenError(f"first token {token.token_id} is not in 0 to {vocabulary_size - 1}")
+        if tokens_crc32c(request.token_ids, token.token_id) != message.crc32c:
+            raise StreamBrokenError("prompt or first token have a wrong checksum: they were changed on the way")
+        self._engine.take_first_token(self._request_id, token)
 
     def _take_layout(self, message: kv_pb2.KvLayout) -> None:
         self.reception.clock.layout_arrived(self._clock())

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import crc32c
+import numpy as np
 
 from baton.errors import StreamBrokenError
 from baton.kv.layout import KvLayout
@@ -56,6 +57,12 @@ class StreamTotals:
 def payload_crc32c(keys: bytes | memoryview, values: bytes | memoryview) -> int:
     """Return the CRC-32C of a frame's payload. 0.07 CPU-seconds per GB (ANCHORS.md §3)."""
     return int(crc32c.crc32c(values, crc32c.crc32c(keys)))
+
+
+def tokens_crc32c(token_ids: Sequence[int], next_token_id: int) -> int:
+    """Return the CRC-32C of a prompt and the token that follows it, each as 4 little-endian bytes."""
+    words = np.fromiter((*token_ids, next_token_id), dtype="<i4", count=len(token_ids) + 1)
+    return int(crc32c.crc32c(words.tobytes()))
 
 
 class StreamLedger:

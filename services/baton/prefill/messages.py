@@ -10,7 +10,7 @@ from opentelemetry import trace
 from baton.engine.events import Ended, Failed, TokenReady
 from baton.engine.sampling import SampledToken
 from baton.kv.layout import KvLayout
-from baton.kv.stream import KvFrame, StreamLedger, StreamTotals
+from baton.kv.stream import KvFrame, StreamLedger, StreamTotals, tokens_crc32c
 from baton.prefill.outbox import Item
 from baton.rpc.frame_codec import EncodedFrame, encode_frame
 from baton.rpc.wire_generation import token_to_proto
@@ -37,6 +37,7 @@ class StreamMessages:
     def __init__(self, layout: KvLayout, request: prefill_service_pb2.PrefillRequest, monitor: NodeMonitor) -> None:
         self._layout = layout
         self._monitor = monitor
+        self._token_ids = request.token_ids
         self._ledger = StreamLedger(layout, request.kv_token_begin, len(request.token_ids))
         self._started_at = time.time_ns()
         self.is_complete = False
@@ -55,12 +56,17 @@ class StreamMessages:
         if isinstance(item, KvFrame):
             yield self._frame(item)
         elif isinstance(item, TokenReady):
-            yield prefill_service_pb2.PrefillResponse(first_token=_first_token(item.token))
+            yield self._first_token(item.token)
         elif isinstance(item, Failed):
             raise item.error
         elif isinstance(item, Ended):  # frames were put before it, and have been sent
             self.is_complete = True
             yield prefill_service_pb2.PrefillResponse(summary=_summary(item, self._ledger.totals, self._monitor))
+
+    def _first_token(self, token: SampledToken) -> prefill_service_pb2.PrefillResponse:
+        crc = tokens_crc32c(self._token_ids, token.token_id)
+        first_token = prefill_service_pb2.FirstToken(token=token_to_proto(token), crc32c=crc)
+        return prefill_service_pb2.PrefillResponse(first_token=first_token)
 
     def _frame(self, frame: KvFrame) -> EncodedFrame:
         sequence_number, crc = self._ledger.append(frame)
@@ -69,10 +75,6 @@ class StreamMessages:
         trace.get_current_span().add_event(names.EVENT_LAYER_COMPUTED, attributes, ready_at)
         trace.get_current_span().add_event(names.EVENT_FRAME_SENT, attributes)
         return encode_frame(frame, sequence_number, crc)
-
-
-def _first_token(token: SampledToken) -> prefill_service_pb2.FirstToken:
-    return prefill_service_pb2.FirstToken(token=token_to_proto(token))
 
 
 def _summary(ended: Ended, totals: StreamTotals, monitor: NodeMonitor) -> kv_pb2.KvSummary:

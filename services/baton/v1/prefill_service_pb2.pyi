@@ -48,10 +48,12 @@ class PrefillResponse(_message.Message):
     def __init__(self, layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., frame: _Optional[_Union[_kv_pb2.KvFrame, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., summary: _Optional[_Union[_kv_pb2.KvSummary, _Mapping]] = ...) -> None: ...
 
 class FirstToken(_message.Message):
-    __slots__ = ("token",)
+    __slots__ = ("token", "crc32c")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    CRC32C_FIELD_NUMBER: _ClassVar[int]
     token: _generation_pb2.TokenLogprob
-    def __init__(self, token: _Optional[_Union[_generation_pb2.TokenLogprob, _Mapping]] = ...) -> None: ...
+    crc32c: int
+    def __init__(self, token: _Optional[_Union[_generation_pb2.TokenLogprob, _Mapping]] = ..., crc32c: _Optional[int] = ...) -> None: ...
 
 class ProbeLinkRequest(_message.Message):
     __slots__ = ("byte_count", "message_byte_count")

@@ -1,0 +1,121 @@
+"""A TCP link between two nodes that does one thing wrong, at a given byte."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+HOST = "127.0.0.1"
+
+Kind = Literal["cut", "reset", "stall", "drop", "double", "flip"]
+KINDS: tuple[Kind, ...] = ("cut", "reset", "stall", "drop", "double", "flip")
+"""End of stream; connection reset; silence; bytes lost, sent twice, or with a bit flipped."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong with the bytes from the server to the client."""
+
+    kind: Kind
+    """What."""
+    at: int
+    """First byte that is hit, from 0."""
+    length: int = 1
+    """Bytes dropped or doubled; for a flip, the bit."""
+
+
+class FaultyLink:
+    """Forwards connections to a port; every connection meets the same fault.
+
+    Args:
+        server_port: Where the server listens.
+        fault: What goes wrong; None: nothing.
+        port: Where the link listens; 0: any free port.
+    """
+
+    def __init__(self, server_port: int, fault: Fault | None = None, *, port: int = 0) -> None:
+        self.fault = fault
+        self.port = port
+        self.num_connections = 0
+        self.num_bytes = 0
+        """From the server, over all connections."""
+        self._server_port = server_port
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, HOST, self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.num_connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            await self._forward(reader, writer)
+        except (asyncio.CancelledError, ConnectionError):
+            pass  # the test is over, or one end has gone
+        finally:
+            writer.close()
+            self._tasks.discard(task)
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_connection(HOST, self._server_port)
+        upward = asyncio.create_task(_copy(reader, server_writer))
+        try:
+            await self._copy_down(server_reader, writer)
+        finally:
+            upward.cancel()
+            await asyncio.wait({upward})
+            server_writer.close()
+
+    async def _copy_down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        begin, fault = 0, self.fault
+        while data := await reader.read(65536):
+            self.num_bytes += len(data)
+            if fault is not None and begin <= fault.at < begin + len(data):
+                place = fault.at - begin
+                writer.write(data[:place])
+                await writer.drain()
+                if fault.kind == "cut":
+                    return
+                if fault.kind == "reset":
+                    writer.transport.abort()
+                    return
+                if fault.kind == "stall":
+                    await asyncio.Event().wait()
+                begin += len(data)
+                data = _damaged(data[place:], fault)
+            else:
+                begin += len(data)
+            writer.write(data)
+            await writer.drain()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+        writer.write_eof()
+
+
+def _damaged(data: bytes, fault: Fault) -> bytes:
+    if fault.kind == "drop":
+        return data[fault.length :]
+    if fault.kind == "double":
+        return data[: fault.length] + data
+    return bytes([data[0] ^ 1 << fault.length % 8]) + data[1:]
