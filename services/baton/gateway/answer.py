@@ -11,6 +11,7 @@ from baton.gateway.call import Call
 from baton.gateway.event_writer import EventWriter
 from baton.gateway.generation import Generator, OnDelta
 from baton.gateway.http_response import HttpResponse
+from baton.gateway.keep_alive import KeepAlive
 from baton.gateway.openai_usage import placement_body, usage_body
 from baton.gateway.requests import Delta, GenerationResult, PreparedPrompt
 from baton.v1.generation_pb2 import TokenLogprob
@@ -63,7 +64,8 @@ async def answer_stream(
         response.end(last + DONE) if is_last else response.write(last)
 
     response.start_stream()
-    await _run_all(job.num_generations, forward)
+    with KeepAlive(response, response.stream_idle_seconds):
+        await _run_all(job.num_generations, forward)
     if has_usage:
         ordered = _in_order(results)
         usage = form.usage(usage_body(_by_prompt(job, ordered)), placement_body(job.call.request_id, ordered))

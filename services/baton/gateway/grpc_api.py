@@ -11,6 +11,7 @@ import grpc
 from baton.errors import BatonError, InvalidFieldError
 from baton.gateway.call import Call
 from baton.gateway.catalog import ModelCatalog
+from baton.gateway.deadlines import Deadlines
 from baton.gateway.gate import Gate
 from baton.gateway.generation import Generator
 from baton.gateway.grpc_writer import GrpcWriter, Write
@@ -57,18 +58,18 @@ class GenerationServicer(GenerationServiceServicer):
         catalog: ModelCatalog,
         gate: Gate,
         *,
-        request_timeout_seconds: float,
+        deadlines: Deadlines,
     ) -> None:
         self._generator = generator
         self._catalog = catalog
         self._gate = gate
-        self._request_timeout_seconds = request_timeout_seconds
+        self._deadlines = deadlines
 
     async def Generate(self, request: GenerateRequest, context: Context) -> None:  # noqa: N802
         """Generate and stream."""
         with self._watch(context) as call, self._gate.admission.slot(call.key_name):
             try:
-                async with asyncio.timeout(self._request_timeout_seconds):
+                async with self._deadlines.limit():
                     prompt = await self._prepare(request, call)
                     result = await self._stream(prompt, call, context.write)
                     await context.write(_end(result))

@@ -39,6 +39,7 @@ class HttpLimits:
     keep_alive_timeout_seconds: float
     slow_client_timeout_seconds: float
     write_buffer_bytes: int
+    stream_idle_seconds: float
 
 
 class HttpConnection(asyncio.Protocol):
@@ -174,7 +175,8 @@ class HttpConnection(asyncio.Protocol):
                 await self.wait_writable()
                 request = self._waiting.popleft()
                 is_last = self._is_closing and not self._waiting
-                response = HttpResponse(self, request, is_closing=is_last)
+                idle_seconds = self._limits.stream_idle_seconds
+                response = HttpResponse(self, request, is_closing=is_last, stream_idle_seconds=idle_seconds)
                 await self._handler(request, response)
                 if not response.is_keep_alive:
                     self._close_gently()

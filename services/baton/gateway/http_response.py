@@ -39,7 +39,9 @@ class HttpResponse:
     Invariant: either `send` is called once, or `start_stream` and any number of `write`s and then `end`.
     """
 
-    def __init__(self, outlet: Outlet, request: HttpRequest, *, is_closing: bool) -> None:
+    def __init__(
+        self, outlet: Outlet, request: HttpRequest, *, is_closing: bool, stream_idle_seconds: float = 0.0
+    ) -> None:
         self._outlet = outlet
         self._has_chunks = request.has_chunks
         self._is_head_only = request.method == "HEAD"
@@ -52,6 +54,10 @@ class HttpResponse:
         """Whether a stream has been started."""
         self.is_begun = False
         """Whether the status has been sent and cannot be changed any more."""
+        self.stream_idle_seconds = stream_idle_seconds
+        """Time without an event after which a stream gets a comment; 0: never."""
+        self.num_writes = 0
+        """Parts of the stream that were written."""
         self.status = 0
         """Status that was sent; 0 before."""
 
@@ -84,6 +90,7 @@ class HttpResponse:
         if not self.is_begun:
             self.is_begun, self.status = True, 200
             body = self._head + body
+        self.num_writes += 1
         self._outlet.write(body)
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Mapping
 
@@ -12,6 +11,7 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from baton.errors import InvalidFieldError
 from baton.gateway.call import Call
 from baton.gateway.cors import Cors
+from baton.gateway.deadlines import Deadlines
 from baton.gateway.error_form import OPENAI_ERRORS, ErrorForm
 from baton.gateway.exo_api import EXO_METHODS, ExoApi
 from baton.gateway.gate import Gate
@@ -40,7 +40,7 @@ class RestApi:
         routes: Mapping[str, Route],
         exo: ExoApi | None,
         *,
-        request_timeout_seconds: float,
+        deadlines: Deadlines,
     ) -> None:
         self._generator = generator
         self._gate = gate
@@ -48,7 +48,7 @@ class RestApi:
         self._cors = cors
         self._routes = routes
         self._exo = exo
-        self._request_timeout_seconds = request_timeout_seconds
+        self._deadlines = deadlines
 
     async def handle(self, request: HttpRequest, response: HttpResponse) -> None:
         """Answer one request: expected failures become error objects, bugs a 500 and a traceback."""
@@ -104,7 +104,7 @@ class RestApi:
             tracer().start_as_current_span(route.operation, parent, SpanKind.SERVER, attributes) as span,
         ):
             try:
-                async with asyncio.timeout(self._request_timeout_seconds):
+                async with self._deadlines.limit():
                     await route.answer(self._generator, call, response)
             except Exception as error:
                 span.set_status(Status(StatusCode.ERROR, str(error)))

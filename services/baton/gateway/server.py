@@ -14,6 +14,7 @@ from baton.gateway.api_keys import ApiKeys
 from baton.gateway.bench import BENCH_PATH, Bench
 from baton.gateway.catalog import ModelCatalog
 from baton.gateway.cors import Cors
+from baton.gateway.deadlines import Deadlines
 from baton.gateway.exo_api import ExoApi
 from baton.gateway.gate import Gate
 from baton.gateway.generation import Generator
@@ -45,6 +46,10 @@ from baton.text.tokenizer import Tokenizer, load_tokenizer
 from baton.v1.generation_service_pb2_grpc import add_GenerationServiceServicer_to_server
 
 log = logging.getLogger(__name__)
+
+
+_FAREWELL_SECONDS = 1.0
+"""Time to tell clients that their answers end here, once the grace is over."""
 
 
 class RunningGateway(NamedTuple):
@@ -112,10 +117,10 @@ async def _run(
         models = Models(catalog, reader.dialect, created_seconds=started)
         pages = Pages(catalog, models, scrape, openapi_body=document)
         cors = Cors(split_addresses(settings.cors_allow_origins))
-        timeout_seconds = settings.request_timeout_seconds
-        rest = RestApi(generator, gate, pages, cors, routes, exo, request_timeout_seconds=timeout_seconds)
-        servicer = GenerationServicer(generator, catalog, gate, request_timeout_seconds=timeout_seconds)
-        async with _serving(settings, rest, servicer, catalog, gate.keys) as running:
+        deadlines = Deadlines(settings.request_timeout_seconds)
+        rest = RestApi(generator, gate, pages, cors, routes, exo, deadlines=deadlines)
+        servicer = GenerationServicer(generator, catalog, gate, deadlines=deadlines)
+        async with _serving(settings, rest, servicer, catalog, gate.keys, deadlines) as running:
             yield running
     finally:
         preparation.close()
@@ -124,7 +129,12 @@ async def _run(
 
 @asynccontextmanager
 async def _serving(
-    settings: GatewaySettings, rest: RestApi, servicer: GenerationServicer, catalog: ModelCatalog, keys: ApiKeys
+    settings: GatewaySettings,
+    rest: RestApi,
+    servicer: GenerationServicer,
+    catalog: ModelCatalog,
+    keys: ApiKeys,
+    deadlines: Deadlines,
 ) -> AsyncIterator[RunningGateway]:
     grpc_server = GrpcServer(host_port(settings.grpc_host, settings.grpc_port))
     grpc_server.add(
@@ -141,8 +151,10 @@ async def _serving(
             try:
                 yield running
             finally:
-                grace_seconds = settings.drain_seconds
-                await asyncio.gather(http_server.drain(grace_seconds), grpc_server.drain(grace_seconds))
+                asyncio.get_running_loop().call_later(settings.drain_seconds, deadlines.cut)
+                # Longer than the grace: what outlasts it is told so before its connection is cut.
+                seconds = settings.drain_seconds + _FAREWELL_SECONDS
+                await asyncio.gather(http_server.drain(seconds), grpc_server.drain(seconds))
                 for task in watching:
                     task.cancel()
 
@@ -174,4 +186,5 @@ def _limits(settings: GatewaySettings) -> HttpLimits:
         keep_alive_timeout_seconds=settings.keep_alive_timeout_seconds,
         slow_client_timeout_seconds=settings.slow_client_timeout_seconds,
         write_buffer_bytes=settings.write_buffer_bytes,
+        stream_idle_seconds=settings.stream_idle_seconds,
     )

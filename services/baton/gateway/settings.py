@@ -76,12 +76,14 @@ class GatewaySettings(BaseSettings):
     """Time that a connection without a request is kept."""
     slow_client_timeout_seconds: float = Field(default=30.0, gt=0)
     """Time for which a client may take nothing of an answer before its connection is cut."""
+    stream_idle_seconds: float = Field(default=15.0, ge=0)
+    """Time without an event after which a stream gets a comment, so that proxies keep it; 0: no comments."""
     write_buffer_bytes: int = Field(default=256 << 10, ge=1)
     """Bytes of an answer held for a client that reads slowly; above, its output waits unwritten, as plain text."""
     tokenizer_threads: int = Field(default=1, ge=1, le=16)
     """Threads that render templates, tokenize and hash."""
     drain_seconds: float = Field(default=20.0, ge=0)
-    """Time that running requests get after a stop signal."""
+    """Time that running requests get after a stop signal; what outlasts it ends with an error of its API."""
 
     @property
     def served_name(self) -> str:

@@ -8,6 +8,7 @@ from baton.gateway.call import Call
 from baton.gateway.event_writer import EventWriter
 from baton.gateway.generation import Generator
 from baton.gateway.http_response import HttpResponse
+from baton.gateway.keep_alive import KeepAlive
 from baton.gateway.requests import Delta, GenerationResult, PreparedPrompt
 
 
@@ -51,16 +52,18 @@ async def _stream(
     response: HttpResponse, generator: Generator, call: Call, prompt: PreparedPrompt, form: SingleFormat
 ) -> None:
     response.start_stream()
+    is_started = False
 
-    def render(delta: Delta) -> bytes:
-        start = b"" if response.is_begun else form.start()
-        return start + form.delta(delta)
+    def start() -> bytes:
+        nonlocal is_started
+        is_first, is_started = not is_started, True
+        return form.start() if is_first else b""
 
-    writer = EventWriter(response, render)
-    result = await generator.generate(prompt, call, writer.take)
-    await writer.settle()
-    start = b"" if response.is_begun else form.start()
-    response.end(start + form.finish(result))
+    writer = EventWriter(response, lambda delta: start() + form.delta(delta))
+    with KeepAlive(response, response.stream_idle_seconds):
+        result = await generator.generate(prompt, call, writer.take)
+        await writer.settle()
+    response.end(start() + form.finish(result))
 
 
 async def _send_whole(
