@@ -159,10 +159,11 @@ def _conversations(options: argparse.Namespace) -> list[list[Conversation]]:
 def _draw(rows: Sequence[Row], plan: Plan, options: argparse.Namespace) -> None:
     from bench.prefix_plot import draw_prefix
 
+    served = "requests" if options.dataset == "mooncake" else "conversations"
     for timing in options.timings:
         title = (
             f"Prefix caches and schedulers, Llama-65B on an A100, a pass takes what the {timing} says\n"
-            f"{options.dataset}, {options.count} conversations, trie of {options.train} others; throughput is"
+            f"{options.dataset}, {options.count} {served}, trie of {options.train} others; throughput is"
             f" saturated, the rest at {options.load:g} of what the note's engine bears without a cache"
         )
         path = options.plot.with_stem(f"{options.plot.stem}_{timing}")
