@@ -22,6 +22,7 @@ MINIMAL: Mapping[str, Any] = {
 EVERYTHING: Mapping[str, Any] = {
     "commonLabels": {"team": "llm"},
     "development": {"syncCode": True},
+    "discovery": {"enabled": True},
     "imagePullSecrets": [{"name": "registry"}],
     "listenHost": "::",
     "model": {"name": "llama", "source": {"pvc": {"claimName": "weights", "path": "llama"}}},

@@ -11,7 +11,7 @@ _PORTS = {
     "gateway": {8000, 8001},
     "router": {8010},
     "cache-index": {8011},
-    "prefill": {8020},
+    "prefill": {8020, 8021},
     "decode": {8030},
     "test": set(),
 }
@@ -87,7 +87,7 @@ def test_outside_machines_reach_router_index_and_prefill_from_their_networks_alo
     }
 
     assert inward == {"router", "cache-index", "prefill"}
-    assert outward == {"gateway": {8020, 8030}, "decode": {8020, 8030}}
+    assert outward == {"gateway": {8020, 8021, 8030}, "decode": {8020, 8021, 8030}}
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,44 @@ def test_a_download_may_leave_to_its_server() -> None:
     rule = {"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}], "ports": [{"protocol": "TCP", "port": 8443}]}
 
     assert rule in policy["spec"]["egress"]
+
+
+def test_the_kubernetes_api_may_be_asked_by_those_who_follow_replicas_alone() -> None:
+    """With discovery, pools may leave on the API server's ports, to its networks where they are named."""
+    values = with_values(
+        with_values(MINIMAL, "discovery.enabled", True), "networkPolicy.apiServer.cidrs", ["10.96.0.1/32"]
+    )
+    rule = {
+        "to": [{"ipBlock": {"cidr": "10.96.0.1/32"}}],
+        "ports": [{"protocol": "TCP", "port": 443}, {"protocol": "TCP", "port": 6443}],
+    }
+    allowed = {
+        each["metadata"]["name"]
+        for each in manifests_of(render(values))
+        if each["kind"] == "NetworkPolicy" and rule in each["spec"]["egress"]
+    }
+
+    assert allowed == {"baton-prefill-p", "baton-decode-d"}
+
+
+def test_a_target_of_discovery_is_a_service_and_its_port() -> None:
+    """What nodes follow exists: a Service of that name, with a port of that name."""
+    objects = manifests("gpu")
+    services = {
+        f"kubernetes://{each['metadata']['name']}:{port['name']}"
+        for each in objects
+        if each["kind"] == "Service"
+        for port in each["spec"]["ports"]
+    }
+    targets = {
+        text.partition("=")[2]
+        for _, pod in pods(objects)
+        for text in pod["containers"][0].get("args", [])
+        if "kubernetes://" in text
+    }
+
+    assert targets == {"kubernetes://baton-router:grpc", "kubernetes://baton-cache-index:grpc"}
+    assert targets <= services
 
 
 def test_policies_can_be_left_out() -> None:

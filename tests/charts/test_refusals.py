@@ -41,8 +41,15 @@ _COMBINATIONS: list[tuple[dict[str, object], str]] = [
     ({"fullnameOverride": "a" * 41}, "is longer than 40 characters: set fullnameOverride"),
     ({"prefill.pools." + "a" * 40: {}}, "would be longer than the 63 characters of a node id: shorten the pool's name"),
     ({"decode.pools": {}}, "nothing decodes: name a pool under decode.pools"),
-    ({"router.replicas": 2}, "router.replicas is 2, and nodes report to one pod alone: set router.replicas: 1"),
-    ({"cacheIndex.replicas": 3}, "cacheIndex.replicas is 3, and nodes report to one pod alone"),
+    (
+        {"router.replicas": 2},
+        "router.replicas is 2, and nodes must report to each: set discovery.enabled, or router.replicas: 1",
+    ),
+    ({"cacheIndex.replicas": 3}, "cacheIndex.replicas is 3, and nodes must report to each: set discovery.enabled"),
+    (
+        {"router.replicas": 2, "discovery.enabled": True, "bareMetal": {"enabled": True, "cidrs": ["10.0.0.0/8"]}},
+        "router.replicas is 2, and nodes outside the cluster reach one pod alone: set router.replicas: 1",
+    ),
     (
         {"gateway.podDisruptionBudget.minAvailable": 2},
         "minAvailable is 2 of 2 replicas, so no Kubernetes node could be drained",

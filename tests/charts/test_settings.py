@@ -93,3 +93,17 @@ def _filled(text: str) -> str:
         text = text.replace(f"$({variable})", value)
     assert "$(" not in text
     return text
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_port_that_a_service_listens_on_is_fixed_and_open(name: str) -> None:
+    """A port that a service chose by itself would be closed by the NetworkPolicies."""
+    for pod_name, pod in pods(manifests(name)):
+        (container,) = pod["containers"]
+        if container.get("args", [""])[0] != "serve":
+            continue
+        role = container["args"][1]
+        given = parse_flags(SETTINGS[role], [text for text in container["args"][2:] if "--log-level" not in text])
+        wanted = {name for name in SETTINGS[role].model_fields if name == "port" or name.endswith("_port")}
+
+        assert {int(given[name]) for name in wanted} == {port["containerPort"] for port in container["ports"]}, pod_name

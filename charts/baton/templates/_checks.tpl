@@ -61,8 +61,11 @@
 {{- end -}}
 {{- range $key := list "router" "cacheIndex" -}}
 {{- $replicas := int (get $.Values $key).replicas -}}
-{{- if gt $replicas 1 -}}
-{{- fail (printf "%s.replicas is %d, and nodes report to one pod alone: set %s.replicas: 1" $key $replicas $key) -}}
+{{- if and (gt $replicas 1) (not $.Values.discovery.enabled) -}}
+{{- fail (printf "%s.replicas is %d, and nodes must report to each: set discovery.enabled, or %s.replicas: 1" $key $replicas $key) -}}
+{{- end -}}
+{{- if and (gt $replicas 1) $.Values.bareMetal.enabled -}}
+{{- fail (printf "%s.replicas is %d, and nodes outside the cluster reach one pod alone: set %s.replicas: 1" $key $replicas $key) -}}
 {{- end -}}
 {{- end -}}
 {{- range $key := list "gateway" "router" "cacheIndex" -}}

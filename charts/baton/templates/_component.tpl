@@ -3,6 +3,7 @@ What a component is, as YAML; the other templates read it by fromYaml. Keys:
   name              of all its objects
   role              word after `baton serve`, and its label
   pool              name of its pool, if it is a worker
+  asksKubernetes    whether it needs a token of the Kubernetes API
   image             control, cpu or cuda
   args              flags after the role
   ports             [{name, port, hostPort}]
@@ -111,6 +112,7 @@ values: {{ toJson $values }}
 {{- $values := include "baton.poolValues" . | fromYaml -}}
 {{- $source := $values.modelSource | default .root.Values.model.source -}}
 {{- $port := get (include "baton.ports" .root | fromYaml) .role -}}
+{{- $fastPort := (include "baton.ports" .root | fromYaml).prefillFast -}}
 {{- $accelerator := $values.accelerator -}}
 {{- $resources := deepCopy $values.resources -}}
 {{- if $accelerator.resource -}}
@@ -120,9 +122,13 @@ values: {{ toJson $values }}
 name: {{ include "baton.fullname" .root }}-{{ .role }}-{{ .pool }}
 role: {{ .role }}
 pool: {{ .pool }}
+asksKubernetes: {{ .root.Values.discovery.enabled }}
 image: {{ $values.image | default (ternary "control" (ternary "cuda" "cpu" (not (empty $accelerator.resource))) (eq $values.engine "mock")) }}
 ports:
   - {name: grpc, port: {{ $port }}{{ if eq $values.advertise "hostPort" }}, hostPort: {{ $port }}{{ end }}}
+  {{- if eq .role "prefill" }}
+  - {name: fast, port: {{ $fastPort }}{{ if eq $values.advertise "hostPort" }}, hostPort: {{ $fastPort }}{{ end }}}
+  {{- end }}
 healthPort: {{ $port }}
 startSeconds: {{ $values.startSeconds }}
 drainSeconds: {{ dig "drainSeconds" 20 $values.settings }}
@@ -133,10 +139,13 @@ args:
   - "--log-level={{ .root.Values.logLevel }}"
   - "--host={{ .root.Values.listenHost }}"
   - "--port={{ $port }}"
+  {{- if eq .role "prefill" }}
+  - "--fast-port={{ $fastPort }}"
+  {{- end }}
   - "--node-id=$(POD_NAME)"
   - "--advertise-address=$({{ ternary "HOST_IP" "POD_IP" (eq $values.advertise "hostPort") }})"
-  - "--router-address={{ include "baton.routerAddress" .root }}"
-  - "--cache-index-address={{ include "baton.cacheIndexAddress" .root }}"
+  - "--router-address={{ include "baton.routerTarget" .root }}"
+  - "--cache-index-address={{ include "baton.cacheIndexTarget" .root }}"
   - "--engine={{ $values.engine }}"
   - "--model-dir={{ include "baton.model.dir" (dict "root" .root "source" $source) }}"
   - "--model-name={{ .root.Values.model.name }}"

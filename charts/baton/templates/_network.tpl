@@ -72,6 +72,19 @@ spec:
     {{- include "baton.network.peer" (dict "root" . "role" "router") | nindent 4 }}
   ports:
     - {protocol: TCP, port: {{ $ports.router }}}
+{{- if .Values.discovery.enabled }}
+# EndpointSlices.
+- {{- with .Values.networkPolicy.apiServer.cidrs }}
+  to:
+    {{- range . }}
+    - ipBlock: {cidr: {{ . | quote }}}
+    {{- end }}
+  {{- end }}
+  ports:
+    {{- range .Values.networkPolicy.apiServer.ports }}
+    - {protocol: TCP, port: {{ . }}}
+    {{- end }}
+{{- end }}
 # Publish.
 - to:
     {{- include "baton.network.peer" (dict "root" . "role" "cache-index") | nindent 4 }}

@@ -8,6 +8,33 @@ metadata:
 automountServiceAccountToken: false
 {{- end -}}
 
+{{/* What discovery needs: reading the EndpointSlices of the namespace. */}}
+{{- define "baton.discoveryRole" -}}
+{{- if .component.asksKubernetes -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata:
+  {{- include "baton.metadata" . | nindent 2 }}
+rules:
+  - apiGroups: [discovery.k8s.io]
+    resources: [endpointslices]
+    verbs: [get, list, watch]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata:
+  {{- include "baton.metadata" . | nindent 2 }}
+roleRef:
+  apiGroup: rbac.authorization.k8s.io
+  kind: Role
+  name: {{ .component.name }}
+subjects:
+  - kind: ServiceAccount
+    name: {{ .component.name }}
+    namespace: {{ .root.Release.Namespace }}
+{{- end -}}
+{{- end -}}
+
 {{- define "baton.deployment" -}}
 {{- $values := .component.values -}}
 apiVersion: apps/v1

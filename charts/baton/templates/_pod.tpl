@@ -29,7 +29,7 @@ metadata:
   {{- end }}
 spec:
   serviceAccountName: {{ .component.name }}
-  automountServiceAccountToken: false
+  automountServiceAccountToken: {{ .component.asksKubernetes | default false }}
   # Kubernetes would set BATON_ROUTER_PORT=tcp://... for a Service of that name, which is a setting of the router.
   enableServiceLinks: false
   terminationGracePeriodSeconds: {{ add $values.preStopSeconds (ceil .component.drainSeconds) 10 }}

@@ -6,12 +6,22 @@ gatewayGrpc: 8001
 router: 8010
 cacheIndex: 8011
 prefill: 8020
+prefillFast: 8021
 decode: 8030
 {{- end -}}
 
 {{/* host:port of the router and of the cache index inside the cluster. */}}
 {{- define "baton.routerAddress" -}}
 {{ include "baton.fullname" . }}-router.{{ .Release.Namespace }}.svc:8010
+{{- end -}}
+
+{{/* What nodes are told: the Services' names, or the Services whose pods they follow. */}}
+{{- define "baton.routerTarget" -}}
+{{ if .Values.discovery.enabled }}kubernetes://{{ include "baton.fullname" . }}-router:grpc{{ else }}{{ include "baton.routerAddress" . }}{{ end }}
+{{- end -}}
+
+{{- define "baton.cacheIndexTarget" -}}
+{{ if .Values.discovery.enabled }}kubernetes://{{ include "baton.fullname" . }}-cache-index:grpc{{ else }}{{ include "baton.cacheIndexAddress" . }}{{ end }}
 {{- end -}}
 
 {{- define "baton.cacheIndexAddress" -}}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from opentelemetry import metrics
 
 from baton.capacity.profile import NodeProfile
+from baton.discovery.source import open_source
 from baton.engine.constraint_compiler import ConstraintCompiler
 from baton.engine.engine import Engine
 from baton.engine.events import Delivery
@@ -27,15 +27,13 @@ from baton.worker.gauges import observe_load
 from baton.worker.loading import load_runner
 from baton.worker.monitor import NodeMonitor
 from baton.worker.profiling import measure_profile
-from baton.worker.publication import Publication
-from baton.worker.registration import Peers, Registration
+from baton.worker.publications import Publications
+from baton.worker.registration import Peers
+from baton.worker.registrations import Registrations
 from baton.worker.sensors import machine_sensors
 from baton.worker.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
-
-_MAX_ACCEPTED_PLACEMENTS = 1024
-"""Kept while no router asks for them; what is older has expired there."""
 
 
 class WorkerNode:
@@ -50,9 +48,8 @@ class WorkerNode:
         self.monitor = NodeMonitor(runner, machine_sensors(settings.device if settings.engine == "torch" else ""))
         self._role = role
         self._loop = asyncio.get_running_loop()
-        self._accepted_placement_ids: deque[str] = deque(maxlen=_MAX_ACCEPTED_PLACEMENTS)
-        self._registration: Registration | None = None
-        self._publication: Publication | None = None
+        self._registrations: Registrations | None = None
+        self._publications: Publications | None = None
         self._fatal = self._loop.create_future()
         self.constraints = ConstraintCompiler(
             lambda: load_tokenizer(settings.model_dir).serialized(),
@@ -71,11 +68,11 @@ class WorkerNode:
         )
 
     @property
-    def registration(self) -> Registration:
-        """Return the stream to the router; exists while `run` runs."""
-        if self._registration is None:
+    def registration(self) -> Registrations:
+        """Return the streams to the routers; they exist while `run` runs."""
+        if self._registrations is None:
             raise UnavailableError("the node is starting", reason="STARTING")
-        return self._registration
+        return self._registrations
 
     def check_accepts(self) -> None:
         """Refuse new work while the node shuts down.
@@ -88,8 +85,8 @@ class WorkerNode:
 
     def accept_placement(self, placement_id: str) -> None:
         """Note that a placed request has come in, so that the router stops counting it twice."""
-        if placement_id:
-            self._accepted_placement_ids.append(placement_id)
+        if placement_id and self._registrations is not None:
+            self._registrations.accept_placement(placement_id)
 
     async def run(
         self,
@@ -123,9 +120,9 @@ class WorkerNode:
             fast_address=host_port(self.settings.advertised_host, fast_port) if fast_port else "",
             max_batch_size=self.settings.max_batch_size,
         )
-        self._publication = Publication(self.settings.cache_index_address, self.node_id)
-        self._registration = Registration(
-            self.settings.router_address,
+        self._publications = Publications(open_source(self.settings.cache_index_address), self.node_id)
+        self._registrations = Registrations(
+            open_source(self.settings.router_address),
             description,
             self._load_message,
             report_seconds=self.settings.report_seconds,
@@ -142,12 +139,12 @@ class WorkerNode:
         )
         await server.set_serving(True)
         async with asyncio.TaskGroup() as tasks:
-            streams = (self._registration.run(), self._publication.run(), self.monitor.run())
+            streams = (self._registrations.run(), self._publications.run(), self.monitor.run())
             background = [tasks.create_task(stream) for stream in streams]
             try:
                 await self._wait_for_end()
                 self.is_draining = True
-                self._registration.report_load()
+                self._registrations.report_load()
                 on_drain()
                 grace_seconds = self.settings.drain_seconds
                 await asyncio.gather(*(each.drain(grace_seconds) for each in (server, fast) if each))
@@ -165,13 +162,11 @@ class WorkerNode:
                 stop.cancel()
                 self._fatal.result()
 
-    def _load_message(self) -> node_pb2.LoadReport:
-        accepted = list(self._accepted_placement_ids)
-        self._accepted_placement_ids.clear()
+    def _load_message(self, accepted_placement_ids: Sequence[str]) -> node_pb2.LoadReport:
         return load_message(
             self.engine.load(),
             is_draining=self.is_draining,
-            accepted_placement_ids=accepted,
+            accepted_placement_ids=list(accepted_placement_ids),
             system=self.monitor.latest,
         )
 
@@ -182,8 +177,8 @@ class WorkerNode:
         self._call_soon(self._publish, events)
 
     def _publish(self, events: BlockEvents) -> None:
-        if self._publication is not None:
-            self._publication.add(events)
+        if self._publications is not None:
+            self._publications.add(events)
 
     def _die(self, error: BaseException) -> None:
         if not self._fatal.done():

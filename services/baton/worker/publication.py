@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import grpc
 
@@ -18,13 +18,13 @@ class Publication:
     """One node's stream to the cache index, made again whenever it breaks.
 
     It keeps its own copy of the set of hashes, so that a snapshot never has to interrupt the engine. `add` is called on
-    the event loop.
+    the event loop. `hashes` are those that it holds to begin with.
     """
 
-    def __init__(self, cache_index_address: str, node_id: str) -> None:
+    def __init__(self, cache_index_address: str, node_id: str, hashes: Iterable[BlockHash] = ()) -> None:
         self._address = cache_index_address
         self._node_id = node_id
-        self._hashes: set[BlockHash] = set()
+        self._hashes = set(hashes)
         self._stream = _Stream(node_id, self._hashes)
 
     def add(self, events: BlockEvents) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 import grpc
@@ -37,6 +37,7 @@ class Registration:
         load: Returns what it is doing; called for every report.
         report_seconds: Longest time between reports.
         on_peers: Called with all prefill nodes when they change.
+        links: Measured before; told when the node registers.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Registration:
         *,
         report_seconds: float,
         on_peers: Callable[[Peers], None] = lambda _peers: None,
+        links: Iterable[node_pb2.LinkMeasurement] = (),
     ) -> None:
         self._router_address = router_address
         self._node = node
@@ -54,7 +56,7 @@ class Registration:
         self._report_seconds = report_seconds
         self._on_peers = on_peers
         self._reports: asyncio.Queue[router_service_pb2.RegisterRequest] = asyncio.Queue(_MAX_QUEUED_REPORTS)
-        self._links: dict[str, node_pb2.LinkMeasurement] = {}
+        self._links = {link.from_node_id: link for link in links}
 
     def report_outcome(self, summary: PlacementSummary) -> None:
         """Tell the router what became of a placed request."""

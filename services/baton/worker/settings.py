@@ -10,6 +10,8 @@ from typing import Literal
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from baton.discovery.target import parse_target
+from baton.errors import ConfigurationError
 from baton.rpc.server import host_port
 
 EngineName = Literal["torch", "mlx", "mock"]
@@ -45,9 +47,9 @@ class WorkerSettings(BaseSettings):
     node_id: str = Field(default="", pattern="^[a-z0-9-]{0,63}$")
     """Name of the node, stable over restarts; empty: role, host name and port."""
     router_address: str = "127.0.0.1:8010"
-    """host:port of the router."""
+    """host:port of each router, or kubernetes://SERVICE[.NAMESPACE]:PORT, whose pods are followed."""
     cache_index_address: str = "127.0.0.1:8011"
-    """host:port of the cache index."""
+    """host:port of each cache index, or kubernetes://SERVICE[.NAMESPACE]:PORT, whose pods are followed."""
     num_blocks: int = Field(default=2048, ge=1)
     """KV blocks in the pool."""
     block_tokens: int = Field(default=16, ge=1, le=1024)
@@ -78,6 +80,15 @@ class WorkerSettings(BaseSettings):
     def _check_model_dir(cls, value: Path) -> Path:
         if not (value / "config.json").is_file():
             raise ValueError(f"{value} is no model folder: it has no config.json")
+        return value
+
+    @field_validator("router_address", "cache_index_address")
+    @classmethod
+    def _check_target(cls, value: str) -> str:
+        try:
+            parse_target(value)
+        except ConfigurationError as error:
+            raise ValueError(error.message) from error
         return value
 
     @property

@@ -1,0 +1,157 @@
+"""The state of a watch on EndpointSlices: what the API server said, applied in order. Pure.
+
+Source: https://kubernetes.io/docs/reference/using-api/api-concepts (efficient detection of changes, 410 Gone,
+bookmarks); https://kubernetes.io/docs/concepts/services-networking/endpoint-slices (conditions, duplicates).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from baton.errors import BatonError
+
+GONE = 410
+"""Status of a resource version that the server has forgotten."""
+
+
+class WatchError(BatonError):
+    """The API server could not be asked, or said what cannot be understood."""
+
+    reason = "DISCOVERY_FAILED"
+
+
+class ExpiredError(WatchError):
+    """The server has forgotten the version from which a watch should go on: only a new list helps."""
+
+    reason = "DISCOVERY_EXPIRED"
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """One EndpointSlice, as far as it matters."""
+
+    name: str
+    """Its name, unique in its namespace."""
+    addresses: frozenset[str]
+    """host:port of its endpoints that take work."""
+
+
+class Listing(NamedTuple):
+    """What a list request gave."""
+
+    slices: Sequence[Slice]
+    """All of the Service."""
+    resource_version: str
+    """Where a watch goes on."""
+
+
+class Event(NamedTuple):
+    """One line of a watch."""
+
+    kind: str
+    """ADDED, MODIFIED, DELETED or BOOKMARK."""
+    resource_version: str
+    """Where a watch goes on after it."""
+    slice: Slice | None
+    """What it is about; None for a bookmark."""
+
+
+class EndpointState:
+    """The slices of one Service.
+
+    Invariant: `addresses` is the union over the slices, and `resource_version` that of the last thing applied.
+    """
+
+    def __init__(self) -> None:
+        self.resource_version = ""
+        self._slices: dict[str, Slice] = {}
+
+    @property
+    def addresses(self) -> frozenset[str]:
+        """Return every address once; two slices may hold the same for a moment while it moves between them."""
+        return frozenset(address for each in self._slices.values() for address in each.addresses)
+
+    @property
+    def num_slices(self) -> int:
+        """Return how many slices are held."""
+        return len(self._slices)
+
+    def replace(self, listing: Listing) -> None:
+        """Take a list: what it does not name is gone."""
+        self._slices = {each.name: each for each in listing.slices}
+        self.resource_version = listing.resource_version
+
+    def apply(self, event: Event) -> None:
+        """Take an event. One that comes twice changes nothing the second time."""
+        if event.slice is not None and event.kind == "DELETED":
+            self._slices.pop(event.slice.name, None)
+        elif event.slice is not None:
+            self._slices[event.slice.name] = event.slice
+        self.resource_version = event.resource_version or self.resource_version
+
+
+def listing_of(document: Mapping[str, Any], port: str) -> Listing:
+    """Return a list response's content.
+
+    Args:
+        document: An EndpointSliceList.
+        port: Name or number of the port that is wanted.
+
+    Raises:
+        WatchError: If it is none.
+    """
+    try:
+        version = str(document["metadata"]["resourceVersion"])
+        return Listing([_slice_of(item, port) for item in document.get("items") or ()], version)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise WatchError(f"the API server sent no list of EndpointSlices: {error!r}") from error
+
+
+def event_of(document: Mapping[str, Any], port: str) -> Event:
+    """Return a watch event.
+
+    Raises:
+        ExpiredError: If it says that the watch's version is forgotten.
+        WatchError: If it is another error, or no event.
+    """
+    try:
+        kind, content = document["type"], document["object"]
+        if kind == "ERROR":
+            error_class = ExpiredError if content.get("code") == GONE else WatchError
+            raise error_class(f"the watch ended with {content.get('code')}: {content.get('message')}")
+        if kind not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
+            raise WatchError(f"the API server sent an event of an unknown kind, {kind!r}")
+        version = str(content["metadata"]["resourceVersion"])
+        return Event(kind, version, None if kind == "BOOKMARK" else _slice_of(content, port))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise WatchError(f"the API server sent what is no event: {error!r}") from error
+
+
+def _slice_of(document: Mapping[str, Any], port: str) -> Slice:
+    numbers = [
+        each["port"] for each in document.get("ports") or () if port in (each.get("name"), str(each.get("port")))
+    ]
+    addresses = [
+        _host_port(address, number)
+        for endpoint in document.get("endpoints") or ()
+        if _takes_work(endpoint.get("conditions") or {})
+        for address in _first(endpoint.get("addresses") or ())
+        for number in numbers
+    ]
+    return Slice(document["metadata"]["name"], frozenset(addresses))
+
+
+def _takes_work(conditions: Mapping[str, Any]) -> bool:
+    """Return whether an endpoint is ready; a condition that is not known counts as ready, as Kubernetes defines it."""
+    return conditions.get("ready") is not False and conditions.get("terminating") is not True
+
+
+def _first(addresses: Iterable[str]) -> list[str]:
+    """Return the first address: Kubernetes defines that further ones are the same endpoint."""
+    return list(addresses)[:1]
+
+
+def _host_port(address: str, port: int) -> str:
+    return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"

@@ -1,0 +1,126 @@
+"""Follows a Service's EndpointSlices: list, watch, watch again, and list anew where a watch cannot go on."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from typing import Protocol, TypeAlias
+
+from baton.discovery.endpoints import EndpointState, Event, ExpiredError, Listing, WatchError
+
+log = logging.getLogger(__name__)
+
+OnChange: TypeAlias = Callable[[frozenset[str]], None]
+"""Takes all addresses; called when they change, and once when they are first known."""
+
+WATCH_SECONDS = 60.0
+"""Length of one watch request. A connection that hangs is noticed when it is over."""
+RESYNC_SECONDS = 600.0
+"""Time after which everything is listed anew, whatever the watch said."""
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 5.0
+_SHORTEST_WATCH_SECONDS = 1.0
+"""A watch that ends sooner has failed, however it ended: the server is not asked again and again without a pause."""
+_SLACK_SECONDS = 5.0
+_LIST_TIMEOUT_SECONDS = 15.0
+
+
+class EndpointApi(Protocol):
+    """The part of the Kubernetes API that a watch needs."""
+
+    async def list_slices(self) -> Listing:
+        """Return all slices of the Service.
+
+        Raises:
+            WatchError: If the server cannot be asked.
+        """
+
+    def watch_slices(self, resource_version: str, seconds: float) -> AsyncGenerator[Event, None]:
+        """Yield what changes after a version, for so many seconds at most.
+
+        Raises:
+            ExpiredError: If the server has forgotten the version.
+            WatchError: If the server cannot be asked, or the stream breaks.
+        """
+
+
+class EndpointWatch:
+    """Keeps the view of one Service right, for as long as `run` runs.
+
+    While the server is away the last view stays: pods outlive an API server's absence. Errors are retried with growing
+    pauses; the first after an event or a whole watch is logged as a warning, further ones are not.
+    """
+
+    def __init__(
+        self,
+        api: EndpointApi,
+        *,
+        watch_seconds: float = WATCH_SECONDS,
+        resync_seconds: float = RESYNC_SECONDS,
+        clock: Callable[[], float] | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self.state = EndpointState()
+        self._api = api
+        self._watch_seconds = watch_seconds
+        self._resync_seconds = resync_seconds
+        self._clock = clock or (lambda: asyncio.get_running_loop().time())
+        self._sleep = sleep
+        self._published: frozenset[str] | None = None
+        self._num_failures = 0
+
+    async def run(self, on_change: OnChange) -> None:
+        """Follow the Service until cancelled."""
+        is_list_due = True
+        listed_at = 0.0
+        while True:
+            try:
+                if is_list_due or self._clock() - listed_at > self._resync_seconds:
+                    async with asyncio.timeout(_LIST_TIMEOUT_SECONDS):
+                        self.state.replace(await self._api.list_slices())
+                    listed_at, is_list_due = self._clock(), False
+                    self._publish(on_change)
+                async with asyncio.timeout(self._watch_seconds + _SLACK_SECONDS):
+                    await self._watch(on_change)
+            except ExpiredError as error:
+                is_list_due = True
+                self._failed(error)
+            except (WatchError, TimeoutError) as error:
+                self._failed(error)
+            if self._num_failures:
+                await self._sleep(self._pause_seconds())
+
+    async def _watch(self, on_change: OnChange) -> None:
+        started = self._clock()
+        async with aclosing(self._api.watch_slices(self.state.resource_version, self._watch_seconds)) as events:
+            async for event in events:
+                self.state.apply(event)
+                self._succeeded()
+                self._publish(on_change)
+        if self._clock() - started < _SHORTEST_WATCH_SECONDS:
+            raise WatchError("the watch ended at once")
+        self._succeeded()
+
+    def _publish(self, on_change: OnChange) -> None:
+        addresses = self.state.addresses
+        if addresses != self._published:
+            self._published = addresses
+            on_change(addresses)
+
+    def _succeeded(self) -> None:
+        if self._num_failures:
+            log.info("discovery_restored failures=%d", self._num_failures)
+        self._num_failures = 0
+
+    def _failed(self, error: Exception) -> None:
+        level = logging.DEBUG if self._num_failures else logging.WARNING
+        log.log(level, "discovery_failed cause=%s", error or type(error).__name__)
+        self._num_failures += 1
+
+    def _pause_seconds(self) -> float:
+        """Return a pause that doubles with each failure, less up to half of it, so that pods do not ask in step."""
+        doubled = _FIRST_PAUSE_SECONDS * 2.0 ** min(max(self._num_failures - 1, 0), 10)
+        return min(doubled, _LONGEST_PAUSE_SECONDS) * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, guards nothing
