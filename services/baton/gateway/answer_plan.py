@@ -57,3 +57,10 @@ def plan_reading(use: ToolUse | None, reader: AnswerReader, prompt: str, samplin
         raise InvalidFieldError(f"tools[{strict}].{use.fields.strict}", problem)
     sampling.structured_output.lark = lark
     return plan
+
+
+def named_for_tools(error: InvalidFieldError, use: ToolUse | None) -> InvalidFieldError:
+    """Return a node's refusal by the name of what it refused: a grammar that came of tools is the tools' fault."""
+    if use is None or not use.offered or not error.field.startswith("structured_output"):
+        return error
+    return InvalidFieldError("tools", error.message.removeprefix(f"{error.field}: "))

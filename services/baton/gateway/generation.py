@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from baton.errors import InvalidFieldError
+from baton.gateway.answer_plan import named_for_tools
 from baton.gateway.call import Call
 from baton.gateway.observation import Observation
 from baton.gateway.preparation import Preparation
@@ -74,6 +76,8 @@ class Generator:
             result = self._with_reasoning(result._replace(stop=output.stop), prompt, progress)
             observation.note_result(result)
             return result
+        except InvalidFieldError as error:
+            raise named_for_tools(error, prompt.request.tool_use) from error
         finally:
             observation.close(choice)
 
