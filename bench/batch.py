@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from bench.completion import BENCH_PATH, Answer, Clock, Sampling, request_fields, stream_answer
@@ -118,8 +118,10 @@ async def count_by_server(target: Target, content: str) -> int:
         HttpError: If the server refuses the request, or reports no usage.
     """
     answer = Answer()
+    # Counting must not fill a cache that the first measured run then finds full.
+    body = _body(replace(target, use_prefix_cache=False), content, 1)
     async with asyncio.timeout(target.timeout_seconds):
-        await stream_answer(target.client, target.path, _body(target, content, 1), target.clock, answer)
+        await stream_answer(target.client, target.path, body, target.clock, answer)
     return answer.num_prompt_tokens
 
 

@@ -81,6 +81,7 @@ def test_a_bench_endpoint_is_preferred_and_its_rates_are_reported(serving: Any, 
     document = json.loads(out.read_text())
     measured = [body for path, body in server.requests if path == "/bench/chat/completions" and body["max_tokens"] == 2]
     assert [body["use_prefix_cache"] for body in measured] == [True] * 3
+    assert not any(body["use_prefix_cache"] for path, body in server.requests if body.get("max_tokens") == 1)
     assert len({body["messages"][0]["content"] for body in measured}) == 1
     assert {row["stats_source"] for row in document["runs"]} == {"server"}
     assert document["batches"][0]["exo_aggregate_tps"] == pytest.approx(90.0)

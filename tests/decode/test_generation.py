@@ -371,6 +371,7 @@ def test_the_end_by_the_first_token_cancels_the_stream() -> None:
 
         assert answer.token_ids == EXPECTED[:1]
         assert answer.summary.fallback_reason == ""
+        assert answer.summary.prefill_duration.ToNanoseconds() > 0  # the summary never came
 
     with_pair(client, damage=stalled)
 

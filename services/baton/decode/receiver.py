@@ -125,6 +125,10 @@ class KvReceiver:
             raise StreamBrokenError(f"first token {token.token_id} is not in 0 to {vocabulary_size - 1}")
         if tokens_crc32c(request.token_ids, token.token_id) != message.crc32c:
             raise StreamBrokenError("prompt or first token have a wrong checksum: they were changed on the way")
+        if message.HasField("compute_duration"):  # the summary, which says the same, may never be waited for
+            self.reception.prefill_cached_tokens = message.cached_token_count
+            self.reception.queue_seconds = seconds_from_duration(message.queue_duration)
+            self.reception.compute_seconds = seconds_from_duration(message.compute_duration)
         self._engine.take_first_token(self._request_id, token)
 
     def _take_layout(self, message: kv_pb2.KvLayout) -> None:

@@ -22,6 +22,7 @@ from baton.engine.events import (
     FrameLanded,
     Listener,
     PromptScored,
+    PromptWork,
     TokenReady,
 )
 from baton.engine.health import PassHealth
@@ -273,7 +274,8 @@ class Engine:
     def _token_appended(self, sequence: Sequence, token: SampledToken) -> None:
         if sequence.timeline.first_token == 0.0:
             sequence.timeline.first_token = self._clock()
-        self._tell(sequence, TokenReady(sequence.num_output_tokens - 1, token))
+        work = _prompt_work(sequence) if sequence.purpose is Purpose.PREFILL else None
+        self._tell(sequence, TokenReady(sequence.num_output_tokens - 1, token, work))
         self._end_if_complete(sequence)
 
     def _end_if_complete(self, sequence: Sequence) -> None:
@@ -333,3 +335,12 @@ def _as_baton_error(error: Exception) -> BatonError:
     if isinstance(error, BatonError):
         return error
     return BatonError(f"the engine failed: {type(error).__name__}: {error}")
+
+
+def _prompt_work(sequence: Sequence) -> PromptWork:
+    timeline = sequence.timeline
+    return PromptWork(
+        num_cached_tokens=min(sequence.num_cached, sequence.num_prompt_tokens),
+        queue_seconds=timeline.started - timeline.submitted,
+        prefill_seconds=timeline.first_token - timeline.started,
+    )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from baton.engine.sampling import SampledToken
 from baton.engine.sequence import FinishReason
@@ -31,6 +32,17 @@ class PromptScored:
     """The tokens, 1 or more, with their log-probabilities."""
 
 
+class PromptWork(NamedTuple):
+    """What it took to compute a prompt; the same values as in `Ended`."""
+
+    num_cached_tokens: int
+    """Prompt positions that came from the prefix cache here."""
+    queue_seconds: float
+    """From submission until its blocks were there and work began."""
+    prefill_seconds: float
+    """From then until the first token was known here."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenReady:
     """A token of the output."""
@@ -39,6 +51,8 @@ class TokenReady:
     """Its index in the output, from 0, tokens of earlier attempts counted."""
     token: SampledToken
     """The token."""
+    prompt_work: PromptWork | None = None
+    """With the token of a request that only computes a prompt for another node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,7 @@ def generation_stats(prompt: PreparedPrompt, result: GenerationResult, rates: Pr
         # A cache holds full blocks, and never the last token, whose logits are needed.
         if stored is not None and num_uncached <= prompt.block_tokens:
             hit, prompt_tps = "exact", stored
-        else:
+        elif prompt_tps > 0:
             rates.store(prompt.model_revision_digest, prompt.token_ids, prompt_tps)
     return GenerationStats(
         prompt_tps=prompt_tps,

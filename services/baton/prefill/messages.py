@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from opentelemetry import trace
 
 from baton.engine.events import Ended, Failed, TokenReady
-from baton.engine.sampling import SampledToken
 from baton.kv.layout import KvLayout
 from baton.kv.stream import KvFrame, StreamLedger, StreamTotals, tokens_crc32c
 from baton.prefill.outbox import Item
@@ -56,17 +55,21 @@ class StreamMessages:
         if isinstance(item, KvFrame):
             yield self._frame(item)
         elif isinstance(item, TokenReady):
-            yield self._first_token(item.token)
+            yield self._first_token(item)
         elif isinstance(item, Failed):
             raise item.error
         elif isinstance(item, Ended):  # frames were put before it, and have been sent
             self.is_complete = True
             yield prefill_service_pb2.PrefillResponse(summary=_summary(item, self._ledger.totals, self._monitor))
 
-    def _first_token(self, token: SampledToken) -> prefill_service_pb2.PrefillResponse:
-        crc = tokens_crc32c(self._token_ids, token.token_id)
-        first_token = prefill_service_pb2.FirstToken(token=token_to_proto(token), crc32c=crc)
-        return prefill_service_pb2.PrefillResponse(first_token=first_token)
+    def _first_token(self, ready: TokenReady) -> prefill_service_pb2.PrefillResponse:
+        crc = tokens_crc32c(self._token_ids, ready.token.token_id)
+        message = prefill_service_pb2.FirstToken(token=token_to_proto(ready.token), crc32c=crc)
+        if (work := ready.prompt_work) is not None:
+            message.queue_duration.CopyFrom(duration_from_seconds(work.queue_seconds))
+            message.compute_duration.CopyFrom(duration_from_seconds(work.prefill_seconds))
+            message.cached_token_count = work.num_cached_tokens
+        return prefill_service_pb2.PrefillResponse(first_token=message)
 
     def _frame(self, frame: KvFrame) -> EncodedFrame:
         sequence_number, crc = self._ledger.append(frame)

@@ -1,5 +1,6 @@
 from baton.v1 import generation_pb2 as _generation_pb2
 from baton.v1 import kv_pb2 as _kv_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -48,12 +49,18 @@ class PrefillResponse(_message.Message):
     def __init__(self, layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., frame: _Optional[_Union[_kv_pb2.KvFrame, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., summary: _Optional[_Union[_kv_pb2.KvSummary, _Mapping]] = ...) -> None: ...
 
 class FirstToken(_message.Message):
-    __slots__ = ("token", "crc32c")
+    __slots__ = ("token", "crc32c", "queue_duration", "compute_duration", "cached_token_count")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     CRC32C_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_DURATION_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_DURATION_FIELD_NUMBER: _ClassVar[int]
+    CACHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     token: _generation_pb2.TokenLogprob
     crc32c: int
-    def __init__(self, token: _Optional[_Union[_generation_pb2.TokenLogprob, _Mapping]] = ..., crc32c: _Optional[int] = ...) -> None: ...
+    queue_duration: _duration_pb2.Duration
+    compute_duration: _duration_pb2.Duration
+    cached_token_count: int
+    def __init__(self, token: _Optional[_Union[_generation_pb2.TokenLogprob, _Mapping]] = ..., crc32c: _Optional[int] = ..., queue_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., compute_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., cached_token_count: _Optional[int] = ...) -> None: ...
 
 class ProbeLinkRequest(_message.Message):
     __slots__ = ("byte_count", "message_byte_count")
