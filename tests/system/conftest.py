@@ -3,13 +3,35 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from baton.demo import checkpoint_dir
 from system.bystander import Bystander
 from system.cluster import Cluster
+
+_NODE = Path(__file__).parent / "node"
+_INSTALL_SECONDS = 120
+
+
+@pytest.fixture(scope="session")
+def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with the clients for Node and their packages."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node and npm are not installed")
+    folder = tmp_path_factory.mktemp("node")
+    for source in _NODE.iterdir():
+        if source.is_file():
+            shutil.copy(source, folder)
+    command = ("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
+    installed = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_INSTALL_SECONDS)
+    if installed.returncode != 0:
+        pytest.skip(f"npm cannot install the clients' packages: {installed.stderr.strip()[-300:]}")
+    return folder
 
 
 @pytest.fixture(scope="session")

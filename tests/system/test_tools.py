@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -145,3 +147,30 @@ def test_a_schema_that_cannot_be_enforced_is_refused(tool_cluster: Cluster) -> N
     body = CHAT | {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
 
     assert post(tool_cluster, CHAT_PATH, body).error == (400, "tools", "invalid_value")
+
+
+def test_the_client_for_node_calls(tool_cluster: Cluster, node_folder: Path) -> None:
+    """The same call whole, from deltas, and by the client's own helper."""
+    request = {name: value for name, value in CHAT.items() if name != "model"} | {"tool_choice": NAMED}
+    status, answer = _run_node(tool_cluster, node_folder, request)
+
+    assert (status, answer["finish_reason"]) == (0, "tool_calls")
+    assert answer["whole"] == answer["streamed"] == answer["helped"]
+    assert answer["whole"]["name"] == "get_weather"
+    assert _is_weather(json.loads(answer["whole"]["arguments"]))
+    assert answer["deltas"] > 3
+
+
+def test_the_client_for_node_gets_refusals_by_name(tool_cluster: Cluster, node_folder: Path) -> None:
+    """Status, parameter and code."""
+    status, answer = _run_node(tool_cluster, node_folder, {"messages": QUESTION, "tools": [OTHER, OTHER]})
+
+    assert status == 1
+    assert answer["error"] == {"status": 400, "param": "tools[1].function.name", "code": "invalid_value"}
+
+
+def _run_node(cluster: Cluster, folder: Path, request: object) -> tuple[int, Any]:
+    command = ("node", "tools.js", "--url", cluster.base_url, "--model", MODEL_NAME, "--request", json.dumps(request))
+    finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    assert finished.stderr == ""
+    return finished.returncode, json.loads(finished.stdout)
