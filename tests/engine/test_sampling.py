@@ -418,3 +418,26 @@ def test_an_output_outside_its_form_fails() -> None:
     (outcome,) = sample(Rows(RANDOM.normal(size=BYTES)), [one])
 
     assert isinstance(outcome, ConstraintError)
+
+
+class CountedRows(Rows):
+    """Logits that tell which rows have been copied to the host."""
+
+    copied: Sequence[int] | None = None
+
+    def rows(self, indices: Sequence[int] | None = None) -> Any:
+        """Return rows, and note which."""
+        self.copied = indices
+        return super().rows(indices)
+
+
+def test_a_masked_end_costs_a_row_only_where_it_would_have_been_chosen() -> None:
+    """The argmax of the others stands: in a benchmark no logits travel to the host."""
+    logits = CountedRows([0.0, 9.0, 1.0], [0.0, 2.0, 9.0], [5.0, 5.0, 9.0])
+    masked = context(greedy(min_tokens=4), ends=frozenset({2}))
+    late = context(greedy(min_tokens=4), output=[0] * 4, ends=frozenset({2}))
+
+    tokens = sample(logits, [masked, masked, late])
+
+    assert [token.token_id for token in tokens if isinstance(token, SampledToken)] == [1, 1, 2]
+    assert logits.copied == [1]

@@ -62,16 +62,27 @@ class SamplingContext:
         """Return the output tokens so far: the position of the one to choose."""
         return len(self.token_ids) - self.num_prompt_tokens
 
+    def is_masked(self, token_id: int) -> bool:
+        """Return whether a token is an end token that cannot be chosen yet."""
+        return self.num_output_tokens < self.params.min_tokens and token_id in self.end_token_ids
+
 
 def sample(logits: Logits, contexts: Sequence[SamplingContext]) -> list[SampledToken | Exception]:
     """Return, for each row of logits, one token or why there is none.
 
-    Greedy rows take the framework's argmax; only the others are copied to the host.
+    Greedy rows take the framework's argmax; only the others are copied to the host, and those whose argmax is an end
+    token that cannot come yet: masking tokens that are not the most probable one changes no argmax.
     """
     indices = [index for index, context in enumerate(contexts) if context.params.needs_rows]
     outcomes: list[SampledToken | Exception] = []
     if len(indices) < len(contexts):
-        outcomes += [_not_finite() if best == NOT_FINITE else SampledToken(best) for best in logits.argmax()]
+        best = logits.argmax()
+        outcomes += [_not_finite() if token_id == NOT_FINITE else SampledToken(token_id) for token_id in best]
+        indices = [
+            index
+            for index, context in enumerate(contexts)
+            if context.params.needs_rows or context.is_masked(best[index])
+        ]
     if indices:
         outcomes = outcomes or [_not_finite()] * len(contexts)
         for index, row in zip(indices, logits.rows(indices), strict=True):

@@ -58,19 +58,20 @@ class SamplingParams:
 
     @property
     def needs_rows(self) -> bool:
-        """Return whether choosing needs more of the logits than their argmax."""
+        """Return whether choosing needs more of the logits than their argmax, be that no masked end token."""
         is_plain = self.is_greedy and self.num_top_logprobs is None and self.structured_output is None
-        return not is_plain or self.changes_logits
+        return not is_plain or self.shifts_logits
 
     @property
     def changes_logits(self) -> bool:
         """Return whether logits are edited before the choice."""
+        return bool(self.min_tokens) or self.shifts_logits
+
+    @property
+    def shifts_logits(self) -> bool:
+        """Return whether any logits but those of masked end tokens are edited."""
         return bool(
-            self.logit_bias
-            or self.min_tokens
-            or self.repetition_penalty != 1.0
-            or self.presence_penalty
-            or self.frequency_penalty
+            self.logit_bias or self.repetition_penalty != 1.0 or self.presence_penalty or self.frequency_penalty
         )
 
     def check(self, vocabulary_size: int) -> None:
