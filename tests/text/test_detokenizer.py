@@ -82,3 +82,24 @@ def test_the_bytes_of_one_token_are_those_it_stands_for() -> None:
 
     assert b"".join(Detokenizers(tokenizer).token_bytes(token_id) for token_id in token_ids) == " w😀".encode()
     assert Detokenizers(TOKENIZERS["sentencepiece"]).token_bytes(1 + 0xF0) == b"\xf0"
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+def test_kept_special_tokens_are_written_by_name_where_they_stand(name: str) -> None:
+    """Text on either side of one is decoded as if it stood alone; other special tokens have no text."""
+    tokenizer = TOKENIZERS[name]
+    kept, dropped = tokenizer.special_tokens(["<|user|>", "<|assistant|>"]).values()
+    ordinary = st.integers(0, tokenizer.vocabulary_size + 2).filter(lambda token_id: token_id != kept)
+    segments = st.lists(st.lists(ordinary | st.just(dropped), max_size=8), min_size=1, max_size=4)
+
+    @settings(max_examples=200, deadline=None)
+    @given(segments=segments, step=st.integers(1, 3))
+    def check(segments: list[list[int]], step: int) -> None:
+        token_ids = [token_id for segment in segments for token_id in [*segment, kept]]
+        detokenizer = Detokenizers(tokenizer).make(frozenset([kept]))
+        parts = [detokenizer.push(token_ids[start : start + step]) for start in range(0, len(token_ids), step)]
+
+        expected = "".join(tokenizer.decode(segment) + "<|user|>" for segment in segments)
+        assert "".join([*parts, detokenizer.flush()]) == expected
+
+    check()
