@@ -62,6 +62,16 @@ def test_a_pinned_request_has_only_its_pair(pair_of_nodes: NodePair) -> None:
     assert [NodePair(each.decode_node_id, each.prefill_node_id) for each in decision.candidates] == [pair_of_nodes]
 
 
+def test_a_prompt_that_must_be_computed_where_it_is_decoded_is_no_ones_else() -> None:
+    """Every remote candidate says why it is none."""
+    decision = place(pair(TEN_GIGABIT), replace(SEED, needs_local_prefill=True))
+
+    assert decision.choice is not None
+    assert decision.choice.is_local
+    reasons = [candidate.infeasible_reason for candidate in decision.candidates if not candidate.is_local]
+    assert reasons == ["the prompt's log-probabilities are wanted"]
+
+
 def test_among_several_pins_the_cheapest_is_taken() -> None:
     """And without a node of its own a pin is no candidate."""
     pins = frozenset({NodePair("mac", ""), NodePair("mac", "dgx"), NodePair("gone", "")})

@@ -112,7 +112,9 @@ class FakeDecode(DecodeServiceServicer):
             await write(failed(start.stream_id, error))
 
     async def echo(self, request: decode.DecodeServiceGenerateRequest) -> AsyncIterator[Any]:
-        """Repeat the prompt up to the token limit."""
+        """Judge the prompt if that is asked for, and repeat it up to the token limit."""
+        if request.sampling.HasField("prompt_logprob_count") and len(request.prompt_token_ids) > 1:
+            yield judged(request, 1, len(request.prompt_token_ids))
         for index in range(len(request.output_token_ids), request.sampling.max_token_count):
             yield tokens(index, [echo_token(request, index)])
         yield finished(request, self.node_id)
@@ -122,6 +124,8 @@ def served(stream_id: int, response: decode.DecodeServiceGenerateResponse) -> de
     """Return what `Serve` says for a response of `Generate`."""
     if response.HasField("accepted"):
         return decode.ServeResponse(accepted_stream_ids=[stream_id])
+    if response.HasField("prompt"):
+        return decode.ServeResponse(prompts=[decode.StreamPrompt(stream_id=stream_id, chunk=response.prompt)])
     if response.HasField("finished"):
         return decode.ServeResponse(finished=[decode.StreamFinished(stream_id=stream_id, finished=response.finished)])
     chunk = response.tokens
@@ -150,6 +154,23 @@ def failed(stream_id: int, error: BatonError) -> decode.ServeResponse:
 def echo_token(request: decode.DecodeServiceGenerateRequest, index: int) -> int:
     """Return the output token of an index: the prompt in a circle."""
     return int(request.prompt_token_ids[index % len(request.prompt_token_ids)])
+
+
+def judged(request: decode.DecodeServiceGenerateRequest, begin: int, end: int) -> decode.DecodeServiceGenerateResponse:
+    """Return log-probabilities of the prompt's tokens [begin, end): -position, and of the tokens beside each."""
+    logprobs = [
+        generation.TokenLogprob(
+            token_id=request.prompt_token_ids[position],
+            logprob=-position,
+            rank=position,
+            alternatives=[
+                generation.TokenLogprob(token_id=request.prompt_token_ids[position] - 1 + index, logprob=-0.5 - index)
+                for index in range(request.sampling.prompt_logprob_count)
+            ],
+        )
+        for position in range(begin, end)
+    ]
+    return decode.DecodeServiceGenerateResponse(prompt=decode.PromptChunk(position=begin, logprobs=logprobs))
 
 
 class FakeRouter(RouterServiceServicer):

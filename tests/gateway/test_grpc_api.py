@@ -82,6 +82,16 @@ def test_a_request_that_cannot_be_served_is_refused_by_the_field(
     assert failure.value.code() is code
 
 
+def test_a_prompt_is_judged_in_the_last_message(channel: grpc.Channel) -> None:
+    """One entry per token from the second on."""
+    sampling = {"max_token_count": 2, "temperature": 0, "prompt_logprob_count": 1}
+    responses = _generate(channel, tokens={"token_ids": [97, 98, 99]}, sampling=sampling)
+
+    judged = responses[-1].finished.prompt_logprobs
+    assert [(entry.token_id, entry.logprob, entry.rank) for entry in judged] == [(98, -1, 1), (99, -2, 2)]
+    assert [len(entry.alternatives) for entry in judged] == [1, 1]
+
+
 def test_models_health_and_reflection_answer(channel: grpc.Channel, gateway: RunningGateway) -> None:
     """A client needs no generated code."""
     _generate(channel, text="x", sampling=LIMIT)

@@ -351,6 +351,8 @@ def test_a_pinned_request_goes_to_its_nodes_or_nowhere() -> None:
             pin = messages.PlacementPin(decode_node_id="mac", prefill_node_id=prefill_node_id)
             answer = await stub.Place(place_request(pins=[pin]))
             assert answer.placement.prefill_node_id == prefill_node_id
+        answer = await stub.Place(place_request(needs_local_prefill=True))
+        assert answer.placement.prefill_node_id == ""
         gone = messages.PlacementPin(decode_node_id="gone")
         with pytest.raises(grpc.aio.AioRpcError) as refusal:
             await stub.Place(place_request(pins=[gone]))

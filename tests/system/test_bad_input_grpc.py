@@ -78,6 +78,7 @@ _OUT_OF_BOUNDS: Mapping[str, list[Any]] = {
     "min_token_count": [-1, 100],
     "max_token_count": [0, -1],
     "top_logprob_count": [-1, 21],
+    "prompt_logprob_count": [-1, 21],
     "stop_token_ids": [[-1], [9_999], [1] * 65],
     "logit_bias": [{1: 101}, {1: math.nan}, {-1: 1}, {9_999: 1}, dict.fromkeys(range(1_025), 1.0)],
 }

@@ -62,6 +62,8 @@ def _candidate(
         reason = infeasible_reason(prefiller, request, request.num_prompt_tokens)
     if not reason and link:
         reason = link.mismatch
+    if not reason and prefiller and request.needs_local_prefill:
+        reason = "the prompt's log-probabilities are wanted"
     if reason:
         return Candidate(decoder.node_id, prefiller.node_id if prefiller else "", infeasible_reason=reason)
     decode = _decode_terms(request, decoder, expected)

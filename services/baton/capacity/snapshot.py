@@ -108,6 +108,8 @@ class PlacementRequest:
     """Nodes not to use."""
     pins: frozenset[NodePair] = frozenset()
     """The only pairs that may be chosen; none: any."""
+    needs_local_prefill: bool = False
+    """Whether the prompt must be computed on the decode node, because its log-probabilities are wanted."""
 
     def cached_on(self, node: NodeSnapshot) -> int:
         """Return the prompt tokens that a node need not compute; the last one is always computed, for its logits."""

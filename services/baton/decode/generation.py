@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import logging
 from dataclasses import replace
+from collections.abc import Sequence
 from typing import Protocol
 
 from opentelemetry import trace
@@ -13,7 +14,7 @@ from opentelemetry import trace
 from baton.decode.peers import PeerSet
 from baton.decode.receiver import KvReceiver, Timeouts, reason_of
 from baton.decode.summary import finished_message, measure_resources, outcome_of
-from baton.engine.events import Admitted, Ended, EngineEvent, Failed, FrameLanded, TokenReady
+from baton.engine.events import Admitted, Ended, EngineEvent, Failed, FrameLanded, PromptScored, TokenReady
 from baton.engine.sampling import SampledToken
 from baton.engine.sequence import EngineRequest, Purpose
 from baton.errors import BatonError, InvalidFieldError, MismatchError
@@ -33,6 +34,9 @@ log = logging.getLogger(__name__)
 
 class Outlet(Protocol):
     """Takes what a generation says, on the event loop; must not block. After `finished` or `failed` nothing follows."""
+
+    def prompt(self, position: int, tokens: Sequence[SampledToken]) -> None:
+        """Take the log-probabilities of the prompt's next tokens, from a position on."""
 
     def token(self, output_index: int, token: SampledToken) -> None:
         """Take the next token."""
@@ -165,6 +169,8 @@ class Generation:
             self._reception = self._tasks.create_task(reception, context=self._context)
         elif isinstance(event, FrameLanded) and self._receiver:
             self._receiver.frame_landed()
+        elif isinstance(event, PromptScored):
+            self._outlet.prompt(event.position, event.tokens)
         elif isinstance(event, Ended):
             self._end(event)
         elif isinstance(event, Failed):
@@ -207,8 +213,9 @@ class Generation:
             num_cached = min(summary.prefill_cached_token_count, ended.num_prompt_tokens)
         else:
             side, num_cached = "decode", ended.num_cached_tokens
-        num_computed = ended.num_prompt_tokens - num_cached
+        num_computed = ended.num_prompt_tokens - num_cached - ended.num_shared_tokens
         metrics.add_prompt(side, num_cached_tokens=num_cached, num_computed_tokens=num_computed)
+        metrics.add_shared_prompt(ended.num_shared_tokens)
 
     def _make_engine_request(self) -> EngineRequest:
         request = self._request

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from baton.engine.sampling import SampledToken
 from baton.errors import BatonError
 from baton.rpc.status import code_of
@@ -17,6 +19,7 @@ class ResponseBatch:
 
     def __init__(self) -> None:
         self._accepted: list[int] = []
+        self._prompts: list[messages.StreamPrompt] = []
         self._stream_ids: list[int] = []
         self._output_indexes: list[int] = []
         self._token_ids: list[int] = []
@@ -24,15 +27,22 @@ class ResponseBatch:
         self._finished: list[messages.StreamFinished] = []
         self._failed: list[messages.StreamFailed] = []
         self._is_engine_alive = False
+        self._num_prompt_tokens = 0
 
     @property
     def is_full(self) -> bool:
         """Return whether the next token belongs to another message."""
-        return len(self._token_ids) + len(self._chunks) >= MAX_TOKENS
+        return len(self._token_ids) + len(self._chunks) + self._num_prompt_tokens >= MAX_TOKENS
 
     def add_accepted(self, stream_id: int) -> None:
         """Say that a stream was taken."""
         self._accepted.append(stream_id)
+
+    def add_prompt(self, stream_id: int, position: int, tokens: Sequence[SampledToken]) -> None:
+        """Add log-probabilities of a prompt."""
+        chunk = messages.PromptChunk(position=position, logprobs=map(token_to_proto, tokens))
+        self._prompts.append(messages.StreamPrompt(stream_id=stream_id, chunk=chunk))
+        self._num_prompt_tokens += len(tokens)
 
     def add_token(self, stream_id: int, output_index: int, token_id: int) -> None:
         """Add a token."""
@@ -70,6 +80,7 @@ class ResponseBatch:
         """Return what has been gathered."""
         return messages.ServeResponse(
             accepted_stream_ids=self._accepted,
+            prompts=self._prompts,
             token_stream_ids=self._stream_ids,
             token_output_indexes=self._output_indexes,
             token_ids=self._token_ids,

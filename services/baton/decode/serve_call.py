@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from baton.decode.generation import Generation, Generator
 from baton.decode.response_batch import ResponseBatch
@@ -159,6 +159,9 @@ class _Stream:
         if self._generation is not None:
             self._generation.close()
         self._span.end()
+
+    def prompt(self, position: int, tokens: Sequence[SampledToken]) -> None:
+        self._call.open_batch().add_prompt(self._id, position, tokens)
 
     def token(self, output_index: int, token: SampledToken) -> None:
         batch = self._call.open_batch()

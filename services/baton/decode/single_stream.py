@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from baton.decode.generation import Generator
 from baton.engine.sampling import SampledToken
@@ -39,10 +39,15 @@ class _SingleStream:
 
     def __init__(self, request: messages.DecodeServiceGenerateRequest) -> None:
         self._has_logprobs = request.sampling.HasField("top_logprob_count")
+        self._prompt: list[messages.PromptChunk] = []
         self._chunk = messages.TokenChunk()
         self._finished: messages.Finished | None = None
         self._error: BatonError | None = None
         self._has_news = asyncio.Event()
+
+    def prompt(self, position: int, tokens: Sequence[SampledToken]) -> None:
+        self._prompt.append(messages.PromptChunk(position=position, logprobs=map(token_to_proto, tokens)))
+        self._has_news.set()
 
     def token(self, output_index: int, token: SampledToken) -> None:
         if not self._chunk.token_ids:
@@ -71,8 +76,11 @@ class _SingleStream:
             self._has_news.clear()
             if self._error is not None:
                 raise self._error
+            prompt, self._prompt = self._prompt, []
             chunk, self._chunk = self._chunk, messages.TokenChunk()
             finished = self._finished
+            for part in prompt:
+                await write(messages.DecodeServiceGenerateResponse(prompt=part))
             if chunk.token_ids:
                 await write(messages.DecodeServiceGenerateResponse(tokens=chunk))
             if finished is not None:

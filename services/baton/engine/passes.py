@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from dataclasses import replace
 from typing import NamedTuple
+
+import numpy as np
 
 from baton.engine.kv_exchange import export_cached
 from baton.engine.runners.base import Array, Logits, Runner
@@ -94,4 +97,8 @@ def _score_part(rows: Array, scored: Scored) -> list[SampledToken]:
     first = scored.position + 1
     token_ids = scored.sequence.token_ids[first : first + scored.num_rows]
     num_alternatives = scored.sequence.request.params.num_prompt_logprobs or 0
-    return [with_logprobs(row, token_id, num_alternatives) for row, token_id in zip(rows, token_ids, strict=True)]
+    ranks = 1 + (rows > rows[np.arange(len(rows)), token_ids][:, None]).sum(axis=1)
+    return [
+        replace(with_logprobs(row, token_id, num_alternatives), rank=int(rank))
+        for row, token_id, rank in zip(rows, token_ids, ranks, strict=True)
+    ]

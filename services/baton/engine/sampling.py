@@ -40,6 +40,8 @@ class SampledToken:
     """Log-probability under the model, before edits and temperature; None if not asked for."""
     alternatives: tuple[Alternative, ...] = ()
     """Most probable tokens, most probable first."""
+    rank: int = 0
+    """Place among all tokens, 1 for the most probable; 0: not asked for. Told of a prompt's tokens only."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from baton.errors import BatonError, StreamBrokenError, UnavailableError
-from baton.v1.decode_service_pb2 import Finished
+from baton.v1.decode_service_pb2 import Finished, PromptChunk
 from baton.v1.generation_pb2 import TokenLogprob
 
 TOKEN_TIMEOUT = "TOKEN_TIMEOUT"  # noqa: S105 - a token of a language model
@@ -25,6 +25,7 @@ class Attempt:
     def __init__(
         self,
         output_token_ids: list[int],
+        prompt_logprobs: list[TokenLogprob],
         take: Take,
         *,
         max_tokens: int,
@@ -35,6 +36,7 @@ class Attempt:
 
         Args:
             output_token_ids: Tokens of earlier attempts; those of this one are appended.
+            prompt_logprobs: Those of earlier attempts, likewise.
             take: Told of every token, after it was appended.
             max_tokens: Length of the whole output at most.
             first_token_timeout_seconds: Longest silence until a token comes.
@@ -44,6 +46,7 @@ class Attempt:
         self.ended: asyncio.Future[Finished | None] = loop.create_future()
         """What the node reported at the end; None if the tokens taken ended it; else why the attempt failed."""
         self._output = output_token_ids
+        self._prompt_logprobs = prompt_logprobs
         self._take = take
         self._max_tokens = max_tokens
         self._token_timeout_seconds = token_timeout_seconds
@@ -71,6 +74,18 @@ class Attempt:
                     self.ended.set_result(None)
         except Exception as error:  # the edge of the request: others are told by the same message
             self.fail(error)
+
+    def take_prompt(self, now_seconds: float, chunk: PromptChunk) -> None:
+        """Take log-probabilities of consecutive tokens of the prompt; those that are there already are dropped."""
+        if self.ended.done():
+            return
+        self._watch.progress_seconds = now_seconds
+        next_position = 1 + len(self._prompt_logprobs)
+        if chunk.position == next_position:
+            self._prompt_logprobs += chunk.logprobs
+        elif chunk.position + len(chunk.logprobs) > next_position:
+            text = f"expected prompt position {next_position}, got a chunk that begins at {chunk.position}"
+            self.fail(StreamBrokenError(text))
 
     def note_progress(self, now_seconds: float) -> None:
         """Note that the node works on, without a token of this attempt."""

@@ -48,6 +48,7 @@ async def answer_chat(generator: Generator, call: Call, response: HttpResponse) 
         chat.model,
         int(time.time()),
         has_logprobs=bool(chat.logprobs),
+        num_prompt_logprobs=chat.prompt_logprobs,
         has_usage=has_usage,
         token_bytes=generator.token_bytes,
         read=partial(read_answer, generator.preparation.reader, prompt, use),

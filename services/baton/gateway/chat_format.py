@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from baton.gateway.answer_format import Choice, encode
 from baton.gateway.chat_reading import DeltaBody, ReadAnswer, Reading
 from baton.gateway.openai_logprobs import ChatLogprobs, TokenBytes, chat_logprobs
+from baton.gateway.openai_prompt_logprobs import prompt_positions
 from baton.gateway.openai_usage import PlacementBody, UsageBody
 from baton.gateway.requests import Delta, GenerationResult
 
@@ -24,6 +25,7 @@ class ChatFormat:
         created_seconds: int,
         *,
         has_logprobs: bool,
+        num_prompt_logprobs: int | None = None,
         has_usage: bool,
         token_bytes: TokenBytes,
         read: ReadAnswer = lambda: None,
@@ -35,12 +37,14 @@ class ChatFormat:
             model: Served name.
             created_seconds: Unix time.
             has_logprobs: Whether they were asked for.
+            num_prompt_logprobs: Alternatives told per token of the prompt; None: no log-probabilities of it.
             has_usage: Whether a stream's last event reports the usage.
             token_bytes: Gives the bytes of a token.
             read: Makes what reads one choice's answer; None from it: the text is all.
         """
         self._common = {"id": answer_id, "created": created_seconds, "model": model}
         self._has_logprobs = has_logprobs
+        self._num_prompt_logprobs = num_prompt_logprobs
         self._token_bytes = token_bytes
         self._opened: set[int] = set()
         self._read = read
@@ -84,15 +88,17 @@ class ChatFormat:
 
     def whole(self, choices: Sequence[Choice], usage: UsageBody, placement: PlacementBody) -> bytes:
         """Return the body of an answer that is not streamed."""
-        return encode(
-            {
-                **self._common,
-                "object": "chat.completion",
-                "choices": [self._whole_choice(index, choice) for index, choice in enumerate(choices)],
-                "usage": usage,
-                "baton": placement,
-            }
-        )
+        body = {
+            **self._common,
+            "object": "chat.completion",
+            "choices": [self._whole_choice(index, choice) for index, choice in enumerate(choices)],
+            "usage": usage,
+            "baton": placement,
+        }
+        prompt = choices[0].result.prompt
+        if self._num_prompt_logprobs is not None and prompt is not None:
+            body["prompt_logprobs"] = prompt_positions(prompt, self._num_prompt_logprobs, self._token_bytes)
+        return encode(body)
 
     def _open(self, index: int) -> bytes:
         self._opened.add(index)

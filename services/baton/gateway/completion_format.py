@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from baton.gateway.answer_format import Choice, encode
-from baton.gateway.openai_logprobs import TokenBytes, completion_logprobs
+from baton.gateway.openai_logprobs import CompletionLogprobs, TokenBytes, completion_logprobs
+from baton.gateway.openai_prompt_logprobs import echoed_logprobs, prompt_positions
 from baton.gateway.openai_usage import PlacementBody, UsageBody
 from baton.gateway.requests import Delta, GenerationResult
 
@@ -19,7 +20,8 @@ class CompletionFormat:
         model: str,
         created_seconds: int,
         *,
-        has_logprobs: bool,
+        num_logprobs: int | None,
+        num_prompt_logprobs: int | None = None,
         has_usage: bool,
         token_bytes: TokenBytes,
         echoes: Sequence[str] = (),
@@ -30,13 +32,15 @@ class CompletionFormat:
             answer_id: Name of the answer.
             model: Served name.
             created_seconds: Unix time.
-            has_logprobs: Whether they were asked for.
+            num_logprobs: Alternatives told per token; None: no log-probabilities.
+            num_prompt_logprobs: Likewise of the prompt, whether or not it is echoed.
             has_usage: Whether a stream's last event reports the usage.
             token_bytes: Gives the bytes of a token.
             echoes: The prompt's text per choice, to be repeated before its output; empty: not asked for.
         """
         self._common = {"id": answer_id, "object": "text_completion", "created": created_seconds, "model": model}
-        self._has_logprobs = has_logprobs
+        self._num_logprobs = num_logprobs
+        self._num_prompt_logprobs = num_prompt_logprobs
         self._token_bytes = token_bytes
         self._num_characters: dict[int, int] = {}
         self._echoes = dict(enumerate(echoes))
@@ -48,7 +52,7 @@ class CompletionFormat:
         """Return the event for new output of a choice, its echo before the first; empty if there is nothing to see."""
         end = self._end
         text = self._echoes.pop(index, "") + delta.text if self._echoes else delta.text
-        if self._has_logprobs and delta.logprobs:
+        if self._num_logprobs is not None and delta.logprobs:
             logprobs = self._logprobs(index, delta)
             end = b',"logprobs":' + logprobs + b',"finish_reason":null}]' + self._tail + b"}\n\n"
         elif not text:
@@ -77,10 +81,21 @@ class CompletionFormat:
         return encode(body)
 
     def _whole_choice(self, index: int, choice: Choice) -> dict[str, object]:
-        logprobs = completion_logprobs(choice.logprobs, self._token_bytes, 0) if self._has_logprobs else None
-        return {
+        body = {
             "index": index,
-            "text": self._echoes.pop(index, "") + choice.text,
-            "logprobs": logprobs,
+            "text": self._echoes.get(index, "") + choice.text,
+            "logprobs": self._whole_logprobs(index, choice),
             "finish_reason": choice.result.reason,
         }
+        prompt = choice.result.prompt
+        if self._num_prompt_logprobs is not None and prompt is not None:
+            body["prompt_logprobs"] = prompt_positions(prompt, self._num_prompt_logprobs, self._token_bytes)
+        return body
+
+    def _whole_logprobs(self, index: int, choice: Choice) -> CompletionLogprobs | None:
+        if self._num_logprobs is None:
+            return None
+        prompt = choice.result.prompt
+        if index in self._echoes and prompt is not None:
+            return echoed_logprobs(prompt, self._num_logprobs, choice.logprobs, self._token_bytes)
+        return completion_logprobs(choice.logprobs, self._token_bytes, 0)

@@ -11,7 +11,7 @@ from baton.gateway.completion_format import CompletionFormat
 from baton.gateway.generation import Generator
 from baton.gateway.http_response import HttpResponse
 from baton.gateway.openai_errors import refused
-from baton.gateway.openai_sampling import completion_sampling, stop_strings
+from baton.gateway.openai_sampling import completion_sampling, is_output_dropped, stop_strings
 from baton.gateway.openai_schema import MAX_PROMPTS, CompletionBody, decode_body
 from baton.gateway.request_id import generation_name
 from baton.gateway.requests import GenerationRequest, Prompt, TextPrompt, TokenPrompt
@@ -39,7 +39,8 @@ async def answer_completion(generator: Generator, call: Call, response: HttpResp
         f"cmpl-{call.request_id}",
         completion.model,
         int(time.time()),
-        has_logprobs=completion.logprobs is not None,
+        num_logprobs=completion.logprobs,
+        num_prompt_logprobs=completion.prompt_logprobs,
         has_usage=has_usage,
         token_bytes=generator.token_bytes,
         echoes=await _echoes(generator, job) if completion.echo else (),
@@ -56,9 +57,6 @@ async def _prepare(generator: Generator, call: Call, completion: CompletionBody)
     if len(prompts) * num_choices > MAX_GENERATIONS:
         text = f"Invalid value for `n`: {len(prompts)} prompts times {num_choices} choices exceed {MAX_GENERATIONS}"
         raise refused("n", text, code="invalid_value")
-    if completion.echo and completion.logprobs is not None:
-        text = "Unsupported parameter: `logprobs` of a prompt that is echoed are not served here"
-        raise refused("logprobs", text, code="unsupported_parameter")
     sampling, stop = completion_sampling(completion), stop_strings(completion)
     name = generation_name(call.request_id)
     requests = [
@@ -70,6 +68,7 @@ async def _prepare(generator: Generator, call: Call, completion: CompletionBody)
             stop=stop,
             cache_salt=completion.cache_salt or "",
             default_max_tokens=DEFAULT_MAX_TOKENS,
+            is_output_dropped=is_output_dropped(completion),
         )
         for prompt in prompts
     ]

@@ -26,6 +26,8 @@ async def generate_alone(channel: grpc.aio.Channel, request: DecodeServiceGenera
             if kind == "tokens":
                 chunk = response.tokens
                 attempt.take_tokens(clock(), chunk.output_index, chunk.token_ids, chunk.logprobs)
+            elif kind == "prompt":
+                attempt.take_prompt(clock(), response.prompt)
             elif kind == "finished":
                 attempt.finish(response.finished)
                 return

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from baton.errors import InvalidFieldError
+from baton.errors import InvalidFieldError, StreamBrokenError
 from baton.gateway.answer_plan import named_for_tools
 from baton.gateway.call import Call
 from baton.gateway.observation import Observation
 from baton.gateway.preparation import Preparation
-from baton.gateway.requests import Delta, GenerationRequest, GenerationResult, PreparedPrompt
+from baton.gateway.requests import Delta, GenerationRequest, GenerationResult, PreparedPrompt, PromptLogprobs
 from baton.gateway.sampling import choice_seed
 from baton.gateway.token_stream import Progress, TokenStreams, planned_summary
 from baton.telemetry.metrics import Metrics
@@ -64,7 +64,8 @@ class Generator:
         sampling.CopyFrom(prompt.sampling)
         sampling.seed = choice_seed(prompt.sampling.seed, choice)
         progress = Progress()
-        output = _Output(prompt, self._detokenizers, observation, on_delta)
+        take_delta = _drop if prompt.request.is_output_dropped else on_delta
+        output = _Output(prompt, self._detokenizers, observation, take_delta)
         generation_id = prompt.request.request_id + name
         try:
             finished = await self._token_streams.follow(prompt, generation_id, sampling, progress, output.take)
@@ -74,6 +75,7 @@ class Generator:
                 output.flush()
                 result = _result(prompt, sampling, progress, finished)
             result = self._with_reasoning(result._replace(stop=output.stop), prompt, progress)
+            result = _with_prompt(result, prompt, progress)
             observation.note_result(result)
             return result
         except InvalidFieldError as error:
@@ -121,6 +123,26 @@ class _Output:
         self.stop = scan.stop
         if text := scan.text + (self._scanner.flush() if scan.stop is None else ""):
             self._on_delta(Delta(text, (), ()))
+
+
+def _drop(delta: Delta) -> None:
+    """Take output that nobody wants."""
+
+
+def _with_prompt(result: GenerationResult, prompt: PreparedPrompt, progress: Progress) -> GenerationResult:
+    """Return a result with what was asked about the prompt, and without an output that was not asked for.
+
+    Raises:
+        StreamBrokenError: If log-probabilities are missing.
+    """
+    if prompt.request.is_output_dropped:
+        result = result._replace(num_completion_tokens=0, reason="length", stop=None)
+    if not prompt.sampling.HasField("prompt_logprob_count"):
+        return result
+    logprobs, num_expected = progress.prompt_logprobs, len(prompt.token_ids) - 1
+    if len(logprobs) != num_expected:
+        raise StreamBrokenError(f"expected log-probabilities of {num_expected} prompt tokens, got {len(logprobs)}")
+    return result._replace(prompt=PromptLogprobs(prompt.token_ids[0], logprobs))
 
 
 def _result(

@@ -160,5 +160,10 @@ def _end(result: GenerationResult) -> GenerateResponse:
         completion_token_count=result.num_completion_tokens,
         seed=result.seed,
     )
-    end = GenerationEnd(reason=_REASONS[result.reason], usage=usage, placement=result.summary)
+    end = GenerationEnd(
+        reason=_REASONS[result.reason],
+        usage=usage,
+        placement=result.summary,
+        prompt_logprobs=result.prompt.logprobs if result.prompt else (),
+    )
     return GenerateResponse(finished=end)

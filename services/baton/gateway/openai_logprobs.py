@@ -41,8 +41,9 @@ class CompletionLogprobs(msgspec.Struct):
     """`logprobs` of a text completion's choice."""
 
     tokens: list[str] = []
-    token_logprobs: list[float] = []
-    top_logprobs: list[dict[str, float]] = []
+    token_logprobs: list[float | None] = []
+    """Null for the first token of a prompt: nothing stands before it."""
+    top_logprobs: list[dict[str, float] | None] = []
     text_offset: list[int] = []
 
 

@@ -51,11 +51,36 @@ def completion_sampling(body: CompletionBody) -> SamplingParameters:
     """
     sampling = _common_sampling(body)
     if body.logprobs is not None:
-        if not 0 <= body.logprobs <= MAX_TOP_LOGPROBS:
-            text = f"Invalid value for `logprobs`: expected 0 to {MAX_TOP_LOGPROBS}, got {body.logprobs}"
-            raise refused("logprobs", text, code="invalid_value")
+        _check_num_logprobs("logprobs", body.logprobs)
         sampling.top_logprob_count = body.logprobs
+        if body.echo:
+            _refuse_in_stream(body, "logprobs", "`logprobs` of a prompt that is echoed")
+            sampling.prompt_logprob_count = max(body.logprobs, sampling.prompt_logprob_count)
     return sampling
+
+
+def is_output_dropped(body: CommonBody) -> bool:
+    """Return whether a body asks for its prompt alone: nothing is to be generated after what is echoed.
+
+    Raises:
+        ApiError: 400, if it is to be streamed.
+    """
+    is_dropped = isinstance(body, CompletionBody) and bool(body.echo) and body.max_tokens == 0
+    if is_dropped:
+        _refuse_in_stream(body, "max_tokens", "a limit of 0 tokens")
+    return is_dropped
+
+
+def _refuse_in_stream(body: CommonBody, name: str, what: str) -> None:
+    if body.stream:
+        text = f"Unsupported parameter: `{name}`: {what} is not served in a stream"
+        raise refused(name, text, code="unsupported_parameter")
+
+
+def _check_num_logprobs(name: str, value: int) -> None:
+    if not 0 <= value <= MAX_TOP_LOGPROBS:
+        text = f"Invalid value for `{name}`: expected 0 to {MAX_TOP_LOGPROBS}, got {value}"
+        raise refused(name, text, code="invalid_value")
 
 
 def _common_sampling(body: CommonBody) -> SamplingParameters:
@@ -71,8 +96,13 @@ def _common_sampling(body: CommonBody) -> SamplingParameters:
     for name in (*_MAY_STAY_UNSET, *_DEFAULT_IS_ZERO):
         if (value := getattr(body, name)) is not None:
             setattr(sampling, name, value)
+    if body.prompt_logprobs is not None:
+        _check_num_logprobs("prompt_logprobs", body.prompt_logprobs)
+        _refuse_in_stream(body, "prompt_logprobs", "what is told of a prompt")
+        sampling.prompt_logprob_count = body.prompt_logprobs
     if body.max_tokens is not None:
-        sampling.max_token_count = token_limit("max_tokens", body.max_tokens)
+        # The last position is computed for the prompt's sake: its token costs nothing, and is dropped.
+        sampling.max_token_count = 1 if is_output_dropped(body) else token_limit("max_tokens", body.max_tokens)
     return sampling
 
 

@@ -51,6 +51,8 @@ class CommonBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     min_tokens: int | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
+    prompt_logprobs: int | None = None
+    """Alternatives told per token of the prompt, as vLLM does; not in a stream."""
     cache_salt: str | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
@@ -176,7 +178,7 @@ class CompletionBody(CommonBody, kw_only=True):
     prompt: str | list[str | int | list[int]]
     logprobs: int | None = None
     echo: bool | None = None
-    """Whether the prompt's text precedes the output; not together with `logprobs`."""
+    """Whether the prompt precedes the output, with its log-probabilities where `logprobs` asks for some."""
     suffix: Any = None
     best_of: Any = None
 

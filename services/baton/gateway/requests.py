@@ -70,6 +70,8 @@ class GenerationRequest:
     """Whether no node may read or fill its prefix cache."""
     pins: tuple[NodePair, ...] = ()
     """The only pairs of nodes that may be chosen; none: any."""
+    is_output_dropped: bool = False
+    """Whether the prompt is all: the one token that a generation has at least is not told."""
     default_max_tokens: int | None = None
     """Token limit where `sampling` has none, cut to the context; None: the whole context."""
     tool_use: ToolUse | None = None
@@ -113,6 +115,15 @@ class Delta(NamedTuple):
     """One per token if asked for, else empty."""
 
 
+class PromptLogprobs(NamedTuple):
+    """A prompt as the model judged it."""
+
+    first_token_id: int
+    """The first token: there is nothing to judge it by."""
+    logprobs: Sequence[TokenLogprob]
+    """One for each of the others."""
+
+
 class GenerationResult(NamedTuple):
     """How one generation ended; the last element of its stream."""
 
@@ -134,3 +145,5 @@ class GenerationResult(NamedTuple):
     """The stop string that ended the text, if one did."""
     num_reasoning_tokens: int | None = None
     """Tokens of the reasoning; None: not known."""
+    prompt: PromptLogprobs | None = None
+    """The prompt's tokens and their log-probabilities; None: not asked for."""

@@ -84,6 +84,8 @@ def _check_counts(sampling: SamplingParameters) -> None:
             raise InvalidFieldError("min_token_count", problem)
     if sampling.HasField("top_logprob_count"):
         _check_range("top_logprob_count", sampling.top_logprob_count, 0, MAX_TOP_LOGPROBS)
+    if sampling.HasField("prompt_logprob_count"):
+        _check_range("prompt_logprob_count", sampling.prompt_logprob_count, 0, MAX_TOP_LOGPROBS)
 
 
 def _check_tokens(sampling: SamplingParameters, vocabulary_size: int) -> None:

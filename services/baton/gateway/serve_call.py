@@ -110,6 +110,9 @@ class ServeCall:
         for stream_id in response.accepted_stream_ids:
             if (attempt := attempts.get(stream_id)) is not None:
                 attempt.note_progress(now_seconds)
+        for part in response.prompts:
+            if (attempt := attempts.get(part.stream_id)) is not None:
+                attempt.take_prompt(now_seconds, part.chunk)
         if response.token_ids:
             self._take_columns(now_seconds, response)
         for entry in response.tokens:

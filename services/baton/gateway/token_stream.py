@@ -28,6 +28,7 @@ from baton.v1.generation_pb2 import (
     FINISH_REASON_STOP,
     PlacementSummary,
     SamplingParameters,
+    TokenLogprob,
     Usage,
 )
 from baton.v1.router_service_pb2 import Candidate, Placement, PlacementPin, PlaceRequest, PlaceResponse
@@ -51,6 +52,8 @@ class Progress:
 
     output_token_ids: list[int] = field(default_factory=list)
     """Tokens delivered."""
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    """Log-probabilities of the prompt from its second token on, if they are wanted."""
     failed_node_ids: list[str] = field(default_factory=list)
     """Nodes on which an attempt failed."""
     num_attempts: int = 0
@@ -117,6 +120,7 @@ class TokenStreams:
     async def _place(
         self, prompt: PreparedPrompt, generation_id: str, sampling: SamplingParameters, progress: Progress
     ) -> Placement:
+        is_scored = sampling.HasField("prompt_logprob_count") and not progress.output_token_ids
         request = PlaceRequest(
             request_id=generation_id,
             model_id=prompt.request.model,
@@ -124,7 +128,8 @@ class TokenStreams:
             max_token_count=sampling.max_token_count - len(progress.output_token_ids),
             block_hashes=prompt.block_hashes,
             excluded_node_ids=progress.failed_node_ids,
-            bypass_prefix_cache=prompt.request.bypass_prefix_cache,
+            bypass_prefix_cache=prompt.request.bypass_prefix_cache or is_scored,
+            needs_local_prefill=is_scored,
             pins=[PlacementPin(decode_node_id=pin[0], prefill_node_id=pin[1]) for pin in prompt.request.pins],
         )
         response = await self._router.place(request)
@@ -160,6 +165,7 @@ class TokenStreams:
             expected_seconds = placement.estimate.time_to_first_token_seconds
             return Attempt(
                 progress.output_token_ids,
+                progress.prompt_logprobs,
                 take,
                 max_tokens=sampling.max_token_count,
                 first_token_timeout_seconds=self._token_timeout_seconds + 2 * expected_seconds,

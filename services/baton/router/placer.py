@@ -43,6 +43,8 @@ class PlaceQuery:
     """Whether nothing is accounted for."""
     pins: frozenset[NodePair] = frozenset()
     """The only pairs of nodes that may be chosen; none: any."""
+    needs_local_prefill: bool = False
+    """Whether the prompt must be computed on the decode node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,7 @@ def _request(query: PlaceQuery, snapshot: ClusterSnapshot, prefixes: dict[str, i
         cached_tokens={node.node_id: prefixes.get(node.node_id, 0) * node.block_tokens for node in snapshot.nodes},
         excluded_node_ids=query.excluded_node_ids,
         pins=query.pins,
+        needs_local_prefill=query.needs_local_prefill,
     )
 
 

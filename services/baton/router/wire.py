@@ -190,6 +190,7 @@ def query_from_proto(message: router_service_pb2.PlaceRequest) -> PlaceQuery:
         excluded_node_ids=frozenset(message.excluded_node_ids),
         bypass_prefix_cache=message.bypass_prefix_cache,
         is_dry_run=message.is_dry_run,
+        needs_local_prefill=message.needs_local_prefill,
         pins=frozenset(NodePair(pin.decode_node_id, pin.prefill_node_id) for pin in message.pins),
     )
 

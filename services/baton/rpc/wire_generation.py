@@ -30,6 +30,7 @@ def sampling_from_proto(message: generation_pb2.SamplingParameters) -> SamplingP
         min_tokens=message.min_token_count,
         max_tokens=message.max_token_count if message.HasField("max_token_count") else None,
         num_top_logprobs=message.top_logprob_count if message.HasField("top_logprob_count") else None,
+        num_prompt_logprobs=message.prompt_logprob_count if message.HasField("prompt_logprob_count") else None,
         structured_output=_structured_output_from_proto(message),
     )
 
@@ -51,6 +52,7 @@ def sampling_to_proto(params: SamplingParams) -> generation_pb2.SamplingParamete
         min_token_count=params.min_tokens,
         max_token_count=params.max_tokens,
         top_logprob_count=params.num_top_logprobs,
+        prompt_logprob_count=params.num_prompt_logprobs,
         structured_output=None
         if params.structured_output is None
         else _structured_output_to_proto(params.structured_output),
@@ -65,6 +67,7 @@ def token_to_proto(token: SampledToken) -> generation_pb2.TokenLogprob:
         alternatives=[
             generation_pb2.TokenLogprob(token_id=other.token_id, logprob=other.logprob) for other in token.alternatives
         ],
+        rank=token.rank,
     )
 
 
@@ -73,7 +76,7 @@ def token_from_proto(message: generation_pb2.TokenLogprob, *, has_logprob: bool)
     if not has_logprob:
         return SampledToken(message.token_id)
     alternatives = tuple(Alternative(other.token_id, other.logprob) for other in message.alternatives)
-    return SampledToken(message.token_id, message.logprob, alternatives)
+    return SampledToken(message.token_id, message.logprob, alternatives, message.rank)
 
 
 def _structured_output_from_proto(message: generation_pb2.SamplingParameters) -> StructuredOutput | None:

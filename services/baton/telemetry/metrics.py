@@ -53,6 +53,7 @@ class Metrics:
         self._retries = _counter(meter, names.RETRIES)
         self._cached_tokens = _counter(meter, names.CACHED_PROMPT_TOKENS)
         self._computed_tokens = _counter(meter, names.COMPUTED_PROMPT_TOKENS)
+        self._shared_tokens = _counter(meter, names.SHARED_PROMPT_TOKENS)
         self._kv_bytes = _counter(meter, names.KV_BYTES)
         self._fast_path_fallbacks = _counter(meter, names.FAST_PATH_FALLBACKS)
         self._time_to_first_token = _histogram(meter, names.TIME_TO_FIRST_TOKEN)
@@ -96,6 +97,11 @@ class Metrics:
     def add_fast_path_fallback(self, reason: str) -> None:
         """Count a KV stream for which the fast path could not be used."""
         self._fast_path_fallbacks.add(1, {names.REASON: reason})
+
+    def add_shared_prompt(self, num_tokens: int) -> None:
+        """Count the tokens of a prompt that another request computed in the same pass."""
+        if num_tokens:
+            self._shared_tokens.add(num_tokens)
 
     def add_kv_transfer(self, num_bytes: int, exposed_seconds: float, transport: Transport) -> None:
         """Count a KV stream that a decode node received."""

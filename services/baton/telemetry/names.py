@@ -154,6 +154,9 @@ RETRIES = MetricName("baton.retries", "{retry}", "Further attempts at requests, 
 CACHED_PROMPT_TOKENS = MetricName(
     "baton.prompt_tokens.cached", "{token}", "Prompt tokens from a prefix cache, by SIDE."
 )
+SHARED_PROMPT_TOKENS = MetricName(
+    "baton.prompt_tokens.shared", "{token}", "Prompt tokens that another request computed in the same pass."
+)
 COMPUTED_PROMPT_TOKENS = MetricName("baton.prompt_tokens.computed", "{token}", "Prompt tokens computed, by SIDE.")
 KV_BYTES = MetricName("baton.kv.received", "By", "KV bytes received by decode nodes, by KV_TRANSPORT.")
 FAST_PATH_FALLBACKS = MetricName(

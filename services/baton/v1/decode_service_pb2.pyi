@@ -32,14 +32,16 @@ class DecodeServiceGenerateRequest(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., model_id: _Optional[str] = ..., model_revision_digest: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParameters, _Mapping]] = ..., placement: _Optional[_Union[_router_service_pb2.Placement, _Mapping]] = ..., cache_salt: _Optional[str] = ..., bypass_prefix_cache: bool = ...) -> None: ...
 
 class DecodeServiceGenerateResponse(_message.Message):
-    __slots__ = ("accepted", "tokens", "finished")
+    __slots__ = ("accepted", "tokens", "prompt", "finished")
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     accepted: Accepted
     tokens: TokenChunk
+    prompt: PromptChunk
     finished: Finished
-    def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., tokens: _Optional[_Union[TokenChunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
+    def __init__(self, accepted: _Optional[_Union[Accepted, _Mapping]] = ..., tokens: _Optional[_Union[TokenChunk, _Mapping]] = ..., prompt: _Optional[_Union[PromptChunk, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ...) -> None: ...
 
 class Accepted(_message.Message):
     __slots__ = ("node_id",)
@@ -56,6 +58,14 @@ class TokenChunk(_message.Message):
     token_ids: _containers.RepeatedScalarFieldContainer[int]
     logprobs: _containers.RepeatedCompositeFieldContainer[_generation_pb2.TokenLogprob]
     def __init__(self, output_index: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., logprobs: _Optional[_Iterable[_Union[_generation_pb2.TokenLogprob, _Mapping]]] = ...) -> None: ...
+
+class PromptChunk(_message.Message):
+    __slots__ = ("position", "logprobs")
+    POSITION_FIELD_NUMBER: _ClassVar[int]
+    LOGPROBS_FIELD_NUMBER: _ClassVar[int]
+    position: int
+    logprobs: _containers.RepeatedCompositeFieldContainer[_generation_pb2.TokenLogprob]
+    def __init__(self, position: _Optional[int] = ..., logprobs: _Optional[_Iterable[_Union[_generation_pb2.TokenLogprob, _Mapping]]] = ...) -> None: ...
 
 class Finished(_message.Message):
     __slots__ = ("reason", "stop_token_id", "usage", "summary")
@@ -95,8 +105,9 @@ class StreamStart(_message.Message):
     def __init__(self, stream_id: _Optional[int] = ..., request: _Optional[_Union[DecodeServiceGenerateRequest, _Mapping]] = ..., trace_context: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class ServeResponse(_message.Message):
-    __slots__ = ("accepted_stream_ids", "token_stream_ids", "token_output_indexes", "token_ids", "tokens", "finished", "failed", "is_engine_alive")
+    __slots__ = ("accepted_stream_ids", "prompts", "token_stream_ids", "token_output_indexes", "token_ids", "tokens", "finished", "failed", "is_engine_alive")
     ACCEPTED_STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
+    PROMPTS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_STREAM_IDS_FIELD_NUMBER: _ClassVar[int]
     TOKEN_OUTPUT_INDEXES_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +116,7 @@ class ServeResponse(_message.Message):
     FAILED_FIELD_NUMBER: _ClassVar[int]
     IS_ENGINE_ALIVE_FIELD_NUMBER: _ClassVar[int]
     accepted_stream_ids: _containers.RepeatedScalarFieldContainer[int]
+    prompts: _containers.RepeatedCompositeFieldContainer[StreamPrompt]
     token_stream_ids: _containers.RepeatedScalarFieldContainer[int]
     token_output_indexes: _containers.RepeatedScalarFieldContainer[int]
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -112,7 +124,15 @@ class ServeResponse(_message.Message):
     finished: _containers.RepeatedCompositeFieldContainer[StreamFinished]
     failed: _containers.RepeatedCompositeFieldContainer[StreamFailed]
     is_engine_alive: bool
-    def __init__(self, accepted_stream_ids: _Optional[_Iterable[int]] = ..., token_stream_ids: _Optional[_Iterable[int]] = ..., token_output_indexes: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[_Union[StreamTokens, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[StreamFinished, _Mapping]]] = ..., failed: _Optional[_Iterable[_Union[StreamFailed, _Mapping]]] = ..., is_engine_alive: bool = ...) -> None: ...
+    def __init__(self, accepted_stream_ids: _Optional[_Iterable[int]] = ..., prompts: _Optional[_Iterable[_Union[StreamPrompt, _Mapping]]] = ..., token_stream_ids: _Optional[_Iterable[int]] = ..., token_output_indexes: _Optional[_Iterable[int]] = ..., token_ids: _Optional[_Iterable[int]] = ..., tokens: _Optional[_Iterable[_Union[StreamTokens, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[StreamFinished, _Mapping]]] = ..., failed: _Optional[_Iterable[_Union[StreamFailed, _Mapping]]] = ..., is_engine_alive: bool = ...) -> None: ...
+
+class StreamPrompt(_message.Message):
+    __slots__ = ("stream_id", "chunk")
+    STREAM_ID_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    stream_id: int
+    chunk: PromptChunk
+    def __init__(self, stream_id: _Optional[int] = ..., chunk: _Optional[_Union[PromptChunk, _Mapping]] = ...) -> None: ...
 
 class StreamTokens(_message.Message):
     __slots__ = ("stream_id", "chunk")

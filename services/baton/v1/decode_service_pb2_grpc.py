@@ -57,7 +57,7 @@ class DecodeServiceServicer(object):
     """
 
     def Generate(self, request, context):
-        """Generates: `accepted` first, `tokens` as they come, `finished` last. Cancelling the call frees everything the request holds. A stream
+        """Generates: `accepted` first, `prompt` where it is asked for, `tokens` as they come, `finished` last. Cancelling the call frees everything the request holds. A stream
         that ends without `finished` has failed.
 
         Errors: INVALID_ARGUMENT INVALID_FIELD for a bad request, FAILED_PRECONDITION MODEL_MISMATCH if the node serves another
