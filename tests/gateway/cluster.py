@@ -113,8 +113,8 @@ class FakeDecode(DecodeServiceServicer):
 
     async def echo(self, request: decode.DecodeServiceGenerateRequest) -> AsyncIterator[Any]:
         """Judge the prompt if that is asked for, and repeat it up to the token limit."""
-        if request.sampling.HasField("prompt_logprob_count") and len(request.prompt_token_ids) > 1:
-            yield judged(request, 1, len(request.prompt_token_ids))
+        for chunk in judgement(request):
+            yield chunk
         for index in range(len(request.output_token_ids), request.sampling.max_token_count):
             yield tokens(index, [echo_token(request, index)])
         yield finished(request, self.node_id)
@@ -154,6 +154,13 @@ def failed(stream_id: int, error: BatonError) -> decode.ServeResponse:
 def echo_token(request: decode.DecodeServiceGenerateRequest, index: int) -> int:
     """Return the output token of an index: the prompt in a circle."""
     return int(request.prompt_token_ids[index % len(request.prompt_token_ids)])
+
+
+def judgement(request: decode.DecodeServiceGenerateRequest) -> list[decode.DecodeServiceGenerateResponse]:
+    """Return the log-probabilities of the whole prompt, if they are asked for and there are any."""
+    num_tokens = len(request.prompt_token_ids)
+    is_asked = request.sampling.HasField("prompt_logprob_count")
+    return [judged(request, 1, num_tokens)] if is_asked and num_tokens > 1 else []
 
 
 def judged(request: decode.DecodeServiceGenerateRequest, begin: int, end: int) -> decode.DecodeServiceGenerateResponse:

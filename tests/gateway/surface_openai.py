@@ -153,6 +153,8 @@ CHAT_ROWS = [
     ),
     Row("top_logprobs", {"logprobs": True, "top_logprobs": 3}, sampled(top_logprob_count=3)),
     Row("top_logprobs", {"top_logprobs": 3}, refused("top_logprobs")),
+    Row("prompt_logprobs", {"prompt_logprobs": 1}, lambda seen: len(seen.reply.body["prompt_logprobs"][-1]) == 2),
+    Row("prompt_logprobs", {"prompt_logprobs": 1, "stream": True}, refused("prompt_logprobs")),
     Row("tool_choice", {"tools": [TOOL], "tool_choice": "none"}, prompted([TURN]), CALL),
     Row("tool_choice", {"tools": [TOOL], "tool_choice": "required"}, _has_lark("get_weather", "{0,31}"), CALL),
     Row("tool_choice", {"tool_choice": "required"}, refused("tool_choice")),
@@ -210,6 +212,17 @@ COMPLETION_ROWS = [
     Row("stop", {"stop": "world"}, answered("choices", 0, "text", value="hello ")),
     Row("logprobs", {"logprobs": 2}, sampled(top_logprob_count=2)),
     Row("echo", {"echo": True}, answered("choices", 0, "text", value="xhello world")),
+    Row("echo", {"echo": True, "max_tokens": 0}, answered("choices", 0, "text", value="x")),
+    Row(
+        "logprobs",
+        {"prompt": [5, 6], "logprobs": 0, "echo": True, "max_tokens": 0},
+        answered("choices", 0, "logprobs", "token_logprobs", value=[None, -1]),
+    ),
+    Row(
+        "prompt_logprobs",
+        {"prompt": [5, 6], "prompt_logprobs": 0},
+        lambda seen: list(seen.reply.body["choices"][0]["prompt_logprobs"][1]) == ["6"],
+    ),
     Row("suffix", {"suffix": "x"}, refused("suffix")),
     Row("best_of", {"best_of": 2}, refused("best_of")),
 ]

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from baton.v1 import decode_service_pb2 as decode
 from baton.v1 import generation_pb2 as generation
-from gateway.cluster import FakeCluster, finished, tokens
+from gateway.cluster import FakeCluster, finished, judgement, tokens
 from text.tokenizer_folders import byte_level
 
 MARKS = ["<tool_call>", "</tool_call>", "<think>", "</think>"]
@@ -61,6 +61,8 @@ def answer_with(cluster: FakeCluster, text: str, *, chunk_tokens: int = 3) -> No
         async def answer(
             request: decode.DecodeServiceGenerateRequest, node_id: str = node.node_id
         ) -> AsyncIterator[Any]:
+            for chunk in judgement(request):
+                yield chunk
             room = ids[: request.sampling.max_token_count]
             for start in range(0, len(room), chunk_tokens):
                 part = room[start : start + chunk_tokens]
