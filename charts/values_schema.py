@@ -29,7 +29,7 @@ SETTINGS: Mapping[str, type[BaseSettings]] = {
 CHART_OWNED = frozenset(
     {
         *("host", "port", "http_host", "http_port", "grpc_host", "grpc_port", "advertise_address", "node_id"),
-        "fast_port",
+        *("fast_port", "tls_cert_file", "tls_key_file", "tls_ca_file", "tls_server_name", "tls_health_port"),
         *("router_address", "cache_index_address", "model_dir", "model_name", "engine", "api_keys_file"),
     }
 )

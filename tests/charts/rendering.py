@@ -23,6 +23,7 @@ EVERYTHING: Mapping[str, Any] = {
     "commonLabels": {"team": "llm"},
     "development": {"syncCode": True},
     "discovery": {"enabled": True},
+    "tls": {"enabled": True, "secretName": "certificate", "serverName": "baton.llm"},
     "imagePullSecrets": [{"name": "registry"}],
     "listenHost": "::",
     "model": {"name": "llama", "source": {"pvc": {"claimName": "weights", "path": "llama"}}},

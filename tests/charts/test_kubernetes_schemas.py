@@ -18,6 +18,7 @@ _VERSIONS = ("1.28", "1.33", "1.37")
 _OTHERS = {
     "monitoring.coreos.com/v1": {"ServiceMonitor"},
     "gateway.networking.k8s.io/v1": {"HTTPRoute", "GRPCRoute"},
+    "cert-manager.io/v1": {"Certificate"},
     "keda.sh/v1alpha1": {"ScaledObject"},
 }
 """Kinds of other projects."""

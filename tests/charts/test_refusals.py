@@ -15,6 +15,16 @@ _DOWNLOAD = {"url": "http://a.example/m.tar", "sha256": "0" * 64, "sizeLimit": "
 _OTLP = "http://collector:4317"
 
 _COMBINATIONS: list[tuple[dict[str, object], str]] = [
+    ({"tls.enabled": True}, "tls.enabled needs a certificate: set tls.secretName to a Secret with tls.crt"),
+    (
+        {"tls": {"enabled": True, "secretName": "s", "certManager": {"issuerRef": {"name": "ca"}}}},
+        "tls.secretName and tls.certManager.issuerRef.name are both set: set one",
+    ),
+    ({"tls.secretName": "s"}, "tls names a certificate, but tls.enabled is false: set it to true"),
+    (
+        {"tls": {"enabled": True, "secretName": "s"}, "decode.pools.d.settings.kvTransport": "fast"},
+        "decode.pools.d.settings.kvTransport is fast, which has no TLS: set grpc or auto",
+    ),
     ({"model.source": {}}, "model.source names no weights: set exactly one of demo, pvc"),
     ({"model.source.pvc": {"claimName": "w"}}, "model.source names several sources (demo, pvc): set exactly one"),
     (

@@ -33,8 +33,7 @@ def test_every_flag_is_a_setting_of_its_service(name: str, tmp_path: Path) -> No
         flags = dict(parse_flags(SETTINGS[role], [_filled(text) for text in arguments if "--log-level" not in text]))
         if "model_dir" in flags:
             flags["model_dir"] = str(checkpoint_dir())
-        if "api_keys_file" in flags:
-            flags["api_keys_file"] = str(keys)
+        flags |= {name: str(keys) for name in flags if name.endswith("_file")}
 
         load_settings(SETTINGS[role], flags)
         checked += 1
@@ -105,5 +104,30 @@ def test_every_port_that_a_service_listens_on_is_fixed_and_open(name: str) -> No
         role = container["args"][1]
         given = parse_flags(SETTINGS[role], [text for text in container["args"][2:] if "--log-level" not in text])
         wanted = {name for name in SETTINGS[role].model_fields if name == "port" or name.endswith("_port")}
+        if "tls_cert_file" not in given:
+            wanted.discard("tls_health_port")
 
         assert {int(given[name]) for name in wanted} == {port["containerPort"] for port in container["ports"]}, pod_name
+        assert container["readinessProbe"]["grpc"]["port"] == int(
+            given.get("tls_health_port") or given.get("port") or given["grpc_port"]
+        )
+
+
+@pytest.mark.parametrize("name", ["gpu", "everything"])
+def test_with_tls_every_service_has_the_certificate(name: str) -> None:
+    """Flags name files of the mounted Secret, which a Certificate makes where cert-manager does."""
+    objects = manifests(name)
+    secret = {"gpu": "baton-tls", "everything": "certificate"}[name]
+    made = [each["spec"]["secretName"] for each in objects if each["kind"] == "Certificate"]
+    for pod_name, pod in pods(objects):
+        (container,) = pod["containers"]
+        if container.get("args", [""])[0] != "serve":
+            continue
+        (mount,) = [each["mountPath"] for each in container["volumeMounts"] if each["name"] == "tls"]
+        (volume,) = [each["secret"]["secretName"] for each in pod["volumes"] if each["name"] == "tls"]
+
+        assert f"--tls-cert-file={mount}/tls.crt" in container["args"], pod_name
+        assert f"--tls-ca-file={mount}/ca.crt" in container["args"], pod_name
+        assert volume == secret
+
+    assert made == ([secret] if name == "gpu" else [])

@@ -6,6 +6,7 @@
 {{- include "baton.checks.gateway" . -}}
 {{- include "baton.checks.bareMetal" . -}}
 {{- include "baton.checks.telemetry" . -}}
+{{- include "baton.checks.tls" . -}}
 {{- range $role := list "prefill" "decode" -}}
 {{- range $pool, $given := (get $.Values $role).pools -}}
 {{- $values := include "baton.poolValues" (dict "root" $ "given" $given) | fromYaml -}}
@@ -146,6 +147,20 @@
 {{- end -}}
 {{- end -}}
 
+{{- define "baton.checks.tls" -}}
+{{- $tls := .Values.tls -}}
+{{- $issuer := $tls.certManager.issuerRef.name -}}
+{{- if and $tls.enabled (not $tls.secretName) (not $issuer) -}}
+{{- fail "tls.enabled needs a certificate: set tls.secretName to a Secret with tls.crt, tls.key and ca.crt, or tls.certManager.issuerRef.name" -}}
+{{- end -}}
+{{- if and $tls.secretName $issuer -}}
+{{- fail "tls.secretName and tls.certManager.issuerRef.name are both set: set one" -}}
+{{- end -}}
+{{- if and (not $tls.enabled) (or $tls.secretName $issuer) -}}
+{{- fail "tls names a certificate, but tls.enabled is false: set it to true" -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "baton.checks.pool" -}}
 {{- $values := .values -}}
 {{- $device := dig "device" "cpu" $values.settings -}}
@@ -184,6 +199,9 @@
 {{- if not .root.Values.bareMetal.enabled -}}
 {{- fail (printf "%s.advertise hostPort serves nodes outside the cluster alone: set bareMetal.enabled, or advertise: podIP" .where) -}}
 {{- end -}}
+{{- end -}}
+{{- if and .root.Values.tls.enabled (eq (dig "kvTransport" "" $values.settings) "fast") -}}
+{{- fail (printf "%s.settings.kvTransport is fast, which has no TLS: set grpc or auto, or tls.enabled: false" .where) -}}
 {{- end -}}
 {{- include "baton.checks.budget" (dict "where" .where "values" $values) -}}
 {{- if $values.autoscaling.enabled -}}

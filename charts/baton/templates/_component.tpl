@@ -56,6 +56,9 @@ args:
   {{- if $values.apiKeys.existingSecret }}
   - "--api-keys-file=/etc/baton/api-keys/keys"
   {{- end }}
+  {{- with include "baton.tls.flags" (dict "root" . "isServer" false) | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
   {{- with include "baton.flags" $values.settings | trim }}
   {{- . | nindent 2 }}
   {{- end }}
@@ -70,7 +73,10 @@ role: router
 image: control
 ports:
   - {name: grpc, port: {{ $ports.router }}}
-healthPort: {{ $ports.router }}
+  {{- if .Values.tls.enabled }}
+  - {name: health, port: {{ include "baton.tls.healthPort" (dict "root" . "port" 0) }}}
+  {{- end }}
+healthPort: {{ include "baton.tls.healthPort" (dict "root" . "port" $ports.router) }}
 startSeconds: 60
 drainSeconds: {{ dig "drainSeconds" 2 $values.settings }}
 resources: {{ toJson $values.resources }}
@@ -79,6 +85,9 @@ args:
   - "--host={{ .Values.listenHost }}"
   - "--port={{ $ports.router }}"
   - "--cache-index-address={{ include "baton.cacheIndexAddress" . }}"
+  {{- with include "baton.tls.flags" (dict "root" . "isServer" true) | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
   {{- with include "baton.flags" $values.settings | trim }}
   {{- . | nindent 2 }}
   {{- end }}
@@ -93,7 +102,10 @@ role: cache-index
 image: control
 ports:
   - {name: grpc, port: {{ $ports.cacheIndex }}}
-healthPort: {{ $ports.cacheIndex }}
+  {{- if .Values.tls.enabled }}
+  - {name: health, port: {{ include "baton.tls.healthPort" (dict "root" . "port" 0) }}}
+  {{- end }}
+healthPort: {{ include "baton.tls.healthPort" (dict "root" . "port" $ports.cacheIndex) }}
 startSeconds: 60
 drainSeconds: {{ dig "drainSeconds" 0.5 $values.settings }}
 resources: {{ toJson $values.resources }}
@@ -101,6 +113,9 @@ args:
   - "--log-level={{ .Values.logLevel }}"
   - "--host={{ .Values.listenHost }}"
   - "--port={{ $ports.cacheIndex }}"
+  {{- with include "baton.tls.flags" (dict "root" . "isServer" true) | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
   {{- with include "baton.flags" $values.settings | trim }}
   {{- . | nindent 2 }}
   {{- end }}
@@ -129,7 +144,10 @@ ports:
   {{- if eq .role "prefill" }}
   - {name: fast, port: {{ $fastPort }}{{ if eq $values.advertise "hostPort" }}, hostPort: {{ $fastPort }}{{ end }}}
   {{- end }}
-healthPort: {{ $port }}
+  {{- if .root.Values.tls.enabled }}
+  - {name: health, port: {{ include "baton.tls.healthPort" (dict "root" .root "port" 0) }}}
+  {{- end }}
+healthPort: {{ include "baton.tls.healthPort" (dict "root" .root "port" $port) }}
 startSeconds: {{ $values.startSeconds }}
 drainSeconds: {{ dig "drainSeconds" 20 $values.settings }}
 source: {{ toJson $source }}
@@ -149,6 +167,9 @@ args:
   - "--engine={{ $values.engine }}"
   - "--model-dir={{ include "baton.model.dir" (dict "root" .root "source" $source) }}"
   - "--model-name={{ .root.Values.model.name }}"
+  {{- with include "baton.tls.flags" (dict "root" .root "isServer" true) | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
   {{- with include "baton.flags" $values.settings | trim }}
   {{- . | nindent 2 }}
   {{- end }}

@@ -63,6 +63,12 @@ spec:
     {{- . | nindent 4 }}
     {{- end }}
     {{- end }}
+    {{- if .root.Values.tls.enabled }}
+    - name: tls
+      secret:
+        secretName: {{ include "baton.tls.secretName" .root }}
+        defaultMode: 0440
+    {{- end }}
     {{- with .component.secretVolume }}
     - name: {{ .name }}
       secret:
@@ -134,6 +140,11 @@ volumeMounts:
   {{- with include "baton.model.mounts" . | trim }}
   {{- . | nindent 2 }}
   {{- end }}
+  {{- end }}
+  {{- if .root.Values.tls.enabled }}
+  - name: tls
+    mountPath: /etc/baton/tls
+    readOnly: true
   {{- end }}
   {{- with .component.secretVolume }}
   - name: {{ .name }}

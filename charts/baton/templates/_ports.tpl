@@ -7,6 +7,7 @@ router: 8010
 cacheIndex: 8011
 prefill: 8020
 prefillFast: 8021
+health: 8009
 decode: 8030
 {{- end -}}
 

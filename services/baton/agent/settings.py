@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from baton.rpc.tls import ServerTlsSettings
 
 
-class AgentSettings(BaseSettings):
+class AgentSettings(ServerTlsSettings):
     """Read from the environment, prefix BATON_AGENT_; arguments win."""
 
     model_config = SettingsConfigDict(

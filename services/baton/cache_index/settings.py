@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from baton.rpc.tls import ServerTlsSettings
 
 
-class CacheIndexSettings(BaseSettings):
+class CacheIndexSettings(ServerTlsSettings):
     """Read from the environment, prefix BATON_CACHE_INDEX_; arguments win."""
 
     model_config = SettingsConfigDict(

@@ -22,6 +22,7 @@ from baton.agent.parent import die_with_parent
 from baton.config.flags import describe_settings, flag_help, parse_flags
 from baton.config.loading import ROLES, load_settings, read_file
 from baton.errors import ConfigurationError
+from baton.rpc.tls import TlsSettings, secured_by
 from baton.telemetry.logs import configure_logging
 from baton.telemetry.metrics import configure_metrics, shutdown_metrics
 from baton.telemetry.tracing import configure_tracing, shutdown_tracing
@@ -105,8 +106,10 @@ def run_service(role: str, service: Service, settings: BaseSettings, level: str)
     log.debug("settings %s", describe_settings(settings))
     configure_tracing(f"baton-{role}")
     configure_metrics(f"baton-{role}")
+    identity = settings.tls_identity() if isinstance(settings, TlsSettings) else None
     try:
-        _run(service.run(settings))
+        with secured_by(identity):
+            _run(service.run(settings))
     finally:
         shutdown_metrics()
         shutdown_tracing()

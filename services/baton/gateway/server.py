@@ -136,7 +136,7 @@ async def _serving(
     keys: ApiKeys,
     deadlines: Deadlines,
 ) -> AsyncIterator[RunningGateway]:
-    grpc_server = GrpcServer(host_port(settings.grpc_host, settings.grpc_port))
+    grpc_server = GrpcServer(host_port(settings.grpc_host, settings.grpc_port), is_public=True)
     grpc_server.add(
         SERVICE_NAME,
         lambda server: add_GenerationServiceServicer_to_server(servicer, server),  # type: ignore[no-untyped-call]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
+
+from baton.rpc.tls import TlsSettings
 
 
-class GatewaySettings(BaseSettings):
+class GatewaySettings(TlsSettings):
     """What a gateway can be told; flags arrive as arguments of the constructor and win over the environment."""
 
     model_config = SettingsConfigDict(

@@ -25,5 +25,7 @@ async def serve(settings: PrefillSettings) -> None:
     server = GrpcServer(host_port(settings.host, settings.port))
     prefiller = Prefiller(node)
     server.add(SERVICE_NAME, partial(add_prefill_service, PrefillServicer(prefiller)))
-    fast = FastServer(settings.host, settings.fast_port, FastPrefill(prefiller)) if settings.fast_path else None
+    # The fast path's sockets are plain: with TLS, KV goes by gRPC alone.
+    is_fast = settings.fast_path and settings.tls_identity() is None
+    fast = FastServer(settings.host, settings.fast_port, FastPrefill(prefiller)) if is_fast else None
     await node.run(server, fast)

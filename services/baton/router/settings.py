@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pydantic import Field
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from baton.capacity.placement import PrefillPolicy
 from baton.capacity.snapshot import Link
 from baton.router.state import StateLimits
+from baton.rpc.tls import ServerTlsSettings
 
 
-class RouterSettings(BaseSettings):
+class RouterSettings(ServerTlsSettings):
     """Read from the environment, prefix BATON_ROUTER_; arguments win."""
 
     model_config = SettingsConfigDict(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grpc
 
+from baton.rpc.tls import current_identity
 from baton.telemetry.tracing import client_interceptors
 
 KEEPALIVE_MILLISECONDS = 2_000
@@ -38,11 +39,16 @@ _DEDICATED_OPTIONS = (
 
 
 def open_channel(address: str, *, is_dedicated: bool = False) -> grpc.aio.Channel:
-    """Return a channel to host:port; the connection is made by the first call.
+    """Return a channel to host:port, with TLS if the context has an identity; the connection is made by the first call.
 
     Args:
         address: host:port.
         is_dedicated: Whether to use a connection of its own. KV streams do, so that tokens never wait behind them.
     """
-    options = _OPTIONS + (_DEDICATED_OPTIONS if is_dedicated else ())
-    return grpc.aio.insecure_channel(address, options=options, interceptors=client_interceptors())
+    options: tuple[tuple[str, object], ...] = _OPTIONS + (_DEDICATED_OPTIONS if is_dedicated else ())
+    identity = current_identity()
+    if identity is None:
+        return grpc.aio.insecure_channel(address, options=options, interceptors=client_interceptors())
+    options += (("grpc.ssl_target_name_override", identity.server_name),)
+    credentials = identity.channel_credentials()
+    return grpc.aio.secure_channel(address, credentials, options=options, interceptors=client_interceptors())

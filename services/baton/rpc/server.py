@@ -15,6 +15,7 @@ from grpc_reflection.v1alpha import reflection
 from baton.errors import ConfigurationError
 from baton.rpc.channel import MAX_MESSAGE_BYTES
 from baton.rpc.guard import ErrorInterceptor
+from baton.rpc.tls import current_identity
 from baton.telemetry.tracing import server_interceptors
 
 log = logging.getLogger(__name__)
@@ -36,10 +37,16 @@ class GrpcServer:
 
     Use: construct, `add` services, `start`, then `drain` once. The health of a service is SERVING from `start` (or from
     `set_serving`) until `drain`.
+
+    Args:
+        address: host:port to listen on.
+        is_public: Whether clients outside the deployment call it: then it has no TLS of the deployment's own.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, is_public: bool = False) -> None:
         self._address = address
+        self._identity = None if is_public else current_identity()
+        self._probed = grpc.aio.server() if self._identity and self._identity.health_port else None
         self._server = grpc.aio.server(options=_OPTIONS, interceptors=(*server_interceptors(), ErrorInterceptor()))
         self._health = HealthServicer()
         self._names: list[str] = []
@@ -67,13 +74,25 @@ class GrpcServer:
             self._server,
         )
         try:
-            self.port = self._server.add_insecure_port(self._address)
+            if self._identity:
+                self.port = self._server.add_secure_port(self._address, self._identity.server_credentials())
+            else:
+                self.port = self._server.add_insecure_port(self._address)
+            await self._start_probed()
         except RuntimeError as error:
             raise ConfigurationError(f"cannot listen on {self._address}: {error}") from error
         await self.set_serving(is_serving)
         await self._server.start()
         log.info("grpc_listening address=%s port=%d services=%s", self._address, self.port, ",".join(self._names))
         return self.port
+
+    async def _start_probed(self) -> None:
+        """Serve health, and nothing else, without TLS to those who have no certificate: Kubernetes' probes."""
+        if self._probed and self._identity:
+            host = self._address.rpartition(":")[0]
+            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probed)
+            self._probed.add_insecure_port(f"{host}:{self._identity.health_port}")
+            await self._probed.start()
 
     async def set_serving(self, is_serving: bool) -> None:
         """Set the health of all services and of the server as a whole."""
@@ -86,6 +105,8 @@ class GrpcServer:
         """Report NOT_SERVING, refuse new calls, wait for running ones, cut those that outlast the grace."""
         await self._health.enter_graceful_shutdown()
         await self._server.stop(grace_seconds)
+        if self._probed:
+            await self._probed.stop(0)
         log.info("grpc_stopped port=%d", self.port)
 
 

@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, field_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import SettingsConfigDict
 
 from baton.discovery.target import parse_target
 from baton.errors import ConfigurationError
 from baton.rpc.server import host_port
+from baton.rpc.tls import ServerTlsSettings
 
 EngineName = Literal["torch", "mlx", "mock"]
 
 
-class WorkerSettings(BaseSettings):
+class WorkerSettings(ServerTlsSettings):
     """Read from the environment; arguments win. Subclasses set the prefix."""
 
     model_config = SettingsConfigDict(

@@ -1,0 +1,23 @@
+{{/* Mutual TLS between the release's pods: one certificate of its own authority, which all of them bear. */}}
+
+{{- define "baton.tls.secretName" -}}
+{{ .Values.tls.secretName | default (printf "%s-tls" (include "baton.fullname" .)) }}
+{{- end -}}
+
+{{/* Flags of a component: (dict "root" $ "isServer" true). A server's health is probed on a port without TLS. */}}
+{{- define "baton.tls.flags" -}}
+{{- if .root.Values.tls.enabled }}
+- "--tls-cert-file=/etc/baton/tls/tls.crt"
+- "--tls-key-file=/etc/baton/tls/tls.key"
+- "--tls-ca-file=/etc/baton/tls/ca.crt"
+- "--tls-server-name={{ .root.Values.tls.serverName }}"
+{{- if .isServer }}
+- "--tls-health-port={{ (include "baton.ports" .root | fromYaml).health }}"
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* Port on which a component's health is asked for: (dict "root" $ "port" 8010). */}}
+{{- define "baton.tls.healthPort" -}}
+{{ ternary (include "baton.ports" .root | fromYaml).health .port .root.Values.tls.enabled }}
+{{- end -}}

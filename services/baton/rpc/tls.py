@@ -1,0 +1,144 @@
+"""Mutual TLS between Baton's processes: who this process is, and whom it believes.
+
+All certificates of a deployment are signed by one authority of its own and bear one name, because nodes are reached
+by addresses that no certificate could list. Who holds such a certificate belongs to the deployment; nobody else can
+connect, or be connected to.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Self
+
+import grpc
+from pydantic import Field, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from baton.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsIdentity:
+    """Files of a process, in PEM format; read again for every connection that a server takes and a channel opens."""
+
+    cert_file: Path
+    """Its certificate, with those of intermediate authorities."""
+    key_file: Path
+    """The key of that."""
+    ca_file: Path
+    """Certificates of the authorities that are believed."""
+    server_name: str
+    """Name that every server's certificate bears."""
+    health_port: int = 0
+    """Port on which health is served without TLS; 0: none."""
+
+    def channel_credentials(self) -> grpc.ChannelCredentials:
+        """Return what a channel shows and believes.
+
+        Raises:
+            ConfigurationError: If a file cannot be read.
+        """
+        certificate, key, authorities = self._read()
+        return grpc.ssl_channel_credentials(authorities, key, certificate)
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """Return what a server shows and believes: clients must show a certificate; files that change are taken.
+
+        Raises:
+            ConfigurationError: If a file cannot be read.
+        """
+        initial = self._server_configuration()
+        return grpc.dynamic_ssl_server_credentials(
+            initial,
+            self._fetch,  # type: ignore[arg-type] # None, which gRPC documents, is missing in its types
+            require_client_authentication=True,
+        )
+
+    def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
+        """Return the files as they are; called by gRPC for every connection. None: as before."""
+        try:
+            return self._server_configuration()
+        except ConfigurationError as error:
+            log.warning("tls_files_kept cause=%s", error.message)
+            return None
+
+    def _server_configuration(self) -> grpc.ServerCertificateConfiguration:
+        certificate, key, authorities = self._read()
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], authorities)
+
+    def _read(self) -> tuple[bytes, bytes, bytes]:
+        try:
+            return self.cert_file.read_bytes(), self.key_file.read_bytes(), self.ca_file.read_bytes()
+        except OSError as error:
+            raise ConfigurationError(f"tls: {error}") from error
+
+
+class TlsSettings(BaseSettings):
+    """Settings of services that call others: all three files, or none for connections without TLS."""
+
+    model_config = SettingsConfigDict(use_attribute_docstrings=True)
+
+    tls_cert_file: Path | None = None
+    """This process's certificate, PEM; servers demand one of every caller."""
+    tls_key_file: Path | None = None
+    """Key of the certificate, PEM."""
+    tls_ca_file: Path | None = None
+    """Certificates of the authorities that peers' certificates must come from, PEM."""
+    tls_server_name: str = Field(default="baton", min_length=1)
+    """Name that every server's certificate bears, whatever its address."""
+
+    @model_validator(mode="after")
+    def _check_all_or_none(self) -> Self:
+        files = {name: getattr(self, name) for name in ("tls_cert_file", "tls_key_file", "tls_ca_file")}
+        missing = [name for name, path in files.items() if path is None]
+        if missing and len(missing) < len(files):
+            raise ValueError(f"{', '.join(missing)} missing: TLS needs certificate, key and authorities")
+        unreadable = [f"{name}: no file {path}" for name, path in files.items() if path and not path.is_file()]
+        if unreadable:
+            raise ValueError("; ".join(unreadable))
+        return self
+
+    def tls_identity(self) -> TlsIdentity | None:
+        """Return who this process is; None: connections have no TLS."""
+        if self.tls_cert_file is None or self.tls_key_file is None or self.tls_ca_file is None:
+            return None
+        return TlsIdentity(self.tls_cert_file, self.tls_key_file, self.tls_ca_file, self.tls_server_name)
+
+
+class ServerTlsSettings(TlsSettings):
+    """Settings of services that are called by others of the deployment."""
+
+    model_config = SettingsConfigDict(use_attribute_docstrings=True)
+
+    tls_health_port: int = Field(default=0, ge=0, le=65535)
+    """With TLS: port on which health is served without it, for probes that show no certificate; 0: none."""
+
+    def tls_identity(self) -> TlsIdentity | None:
+        """Return who this process is, and where it serves health without TLS; None: connections have no TLS."""
+        identity = super().tls_identity()
+        return identity and replace(identity, health_port=self.tls_health_port)
+
+
+_CURRENT: ContextVar[TlsIdentity | None] = ContextVar("baton_tls_identity", default=None)
+
+
+@contextmanager
+def secured_by(identity: TlsIdentity | None) -> Iterator[None]:
+    """Make all servers and channels that are made within the context, and by tasks begun in it, use an identity."""
+    token = _CURRENT.set(identity)
+    try:
+        yield
+    finally:
+        _CURRENT.reset(token)
+
+
+def current_identity() -> TlsIdentity | None:
+    """Return the identity of the context; None: no TLS."""
+    return _CURRENT.get()
