@@ -93,7 +93,7 @@ def test_a_value_of_a_wrong_type_is_refused_by_name(demo_cluster: Cluster, name:
         ({"logit_bias": {"1": 1, "01": 2}}, 400, "logit_bias", "invalid_value"),
         ({"logit_bias": {"\u0661": 1}}, 400, "logit_bias", "invalid_value"),
         ({"logit_bias": {"9" * 6_000: 1}}, 400, "logit_bias", "invalid_value"),
-        ({"tools": [{"type": "function"}]}, 400, "tools", "unsupported_parameter"),
+        ({"tools": [{"type": "function"}]}, 400, "tools[0].function", "missing_required_parameter"),
         ({"temprature": 1}, 400, "temprature", "unknown_parameter"),
         ({"stream": True, "stream_options": {"usage": True}}, 400, "stream_options.usage", "unknown_parameter"),
         ({"stream": True, "top_p": 0}, 400, "top_p", "invalid_value"),
@@ -186,7 +186,8 @@ _HUGE: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
     "stops": (CHAT_PATH, {**CHAT, "stop": ["a"] * 10**6}, "stop"),
     "biases": (CHAT_PATH, {**CHAT, "logit_bias": {str(key): 1 for key in range(500_000)}}, "logit_bias"),
     "stop tokens": (CHAT_PATH, {**CHAT, "stop_token_ids": [1] * 10**6}, "stop_token_ids"),
-    "unserved": (CHAT_PATH, {**CHAT, "tools": [[]] * 10**6}, "tools"),
+    "tools": (CHAT_PATH, {**CHAT, "tools": [{"type": "function", "function": {"name": "f"}}] * 150_000}, "tools"),
+    "unserved": (CHAT_PATH, {**CHAT, "functions": [[]] * 10**6}, "functions"),
 }
 
 

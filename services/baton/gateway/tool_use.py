@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -63,6 +63,16 @@ class ToolUse:
 NO_TOOLS = ToolUse()
 
 
+def check_num_tools(tools: Sized) -> None:
+    """Check the number of tools, before anything is made of them.
+
+    Raises:
+        InvalidFieldError: If there are too many.
+    """
+    if len(tools) > MAX_TOOLS:
+        raise InvalidFieldError("tools", f"expected at most {MAX_TOOLS}, got {len(tools)}")
+
+
 def check_tools(tools: Sequence[Tool], fields: ToolFields) -> None:
     """Check names and schemas.
 
@@ -73,8 +83,6 @@ def check_tools(tools: Sequence[Tool], fields: ToolFields) -> None:
     Raises:
         InvalidFieldError: Naming the field of the first that cannot be served.
     """
-    if len(tools) > MAX_TOOLS:
-        raise InvalidFieldError("tools", f"expected at most {MAX_TOOLS}, got {len(tools)}")
     names: set[str] = set()
     num_bytes = 0
     for index, tool in enumerate(tools):
