@@ -260,7 +260,7 @@ def test_the_event_loop_goes_on_while_a_constraint_is_compiled_and_gives_up_in_t
         while not waiting.done():
             await asyncio.sleep(0)
             num_turns += 1
-        with pytest.raises(InvalidFieldError, match="too complex: not compiled within"):
+        with pytest.raises(OverloadedError, match="the tokenizer is being loaded"):
             await waiting
         return num_turns
 
@@ -270,6 +270,24 @@ def test_the_event_loop_goes_on_while_a_constraint_is_compiled_and_gives_up_in_t
 
     assert num_turns > 3
     assert time.monotonic() - started < 15
+
+
+def test_a_constraint_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its own fault, once the tokenizer is there; in the calling thread as well."""
+    can_go_on = threading.Event()
+    compiler = compiler_of(timeout_seconds=5.0)
+    compiler.warm()
+    asyncio.run(compiler.constraint(StructuredOutput("regex", "a")))
+    compiler._timeout_seconds = 0.05
+    monkeypatch.setattr(constraint_compiler, "check_limits", lambda _form: can_go_on.wait(20))
+
+    with pytest.raises(InvalidFieldError, match="too complex: not compiled within"):
+        asyncio.run(compiler.constraint(StructuredOutput("regex", "b")))
+    with pytest.raises(InvalidFieldError, match="too complex: not compiled within"):
+        compiler.constraint_blocking(StructuredOutput("regex", "c"))
+
+    can_go_on.set()
+    compiler.close()
 
 
 def test_too_many_at_once_are_refused_for_now(monkeypatch: pytest.MonkeyPatch) -> None:

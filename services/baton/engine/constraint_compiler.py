@@ -12,7 +12,7 @@ from typing import Any
 from baton.engine.constraint import Constraint
 from baton.engine.constraint_limits import STACK_BYTES, check_limits
 from baton.engine.structured_output import ConstraintKind, StructuredOutput
-from baton.errors import ConfigurationError, InvalidFieldError, OverloadedError
+from baton.errors import BatonError, ConfigurationError, InvalidFieldError, OverloadedError
 
 TIMEOUT_SECONDS = 10.0
 """A compilation that takes longer is refused. What its counters allow takes a second or two."""
@@ -65,6 +65,10 @@ class ConstraintCompiler:
         self._compiled: OrderedDict[StructuredOutput, Any] = OrderedDict()
         self._num_pending = 0
         self._threads = ThreadPoolExecutor(NUM_THREADS, thread_name_prefix="constraint")
+
+    def warm(self) -> None:
+        """Begin to load the tokenizer, which takes seconds where the vocabulary is large."""
+        self._threads.submit(self._loaded_tokenizer, "lark")
 
     async def constraint(
         self, structured_output: StructuredOutput | None, output_token_ids: Sequence[int] = ()
@@ -124,7 +128,9 @@ class ConstraintCompiler:
         with self._lock:
             self._num_pending -= 1
 
-    def _too_slow(self, structured_output: StructuredOutput) -> InvalidFieldError:
+    def _too_slow(self, structured_output: StructuredOutput) -> BatonError:
+        if self._tokenizer is None:
+            return OverloadedError("structured outputs are not ready: the tokenizer is being loaded")
         problem = f"too complex: not compiled within {self._timeout_seconds:g} s"
         return InvalidFieldError(f"structured_output.{structured_output.kind}", problem)
 
@@ -148,15 +154,15 @@ class ConstraintCompiler:
         return matcher
 
     def _compile(self, structured_output: StructuredOutput) -> Any:
-        import llguidance
-
         kind = structured_output.kind
         tokenizer = self._loaded_tokenizer(kind)
+        from llguidance import LLMatcher, LLParserLimits
+
         try:
             grammar = _grammar(kind, structured_output.text)
         except ValueError as error:
             raise InvalidFieldError(f"structured_output.{kind}", str(error)[:_MAX_ERROR_CHARACTERS]) from error
-        matcher = llguidance.LLMatcher(tokenizer, grammar, log_level=0, limits=llguidance.LLParserLimits(**_LIMITS))
+        matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(**_LIMITS))
         if not matcher.is_error():
             matcher.compute_bitmask()  # the first step is often the largest: better refused now than failed then
         problems = [matcher.get_error()] if matcher.is_error() else matcher.get_grammar_warnings()
@@ -180,11 +186,11 @@ class ConstraintCompiler:
             import llguidance
         except ImportError as error:
             raise ConfigurationError("llguidance is not installed: install baton[mock], [torch] or [mlx]") from error
-        text = self._load_tokenizer()
-        known = llguidance.LLTokenizer(text)
-        num_tokens = max(self._vocabulary_size, known.vocab_size)
-        eos_token_ids = self._eos_token_ids or [known.eos_token]
-        return llguidance.LLTokenizer(text, n_vocab=num_tokens, eos_token=eos_token_ids)
+        text, eos_token_ids = self._load_tokenizer(), self._eos_token_ids or None
+        try:
+            return llguidance.LLTokenizer(text, n_vocab=self._vocabulary_size, eos_token=eos_token_ids)
+        except ValueError:  # a tokenizer may have more tokens than the model has rows
+            return llguidance.LLTokenizer(text, eos_token=eos_token_ids)
 
 
 _STACK_LOCK = threading.Lock()

@@ -306,10 +306,14 @@ class Engine:
         """Fail these requests, and none else, if the runner raises: the edge of their work."""
         try:
             yield
+        except BatonError as error:
+            log.warning("requests_failed count=%d reason=%s cause=%s", len(sequences), error.reason, error.message)
+            for sequence in sequences:
+                self._end(sequence, Failed(error))
         except Exception as error:
             log.exception("runner_failed")
             for sequence in sequences:
-                self._end(sequence, Failed(_as_baton_error(error)))
+                self._end(sequence, Failed(BatonError(f"the engine failed: {type(error).__name__}: {error}")))
 
     def _end(self, sequence: Sequence, event: EngineEvent) -> None:
         self.scheduler.finish(sequence)
@@ -329,12 +333,6 @@ class Engine:
         """
         self._load = load_of(self.scheduler, self._num_steps)
         return self._integrity.seconds_until_check()
-
-
-def _as_baton_error(error: Exception) -> BatonError:
-    if isinstance(error, BatonError):
-        return error
-    return BatonError(f"the engine failed: {type(error).__name__}: {error}")
 
 
 def _prompt_work(sequence: Sequence) -> PromptWork:

@@ -36,6 +36,7 @@ def plan_reading(use: ToolUse | None, reader: AnswerReader, prompt: str, samplin
     is_in_reasoning = reader.dialect.opens_reasoning(prompt)
     plan = ReadingPlan(reader.kept_token_ids(has_tools=bool(use.offered)), is_in_reasoning)
     if not use.offered:
+        _let_reason(reader, sampling, is_in_reasoning=is_in_reasoning)
         return plan
     if reader.grammar is None:
         raise InvalidFieldError(
@@ -59,8 +60,11 @@ def plan_reading(use: ToolUse | None, reader: AnswerReader, prompt: str, samplin
     return plan
 
 
-def named_for_tools(error: InvalidFieldError, use: ToolUse | None) -> InvalidFieldError:
-    """Return a node's refusal by the name of what it refused: a grammar that came of tools is the tools' fault."""
-    if use is None or not use.offered or not error.field.startswith("structured_output"):
-        return error
-    return InvalidFieldError("tools", error.message.removeprefix(f"{error.field}: "))
+def _let_reason(reader: AnswerReader, sampling: SamplingParameters, *, is_in_reasoning: bool) -> None:
+    """Let a model that reasons do so before an answer that must have a form."""
+    form = sampling.structured_output
+    kind = form.WhichOneof("constraint")
+    if kind is not None:
+        lark = reader.reasoned_form(kind, getattr(form, kind), is_in_reasoning=is_in_reasoning)
+        if lark is not None:
+            form.lark = lark

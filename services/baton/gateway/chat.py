@@ -16,6 +16,7 @@ from baton.gateway.openai_messages import chat_messages
 from baton.gateway.openai_sampling import chat_sampling, stop_strings
 from baton.gateway.openai_schema import ChatBody, decode_body
 from baton.gateway.openai_tools import chat_tools
+from baton.gateway.output_form import output_form
 from baton.gateway.request_id import generation_name
 from baton.gateway.requests import ChatPrompt, GenerationRequest
 
@@ -28,7 +29,7 @@ async def answer_chat(generator: Generator, call: Call, response: HttpResponse) 
         BatonError: If it cannot be generated.
     """
     chat = decode_body(call.body, ChatBody)
-    use = chat_tools(chat)
+    use, form = chat_tools(chat), output_form(chat)
     prompt = await generator.prepare(
         GenerationRequest(
             request_id=generation_name(call.request_id),
@@ -36,14 +37,15 @@ async def answer_chat(generator: Generator, call: Call, response: HttpResponse) 
             prompt=ChatPrompt(
                 chat_messages(chat.messages), tools=use.offered, template_variables=_template_variables(generator, chat)
             ),
-            sampling=chat_sampling(chat),
+            sampling=chat_sampling(chat, form.constraint),
+            form_field=form.field,
             stop=stop_strings(chat),
             cache_salt=chat.cache_salt or "",
             tool_use=use,
         )
     )
     has_usage = bool(chat.stream_options and chat.stream_options.include_usage)
-    form = ChatFormat(
+    answer_format = ChatFormat(
         f"chatcmpl-{call.request_id}",
         chat.model,
         int(time.time()),
@@ -55,9 +57,9 @@ async def answer_chat(generator: Generator, call: Call, response: HttpResponse) 
     )
     job = Job(call, [prompt], chat.n or 1)
     if chat.stream:
-        await answer_stream(response, generator, job, form, has_usage=has_usage)
+        await answer_stream(response, generator, job, answer_format, has_usage=has_usage)
     else:
-        await answer_whole(response, generator, job, form)
+        await answer_whole(response, generator, job, answer_format)
 
 
 def _template_variables(generator: Generator, chat: ChatBody) -> dict[str, object]:

@@ -13,6 +13,7 @@ from baton.gateway.http_response import HttpResponse
 from baton.gateway.openai_errors import refused
 from baton.gateway.openai_sampling import completion_sampling, is_output_dropped, stop_strings
 from baton.gateway.openai_schema import MAX_PROMPTS, CompletionBody, decode_body
+from baton.gateway.output_form import output_form
 from baton.gateway.request_id import generation_name
 from baton.gateway.requests import GenerationRequest, Prompt, TextPrompt, TokenPrompt
 
@@ -57,7 +58,8 @@ async def _prepare(generator: Generator, call: Call, completion: CompletionBody)
     if len(prompts) * num_choices > MAX_GENERATIONS:
         text = f"Invalid value for `n`: {len(prompts)} prompts times {num_choices} choices exceed {MAX_GENERATIONS}"
         raise refused("n", text, code="invalid_value")
-    sampling, stop = completion_sampling(completion), stop_strings(completion)
+    form = output_form(completion)
+    sampling, stop = completion_sampling(completion, form.constraint), stop_strings(completion)
     name = generation_name(call.request_id)
     requests = [
         GenerationRequest(
@@ -67,6 +69,7 @@ async def _prepare(generator: Generator, call: Call, completion: CompletionBody)
             sampling=sampling,
             stop=stop,
             cache_salt=completion.cache_salt or "",
+            form_field=form.field,
             default_max_tokens=DEFAULT_MAX_TOKENS,
             is_output_dropped=is_output_dropped(completion),
         )

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from baton.errors import InvalidFieldError, StreamBrokenError
-from baton.gateway.answer_plan import named_for_tools
 from baton.gateway.call import Call
 from baton.gateway.observation import Observation
 from baton.gateway.preparation import Preparation
@@ -38,7 +37,10 @@ class Generator:
 
     async def prepare(self, request: GenerationRequest) -> PreparedPrompt:
         """Return the request with everything that placing needs; see `Preparation.prepare` for its errors."""
-        return await self.preparation.prepare(request)
+        try:
+            return await self.preparation.prepare(request)
+        except InvalidFieldError as error:
+            raise _in_words_of(request, error) from error
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes that one token stands for."""
@@ -79,7 +81,7 @@ class Generator:
             observation.note_result(result)
             return result
         except InvalidFieldError as error:
-            raise named_for_tools(error, prompt.request.tool_use) from error
+            raise _in_words_of(prompt.request, error) from error
         finally:
             observation.close(choice)
 
@@ -90,6 +92,14 @@ class Generator:
         count = self.preparation.reader.count_reasoning
         num_tokens = count(progress.output_token_ids, is_in_reasoning=prompt.is_in_reasoning)
         return result._replace(num_reasoning_tokens=num_tokens)
+
+
+def _in_words_of(request: GenerationRequest, error: InvalidFieldError) -> InvalidFieldError:
+    """Return a node's refusal of the output's form with the field that the client knows it by."""
+    if not error.field.startswith("structured_output"):
+        return error
+    field = request.form_field or ("tools" if request.tool_use and request.tool_use.offered else error.field)
+    return InvalidFieldError(field, error.message.removeprefix(f"{error.field}: "))
 
 
 class _Output:

@@ -11,8 +11,10 @@ import msgspec
 from baton.errors import (
     AuthenticationError,
     BatonError,
+    ConstraintError,
     InvalidFieldError,
     MismatchError,
+    NonFiniteLogitsError,
     NotFoundError,
     OutOfMemoryError,
     OverloadedError,
@@ -97,6 +99,8 @@ def _from_baton_error(error: BatonError) -> ApiError:
         return ApiError(503, error.message, error_type="server_error", code="out_of_memory")
     if isinstance(error, MismatchError):
         return ApiError(503, error.message, error_type="server_error", param=error.field, code=error.reason.lower())
+    if isinstance(error, NonFiniteLogitsError | ConstraintError):
+        return ApiError(500, error.message, error_type="server_error", code=error.reason.lower())
     if isinstance(error, UnavailableError) and error.reason == "TOKEN_TIMEOUT":
         return ApiError(504, error.message, error_type="server_error", code="token_timeout")
     return _busy(503, error, error.reason.lower())

@@ -8,7 +8,7 @@ from collections.abc import Sized
 from baton.gateway.openai_errors import refused
 from baton.gateway.openai_schema import ChatBody, CommonBody, CompletionBody
 from baton.gateway.sampling import MAX_LOGIT_BIAS_ENTRIES, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
-from baton.v1.generation_pb2 import SamplingParameters
+from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
@@ -25,13 +25,13 @@ def stop_strings(body: CommonBody) -> tuple[str, ...]:
     return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
 
 
-def chat_sampling(body: ChatBody) -> SamplingParameters:
-    """Return how a chat completion's tokens are chosen.
+def chat_sampling(body: ChatBody, constraint: StructuredOutput | None = None) -> SamplingParameters:
+    """Return how a chat completion's tokens are chosen, and the form that they must have.
 
     Raises:
         ApiError: 400, naming the parameter.
     """
-    sampling = _common_sampling(body)
+    sampling = _common_sampling(body, constraint)
     if body.max_completion_tokens is not None:
         if body.max_tokens not in (None, body.max_completion_tokens):
             raise refused("max_tokens", "`max_tokens` and `max_completion_tokens` differ", code="invalid_value")
@@ -43,13 +43,13 @@ def chat_sampling(body: ChatBody) -> SamplingParameters:
     return sampling
 
 
-def completion_sampling(body: CompletionBody) -> SamplingParameters:
-    """Return how a text completion's tokens are chosen.
+def completion_sampling(body: CompletionBody, constraint: StructuredOutput | None = None) -> SamplingParameters:
+    """Return how a text completion's tokens are chosen, and the form that they must have.
 
     Raises:
         ApiError: 400, naming the parameter.
     """
-    sampling = _common_sampling(body)
+    sampling = _common_sampling(body, constraint)
     if body.logprobs is not None:
         _check_num_logprobs("logprobs", body.logprobs)
         sampling.top_logprob_count = body.logprobs
@@ -83,7 +83,7 @@ def _check_num_logprobs(name: str, value: int) -> None:
         raise refused(name, text, code="invalid_value")
 
 
-def _common_sampling(body: CommonBody) -> SamplingParameters:
+def _common_sampling(body: CommonBody, constraint: StructuredOutput | None) -> SamplingParameters:
     _check_num_entries("logit_bias", body.logit_bias or (), MAX_LOGIT_BIAS_ENTRIES)
     _check_num_entries("stop_token_ids", body.stop_token_ids or (), MAX_STOP_TOKENS)
     for name in ("seed", "top_k"):
@@ -92,6 +92,7 @@ def _common_sampling(body: CommonBody) -> SamplingParameters:
         logit_bias=_logit_bias(body.logit_bias or {}),
         stop_token_ids=[check_int32("stop_token_ids", token_id) for token_id in body.stop_token_ids or ()],
         min_token_count=check_int32("min_tokens", body.min_tokens or 0),
+        structured_output=constraint,
     )
     for name in (*_MAY_STAY_UNSET, *_DEFAULT_IS_ZERO):
         if (value := getattr(body, name)) is not None:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from baton.gateway.form_schema import ResponseFormat, StructuredOutputs
 from baton.gateway.openai_errors import ApiError, refused
 
 MAX_CHOICES = 16
@@ -53,6 +54,15 @@ class CommonBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ignore_eos: bool | None = None
     prompt_logprobs: int | None = None
     """Alternatives told per token of the prompt, as vLLM does; not in a stream."""
+    response_format: ResponseFormat | None = None
+    """Form of the output; null: any text."""
+    structured_outputs: StructuredOutputs | None = None
+    """Form of the output, as vLLM has it."""
+    guided_json: dict[str, Any] | str | None = None
+    """`structured_outputs.json` by an older name, as are the next three."""
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
     cache_salt: str | None = None
     user: str | None = None
     metadata: dict[str, str] | None = None
@@ -162,7 +172,6 @@ class ChatBody(CommonBody, kw_only=True):
     """Handed to chat templates that know it; others refuse it."""
     functions: Any = None
     function_call: Any = None
-    response_format: Any = None
     modalities: Any = None
     audio: Any = None
     prediction: Any = None
@@ -189,7 +198,6 @@ Body = TypeVar("Body", bound=CommonBody)
 NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
     "modalities": (["text"],),
     "audio": (),
     "prediction": (),

@@ -72,6 +72,8 @@ class GenerationRequest:
     """The only pairs of nodes that may be chosen; none: any."""
     is_output_dropped: bool = False
     """Whether the prompt is all: the one token that a generation has at least is not told."""
+    form_field: str = ""
+    """Field of the client's request that `sampling.structured_output` came by, for errors."""
     default_max_tokens: int | None = None
     """Token limit where `sampling` has none, cut to the context; None: the whole context."""
     tool_use: ToolUse | None = None

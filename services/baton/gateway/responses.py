@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 
+import msgspec
+
 from baton.errors import InvalidFieldError
 from baton.gateway.call import Call
+from baton.gateway.form_schema import TextParam
 from baton.gateway.generation import Generator
 from baton.gateway.http_response import HttpResponse
 from baton.gateway.openai_errors import refused
 from baton.gateway.openai_sampling import check_int32, token_limit
 from baton.gateway.openai_schema import decode_json, refuse_unserved_fields
+from baton.gateway.output_form import text_form
 from baton.gateway.preparation import ContextLengthError
 from baton.gateway.request_id import generation_name
 from baton.gateway.requests import ChatPrompt, GenerationRequest, PreparedPrompt
@@ -20,7 +24,7 @@ from baton.gateway.responses_schema import NEUTRAL_VALUES, ResponseObject, Respo
 from baton.gateway.responses_tools import response_tools
 from baton.gateway.single_answer import answer_single
 from baton.gateway.tool_use import NO_TOOLS
-from baton.v1.generation_pb2 import SamplingParameters
+from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
 
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -45,13 +49,14 @@ async def answer_responses(generator: Generator, call: Call, response: HttpRespo
 
 
 async def _prepare(generator: Generator, call: Call, body: ResponsesBody) -> PreparedPrompt:
-    use = response_tools(body)
+    use, form = response_tools(body), text_form(body.text)
     variables = _template_variables(generator, body)
     request = GenerationRequest(
         request_id=generation_name(call.request_id),
         model=body.model,
         prompt=ChatPrompt(conversation(body), tools=use.offered, template_variables=variables),
-        sampling=_sampling(body),
+        sampling=_sampling(body, form.constraint),
+        form_field=form.field,
         tool_use=use,
     )
     try:
@@ -65,8 +70,8 @@ async def _prepare(generator: Generator, call: Call, body: ResponsesBody) -> Pre
         raise InvalidFieldError("input", problem) from error
 
 
-def _sampling(body: ResponsesBody) -> SamplingParameters:
-    sampling = SamplingParameters()
+def _sampling(body: ResponsesBody, constraint: StructuredOutput | None) -> SamplingParameters:
+    sampling = SamplingParameters(structured_output=constraint)
     if body.max_output_tokens is not None:
         sampling.max_token_count = token_limit("max_output_tokens", body.max_output_tokens)
     if body.temperature is not None:
@@ -116,5 +121,14 @@ def _opening(call: Call, body: ResponsesBody) -> ResponseObject:
         tool_choice=body.tool_choice or "auto",
         parallel_tool_calls=body.parallel_tool_calls is not False,
         top_logprobs=body.top_logprobs or 0,
+        text={"format": _format(body.text)},
         reasoning={"effort": body.reasoning.effort if body.reasoning else None, "summary": None},
     )
+
+
+def _format(text: TextParam | None) -> dict[str, object]:
+    """Return the form of the output as the answer repeats it."""
+    if text is None or text.format is None:
+        return {"type": "text"}
+    given = msgspec.structs.asdict(text.format)
+    return {name: value for name, value in given.items() if value is not None}

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from baton.gateway.form_schema import TextParam
 from baton.gateway.openai_logprobs import TokenLogprobBody
 from baton.gateway.openai_usage import CachedTokens, PlacementBody
 
@@ -132,7 +133,8 @@ class ResponsesBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     prompt_cache_retention: Any = None
     service_tier: Any = None
     store: Any = None
-    text: Any = None
+    text: TextParam | None = None
+    """Form of the output."""
     truncation: Any = None
 
 
@@ -149,7 +151,6 @@ NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
     "prompt_cache_retention": (),
     "service_tier": ("auto", "default"),
     "store": (False,),
-    "text": ({}, {"format": {"type": "text"}}),
     "truncation": ("disabled",),
 }
 """Fields that are not served, and values of them (beside null) that ask for nothing."""
@@ -248,7 +249,7 @@ class ResponseObject(msgspec.Struct, kw_only=True):
     service_tier: str = "default"
     store: bool = False
     temperature: float
-    text: dict[str, dict[str, str]] = msgspec.field(default_factory=lambda: {"format": {"type": "text"}})
+    text: dict[str, dict[str, Any]] = msgspec.field(default_factory=lambda: {"format": {"type": "text"}})
     tool_choice: str | FunctionChoice = "auto"
     tools: list[FunctionTool] = []
     top_logprobs: int = 0

@@ -18,6 +18,7 @@ MAX_CACHE_SALT_BYTES = 128
 MAX_LOGIT_BIAS_ENTRIES = 1024
 MAX_STOP_TOKENS = 64
 MAX_TOP_LOGPROBS = 20
+MAX_CONSTRAINT_BYTES = 256 * 1024
 
 
 def check_sampling(sampling: SamplingParameters, vocabulary_size: int) -> None:
@@ -36,6 +37,7 @@ def check_sampling(sampling: SamplingParameters, vocabulary_size: int) -> None:
     _check_range("presence_penalty", sampling.presence_penalty, -2.0, 2.0)
     _check_range("frequency_penalty", sampling.frequency_penalty, -2.0, 2.0)
     _check_counts(sampling)
+    _check_form(sampling)
     _check_tokens(sampling, vocabulary_size)
 
 
@@ -86,6 +88,18 @@ def _check_counts(sampling: SamplingParameters) -> None:
         _check_range("top_logprob_count", sampling.top_logprob_count, 0, MAX_TOP_LOGPROBS)
     if sampling.HasField("prompt_logprob_count"):
         _check_range("prompt_logprob_count", sampling.prompt_logprob_count, 0, MAX_TOP_LOGPROBS)
+
+
+def _check_form(sampling: SamplingParameters) -> None:
+    """Check what needs no compiler; the nodes have it."""
+    if sampling.HasField("structured_output"):
+        kind = sampling.structured_output.WhichOneof("constraint")
+        if kind is None:
+            raise InvalidFieldError("structured_output", "expected one of json_schema, regex, lark")
+        num_bytes = len(getattr(sampling.structured_output, kind).encode())
+        if not 1 <= num_bytes <= MAX_CONSTRAINT_BYTES:
+            problem = f"expected 1 to {MAX_CONSTRAINT_BYTES} bytes, got {num_bytes}"
+            raise InvalidFieldError(f"structured_output.{kind}", problem)
 
 
 def _check_tokens(sampling: SamplingParameters, vocabulary_size: int) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from baton.text.answer_parser import AnswerParser
 from baton.text.dialect import REASONING_MARKS, Dialect
+from baton.text.reasoned_form import FormKind, reasoned_form
 from baton.text.tokenizer import Tokenizer
 from baton.text.tool_calls.grammar import CallGrammar
 from baton.text.tool_calls.notation import notation_of
@@ -25,6 +26,8 @@ class AnswerReader:
             for has_tools in (False, True)
         }
         marks = REASONING_MARKS.get(dialect.reasoning_format)
+        self._marks = marks
+        self._special_tokens = tokenizer.special_tokens(dialect.marks(has_tools=True))
         self._reasoning_tokens = None
         if marks is not None:
             begin = tuple(tokenizer.encode(marks.begin, add_special_tokens=False))
@@ -33,9 +36,8 @@ class AnswerReader:
         """Makes the model call; None: it has no format of calls."""
         if dialect.tool_format:
             is_separate = dialect.tool_format != "harmony"
-            special_tokens = tokenizer.special_tokens(dialect.marks(has_tools=True))
             notation = notation_of(dialect.tool_format, tokenizer.template)
-            self.grammar = CallGrammar(notation, special_tokens, marks if is_separate else None)
+            self.grammar = CallGrammar(notation, self._special_tokens, marks if is_separate else None)
 
     @property
     def reads_all(self) -> bool:
@@ -49,6 +51,12 @@ class AnswerReader:
     def parser(self, tools: Sequence[Tool], *, is_in_reasoning: bool, is_parallel: bool) -> AnswerParser | None:
         """Return a parser of one answer; see `Dialect.parser`."""
         return self.dialect.parser(tools, is_in_reasoning=is_in_reasoning, is_parallel=is_parallel)
+
+    def reasoned_form(self, kind: FormKind, text: str, *, is_in_reasoning: bool) -> str | None:
+        """Return the grammar of reasoning and then a form, or None if the model marks no reasoning."""
+        if self._marks is None:
+            return None
+        return reasoned_form(kind, text, self._marks, self._special_tokens, is_in_reasoning=is_in_reasoning)
 
     def count_reasoning(self, token_ids: Sequence[int], *, is_in_reasoning: bool) -> int | None:
         """Return the number of tokens of an answer's reasoning, marks not counted.

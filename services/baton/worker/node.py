@@ -129,6 +129,8 @@ class WorkerNode:
             on_peers=on_peers,
         )
         self.engine.start()
+        if self.settings.engine != "mock":  # a mock serves mostly what needs no tokenizer; it loads one when asked
+            self.constraints.warm()
         observe_load(
             metrics.get_meter("baton"),
             self.node_id,
