@@ -7,10 +7,11 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import anthropic
 import openai
+import pydantic
 import pytest
 
 from system.cluster import Cluster
@@ -98,6 +99,23 @@ def test_a_model_that_is_free_answers_in_text(client: openai.OpenAI) -> None:
 
     assert message.tool_calls is None
     assert message.content
+
+
+class Weather(pydantic.BaseModel):
+    """Arguments as a user declares them."""
+
+    city: Literal["Paris", "Oslo"]
+    days: Annotated[int, pydantic.Field(ge=1, le=9)] | None
+
+
+def test_the_client_parses_arguments_of_a_declared_model(client: openai.OpenAI) -> None:
+    """Its own helper sends a strict schema, and gets an object back."""
+    tool = openai.pydantic_function_tool(Weather)
+    choice: Any = {"type": "function", "function": {"name": "Weather"}}
+    options = CHAT | {"tools": [tool], "tool_choice": choice}
+    (call,) = client.chat.completions.parse(**options).choices[0].message.tool_calls or ()
+
+    assert isinstance(call.function.parsed_arguments, Weather)
 
 
 def test_a_response_calls(client: openai.OpenAI) -> None:

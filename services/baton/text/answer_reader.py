@@ -39,11 +39,6 @@ class AnswerReader:
             notation = notation_of(dialect.tool_format, tokenizer.template)
             self.grammar = CallGrammar(notation, self._special_tokens, marks if is_separate else None)
 
-    @property
-    def reads_all(self) -> bool:
-        """Return whether answers have parts also where no tools are offered."""
-        return bool(self.dialect.reasoning_format)
-
     def kept_token_ids(self, *, has_tools: bool) -> frozenset[int]:
         """Return the special tokens whose names a parser must see."""
         return self._kept_token_ids[has_tools]
