@@ -34,6 +34,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "prefix": Benchmark("prefix", "What a prefix cache and a scheduler are worth, in virtual time."),
         "compare": Benchmark("compare", "Draw several runs of `serve` in one picture."),
         "burst": Benchmark("burst", "What batching and sharing the prompts of a burst is worth."),
+        "engine": Benchmark("engine", "Tokens per CPU-second beside other engines and the machine's limits."),
         "overlap": Benchmark("overlap", "How much of the KV transfer hides behind prefill (Linux, root)."),
     }
 )

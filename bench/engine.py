@@ -1,0 +1,198 @@
+"""How much of a core an engine needs per token, beside other engines and what the core could do at best.
+
+Run as `python -m bench.engine --out bench/results/engine_cpu.json --plot bench/results/engine_cpu.png`. Every engine
+has one thread and the same random model of SmolLM-135M's shape; in every round each of them in turn does each case with
+prompts that nobody had before. METHODOLOGY.md defines the numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from bench.engine_case import CASES, CONTEXT, Case
+from bench.engine_model import flops, step_bytes, step_flops, write_model
+from bench.engine_systems import Child, System, running_baton, running_child
+from bench.machine import describe_machine
+
+FORMAT = "baton-bench-engine/1"
+BATON = "baton"
+DTYPES: Mapping[str, int] = {"float32": 4, "bfloat16": 2}
+"""Bytes of one element."""
+SYSTEMS = (BATON, "transformers", "transformers-cb", "llama.cpp")
+_NUM_BLOCKS = 32 * 1024 // 16
+
+
+@dataclass(slots=True)
+class Row:
+    """All rounds of one engine in one case."""
+
+    dtype: str
+    case: str
+    system: str
+    cpu_seconds: list[float] = field(default_factory=list)
+    """Of each round."""
+    num_counted: int = 0
+    """Tokens of one round."""
+    roofline: list[float] = field(default_factory=list)
+    """Tokens per CPU-second that the core could reach at best, by the rates of the same round."""
+
+    def rates(self) -> list[float]:
+        """Return the tokens per CPU-second of each round."""
+        return [self.num_counted / seconds for seconds in self.cpu_seconds]
+
+    def share(self) -> float:
+        """Return the median share of the roofline."""
+        return statistics.median(rate / best for rate, best in zip(self.rates(), self.roofline, strict=True))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print the table, write the files; 1 if it could not be measured."""
+    options = _parser().parse_args(arguments)
+    try:
+        rows = _measure(options)
+    except (OSError, RuntimeError) as error:
+        print(f"bench.engine: {error}", file=sys.stderr)
+        return 1
+    Console(width=150).print(table_of(rows))
+    if options.out:
+        document = {
+            "format": FORMAT,
+            "machine": describe_machine(),
+            "settings": {"repeat": options.repeat, "cases": [case._asdict() for case in CASES]},
+            "rows": [
+                {**asdict(row), "tokens_per_cpu_second": statistics.median(row.rates()), "share": row.share()}
+                for row in rows
+            ],
+        }
+        options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if options.plot:
+        from bench.engine_plot import draw_engines
+
+        draw_engines(rows, options.plot)
+    return 0
+
+
+def roofline(case: Case, dtype: str, rates: Mapping[str, float]) -> float:
+    """Return the tokens per second of a core that only multiplies, or only reads, whichever takes longer.
+
+    Args:
+        case: What is computed.
+        dtype: Of weights and cache.
+        rates: `flops`, FLOP/s of the model's largest product; `bytes_per_second` read.
+    """
+    if case.num_output_tokens == 1:
+        return case.num_prompt_tokens * rates["flops"] / flops(case.num_prompt_tokens)
+    num_bytes = step_bytes(case.num_prompts, CONTEXT, DTYPES[dtype])
+    reading = num_bytes / rates["bytes_per_second"]
+    return case.num_prompts / max(reading, step_flops(case.num_prompts, CONTEXT) / rates["flops"])
+
+
+def ratio(rows: Sequence[Row], row: Row) -> float:
+    """Return how many times the row's tokens Baton computes in a CPU-second: the median of the rounds' ratios."""
+    baton = next(other for other in rows if (other.dtype, other.case, other.system) == (row.dtype, row.case, BATON))
+    return statistics.median(own / other for own, other in zip(baton.rates(), row.rates(), strict=True))
+
+
+def table_of(rows: Sequence[Row]) -> Table:
+    """Return one line per dtype and engine, a column per case."""
+    table = Table("dtype", "engine", *(case.name for case in CASES), title="tokens per CPU-second, one thread")
+    for column in table.columns[2:]:
+        column.justify = "right"
+    for dtype in DTYPES:
+        for system in SYSTEMS:
+            chosen = {row.case: row for row in rows if (row.dtype, row.system) == (dtype, system)}
+            if chosen:
+                table.add_row(dtype, system, *(_cell(rows, chosen[case.name]) for case in CASES))
+    return table
+
+
+def _cell(rows: Sequence[Row], row: Row) -> str:
+    rate = f"{statistics.median(row.rates()):.1f}"
+    return f"{rate} ({row.share():.2f} of best)" if row.system == BATON else f"{rate} (x{ratio(rows, row):.2f})"
+
+
+def _measure(options: argparse.Namespace) -> list[Row]:
+    with ExitStack() as stack:
+        model = options.model
+        if model is None:
+            model = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-bench-")))
+            write_model(model)
+        progress = stack.enter_context(Progress(console=Console(stderr=True)))
+        task = progress.add_task("rounds", total=len(options.dtypes) * (options.repeat + 1) * len(CASES))
+        rows: list[Row] = []
+        for dtype in options.dtypes:
+            for _ in _rounds(model, dtype, options, rows):
+                progress.advance(task)
+        return rows
+
+
+def _rounds(model: Path, dtype: str, options: argparse.Namespace, rows: list[Row]) -> Iterator[None]:
+    """Measure with one dtype; the first round warms up and does not count. Yields after each case."""
+    with ExitStack() as stack:
+        best = stack.enter_context(running_child([sys.executable, "-m", "bench.engine_roofline"]))
+        systems = _start(model, dtype, options, stack)
+        own = {
+            (case, name): Row(dtype, case.name, name, num_counted=case.num_counted)
+            for case in CASES
+            for name in systems
+        }
+        rows += own.values()
+        for number in range(options.repeat + 1):
+            for case in CASES:
+                rates = best.ask({"dtype": dtype})
+                for name, system in systems.items():
+                    seconds = system.measure(case, options.seed + number)
+                    if number:
+                        own[case, name].cpu_seconds.append(seconds)
+                        own[case, name].roofline.append(roofline(case, dtype, rates))
+                yield
+
+
+def _start(model: Path, dtype: str, options: argparse.Namespace, stack: ExitStack) -> dict[str, System]:
+    """Start the engines that were asked for."""
+
+    def child(*command: str) -> Child:
+        return stack.enter_context(running_child(list(command)))
+
+    started: dict[str, System] = {}
+    for name in options.systems:
+        if name == BATON:
+            node = running_baton(model, dtype, num_blocks=_NUM_BLOCKS, max_batch_size=32)
+            started[name] = stack.enter_context(node)
+        elif name == "llama.cpp":
+            if options.llama_python is None:
+                raise RuntimeError("llama.cpp needs --llama-python: an environment with llama-cpp-python and gguf")
+            started[name] = child(str(options.llama_python), "bench/engine_llama_cpp.py", str(model), dtype)
+        else:
+            way = "forward" if name == "transformers" else "batching"
+            started[name] = child(sys.executable, "-m", "bench.engine_transformers", way, str(model), dtype)
+    return started
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bench.engine", description=__doc__)
+    parser.add_argument("--model", type=Path, help="model folder of the same shape; default: one is written")
+    parser.add_argument("--dtypes", nargs="+", choices=tuple(DTYPES), default=list(DTYPES))
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=[BATON, "transformers", "transformers-cb"])
+    parser.add_argument("--llama-python", type=Path, help="python that has llama-cpp-python and gguf")
+    parser.add_argument("--repeat", type=int, default=5, help="rounds that count")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, help="JSON with all raw samples")
+    parser.add_argument("--plot", type=Path, help="PNG")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,143 @@
+"""The engines that `bench.engine` compares: Baton whole, and others as child processes that answer line by line."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import psutil
+
+from bench.burst_cluster import running_node
+from bench.completion import COMPLETIONS_PATH, Sampling
+from bench.dataset import Session, Turn
+from bench.engine_case import Case, prompts_of
+from bench.http_client import HttpClient
+from bench.load import LoadSettings, run_load
+
+_ROOT = Path(__file__).resolve().parent.parent
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
+
+
+class System(ABC):
+    """An engine under measurement."""
+
+    @abstractmethod
+    def measure(self, case: Case, seed: int) -> float:
+        """Return the CPU seconds that the counted tokens of a case took.
+
+        Raises:
+            RuntimeError: If it could not do it.
+        """
+
+
+class Baton(System):
+    """A decode node behind router and gateway. What counts is all CPU time of the node's process.
+
+    Decoding is measured on prompts that are in the prefix cache from a run with one token of output, so that hardly
+    anything but the steps is computed; what else is, counts.
+    """
+
+    def __init__(self, url: str, process: psutil.Process) -> None:
+        self._client = HttpClient(url)
+        self._process = process
+        self._runner = asyncio.Runner()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+        self._runner.close()
+
+    def measure(self, case: Case, seed: int) -> float:
+        """Return the CPU seconds of a case."""
+        is_decoding = case.num_output_tokens > 1
+        if is_decoding:
+            self._run(case, seed, 1)
+        started = self._cpu_seconds()
+        self._run(case, seed, case.num_output_tokens)
+        return self._cpu_seconds() - started
+
+    def _run(self, case: Case, seed: int, num_tokens: int) -> None:
+        prompts = prompts_of(case, seed)
+        rounds = [prompts] if case.num_output_tokens > 1 else [[prompt] for prompt in prompts]
+        for together in rounds:
+            sessions = [Session((Turn(tuple(prompt), num_tokens),)) for prompt in together]
+            settings = LoadSettings(COMPLETIONS_PATH, Sampling("model"))
+            samples = self._runner.run(run_load(self._client, sessions, [0.0] * len(sessions), settings))
+            failed = [sample.error for sample in samples if not sample.is_ok]
+            if failed:
+                raise RuntimeError(f"{len(failed)} of {len(samples)} requests failed: {failed[0]}")
+
+    def _cpu_seconds(self) -> float:
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
+
+
+class Child(System):
+    """A child process with another engine."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._read()
+
+    def measure(self, case: Case, seed: int) -> float:
+        """Return the CPU seconds of a case, as the child measured them."""
+        return self.ask({"case": case.name, "seed": seed})["cpu_seconds"]
+
+    def ask(self, question: dict[str, object]) -> dict[str, float]:
+        """Return the child's answer to a line.
+
+        Raises:
+            RuntimeError: If it has ended.
+        """
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(question) + "\n")
+        self._process.stdin.flush()
+        return self._read()
+
+    def _read(self) -> dict[str, float]:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("{"):  # libraries may print
+                answer: dict[str, float] = json.loads(line)
+                return answer
+        raise RuntimeError(f"{self._process.args!r} ended with status {self._process.wait()}")
+
+
+@contextmanager
+def running_baton(model: Path, dtype: str, *, num_blocks: int, max_batch_size: int) -> Iterator[Baton]:
+    """Run Baton with one decode node of one thread."""
+    settings: dict[str, str | int | bool] = {"engine": "torch", "dtype": dtype, "num_threads": 1}
+    settings |= {"num_blocks": num_blocks, "max_batch_size": max_batch_size}
+    with running_node(model, settings) as url, closing(_baton_at(url)) as baton:
+        yield baton
+
+
+@contextmanager
+def running_child(command: list[str]) -> Iterator[Child]:
+    """Run another engine with one thread."""
+    environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path[1:]])}
+    process = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=_ROOT
+    )
+    try:
+        yield Child(process)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _baton_at(url: str) -> Baton:
+    port = url.rpartition(":")[2]
+    for process in psutil.process_iter(["cmdline"]):
+        if port in (process.info["cmdline"] or []) and "up" in process.info["cmdline"]:
+            nodes = [child for child in process.children(recursive=True) if "decode" in child.cmdline()]
+            if len(nodes) == 1:
+                return Baton(url, nodes[0])
+    raise RuntimeError(f"the decode node of {url} was not found among the processes")

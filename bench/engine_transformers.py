@@ -1,0 +1,79 @@
+"""transformers as a child process of `bench.engine`: its forward loop, or its continuous batching."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig
+from transformers.utils import logging as transformers_logging
+
+from bench.engine_case import Case, prompts_of, serve
+
+
+class ForwardLoop:
+    """The model called by hand: one prompt at a time, then one token for all of them together."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __call__(self, case: Case, seed: int) -> float:
+        """Return the CPU seconds of a case."""
+        prompts = prompts_of(case, seed)
+        with torch.inference_mode():
+            if case.num_output_tokens == 1:
+                started = time.process_time()
+                for prompt in prompts:
+                    self._prefill([prompt])
+                return time.process_time() - started
+            cache, token_ids = self._prefill(prompts)
+            started = time.process_time()
+            for _ in range(case.num_output_tokens - 1):
+                logits = self._model(token_ids, past_key_values=cache, use_cache=True).logits
+                token_ids = logits[:, -1:].argmax(-1)
+            return time.process_time() - started
+
+    def _prefill(self, prompts: list[list[int]]) -> tuple[Any, torch.Tensor]:
+        cache = DynamicCache()
+        logits = self._model(torch.tensor(prompts), past_key_values=cache, use_cache=True, logits_to_keep=1).logits
+        return cache, logits[:, -1:].argmax(-1)
+
+
+class ContinuousBatching:
+    """transformers' own scheduler; decoding is what a run costs beyond the same prompts with one token of output."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def __call__(self, case: Case, seed: int) -> float:
+        """Return the CPU seconds of a case."""
+        prompts = prompts_of(case, seed)
+        whole = self._generate(prompts, case.num_output_tokens)
+        return whole - self._generate(prompts, 1) if case.num_output_tokens > 1 else whole
+
+    def _generate(self, prompts: list[list[int]], num_tokens: int) -> float:
+        config = GenerationConfig(max_new_tokens=num_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
+        started = time.process_time()
+        outputs = self._model.generate_batch(prompts, generation_config=config, progress_bar=False)
+        seconds = time.process_time() - started
+        lengths = [len(output.generated_tokens) for output in outputs.values()]
+        if lengths != [num_tokens] * len(prompts):
+            raise RuntimeError(f"asked for {num_tokens} tokens, got {lengths}")
+        return seconds
+
+
+def main(system: str, folder: str, dtype: str) -> None:
+    """Serve one of the two."""
+    torch.set_num_threads(1)
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=getattr(torch, dtype), attn_implementation="sdpa", local_files_only=True
+    ).eval()
+    serve(ForwardLoop(model) if system == "forward" else ContinuousBatching(model))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
