@@ -21,9 +21,9 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from bench.engine_case import CASES, CONTEXT, Case
-from bench.engine_model import flops, step_bytes, step_flops, write_model
-from bench.engine_systems import Child, System, running_baton, running_child
+from bench.engines.case import CASES, CONTEXT, Case
+from bench.engines.model import flops, step_bytes, step_flops, write_model
+from bench.engines.systems import Child, System, running_baton, running_child
 from bench.machine import describe_machine
 
 FORMAT = "baton-bench-engine/1"
@@ -141,7 +141,7 @@ def _measure(options: argparse.Namespace) -> list[Row]:
 def _rounds(model: Path, dtype: str, options: argparse.Namespace, rows: list[Row]) -> Iterator[None]:
     """Measure with one dtype; the first round warms up and does not count. Yields after each case."""
     with ExitStack() as stack:
-        best = stack.enter_context(running_child([sys.executable, "-m", "bench.engine_roofline"]))
+        best = stack.enter_context(running_child([sys.executable, "-m", "bench.engines.roofline_child"]))
         systems = _start(model, dtype, options, stack)
         own = {
             (case, name): Row(dtype, case.name, name, num_counted=case.num_counted)
@@ -174,10 +174,10 @@ def _start(model: Path, dtype: str, options: argparse.Namespace, stack: ExitStac
         elif name == "llama.cpp":
             if options.llama_python is None:
                 raise RuntimeError("llama.cpp needs --llama-python: an environment with llama-cpp-python and gguf")
-            started[name] = child(str(options.llama_python), "bench/engine_llama_cpp.py", str(model), dtype)
+            started[name] = child(str(options.llama_python), "bench/engines/llama_cpp_child.py", str(model), dtype)
         else:
             way = "forward" if name == "transformers" else "batching"
-            started[name] = child(sys.executable, "-m", "bench.engine_transformers", way, str(model), dtype)
+            started[name] = child(sys.executable, "-m", "bench.engines.transformers_child", way, str(model), dtype)
     return started
 
 

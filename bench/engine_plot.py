@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.engine import SYSTEMS, Row
-from bench.engine_case import CASES
+from bench.engines.case import CASES
 
 try:
     from matplotlib.backends.backend_agg import FigureCanvasAgg

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import torch
 
-from bench.engine_model import HIDDEN_SIZE, INTERMEDIATE_SIZE
+from bench.engines.model import HIDDEN_SIZE, INTERMEDIATE_SIZE
 
 _NUM_TRIES = 15
 _READ_BYTES = 1 << 30

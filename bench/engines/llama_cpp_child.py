@@ -1,6 +1,6 @@
 """llama.cpp as a child process of `bench.engine`; needs llama-cpp-python, gguf, numpy, nothing of Baton.
 
-Runs by path in an environment of its own: `ENV/bin/python bench/engine_llama_cpp.py FOLDER DTYPE`.
+Runs by path in an environment of its own: `ENV/bin/python bench/engines/llama_cpp_child.py FOLDER DTYPE`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 import gguf
 import llama_cpp
 import numpy as np
 
-from bench import engine_model as shape
-from bench.engine_case import Case, prompts_of, serve
+from bench.engines import model as shape
+from bench.engines.case import Case, prompts_of, serve
 
 _BATCH_TOKENS = 512
 

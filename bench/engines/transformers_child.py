@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
-from bench.engine_case import Case, prompts_of, serve
+from bench.engines.case import Case, prompts_of, serve
 
 
 class ForwardLoop:

@@ -17,11 +17,11 @@ import psutil
 from bench.burst_cluster import running_node
 from bench.completion import COMPLETIONS_PATH, Sampling
 from bench.dataset import Session, Turn
-from bench.engine_case import Case, prompts_of
+from bench.engines.case import Case, prompts_of
 from bench.http_client import HttpClient
 from bench.load import LoadSettings, run_load
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parent.parent.parent
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
 
 
