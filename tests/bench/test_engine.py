@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bench.engine import Row, ratio, roofline, table_of
+from bench.engine_plot import draw_engines
 from bench.engines.case import CASES, Case, prompts_of
 from bench.engines.model import NUM_HEAD_PARAMETERS, NUM_LINEAR_PARAMETERS, flops, step_bytes
-from bench.engine_plot import draw_engines
 
 
 def case_of(name: str) -> Case:
