@@ -24,6 +24,7 @@ def test_what_happened_is_counted_under_its_attributes() -> None:
     metrics.add_fallback("UNAVAILABLE")
     metrics.add_fallback("KV_STREAM_BROKEN")
     metrics.add_fallback("UNAVAILABLE")
+    metrics.add_failure("NON_FINITE_LOGITS")
     metrics.add_prompt("decode", num_cached_tokens=32, num_computed_tokens=8)
     metrics.add_kv_transfer(1000, 0.25, "fast")
     metrics.add_kv_transfer(500, 0.0, "fast")
@@ -32,6 +33,8 @@ def test_what_happened_is_counted_under_its_attributes() -> None:
     points = _collect(reader)
     fallbacks = {point.attributes["baton.reason"]: point.value for point in points["baton.fallbacks"]}  # type: ignore[index, union-attr]
     assert fallbacks == {"UNAVAILABLE": 2, "KV_STREAM_BROKEN": 1}
+    failures = {point.attributes["baton.reason"]: point.value for point in points["baton.requests.failed"]}  # type: ignore[index, union-attr]
+    assert failures == {"NON_FINITE_LOGITS": 1}
     assert points["baton.prompt_tokens.cached"][0].value == 32  # type: ignore[union-attr]
     assert points["baton.kv.received"][0].value == 1500  # type: ignore[union-attr]
     assert points["baton.kv.exposed"][0].count == 2  # type: ignore[union-attr]
