@@ -51,7 +51,7 @@ class EndpointWatch:
     """Keeps the view of one Service right, for as long as `run` runs.
 
     While the server is away the last view stays: pods outlive an API server's absence. Errors are retried with growing
-    pauses; the first after an event or a whole watch is logged as a warning, further ones are not.
+    pauses; the first after news or a whole watch is logged as a warning, further ones are not.
     """
 
     def __init__(
@@ -82,7 +82,8 @@ class EndpointWatch:
                     async with asyncio.timeout(_LIST_TIMEOUT_SECONDS):
                         self.state.replace(await self._api.list_slices())
                     listed_at, is_list_due = self._clock(), False
-                    self._publish(on_change)
+                    if self._publish(on_change):
+                        self._succeeded()
                 async with asyncio.timeout(self._watch_seconds + _SLACK_SECONDS):
                     await self._watch(on_change)
             except ExpiredError as error:
@@ -104,11 +105,14 @@ class EndpointWatch:
             raise WatchError("the watch ended at once")
         self._succeeded()
 
-    def _publish(self, on_change: OnChange) -> None:
+    def _publish(self, on_change: OnChange) -> bool:
+        """Tell of the addresses if they have changed; return whether they have."""
         addresses = self.state.addresses
-        if addresses != self._published:
+        has_changed = addresses != self._published
+        if has_changed:
             self._published = addresses
             on_change(addresses)
+        return has_changed
 
     def _succeeded(self) -> None:
         if self._num_failures:

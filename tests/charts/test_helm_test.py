@@ -1,0 +1,85 @@
+"""What the pod of `helm test` runs, against a gateway that is ready, late, or wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import pytest
+
+from charts.render import CHART, read_example, render
+
+
+@pytest.mark.parametrize(("num_unready", "num_tokens", "is_passed"), [(0, 4, True), (2, 4, True), (0, 3, False)])
+def test_it_passes_where_four_tokens_come(num_unready: int, num_tokens: int, is_passed: bool) -> None:
+    """It waits for a gateway that is starting, and fails where the answer is short."""
+    with _gateway(num_unready, num_tokens) as (url, requests):
+        status = _run(url)
+
+    assert (status == 0) == is_passed
+    assert [path for path, _, _ in requests] == ["/ready"] * (num_unready + 1) + ["/v1/completions"]
+    assert requests[-1][2]["model"] == "baton-demo"
+
+
+def test_it_shows_its_key() -> None:
+    """With `test.apiKeySecret` the key comes as a variable, perhaps with a line feed."""
+    with _gateway(0, 4) as (url, requests):
+        status = _run(url, API_KEY="secret\n")
+
+    assert status == 0
+    assert [key for _, key, _ in requests] == ["Bearer secret", "Bearer secret"]
+
+
+def test_the_chart_runs_this_very_file() -> None:
+    """The pod's argument is the script, line by line."""
+    rendered = render(read_example("minimal"))["baton/templates/tests/completion.yaml"]
+    script = (CHART / "files" / "completion_test.py").read_text("utf-8")
+
+    assert all(line.strip() in rendered for line in script.splitlines())
+
+
+def _run(url: str, **variables: str) -> int:
+    environment = {**os.environ, "GATEWAY": url, "MODEL": "baton-demo", **variables}
+    script = str(CHART / "files" / "completion_test.py")
+    return subprocess.run([sys.executable, script], env=environment, capture_output=True, timeout=60).returncode
+
+
+@contextmanager
+def _gateway(num_unready: int, num_tokens: int) -> Iterator[tuple[str, list[tuple[str, str, Any]]]]:
+    requests: list[tuple[str, str, Any]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            requests.append((self.path, self.headers.get("Authorization", ""), None))
+            self._answer(503 if len(requests) <= num_unready else 200, {"status": "ready", "cause": "starting"})
+
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            requests.append((self.path, self.headers.get("Authorization", ""), body))
+            self._answer(200, {"usage": {"completion_tokens": num_tokens}})
+
+        def _answer(self, status: int, body: object) -> None:
+            content = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", requests
+        finally:
+            server.shutdown()
+            thread.join(10)
