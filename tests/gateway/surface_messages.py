@@ -65,6 +65,7 @@ _SHARED = [
     Row("cache_control", {"cache_control": {"type": "ephemeral"}}, accepted),
     Row("cache_control", {"cache_control": {"type": "other"}}, refused("cache_control")),
     Row("mcp_servers", {"mcp_servers": [{}]}, refused("mcp_servers")),
+    Row("output_config", {"output_config": {"effort": "low"}}, refused("output_config")),
     Row("speed", {"speed": "fast"}, refused("speed")),
     Row("thinking", {"thinking": {"type": "disabled"}}, prompted([TURN], enable_thinking=False)),
     Row("thinking.type", {"thinking": {"type": "enabled"}}, refused("thinking.type")),

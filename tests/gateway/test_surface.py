@@ -12,27 +12,21 @@ from baton.gateway.server import RunningGateway
 from gateway.body_fields import field_paths
 from gateway.cluster import FakeCluster, Loop
 from gateway.surface import Row, look
+from gateway.surface_forms import FORM_ROWS, TEXT_ROWS
 from gateway.surface_messages import COUNT_ROWS, DETOKENIZE_ROWS, MESSAGES_ROWS, TOKENIZE_ROWS
 from gateway.surface_openai import CHAT_ROWS, COMPLETION_ROWS
 from gateway.surface_responses import RESPONSES_ROWS
 from gateway.tool_models import tool_folder
 
 TABLE = {
-    "/v1/chat/completions": CHAT_ROWS,
-    "/v1/completions": COMPLETION_ROWS,
-    "/v1/responses": RESPONSES_ROWS,
+    "/v1/chat/completions": [*CHAT_ROWS, *FORM_ROWS],
+    "/v1/completions": [*COMPLETION_ROWS, *FORM_ROWS],
+    "/v1/responses": [*RESPONSES_ROWS, *TEXT_ROWS],
     "/v1/messages": MESSAGES_ROWS,
     "/v1/messages/count_tokens": COUNT_ROWS,
     "/tokenize": TOKENIZE_ROWS,
     "/detokenize": DETOKENIZE_ROWS,
 }
-ROWS_ELSEWHERE = {
-    "/v1/chat/completions": {"response_format"},
-    "/v1/responses": {"text"},
-    "/v1/messages": {"output_config"},
-    "/v1/messages/count_tokens": {"output_config"},
-}
-"""Fields whose effect is that of a grammar: tests of structured output show it."""
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +66,7 @@ def test_the_effect_of_a_parameter_is_seen(
 @pytest.mark.parametrize("path", TABLE)
 def test_no_parameter_is_without_a_row(path: str) -> None:
     """Objects within a body included."""
-    rows = {row.field for row in TABLE[path]} | ROWS_ELSEWHERE.get(path, set())
+    rows = {row.field for row in TABLE[path]}
 
     assert set(field_paths(POST_ROUTES[path].body)) - rows == set()
 
