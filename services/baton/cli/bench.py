@@ -35,6 +35,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "compare": Benchmark("compare", "Draw several runs of `serve` in one picture."),
         "burst": Benchmark("burst", "What batching and sharing the prompts of a burst is worth."),
         "engine": Benchmark("engine", "Tokens per CPU-second beside other engines and the machine's limits."),
+        "gateway-cost": Benchmark("gateway_cost", "CPU time per streamed token of gateway, router and node (Linux)."),
         "overlap": Benchmark("overlap", "How much of the KV transfer hides behind prefill (Linux, root)."),
     }
 )

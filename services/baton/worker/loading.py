@@ -25,6 +25,7 @@ def load_runner(settings: WorkerSettings) -> Runner:
             hardware=settings.mock_hardware,
             shape=settings.mock_shape,
             time_model=settings.mock_time_model,
+            fixed_step_seconds=settings.mock_step_seconds,
         )
     if settings.engine == "mlx":
         from baton.engine.runners.mlx import load_mlx_runner

@@ -75,6 +75,8 @@ class WorkerSettings(ServerTlsSettings):
     """For engine mock: model size it stands for (llama-3.1-8b, ...); empty: that of the folder."""
     mock_time_model: Literal["roofline", "note"] = "roofline"
     """For engine mock: formula of a step's time."""
+    mock_step_seconds: float | None = Field(default=None, ge=0)
+    """For engine mock: time of every step, whatever it computes; none: that of the formula."""
 
     @field_validator("model_dir")
     @classmethod

@@ -38,6 +38,7 @@ class MockRunner(Runner):
         num_blocks: int,
         block_tokens: int,
         time_model: ComputeTimeModel = "roofline",
+        fixed_step_seconds: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -46,28 +47,32 @@ class MockRunner(Runner):
         self.block_tokens = block_tokens
         self.hardware = hardware
         self._time_model = time_model
+        self._fixed_step_seconds = fixed_step_seconds
         self._clock = clock
         self._sleep = sleep
         self._excluded = frozenset(info.eos_token_ids)
         self._states = np.zeros((info.layout.num_layers, num_blocks, block_tokens), dtype=np.uint64)
 
     def forward(self, spans: Sequence[Span]) -> MockLogits:
-        """Sleep for the pass, layer by layer, handing out K and V on the way; then read the tokens off the states."""
+        """Sleep for the pass, layer by layer, handing out K and V on the way; read the tokens off the states.
+
+        What the mock itself computes is part of the pass's time.
+        """
+        started = self._clock()
         layout = self.info.layout
         spans_states = [states_of(span.token_ids, span.start, layout.num_layers) for span in spans]
         parts = [StepSpan(span.end, len(span.token_ids)) for span in spans]
-        layer_seconds = step_seconds(self._time_model, self.hardware, self.info.shape, parts) / layout.num_layers
+        layer_seconds = self._pass_seconds(parts) / layout.num_layers
         is_exported = any(span.layer_sink for span in spans)
-        started = self._clock()
         for layer in range(layout.num_layers if is_exported else 0):
             self._sleep_until(started + (layer + _PROJECTION_SHARE) * layer_seconds)
             for span, states in zip(spans, spans_states, strict=True):
                 if span.layer_sink:
                     span.layer_sink(layer, kv_of(states[layer], layout.layers[layer], layout.dtype))
-        self._sleep_until(started + layout.num_layers * layer_seconds)
         for span, states in zip(spans, spans_states, strict=True):
             self._scatter(span.block_table, slice(None), span.start, states)
         tokens = [token_id for span in spans if span.needs_logits for token_id in self._next_tokens(span)]
+        self._sleep_until(started + layout.num_layers * layer_seconds)
         return MockLogits(tokens, self.info.vocabulary_size)
 
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
@@ -110,6 +115,11 @@ class MockRunner(Runner):
         blocks = np.asarray(block_table)[positions // self.block_tokens]
         self._states[layer, blocks, positions % self.block_tokens] = states
 
+    def _pass_seconds(self, parts: Sequence[StepSpan]) -> float:
+        if self._fixed_step_seconds is not None:
+            return self._fixed_step_seconds
+        return step_seconds(self._time_model, self.hardware, self.info.shape, parts)
+
     def _sleep_until(self, moment: float) -> None:
         remaining = moment - self._clock()
         if remaining > 0:
@@ -145,6 +155,7 @@ def load_mock_runner(
     hardware: str = "m3-ultra",
     shape: str = "",
     time_model: ComputeTimeModel = "roofline",
+    fixed_step_seconds: float | None = None,
 ) -> MockRunner:
     """Return a mock of a model on a device.
 
@@ -157,6 +168,7 @@ def load_mock_runner(
         hardware: Name of a preset of `baton.capacity.hardware`.
         shape: Name of a model size of `baton.capacity.reference_models`; empty: the folder's own.
         time_model: Which formula gives the time of a step.
+        fixed_step_seconds: Time of every step instead, 0 or more.
 
     Raises:
         ConfigurationError: If a name is unknown; the message lists the known ones.
@@ -173,7 +185,14 @@ def load_mock_runner(
     info = replace(info, layout=replace(info.layout, model_revision_digest=digest))
     for spec in info.layout.layers:
         words_per_row(spec.key_head_dim, info.layout.dtype)
-    return MockRunner(info, PRESETS[hardware], num_blocks=num_blocks, block_tokens=block_tokens, time_model=time_model)
+    return MockRunner(
+        info,
+        PRESETS[hardware],
+        num_blocks=num_blocks,
+        block_tokens=block_tokens,
+        time_model=time_model,
+        fixed_step_seconds=fixed_step_seconds,
+    )
 
 
 def _resized(info: ModelInfo, shape: ModelShape) -> ModelInfo:
