@@ -6,12 +6,18 @@ import asyncio
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
+import trustme
 
 from baton.decode.source import TransportChoice
+from baton.errors import UnavailableError
 from baton.h2.server import H2Server
+from baton.kv.staging import StagingPool
 from baton.rpc.channel import open_channel
+from baton.rpc.fast_channel import FastChannel
+from baton.rpc.tls import TlsIdentity, secured_by
 from baton.v1.kv_pb2 import KV_TRANSPORT_FAST, KV_TRANSPORT_GRPC, KV_TRANSPORT_UNSPECIFIED
 from baton.v1.prefill_service_pb2_grpc import PrefillServiceStub
 from decode.faulty_link import FaultyLink
@@ -212,3 +218,43 @@ def test_many_streams_share_one_connection() -> None:
             assert link.num_connections == 1
 
     with_pair(client, transport="fast")
+
+
+def secured(folder: Path, authority: trustme.CA) -> TlsIdentity:
+    """Write the files of a process of a deployment."""
+    folder.mkdir()
+    issued = authority.issue_cert("baton")
+    (folder / "tls.crt").write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
+    (folder / "tls.key").write_bytes(issued.private_key_pem.bytes())
+    (folder / "ca.crt").write_bytes(authority.cert_pem.bytes())
+    return TlsIdentity(folder / "tls.crt", folder / "tls.key", folder / "ca.crt", "baton")
+
+
+def test_the_fast_path_has_the_tls_of_the_deployment(tmp_path: Path) -> None:
+    """Whoever holds its certificates gets KV."""
+
+    async def client(pair: Pair) -> None:
+        answer = await generate(pair, request_of(PROMPT))
+
+        assert answer.token_ids == EXPECTED
+        assert answer.summary.kv_transport == KV_TRANSPORT_FAST
+        assert answer.summary.fallback_reason == ""
+
+    with secured_by(secured(tmp_path / "node", trustme.CA())):
+        with_pair(client, transport="fast")
+
+
+@pytest.mark.parametrize("stranger", ["without TLS", "of another authority"])
+def test_strangers_get_no_kv_by_the_fast_path(tmp_path: Path, stranger: str) -> None:
+    """Neither without a certificate nor with one of another authority."""
+
+    async def client(pair: Pair) -> None:
+        other = secured(tmp_path / "other", trustme.CA()) if stranger == "of another authority" else None
+        with secured_by(other):
+            channel = FastChannel(f"127.0.0.1:{pair.fast_port}", StagingPool())
+        with pytest.raises(UnavailableError):
+            await channel.prefill(prefill_request_of())
+        channel.close()
+
+    with secured_by(secured(tmp_path / "node", trustme.CA())):
+        with_pair(client, transport="fast")

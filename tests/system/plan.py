@@ -58,7 +58,7 @@ class ClusterPlan:
     @cached_property
     def ports(self) -> Mapping[str, int]:
         """Port of each process's gRPC server by name, and "http"."""
-        return _free_ports(("http", "gateway", "router", "cache-index", *self.engines))
+        return free_ports(("http", "gateway", "router", "cache-index", *self.engines))
 
     def processes(self) -> dict[str, ServedProcess]:
         """Return all processes by name, in the order of their start."""
@@ -109,7 +109,8 @@ class ClusterPlan:
         return f"{HOST}:{self.ports[name]}"
 
 
-def _free_ports(keys: Sequence[str]) -> Mapping[str, int]:
+def free_ports(keys: Sequence[str]) -> Mapping[str, int]:
+    """Return a port for each key on which nobody listens."""
     ports: dict[str, int] = {}
     candidates = iter(random.SystemRandom().sample(range(_FIRST_PORT, _END_PORT), _NUM_SPARE_PORTS + len(keys)))
     while len(ports) < len(keys):

@@ -15,7 +15,7 @@ from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from baton.telemetry import names
 from checkpoints import checkpoint
 from system.cluster import Cluster
-from system.plan import MODEL_NAME
+from system.plan import HOST, MODEL_NAME, free_ports
 from system.slow_link import SlowLink
 from system.span_receiver import SpanReceiver
 
@@ -46,23 +46,30 @@ class Bench(NamedTuple):
     spans: SpanReceiver
 
 
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    """Return a mock cluster whose prefill node is reached over a link of a rate that the test sets.
+@pytest.fixture(scope="module", params=["grpc", "fast"])
+def bench(request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """Return a mock cluster whose prefill node is reached over a link whose rate the test sets, by either transport.
 
     The router is told that the link is slow, so that it sends every layer by itself.
     """
+    fast_address = f"{HOST}:{free_ports(['fast'])['fast']}"
+    advertised = "fast_advertise_address" if request.param == "fast" else "advertise_address"
     with (
         pytest.MonkeyPatch.context() as patch,
         SpanReceiver() as spans,
-        SlowLink(lambda: cluster.address_of("prefill-0")) as link,
+        SlowLink(lambda: fast_address if request.param == "fast" else cluster.address_of("prefill-0")) as link,
     ):
         patch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://{spans.address}")
         patch.setenv("OTEL_BSP_SCHEDULE_DELAY", "100")
         settings = {
             "router": {"prefill_policy": "remote", "default_link_bytes_per_second": "5e6"},
-            "prefill-0": {**MOCK, "mock_hardware": "m2", "advertise_address": link.address},
-            "decode-0": {**MOCK, "mock_hardware": "m3-ultra", "probe_bytes": "0"},
+            "prefill-0": {
+                **MOCK,
+                "mock_hardware": "m2",
+                "fast_port": fast_address.rpartition(":")[2],
+                advertised: link.address,
+            },
+            "decode-0": {**MOCK, "mock_hardware": "m3-ultra", "probe_bytes": "0", "kv_transport": request.param},
         }
         cluster = Cluster(checkpoint("llama"), prefill=("mock",), decode=("mock",), settings=settings)
         with cluster:

@@ -102,6 +102,8 @@ class PeerSet:
                     for closing in self._drop_missing(peers):
                         tasks.create_task(self._close_later(*closing))
                     for peer in self._open_appeared(peers):
+                        if peer.node_id in self._fast:
+                            tasks.create_task(self._fast[peer.node_id].warm())
                         if self._probe_bytes:
                             tasks.create_task(self._probe(peer))
         finally:

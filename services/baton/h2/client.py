@@ -254,6 +254,7 @@ def connect(
     limits: Limits | None = None,
     timing: Timing | None = None,
     tls: ssl.SSLContext | None = None,
+    server_name: str = "",
 ) -> ClientConnection:
     """Connect, start the reading thread, and wait for the peer's first settings.
 
@@ -262,6 +263,7 @@ def connect(
         limits: Bounds of what the peer may send.
         timing: How long it is waited for.
         tls: Context that verifies the server; None: plain.
+        server_name: Name that the server's certificate must bear; empty: the host.
 
     Raises:
         OSError: If there is no connection within `timing.connect_seconds`, or the peer is no HTTP/2 server.
@@ -273,8 +275,7 @@ def connect(
     try:
         prepare(sock, receive_seconds=SILENCE_SECONDS, send_seconds=timing.send_seconds)
         if tls is not None:
-            tls.set_alpn_protocols(["h2"])
-            stream = TlsStream.connect(sock, tls, host, timing.connect_seconds)
+            stream = TlsStream.connect(sock, tls, server_name or host, timing.connect_seconds)
     except OSError:
         sock.close()
         raise

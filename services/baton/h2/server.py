@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from baton.h2.connection import SILENCE_SECONDS
 from baton.h2.limits import Limits, Timing
@@ -32,7 +32,7 @@ class H2Server:
         handlers: By path, "/package.Service/Method".
         limits: Bounds of each connection.
         timing: How long callers are waited for.
-        tls: Serves TLS with this context, which must have certificate and key; None: plain.
+        tls: Returns the context, with certificate and key, for each connection; None: connections are plain.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class H2Server:
         *,
         limits: Limits | None = None,
         timing: Timing = _PATIENT,
-        tls: ssl.SSLContext | None = None,
+        tls: Callable[[], ssl.SSLContext] | None = None,
     ) -> None:
         self._address = (host, port)
         self._handlers = handlers
@@ -54,8 +54,6 @@ class H2Server:
         self._connections: set[ServerConnection] = set()
         self._listener: socket.socket | None = None
         self._is_draining = False
-        if tls is not None:
-            tls.set_alpn_protocols(["h2"])
 
     def start(self) -> int:
         """Bind and serve; return the port.
@@ -108,8 +106,8 @@ class H2Server:
             prepare(sock, receive_seconds=SILENCE_SECONDS, send_seconds=self._timing.send_seconds)
             stream: ByteStream = sock
             if self._tls is not None:
-                stream = TlsStream.accept(sock, self._tls, self._timing.connect_seconds)
-        except OSError as error:
+                stream = TlsStream.accept(sock, self._tls(), self._timing.connect_seconds)
+        except Exception as error:  # whatever the peer, or a file of a certificate, has wrong ends this connection only
             log.info("h2_handshake_failed cause=%s", error)
             sock.close()
             return

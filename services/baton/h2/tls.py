@@ -24,6 +24,7 @@ class TlsStream:
     """A TLS connection with the methods of a socket that `ByteStream` names. Made by `accept` or `connect`."""
 
     def __init__(self, sock: socket.socket, context: ssl.SSLContext, *, server_hostname: str | None) -> None:
+        context.set_alpn_protocols(["h2"])
         self._socket = sock
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(
@@ -44,13 +45,15 @@ class TlsStream:
         return stream
 
     @classmethod
-    def connect(cls, sock: socket.socket, context: ssl.SSLContext, host: str, timeout_seconds: float) -> TlsStream:
+    def connect(
+        cls, sock: socket.socket, context: ssl.SSLContext, server_name: str, timeout_seconds: float
+    ) -> TlsStream:
         """Return the stream to a server after the handshake.
 
         Raises:
             OSError: If the handshake fails, takes too long, or the server's certificate is not trusted.
         """
-        stream = cls(sock, context, server_hostname=host)
+        stream = cls(sock, context, server_hostname=server_name)
         stream._shake_hands(time.monotonic() + timeout_seconds)
         return stream
 

@@ -25,7 +25,8 @@ async def serve(settings: PrefillSettings) -> None:
     server = GrpcServer(host_port(settings.host, settings.port))
     prefiller = Prefiller(node)
     server.add(SERVICE_NAME, partial(add_prefill_service, PrefillServicer(prefiller)))
-    # The fast path's sockets are plain: with TLS, KV goes by gRPC alone.
-    is_fast = settings.fast_path and settings.tls_identity() is None
-    fast = FastServer(settings.host, settings.fast_port, FastPrefill(prefiller)) if is_fast else None
-    await node.run(server, fast)
+    await node.run(server, _fast_server(settings, prefiller) if settings.fast_path else None)
+
+
+def _fast_server(settings: PrefillSettings, prefiller: Prefiller) -> FastServer:
+    return FastServer(settings.host, settings.fast_port, FastPrefill(prefiller), advertised=settings.advertised_fast)

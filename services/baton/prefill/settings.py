@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from baton.rpc.server import host_port
 from baton.worker.settings import WorkerSettings
 
 
@@ -19,3 +20,9 @@ class PrefillSettings(WorkerSettings):
     """Whether to serve KV streams on plain sockets too, at `fast_port`, to decode nodes that want it."""
     fast_port: int = Field(default=0, ge=0, le=65535)
     """Port of the fast path; 0: any free one."""
+    fast_advertise_address: str = ""
+    """host:port under which decode nodes reach the fast path; empty: the host that is advertised, and `fast_port`."""
+
+    def advertised_fast(self, port: int) -> str:
+        """Return host:port of the fast path for other nodes, given the port that it listens on."""
+        return self.fast_advertise_address or host_port(self.advertised_host, port)

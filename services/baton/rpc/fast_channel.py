@@ -11,22 +11,22 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Self
+from typing import Protocol, Self
 
 import grpc
 from google.protobuf.message import DecodeError
 from opentelemetry import propagate
 
-from baton.errors import BatonError, UnavailableError
+from baton.errors import BatonError, ConfigurationError, UnavailableError
 from baton.h2.client import ClientCall, ClientConnection, connect
 from baton.h2.limits import Limits, Timing
 from baton.h2.status import CallError, Code, Status
-from baton.kv.staging import StagingPool
 from baton.kv.stream import payload_crc32c
 from baton.rpc.channel import KEEPALIVE_MILLISECONDS, KV_WINDOW_BYTES, MAX_MESSAGE_BYTES, PING_TIMEOUT_MILLISECONDS
 from baton.rpc.frame_codec import ReceivedFrame, parse_response
 from baton.rpc.kv_service import PREFILL_PATH
 from baton.rpc.status import error_from_status, info_of
+from baton.rpc.tls import current_identity
 from baton.v1 import prefill_service_pb2
 
 log = logging.getLogger(__name__)
@@ -34,18 +34,25 @@ log = logging.getLogger(__name__)
 Message = prefill_service_pb2.PrefillResponse | ReceivedFrame
 """What a KV stream consists of."""
 
-PAUSE_SECONDS = 5.0
-"""Time for which a peer that could not be reached is not tried again."""
+PAUSE_SECONDS = 30.0
+"""Time for which a peer that could not be reached is not tried again: a request that tries may wait in vain."""
 _NUM_THREADS = 4
 _LIMITS = Limits(
     message_bytes=MAX_MESSAGE_BYTES, num_streams=256, stream_window_bytes=KV_WINDOW_BYTES, num_held_bytes=16 << 20
 )
 _TIMING = Timing(
-    connect_seconds=2.0, idle_seconds=KEEPALIVE_MILLISECONDS / 1000, ping_seconds=PING_TIMEOUT_MILLISECONDS / 1000
+    connect_seconds=1.0, idle_seconds=KEEPALIVE_MILLISECONDS / 1000, ping_seconds=PING_TIMEOUT_MILLISECONDS / 1000
 )
 _NO_PATH = frozenset({Code.UNIMPLEMENTED, Code.UNKNOWN, Code.INTERNAL, Code.RESOURCE_EXHAUSTED})
 """Codes that, without a reason of Baton's, mean that the path does not work; others say that the node does not."""
 _CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class Staging(Protocol):
+    """Where frames are received; `baton.kv.staging.StagingPool` is one."""
+
+    def give(self, num_bytes: int) -> memoryview:
+        """Return writable memory."""
 
 
 class FastPathError(UnavailableError):
@@ -63,7 +70,7 @@ class FastStream:
         is_closed: Tells whether this side has closed the channel.
     """
 
-    def __init__(self, staging: StagingPool, is_closed: Callable[[], bool]) -> None:
+    def __init__(self, staging: Staging, is_closed: Callable[[], bool]) -> None:
         self._staging = staging
         self._is_closed = is_closed
         self._loop = asyncio.get_running_loop()
@@ -163,16 +170,19 @@ class FastStream:
 class FastChannel:
     """Streams from one prefill node over one connection of its own, which is made when it is needed.
 
+    It uses TLS where the context in which it was made has an identity.
+
     Args:
         address: host:port.
         staging: Memory for frames.
         clock: Seconds, monotonic.
     """
 
-    def __init__(self, address: str, staging: StagingPool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, address: str, staging: Staging, clock: Callable[[], float] = time.monotonic) -> None:
         self._address = address
         self._staging = staging
         self._clock = clock
+        self._identity = current_identity()
         self._executor = ThreadPoolExecutor(_NUM_THREADS, thread_name_prefix="fast-kv")
         self._lock = threading.Lock()  # of what follows; held while the connection is made, by threads of the executor
         self._connection: ClientConnection | None = None
@@ -202,6 +212,11 @@ class FastChannel:
             raise
         return stream
 
+    async def warm(self) -> None:
+        """Make the connection before a request needs it; what goes wrong is the first request's to tell."""
+        with contextlib.suppress(FastPathError, RuntimeError):  # RuntimeError: closed meanwhile
+            await asyncio.get_running_loop().run_in_executor(self._executor, self._connected)
+
     def close(self) -> None:
         """End the connection and every stream on it."""
         self._is_closed = True
@@ -228,8 +243,8 @@ class FastChannel:
                 raise FastPathError(f"{self._address} could not be reached a moment ago", reason="CONNECT_FAILED")
             host, _, port = self._address.rpartition(":")
             try:
-                connection = connect((host.strip("[]"), int(port)), limits=_LIMITS, timing=_TIMING)
-            except (OSError, ValueError) as error:
+                connection = self._connect(host.strip("[]"), int(port))
+            except (OSError, ValueError, ConfigurationError) as error:
                 self._retry_at = self._clock() + PAUSE_SECONDS
                 log.warning("fast_path_unreachable address=%s cause=%s", self._address, error)
                 raise FastPathError(f"{self._address}: {error}", reason="CONNECT_FAILED") from error
@@ -237,6 +252,12 @@ class FastChannel:
         if self._is_closed:
             connection.shut_down()
         return connection
+
+    def _connect(self, host: str, port: int) -> ClientConnection:
+        if self._identity is None:
+            return connect((host, port), limits=_LIMITS, timing=_TIMING)
+        context, name = self._identity.client_context(), self._identity.server_name
+        return connect((host, port), limits=_LIMITS, timing=_TIMING, tls=context, server_name=name)
 
 
 def _cancel_made(making: asyncio.Future[ClientCall]) -> None:

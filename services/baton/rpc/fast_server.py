@@ -18,7 +18,9 @@ from baton.h2.server import H2Server
 from baton.h2.status import CallError, Code
 from baton.h2.windows import StreamEndedError
 from baton.rpc.kv_service import PREFILL_PATH
+from baton.rpc.server import host_port
 from baton.rpc.status import code_of, details_of
+from baton.rpc.tls import current_identity
 from baton.telemetry import names
 from baton.telemetry.tracing import tracer
 from baton.v1 import prefill_service_pb2
@@ -41,18 +43,31 @@ class PrefillHandler(Protocol):
 
 
 class FastServer:
-    """Serves one handler. Use: construct, `start`, then `drain` once.
+    """Serves one handler, by TLS where the context has an identity. Use: construct, `start`, then `drain` once.
 
     Args:
         host: Address to listen on.
         port: Port; 0: any free one.
         handler: Computes prompts.
+        advertised: Returns host:port under which other nodes reach a port of this one.
     """
 
-    def __init__(self, host: str, port: int, handler: PrefillHandler) -> None:
+    def __init__(
+        self, host: str, port: int, handler: PrefillHandler, *, advertised: Callable[[int], str] | None = None
+    ) -> None:
+        self.advertised_address = ""
+        """host:port under which other nodes reach it; empty before `start`."""
+        self._advertised = advertised or (lambda port: host_port(host, port))
         self._host = host
         self._wanted_port = port
-        self._server = H2Server(host, port, {PREFILL_PATH: _guarded(handler)}, limits=_LIMITS)
+        identity = current_identity()
+        self._server = H2Server(
+            host,
+            port,
+            {PREFILL_PATH: _guarded(handler)},
+            limits=_LIMITS,
+            tls=identity.server_context if identity else None,
+        )
 
     def start(self) -> int:
         """Bind and serve; return the port.
@@ -66,6 +81,7 @@ class FastServer:
             raise ConfigurationError(
                 f"fast_port: cannot listen on {self._host}:{self._wanted_port}: {error}"
             ) from error
+        self.advertised_address = self._advertised(port)
         log.info("fast_path_listening address=%s port=%d", self._host, port)
         return port
 

@@ -8,6 +8,7 @@ connect, or be connected to.
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -60,6 +61,33 @@ class TlsIdentity:
             self._fetch,  # type: ignore[arg-type] # None, which gRPC documents, is missing in its types
             require_client_authentication=True,
         )
+
+    def server_context(self) -> ssl.SSLContext:
+        """Return what a server on plain sockets shows and believes: clients must show a certificate.
+
+        Raises:
+            ConfigurationError: If a file cannot be read or holds something else.
+        """
+        return self._context(ssl.PROTOCOL_TLS_SERVER)
+
+    def client_context(self) -> ssl.SSLContext:
+        """Return what a client on plain sockets shows and believes.
+
+        Raises:
+            ConfigurationError: If a file cannot be read or holds something else.
+        """
+        return self._context(ssl.PROTOCOL_TLS_CLIENT)
+
+    def _context(self, protocol: int) -> ssl.SSLContext:
+        context = ssl.SSLContext(protocol)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_cert_chain(self.cert_file, self.key_file)
+            context.load_verify_locations(self.ca_file)
+        except OSError as error:  # ssl's own error is one
+            raise ConfigurationError(f"tls: {error}") from error
+        return context
 
     def _fetch(self) -> grpc.ServerCertificateConfiguration | None:
         """Return the files as they are; called by gRPC for every connection. None: as before."""

@@ -19,7 +19,7 @@ from baton.engine.scheduler import SchedulerLimits
 from baton.errors import UnavailableError
 from baton.kv.pool import BlockEvents
 from baton.rpc.fast_server import FastServer
-from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
+from baton.rpc.server import GrpcServer, wait_for_stop_signal
 from baton.text.tokenizer import load_tokenizer
 from baton.v1 import node_pb2
 from baton.worker.description import describe_node, load_message
@@ -108,7 +108,8 @@ class WorkerNode:
             Exception: What the engine died of, if it did.
         """
         port = await server.start(is_serving=False)
-        fast_port = fast.start() if fast else 0
+        if fast is not None:
+            fast.start()
         self.node_id = self.settings.name_of(node_pb2.NodeRole.Name(self._role).split("_")[-1].lower(), port)
         description = describe_node(
             self.runner,
@@ -117,7 +118,7 @@ class WorkerNode:
             epoch=time.time_ns(),
             role=self._role,
             address=self.settings.advertised(port),
-            fast_address=host_port(self.settings.advertised_host, fast_port) if fast_port else "",
+            fast_address=fast.advertised_address if fast else "",
             max_batch_size=self.settings.max_batch_size,
         )
         self._publications = Publications(open_source(self.settings.cache_index_address), self.node_id)

@@ -20,7 +20,8 @@ SLOW_MODEL: Mapping[str, str] = {"mock_shape": "llama-3.1-8b", "mock_hardware": 
 def _mock_cluster() -> Iterator[Cluster]:
     settings = {
         "prefill": SLOW_MODEL,
-        "decode": SLOW_MODEL,
+        "decode": SLOW_MODEL,  # decode-0 takes KV by the fast path
+        "decode-1": {**SLOW_MODEL, "kv_transport": "grpc"},
         "router": {"prefill_policy": "remote", "drain_seconds": "1"},
         "gateway": {"router_timeout_seconds": "4"},
     }
