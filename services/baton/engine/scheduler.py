@@ -91,12 +91,12 @@ class Scheduler:
         Decoding sequences come first: each needs one position, and their clients are reading along. Then prompts, those
         of sequences with blocks before those that get theirs here.
         """
-        step = Step()
+        step, num_waiting = Step(), len(self._waiting)
         for sequence in sorted(self._running, key=lambda sequence: sequence.is_prefilling):
             num_tokens = self._room(sequence, step) if sequence.phase is Phase.RUNNING else 0  # it may have lost blocks
             if num_tokens and self._reserve(sequence, sequence.num_computed + num_tokens):
                 step.add(sequence, num_tokens)
-        if any(sequence.phase is not Phase.RUNNING for sequence in step.sequences):
+        if len(self._waiting) > num_waiting:  # some lost their blocks, perhaps after they were planned
             step = step.only(self._running)
         if self._waiting:
             self._admit(step)
@@ -194,9 +194,12 @@ class Scheduler:
 
     def _room(self, sequence: Sequence, step: Step) -> int:
         """Return how many positions of a sequence the pass has room for."""
-        if sequence.is_prefilling and self._is_full(step):
+        room = self._limits.max_step_tokens - step.num_tokens
+        if not sequence.is_prefilling:
+            return min(1, room)
+        if self._is_full(step):
             return 0
-        num_tokens = min(sequence.num_pending, self._limits.max_step_tokens - step.num_tokens)
+        num_tokens = min(sequence.num_pending, room)
         if sequence.num_scored < sequence.score_end:
             num_tokens = min(num_tokens, SCORED_CHUNK_TOKENS)
         return min(num_tokens, sequence.request.chunk_tokens or num_tokens)
@@ -254,10 +257,10 @@ class Scheduler:
         sequence.num_computed = sequence.num_stored_blocks = 0
 
     def _store_full_blocks(self, sequence: Sequence) -> None:
-        if sequence.request.is_cache_bypassed:
+        num_full = sequence.num_computed // self.pool.block_tokens
+        if num_full <= sequence.num_stored_blocks or sequence.request.is_cache_bypassed:
             return
         sequence.extend_hashes(self.pool.block_tokens)
-        num_full = sequence.num_computed // self.pool.block_tokens
         for block_index in range(sequence.num_stored_blocks, num_full):
             self.pool.store(sequence.block_table[block_index], sequence.hashes[block_index])
         sequence.num_stored_blocks = max(sequence.num_stored_blocks, num_full)

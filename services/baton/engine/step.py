@@ -75,8 +75,7 @@ class Step:
     scored: list[Scored] = field(default_factory=list)
     """Sequences whose prompt is judged."""
     _sampled: list[Sampled] = field(default_factory=list)
-    _last_rows: dict[Sequence, int] = field(default_factory=dict)
-    _ends: dict[Sequence, int] = field(default_factory=dict)
+    _prompts: dict[Sequence, tuple[int, int]] = field(default_factory=dict)  # end of the span, last row so far
     _num_rows: int = 0
 
     @property
@@ -97,26 +96,30 @@ class Step:
 
     def add(self, sequence: Sequence, num_tokens: int) -> None:
         """Compute the next positions of a sequence."""
-        span = _span(sequence, num_tokens)
-        self.sequences.append(sequence)
-        self.spans.append(span)
-        self.num_tokens += num_tokens
-        self.num_prompts += sequence.is_prefilling
-        self._ends[sequence] = span.end
-        num_scored = min(span.end, sequence.score_end) - sequence.num_scored
-        if num_scored > 0:
-            self.scored.append(Scored(sequence, self._num_rows, num_scored, sequence.num_scored))
-        self._num_rows += span.num_logits
-        if span.end == len(sequence.token_ids):
-            self._last_rows[sequence] = self._num_rows - 1
+        start = sequence.num_computed
+        end, num_all = start + num_tokens, len(sequence.token_ids)
+        logits_from = end - 1 if end == num_all else end
+        if sequence.num_scored < min(end, sequence.score_end):
+            logits_from = sequence.num_scored
+            num_scored = min(end, sequence.score_end) - logits_from
+            self.scored.append(Scored(sequence, self._num_rows, num_scored, logits_from))
+        self._num_rows += end - logits_from
+        if end == num_all:
             self._sampled.append(Sampled(sequence, self._num_rows - 1))
+        if start + 1 < num_all:
+            self.num_prompts += 1
+            self._prompts[sequence] = (end, self._num_rows - 1)
+        self.num_tokens += num_tokens
+        self.sequences.append(sequence)
+        self.spans.append(_span(sequence, end, logits_from))
 
     def add_twin(self, sequence: Sequence, leader: Sequence, block_tokens: int) -> None:
         """Give a sequence the logits of another one, which this pass computes to its end, and what its blocks lack."""
         num_full_blocks, num_tail_tokens = divmod(len(sequence.token_ids), block_tokens)
         source, target = (table.block_table[num_full_blocks:] for table in (leader, sequence))
         self.twins.append(Twin(sequence, BlockCopy(source[0], target[0]) if num_tail_tokens else None))
-        self._sampled.append(Sampled(sequence, self._last_rows[leader]))
+        _, last_row = self._prompts[leader]
+        self._sampled.append(Sampled(sequence, last_row))
 
     def only(self, kept: Collection[Sequence]) -> Step:
         """Return the pass without the spans of all others."""
@@ -127,19 +130,18 @@ class Step:
         return step
 
     def end_of(self, sequence: Sequence) -> int:
-        """Return the position up to which a sequence is computed after the pass."""
-        return self._ends.get(sequence, sequence.num_computed)
+        """Return the position up to which a sequence in the prefill phase is computed after the pass."""
+        end, _ = self._prompts.get(sequence, (sequence.num_computed, 0))
+        return end
 
 
-def _span(sequence: Sequence, num_tokens: int) -> Span:
-    start, end = sequence.num_computed, sequence.num_computed + num_tokens
-    export = sequence.request.export
-    is_scored = sequence.num_scored < min(end, sequence.score_end)
+def _span(sequence: Sequence, end: int, logits_from: int) -> Span:
+    start, export = sequence.num_computed, sequence.request.export
     return Span(
         token_ids=sequence.token_ids[start:end],
         start=start,
         block_table=sequence.block_table,
-        needs_logits=is_scored or end == len(sequence.token_ids),
-        logits_from=sequence.num_scored if is_scored else None,
+        needs_logits=logits_from < end,
+        logits_from=logits_from if logits_from < end - 1 else None,
         layer_sink=partial(export, start) if export and end > sequence.request.kv_token_begin else None,
     )
