@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from baton.engine.runners.base import Runner
+from checkpoints import CHECKPOINT_NAMES, FAMILY_NAMES, CheckpointName
 
 Framework = Literal["torch", "mlx"]
 BLOCK_TOKENS = 16
+SERVED: tuple[tuple[CheckpointName, Framework], ...] = tuple(
+    (name, framework)
+    for name in (*CHECKPOINT_NAMES, *FAMILY_NAMES)
+    for framework in get_args(Framework)
+    if (name, framework) != ("gpt_oss", "mlx")
+)
+"""Every family with every framework that serves it."""
 
 
 def load_runner(framework: Framework, folder: Path, *, dtype: str = "float32", num_blocks: int = 512) -> Runner:

@@ -13,28 +13,34 @@ from baton.engine.engine import Engine
 from baton.engine.events import Failed, PromptScored, TokenReady
 from baton.engine.sampling import SampledToken
 from baton.engine.scheduler import SCORED_CHUNK_TOKENS
-from checkpoints import CHECKPOINT_NAMES, CheckpointName, checkpoint, reference_generate, reference_logits
+from checkpoints import CheckpointName, checkpoint, reference_generate, reference_logits
 from exactness.handover import Generation, generate, greedy, start_engine
-from exactness.loading import BLOCK_TOKENS, Framework, load_runner
+from exactness.loading import BLOCK_TOKENS, SERVED, Framework, load_runner
 
 NUM_ALTERNATIVES = 5
 TOLERANCES: dict[str, float] = {"torch": 1e-4, "mlx": 5e-4}
 """By engine. Measured: 2e-5 and 2e-4 at most; MLX's rotations and kernels are not those of the reference."""
-FRAMEWORKS: tuple[Framework, ...] = ("torch", "mlx")
 SCORED = replace(greedy(4), num_prompt_logprobs=NUM_ALTERNATIVES)
 
 
-@pytest.fixture(params=CHECKPOINT_NAMES)
-def family(request: pytest.FixtureRequest) -> CheckpointName:
-    """Return each model family in turn."""
-    name: CheckpointName = request.param
-    return name
+@pytest.fixture(params=SERVED, ids="-".join)
+def served(request: pytest.FixtureRequest) -> tuple[CheckpointName, Framework]:
+    """Return each family with each framework in turn."""
+    pair: tuple[CheckpointName, Framework] = request.param
+    return pair
 
 
-@pytest.fixture(params=FRAMEWORKS)
-def engine(request: pytest.FixtureRequest, family: CheckpointName) -> Iterator[Engine]:
-    """Return a running engine of each framework in turn."""
-    engine = start_engine(load_runner(request.param, checkpoint(family)))
+@pytest.fixture
+def family(served: tuple[CheckpointName, Framework]) -> CheckpointName:
+    """Return its family."""
+    return served[0]
+
+
+@pytest.fixture
+def engine(served: tuple[CheckpointName, Framework]) -> Iterator[Engine]:
+    """Return a running engine of it."""
+    family, framework = served
+    engine = start_engine(load_runner(framework, checkpoint(family)))
     yield engine
     engine.close()
 

@@ -11,32 +11,31 @@ import pytest
 
 from baton.engine.engine import Engine
 from baton.engine.sampling_params import SamplingParams
-from checkpoints import CHECKPOINT_NAMES, CheckpointName, checkpoint, reference_generate
+from checkpoints import CheckpointName, checkpoint, reference_generate
 from exactness.handover import Generation, generate, greedy, start_engine
-from exactness.loading import BLOCK_TOKENS, Framework, load_runner
+from exactness.loading import BLOCK_TOKENS, SERVED, Framework, load_runner
 
 NUM_NEW_TOKENS = 24
 NUM_COPIES = 3
-FRAMEWORKS: tuple[Framework, ...] = ("torch", "mlx")
 
 
-@pytest.fixture(params=CHECKPOINT_NAMES)
-def family(request: pytest.FixtureRequest) -> CheckpointName:
-    """Return each model family in turn."""
-    name: CheckpointName = request.param
-    return name
+@pytest.fixture(params=SERVED, ids="-".join)
+def served(request: pytest.FixtureRequest) -> tuple[CheckpointName, Framework]:
+    """Return each family with each framework in turn."""
+    pair: tuple[CheckpointName, Framework] = request.param
+    return pair
 
 
-@pytest.fixture(params=FRAMEWORKS)
-def framework(request: pytest.FixtureRequest) -> Framework:
-    """Return each framework in turn."""
-    name: Framework = request.param
-    return name
+@pytest.fixture
+def family(served: tuple[CheckpointName, Framework]) -> CheckpointName:
+    """Return its family."""
+    return served[0]
 
 
 @pytest.fixture(params=[256, 40], ids=["at-once", "in-chunks"])
-def engine(request: pytest.FixtureRequest, family: CheckpointName, framework: Framework) -> Iterator[Engine]:
-    """Return a running engine whose passes hold a whole prompt, or part of one."""
+def engine(request: pytest.FixtureRequest, served: tuple[CheckpointName, Framework]) -> Iterator[Engine]:
+    """Return a running engine of it, whose passes hold a whole prompt, or part of one."""
+    family, framework = served
     engine = start_engine(load_runner(framework, checkpoint(family)), max_step_tokens=request.param)
     yield engine
     engine.close()
