@@ -46,7 +46,8 @@ def test_every_setting_reaches_its_service(role: str) -> None:
     """`settings` takes each field in camelCase, and its flag carries the very value, large numbers too."""
     settings_class = SETTINGS[role]
     fields = [name for name in settings_class.model_fields if name not in CHART_OWNED]
-    wanted = {name: settings_class.model_fields[name].get_default(call_default_factory=True) for name in fields}
+    defaults = {name: settings_class.model_fields[name].get_default(call_default_factory=True) for name in fields}
+    wanted = {name: 0.5 if value is None else value for name, value in defaults.items()}  # of optional numbers, any
     settings = {camel_case(name): value for name, value in wanted.items()}
     values: dict[str, Any] = {**MINIMAL, "cacheIndex" if role == "cache-index" else role: {"settings": settings}}
     if role in ("prefill", "decode"):
