@@ -8,16 +8,26 @@ from typing import Annotated, TypeAlias, TypeVar
 
 import grpc
 import typer
+from pydantic_settings import SettingsConfigDict
 
+from baton.config.loading import load_settings
 from baton.errors import UnavailableError
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_from_rpc, error_info
+from baton.rpc.tls import TlsSettings, secured_by
 from baton.v1 import router_service_pb2_grpc
 
 DEFAULT_ROUTER = "127.0.0.1:8010"
 """Where `baton up` puts the router unless the port is taken."""
 CALL_SECONDS = 5.0
 """Time for the answer."""
+
+
+class CommandTlsSettings(TlsSettings):
+    """Who asks where connections have TLS: BATON_TLS_CERT_FILE, BATON_TLS_KEY_FILE and BATON_TLS_CA_FILE."""
+
+    model_config = SettingsConfigDict(env_prefix="BATON_")
+
 
 AnswerT = TypeVar("AnswerT")
 RouterOption: TypeAlias = Annotated[
@@ -31,6 +41,7 @@ def ask_router(
     """Return the router's answer.
 
     Raises:
+        ConfigurationError: If the TLS files of the environment are incomplete.
         BatonError: If the router cannot be reached or refuses; the message names the address.
     """
 
@@ -39,7 +50,8 @@ def ask_router(
             return await question(router_service_pb2_grpc.RouterServiceStub(channel))  # type: ignore[no-untyped-call]
 
     try:
-        return asyncio.run(ask())
+        with secured_by(load_settings(CommandTlsSettings, {}).tls_identity()):
+            return asyncio.run(ask())
     except grpc.aio.AioRpcError as error:
         cause = error_from_rpc(error)
         hint = "; is `baton up` running there?" if error_info(error) is None else ""
