@@ -17,10 +17,12 @@ What a component is, as YAML; the other templates read it by fromYaml. Keys:
   values            the part of .Values that describes it
 */}}
 
-{{/* Flags of settings: {maxWaiting: 8} becomes --max-waiting=8. Numbers go through JSON, which writes no exponents. */}}
+{{/* Flags of settings: {maxWaiting: 8} becomes --max-waiting=8. Numbers go through JSON, which writes no exponents; what is null is left to the service. */}}
 {{- define "baton.flags" -}}
 {{- range $key, $value := . }}
+{{- if not (kindIs "invalid" $value) }}
 - {{ printf "--%s=%s" (kebabcase $key) (ternary (toString $value) (toJson $value) (kindIs "string" $value)) | quote }}
+{{- end }}
 {{- end }}
 {{- end -}}
 
