@@ -43,8 +43,7 @@ class PromptWork(NamedTuple):
     """From then until the first token was known here."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenReady:
+class TokenReady(NamedTuple):
     """A token of the output."""
 
     output_index: int
@@ -101,8 +100,7 @@ Listener = Callable[[EngineEvent], None]
 """Takes the events of one request; must not block."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delivery:
+class Delivery(NamedTuple):
     """An event and who wants it."""
 
     listener: Listener

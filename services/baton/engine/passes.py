@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -99,6 +98,6 @@ def _score_part(rows: Array, scored: Scored) -> list[SampledToken]:
     num_alternatives = scored.sequence.request.params.num_prompt_logprobs or 0
     ranks = 1 + (rows > rows[np.arange(len(rows)), token_ids][:, None]).sum(axis=1)
     return [
-        replace(with_logprobs(row, token_id, num_alternatives), rank=int(rank))
+        with_logprobs(row, token_id, num_alternatives)._replace(rank=int(rank))
         for row, token_id, rank in zip(rows, token_ids, ranks, strict=True)
     ]

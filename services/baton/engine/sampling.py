@@ -7,7 +7,6 @@ position.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -30,8 +29,7 @@ class Alternative(NamedTuple):
     """Natural logarithm of its probability, 0 or less."""
 
 
-@dataclass(frozen=True, slots=True)
-class SampledToken:
+class SampledToken(NamedTuple):
     """A chosen token."""
 
     token_id: int
@@ -44,8 +42,7 @@ class SampledToken:
     """Place among all tokens, 1 for the most probable; 0: not asked for. Told of a prompt's tokens only."""
 
 
-@dataclass(frozen=True, slots=True)
-class SamplingContext:
+class SamplingContext(NamedTuple):
     """What the choice for one row of logits depends on."""
 
     params: SamplingParams
@@ -75,7 +72,8 @@ def sample(logits: Logits, contexts: Sequence[SamplingContext]) -> list[SampledT
     Greedy rows take the framework's argmax; only the others are copied to the host, and those whose argmax is an end
     token that cannot come yet: masking tokens that are not the most probable one changes no argmax.
     """
-    indices = [index for index, context in enumerate(contexts) if context.params.needs_rows]
+    needs_rows = [context.params.needs_rows for context in contexts]
+    indices = [index for index, is_needed in enumerate(needs_rows) if is_needed]
     outcomes: list[SampledToken | Exception] = []
     if len(indices) < len(contexts):
         best = logits.argmax()
@@ -83,7 +81,7 @@ def sample(logits: Logits, contexts: Sequence[SamplingContext]) -> list[SampledT
         indices = [
             index
             for index, context in enumerate(contexts)
-            if context.params.needs_rows or context.is_masked(best[index])
+            if needs_rows[index] or (context.params.min_tokens and context.is_masked(best[index]))
         ]
     if indices:
         outcomes = outcomes or [_not_finite()] * len(contexts)

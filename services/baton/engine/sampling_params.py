@@ -51,16 +51,18 @@ class SamplingParams:
     structured_output: StructuredOutput | None = None
     """Form that the whole output must have; None: any."""
 
+    needs_rows: bool = field(init=False, compare=False)
+    """Whether choosing needs more of the logits than their argmax, be that no masked end token."""
+
+    def __post_init__(self) -> None:
+        """Answer once what is asked for every token."""
+        is_plain = self.is_greedy and self.num_top_logprobs is None and self.structured_output is None
+        object.__setattr__(self, "needs_rows", not is_plain or self.shifts_logits)
+
     @property
     def is_greedy(self) -> bool:
         """Return whether the most probable token is always taken."""
         return self.temperature == 0.0
-
-    @property
-    def needs_rows(self) -> bool:
-        """Return whether choosing needs more of the logits than their argmax, be that no masked end token."""
-        is_plain = self.is_greedy and self.num_top_logprobs is None and self.structured_output is None
-        return not is_plain or self.shifts_logits
 
     @property
     def changes_logits(self) -> bool:

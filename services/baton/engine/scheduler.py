@@ -234,14 +234,15 @@ class Scheduler:
 
     def _reserve(self, sequence: Sequence, num_tokens: int) -> bool:
         """Make sure of blocks for `num_tokens` positions; return False if the sequence had to give up its own."""
+        if num_tokens <= len(sequence.block_table) * self.pool.block_tokens:
+            return True
         num_missing = self.pool.num_blocks_for(num_tokens) - len(sequence.block_table)
         while num_missing > self.pool.num_available:
             victim = self._running[-1]
             self._preempt(victim)
             if victim is sequence:
                 return False
-        if num_missing > 0:
-            sequence.block_table += self.pool.allocate(num_missing)
+        sequence.block_table += self.pool.allocate(num_missing)
         return True
 
     def _preempt(self, sequence: Sequence) -> None:

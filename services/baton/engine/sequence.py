@@ -110,6 +110,8 @@ class Sequence:
     """Where the chain of block hashes starts."""
     token_ids: list[int]
     """Prompt and output."""
+    num_prompt_tokens: int
+    """Length of the prompt."""
     purpose: Purpose
     """What to do; RECEIVE turns into GENERATE when the KV has arrived or the other node is given up."""
     phase: Phase = Phase.WAITING
@@ -145,11 +147,6 @@ class Sequence:
     def request_id(self) -> str:
         """Return the request's id."""
         return self.request.request_id
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Return the length of the prompt."""
-        return len(self.request.prompt_token_ids)
 
     @property
     def num_output_tokens(self) -> int:
@@ -234,6 +231,7 @@ def new_sequence(
         end_token_ids=params.stop_token_ids | (frozenset() if params.ignore_eos else frozenset(eos_token_ids)),
         root=root_hash(model_revision_digest, block_tokens, request.cache_salt),
         token_ids=[*request.prompt_token_ids, *request.output_token_ids],
+        num_prompt_tokens=len(request.prompt_token_ids),
         purpose=request.purpose,
         score_end=len(request.prompt_token_ids) - 1 if request.is_scored else 0,
     )

@@ -42,8 +42,7 @@ class LayerSink(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """Consecutive positions of one sequence that a forward pass computes.
 
     Interval table: [0, start) has its KV in the blocks already; [start, start + len(token_ids)) is computed and
