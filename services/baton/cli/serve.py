@@ -109,10 +109,21 @@ def run_service(role: str, service: Service, settings: BaseSettings, level: str)
     identity = settings.tls_identity() if isinstance(settings, TlsSettings) else None
     try:
         with secured_by(identity):
-            _run(service.run(settings))
+            _run(_many_gateways(settings, level) or service.run(settings))
     finally:
         shutdown_metrics()
         shutdown_tracing()
+
+
+def _many_gateways(settings: BaseSettings, level: str) -> Awaitable[None] | None:
+    """Return what runs several processes, if this is a gateway that shall have them and not one of them."""
+    if getattr(settings, "processes", 1) == 1 or getattr(settings, "process_index", -1) >= 0:
+        return None
+    from baton.cli.gateway_processes import run_gateway_processes
+    from baton.gateway.settings import GatewaySettings
+
+    assert isinstance(settings, GatewaySettings)
+    return run_gateway_processes(settings, level)
 
 
 def _run(main: Awaitable[None]) -> None:

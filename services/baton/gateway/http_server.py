@@ -41,15 +41,22 @@ class HttpServer:
         # Told of no error: a task group would wrap it in a group, and the caller expects it as it is.
         await self._tasks.__aexit__(None, None, None)
 
-    async def start(self, host: str, port: int) -> int:
+    async def start(self, host: str, port: int, *, is_shared: bool = False) -> int:
         """Listen; return the port.
+
+        Args:
+            host: Address.
+            port: 0: any free one.
+            is_shared: Whether other processes listen on the same port.
 
         Raises:
             ConfigurationError: If the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
         try:
-            self._server = await loop.create_server(self._make_connection, host, port, backlog=_BACKLOG)
+            self._server = await loop.create_server(
+                self._make_connection, host, port, backlog=_BACKLOG, reuse_port=is_shared or None
+            )
         except OSError as error:
             raise ConfigurationError(f"http_port: cannot listen on {host}:{port}: {error}") from error
         self.port = int(self._server.sockets[0].getsockname()[1])

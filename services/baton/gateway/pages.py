@@ -10,6 +10,7 @@ import baton
 from baton.gateway.catalog import ModelCatalog
 from baton.gateway.http_response import HttpResponse
 from baton.gateway.models import Models
+from baton.gateway.openai_errors import ApiError
 from baton.telemetry.prometheus import CONTENT_TYPE, Scrape
 
 OPEN_PATHS = ("/health", "/ready", "/version")
@@ -32,7 +33,7 @@ PAGES = {
 class Pages:
     """Answers from what the gateway knows; nothing is asked of other services."""
 
-    def __init__(self, catalog: ModelCatalog, models: Models, scrape: Scrape, *, openapi_body: bytes) -> None:
+    def __init__(self, catalog: ModelCatalog, models: Models, scrape: Scrape | None, *, openapi_body: bytes) -> None:
         self._openapi_body = openapi_body
         self._catalog = catalog
         self._models = models
@@ -61,9 +62,15 @@ class Pages:
         elif path == "/openapi.json":
             response.send(200, self._openapi_body)
         elif path == "/metrics":
-            response.send(200, self._scrape.text(), headers={"content-type": CONTENT_TYPE})
+            self._send_metrics(response)
         else:
             response.send(200, self._models.model_body(unquote(path.removeprefix(_MODEL_PREFIX))))
+
+    def _send_metrics(self, response: HttpResponse) -> None:
+        if self._scrape is None:
+            text = "several processes share this port; each has its metrics on its own, from --metrics-port on"
+            raise ApiError(404, text, code="metrics_port")
+        response.send(200, self._scrape.text(), headers={"content-type": CONTENT_TYPE})
 
     def _send_ready(self, response: HttpResponse) -> None:
         problem = self._catalog.problem

@@ -19,10 +19,10 @@ from baton.gateway.exo_api import ExoApi
 from baton.gateway.gate import Gate
 from baton.gateway.generation import Generator
 from baton.gateway.grpc_api import SERVICE_NAME, GenerationServicer
-from baton.gateway.http_connection import HttpLimits
 from baton.gateway.http_server import HttpServer
 from baton.gateway.instances import Instances
 from baton.gateway.key_limits import KeyLimits
+from baton.gateway.metrics_page import http_limits, metrics_page
 from baton.gateway.models import Models
 from baton.gateway.node_links import NodeLinks
 from baton.gateway.open_files import raise_open_files_limit
@@ -76,7 +76,11 @@ async def serve(settings: GatewaySettings) -> None:
 async def run_gateway(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
     """Run a gateway for as long as the context lasts; leaving it drains."""
     with scraped_meter() as (meter, scrape):
-        async with NodeLinks() as links, _run(settings, links, Metrics(meter), scrape) as running:
+        async with (
+            metrics_page(settings, scrape),
+            NodeLinks() as links,
+            _run(settings, links, Metrics(meter), scrape) as running,
+        ):
             yield running
 
 
@@ -115,7 +119,7 @@ async def _run(
         exo = ExoApi(router, catalog, instances, created_seconds=started) if settings.exo_endpoints else None
         document = openapi_body(routes, has_exo=exo is not None)
         models = Models(catalog, reader.dialect, created_seconds=started)
-        pages = Pages(catalog, models, scrape, openapi_body=document)
+        pages = Pages(catalog, models, None if settings.is_shared else scrape, openapi_body=document)
         cors = Cors(split_addresses(settings.cors_allow_origins))
         deadlines = Deadlines(settings.request_timeout_seconds)
         rest = RestApi(generator, gate, pages, cors, routes, exo, deadlines=deadlines)
@@ -136,14 +140,16 @@ async def _serving(
     keys: ApiKeys,
     deadlines: Deadlines,
 ) -> AsyncIterator[RunningGateway]:
-    grpc_server = GrpcServer(host_port(settings.grpc_host, settings.grpc_port), is_public=True)
+    grpc_server = GrpcServer(
+        host_port(settings.grpc_host, settings.grpc_port), is_public=True, is_shared=settings.is_shared
+    )
     grpc_server.add(
         SERVICE_NAME,
         lambda server: add_GenerationServiceServicer_to_server(servicer, server),  # type: ignore[no-untyped-call]
     )
-    async with HttpServer(rest.handle, http_error_body, _limits(settings)) as http_server:
+    async with HttpServer(rest.handle, http_error_body, http_limits(settings)) as http_server:
         running = RunningGateway(
-            http_port=await http_server.start(settings.http_host, settings.http_port),
+            http_port=await http_server.start(settings.http_host, settings.http_port, is_shared=settings.is_shared),
             grpc_port=await grpc_server.start(),
         )
         async with asyncio.TaskGroup() as tasks:
@@ -174,17 +180,4 @@ def _key_limits(settings: GatewaySettings, clock: Callable[[], float]) -> KeyLim
         requests_per_minute=settings.key_requests_per_minute,
         max_concurrent_requests=settings.key_max_concurrent_requests,
         clock=clock,
-    )
-
-
-def _limits(settings: GatewaySettings) -> HttpLimits:
-    return HttpLimits(
-        max_header_bytes=settings.max_header_bytes,
-        max_body_bytes=settings.max_body_bytes,
-        header_timeout_seconds=settings.header_timeout_seconds,
-        body_timeout_seconds=settings.body_timeout_seconds,
-        keep_alive_timeout_seconds=settings.keep_alive_timeout_seconds,
-        slow_client_timeout_seconds=settings.slow_client_timeout_seconds,
-        write_buffer_bytes=settings.write_buffer_bytes,
-        stream_idle_seconds=settings.stream_idle_seconds,
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from baton.rpc.tls import TlsSettings
@@ -41,6 +42,18 @@ class GatewaySettings(TlsSettings):
     """Address of the gRPC API."""
     grpc_port: int = Field(default=8001, ge=0, le=65535)
     """Port of the gRPC API; 0: any free one."""
+    processes: int = Field(default=1, ge=1, le=64)
+    """Processes that share both ports (SO_REUSEPORT), each with an event loop of its own.
+
+    One that ends is started again. Limits, of keys too, hold for each process by itself; clients may reach all of them.
+    """
+    process_index: int = Field(default=-1, ge=-1)
+    """Which of the processes this is, from 0; set by the parent that starts them, -1: none."""
+    metrics_port: int = Field(default=0, ge=0, le=65535)
+    """Port of /metrics alone; of several processes, the first one's, those after it have the next ones; 0: none.
+
+    With several processes it must be set, and the shared port has no /metrics: it would be that of any of them.
+    """
     max_concurrent_requests: int = Field(default=1024, ge=1)
     """Requests in work at once; more are refused with 429."""
     api_keys_file: Path | None = None
@@ -86,6 +99,24 @@ class GatewaySettings(TlsSettings):
     """Threads that render templates, tokenize and hash."""
     drain_seconds: float = Field(default=20.0, ge=0)
     """Time that running requests get after a stop signal; what outlasts it ends with an error of its API."""
+
+    @model_validator(mode="after")
+    def _check_processes(self) -> Self:
+        if self.processes > 1:
+            for field in ("http_port", "grpc_port", "metrics_port"):
+                if getattr(self, field) == 0:
+                    raise ValueError(f"{field}: expected a port, because processes is {self.processes}")
+        return self
+
+    @property
+    def is_shared(self) -> bool:
+        """Return whether this process shares its ports with others."""
+        return self.processes > 1
+
+    @property
+    def own_metrics_port(self) -> int:
+        """Return the port of this process's metrics; 0: none."""
+        return self.metrics_port + max(0, self.process_index) if self.metrics_port else 0
 
     @property
     def served_name(self) -> str:

@@ -21,7 +21,6 @@ from baton.telemetry.tracing import server_interceptors
 log = logging.getLogger(__name__)
 
 _OPTIONS = (
-    ("grpc.so_reuseport", 0),
     ("grpc.max_concurrent_streams", 4096),
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
     ("grpc.http2.max_ping_strikes", 0),
@@ -41,13 +40,15 @@ class GrpcServer:
     Args:
         address: host:port to listen on.
         is_public: Whether clients outside the deployment call it: then it has no TLS of the deployment's own.
+        is_shared: Whether other processes listen on the same port.
     """
 
-    def __init__(self, address: str, *, is_public: bool = False) -> None:
+    def __init__(self, address: str, *, is_public: bool = False, is_shared: bool = False) -> None:
         self._address = address
         self._identity = None if is_public else current_identity()
         self._probed = grpc.aio.server() if self._identity and self._identity.health_port else None
-        self._server = grpc.aio.server(options=_OPTIONS, interceptors=(*server_interceptors(), ErrorInterceptor()))
+        options = (("grpc.so_reuseport", int(is_shared)), *_OPTIONS)
+        self._server = grpc.aio.server(options=options, interceptors=(*server_interceptors(), ErrorInterceptor()))
         self._health = HealthServicer()
         self._names: list[str] = []
         self.port = 0

@@ -1,0 +1,54 @@
+"""/metrics on a port of its own: of several processes that share their port, each must be scraped by itself."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from baton.gateway.http_connection import HttpLimits
+from baton.gateway.http_messages import HttpRequest
+from baton.gateway.http_response import HttpResponse
+from baton.gateway.http_server import HttpServer
+from baton.gateway.openai_errors import ApiError, http_error_body
+from baton.gateway.settings import GatewaySettings
+from baton.telemetry.prometheus import CONTENT_TYPE, Scrape
+
+
+@asynccontextmanager
+async def metrics_page(settings: GatewaySettings, scrape: Scrape) -> AsyncIterator[None]:
+    """Serve this process's metrics, if a port is set for them, for as long as the context lasts.
+
+    Raises:
+        ConfigurationError: If the port cannot be bound.
+    """
+
+    async def answer(request: HttpRequest, response: HttpResponse) -> None:
+        if (request.method, request.path) == ("GET", "/metrics"):
+            response.send(200, scrape.text(), headers={"content-type": CONTENT_TYPE})
+        else:
+            error = ApiError(404, f"Unknown path: {request.method} {request.path}", code="unknown_url")
+            response.send(error.status, error.body())
+
+    if not settings.own_metrics_port:
+        yield
+        return
+    async with HttpServer(answer, http_error_body, http_limits(settings)) as server:
+        await server.start(settings.http_host, settings.own_metrics_port)
+        try:
+            yield
+        finally:
+            await server.drain(0)
+
+
+def http_limits(settings: GatewaySettings) -> HttpLimits:
+    """Return the bounds of a connection that the settings set."""
+    return HttpLimits(
+        max_header_bytes=settings.max_header_bytes,
+        max_body_bytes=settings.max_body_bytes,
+        header_timeout_seconds=settings.header_timeout_seconds,
+        body_timeout_seconds=settings.body_timeout_seconds,
+        keep_alive_timeout_seconds=settings.keep_alive_timeout_seconds,
+        slow_client_timeout_seconds=settings.slow_client_timeout_seconds,
+        write_buffer_bytes=settings.write_buffer_bytes,
+        stream_idle_seconds=settings.stream_idle_seconds,
+    )
