@@ -21,10 +21,6 @@ _COMBINATIONS: list[tuple[dict[str, object], str]] = [
         "tls.secretName and tls.certManager.issuerRef.name are both set: set one",
     ),
     ({"tls.secretName": "s"}, "tls names a certificate, but tls.enabled is false: set it to true"),
-    (
-        {"tls": {"enabled": True, "secretName": "s"}, "decode.pools.d.settings.kvTransport": "fast"},
-        "decode.pools.d.settings.kvTransport is fast, which has no TLS: set grpc or auto",
-    ),
     ({"model.source": {}}, "model.source names no weights: set exactly one of demo, pvc"),
     ({"model.source.pvc": {"claimName": "w"}}, "model.source names several sources (demo, pvc): set exactly one"),
     (

@@ -200,9 +200,6 @@
 {{- fail (printf "%s.advertise hostPort serves nodes outside the cluster alone: set bareMetal.enabled, or advertise: podIP" .where) -}}
 {{- end -}}
 {{- end -}}
-{{- if and .root.Values.tls.enabled (eq (dig "kvTransport" "" $values.settings) "fast") -}}
-{{- fail (printf "%s.settings.kvTransport is fast, which has no TLS: set grpc or auto, or tls.enabled: false" .where) -}}
-{{- end -}}
 {{- include "baton.checks.budget" (dict "where" .where "values" $values) -}}
 {{- if $values.autoscaling.enabled -}}
 {{- include "baton.checks.poolAutoscaling" . -}}

@@ -39,10 +39,11 @@ def receive(
     num_slots: Annotated[int, typer.Option(min=1, help="Frames that memory is there for.")] = 256,
 ) -> None:
     """Take frames to warm up; after a line on stdin, take others and print seconds, CPU time, and if all was right."""
-    from baton.rpc.kv_link import Landing, LinkPath, receive_frames  # needs an extra
+    from baton.rpc.kv_link import MAX_FRAMES_KEPT, Landing, LinkPath, receive_frames  # needs an extra
 
     asyncio.run(receive_frames(LinkPath(path), address, num_slots, Landing(num_slots, frame_bytes)))
-    landing = Landing(num_slots, frame_bytes)
+    # The gRPC library lands each message in memory of its own, which a node frees after a few frames.
+    landing = Landing(MAX_FRAMES_KEPT if path == "grpc" else num_slots, frame_bytes)
     _say({"is_ready": True})
     sys.stdin.readline()
     started, cpu_started = time.perf_counter(), time.process_time()

@@ -27,6 +27,8 @@ from baton.v1.prefill_service_pb2_grpc import PrefillServiceServicer
 
 SOURCE_BYTES = 64 << 20
 """Random memory that frames are sent from, again and again: more than a processor's cache holds."""
+MAX_FRAMES_KEPT = 8
+"""Frames that a decode node keeps at most until its engine has written them (baton.decode.receiver)."""
 _SEED = 1
 _HEADER_BYTES = 256
 """Room before each frame's payload, for its message's other fields."""
@@ -107,7 +109,7 @@ class Landing:
     def __init__(self, num_slots: int, frame_bytes: int) -> None:
         self.frame_bytes = frame_bytes
         self._slot_bytes = frame_bytes + _HEADER_BYTES
-        self._memory = np.zeros(num_slots * self._slot_bytes, np.uint8)
+        self._memory = np.full(num_slots * self._slot_bytes, 1, np.uint8)  # zeros would not be touched before use
         self._num_slots = num_slots
         self._num_given = 0
         self.frames: list[KvFrame | None] = [None] * num_slots
