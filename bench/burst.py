@@ -194,7 +194,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", type=Path, required=True, help="model folder")
     parser.add_argument("--engine", choices=("torch", "mlx"), default="torch")
     parser.add_argument("--requests", type=int, default=32, help="prompts at once")
-    parser.add_argument("--prompt-tokens", type=int, default=8, help="of a prompt, or of what is its own of it")
+    parser.add_argument("--prompt-tokens", type=int, default=4, help="of a prompt, or of what is its own of it")
     parser.add_argument("--shared-tokens", type=int, default=64, help="of what all prompts of beginnings begin with")
     parser.add_argument("--output-tokens", type=int, default=8)
     parser.add_argument("--copies", type=int, default=4, help="times that each prompt comes in the workload copies")
