@@ -36,6 +36,7 @@ from baton.gateway.routes import POST_ROUTES
 from baton.gateway.settings import GatewaySettings
 from baton.gateway.token_stream import TokenStreams
 from baton.gateway.traffic import Traffic
+from baton.rpc.lasting import keep_what_is_loaded
 from baton.rpc.server import GrpcServer, host_port, split_addresses, wait_for_stop_signal
 from baton.telemetry.metrics import Metrics
 from baton.telemetry.prometheus import Scrape, scraped_meter
@@ -69,6 +70,7 @@ async def serve(settings: GatewaySettings) -> None:
     """
     raise_open_files_limit()
     async with run_gateway(settings):
+        keep_what_is_loaded()
         await wait_for_stop_signal()
 
 

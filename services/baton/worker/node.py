@@ -19,6 +19,7 @@ from baton.engine.scheduler import SchedulerLimits
 from baton.errors import UnavailableError
 from baton.kv.pool import BlockEvents
 from baton.rpc.fast_server import FastServer
+from baton.rpc.lasting import keep_what_is_loaded
 from baton.rpc.server import GrpcServer, wait_for_stop_signal
 from baton.text.tokenizer import load_tokenizer
 from baton.v1 import node_pb2
@@ -130,6 +131,7 @@ class WorkerNode:
             on_peers=on_peers,
         )
         self.engine.start()
+        keep_what_is_loaded()
         if self.settings.engine != "mock":  # a mock serves mostly what needs no tokenizer; it loads one when asked
             self.constraints.warm()
         observe_load(
