@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
 import shutil
 import subprocess
@@ -9,13 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from google.protobuf.json_format import MessageToJson
 
 from baton.h2.call import ServerCall
 from baton.h2.status import CallError, Code
+from decode.pair import Pair, with_pair
+from engine.rig import expected_tokens
 from h2.peers import PATH, Listener, connected, serving
 from h2.test_server import pattern, sizes_asked
+from prefill.test_servicer import PROMPT, request_of
 
 _SOURCE = Path(__file__).parent / "node"
+_PROTOS = Path(__file__).parents[2] / "protos"
 _INSTALL_SECONDS, _RUN_SECONDS = 120, 60
 _SIZES = (0, 1, 16384, 65535, 3_000_003)
 _QUESTION = " ".join(map(str, _SIZES))
@@ -27,7 +34,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("node") is None or shutil.which("npm") is None:
         pytest.skip("node and npm are not installed")
     folder = tmp_path_factory.mktemp("node")
-    for name in ("stream_bytes.js", "package.json", "package-lock.json"):
+    for name in ("stream_bytes.js", "receive_kv.js", "package.json", "package-lock.json"):
         shutil.copy(_SOURCE / name, folder)
     command = ("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
     installed = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_INSTALL_SECONDS)
@@ -80,3 +87,32 @@ def test_node_sends_a_stream(node_port: int) -> None:
             assert listener.result() == (Code.DATA_LOSS, "Größe 100%", b"\x00\x01\xff")
             assert listener.messages == [pattern(size) for size in _SIZES]
             call.release(sum(_SIZES))
+
+
+def test_node_receives_the_kv_of_a_prompt_by_the_fast_path(folder: Path) -> None:
+    """From the .proto files alone: layout, frames, first token and summary, and every byte as grpcio gets it."""
+    request = request_of(chunk_token_count=11, bypass_prefix_cache=True)
+
+    async def client(pair: Pair) -> None:
+        command = ("node", "receive_kv.js", str(_PROTOS), f"127.0.0.1:{pair.fast_port}")
+        process = await asyncio.create_subprocess_exec(
+            *command,
+            MessageToJson(request, preserving_proto_field_name=True),
+            cwd=folder,
+            stdout=asyncio.subprocess.PIPE,
+        )
+        output, _ = await asyncio.wait_for(process.communicate(), _RUN_SECONDS)
+        request.attempt = 2
+        own = [response async for response in pair.prefill_stub.Prefill(request)]
+
+        received = json.loads(output)
+        frames = [response.frame for response in own if response.HasField("frame")]
+        digest = hashlib.sha256(b"".join(frame.keys + frame.values for frame in frames)).hexdigest()
+        assert received["code"] == 0
+        assert received["kinds"][0] == "layout"
+        assert received["kinds"][-1] == "summary"
+        assert received["summary"]["frame_count"] == len(frames) == received["kinds"].count("frame")
+        assert (received["digest"], received["numBytes"]) == (digest, received["summary"]["byte_count"])
+        assert received["firstToken"] == expected_tokens(PROMPT, 1)[0]
+
+    with_pair(client)

@@ -1,4 +1,9 @@
-"""The fast path to a prefill node, as the event loop sees it: connections and streams live on threads of `baton.h2`."""
+"""The fast path to a prefill node, as the event loop sees it: connections and streams live on threads of `baton.h2`.
+
+Threads, not a process: beside a thread that holds the GIL two thirds of its time, as an engine may, receiving at
+1.6 GB/s made that thread's steps 12 % longer (median), and receiving in another process 4 %, which would leave the KV
+there. `sys.setswitchinterval` made little difference.
+"""
 
 from __future__ import annotations
 

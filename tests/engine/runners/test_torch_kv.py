@@ -121,6 +121,22 @@ def test_bytes_survive_a_round_trip(dtype: str) -> None:
     assert one.tobytes() == keys[:, 2].contiguous().view(torch.uint8).numpy().tobytes()
 
 
+@pytest.mark.parametrize("offset", [0, 1, 37])
+def test_kv_is_written_from_wherever_it_was_received(offset: int) -> None:
+    """A message's payload begins anywhere in staging memory; that memory is used for the next one afterwards."""
+    runner = load_torch_runner(checkpoint("qwen3"), model_id="m", num_blocks=8)
+    spec = runner.info.layout.layers[1]
+    num_bytes = spec.num_kv_heads * 5 * spec.key_head_dim * 4
+    staging = bytearray(random.Random(offset).randbytes(offset + 2 * num_bytes))
+    keys, values = (memoryview(staging)[offset + start :][:num_bytes] for start in (0, num_bytes))
+    expected = [bytes(keys), bytes(values)]
+
+    runner.write_kv([6, 2], 1, 13, 5, LayerKv(keys, values))
+    staging[:] = bytes(len(staging))
+
+    assert [bytes(part) for part in runner.read_kv([6, 2], 1, 13, 5)] == expected
+
+
 def test_write_kv_refuses_buffers_of_another_size() -> None:
     """Bytes that are not those of the positions are refused rather than reshaped."""
     kv = LayerKv(b"\0" * 12, b"\0" * 12)

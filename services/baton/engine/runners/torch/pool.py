@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 
 from baton.engine.runners.base import LayerKv
@@ -135,10 +135,9 @@ def _to_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def _from_bytes(buffer: bytes | memoryview, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-    """Copy into a fresh tensor: torch makes none from memory that it may not write."""
-    tensor = torch.empty(shape, dtype=dtype)
-    source = np.frombuffer(buffer, dtype=np.uint8)
-    if source.size != tensor.nbytes:
-        raise ValueError(f"K or V has {source.size} bytes, {tensor.nbytes} expected for shape {shape} in {dtype}")
-    tensor.view(-1).view(torch.uint8).numpy()[:] = source
-    return tensor
+    """Return a tensor of the same memory, or of a copy where it is read-only: torch makes none from such memory."""
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if len(buffer) != num_bytes:
+        raise ValueError(f"K or V has {len(buffer)} bytes, {num_bytes} expected for shape {shape} in {dtype}")
+    writable = bytearray(buffer) if memoryview(buffer).readonly else buffer
+    return torch.frombuffer(writable, dtype=dtype).view(shape)
