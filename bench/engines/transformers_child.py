@@ -7,10 +7,14 @@ import time
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, DynamicCache, GenerationConfig
+from transformers import AutoModelForCausalLM, ContinuousBatchingConfig, DynamicCache, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
 from bench.engines.case import Case, prompts_of, serve
+
+_NUM_CACHE_BLOCKS = 128
+"""Blocks of 256 tokens: what the largest case needs, twice."""
+_MAX_BATCH_TOKENS = 1024
 
 
 class ForwardLoop:
@@ -45,20 +49,31 @@ class ContinuousBatching:
     """transformers' own scheduler; decoding is what a run costs beyond the same prompts with one token of output."""
 
     def __init__(self, model: Any) -> None:
-        self._model = model
+        self._manager = model.init_continuous_batching(
+            generation_config=GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0),
+            continuous_batching_config=ContinuousBatchingConfig(
+                num_blocks=_NUM_CACHE_BLOCKS, max_batch_tokens=_MAX_BATCH_TOKENS
+            ),
+        )
+        self._manager.start()
 
     def __call__(self, case: Case, seed: int) -> float:
         """Return the CPU seconds of a case."""
-        prompts = prompts_of(case, seed)
-        whole = self._generate(prompts, case.num_output_tokens)
-        return whole - self._generate(prompts, 1) if case.num_output_tokens > 1 else whole
+        first = self._generate(prompts_of(case, seed), 1)
+        if case.num_output_tokens == 1:
+            return first
+        return self._generate(prompts_of(case, -seed), case.num_output_tokens) - first
 
     def _generate(self, prompts: list[list[int]], num_tokens: int) -> float:
-        config = GenerationConfig(max_new_tokens=num_tokens, do_sample=False, eos_token_id=-1, pad_token_id=0)
         started = time.process_time()
-        outputs = self._model.generate_batch(prompts, generation_config=config, progress_bar=False)
+        self._manager.add_requests(prompts, max_new_tokens=num_tokens)
+        lengths = []
+        while len(lengths) < len(prompts):
+            result = self._manager.get_result(timeout=60)
+            if result is None:
+                raise RuntimeError("continuous batching gave no result for a minute")
+            lengths.append(len(result.generated_tokens))
         seconds = time.process_time() - started
-        lengths = [len(output.generated_tokens) for output in outputs.values()]
         if lengths != [num_tokens] * len(prompts):
             raise RuntimeError(f"asked for {num_tokens} tokens, got {lengths}")
         return seconds
