@@ -13,10 +13,8 @@ import pytest
 from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
 from baton.engine.events import Admitted, Ended, Failed, TokenReady
-from baton.engine.health import MAX_FAILED_PASSES
-from baton.engine.runners.base import NOT_FINITE, Span
+from baton.engine.runners.base import Span
 from baton.engine.runners.mock import MockRunner
-from baton.engine.runners.mock.runner import MockLogits
 from baton.engine.sampling_params import SamplingParams
 from baton.engine.scheduler import SchedulerLimits
 from baton.engine.sequence import Purpose
@@ -29,6 +27,7 @@ from baton.errors import (
     OutOfMemoryError,
     OverloadedError,
 )
+from engine.faulty_runners import FaultyRunner, SpoilingRunner, still
 from engine.rig import (
     EOS,
     GREEDY,
@@ -57,18 +56,6 @@ class GatedRunner(MockRunner):
     def forward(self, spans: Sequence[Span]) -> Any:
         """Compute once the gate is open."""
         assert self.gate.wait(TIMEOUT_SECONDS)
-        return super().forward(spans)
-
-
-class FaultyRunner(MockRunner):
-    """Fails every pass that computes a certain token."""
-
-    bad_token = 1
-
-    def forward(self, spans: Sequence[Span]) -> Any:
-        """Compute, or fail."""
-        if any(self.bad_token in span.token_ids for span in spans):
-            raise RuntimeError("device lost")
         return super().forward(spans)
 
 
@@ -376,55 +363,9 @@ def test_a_request_without_a_limit_ends_where_the_memory_does() -> None:
         assert tokens == expected_tokens(prompt_of(5), 4 * 4 - 5)
 
 
-def test_an_engine_whose_passes_all_fail_dies() -> None:
-    """A node that fails fast looks idle: it must end, and be started again, rather than draw every request."""
-    fatal: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
-    runner = FaultyRunner(
-        INFO, PRESETS["h200"], num_blocks=64, block_tokens=4, clock=lambda: 1.0, sleep=lambda _seconds: None
-    )
-    limits = SchedulerLimits(max_batch_size=1, max_step_tokens=16)
-    engine = Engine(runner, limits, post=lambda _deliveries: None, on_fatal=fatal.put, clock=lambda: 1.0)
-    for number in range(MAX_FAILED_PASSES):
-        engine.submit(request_of([5, 1], f"bad-{number}"), lambda _event: None)
-
-    engine.start()
-
-    assert f"{MAX_FAILED_PASSES} passes failed in a row" in str(fatal.get(timeout=TIMEOUT_SECONDS))
-
-
-class SpoiledLogits(MockLogits):
-    """Logits of which a row is NaN."""
-
-    def __init__(self, tokens: list[int], spoiled: set[int]) -> None:
-        super().__init__(tokens, VOCABULARY_SIZE)
-        self._spoiled = spoiled
-
-    def argmax(self) -> list[int]:
-        """Return the tokens of sound rows."""
-        best = super().argmax()
-        return [NOT_FINITE if index in self._spoiled else token for index, token in enumerate(best)]
-
-
-class SpoilingRunner(MockRunner):
-    """A runner that gives no finite logits where a sequence's last token is 9."""
-
-    def forward(self, spans: Sequence[Span]) -> MockLogits:
-        """Compute as ever, and spoil rows."""
-        tokens = super().forward(spans).argmax()
-        asked = [span for span in spans if span.needs_logits]
-        return SpoiledLogits(tokens, {row for row, span in enumerate(asked) if span.token_ids[-1] == 9})
-
-
-def spoiling_runner() -> SpoilingRunner:
-    """Return one whose clock stands still."""
-    return SpoilingRunner(
-        INFO, PRESETS["h200"], num_blocks=64, block_tokens=4, clock=lambda: 1.0, sleep=lambda _seconds: None
-    )
-
-
 def test_logits_that_are_not_finite_fail_their_request_alone() -> None:
     """With a reason of its own; the neighbour in the batch says what it says alone."""
-    with Rig(spoiling_runner()) as rig:
+    with Rig(still(SpoilingRunner)) as rig:
         sound = rig.submit(request_of(prompt_of(10), "sound"))
         spoiled = rig.submit(request_of([5, 1, 9], "spoiled"))
 
@@ -437,24 +378,11 @@ def test_logits_that_are_not_finite_fail_their_request_alone() -> None:
 
 def test_blocks_behind_spoiled_logits_leave_the_prefix_cache() -> None:
     """They may be what spoiled them: nobody may hit them again, chunks of earlier passes included."""
-    with Rig(spoiling_runner(), max_step_tokens=8) as rig:
+    with Rig(still(SpoilingRunner), max_step_tokens=8) as rig:
         rig.submit(request_of([*prompt_of(30), 9], "spoiled")).until(Failed)
 
         rig.settle()
         assert rig.hashes == set()
-
-
-def test_an_engine_that_never_gives_finite_logits_dies() -> None:
-    """It is as lost as one whose passes raise."""
-    fatal: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
-    limits = SchedulerLimits(max_batch_size=1, max_step_tokens=16)
-    engine = Engine(spoiling_runner(), limits, post=lambda _deliveries: None, on_fatal=fatal.put, clock=lambda: 1.0)
-    for number in range(MAX_FAILED_PASSES):
-        engine.submit(request_of([5, 1, 9], f"spoiled-{number}"), lambda _event: None)
-
-    engine.start()
-
-    assert f"{MAX_FAILED_PASSES} passes failed in a row" in str(fatal.get(timeout=TIMEOUT_SECONDS))
 
 
 def test_a_form_that_nobody_compiled_is_refused() -> None:

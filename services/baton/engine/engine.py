@@ -80,7 +80,7 @@ class Engine:
         self._living: dict[str, tuple[Sequence, Listener]] = {}
         self._deliveries: list[Delivery] = []
         self._num_steps = 0
-        self._health = PassHealth()
+        self._health = PassHealth(runner, self.scheduler.pool)
         self._is_stepping = False
         self._integrity = IntegrityWatch(self.scheduler, clock)
         self._load_taken_at = 0.0

@@ -1,0 +1,69 @@
+"""Mock runners that fail, for some requests or for all."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from baton.capacity.hardware import PRESETS
+from baton.engine.runners.base import NOT_FINITE, Span
+from baton.engine.runners.mock import MockRunner
+from baton.engine.runners.mock.runner import MockLogits
+from engine.rig import INFO, VOCABULARY_SIZE
+
+
+class FaultyRunner(MockRunner):
+    """Fails every pass that computes a certain token."""
+
+    bad_token = 1
+
+    def forward(self, spans: Sequence[Span]) -> Any:
+        """Compute, or fail."""
+        if any(self.bad_token in span.token_ids for span in spans):
+            raise RuntimeError("device lost")
+        return super().forward(spans)
+
+
+class LostRunner(MockRunner):
+    """Fails every pass."""
+
+    def forward(self, spans: Sequence[Span]) -> Any:
+        """Fail."""
+        raise RuntimeError("device lost")
+
+
+class SpoiledLogits(MockLogits):
+    """Logits of which a row is NaN."""
+
+    def __init__(self, tokens: list[int], spoiled: set[int]) -> None:
+        super().__init__(tokens, VOCABULARY_SIZE)
+        self._spoiled = spoiled
+
+    def argmax(self) -> list[int]:
+        """Return the tokens of sound rows."""
+        best = super().argmax()
+        return [NOT_FINITE if index in self._spoiled else token for index, token in enumerate(best)]
+
+
+class SpoilingRunner(MockRunner):
+    """A runner that gives no finite logits where a sequence's last token is 9."""
+
+    def forward(self, spans: Sequence[Span]) -> MockLogits:
+        """Compute as ever, and spoil rows."""
+        tokens = super().forward(spans).argmax()
+        asked = [span for span in spans if span.needs_logits]
+        return SpoiledLogits(tokens, {row for row, span in enumerate(asked) if span.token_ids[-1] == 9})
+
+
+class NeverFiniteRunner(MockRunner):
+    """A runner without any finite logits."""
+
+    def forward(self, spans: Sequence[Span]) -> MockLogits:
+        """Compute as ever, and spoil all rows."""
+        tokens = super().forward(spans).argmax()
+        return SpoiledLogits(tokens, set(range(len(tokens))))
+
+
+def still(runner: type[MockRunner]) -> MockRunner:
+    """Return a runner whose clock stands still."""
+    return runner(INFO, PRESETS["h200"], num_blocks=64, block_tokens=4, clock=lambda: 1.0, sleep=lambda _seconds: None)
