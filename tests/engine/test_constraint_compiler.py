@@ -27,6 +27,8 @@ def compiler_of(load: Callable[[], str] = tokenizer_text, **fields: Any) -> Cons
 
 
 COMPILER = compiler_of()
+TOO_COMPLEX = 'start: (("a" "b"){1000} "c"){1000}'
+"""Compiles, and cannot be followed."""
 
 
 def compiled(kind: ConstraintKind, text: str, output: str = "") -> Constraint:
@@ -170,7 +172,7 @@ def test_large_bounds_cost_nothing(text: str) -> None:
         ("json_schema", schema(properties={f"k{index}": {"type": "string"} for index in range(MAX_PROPERTIES)}), "{"),
         ("json_schema", schema(type="integer", multipleOf=1_000_003, minimum=0, maximum=10**30), "1"),
         ("lark", "start: " + '"a" ' * 60_000, "aa"),
-        ("lark", 'start: (("a" "b"){1000} "c"){1000}', "abab"),
+        ("lark", TOO_COMPLEX, "abab"),
         ("lark", "start: " + "|".join(f'"a" "b{index}"' for index in range(9000)), "a"),
     ],
     ids=range(5),
@@ -182,11 +184,30 @@ def test_a_step_is_taken_or_failed_within_bounds(kind: ConstraintKind, text: str
     except InvalidFieldError:
         return
     started = time.monotonic()
-    with contextlib.suppress(ConstraintError):
+    with contextlib.suppress(InvalidFieldError):
         constraint.follow(tokens_of(output), 0)
         assert constraint.allowed(VOCABULARY_SIZE, {EOS}).any()
 
     assert time.monotonic() - started < 5
+
+
+def test_a_grammar_that_becomes_too_complex_is_the_request_s_fault() -> None:
+    """Whether that shows when a token is taken or when the next is chosen, the field is named."""
+    constraint = compiled("lark", TOO_COMPLEX)
+    with pytest.raises(InvalidFieldError, match="too complex after 0 tokens of output") as caught:
+        constraint.follow(tokens_of("ab"), 0)
+    with pytest.raises(InvalidFieldError) as chosen:
+        constraint.allowed(VOCABULARY_SIZE, {EOS})
+
+    assert caught.value.field == chosen.value.field == "structured_output.lark"
+    assert "limit" in caught.value.message
+    assert "non-verbose" not in caught.value.message
+
+
+def test_a_grammar_without_a_way_on_is_the_request_s_fault() -> None:
+    """Its next token is none that the model has."""
+    with pytest.raises(InvalidFieldError, match="no token can follow the first 0 of the output"):
+        compiled("lark", "start: <[9]>").allowed(8, set())
 
 
 def test_a_constraint_is_compiled_once() -> None:

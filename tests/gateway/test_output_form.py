@@ -133,6 +133,32 @@ def test_a_complete_form_ends_without_a_stop_token(gateway: RunningGateway, clus
     assert answer["choices"][0]["text"] != ""
 
 
+@pytest.mark.parametrize("is_stream", [False, True])
+def test_a_form_that_becomes_too_complex_is_named(
+    gateway: RunningGateway, cluster: FakeCluster, is_stream: bool
+) -> None:
+    """The output so far reaches a stream, whose last event is the error; elsewhere the status tells."""
+
+    async def give_up(request: Any) -> AsyncIterator[Any]:
+        yield tokens(0, list(request.prompt_token_ids[-1:]))
+        raise InvalidFieldError("structured_output.lark", "too complex after 1 tokens of output")
+
+    for node in cluster.decodes:
+        node.script = give_up
+    fields = {"response_format": {"type": "grammar", "grammar": "start: "}, "prompt": "hi", "stream": is_stream}
+    answer = ask(gateway, COMPLETIONS, BODIES[COMPLETIONS] | fields)
+
+    last = answer.data.removesuffix(b"\n\n").rpartition(b"data: ")[2]
+    error = json.loads(last)["error"]
+    assert (error["type"], error["param"], error["code"]) == (
+        "invalid_request_error",
+        "response_format",
+        "invalid_value",
+    )
+    assert answer.status == (200 if is_stream else 400)
+    assert (b'"text":"i"' in answer.data) == is_stream
+
+
 def test_form_and_tools_exclude_each_other(gateway: RunningGateway) -> None:
     """Refused by name rather than one of them dropped."""
     tools = [{"type": "function", "function": {"name": "f"}}]

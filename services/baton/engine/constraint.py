@@ -11,10 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from baton.errors import ConstraintError
+from baton.errors import ConstraintError, InvalidFieldError
 
 Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 """Whether each token id is kept."""
+
+_MAX_PROBLEM_CHARACTERS = 500
+_NO_SENTENCE = "satisfy the grammar"
+"""Of llguidance's words for a token that does not fit; its other errors are limits of its own."""
 
 
 class Constraint:
@@ -24,10 +28,12 @@ class Constraint:
 
     Args:
         matcher: llguidance's `LLMatcher`, at the start of the language.
+        field: Where the language was given, for errors.
     """
 
-    def __init__(self, matcher: Any) -> None:
+    def __init__(self, matcher: Any, field: str) -> None:
         self._matcher = matcher
+        self._field = field
         self._num_followed = 0
 
     def follow(self, token_ids: Sequence[int], num_prompt_tokens: int) -> None:
@@ -39,11 +45,14 @@ class Constraint:
 
         Raises:
             ConstraintError: If the language has no sentence that begins with them.
+            InvalidFieldError: If the grammar is too complex there.
         """
         fresh = list(token_ids[num_prompt_tokens + self._num_followed :])
         if fresh and not self._matcher.consume_tokens(fresh):
-            position = self._num_followed
-            raise ConstraintError(f"the output left its form at token {position} or after: {self._matcher.get_error()}")
+            problem = problem_of(self._matcher)
+            if _NO_SENTENCE not in problem:
+                raise self._too_complex(problem)
+            raise ConstraintError(f"the output left its form at token {self._num_followed} or after: {problem}")
         self._num_followed += len(fresh)
 
     @property
@@ -60,11 +69,11 @@ class Constraint:
             end_token_ids: Tokens that would end the generation.
 
         Raises:
-            ConstraintError: If the grammar is too complex at this point, or nothing at all may follow.
+            InvalidFieldError: If the grammar is too complex at this point, or nothing at all may follow.
         """
         packed = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
-            raise ConstraintError(f"structured_output cannot be followed any further: {self._matcher.get_error()}")
+            raise self._too_complex(problem_of(self._matcher))
         bits = np.unpackbits(packed, count=num_tokens if num_tokens <= 8 * len(packed) else None, bitorder="little")
         allowed: Mask = bits.view(np.bool_)
         if len(allowed) < num_tokens:
@@ -72,5 +81,14 @@ class Constraint:
         if end_token_ids and self._matcher.is_accepting():
             allowed[list(end_token_ids)] = True
         if not allowed.any():
-            raise ConstraintError("structured_output leaves no token that could come next")
+            raise InvalidFieldError(self._field, f"no token can follow the first {self._num_followed} of the output")
         return allowed
+
+    def _too_complex(self, problem: str) -> InvalidFieldError:
+        return InvalidFieldError(self._field, f"too complex after {self._num_followed} tokens of output: {problem}")
+
+
+def problem_of(matcher: Any) -> str:
+    """Return what an `LLMatcher` says is wrong, or what it warns of; empty if nothing is."""
+    problems = [matcher.get_error()] if matcher.is_error() else matcher.get_grammar_warnings()
+    return "; ".join(problems).replace("<non-verbose/>", "").strip()[:_MAX_PROBLEM_CHARACTERS]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-from baton.engine.constraint import Constraint
+from baton.engine.constraint import Constraint, problem_of
 from baton.engine.constraint_limits import STACK_BYTES, check_limits
 from baton.engine.structured_output import ConstraintKind, StructuredOutput
 from baton.errors import BatonError, ConfigurationError, InvalidFieldError, OverloadedError
@@ -135,7 +135,8 @@ class ConstraintCompiler:
         return InvalidFieldError(f"structured_output.{structured_output.kind}", problem)
 
     def _made(self, structured_output: StructuredOutput, output_token_ids: Sequence[int]) -> Constraint:
-        constraint = Constraint(self._matcher(structured_output).deep_copy())
+        matcher = self._matcher(structured_output).deep_copy()
+        constraint = Constraint(matcher, f"structured_output.{structured_output.kind}")
         constraint.follow(output_token_ids, 0)
         return constraint
 
@@ -165,10 +166,8 @@ class ConstraintCompiler:
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=LLParserLimits(**_LIMITS))
         if not matcher.is_error():
             matcher.compute_bitmask()  # the first step is often the largest: better refused now than failed then
-        problems = [matcher.get_error()] if matcher.is_error() else matcher.get_grammar_warnings()
-        if problems:
-            text = "; ".join(problems).replace("<non-verbose/>", "").strip()
-            raise InvalidFieldError(f"structured_output.{kind}", text[:_MAX_ERROR_CHARACTERS])
+        if matcher.is_error() or matcher.get_grammar_warnings():
+            raise InvalidFieldError(f"structured_output.{kind}", problem_of(matcher))
         return matcher
 
     def _loaded_tokenizer(self, kind: ConstraintKind) -> Any:
