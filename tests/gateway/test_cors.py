@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from baton.gateway.exo_api import EXO_METHODS
 from baton.gateway.server import RunningGateway
 from gateway.cluster import MODEL, FakeCluster, Loop
 from gateway.rest import ask
@@ -48,9 +49,17 @@ def test_an_allowed_page_learns_what_it_may_send(open_gateway: RunningGateway) -
 
     assert (reply.status, reply.data) == (200, b"")
     assert reply.headers["access-control-allow-origin"] == ORIGIN
-    assert reply.headers["access-control-allow-methods"] == "GET, POST"
+    assert reply.headers["access-control-allow-methods"] == "GET, POST, DELETE"
     assert reply.headers["access-control-allow-headers"] == PREFLIGHT["access-control-request-headers"]
     assert reply.headers["vary"] == "origin"
+
+
+def test_every_method_that_a_path_takes_is_allowed(open_gateway: RunningGateway) -> None:
+    """Those of the cluster endpoints too."""
+    reply = ask(open_gateway, "/instance/i-1", method="OPTIONS", headers=PREFLIGHT)
+
+    allowed = set(reply.headers["access-control-allow-methods"].split(", "))
+    assert allowed == {"POST"}.union(*EXO_METHODS.values())
 
 
 @pytest.mark.parametrize("is_stream", [False, True])

@@ -110,6 +110,16 @@ def test_a_bad_query_is_refused_by_name(gateway: RunningGateway, query: str, sta
     assert ask(gateway, "/instance/previews" + query).error[:2] == (status, param)
 
 
+def test_what_is_bad_is_refused_while_the_router_is_away(
+    gateway: RunningGateway, cluster: FakeCluster, loop: Loop
+) -> None:
+    """Nobody is asked before a request is known to be well-formed."""
+    loop.call(cluster.stop_router())
+
+    assert ask(gateway, PREVIEWS + "&prompt_tokens=0").error[:2] == (400, "prompt_tokens")
+    assert ask(gateway, "/instance", {"instance": {}}).error[:2] == (400, "instance")
+
+
 def test_a_pinned_placement_holds_benchmarks_and_nothing_else(gateway: RunningGateway, cluster: FakeCluster) -> None:
     """Users' requests go where the router sends them; a deleted instance is gone and stops nothing."""
     messages = [{"role": "user", "content": "x"}]

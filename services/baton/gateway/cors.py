@@ -39,7 +39,7 @@ class Cors:
 def _permissions(request: HttpRequest) -> Mapping[str, str]:
     """Return what an allowed page may send: any header it names, since the API ignores those that it does not know."""
     return {
-        "access-control-allow-methods": "GET, POST",
+        "access-control-allow-methods": "GET, POST, DELETE",
         "access-control-allow-headers": request.headers.get("access-control-request-headers", ""),
         "access-control-max-age": str(_MAX_AGE_SECONDS),
     }

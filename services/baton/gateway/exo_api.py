@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl, unquote
 from baton.gateway.answer_format import encode
 from baton.gateway.catalog import ModelCatalog, describe
 from baton.gateway.exo_documents import instance_document, models_document, state_document
-from baton.gateway.exo_instances import decode_instance
-from baton.gateway.exo_previews import fetch_previews, reference_request
+from baton.gateway.exo_instances import decode_view, instance_of
+from baton.gateway.exo_previews import fetch_previews, reference_request, wanted_request
 from baton.gateway.http_messages import HttpRequest
 from baton.gateway.http_response import HttpResponse
 from baton.gateway.instances import Instances
@@ -100,14 +100,15 @@ class ExoApi:
         if not model:
             raise refused("model_id", "Missing required parameter: `model_id`", code="missing_required_parameter")
         self._catalog.check_name(model)
+        wanted = wanted_request(parameters)
         nodes = [state.node for state in await self._nodes()]
         served = describe(model, nodes)
-        reference = reference_request(parameters, max_context_tokens=served.max_context_tokens if served else 0)
+        reference = reference_request(wanted, max_context_tokens=served.max_context_tokens if served else 0)
         return await fetch_previews(self._router, model, reference, nodes)
 
     async def _create(self, body: bytes) -> dict[str, Any]:
-        nodes = {state.node.node_id: state.node for state in await self._nodes()}
-        instance = decode_instance(body, nodes)
+        view = decode_view(body)
+        instance = instance_of(view, {state.node.node_id: state.node for state in await self._nodes()})
         self._catalog.check_name(instance.model)
         self._instances.add(instance)
         return _receipt(instance.instance_id)

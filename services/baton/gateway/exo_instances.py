@@ -37,15 +37,11 @@ class InstanceBody(msgspec.Struct, forbid_unknown_fields=True):
     instance: dict[str, InstanceView]
 
 
-def decode_instance(data: bytes, nodes: Mapping[str, NodeDescription]) -> Instance:
-    """Return the instance of a body.
-
-    Args:
-        data: The body.
-        nodes: Those that the router lists, by id.
+def decode_view(data: bytes) -> InstanceView:
+    """Return the one instance of a body.
 
     Raises:
-        ApiError: 400, naming what is missing, or which nodes cannot work together.
+        ApiError: 400, naming what is missing.
     """
     body = decode_json(data, InstanceBody)
     if len(body.instance) != 1:
@@ -53,6 +49,19 @@ def decode_instance(data: bytes, nodes: Mapping[str, NodeDescription]) -> Instan
     (view,) = body.instance.values()
     if not _INSTANCE_ID.fullmatch(view.instance_id):
         raise _refused("instance.instanceId", "expected 1 to 64 letters, digits or dashes")
+    return view
+
+
+def instance_of(view: InstanceView, nodes: Mapping[str, NodeDescription]) -> Instance:
+    """Return the instance that a view shows.
+
+    Args:
+        view: From a body.
+        nodes: Those that the router lists, by id.
+
+    Raises:
+        ApiError: 400, naming the nodes that do not exist or cannot work together.
+    """
     assignments = view.shard_assignments
     return Instance(view.instance_id, assignments.model_id, _pair(assignments, nodes))
 

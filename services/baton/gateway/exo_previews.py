@@ -21,6 +21,15 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 1024, 128
 _MAX_TOKENS = 2**31 - 1
 
 
+class WantedRequest(NamedTuple):
+    """What a query says of the request to be priced; None: nothing."""
+
+    prompt_tokens: int | None
+    """Prompt."""
+    max_tokens: int | None
+    """Output tokens at most."""
+
+
 class ReferenceRequest(NamedTuple):
     """What is priced."""
 
@@ -30,15 +39,20 @@ class ReferenceRequest(NamedTuple):
     """Output tokens at most."""
 
 
-def reference_request(query: Mapping[str, str], *, max_context_tokens: int) -> ReferenceRequest:
-    """Return the request that a query asks about.
+def wanted_request(query: Mapping[str, str]) -> WantedRequest:
+    """Return what a query asks about.
 
     Raises:
         ApiError: 400, naming the parameter that is no count.
     """
+    return WantedRequest(_count(query, "prompt_tokens"), _count(query, "max_tokens"))
+
+
+def reference_request(wanted: WantedRequest, *, max_context_tokens: int) -> ReferenceRequest:
+    """Return the request to be priced, which fits the context where nothing was said."""
     return ReferenceRequest(
-        prompt_tokens=_count(query, "prompt_tokens", min(PROMPT_TOKENS, max(1, max_context_tokens * 3 // 4))),
-        max_tokens=_count(query, "max_tokens", min(OUTPUT_TOKENS, max(1, max_context_tokens // 4))),
+        prompt_tokens=wanted.prompt_tokens or min(PROMPT_TOKENS, max(1, max_context_tokens * 3 // 4)),
+        max_tokens=wanted.max_tokens or min(OUTPUT_TOKENS, max(1, max_context_tokens // 4)),
     )
 
 
@@ -91,8 +105,10 @@ def _estimate(estimate: CostEstimate) -> dict[str, float]:
     return {field.name: getattr(estimate, field.name) for field in CostEstimate.DESCRIPTOR.fields}
 
 
-def _count(query: Mapping[str, str], name: str, default: int) -> int:
-    text = query.get(name, str(default))
+def _count(query: Mapping[str, str], name: str) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return None
     if not (text.isascii() and text.isdigit() and len(text) < 11 and 1 <= int(text) <= _MAX_TOKENS):
         problem = f"Invalid value for `{name}`: expected 1 to {_MAX_TOKENS}, got {text[:20]!r}"
         raise refused(name, problem, code="invalid_value")
