@@ -98,6 +98,8 @@ def test_each_kind_of_constraint_takes_its_sentences(kind: ConstraintKind, text:
         ("json_schema", schema(oneOf=[{"type": "integer"}, {"type": "number"}]), "oneOf"),
         ("json_schema", schema(type="string", nullable=True), "'nullable' is not supported"),
         ("json_schema", schema(properties={"a": {"additionalItems": False}}), "'additionalItems' is not supported"),
+        ("lark", "start: x\nx: %json " + schema(type="string", nullable=True), "'nullable' is not supported"),
+        ("lark", 'start: %json {"type": "null"} %json {"items": {"extends": {}}}', "'extends' is not supported"),
         ("json_schema", schema(type="string", format="no-such"), "no-such"),
         ("json_schema", schema(**{"$ref": "http://127.0.0.1/schema"}), "127.0.0.1"),
         ("json_schema", schema(minimum=5, maximum=4, type="integer"), "greater"),
@@ -125,6 +127,8 @@ def test_names_of_properties_are_no_keywords() -> None:
     properties = {"nullable": {"const": "nullable", "default": {"nullable": 1}}}
 
     compiled("json_schema", schema(type="object", properties=properties))
+    compiled("lark", "start: %json " + schema(type="object", properties=properties))
+    compiled("lark", 'start: "%json {\\"nullable\\": 1}" | "%json {"')
 
 
 @pytest.mark.parametrize(
@@ -147,8 +151,10 @@ def test_names_of_properties_are_no_keywords() -> None:
         ("lark", "start: %json " + chain_of_references(5000)),
         ("lark", "start: %json " + chain_of_references(5000).replace("$ref", "\\u0024\\u0072\\u0065\\u0066")),
         ("lark", "start: %lark { start: " * 5000 + '"a"' + "}" * 5000),
+        ("lark", "start: %json " + schema(type="string", pattern="^" + "(a|b)?" * 9000 + "$")),
+        ("lark", "start: %json " + schema(properties={f"k{index}": {} for index in range(MAX_PROPERTIES + 1)})),
     ],
-    ids=range(17),
+    ids=range(19),
 )
 def test_a_constraint_that_is_too_much_is_refused(kind: ConstraintKind, text: str) -> None:
     """By its size, depth or fuel: no stack overflows, no thread computes for ever."""

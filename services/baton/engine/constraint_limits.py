@@ -25,6 +25,7 @@ STACK_BYTES = 64 << 20
 """Stack of the threads that compile; reserved, not used."""
 
 _RULE = re.compile(r"^[ \t]*[?!]*[A-Za-z_][^\"/{}\n]*?:", re.MULTILINE)
+_EMBEDDED = re.compile(r"%json\s*(?=\{)")
 _HIDDEN_LETTER = re.compile(r"\\u00[0-7]")
 _IGNORED_KEYWORDS = frozenset({"additionalItems", "disallow", "divisibleBy", "extends", "nullable"})
 """Keywords of older drafts and of OpenAPI, which llguidance takes for annotations. It names others itself."""
@@ -41,32 +42,50 @@ def check_limits(structured_output: StructuredOutput) -> None:
     structured_output.check()
     kind, text = structured_output.kind, structured_output.text
     if kind == "json_schema":
-        _check_schema(text)
+        _check_schema(kind, _schema(text))
     elif kind == "regex":
         _check_count(kind, len(text.encode()), MAX_REGEX_BYTES, "bytes")
     else:
         _check_count(kind, len(_RULE.findall(text)), MAX_RULES, "rules")
         num_references = text.count('ref"') + len(_HIDDEN_LETTER.findall(text))
         _check_count(kind, num_references, MAX_REFERENCES, "references in embedded schemas")
+        for schema in _embedded_schemas(text):
+            _check_schema(kind, schema)
 
 
-def _check_schema(text: str) -> None:
+def _schema(text: str) -> dict[str, Any]:
     try:
         schema = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise InvalidFieldError("structured_output.json_schema", f"not a JSON text: {error}") from error
     if not isinstance(schema, dict):
         raise InvalidFieldError("structured_output.json_schema", "expected an object")
+    return schema
+
+
+def _embedded_schemas(text: str) -> Iterator[dict[str, Any]]:
+    """Yield the schemas in a grammar. One that is no JSON text is the compiler's to refuse."""
+    decoder, position = json.JSONDecoder(), 0
+    while match := _EMBEDDED.search(text, position):
+        position = match.end()
+        try:
+            schema, position = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            continue
+        yield schema
+
+
+def _check_schema(kind: str, schema: dict[str, Any]) -> None:
     num_references = 0
     for keyword, value in _keywords(schema):
         num_references += keyword == "$ref"
         if keyword in _IGNORED_KEYWORDS:
-            raise InvalidFieldError("structured_output.json_schema", f"keyword {keyword!r} is not supported")
+            raise InvalidFieldError(f"structured_output.{kind}", f"keyword {keyword!r} is not supported")
         if keyword in ("properties", "patternProperties") and isinstance(value, dict):
-            _check_count("json_schema", len(value), MAX_PROPERTIES, "properties of one object")
+            _check_count(kind, len(value), MAX_PROPERTIES, "properties of one object")
         for pattern in _patterns(keyword, value):
-            _check_count("json_schema", len(pattern.encode()), MAX_REGEX_BYTES, "bytes of one pattern")
-    _check_count("json_schema", num_references, MAX_REFERENCES, "references")
+            _check_count(kind, len(pattern.encode()), MAX_REGEX_BYTES, "bytes of one pattern")
+    _check_count(kind, num_references, MAX_REFERENCES, "references")
 
 
 def _patterns(keyword: str, value: Any) -> list[str]:
