@@ -44,7 +44,9 @@ def finished(
     request: decode.DecodeServiceGenerateRequest, node_id: str, reason: int = generation.FINISH_REASON_LENGTH
 ) -> decode.DecodeServiceGenerateResponse:
     """Return the last message of a generation."""
-    summary = generation.PlacementSummary(decode_node_id=node_id, prefill_node_id="prefill-0", kv_byte_count=4096)
+    summary = generation.PlacementSummary(
+        decode_node_id=node_id, prefill_node_id="prefill-0", kv_byte_count=4096, kv_transport=kv_pb2.KV_TRANSPORT_FAST
+    )
     summary.transfer_duration.FromMilliseconds(100)
     summary.exposed_duration.FromMilliseconds(25)
     usage = generation.Usage(prompt_token_count=len(request.prompt_token_ids), cached_token_count=4)

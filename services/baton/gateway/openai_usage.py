@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from google.protobuf.duration_pb2 import Duration
 
 from baton.gateway.requests import GenerationResult
+from baton.v1 import kv_pb2
 
 
 class CachedTokens(msgspec.Struct):
@@ -44,6 +45,10 @@ class PlacementBody(msgspec.Struct, omit_defaults=True):
     attempts: int
     kv_bytes: int
     kv_frames: int
+    kv_transport: str
+    """What carried the KV: "fast" or "grpc"; empty: nothing was carried."""
+    kv_transport_reason: str
+    """Why the fast path did not, although it could have been used; else empty."""
     decode_cached_tokens: int
     prefill_cached_tokens: int
     queue_seconds: float
@@ -57,6 +62,9 @@ class PlacementBody(msgspec.Struct, omit_defaults=True):
     preemptions: int
     choices: list[PlacementBody] | None = None
     """One per choice where there is more than one; the fields above are those of the first."""
+
+
+_TRANSPORTS: Mapping[int, str] = {kv_pb2.KV_TRANSPORT_GRPC: "grpc", kv_pb2.KV_TRANSPORT_FAST: "fast"}
 
 
 def usage_body(results_by_prompt: Sequence[Sequence[GenerationResult]]) -> UsageBody:
@@ -101,6 +109,8 @@ def _placement(request_id: str, result: GenerationResult) -> PlacementBody:
         attempts=result.num_attempts,
         kv_bytes=summary.kv_byte_count,
         kv_frames=summary.kv_frame_count,
+        kv_transport=_TRANSPORTS.get(summary.kv_transport, ""),
+        kv_transport_reason=summary.kv_transport_reason,
         decode_cached_tokens=summary.decode_cached_token_count,
         prefill_cached_tokens=summary.prefill_cached_token_count,
         queue_seconds=_seconds(summary.queue_duration),
