@@ -67,7 +67,7 @@ class ContinuousBatching:
     def _generate(self, prompts: list[list[int]], num_tokens: int) -> float:
         started = time.process_time()
         self._manager.add_requests(prompts, max_new_tokens=num_tokens)
-        lengths = []
+        lengths: list[int] = []
         while len(lengths) < len(prompts):
             result = self._manager.get_result(timeout=60)
             if result is None:
