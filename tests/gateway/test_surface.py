@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from baton.gateway.routes import POST_ROUTES
+from baton.gateway.bench import BENCH_PATH
 from baton.gateway.server import RunningGateway
+from gateway.bodies import ROUTES
 from gateway.body_fields import field_paths
 from gateway.cluster import FakeCluster, Loop
 from gateway.surface import Row, look
+from gateway.surface_bench import BENCH_ROWS
 from gateway.surface_forms import FORM_ROWS, TEXT_ROWS
 from gateway.surface_messages import COUNT_ROWS, DETOKENIZE_ROWS, MESSAGES_ROWS, TOKENIZE_ROWS
 from gateway.surface_openai import CHAT_ROWS, COMPLETION_ROWS
@@ -26,6 +28,7 @@ TABLE = {
     "/v1/messages/count_tokens": COUNT_ROWS,
     "/tokenize": TOKENIZE_ROWS,
     "/detokenize": DETOKENIZE_ROWS,
+    BENCH_PATH: BENCH_ROWS,
 }
 
 
@@ -68,9 +71,9 @@ def test_no_parameter_is_without_a_row(path: str) -> None:
     """Objects within a body included."""
     rows = {row.field for row in TABLE[path]}
 
-    assert set(field_paths(POST_ROUTES[path].body)) - rows == set()
+    assert set(field_paths(ROUTES[path].body)) - rows == set()
 
 
 def test_no_endpoint_is_without_a_table(tmp_path: Path) -> None:
     """Each that takes a body."""
-    assert set(TABLE) == set(POST_ROUTES)
+    assert set(TABLE) == set(ROUTES)
