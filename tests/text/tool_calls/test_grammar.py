@@ -134,6 +134,23 @@ def test_strict_tools_leave_text_free_and_hold_calls_to_their_schemas(has_specia
 
 
 @pytest.mark.parametrize("has_special", [True, False], ids=["special", "text"])
+def test_tagged_calls_of_tools_that_are_not_strict_have_any_parameters(has_special: bool) -> None:
+    """Beside one that is."""
+    vocabulary = _vocabulary(has_special)
+    lark = CallGrammar(notation_of("qwen_coder", ""), vocabulary.special, None).free(
+        (replace(BOOK, is_strict=True), WEATHER)
+    )
+
+    def call(name: str, **arguments: str) -> str:
+        tags = "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items())
+        return f"<tool_call>\n<function={name}>\n{tags}</function>\n</tool_call>"
+
+    assert vocabulary.allows(lark, "Hm. " + call("get_weather") + call("get_weather", days="2", city="Paris <3"))
+    assert vocabulary.allows(lark, call("book-it", seats="3", **{"class": "first"}))
+    assert not vocabulary.allows(lark, call("book-it", city="Paris"))
+
+
+@pytest.mark.parametrize("has_special", [True, False], ids=["special", "text"])
 def test_a_model_that_reasons_may_do_so_before_it_is_made_to_call(has_special: bool) -> None:
     """And must end its reasoning where the prompt opened it."""
     vocabulary = _vocabulary(has_special)

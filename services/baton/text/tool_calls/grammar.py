@@ -18,6 +18,7 @@ MAX_CALLS = 32
 
 _TEXT = "TEXT: /(.|\\n)*/"
 _TAG_TEXT = r"tag_text[lazy]: /(.|\n)*\n<\/parameter>\n/"
+_ANY_TAG = r"""any_tag: "<parameter=" /[^<>\n]{1,128}/ ">\n" tag_text"""
 _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """JSON as templates write it; free white space would let a model write nothing else for ever."""
 _ANY_OBJECT: Mapping[str, object] = {"type": "object"}
@@ -66,8 +67,7 @@ class CallGrammar:
         else:
             head = f"head[lazy]: TEXT {self._literal(trigger)}"
         opening = self._notation.opening.removeprefix(trigger)
-        loose = [tool if tool.is_strict else Tool(tool.name, _ANY_OBJECT) for tool in tools]
-        calls = self._calls(loose, is_headless=not self._notation.opening)
+        calls = self._calls(tools, is_headless=not self._notation.opening, is_loose=True)
         more = self._more_calls() if self._notation.opening else ""
         body = f"body: head {self._literal(opening)} call{more} {self._literal(self._notation.closing)}"
         return "\n".join(["start: (body)* tail", "tail: TEXT", _TEXT, head, body, *calls])
@@ -75,16 +75,21 @@ class CallGrammar:
     def _more_calls(self) -> str:
         return f" ({self._literal(self._notation.separator)} call){{0,{MAX_CALLS - 1}}}"
 
-    def _calls(self, tools: Sequence[Tool], *, is_headless: bool = False) -> Iterable[str]:
+    def _calls(self, tools: Sequence[Tool], *, is_headless: bool = False, is_loose: bool = False) -> Iterable[str]:
+        """Yield the rules of a call; if it is loose, tools that are not strict take any arguments."""
         if self._notation.arguments == "tags":
-            yield _TAG_TEXT
+            yield from (_TAG_TEXT, _ANY_TAG)
         yield "call: " + " | ".join(f"call_{index}" for index in range(len(tools)))
         before = self._notation.before_call.removeprefix(self._notation.trigger if is_headless else "")
         for index, tool in enumerate(tools):
             begin, end = (
                 self._literal(part.replace("NAME", tool.name)) for part in (before, self._notation.after_call)
             )
-            yield f"call_{index}: {begin} {self._arguments(tool)} {end}"
+            arguments = self._arguments(tool) if tool.is_strict or not is_loose else self._any_arguments()
+            yield f"call_{index}: {begin} {arguments} {end}"
+
+    def _any_arguments(self) -> str:
+        return "any_tag*" if self._notation.arguments == "tags" else _json_rule(_ANY_OBJECT)
 
     def _arguments(self, tool: Tool) -> str:
         if self._notation.arguments == "json":
