@@ -54,9 +54,9 @@ async def answer_stream(
     results: dict[int, GenerationResult] = {}
 
     async def forward(index: int) -> None:
-        writer = EventWriter(response, lambda delta: form.delta(index, delta))
-        result = await _generate(generator, job, index, writer.take)
-        await writer.settle()
+        with EventWriter(response, lambda delta: form.delta(index, delta)) as writer:
+            result = await _generate(generator, job, index, writer.take)
+            await writer.settle()
         results[index] = result
         is_last = len(results) == job.num_generations and not has_usage
         placement = placement_body(job.call.request_id, _in_order(results)) if is_last else None

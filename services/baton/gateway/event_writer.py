@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import TracebackType
 
 from baton.gateway.http_response import HttpResponse
 from baton.gateway.requests import Delta
@@ -12,13 +13,25 @@ from baton.v1.generation_pb2 import TokenLogprob
 class EventWriter:
     """Renders and writes each delta; while the client does not keep up, holds them and writes them as one.
 
-    Invariant: what is held is part of the generation's own output, which its token limit bounds.
+    Use: inside `with`, which a generation's failure leaves; afterwards nothing is written. Invariant: what is held is
+    part of the generation's own output, which its token limit bounds.
     """
 
     def __init__(self, response: HttpResponse, render: Callable[[Delta], bytes]) -> None:
         self._response = response
         self._render = render
         self._held: _Held | None = None
+
+    def __enter__(self) -> EventWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Let go of what is held: it is written if an error event follows, which is the case unless cancelled."""
+        held, self._held = self._held, None
+        if held is not None and isinstance(error, Exception) and (delta := held.merged()) is not None:
+            self._response.write(self._render(delta))
 
     def take(self, delta: Delta) -> None:
         """Write a delta, or hold it."""

@@ -59,8 +59,10 @@ async def _stream(
         is_first, is_started = not is_started, True
         return form.start() if is_first else b""
 
-    writer = EventWriter(response, lambda delta: start() + form.delta(delta))
-    with KeepAlive(response, response.stream_idle_seconds):
+    with (
+        KeepAlive(response, response.stream_idle_seconds),
+        EventWriter(response, lambda delta: start() + form.delta(delta)) as writer,
+    ):
         result = await generator.generate(prompt, call, writer.take)
         await writer.settle()
     response.end(start() + form.finish(result))
