@@ -15,7 +15,10 @@ from typing import Any
 import openai
 import pytest
 
+from baton.gateway import serve_call
+from baton.gateway.attempt import Attempt
 from baton.gateway.server import RunningGateway
+from baton.rpc.channel import open_channel
 from baton.v1 import decode_service_pb2 as decode
 from gateway.cluster import MODEL, FakeCluster, Loop, echo_token, finished, served, tokens
 from gateway.rest import ask
@@ -152,6 +155,37 @@ def test_a_request_that_waits_for_a_live_engine_keeps_its_place(loop: Loop, clus
     assert not cluster.decodes[1].requests
 
 
+def test_a_stream_cancelled_before_its_start_went_out_never_starts(
+    loop: Loop, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node would not know what to cancel, and generate for nobody."""
+    monkeypatch.setattr(serve_call, "_MAX_TOKENS_PER_MESSAGE", 0)  # each start has a message of its own
+    node = cluster.decodes[0]
+
+    async def run() -> list[str]:
+        async with open_channel(cluster.addresses[node.node_id]) as channel:
+            call = serve_call.ServeCall(channel)
+            attempts = [_attempt() for _ in range(4)]
+            requests = [decode.DecodeServiceGenerateRequest(request_id=name, prompt_token_ids=[1]) for name in "abcd"]
+            opened = [call.open(request, attempt) for request, attempt in zip(requests, attempts, strict=True)]
+            running = asyncio.create_task(call.run())
+            call.cancel(opened[2])
+            for attempt in (attempts[0], attempts[1], attempts[3]):
+                await asyncio.wait_for(attempt.ended, 20)
+                attempt.close()
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+            attempts[2].close()
+            return [request.request_id for request in node.requests]
+
+    async def finish(request: Any) -> AsyncIterator[Any]:
+        yield finished(request, node.node_id)
+
+    node.script = finish
+    with loop.running(cluster):
+        assert loop.call(run()) == ["a", "b", "d"]
+
+
 def test_a_node_that_has_fallen_silent_gets_another_call(loop: Loop, cluster: FakeCluster) -> None:
     """Its former call may be dead in a way that nobody notices."""
     node = cluster.decodes[0]
@@ -222,6 +256,10 @@ def test_a_broken_answer_leaves_the_streams_beside_it_alone(
     assert broken.status == 500
     assert whole.body["choices"][0]["text"] == "hij"
     assert cluster.decodes[0].num_calls == 1
+
+
+def _attempt() -> Attempt:
+    return Attempt([], [], lambda *_: False, max_tokens=1, first_token_timeout_seconds=20.0, token_timeout_seconds=20.0)
 
 
 def _endless(node: Any) -> Callable[[Any], AsyncIterator[Any]]:

@@ -153,13 +153,18 @@ class ServeCall:
                 await self._has_news.wait()
                 self._has_news.clear()
                 while self._starts or self._cancelled:
-                    cancelled, self._cancelled = self._cancelled, []
-                    num_starts = _num_starts(self._starts)
-                    starts = self._starts[:num_starts]
-                    await call.write(ServeRequest(starts=starts, cancelled_stream_ids=cancelled))
-                    del self._starts[:num_starts]
+                    await call.write(self._next_request())
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
             return  # the reader sees why
+
+    def _next_request(self) -> ServeRequest:
+        """Return what goes out next. Of a stream that was cancelled before its start went out, the node never hears."""
+        starts = [start for start in self._starts if start.stream_id in self._attempts]
+        unheard = {start.stream_id for start in self._starts}.difference(self._attempts)
+        cancelled = [stream_id for stream_id in self._cancelled if stream_id not in unheard]
+        num_starts = _num_starts(starts)
+        self._starts, self._cancelled = starts[num_starts:], []
+        return ServeRequest(starts=starts[:num_starts], cancelled_stream_ids=cancelled)
 
     def _fail_all(self, error: Exception) -> None:
         attempts, self._attempts = self._attempts, {}
