@@ -300,7 +300,7 @@ def test_the_event_loop_goes_on_while_a_constraint_is_compiled_and_gives_up_in_t
 
 
 def test_a_constraint_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its own fault, once the tokenizer is there; in the calling thread as well."""
+    """By its own fault, once the tokenizer is there; in the calling thread as well. Those behind it may try again."""
     can_go_on = threading.Event()
     compiler = compiler_of(timeout_seconds=5.0)
     compiler.warm()
@@ -312,6 +312,10 @@ def test_a_constraint_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyP
         asyncio.run(compiler.constraint(StructuredOutput("regex", "b")))
     with pytest.raises(InvalidFieldError, match="too complex: not compiled within"):
         compiler.constraint_blocking(StructuredOutput("regex", "c"))
+    with pytest.raises(OverloadedError, match="others' structured outputs"):
+        asyncio.run(compiler.constraint(StructuredOutput("regex", "d")))
+    with pytest.raises(OverloadedError, match="others' structured outputs"):
+        compiler.constraint_blocking(StructuredOutput("regex", "e"))
 
     can_go_on.set()
     compiler.close()

@@ -91,7 +91,7 @@ class ConstraintCompiler:
             async with asyncio.timeout(self._timeout_seconds):
                 return await asyncio.wrap_future(future)
         except TimeoutError as error:
-            raise self._too_slow(structured_output) from error
+            raise self._too_slow(structured_output, future) from error
 
     def constraint_blocking(
         self, structured_output: StructuredOutput | None, output_token_ids: Sequence[int] = ()
@@ -103,8 +103,7 @@ class ConstraintCompiler:
         try:
             return future.result(self._timeout_seconds)
         except TimeoutError as error:
-            future.cancel()
-            raise self._too_slow(structured_output) from error
+            raise self._too_slow(structured_output, future) from error
 
     def close(self) -> None:
         """End the threads, each after what it is compiling."""
@@ -128,9 +127,12 @@ class ConstraintCompiler:
         with self._lock:
             self._num_pending -= 1
 
-    def _too_slow(self, structured_output: StructuredOutput) -> BatonError:
+    def _too_slow(self, structured_output: StructuredOutput, future: Future[Constraint]) -> BatonError:
+        """Return why a request got no constraint in time, and give up on one that is not being compiled yet."""
         if self._tokenizer is None:
             return OverloadedError("structured outputs are not ready: the tokenizer is being loaded")
+        if future.cancel():
+            return OverloadedError(f"others' structured outputs were being compiled for {self._timeout_seconds:g} s")
         problem = f"too complex: not compiled within {self._timeout_seconds:g} s"
         return InvalidFieldError(f"structured_output.{structured_output.kind}", problem)
 
