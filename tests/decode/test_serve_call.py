@@ -11,7 +11,8 @@ from typing import Any
 import grpc
 import pytest
 
-from baton.decode import response_batch, serve_call
+from baton.decode import generation, response_batch, serve_call
+from baton.engine.sampling_params import SamplingParams
 from baton.errors import InvalidFieldError
 from baton.rpc.status import error_from_rpc
 from baton.v1.decode_service_pb2 import (
@@ -22,6 +23,7 @@ from baton.v1.decode_service_pb2 import (
     StreamFailed,
     StreamStart,
 )
+from baton.v1.generation_pb2 import SamplingParameters
 from decode.pair import PREFILL_ID, TIMEOUT_SECONDS, Pair, generate, request_of, with_pair
 from engine.rig import GREEDY, expected_tokens, prompt_of
 
@@ -189,6 +191,33 @@ def test_a_bad_stream_fails_alone() -> None:
         assert token is not None
         assert (token.code, token.reason) == (grpc.StatusCode.INVALID_ARGUMENT.value[0], "INVALID_FIELD")
         assert token.metadata["field"] == "prompt_token_ids"
+
+    with_pair(client)
+
+
+def test_a_bug_in_the_start_of_a_stream_ends_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever it is: the call carries all streams of a gateway."""
+    convert = generation.sampling_from_proto
+
+    def fail_once(message: SamplingParameters) -> SamplingParams:
+        if message.top_k == 13:
+            raise RuntimeError("a bug")
+        return convert(message)
+
+    monkeypatch.setattr(generation, "sampling_from_proto", fail_once)
+
+    async def client(pair: Pair) -> None:
+        gateway = Gateway(pair)
+        good, bad = request_of(PROMPT, request_id="good"), request_of(PROMPT, request_id="bad")
+        bad.sampling.top_k = 13
+        await gateway.start([good, bad])
+        await gateway.read_ends(2)
+        gateway.call.cancel()
+
+        failed = gateway.streams[2].failed
+        assert failed is not None
+        assert (failed.code, failed.reason) == (grpc.StatusCode.INTERNAL.value[0], "INTERNAL")
+        assert gateway.streams[1].token_ids == expected_tokens(PROMPT, 8)
 
     with_pair(client)
 

@@ -151,6 +151,9 @@ class _Stream:
             self._generation = generator.start(self._request, self, tasks)
         except BatonError as error:
             self.failed(error)
+        except Exception:  # the edge of the stream: others share the call
+            log.exception("stream_failed request=%s", self._request.request_id)
+            self.failed(BatonError("internal error of the decode node"))
         else:
             self._call.open_batch().add_accepted(self._id)
 
