@@ -15,7 +15,7 @@ from typing import Any
 import openai
 import pytest
 
-from baton.gateway import serve_call
+from baton.gateway import node_links, serve_call
 from baton.gateway.attempt import Attempt
 from baton.gateway.server import RunningGateway
 from baton.rpc.channel import open_channel
@@ -184,6 +184,37 @@ def test_a_stream_cancelled_before_its_start_went_out_never_starts(
     node.script = finish
     with loop.running(cluster):
         assert loop.call(run()) == ["a", "b", "d"]
+
+
+def test_a_node_is_reached_while_all_links_are_in_use(
+    loop: Loop, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One more link is kept than usual, rather than closed before its first stream."""
+    monkeypatch.setattr(node_links, "_MAX_LINKS", 1)
+    first, second = cluster.decodes
+
+    async def run() -> list[int]:
+        requests = [decode.DecodeServiceGenerateRequest(request_id=name, prompt_token_ids=[1]) for name in "ab"]
+        addresses = [cluster.addresses[node.node_id] for node in cluster.decodes]
+        async with node_links.NodeLinks() as links:
+            waiting = asyncio.create_task(links.follow(addresses[0], requests[0], _attempt))
+            await asyncio.sleep(0)  # it has its link
+            assert await links.follow(addresses[1], requests[1], _attempt) is not None
+            can_end.set()
+            assert await waiting is not None
+        return [len(node.requests) for node in cluster.decodes]
+
+    async def wait(request: Any) -> AsyncIterator[Any]:
+        await asyncio.wait_for(can_end.wait(), 20)
+        yield finished(request, first.node_id)
+
+    async def finish(request: Any) -> AsyncIterator[Any]:
+        yield finished(request, second.node_id)
+
+    can_end = asyncio.Event()
+    first.script, second.script = wait, finish
+    with loop.running(cluster):
+        assert loop.call(run()) == [1, 1]
 
 
 def test_a_node_that_has_fallen_silent_gets_another_call(loop: Loop, cluster: FakeCluster) -> None:

@@ -65,12 +65,12 @@ class NodeLinks:
         link = self._links.pop(address, None) or NodeLink(open_channel(address), self._tasks)
         self._links[address] = link
         if len(self._links) > _MAX_LINKS:
-            self._drop_unused()
+            self._drop_unused(beside=link)
         return await link.follow(request, make_attempt)
 
-    def _drop_unused(self) -> None:
+    def _drop_unused(self, *, beside: NodeLink) -> None:
         for address, link in self._links.items():
-            if not link.is_used:
+            if link is not beside and not link.is_used:
                 del self._links[address]
                 self._tasks.create_task(link.close())
                 return
