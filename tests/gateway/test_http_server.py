@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from baton.gateway.http_connection import MAX_PIPELINED_REQUESTS
 from baton.gateway.server import RunningGateway
 from baton.v1.generation_pb2 import TokenLogprob
 from gateway.cluster import MODEL, FakeCluster, Loop, echo_token, tokens
@@ -81,7 +82,9 @@ def test_a_chunked_body_over_the_limit_is_refused(strict: RunningGateway) -> Non
     assert _status(_exchange(strict, head + chunk * 5)) == 413
 
 
-@pytest.mark.parametrize("data", [b"GET / HTTP/1.1\r\nx: " + b"y" * 3000 + b"\r\n\r\n", b"GET /" + b"z" * 3000])
+@pytest.mark.parametrize(
+    "data", [b"GET / HTTP/1.1\r\nhost: x\r\nx: " + b"y" * 3000 + b"\r\n\r\n", b"GET /" + b"z" * 3000]
+)
 def test_a_head_over_the_limit_is_refused(strict: RunningGateway, data: bytes) -> None:
     """Complete or not."""
     assert _status(_exchange(strict, data)) == 431
@@ -89,7 +92,7 @@ def test_a_head_over_the_limit_is_refused(strict: RunningGateway, data: bytes) -
 
 @pytest.mark.parametrize(
     ("data", "part"),
-    [(b"GET /health HT", b"head"), (b"POST /v1/completions HTTP/1.1\r\ncontent-length: 9\r\n\r\n", b"body")],
+    [(b"GET /health HT", b"head"), (b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n", b"body")],
 )
 def test_a_request_that_does_not_come_is_given_up(strict: RunningGateway, data: bytes, part: bytes) -> None:
     """A connection cannot be held open by doing nothing."""
@@ -118,6 +121,41 @@ def test_requests_sent_ahead_are_answered_in_order(gateway: RunningGateway) -> N
 
     assert answer.count(b"HTTP/1.1 200 OK") == 3
     assert answer.index(b'"version"') < answer.index(b"text_completion") < answer.index(b'"status":"ok"')
+
+
+def test_no_more_than_the_requests_that_may_be_sent_ahead_are_served(gateway: RunningGateway) -> None:
+    """One answer says so for all that follow: none is served that the client did not wait for."""
+    sent = b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n" * (2 * MAX_PIPELINED_REQUESTS)
+
+    answer = _exchange(gateway, sent)
+
+    assert answer.count(b"HTTP/1.1 200") == MAX_PIPELINED_REQUESTS
+    assert answer.count(b"HTTP/1.1 400") == 1
+    assert answer.endswith(b'"code":null}}')
+
+
+@pytest.mark.parametrize("hosts", [b"", b"host: a\r\nHost: b\r\n"], ids=["none", "two"])
+def test_a_request_names_one_host(gateway: RunningGateway, hosts: bytes) -> None:
+    """RFC 9112, 3.2: whatever stands before the gateway may have gone by another one."""
+    answer = _exchange(gateway, b"GET /health HTTP/1.1\r\n" + hosts + b"\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"Host" in answer
+
+
+def test_a_target_may_name_the_origin(gateway: RunningGateway) -> None:
+    """RFC 9112, 3.2.2: servers take the absolute form of a target."""
+    answer = _exchange(gateway, b"GET http://x:1/health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+
+    assert answer.endswith(b'{"status":"ok"}')
+
+
+def test_a_compressed_body_is_refused_by_name(gateway: RunningGateway) -> None:
+    """It would be read as something that it is not."""
+    answer = _exchange(gateway, _post("/v1/completions", _body(), "content-encoding: gzip", "connection: close"))
+
+    assert answer.startswith(b"HTTP/1.1 415")
+    assert b"gzip" in answer
 
 
 def test_a_connection_serves_many_requests(gateway: RunningGateway) -> None:

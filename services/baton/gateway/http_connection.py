@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
@@ -88,9 +88,7 @@ class HttpConnection(asyncio.Protocol):
         if self._refusal is not None:
             return
         try:
-            self._waiting += self._reader.feed(data)
-            if len(self._waiting) > MAX_PIPELINED_REQUESTS:
-                raise HttpError(400, f"more than {MAX_PIPELINED_REQUESTS} requests sent ahead")
+            self._take(self._reader.feed(data))
         except HttpError as error:
             self._refuse(error)
             return
@@ -197,6 +195,12 @@ class HttpConnection(asyncio.Protocol):
             self._close()
         else:
             self._watch_phase()
+
+    def _take(self, requests: Sequence[HttpRequest]) -> None:
+        num_free = MAX_PIPELINED_REQUESTS - len(self._waiting)
+        self._waiting += requests[:num_free]
+        if len(requests) > num_free:
+            raise HttpError(400, f"more than {MAX_PIPELINED_REQUESTS} requests sent ahead")
 
     def _refuse(self, error: HttpError) -> None:
         """Stop reading requests; answer those before the bad one first."""

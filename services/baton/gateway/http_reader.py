@@ -66,7 +66,10 @@ class RequestReader:
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header."""
-        self._request.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        key = name.decode("latin-1").lower()
+        if key == "host" and key in self._request.headers:
+            raise HttpError(400, "malformed request: Duplicate Host")  # a proxy may have gone by the other one
+        self._request.headers[key] = value.decode("latin-1")
         self._num_named_header_bytes += len(name) + len(value) + 4
         if self._num_named_header_bytes > self._max_header_bytes:
             raise HttpError(431, f"the request's head is larger than {self._max_header_bytes} bytes")
@@ -76,6 +79,8 @@ class RequestReader:
         if len(self._url) + self._num_named_header_bytes > self._max_header_bytes:
             raise HttpError(431, f"the request's head is larger than {self._max_header_bytes} bytes")
         headers = self._request.headers
+        if "host" not in headers and self._parser.get_http_version() == "1.1":
+            raise HttpError(400, "malformed request: Missing Host")
         self._check_body_bytes(int(headers.get("content-length", "0")))
         self._is_continue_wanted = headers.get("expect", "").lower() == "100-continue"
         self.phase = "body"
@@ -91,7 +96,7 @@ class RequestReader:
         request = self._request
         request.method = self._parser.get_method().decode("latin-1")
         path, _, query = self._url.partition(b"?")
-        request.path, request.query = path.decode("latin-1"), query.decode("latin-1")
+        request.path, request.query = _without_origin(path).decode("latin-1"), query.decode("latin-1")
         request.body = b"".join(self._body)
         request.is_keep_alive = self._parser.should_keep_alive()
         request.has_chunks = self._parser.get_http_version() != "1.0"
@@ -116,3 +121,11 @@ class RequestReader:
     def _check_body_bytes(self, num_bytes: int) -> None:
         if num_bytes > self._max_body_bytes:
             raise HttpError(413, f"the request's body is larger than {self._max_body_bytes} bytes")
+
+
+def _without_origin(path: bytes) -> bytes:
+    """Return the path of a target; one with scheme and host is what clients of a proxy send (RFC 9112, 3.2.2)."""
+    scheme, separator, rest = path.partition(b"://")
+    if not separator or scheme.lower() not in (b"http", b"https"):
+        return path
+    return b"/" + rest.partition(b"/")[2]

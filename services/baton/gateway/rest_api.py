@@ -132,6 +132,9 @@ def _check_media_type(request: HttpRequest) -> None:
     if media_type != JSON:
         text = f"The content type must be {JSON}, got {media_type or 'none'}"
         raise ApiError(415, text, code="unsupported_media_type")
+    if (coding := request.headers.get("content-encoding", "").strip().lower()) not in ("", "identity"):
+        text = f"The body must not be compressed, got content encoding {coding}"
+        raise ApiError(415, text, code="unsupported_content_encoding", headers={"accept-encoding": "identity"})
 
 
 def _send_error(response: HttpResponse, error: ApiError, form: ErrorForm, call: Call) -> None:
