@@ -60,3 +60,23 @@ def test_a_form_that_cannot_be_compiled_is_refused_by_name() -> None:
         assert len((await generate(pair, request_of(prompt_of(9)))).token_ids) == 8
 
     with_pair(client)
+
+
+@pytest.mark.parametrize("prefill_node_id", ["", PREFILL_ID])
+def test_a_form_that_becomes_too_complex_is_refused_by_name(prefill_node_id: str) -> None:
+    """It is the request's fault, wherever the limit was reached, and not the node's."""
+
+    async def client(pair: Pair) -> None:
+        long = replace(GREEDY, structured_output=StructuredOutput("lark", "start: " + '"a" ' * 60_000))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await follow(
+                pair.stub.Generate(request_of(prompt_of(9), long, prefill_node_id=prefill_node_id), timeout=20)
+            )
+
+        info = error_info(caught.value)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert info is not None
+        assert info.metadata["field"] == "structured_output.lark"
+        assert len((await generate(pair, request_of(prompt_of(9)))).token_ids) == 8
+
+    with_pair(client)

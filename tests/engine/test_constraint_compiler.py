@@ -216,6 +216,12 @@ def test_a_grammar_without_a_way_on_is_the_request_s_fault() -> None:
         compiled("lark", "start: <[9]>").allowed(8, set())
 
 
+def test_a_form_that_no_output_has_is_refused_in_plain_words() -> None:
+    """The schema is its own and only part."""
+    with pytest.raises(InvalidFieldError, match="no output has this form"):
+        compiled("json_schema", json.dumps({"$ref": "#"}))
+
+
 def test_a_constraint_is_compiled_once() -> None:
     """Each request gets a copy at the start, whatever another has done with its own."""
     loads: list[None] = []

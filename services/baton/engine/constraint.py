@@ -17,6 +17,8 @@ Mask = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 """Whether each token id is kept."""
 
 _MAX_PROBLEM_CHARACTERS = 500
+_EMPTY = "NoExtensionBias"
+"""llguidance's word for a grammar without a first token."""
 _NO_SENTENCE = "satisfy the grammar"
 """Of llguidance's words for a token that does not fit; its other errors are limits of its own."""
 
@@ -91,4 +93,5 @@ class Constraint:
 def problem_of(matcher: Any) -> str:
     """Return what an `LLMatcher` says is wrong, or what it warns of; empty if nothing is."""
     problems = [matcher.get_error()] if matcher.is_error() else matcher.get_grammar_warnings()
-    return "; ".join(problems).replace("<non-verbose/>", "").strip()[:_MAX_PROBLEM_CHARACTERS]
+    text = "; ".join(problems).replace("<non-verbose/>", "").replace(_EMPTY, "no output has this form")
+    return text.strip()[:_MAX_PROBLEM_CHARACTERS]
