@@ -55,6 +55,13 @@ def test_a_streamed_prefill_shows_nodes_bytes_and_the_hidden_share() -> None:
     ]
 
 
+def test_a_transfer_that_seems_to_take_no_time_is_not_said_to() -> None:
+    """The two nodes' clocks agree within half a round trip: a frame may seem to arrive before it was ready."""
+    places = {"prefill_node": "p", "decode_node": "d", "kv_bytes": 12_300, "transfer_seconds": 0.0}
+
+    assert placement_lines(places)[1] == "KV 12.3 kB faster than can be measured"
+
+
 def test_a_local_prefill_is_one_line() -> None:
     """Nothing was sent."""
     assert placement_lines({"prefill_node": "d", "decode_node": "d"}) == ["prefill and decode on d"]

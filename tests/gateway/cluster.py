@@ -47,6 +47,7 @@ def finished(
     summary = generation.PlacementSummary(
         decode_node_id=node_id, prefill_node_id="prefill-0", kv_byte_count=4096, kv_transport=kv_pb2.KV_TRANSPORT_FAST
     )
+    summary.decode_duration.FromMilliseconds(300)
     summary.transfer_duration.FromMilliseconds(100)
     summary.exposed_duration.FromMilliseconds(25)
     usage = generation.Usage(prompt_token_count=len(request.prompt_token_ids), cached_token_count=4)

@@ -105,6 +105,14 @@ def test_a_stop_string_over_token_borders_is_cut_and_ends_the_generation(
     assert cluster.decodes[0].cancelled.wait(10)
 
 
+def test_figures_that_nobody_measured_are_left_out(client: openai.OpenAI, cluster: FakeCluster) -> None:
+    """The gateway ends at a stop string without a word from the node: where it ran is known, what it took is not."""
+    answer = client.completions.create(model=MODEL, prompt="abcdefgh xyz", max_tokens=200, stop="ef")
+
+    figures = answer.baton  # type: ignore[attr-defined]
+    assert figures.keys() == {"request_id", "prefill_node", "decode_node", "placement_id", "seed", "attempts"}
+
+
 def test_text_held_back_for_a_stop_string_comes_at_the_end(client: openai.OpenAI) -> None:
     """It was no stop string after all."""
     ids = _ids("abcd")

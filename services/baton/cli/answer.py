@@ -63,11 +63,10 @@ def placement_lines(placement: Mapping[str, object]) -> Sequence[str]:
     if prefill == decode:
         return [f"prefill and decode on {decode}{cached}"]
     transfer, exposed = number(placement, "transfer_seconds"), number(placement, "exposed_seconds")
-    size = format_bytes(number(placement, "kv_bytes"))
-    hidden = f"{hidden_share(transfer, exposed):.0%} hidden behind computation"
+    cost = f"in {format_seconds(transfer)}, {hidden_share(transfer, exposed):.0%} hidden behind computation"
     return [
         f"prefill on {prefill} → decode on {decode}{cached}",
-        f"KV {size} in {format_seconds(transfer)}, {hidden}",
+        f"KV {format_bytes(number(placement, 'kv_bytes'))} {cost if transfer else 'faster than can be measured'}",
     ]
 
 

@@ -9,6 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from baton.gateway.requests import GenerationResult
 from baton.v1 import kv_pb2
+from baton.v1.generation_pb2 import PlacementSummary
 
 
 class CachedTokens(msgspec.Struct):
@@ -35,7 +36,11 @@ class UsageBody(msgspec.Struct, omit_defaults=True):
 
 
 class PlacementBody(msgspec.Struct, omit_defaults=True):
-    """Where and how one generation ran: the top-level `baton` of an answer. Durations in seconds."""
+    """Where and how one generation ran: the top-level `baton` of an answer. Durations in seconds.
+
+    The measured figures, from `kv_bytes` to `preemptions`, are left out where no node reported them: a stop string cut
+    the generation short, or its node was lost with the last token.
+    """
 
     request_id: str
     prefill_node: str
@@ -43,23 +48,23 @@ class PlacementBody(msgspec.Struct, omit_defaults=True):
     placement_id: str
     seed: int
     attempts: int
-    kv_bytes: int
-    kv_frames: int
-    kv_transport: str
+    kv_bytes: int | None = None
+    kv_frames: int | None = None
+    kv_transport: str | None = None
     """What carried the KV: "fast" or "grpc"; empty: nothing was carried."""
-    kv_transport_reason: str
+    kv_transport_reason: str | None = None
     """Why the fast path did not, although it could have been used; else empty."""
-    decode_cached_tokens: int
-    prefill_cached_tokens: int
-    queue_seconds: float
-    prefill_seconds: float
-    transfer_seconds: float
-    exposed_seconds: float
-    decode_seconds: float
-    exposed_share: float
+    decode_cached_tokens: int | None = None
+    prefill_cached_tokens: int | None = None
+    queue_seconds: float | None = None
+    prefill_seconds: float | None = None
+    transfer_seconds: float | None = None
+    exposed_seconds: float | None = None
+    decode_seconds: float | None = None
+    exposed_share: float | None = None
     """Part of the transfer that did not hide behind computation, 0 to 1; 0 without a transfer."""
-    fallback_reason: str
-    preemptions: int
+    fallback_reason: str | None = None
+    preemptions: int | None = None
     choices: list[PlacementBody] | None = None
     """One per choice where there is more than one; the fields above are those of the first."""
 
@@ -99,29 +104,36 @@ def placement_body(request_id: str, results: Sequence[GenerationResult]) -> Plac
 
 def _placement(request_id: str, result: GenerationResult) -> PlacementBody:
     summary = result.summary
-    transfer_seconds, exposed_seconds = _seconds(summary.transfer_duration), _seconds(summary.exposed_duration)
-    return PlacementBody(
+    body = PlacementBody(
         request_id=request_id,
         prefill_node=summary.prefill_node_id or summary.decode_node_id,
         decode_node=summary.decode_node_id,
         placement_id=summary.placement_id,
         seed=result.seed,
         attempts=result.num_attempts,
-        kv_bytes=summary.kv_byte_count,
-        kv_frames=summary.kv_frame_count,
-        kv_transport=_TRANSPORTS.get(summary.kv_transport, ""),
-        kv_transport_reason=summary.kv_transport_reason,
-        decode_cached_tokens=summary.decode_cached_token_count,
-        prefill_cached_tokens=summary.prefill_cached_token_count,
-        queue_seconds=_seconds(summary.queue_duration),
-        prefill_seconds=_seconds(summary.prefill_duration),
-        transfer_seconds=transfer_seconds,
-        exposed_seconds=exposed_seconds,
-        decode_seconds=_seconds(summary.decode_duration),
-        exposed_share=min(1.0, exposed_seconds / transfer_seconds) if transfer_seconds > 0 else 0.0,
-        fallback_reason=summary.fallback_reason,
-        preemptions=summary.preemption_count,
     )
+    if summary.HasField("decode_duration"):
+        _measure(body, summary)
+    return body
+
+
+def _measure(body: PlacementBody, summary: PlacementSummary) -> None:
+    """Fill in what the decode node reported."""
+    transfer_seconds, exposed_seconds = _seconds(summary.transfer_duration), _seconds(summary.exposed_duration)
+    body.kv_bytes = summary.kv_byte_count
+    body.kv_frames = summary.kv_frame_count
+    body.kv_transport = _TRANSPORTS.get(summary.kv_transport, "")
+    body.kv_transport_reason = summary.kv_transport_reason
+    body.decode_cached_tokens = summary.decode_cached_token_count
+    body.prefill_cached_tokens = summary.prefill_cached_token_count
+    body.queue_seconds = _seconds(summary.queue_duration)
+    body.prefill_seconds = _seconds(summary.prefill_duration)
+    body.transfer_seconds = transfer_seconds
+    body.exposed_seconds = exposed_seconds
+    body.decode_seconds = _seconds(summary.decode_duration)
+    body.exposed_share = min(1.0, exposed_seconds / transfer_seconds) if transfer_seconds > 0 else 0.0
+    body.fallback_reason = summary.fallback_reason
+    body.preemptions = summary.preemption_count
 
 
 def _seconds(duration: Duration) -> float:
