@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run = asyncio.run(measure(options, headers, sessions, arrivals))
     except (ValueError, OSError, HttpError) as error:
-        print(f"bench.serve: {error}", file=sys.stderr)
+        print(f"bench.serve: {options.url}: {error}", file=sys.stderr)
         return 1
     print(f"{run.label}\n{table(run.summary)}")
     _print_errors(run.samples)
@@ -83,7 +82,7 @@ async def measure(
 
 
 def _load_settings(options: argparse.Namespace, model: str) -> LoadSettings:
-    sampling = Sampling(model, options.temperature, not options.no_ignore_eos, json.loads(options.extra_body))
+    sampling = Sampling(model, options.temperature, not options.no_ignore_eos, options.extra_body)
     return LoadSettings(
         path=CHAT_PATH if options.chat else COMPLETIONS_PATH,
         sampling=sampling,

@@ -59,3 +59,31 @@ def test_an_empty_key_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
         main(["--api-key-env", "NO_SUCH_VARIABLE_HERE", "--count", "1"])
 
     assert "NO_SUCH_VARIABLE_HERE is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--count", "0"),
+        ("--warmup", "-1"),
+        ("--rate", "0"),
+        ("--timeout", "nan"),
+        ("--think", "-1"),
+        ("--extra-body", "[1]"),
+        ("--extra-body", "{"),
+    ],
+    ids=" ".join,
+)
+def test_a_value_out_of_range_is_refused(wrong: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    """By the name of its option, before the server is asked anything."""
+    with pytest.raises(SystemExit) as left:
+        main(["--url", "http://127.0.0.1:1", *wrong])
+
+    assert left.value.code == 2
+    assert f"argument {wrong[0]}: expected" in capsys.readouterr().err
+
+
+def test_a_server_that_does_not_answer_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """By its address."""
+    assert main(["--url", "http://127.0.0.1:1", "--count", "1"]) == 1
+    assert "http://127.0.0.1:1: " in capsys.readouterr().err
