@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
+import pytest
+
 from baton.gateway.event_writer import EventWriter
 from baton.gateway.http_messages import HttpRequest
-from baton.gateway.http_response import HttpResponse
+from baton.gateway.http_response import ClientGoneError, HttpResponse
 from baton.gateway.requests import Delta
 
 
@@ -87,6 +89,7 @@ def test_output_that_is_held_when_a_generation_fails_comes_before_the_error() ->
     assert after_failure(RuntimeError("node")) == b"<a><b><error>"
 
 
-def test_a_cancelled_generation_writes_nothing_more() -> None:
-    """Another choice of the same request has failed, and its error ends the stream."""
-    assert after_failure(asyncio.CancelledError()) == b"<a><error>"
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), ClientGoneError("slow")])
+def test_a_generation_that_nobody_waits_for_writes_nothing_more(error: BaseException) -> None:
+    """Another choice of the same request has failed, and its error ends the stream; or the client has gone."""
+    assert after_failure(error) == b"<a><error>"

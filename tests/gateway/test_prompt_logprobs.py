@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,7 +10,10 @@ import openai
 import pytest
 
 from baton.errors import UnavailableError
-from gateway.cluster import MODEL, FakeCluster, echo_token, finished, judged, tokens
+from baton.gateway.completion_format import CompletionFormat
+from baton.gateway.server import RunningGateway
+from gateway.cluster import MODEL, FakeCluster, Loop, echo_token, finished, judged, tokens
+from gateway.rest import ask
 from text.tokenizer_folders import byte_level
 
 PROMPT = list(byte_level()("abc")["input_ids"])
@@ -115,3 +119,25 @@ def test_a_node_that_leaves_part_of_a_prompt_out_is_not_believed(client: openai.
 
     with pytest.raises(openai.APIStatusError):
         client.completions.create(model=MODEL, prompt=PROMPT, echo=True, logprobs=0, max_tokens=1)
+
+
+def test_what_is_told_of_a_prompt_is_written_beside_the_event_loop(
+    gateway: RunningGateway, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes seconds where the prompt is long and every token has alternatives."""
+    threads: list[int] = []
+    whole = CompletionFormat.whole
+
+    def noted(form: CompletionFormat, *arguments: Any) -> bytes:
+        threads.append(threading.get_ident())
+        return whole(form, *arguments)
+
+    async def own_thread() -> int:
+        return threading.get_ident()
+
+    monkeypatch.setattr(CompletionFormat, "whole", noted)
+    body = {"model": MODEL, "prompt": PROMPT, "max_tokens": 1}
+    assert ask(gateway, "/v1/completions", body | {"prompt_logprobs": 1}).status == 200
+    assert ask(gateway, "/v1/completions", body).status == 200
+
+    assert [thread == loop.call(own_thread()) for thread in threads] == [False, True]

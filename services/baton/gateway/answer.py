@@ -43,7 +43,11 @@ async def answer_whole(response: HttpResponse, generator: Generator, job: Job, f
     await _run_all(job.num_generations, collect)
     finished = [choice for choice in choices if choice is not None]
     results = [choice.result for choice in finished]
-    body = form.whole(finished, usage_body(_by_prompt(job, results)), placement_body(job.call.request_id, results))
+    usage, placement = usage_body(_by_prompt(job, results)), placement_body(job.call.request_id, results)
+    if any(result.prompt is not None for result in results):  # long prompts, up to 20 alternatives a token: seconds
+        body = await asyncio.to_thread(form.whole, finished, usage, placement)
+    else:
+        body = form.whole(finished, usage, placement)
     response.send(200, body)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from baton.gateway.http_response import HttpResponse
+from baton.gateway.http_response import ClientGoneError, HttpResponse
 from baton.gateway.requests import Delta
 from baton.v1.generation_pb2 import TokenLogprob
 
@@ -28,9 +28,10 @@ class EventWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Let go of what is held: it is written if an error event follows, which is the case unless cancelled."""
+        """Let go of what is held: it is written if an error event follows, and the client is still there."""
         held, self._held = self._held, None
-        if held is not None and isinstance(error, Exception) and (delta := held.merged()) is not None:
+        is_heard = isinstance(error, Exception) and not isinstance(error, ClientGoneError)
+        if held is not None and is_heard and (delta := held.merged()) is not None:
             self._response.write(self._render(delta))
 
     def take(self, delta: Delta) -> None:
