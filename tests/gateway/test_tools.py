@@ -310,3 +310,18 @@ def test_a_conversation_with_tools_can_be_tokenized(gateway: RunningGateway, mod
     reply = ask(gateway, "/tokenize", body)
 
     assert reply.body["tokens"] == _prompt_of(model_dir, MESSAGES, tools=[TOOL], enable_thinking=True)
+
+
+def test_a_form_of_the_output_leaves_the_model_free_to_call(gateway: RunningGateway, cluster: FakeCluster) -> None:
+    """The answer has the form, or is calls; a model that must call has no answer that could have one."""
+    form = {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "object"}}}}
+    called = ask(gateway, CHAT, OPTIONS | form).body["choices"][0]
+    answer_with(cluster, '{"a": 1}')
+    told = ask(gateway, CHAT, OPTIONS | form).body["choices"][0]
+    lark = cluster.decodes[0].requests[-1].sampling.structured_output.lark
+    forced = ask(gateway, CHAT, OPTIONS | form | {"tool_choice": "required"})
+
+    assert called["finish_reason"] == "tool_calls"
+    assert (told["message"]["content"], told["finish_reason"]) == ('{"a": 1}', "stop")
+    assert "(form | calls)" in lark
+    assert forced.error == (400, "tools", "invalid_value")

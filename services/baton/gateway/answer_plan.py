@@ -43,9 +43,8 @@ def plan_reading(use: ToolUse | None, reader: AnswerReader, prompt: str, samplin
             "tools", "the format in which this model calls tools is not known; see tool_call_parser"
         )
     if sampling.HasField("structured_output"):
-        raise InvalidFieldError(
-            "tools", "expected no tools, or tool_choice none, where the form of the output is given"
-        )
+        _let_call(use, reader, sampling, is_in_reasoning=is_in_reasoning)
+        return plan
     strict = next((index for index, tool in enumerate(use.tools) if tool.is_strict), None)
     if use.forced:
         lark = reader.grammar.forced(use.forced, is_parallel=use.is_parallel, is_in_reasoning=is_in_reasoning)
@@ -58,6 +57,24 @@ def plan_reading(use: ToolUse | None, reader: AnswerReader, prompt: str, samplin
         raise InvalidFieldError(f"tools[{strict}].{use.fields.strict}", problem)
     sampling.structured_output.lark = lark
     return plan
+
+
+def _let_call(use: ToolUse, reader: AnswerReader, sampling: SamplingParameters, *, is_in_reasoning: bool) -> None:
+    """Let a model call in place of an answer that must have a form.
+
+    Raises:
+        InvalidFieldError: If it must call, or its calls cannot be told from an answer in advance.
+    """
+    form, lark = sampling.structured_output, None
+    kind = form.WhichOneof("constraint")
+    if kind is not None and not use.forced:
+        lark = reader.form_or_calls(
+            kind, getattr(form, kind), use.tools, is_parallel=use.is_parallel, is_in_reasoning=is_in_reasoning
+        )
+    if lark is None:
+        choices = "tool_choice none" if use.forced else "a model whose calls can be told from it"
+        raise InvalidFieldError("tools", f"expected no tools, or {choices}, where the form of the output is given")
+    form.lark = lark
 
 
 def _let_reason(reader: AnswerReader, sampling: SamplingParameters, *, is_in_reasoning: bool) -> None:

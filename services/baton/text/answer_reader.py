@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from baton.text.answer_parser import AnswerParser
 from baton.text.dialect import REASONING_MARKS, Dialect
-from baton.text.reasoned_form import FormKind, reasoned_form
+from baton.text.reasoned_form import FormKind, embedded_form, reasoned_form
 from baton.text.tokenizer import Tokenizer
 from baton.text.tool_calls.grammar import CallGrammar
 from baton.text.tool_calls.notation import notation_of
@@ -52,6 +52,15 @@ class AnswerReader:
         if self._marks is None:
             return None
         return reasoned_form(kind, text, self._marks, self._special_tokens, is_in_reasoning=is_in_reasoning)
+
+    def form_or_calls(
+        self, kind: FormKind, text: str, tools: Sequence[Tool], *, is_parallel: bool, is_in_reasoning: bool
+    ) -> str | None:
+        """Return the grammar of an answer that has a form or is calls; None if the model's calls do not allow it."""
+        if self.grammar is None or not self.grammar.can_replace(is_json=kind == "json_schema"):
+            return None
+        form = embedded_form(kind, text)
+        return self.grammar.form_or_calls(form, tools, is_parallel=is_parallel, is_in_reasoning=is_in_reasoning)
 
     def count_reasoning(self, token_ids: Sequence[int], *, is_in_reasoning: bool) -> int | None:
         """Return the number of tokens of an answer's reasoning, marks not counted.

@@ -34,10 +34,11 @@ def reasoned_form(
     lazy = "" if marks.end in special_tokens else "[lazy]"
     before = "thought SPACE" if is_in_reasoning else f"({begin} thought SPACE)?"
     rules = [f"start: {before} form", f"thought{lazy}: THOUGHT {end}", r"THOUGHT: /(.|\n)*/", r"SPACE: /[ \n]{0,2}/"]
-    return "\n".join([*rules, f"form: {_embedded(kind, text)}"])
+    return "\n".join([*rules, f"form: {embedded_form(kind, text)}"])
 
 
-def _embedded(kind: FormKind, text: str) -> str:
+def embedded_form(kind: FormKind, text: str) -> str:
+    """Return a form as the right side of a rule of a grammar."""
     if kind == "regex":
         return "/" + text.replace("\\/", "/").replace("/", "\\/").replace("\n", "\\n") + "/"
     if kind == "lark":

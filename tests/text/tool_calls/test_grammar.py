@@ -15,6 +15,7 @@ import pytest
 
 from baton.text.dialect import TOOL_PARSERS, Dialect
 from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, Reasoning
+from baton.text.reasoned_form import embedded_form
 from baton.text.reasoning import ReasoningMarks
 from baton.text.tool_calls.grammar import CallGrammar
 from baton.text.tool_calls.notation import notation_of
@@ -148,6 +149,27 @@ def test_tagged_calls_of_tools_that_are_not_strict_have_any_parameters(has_speci
     assert vocabulary.allows(lark, "Hm. " + call("get_weather") + call("get_weather", days="2", city="Paris <3"))
     assert vocabulary.allows(lark, call("book-it", seats="3", **{"class": "first"}))
     assert not vocabulary.allows(lark, call("book-it", city="Paris"))
+
+
+@pytest.mark.parametrize("has_special", [True, False], ids=["special", "text"])
+@pytest.mark.parametrize("thought", ["", "<think>\nhm\n</think>\n\n"])
+def test_an_answer_has_its_form_or_is_calls(has_special: bool, thought: str) -> None:
+    """Not both, and nothing else; after reasoning too."""
+    vocabulary = _vocabulary(has_special)
+    grammar = CallGrammar(notation_of("hermes", ""), vocabulary.special, THINK)
+    form = embedded_form("json_schema", '{"type": "object", "properties": {"name": {"type": "string"}}}')
+    tools = (replace(WEATHER, is_strict=True), NOW)
+    lark = grammar.form_or_calls(form, tools, is_parallel=True, is_in_reasoning=False)
+    answer, call = '{"name": "<tool_call>"}', '<tool_call>\n{"name": "now", "arguments": {"x": 1}}\n</tool_call>'
+
+    assert grammar.can_replace(is_json=True)
+    assert grammar.can_replace(is_json=False) == has_special
+    assert vocabulary.allows(lark, thought + answer) != has_special  # which is a token there, and no text
+    assert vocabulary.allows(lark, thought + '{"name": "x"}')
+    assert vocabulary.allows(lark, f"{thought}{call}\n{call}")
+    assert not vocabulary.allows(lark, thought + call.replace("now", "get_weather"))
+    assert not vocabulary.allows(lark, f"{thought}{answer}\n{call}")
+    assert not vocabulary.allows(lark, thought + "Let me see.")
 
 
 @pytest.mark.parametrize("has_special", [True, False], ids=["special", "text"])

@@ -72,6 +72,30 @@ class CallGrammar:
         body = f"body: head {self._literal(opening)} call{more} {self._literal(self._notation.closing)}"
         return "\n".join(["start: (body)* tail", "tail: TEXT", _TEXT, head, body, *calls])
 
+    def form_or_calls(self, form: str, tools: Sequence[Tool], *, is_parallel: bool, is_in_reasoning: bool) -> str:
+        """Return the grammar of an answer that either has a form or is calls; see `can_replace`.
+
+        Args:
+            form: Right side of the rule of the form.
+            tools: What can be called, 1 or more; arguments follow the schemas of strict ones.
+            is_parallel: Whether there may be several calls.
+            is_in_reasoning: Whether the prompt ends with the mark that opens the reasoning.
+        """
+        more = self._more_calls() if is_parallel else ""
+        opening, closing = map(self._literal, (self._notation.opening, self._notation.closing))
+        rules = [f"start: {self._reasoning_part(is_in_reasoning)}(form | calls)", f"form: {form}"]
+        calls = [f"calls: {opening} call{more} {closing}", *self._calls(tools, is_loose=True)]
+        return "\n".join([*rules, *self._reasoning_rules(), *calls])
+
+    def can_replace(self, *, is_json: bool) -> bool:
+        """Return whether calls can be told from an answer that has a form by their first token.
+
+        Args:
+            is_json: Whether the form is that of a JSON text.
+        """
+        trigger = self._notation.trigger
+        return trigger in self._special_tokens or (is_json and trigger.startswith("<"))
+
     def _more_calls(self) -> str:
         return f" ({self._literal(self._notation.separator)} call){{0,{MAX_CALLS - 1}}}"
 
