@@ -31,9 +31,10 @@ CHART_OWNED = frozenset(
         *("host", "port", "http_host", "http_port", "grpc_host", "grpc_port", "advertise_address", "node_id"),
         *("fast_port", "tls_cert_file", "tls_key_file", "tls_ca_file", "tls_server_name", "tls_health_port"),
         *("router_address", "cache_index_address", "model_dir", "model_name", "engine", "api_keys_file"),
+        *("processes", "process_index", "metrics_port"),
     }
 )
-"""Settings that the chart sets from other values."""
+"""Settings that the chart sets from other values, or leaves alone: a pod is one process, more are more replicas."""
 
 _POOL_NAME = "^[a-z]([a-z0-9-]*[a-z0-9])?$"
 _KEPT = ("type", "enum", "const", "anyOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "pattern")
