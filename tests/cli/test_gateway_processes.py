@@ -81,6 +81,21 @@ def test_processes_share_a_port_come_back_and_stop_together(running: Running) ->
     _wait(lambda: not Path(f"/proc/{second}").exists())
 
 
+def test_processes_that_cannot_start_end_with_the_name_of_the_setting(tmp_path: Path) -> None:
+    """As one gateway would, instead of being started again for ever."""
+    ports = free_ports("127.0.0.1", ["http", "grpc", "metrics"], {})
+    flags = ["--http-port", ports["http"], "--grpc-port", ports["grpc"], "--metrics-port", ports["metrics"]]
+    command = [sys.executable, "-m", "baton.cli", "serve", "gateway", "--processes", "2"]
+
+    ended = subprocess.run(
+        [*command, "--model-dir", str(tmp_path / "none"), *map(str, flags)], capture_output=True, text=True, timeout=60
+    )
+
+    assert ended.returncode == 2
+    assert ended.stderr.splitlines()[-1].startswith("error: model_dir: ")
+    assert "gateway-0 " in ended.stdout
+
+
 @pytest.mark.parametrize("field", ["http_port", "grpc_port", "metrics_port"])
 def test_several_processes_need_ports_that_all_know(tmp_path: Path, field: str) -> None:
     """Any free one would be another for each."""

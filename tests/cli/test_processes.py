@@ -94,6 +94,21 @@ def test_with_restart_a_part_that_dies_is_started_again() -> None:
     run(main)
 
 
+def test_a_part_that_cannot_start_with_its_settings_is_not_started_again() -> None:
+    """It would end alike: all end, and the error has its words."""
+
+    async def main() -> None:
+        wrong = program("wrong", "print('error: no such folder'); raise SystemExit(2)")
+        processes = Processes([program("fine", FOREVER), wrong], Lines(), is_restarting=True)
+
+        with pytest.raises(ChildDiedError, match="wrong ended unexpectedly with exit status 2") as death:
+            await processes.run()
+
+        assert death.value.last_lines == ("error: no such folder",)
+
+    run(main)
+
+
 def test_kill_does_not_wait_for_anybody() -> None:
     """A second Ctrl-C ends children within their grace."""
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Self
 
 import pytest
-from pydantic import AliasChoices, Field
+from pydantic import AliasChoices, Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from baton.config.loading import load_settings, read_file
@@ -21,6 +22,12 @@ class SampleSettings(BaseSettings):
     name: str = "default"
     public: int = Field(default=5, validation_alias=AliasChoices("public", "BATON_PUBLIC"))
     parts: list[str] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _check_both(self) -> Self:
+        if self.name == "needs-port" and not self.port:
+            raise ValueError("port: expected a port, because of the name")
+        return self
 
 
 def test_a_default_holds_where_nothing_is_said() -> None:
@@ -60,6 +67,12 @@ def test_a_bad_environment_variable_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
     with pytest.raises(ConfigurationError, match=r"^environment variable BATON_SAMPLE_PORT: .*integer"):
         load_settings(SampleSettings, {})
+
+
+def test_what_is_wrong_between_fields_is_said_as_it_is() -> None:
+    """Without the words of the library that checks."""
+    with pytest.raises(ConfigurationError, match="^port: expected a port, because of the name$"):
+        load_settings(SampleSettings, {"name": "needs-port", "port": "0"})
 
 
 def test_a_bad_list_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import enum
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from baton.agent.child import STOP_GRACE_SECONDS, Child, ChildSpec, OnLine, describe_exit
@@ -53,9 +53,21 @@ class Supervisor:
         *,
         backoff: Backoff | None = None,
         grace_seconds: float = STOP_GRACE_SECONDS,
+        hopeless_status: int | None = None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Prepare; nothing runs yet.
+
+        Args:
+            spec: What to run.
+            on_line: Told of its output.
+            backoff: Pauses between its runs.
+            grace_seconds: Time that it has to end when asked to.
+            hopeless_status: Exit status of a first run after which none follows, because it would end alike.
+            sleep: Waits.
+            clock: Seconds that only grow.
+        """
         self.spec = spec
         self.state = SupervisedState.STARTING
         self.num_restarts = 0
@@ -65,6 +77,7 @@ class Supervisor:
         self._on_line = on_line
         self._backoff = backoff or Backoff()
         self._grace_seconds = grace_seconds
+        self._hopeless_status = hopeless_status
         self._sleep = sleep
         self._clock = clock
         self._child: Child | None = None
@@ -74,13 +87,20 @@ class Supervisor:
         """Process id of the child, 0 if none runs."""
         return self._child.process_id if self._child else 0
 
-    async def run(self) -> None:
-        """Keep the child alive until cancelled."""
+    @property
+    def last_lines(self) -> Sequence[str]:
+        """The child's last words."""
+        return self._child.last_lines if self._child else ()
+
+    async def run(self) -> int | None:
+        """Keep the child alive until cancelled; return the status of a first run that was hopeless."""
         num_failures = 0
         try:
             while True:
                 began = self._clock()
                 await self._run_once()
+                if self.num_restarts == 0 and self.last_exit_status == self._hopeless_status:
+                    return self.last_exit_status
                 num_failures = 1 if self._clock() - began >= self._backoff.healthy_seconds else num_failures + 1
                 await self._pause(num_failures)
         finally:

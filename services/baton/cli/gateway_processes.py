@@ -8,7 +8,8 @@ import sys
 
 from baton.agent.child import ChildSpec
 from baton.cli.ports import WantedPort, check_ports_are_free
-from baton.cli.processes import Processes
+from baton.cli.processes import MISCONFIGURED, ChildDiedError, Processes
+from baton.errors import ConfigurationError
 from baton.gateway.settings import GatewaySettings
 
 _FAREWELL_SECONDS = 5.0
@@ -19,7 +20,7 @@ async def run_gateway_processes(settings: GatewaySettings, level: str) -> None:
     """Run the processes until SIGTERM or SIGINT; all drain then. One that ends before is started again.
 
     Raises:
-        ConfigurationError: If a port is taken.
+        ConfigurationError: If a port is taken, or the gateways cannot start with the settings.
     """
     _check_ports(settings)
     specs = [_spec(settings, index, level) for index in range(settings.processes)]
@@ -31,7 +32,17 @@ async def run_gateway_processes(settings: GatewaySettings, level: str) -> None:
         loop.add_signal_handler(number, running.cancel)
     await asyncio.wait({running})
     if not running.cancelled():
+        _settle(running)
+
+
+def _settle(running: asyncio.Future[None]) -> None:
+    try:
         running.result()
+    except ChildDiedError as death:
+        if death.status != MISCONFIGURED:
+            raise
+        problem = death.last_lines[-1] if death.last_lines else death.message
+        raise ConfigurationError(problem.removeprefix("error: ")) from death
 
 
 def _print_line(_name: str, line: str) -> None:

@@ -9,6 +9,9 @@ from baton.agent.child import STOP_GRACE_SECONDS, Child, ChildSpec, OnLine, desc
 from baton.agent.supervisor import Supervisor
 from baton.errors import BatonError
 
+MISCONFIGURED = 2
+"""Exit status of a process that cannot start with its settings; it would not with them the next time."""
+
 
 class ChildDiedError(BatonError):
     """A process ended that should not have."""
@@ -54,7 +57,7 @@ class Processes:
         """Run all children until cancelled, or until one ends.
 
         Raises:
-            ChildDiedError: When a child ends and restarting is off; the others have been stopped.
+            ChildDiedError: When a child ends and restarting is off or would not help; the others have been stopped.
         """
         try:
             async with asyncio.TaskGroup() as group:
@@ -67,10 +70,10 @@ class Processes:
         return Child(spec, on_line, grace_seconds=self._grace_seconds)
 
     def _supervisor(self, spec: ChildSpec, on_line: OnLine) -> Supervisor:
-        return Supervisor(spec, on_line, grace_seconds=self._grace_seconds)
+        return Supervisor(spec, on_line, grace_seconds=self._grace_seconds, hopeless_status=MISCONFIGURED)
 
 
 async def _run(runner: Child | Supervisor) -> None:
     status = await runner.run()
-    if isinstance(runner, Child) and status is not None:
+    if status is not None:
         raise ChildDiedError(runner.spec.name, status, runner.last_lines)

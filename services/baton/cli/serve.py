@@ -101,7 +101,7 @@ def run_service(role: str, service: Service, settings: BaseSettings, level: str)
     die_with_parent()
     level = str(getattr(settings, "log_level", level)).lower()
     check_level(level)
-    configure_logging(str(getattr(settings, "node_id", "") or role), level)
+    configure_logging(_log_name(role, settings), level)
     log.info("starting role=%s pid=%d", role, os.getpid())
     log.debug("settings %s", describe_settings(settings))
     configure_tracing(f"baton-{role}")
@@ -113,6 +113,13 @@ def run_service(role: str, service: Service, settings: BaseSettings, level: str)
     finally:
         shutdown_metrics()
         shutdown_tracing()
+
+
+def _log_name(role: str, settings: BaseSettings) -> str:
+    """Return who writes a line: the node, the role, or which of several processes of one role."""
+    process_index = getattr(settings, "process_index", -1)
+    name = role if process_index < 0 else f"{role}-{process_index}"
+    return str(getattr(settings, "node_id", "") or name)
 
 
 def _many_gateways(settings: BaseSettings, level: str) -> Awaitable[None] | None:

@@ -113,15 +113,16 @@ def _describe(
     names = {init_key(settings_class, name): name for name in settings_class.model_fields}
     problems = []
     for detail in error.errors(include_url=False, include_input=False):
+        problem = detail["msg"].removeprefix("Value error, ")
         if not detail["loc"]:
-            problems.append(detail["msg"])
+            problems.append(problem)
             continue
         key = names.get(str(detail["loc"][0]), str(detail["loc"][0]))
         owners = [
             source for source in sources if key in source.values or init_key(settings_class, key) in source.values
         ]
         pattern = owners[0].pattern if owners else "flag {flag} (environment variable {variable})"
-        problems.append(f"{_name(pattern, key, prefix)}: {detail['msg']}")
+        problems.append(f"{_name(pattern, key, prefix)}: {problem}")
     return "; ".join(problems)
 
 
