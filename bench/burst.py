@@ -29,6 +29,7 @@ from bench.http_client import HttpClient, HttpError
 from bench.load import LoadSettings, run_load
 from bench.machine import describe_machine
 from bench.metrics import Summary, summarize
+from bench.option_values import program
 from bench.sample import RequestSample
 from bench.vocabulary import TokenIds
 
@@ -190,7 +191,7 @@ def _token_range(text: str) -> tuple[int, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="bench.burst", description=__doc__)
+    parser = argparse.ArgumentParser(prog=program("burst"), description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="model folder")
     parser.add_argument("--engine", choices=("torch", "mlx"), default="torch")
     parser.add_argument("--requests", type=int, default=32, help="prompts at once")

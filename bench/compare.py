@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from bench.option_values import program
 from bench.plot import draw_runs
 from bench.report import read_run, table
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the runs, print a table of each, draw them."""
-    parser = argparse.ArgumentParser(prog="bench.compare", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog=program("compare"), description=__doc__.partition("\n")[0])
     parser.add_argument("runs", nargs="+", type=Path, help="results of bench.serve")
     parser.add_argument("--labels", help="names of the runs, separated by commas; default: those in the files")
     parser.add_argument("--out", type=Path, required=True, help="PNG to write")

@@ -25,6 +25,7 @@ from bench.engines.case import CASES, CONTEXT, Case
 from bench.engines.model import flops, step_bytes, step_flops, write_model
 from bench.engines.systems import Child, System, running_baton, running_child
 from bench.machine import describe_machine
+from bench.option_values import program
 
 FORMAT = "baton-bench-engine/1"
 BATON = "baton"
@@ -182,7 +183,7 @@ def _start(model: Path, dtype: str, options: argparse.Namespace, stack: ExitStac
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="bench.engine", description=__doc__)
+    parser = argparse.ArgumentParser(prog=program("engine"), description=__doc__)
     parser.add_argument("--model", type=Path, help="model folder of the same shape; default: one is written")
     parser.add_argument("--dtypes", nargs="+", choices=tuple(DTYPES), default=list(DTYPES))
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=[BATON, "transformers", "transformers-cb"])

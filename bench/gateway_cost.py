@@ -22,6 +22,7 @@ from bench.cost_sample import Sample, summary_lines
 from bench.cost_stack import BatonStack, DynamoStack
 from bench.gateway_cost_plot import draw
 from bench.machine import describe_machine
+from bench.option_values import program
 from bench.stream_load import Latencies, Load, compile_load, run_load, write_body
 
 FORMAT = "baton-bench-gateway-cost/1"
@@ -114,7 +115,7 @@ def main() -> None:
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="bench.gateway_cost", description=__doc__)
+    parser = argparse.ArgumentParser(prog=program("gateway_cost"), description=__doc__)
     parser.add_argument("--dynamo-python", default="", help="python of an environment with ai-dynamo; none: without it")
     parser.add_argument("--streams", default="1,32,256", help="numbers of streams")
     parser.add_argument("--repeats", type=int, default=3, help="turns of every load")

@@ -6,13 +6,14 @@ import argparse
 import itertools
 from pathlib import Path
 
+from bench.option_values import program
 from bench.pptg_report import Setting
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser; every option has a help text with its unit."""
     parser = argparse.ArgumentParser(
-        prog="bench.pptg", description="Measures prompt and generation rates by exo-bench's method."
+        prog=program("pptg"), description="Measures prompt and generation rates by exo-bench's method."
     )
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="address of the server (%(default)s)")
     parser.add_argument("--model", help="model to ask; default: the first that the server has")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from bench.option_values import program
 from bench.prefix_sweep import Plan
 from bench.prefix_timing import TIMINGS
 
@@ -14,7 +15,7 @@ DATASETS = ("synthetic", "sharegpt", "mooncake")
 def parser() -> argparse.ArgumentParser:
     """Return the parser; every option has a help text with its unit."""
     parser = argparse.ArgumentParser(
-        prog="bench.prefix",
+        prog=program("prefix"),
         description="What a prefix cache and a scheduler are worth, in virtual time: the mock-engine note's experiments"
         " (Llama-65B on an A100), then the same load on Baton's own scheduler and block cache.",
     )

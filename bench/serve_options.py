@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from bench.option_values import at_least, json_object, not_negative, positive
+from bench.option_values import at_least, json_object, not_negative, positive, program
 
 DATASETS = (
     "prefill-heavy",
@@ -23,7 +23,7 @@ ARRIVALS = ("at-once", "poisson", "gamma", "ramp", "trace")
 def parser() -> argparse.ArgumentParser:
     """Return the parser; every option has a help text with its unit."""
     parser = argparse.ArgumentParser(
-        prog="bench.serve", description="Loads an OpenAI-compatible server and measures what its users get."
+        prog=program("serve"), description="Loads an OpenAI-compatible server and measures what its users get."
     )
     _add_server(parser.add_argument_group("server"))
     _add_dataset(parser.add_argument_group("what to ask"))

@@ -24,7 +24,7 @@ def test_each_benchmark_shows_its_own_help(name: str) -> None:
     result = baton("bench", name, "--help")
 
     assert result.returncode == 0, result.stderr
-    assert result.stdout.startswith("usage: ")
+    assert result.stdout.startswith(f"usage: baton bench {name} ")
     assert "--out" in result.stdout
 
 

@@ -71,7 +71,7 @@ def test_a_bad_environment_variable_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_what_is_wrong_between_fields_is_said_as_it_is() -> None:
     """Without the words of the library that checks."""
-    with pytest.raises(ConfigurationError, match="^port: expected a port, because of the name$"):
+    with pytest.raises(ConfigurationError, match=r"^port: expected a port, because of the name$"):
         load_settings(SampleSettings, {"name": "needs-port", "port": "0"})
 
 

@@ -22,6 +22,7 @@ from baton.cli.launch import ProcessPlan, Site, plan_processes
 from baton.cli.ports import WantedPort, check_ports_are_free
 from baton.cli.processes import ChildDiedError, Processes
 from baton.cli.readiness import CALL_SECONDS, devices_of, is_ready, wait_until
+from baton.cli.router_call import DEFAULT_ROUTER
 from baton.cli.serve import check_level
 from baton.cli.topology import NodeSpec, default_topology, parse_engine, read_topology
 from baton.errors import ConfigurationError
@@ -117,7 +118,8 @@ async def _announce(
         console.print(f"The gateway asks for API keys: put one of them into [bold]{KEY_VARIABLE}[/].\n")
     console.print("Ask it something:\n")
     console.print(f"  {curl_line(site)}\n", markup=False, highlight=False, soft_wrap=True)
-    console.print(f"or run [bold]{_chat_line(site)}[/]. Ctrl-C stops everything.\n")
+    console.print(f"or run [bold]{_chat_line(site)}[/]; [bold]{_nodes_line(router)}[/] shows what the router knows.")
+    console.print("Ctrl-C stops everything.\n")
 
 
 async def _announce_one(site: Site, plan: ProcessPlan, console: Console) -> None:
@@ -145,6 +147,10 @@ async def _raise_on_signal(processes: Processes, console: Console) -> NoReturn:
 
 def _chat_line(site: Site) -> str:
     return "baton chat" if site.url == DEFAULT_URL else f"baton chat --url {site.url}"
+
+
+def _nodes_line(router: str) -> str:
+    return "baton nodes" if router == DEFAULT_ROUTER else f"baton nodes --router {router}"
 
 
 def _check_model(model: Path | None) -> Path:

@@ -119,4 +119,5 @@ def _dtype_of(name: str) -> torch.dtype:
 def _describe(device: torch.device) -> str:
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))
-    return f"{device.type}, {torch.get_num_threads()} threads"
+    num_threads = torch.get_num_threads()
+    return f"{device.type}, {num_threads} thread{'s' if num_threads > 1 else ''}"
