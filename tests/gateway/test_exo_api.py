@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from baton.cli.ports import free_ports
 from baton.gateway.exo_documents import INSTANCE_TAG
 from baton.gateway.instances import MAX_INSTANCES
 from baton.gateway.server import RunningGateway
@@ -229,3 +230,15 @@ def test_they_need_an_api_key_where_the_gateway_asks_for_one(loop: Loop, cluster
 
         assert ask(running, "/state").status == ask(running, "/instance", view()).status == 401
         assert ask(running, "/state", headers=authorized).status == 200
+
+
+def test_nothing_is_pinned_where_several_processes_share_the_port(loop: Loop, cluster: FakeCluster) -> None:
+    """The next request may reach another one: a pin that holds for some is worse than none."""
+    ports = free_ports("127.0.0.1", ["http", "grpc", "metrics"], {})
+    wanted = {f"{name}_port": port for name, port in ports.items()}
+    with loop.running(cluster, processes=2, process_index=0, **wanted) as running:
+        refused = ask(running, "/instance", view())
+
+        assert refused.error == (404, None, "instances_unavailable")
+        assert ask(running, "/state/instances").body == {}
+        assert len(ask(running, PREVIEWS).body["previews"]) == 1

@@ -40,15 +40,23 @@ class ExoApi:
         catalog: Knows the model.
         instances: The pins.
         created_seconds: When the gateway started, since 1970.
+        is_shared: Whether other processes, which would not know of a pin, answer on the same port.
     """
 
     def __init__(
-        self, router: RouterClient, catalog: ModelCatalog, instances: Instances, *, created_seconds: int
+        self,
+        router: RouterClient,
+        catalog: ModelCatalog,
+        instances: Instances,
+        *,
+        created_seconds: int,
+        is_shared: bool = False,
     ) -> None:
         self._router = router
         self._catalog = catalog
         self._instances = instances
         self._created_seconds = created_seconds
+        self._is_shared = is_shared
 
     @staticmethod
     def route(path: str) -> str:
@@ -107,6 +115,9 @@ class ExoApi:
         return await fetch_previews(self._router, model, reference, nodes)
 
     async def _create(self, body: bytes) -> dict[str, Any]:
+        if self._is_shared:
+            text = "several processes share this port; a pin would hold for one of them only"
+            raise ApiError(404, text, code="instances_unavailable")
         view = decode_view(body)
         instance = instance_of(view, {state.node.node_id: state.node for state in await self._nodes()})
         self._catalog.check_name(instance.model)

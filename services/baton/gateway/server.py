@@ -118,7 +118,9 @@ async def _run(
         gate = Gate(keys, admission, Traffic(metrics, clock))
         routes = {**POST_ROUTES, BENCH_PATH: Bench(instances).route}
         started = int(time.time())
-        exo = ExoApi(router, catalog, instances, created_seconds=started) if settings.exo_endpoints else None
+        exo = None
+        if settings.exo_endpoints:
+            exo = ExoApi(router, catalog, instances, created_seconds=started, is_shared=settings.is_shared)
         document = openapi_body(routes, has_exo=exo is not None)
         models = Models(catalog, reader.dialect, created_seconds=started)
         pages = Pages(catalog, models, None if settings.is_shared else scrape, openapi_body=document)

@@ -68,7 +68,10 @@ class GatewaySettings(TlsSettings):
     cors_allow_origins: str = ""
     """Comma-separated origins whose pages may read answers in a browser, `*`: any; empty: none."""
     exo_endpoints: bool = True
-    """Whether tools written against exo's cluster API find /models, /state and /instance."""
+    """Whether tools written against exo's cluster API find /models, /state and /instance.
+
+    With several processes nothing can be pinned by POST /instance: each would know of its own pins only.
+    """
     max_attempts: int = Field(default=3, ge=1)
     """Nodes on which one generation may be tried."""
     request_timeout_seconds: float = Field(default=600.0, gt=0)
