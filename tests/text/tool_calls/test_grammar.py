@@ -151,6 +151,23 @@ def test_tagged_calls_of_tools_that_are_not_strict_have_any_parameters(has_speci
     assert not vocabulary.allows(lark, call("book-it", city="Paris"))
 
 
+def test_tagged_strings_that_may_be_null_are_written_as_they_are() -> None:
+    """As the parser reads them: without quotes."""
+    vocabulary = _vocabulary(False)
+    tool = Tool("note", {"type": "object", "properties": {"text": {"type": ["string", "null"]}}})
+    lark = CallGrammar(notation_of("qwen_coder", ""), vocabulary.special, None).forced(
+        (tool,), is_parallel=True, is_in_reasoning=False
+    )
+
+    for value, meant in (("Paris", "Paris"), ("null", None), ('"Paris"', '"Paris"')):
+        text = f"<tool_call>\n<function=note>\n<parameter=text>\n{value}\n</parameter>\n</function>\n</tool_call>"
+        parser = TOOL_PARSERS["qwen_coder"]((tool,))
+        parts = [*parser.push(text), *parser.finish()]
+        arguments = json.loads("".join(part.text for part in parts if isinstance(part, CallArguments)))
+        assert vocabulary.allows(lark, text)
+        assert arguments == {"text": meant}
+
+
 @pytest.mark.parametrize("has_special", [True, False], ids=["special", "text"])
 @pytest.mark.parametrize("thought", ["", "<think>\nhm\n</think>\n\n"])
 def test_an_answer_has_its_form_or_is_calls(has_special: bool, thought: str) -> None:

@@ -195,7 +195,9 @@ def _tag_value(schema: Mapping[str, object]) -> str:
     choices = schema.get("enum")
     if isinstance(choices, list) and choices and all(isinstance(choice, str) for choice in choices):
         return "(" + " | ".join(map(_quoted, choices)) + f") {end}"
-    return "tag_text" if schema.get("type", "string") == "string" else f"{_json_rule(schema)} {end}"
+    kind = schema.get("type", "string")
+    is_text = kind == "string" or (isinstance(kind, list) and "string" in kind)
+    return "tag_text" if is_text else f"{_json_rule(schema)} {end}"
 
 
 def _quoted(text: str) -> str:
