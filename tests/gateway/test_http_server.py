@@ -143,6 +143,16 @@ def test_a_request_names_one_host(gateway: RunningGateway, hosts: bytes) -> None
     assert b"Host" in answer
 
 
+@pytest.mark.parametrize("header", [b"Authorization: Bearer", b"x-api-key:"])
+def test_a_request_shows_one_key(gateway: RunningGateway, header: bytes) -> None:
+    """Of two, who checks before the gateway may have seen the other."""
+    keys = header + b" a\r\n" + header.upper() + b" b\r\n"
+    answer = _exchange(gateway, b"GET /v1/models HTTP/1.1\r\nhost: x\r\n" + keys + b"\r\n")
+
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert b"Duplicate" in answer
+
+
 def test_a_target_may_name_the_origin(gateway: RunningGateway) -> None:
     """RFC 9112, 3.2.2: servers take the absolute form of a target."""
     answer = _exchange(gateway, b"GET http://x:1/health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")

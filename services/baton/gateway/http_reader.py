@@ -10,6 +10,9 @@ try:
 except ImportError as import_error:
     raise ConfigurationError("the gateway needs httptools: install baton[gateway]") from import_error
 
+_ONCE = frozenset({"host", "authorization", "x-api-key"})
+"""Headers of which a request has one: a proxy before the gateway may have gone by another than the gateway would."""
+
 
 class RequestReader:
     """Turns the bytes of one connection into requests.
@@ -67,8 +70,8 @@ class RequestReader:
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header."""
         key = name.decode("latin-1").lower()
-        if key == "host" and key in self._request.headers:
-            raise HttpError(400, "malformed request: Duplicate Host")  # a proxy may have gone by the other one
+        if key in _ONCE and key in self._request.headers:
+            raise HttpError(400, f"malformed request: Duplicate {key.title()}")
         self._request.headers[key] = value.decode("latin-1")
         self._num_named_header_bytes += len(name) + len(value) + 4
         if self._num_named_header_bytes > self._max_header_bytes:
