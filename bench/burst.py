@@ -76,7 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         document = {
             "format": FORMAT,
             "machine": describe_machine(),
-            "settings": {key: str(value) for key, value in vars(options).items() if key not in ("out", "plot")},
+            "settings": {
+                key: value.name if isinstance(value, Path) else str(value)
+                for key, value in vars(options).items()
+                if key not in ("out", "plot")
+            },
             "rows": [{**asdict(row), "medians": row.medians(), "ratios": ratios(rows, row)} for row in rows],
         }
         options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
