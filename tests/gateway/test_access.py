@@ -74,6 +74,7 @@ def test_a_key_that_asks_too_often_is_told_when_to_come_back(locked: RunningGate
 
     assert statuses == [200, 200]
     assert refused.error == (429, None, "rate_limit_exceeded")
+    assert refused.body["error"]["type"] == "rate_limit_error"
     assert 1 <= int(refused.headers["retry-after"]) <= 30
     assert ask(locked, "/v1/completions", TEXT, headers=BOB).status == 200
     assert ask(locked, "/v1/models", headers=ALICE).status == 200

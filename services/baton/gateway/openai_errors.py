@@ -108,7 +108,8 @@ def _from_baton_error(error: BatonError) -> ApiError:
 
 def _busy(status: int, error: BatonError, code: str) -> ApiError:
     headers = {"retry-after": error.metadata.get(RETRY_AFTER_SECONDS, "1")}
-    return ApiError(status, error.message, error_type="server_error", code=code, headers=headers)
+    error_type = "rate_limit_error" if status == 429 else "server_error"
+    return ApiError(status, error.message, error_type=error_type, code=code, headers=headers)
 
 
 def _without_field(error: InvalidFieldError) -> str:
