@@ -5,6 +5,7 @@ Runs by path in an environment of its own: `ENV/bin/python bench/engines/llama_c
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import tempfile
 import time
@@ -115,8 +116,14 @@ def write_gguf(path: Path, dtype: str) -> None:
     writer.close()
 
 
+def _silence(_level: int, _text: bytes, _data: object) -> None:
+    """Say nothing: the load of a model is hundreds of lines."""
+
+
 def main(dtype: str) -> None:
     """Serve."""
+    silence = llama_cpp.llama_log_callback(_silence)  # to be kept as long as it may be called
+    llama_cpp.llama_log_set(silence, ctypes.c_void_p(0))
     llama_cpp.llama_backend_init()
     with tempfile.TemporaryDirectory(prefix="baton-bench-") as folder:
         path = Path(folder) / "model.gguf"
