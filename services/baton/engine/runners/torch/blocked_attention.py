@@ -1,7 +1,7 @@
 """Causal attention in blocks of queries whose scores stay in the caches of a core, with all that models do to scores.
 
-On a CPU torch's own kernel reaches a third of what the two products of attention cost by oneDNN
-(bench/results/engine_cpu.json). Scores and their exponentials are float32 whatever the cache holds.
+On a CPU without MKL's fast code torch's own kernel takes 6.4 ms for 512 queries of 9 heads of 64 elements where blocks
+by oneDNN take 2 to 3 (one thread, paired). Scores and their exponentials are float32 whatever the cache holds.
 """
 
 from __future__ import annotations
