@@ -6,7 +6,7 @@ from baton.errors import InvalidFieldError
 from baton.gateway.anthropic_schema import CACHE_CONTROL, ConversationBody, ToolDefinition
 from baton.gateway.openai_errors import refused
 from baton.gateway.openai_tools import NO_PARAMETERS, choose, choose_named
-from baton.gateway.tool_use import ToolFields, ToolUse, check_num_tools, check_tools
+from baton.gateway.tool_use import ToolFields, ToolUse, read_tools
 from baton.text.tools import Tool
 
 _FIELDS = ToolFields("name", "input_schema", "strict")
@@ -20,9 +20,7 @@ def message_tools(body: ConversationBody) -> ToolUse:
         ApiError: 400, naming the parameter that is not served.
         InvalidFieldError: Naming the one that is wrong.
     """
-    check_num_tools(body.tools or ())
-    tools = tuple(_tool(f"tools[{index}]", tool) for index, tool in enumerate(body.tools or ()))
-    check_tools(tools, _FIELDS)
+    tools = read_tools(body.tools, _tool, _FIELDS)
     choice = body.tool_choice
     use = ToolUse(tools, is_parallel=not (choice and choice.disable_parallel_tool_use), fields=_FIELDS)
     if choice is None:

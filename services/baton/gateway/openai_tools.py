@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from baton.errors import InvalidFieldError
 from baton.gateway.openai_errors import refused
 from baton.gateway.openai_schema import ChatBody, ToolParam
-from baton.gateway.tool_use import CHAT_FIELDS, ToolUse, check_num_tools, check_tools
+from baton.gateway.tool_use import CHAT_FIELDS, ToolUse, read_tools
 from baton.text.tools import Tool
 
 NO_PARAMETERS: dict[str, object] = {"type": "object", "properties": {}}
@@ -33,10 +33,7 @@ def chat_tools(body: ChatBody) -> ToolUse:
 
 def declared_tools(params: Sequence[ToolParam] | None) -> tuple[Tool, ...]:
     """Return tools that were declared in the words of chat completions; see `chat_tools` for the errors."""
-    check_num_tools(params or ())
-    tools = tuple(_tool(f"tools[{index}]", tool) for index, tool in enumerate(params or ()))
-    check_tools(tools, CHAT_FIELDS)
-    return tools
+    return read_tools(params, _tool, CHAT_FIELDS)
 
 
 def choose(use: ToolUse, choice: str) -> ToolUse:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from baton.gateway.openai_errors import refused
 from baton.gateway.openai_tools import NO_PARAMETERS, choose, choose_named
 from baton.gateway.responses_schema import FunctionTool, ResponsesBody
-from baton.gateway.tool_use import ToolFields, ToolUse, check_num_tools, check_tools
+from baton.gateway.tool_use import ToolFields, ToolUse, read_tools
 from baton.text.tools import Tool
 
 _FIELDS = ToolFields("name", "parameters", "strict")
@@ -18,9 +18,7 @@ def response_tools(body: ResponsesBody) -> ToolUse:
         ApiError: 400, naming the parameter that is not served.
         InvalidFieldError: Naming the one that is wrong.
     """
-    check_num_tools(body.tools or ())
-    tools = tuple(_tool(f"tools[{index}]", tool) for index, tool in enumerate(body.tools or ()))
-    check_tools(tools, _FIELDS)
+    tools = read_tools(body.tools, _tool, _FIELDS)
     use = ToolUse(tools, is_parallel=body.parallel_tool_calls is not False, fields=_FIELDS)
     choice = body.tool_choice
     if isinstance(choice, str) or choice is None:

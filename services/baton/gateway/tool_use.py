@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeVar
 
 from baton.errors import InvalidFieldError
 from baton.text.tools import Tool
@@ -16,6 +16,9 @@ MAX_SCHEMA_BYTES = 64 << 10
 """Of the schemas of all tools together."""
 MAX_SCHEMA_DEPTH = 32
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+DeclaredT = TypeVar("DeclaredT")
+"""A tool in the words of an API."""
 
 ToolMode = Literal["none", "auto", "required"]
 """Whether the model must not, may or must call."""
@@ -63,26 +66,29 @@ class ToolUse:
 NO_TOOLS = ToolUse()
 
 
-def check_num_tools(tools: Sized) -> None:
-    """Check the number of tools, before anything is made of them.
-
-    Raises:
-        InvalidFieldError: If there are too many.
-    """
-    if len(tools) > MAX_TOOLS:
-        raise InvalidFieldError("tools", f"expected at most {MAX_TOOLS}, got {len(tools)}")
-
-
-def check_tools(tools: Sequence[Tool], fields: ToolFields) -> None:
-    """Check names and schemas.
+def read_tools(
+    declared: Sequence[DeclaredT] | None, read: Callable[[str, DeclaredT], Tool], fields: ToolFields
+) -> tuple[Tool, ...]:
+    """Return the tools of a request; how many there are is checked before anything is made of them.
 
     Args:
-        tools: As they were declared.
-        fields: Their names, for errors.
+        declared: As the API has them.
+        read: Makes a tool of one, given the name of its field.
+        fields: Their names in that API, for errors.
 
     Raises:
-        InvalidFieldError: Naming the field of the first that cannot be served.
+        InvalidFieldError: If there are too many, or naming the field of the first that cannot be served.
     """
+    declared = declared or ()
+    if len(declared) > MAX_TOOLS:
+        raise InvalidFieldError("tools", f"expected at most {MAX_TOOLS}, got {len(declared)}")
+    tools = tuple(read(f"tools[{index}]", tool) for index, tool in enumerate(declared))
+    _check_tools(tools, fields)
+    return tools
+
+
+def _check_tools(tools: Sequence[Tool], fields: ToolFields) -> None:
+    """Check names and schemas."""
     names: set[str] = set()
     num_bytes = 0
     for index, tool in enumerate(tools):

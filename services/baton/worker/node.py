@@ -111,17 +111,7 @@ class WorkerNode:
         port = await server.start(is_serving=False)
         if fast is not None:
             fast.start()
-        self.node_id = self.settings.name_of(node_pb2.NodeRole.Name(self._role).split("_")[-1].lower(), port)
-        description = describe_node(
-            self.runner,
-            self.profile,
-            node_id=self.node_id,
-            epoch=time.time_ns(),
-            role=self._role,
-            address=self.settings.advertised(port),
-            fast_address=fast.advertised_address if fast else "",
-            max_batch_size=self.settings.max_batch_size,
-        )
+        description = self._describe(port, fast.advertised_address if fast else "")
         self._publications = Publications(open_source(self.settings.cache_index_address), self.node_id)
         self._registrations = Registrations(
             open_source(self.settings.router_address),
@@ -158,6 +148,20 @@ class WorkerNode:
                     task.cancel()
         self.constraints.close()
         await asyncio.to_thread(self.engine.close)
+
+    def _describe(self, port: int, fast_address: str) -> node_pb2.NodeDescription:
+        """Return who this node is on the port that it listens on; from now on it has a name."""
+        self.node_id = self.settings.name_of(node_pb2.NodeRole.Name(self._role).split("_")[-1].lower(), port)
+        return describe_node(
+            self.runner,
+            self.profile,
+            node_id=self.node_id,
+            epoch=time.time_ns(),
+            role=self._role,
+            address=self.settings.advertised(port),
+            fast_address=fast_address,
+            max_batch_size=self.settings.max_batch_size,
+        )
 
     async def _wait_for_end(self) -> None:
         async with asyncio.TaskGroup() as tasks:

@@ -13,14 +13,7 @@ class HermesParser(JsonCallParser):
     CLOSE = "</tool_call>"
 
     def _after_mark(self, mark: str) -> State:  # noqa: ARG002
-        return self._read_opening
-
-    def _read_opening(self) -> State | None:
-        stripped = self._buffer.lstrip()
-        if not stripped:
-            return self._give_up() if self._is_ended else None
-        self._opening += self._take(len(self._buffer) - len(stripped))
-        return self._read_call
+        return self._read_space
 
     def _after_call(self) -> State | None:
         return None if self._expect(self.CLOSE) is None else self._read_text

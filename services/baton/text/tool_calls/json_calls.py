@@ -43,6 +43,14 @@ class JsonCallParser(MarkedParser):
         """Return whether a name is one that may be called; where calls have marks, those decide."""
         return True
 
+    def _read_space(self) -> State | None:
+        """Read the white space before the object of a call, after a mark, a bracket or a comma."""
+        stripped = self._buffer.lstrip()
+        if not stripped:
+            return self._give_up() if self._is_ended else None
+        self._opening += self._take(len(self._buffer) - len(stripped))
+        return self._read_call
+
     def _read_call(self) -> State | None:
         """Read the object of a call from its first character."""
         if not self._buffer:

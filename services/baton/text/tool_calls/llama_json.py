@@ -24,14 +24,7 @@ class LlamaJsonParser(JsonCallParser):
         return self._read_call
 
     def _after_mark(self, mark: str) -> State:  # noqa: ARG002
-        return self._read_opening
-
-    def _read_opening(self) -> State | None:
-        stripped = self._buffer.lstrip()
-        if not stripped:
-            return self._give_up() if self._is_ended else None
-        self._opening += self._take(len(self._buffer) - len(stripped))
-        return self._read_call
+        return self._read_space
 
     def _is_known(self, name: str) -> bool:
         return name in self._tools
@@ -44,4 +37,4 @@ class LlamaJsonParser(JsonCallParser):
         if stripped[0] not in ";,{":
             return self._read_text
         self._opening += self._take(len(self._buffer) - len(stripped) + (stripped[0] != "{"))
-        return self._read_opening
+        return self._read_space

@@ -29,15 +29,7 @@ class MistralParser(JsonCallParser):
             return self._read_name
         self._is_list = stripped[0] == "["
         self._opening += self._take(len(self._buffer) - len(stripped) + self._is_list)
-        return self._read_item
-
-    def _read_item(self) -> State | None:
-        """Read an element of the list after its bracket or comma."""
-        stripped = self._buffer.lstrip()
-        if not stripped:
-            return self._give_up() if self._is_ended else None
-        self._opening += self._take(len(self._buffer) - len(stripped))
-        return self._read_call
+        return self._read_space
 
     def _read_name(self) -> State | None:
         if header := _HEADER.match(self._buffer):
@@ -56,6 +48,6 @@ class MistralParser(JsonCallParser):
         has_more = self._expect(",")
         if has_more:
             self._opening = has_more
-            return self._read_item
+            return self._read_space
         ends = self._expect("]")
         return None if has_more is None or ends is None else self._read_text

@@ -30,13 +30,13 @@ class BlockTable:
 
     Attributes:
         ids: The blocks.
-        is_run: Whether they are consecutive, so that their slots need no gathering.
+        tensor: The same on the device; None where they are consecutive, so that their slots need no gathering.
     """
 
     def __init__(self, ids: Sequence[int], device: torch.device) -> None:
         self.ids = tuple(ids)
-        self.is_run = self.ids == tuple(range(self.ids[0], self.ids[0] + len(self.ids)))
-        self.tensor = None if self.is_run else torch.tensor(self.ids, device=device)
+        is_run = self.ids == tuple(range(self.ids[0], self.ids[0] + len(self.ids)))
+        self.tensor = None if is_run else torch.tensor(self.ids, device=device)
 
 
 class KvPool:

@@ -82,8 +82,8 @@ class FusedLayer:
         query = self._project(hidden, rotation, batch)
         if not batch.last_segments:
             return hidden[:0]
-        rows, query = batch.last_rows(), query[:, batch.last_rows()]
-        attended = attend_rows(batch, batch.last_segments, self._index, query, self._scoring)
+        rows = batch.last_rows()
+        attended = attend_rows(batch, batch.last_segments, self._index, query[:, rows], self._scoring)
         return self._finish(hidden[rows], attended)
 
     def _project(self, hidden: torch.Tensor, rotation: Rotation, batch: PackedBatch) -> torch.Tensor:
