@@ -297,6 +297,18 @@ def test_a_model_without_a_known_format_refuses_tools(loop: Loop, cluster: FakeC
     assert "reasoning_content" not in reply.body["choices"][0]["message"]
 
 
+def test_a_strict_schema_to_which_calls_cannot_be_held_is_named(loop: Loop, cluster: FakeCluster) -> None:
+    """Unquoted strings have no pattern; a choice of texts they can have, and tools that are not strict anything."""
+    patterned = {"type": "object", "properties": {"city": {"type": "string", "pattern": "^A"}}}
+    chosen = {"type": "object", "properties": {"city": {"type": "string", "enum": ["Aarau"]}}}
+    field = "tools[1].function.parameters.properties.city.pattern"
+    with loop.running(cluster, tool_call_parser="qwen_coder") as gateway:
+        for parameters, is_strict, error in ((patterned, True, field), (chosen, True, None), (patterned, False, None)):
+            function = FUNCTION | {"name": "go", "parameters": parameters, "strict": is_strict}
+            reply = ask(gateway, CHAT, OPTIONS | {"tools": [TOOL, {"type": "function", "function": function}]})
+            assert (reply.body["error"]["param"] if reply.status == 400 else None) == error
+
+
 def test_models_say_which_formats_they_have(gateway: RunningGateway) -> None:
     """As they were found in the template."""
     (model,) = ask(gateway, "/v1/models").body["data"]

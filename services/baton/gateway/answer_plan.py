@@ -7,6 +7,7 @@ from typing import NamedTuple
 from baton.errors import InvalidFieldError
 from baton.gateway.tool_use import ToolUse
 from baton.text.answer_reader import AnswerReader
+from baton.text.tool_calls.grammar import CallGrammar
 from baton.v1.generation_pb2 import SamplingParameters
 
 
@@ -42,6 +43,7 @@ def plan_reading(use: ToolUse | None, reader: AnswerReader, prompt: str, samplin
         raise InvalidFieldError(
             "tools", "the format in which this model calls tools is not known; see tool_call_parser"
         )
+    _check_strict(use, reader.grammar)
     if sampling.HasField("structured_output"):
         _let_call(use, reader, sampling, is_in_reasoning=is_in_reasoning)
         return plan
@@ -57,6 +59,19 @@ def plan_reading(use: ToolUse | None, reader: AnswerReader, prompt: str, samplin
         raise InvalidFieldError(f"tools[{strict}].{use.fields.strict}", problem)
     sampling.structured_output.lark = lark
     return plan
+
+
+def _check_strict(use: ToolUse, grammar: CallGrammar) -> None:
+    """Refuse strict schemas to which the calls of this model cannot be held.
+
+    Raises:
+        InvalidFieldError: If there is one.
+    """
+    for index, tool in enumerate(use.tools):
+        keyword = grammar.unheld_keyword(tool) if tool.is_strict else None
+        if keyword is not None:
+            field = f"tools[{index}].{use.fields.parameters}.{keyword}"
+            raise InvalidFieldError(field, "this model writes strings unquoted, so that it cannot be made strict here")
 
 
 def _let_call(use: ToolUse, reader: AnswerReader, sampling: SamplingParameters, *, is_in_reasoning: bool) -> None:

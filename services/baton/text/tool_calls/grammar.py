@@ -23,6 +23,20 @@ _COMPACT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator
 """JSON as templates write it; free white space would let a model write nothing else for ever."""
 _ANY_OBJECT: Mapping[str, object] = {"type": "object"}
 _DEFINITIONS = ("$defs", "definitions")
+_BEYOND_TEXT = (
+    "pattern",
+    "format",
+    "minLength",
+    "maxLength",
+    "const",
+    "enum",
+    "anyOf",
+    "oneOf",
+    "allOf",
+    "$ref",
+    "not",
+)
+"""What a schema can ask of a string that is written without quotes, up to its tag, and no grammar here holds."""
 
 
 class CallGrammar:
@@ -95,6 +109,18 @@ class CallGrammar:
         """
         trigger = self._notation.trigger
         return trigger in self._special_tokens or (is_json and trigger.startswith("<"))
+
+    def unheld_keyword(self, tool: Tool) -> str | None:
+        """Return where the schema of a tool asks for what calls in this notation are not held to; None: nowhere."""
+        properties = tool.parameters.get("properties")
+        if self._notation.arguments != "tags" or not isinstance(properties, Mapping):
+            return None
+        for name in properties:
+            schema = _property_schema(tool, name)
+            keyword = next((keyword for keyword in _BEYOND_TEXT if keyword in schema), None)
+            if keyword is not None and _is_text(schema):
+                return f"properties.{name}.{keyword}"
+        return None
 
     def _more_calls(self) -> str:
         return f" ({self._literal(self._notation.separator)} call){{0,{MAX_CALLS - 1}}}"
@@ -192,12 +218,23 @@ def _tags(names: Sequence[str], is_required: Sequence[bool], schemas: Sequence[M
 def _tag_value(schema: Mapping[str, object]) -> str:
     """Return a value with its end: a string is anything up to it, other values are JSON."""
     end = _quoted("\n</parameter>\n")
-    choices = schema.get("enum")
-    if isinstance(choices, list) and choices and all(isinstance(choice, str) for choice in choices):
+    choices = _text_choices(schema)
+    if choices:
         return "(" + " | ".join(map(_quoted, choices)) + f") {end}"
+    return "tag_text" if _is_text(schema) else f"{_json_rule(schema)} {end}"
+
+
+def _is_text(schema: Mapping[str, object]) -> bool:
+    """Return whether a parameter's value is any text up to its tag."""
     kind = schema.get("type", "string")
-    is_text = kind == "string" or (isinstance(kind, list) and "string" in kind)
-    return "tag_text" if is_text else f"{_json_rule(schema)} {end}"
+    return not _text_choices(schema) and (kind == "string" or (isinstance(kind, list) and "string" in kind))
+
+
+def _text_choices(schema: Mapping[str, object]) -> Sequence[str]:
+    """Return the texts of which a value is one; none: others are possible."""
+    choices = schema.get("enum")
+    is_of_texts = isinstance(choices, list) and all(isinstance(choice, str) for choice in choices)
+    return choices if isinstance(choices, list) and is_of_texts else ()
 
 
 def _quoted(text: str) -> str:
