@@ -10,6 +10,7 @@ import pytest
 
 from baton.gateway.server import RunningGateway
 from gateway.cluster import MODEL, FakeCluster
+from gateway.rest import ask
 
 CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "hello"}]}
 TEXT = {"model": MODEL, "prompt": "hello", "max_tokens": 2}
@@ -210,6 +211,14 @@ def test_health_and_version_answer(gateway: RunningGateway, cluster: FakeCluster
     """For probes and people."""
     assert _get(gateway, "/health") == (200, {"status": "ok"})
     assert _get(gateway, "/version")[1]["version"]
+
+
+def test_head_asks_for_what_get_gives(gateway: RunningGateway) -> None:
+    """As load balancers do; what only takes POST refuses it."""
+    for path in ("/health", "/v1/models", "/metrics"):
+        reply = ask(gateway, path, method="HEAD")
+        assert (reply.status, reply.data) == (200, b"")
+    assert ask(gateway, "/v1/completions", method="HEAD").status == 405
 
 
 def test_unknown_paths_and_methods_are_told_apart(gateway: RunningGateway) -> None:

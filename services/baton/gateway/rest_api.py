@@ -121,7 +121,8 @@ def _request_id(request: HttpRequest, response: HttpResponse) -> str:
 
 
 def _check_method(request: HttpRequest, *methods: str) -> None:
-    if request.method not in methods:
+    """Insist on one of some methods; HEAD may ask what GET does, and gets no body."""
+    if ("GET" if request.method == "HEAD" else request.method) not in methods:
         text = f"{request.path} takes {' or '.join(methods)}, not {request.method}"
         raise ApiError(405, text, code="method_not_allowed", headers={"allow": ", ".join(methods)})
 
