@@ -17,6 +17,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from baton.capacity.model_shape import ModelShape
+from baton.engine.runners.drawing import NOT_FINITE as NOT_FINITE  # for those who read logits
+from baton.engine.runners.drawing import Draws, draw_tokens
 from baton.kv.layout import KvDtype, KvLayout
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
@@ -42,6 +44,10 @@ class LayerSink(Protocol):
         """
 
 
+UNKNOWN_TOKEN = -1
+"""Stands for a token that a pass under way chooses."""
+
+
 class Span(NamedTuple):
     """Consecutive positions of one sequence that a forward pass computes.
 
@@ -61,6 +67,8 @@ class Span(NamedTuple):
     """With `needs_logits`: first position of the span after which logits are wanted; None: the last one."""
     layer_sink: LayerSink | None = None
     """Where to hand K and V of each layer, if they go on the wire."""
+    follows_row: int | None = None
+    """Row of the pass before, of whose last step the chosen token is fed; `token_ids` is then `UNKNOWN_TOKEN` alone."""
 
     @property
     def end(self) -> int:
@@ -80,10 +88,6 @@ class Span(NamedTuple):
         return self.end - self.first_logits_position
 
 
-NOT_FINITE = -1
-"""Stands for the most probable token of a row that has none."""
-
-
 class Logits(Protocol):
     """Logits of a forward pass: a row per position that asked for them, in order of spans and positions."""
 
@@ -95,6 +99,50 @@ class Logits(Protocol):
 
     def rows(self, indices: Sequence[int] | None = None) -> Array:
         """Return some rows, or all, on the host: [num_rows, vocabulary_size], float32. The caller may not write."""
+
+
+class Launched(Protocol):
+    """A pass, or several in a row, under way. Every method waits for what it returns, and may be called again."""
+
+    def tokens(self, step: int = 0) -> list[int]:
+        """Return the token chosen from each row of a step; `NOT_FINITE` as `Logits.argmax` says."""
+
+    def logits(self) -> Logits:
+        """Return the logits of the only step."""
+
+    def cut(self) -> int:
+        """Ask for no step that has not begun; return how many will have been computed, 1 or more."""
+
+
+class ComputedPass:
+    """A pass that is computed: tokens are chosen when somebody asks.
+
+    Args:
+        logits: Of the pass.
+        draws: How tokens are chosen, one row each; None: the most probable ones.
+    """
+
+    def __init__(self, logits: Logits, draws: Draws | None) -> None:
+        self._logits = logits
+        self._draws = draws
+        self._tokens: list[int] | None = None
+
+    def tokens(self, step: int = 0) -> list[int]:  # noqa: ARG002 - there is one
+        """Return the token chosen from each row."""
+        if self._tokens is None:
+            if self._draws is None:
+                self._tokens = self._logits.argmax()
+            else:
+                self._tokens = draw_tokens(self._logits.rows(), self._draws)
+        return self._tokens
+
+    def logits(self) -> Logits:
+        """Return the logits."""
+        return self._logits
+
+    def cut(self) -> int:
+        """Return 1: the pass is computed."""
+        return 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +198,10 @@ class Runner(ABC):
     """Tokens of one block."""
     num_blocks: int
     """Blocks in the pool; ids are 0 to num_blocks - 1."""
+    runs_ahead: bool = False
+    """Whether `launch` returns before the pass is computed, so that the host may work meanwhile."""
+    max_launch_steps: int = 1
+    """Passes that one `launch` may run."""
 
     @abstractmethod
     def forward(self, spans: Sequence[Span]) -> Logits:
@@ -160,6 +212,32 @@ class Runner(ABC):
         Layer sinks are called during the pass. In the last layer's attention and MLP only positions whose logits are
         wanted are computed.
         """
+
+    def launch(
+        self,
+        spans: Sequence[Span],
+        *,
+        draws: Draws | None = None,
+        after: Launched | None = None,
+        num_steps: int = 1,
+    ) -> Launched:
+        """Begin a pass as `forward` computes it, choose a token from every row of its logits, and return.
+
+        What a runner is asked for takes effect in the order in which it was asked: passes run one after the other, and
+        K and V are read, copied and written behind every pass launched before. So a block may change hands while a
+        pass that writes it is under way.
+
+        Args:
+            spans: Those with a layer sink only where the caller asks for the tokens before it launches another pass.
+            draws: How tokens are chosen, one row each; None: the most probable ones.
+            after: The pass launched before, if a span has `follows_row`; a row of it that is not finite counts as 0.
+            num_steps: Passes to run, 1 to `max_launch_steps`: each after the first computes the next position of
+                every span, from the token chosen. With more than one, every span has one token and needs its logits.
+
+        This implementation computes one pass before it returns.
+        """
+        assert num_steps == 1, "this runner launches one pass at a time"
+        return ComputedPass(self.forward(with_known_tokens(spans, after)), draws)
 
     @abstractmethod
     def copy_block(self, source: int, target: int) -> None:
@@ -183,6 +261,17 @@ class Runner(ABC):
     @abstractmethod
     def close(self) -> None:
         """Free the model and the blocks."""
+
+
+def with_known_tokens(spans: Sequence[Span], after: Launched | None) -> Sequence[Span]:
+    """Return the spans with the tokens that the pass before has chosen, waiting for them."""
+    if after is None:
+        return spans
+    tokens = after.tokens()
+    return [
+        span if span.follows_row is None else span._replace(token_ids=(max(tokens[span.follows_row], 0),))
+        for span in spans
+    ]
 
 
 def kv_dtype_of(name: str) -> KvDtype:
