@@ -475,6 +475,7 @@ REFUSALS: list[tuple[dict[str, Any], grpc.StatusCode, str]] = [
     ({"request_id": ""}, grpc.StatusCode.INVALID_ARGUMENT, "request_id"),
     ({"request_id": "x" * 129}, grpc.StatusCode.INVALID_ARGUMENT, "request_id"),
     ({"cache_salt": "ä" * 65}, grpc.StatusCode.INVALID_ARGUMENT, "cache_salt"),
+    ({"priority": -101}, grpc.StatusCode.INVALID_ARGUMENT, "priority"),
     ({"prompt": []}, grpc.StatusCode.INVALID_ARGUMENT, "prompt_token_ids"),
     ({"prompt": [5, 10**6]}, grpc.StatusCode.INVALID_ARGUMENT, "prompt_token_ids"),
     ({"prompt": [-1]}, grpc.StatusCode.INVALID_ARGUMENT, "prompt_token_ids"),

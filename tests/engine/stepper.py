@@ -35,6 +35,7 @@ class Stepper:
         self.runner = mock_runner(num_blocks, BLOCK_TOKENS)
         self.scheduler = Scheduler(BlockPool(num_blocks, BLOCK_TOKENS), self.limits)
         self.sequences: list[Sequence] = []
+        self.now = 0.0
         self.scores: dict[Sequence, list[SampledToken]] = defaultdict(list)
 
     def add(self, request: EngineRequest) -> Sequence:
@@ -47,13 +48,15 @@ class Stepper:
             model_revision_digest=LAYOUT.model_revision_digest,
             block_tokens=BLOCK_TOKENS,
         )
-        self.scheduler.add(sequence)
+        self.scheduler.add(sequence, self.now)
         self.sequences.append(sequence)
         return sequence
 
     def step(self, *, fails: bool = False) -> Step | None:
         """Schedule, compute, and end what is complete; or end all members where the pass fails."""
+        running = list(self.scheduler.running)
         step = self.scheduler.schedule()
+        self._check_preempted(running)
         self.check()
         if not step.spans:
             assert not step.twins
@@ -80,10 +83,18 @@ class Stepper:
         scheduler.check_integrity()
         assert len(scheduler.running) + len(scheduler.receiving) <= self.limits.max_batch_size
         assert not any(sequence.block_table for sequence in scheduler.waiting)
+        for queue in (scheduler.waiting, scheduler.running):
+            assert list(queue) == sorted(queue, key=lambda sequence: sequence.turn)
         owners: dict[int, Sequence] = {}
         for sequence in (*scheduler.running, *scheduler.receiving):
             for block_index, block_id in enumerate(sequence.block_table):
                 _check_may_share(owners.setdefault(block_id, sequence), sequence, block_index)
+
+    def _check_preempted(self, running: list[Sequence]) -> None:
+        """Prove that whoever lost blocks comes after all that kept theirs."""
+        lost = [sequence.turn for sequence in running if sequence.phase is Phase.WAITING]
+        kept = [sequence.turn for sequence in running if sequence.phase is Phase.RUNNING]
+        assert not lost or not kept or min(lost) > max(kept)
 
     def _check_step(self, step: Step) -> None:
         assert 1 <= step.num_tokens == sum(len(span.token_ids) for span in step.spans) <= self.limits.max_step_tokens
@@ -168,6 +179,7 @@ def random_request(random: Random, index: int) -> EngineRequest:
         is_cache_bypassed=random.random() < 0.1,
         cache_salt=random.choice(["", "", "", "other"]),
         chunk_tokens=random.choice([0, 0, 3]),
+        priority=random.choice([0, 0, -2, 1, 100]),
         export=Exported() if purpose is Purpose.PREFILL else None,
     )
 
@@ -199,6 +211,7 @@ def play(stepper: Stepper, arriving: list[EngineRequest], random: Random) -> lis
         if living and random.random() < 0.05:
             aborted.append(random.choice(living))
             stepper.scheduler.finish(aborted[-1])
+        stepper.now += random.choice([0.0, 1.0, 20.0])
         fails = random.random() < 0.05
         step = stepper.step(fails=fails)
         aborted += step.members if step and fails else []

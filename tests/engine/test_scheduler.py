@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from baton.engine.order import LEVEL_SECONDS
 from baton.engine.sampling import SampledToken
 from baton.engine.sequence import Phase, Purpose, Sequence
 from baton.errors import OutOfMemoryError
@@ -100,7 +101,7 @@ def test_a_prefill_is_cut_into_the_chunks_it_asks_for() -> None:
     assert lengths == [3, 3, 2]
 
 
-def test_the_sequence_admitted_last_is_preempted_and_says_the_same() -> None:
+def test_the_sequence_that_came_last_is_preempted_and_says_the_same() -> None:
     """Its blocks go to those before it; its output stays."""
     stepper = Stepper(num_blocks=6)
     params = replace(GREEDY, max_tokens=12)
@@ -114,9 +115,72 @@ def test_the_sequence_admitted_last_is_preempted_and_says_the_same() -> None:
     assert output_of(last) == expected_tokens(prompt_of(8, 2), 12)
 
 
+def test_the_lowest_priority_is_preempted_and_the_highest_comes_first() -> None:
+    """Whatever came first."""
+    stepper = Stepper(num_blocks=6, max_batch_size=2)
+    params = replace(GREEDY, max_tokens=12)
+    low = stepper.add(request_of(prompt_of(8, 1), "low", params, priority=3))
+    middle = stepper.add(request_of(prompt_of(8, 2), "middle", params))
+    high = stepper.add(request_of(prompt_of(8, 3), "high", params, priority=-3))
+
+    step = stepper.step()
+    run(stepper)
+
+    assert step is not None
+    assert step.admitted == [high, middle]
+    assert (high.num_preemptions, middle.num_preemptions) == (0, 1)
+    assert all(output_of(each) == expected_tokens(each.request.prompt_token_ids, 12) for each in (low, middle, high))
+
+
+def test_who_has_waited_long_enough_is_not_overtaken_by_a_higher_priority() -> None:
+    """A level counts as some seconds."""
+    stepper = Stepper(max_batch_size=1)
+    low = stepper.add(request_of(prompt_of(8, 1), "low", priority=2))
+    stepper.now = 2 * LEVEL_SECONDS + 1.0
+    high = stepper.add(request_of(prompt_of(8, 2), "high"))
+
+    step = stepper.step()
+
+    assert step is not None
+    assert step.admitted == [low]
+    assert high.phase is Phase.WAITING
+
+
+def test_a_short_prompt_does_not_wait_for_all_chunks_of_a_long_one() -> None:
+    """It gets half of each pass until it is computed; at the pass in which it comes, too."""
+    stepper = Stepper(num_blocks=64, max_step_tokens=8)
+    long = stepper.add(request_of(prompt_of(100, 1), "long"))
+    stepper.step()
+    short = stepper.add(request_of(prompt_of(7, 2), "short"))
+
+    steps = [stepper.step(), stepper.step()]
+
+    assert [step and [len(span.token_ids) for span in step.spans] for step in steps] == [[4, 4], [5, 3]]
+    assert len(output_of(short)) == 1
+    assert long.num_computed == 8 + 4 + 5
+
+
+def test_who_finds_too_few_blocks_is_overtaken_within_bounds() -> None:
+    """Shorter ones pass until they have taken as many blocks as it needs; then all wait for it."""
+    stepper = Stepper(num_blocks=12, max_batch_size=8, max_step_tokens=64)
+    stepper.add(request_of(prompt_of(28, 1), "first", replace(GREEDY, max_tokens=12)))
+    stepper.step()
+    large = stepper.add(request_of(prompt_of(24, 2), "large", replace(GREEDY, max_tokens=1)))
+    params = replace(GREEDY, max_tokens=1)
+    small = [stepper.add(request_of(prompt_of(8, seed), f"small {seed}", params)) for seed in (3, 4, 5, 6, 7)]
+
+    for _ in range(8):
+        stepper.step()
+
+    assert large.phase is Phase.WAITING
+    assert [each.phase for each in small] == [Phase.FINISHED] * 3 + [Phase.WAITING] * 2
+    run(stepper)
+    assert all(each.phase is Phase.FINISHED for each in (large, *small))
+
+
 def test_receptions_that_hold_every_block_only_delay_the_others() -> None:
     """The running sequence gives way and goes on when a reception has ended."""
-    stepper = Stepper(num_blocks=5)
+    stepper = Stepper(num_blocks=6)
     running = stepper.add(request_of(prompt_of(4), "running"))
     receiving = stepper.add(request_of(prompt_of(13, 2), "receiving", purpose=Purpose.RECEIVE))
     run(stepper)

@@ -134,6 +134,8 @@ _COMMON = [
     Row("stop_token_ids", {"stop_token_ids": [9]}, sampled(stop_token_ids=[9])),
     Row("ignore_eos", {"ignore_eos": True}, sampled(ignore_eos=True)),
     Row("cache_salt", {"cache_salt": "s"}, lambda seen: seen.requests[0].cache_salt == "s"),
+    Row("priority", {"priority": -3}, lambda seen: seen.requests[0].priority == -3),
+    Row("priority", {"priority": 101}, refused("priority")),
     Row("user", {"user": "me"}, accepted),
     Row("metadata", {"metadata": {"a": "b"}}, accepted),
 ]

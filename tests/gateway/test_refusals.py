@@ -107,6 +107,7 @@ def _get(gateway: RunningGateway, path: str) -> tuple[int, Any]:
         ({"top_logprobs": 2}, "top_logprobs", "invalid_value"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "invalid_value"),
         ({"cache_salt": "x" * 129}, "cache_salt", "invalid_value"),
+        ({"priority": -101}, "priority", "invalid_value"),
         ({"stream_options": {"include_usage": True}}, "stream_options", "invalid_value"),
         ({"model": None}, "model", "invalid_type"),
     ],

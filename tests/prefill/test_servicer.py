@@ -76,6 +76,7 @@ def test_no_frame_grows_beyond_the_bound(monkeypatch: pytest.MonkeyPatch) -> Non
 REFUSALS: list[tuple[dict[str, Any], grpc.StatusCode, str]] = [
     ({"request_id": ""}, grpc.StatusCode.INVALID_ARGUMENT, "request_id"),
     ({"cache_salt": "x" * 129}, grpc.StatusCode.INVALID_ARGUMENT, "cache_salt"),
+    ({"priority": 101}, grpc.StatusCode.INVALID_ARGUMENT, "priority"),
     ({"token_ids": []}, grpc.StatusCode.INVALID_ARGUMENT, "prompt_token_ids"),
     ({"token_ids": [10**6]}, grpc.StatusCode.INVALID_ARGUMENT, "prompt_token_ids"),
     ({"kv_token_begin": 41}, grpc.StatusCode.INVALID_ARGUMENT, "kv_token_begin"),

@@ -50,6 +50,7 @@ _EXTRA_KEYS = (
     "stop_token_ids",
     "ignore_eos",
     "cache_salt",
+    "priority",
     "tools",
     "response_format",
     "suffix",

@@ -56,6 +56,7 @@ def _conversation(role: str, content: str) -> Conversation:
         ({"text": "a", "stop": [""]}, "stop"),
         ({"text": "a", "stop": ["a"] * _MANY}, "stop"),
         ({"text": "a", "cache_salt": "a" * 129}, "cache_salt"),
+        ({"text": "a", "priority": 101}, "priority"),
     ],
 )
 def test_an_input_that_cannot_be_served_is_refused_by_name(

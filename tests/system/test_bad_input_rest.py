@@ -39,6 +39,7 @@ _WRONG_TYPES: Mapping[str, object] = {
     "stop_token_ids": 1,
     "ignore_eos": 1,
     "cache_salt": 5,
+    "priority": "high",
     "user": {},
     "metadata": [],
     "logprobs": 1,

@@ -26,7 +26,7 @@ from baton.telemetry.tracing import tracer
 from baton.v1 import decode_service_pb2 as messages
 from baton.v1 import prefill_service_pb2
 from baton.v1.generation_pb2 import PlacementSummary
-from baton.worker.identity import check_identity
+from baton.worker.identity import check_identity, check_priority
 from baton.worker.node import WorkerNode
 
 log = logging.getLogger(__name__)
@@ -92,6 +92,7 @@ class Generator:
         if digest and digest != layout.model_revision_digest:
             raise MismatchError("model_revision_digest", layout.model_revision_digest, digest, reason="MODEL_MISMATCH")
         check_identity(request.request_id, request.attempt, request.cache_salt)
+        check_priority(request.priority)
         is_greedy = request.sampling.HasField("temperature") and request.sampling.temperature == 0
         if not is_greedy and not request.sampling.HasField("seed"):
             raise InvalidFieldError("sampling.seed", "expected a seed unless the temperature is 0")
@@ -226,6 +227,7 @@ class Generation:
             params=sampling_from_proto(request.sampling),
             purpose=Purpose.RECEIVE if self._prefill_node_id else Purpose.GENERATE,
             cache_salt=request.cache_salt,
+            priority=request.priority,
             is_cache_bypassed=request.bypass_prefix_cache,
         )
 
@@ -289,5 +291,6 @@ class Generation:
             layers_per_frame=request.placement.layers_per_frame,
             wire_dtype=request.placement.wire_dtype,
             cache_salt=request.cache_salt,
+            priority=request.priority,
             bypass_prefix_cache=request.bypass_prefix_cache,
         )

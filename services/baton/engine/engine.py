@@ -225,7 +225,7 @@ class Engine:
                 model_revision_digest=info.layout.model_revision_digest,
                 block_tokens=self.runner.block_tokens,
             )
-            self.scheduler.add(sequence)
+            self.scheduler.add(sequence, self._clock())
         except BatonError as error:
             self._deliveries.append(Delivery(listener, Failed(error)))
             return

@@ -1,23 +1,25 @@
 """The scheduler: which positions of which sequences the next pass computes.
 
 Continuous batching with chunked prefill. Running sequences come first and take one token each, so that their pace
-holds; what is left of the token budget goes to prompts in order of arrival, several in one pass, and what prompts have
-in common is computed once (`engine/sharing.py`). When blocks run out, the sequence admitted
-last gives its blocks back and is computed again later: its output stays, so nobody sees it but the clock.
+holds; what is left of the token budget is shared by prompts (`engine/order.py`), several in one pass, and what they
+have in common is computed once (`engine/sharing.py`). When blocks run out, the sequence whose turn is last gives its
+blocks back and is computed again later: its output stays, so nobody sees it but the clock.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import insort
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
+from operator import attrgetter
 
+from baton.engine.order import Claim, due_seconds, share
 from baton.engine.sampling import SampledToken
 from baton.engine.sequence import Phase, Purpose, Sequence
 from baton.engine.sharing import Beginning, Underway
 from baton.engine.step import Step
 from baton.errors import OutOfMemoryError
-from baton.kv.pool import BlockPool
+from baton.kv.pool import BlockId, BlockPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +38,36 @@ class SchedulerLimits:
 
 SCORED_CHUNK_TOKENS = 128
 """Positions in one pass of a prompt whose log-probabilities are wanted: each brings a row of the vocabulary's size."""
+MAX_CANDIDATES = 128
+"""Waiting sequences looked at in one pass."""
+
+_turn = attrgetter("turn")
 
 
 class Scheduler:
     """Owns the queues and the block pool.
 
     Invariants: a waiting sequence has no blocks; a running or receiving one has blocks for all of [0, num_computed);
-    each sequence is in exactly one of `_waiting`, `_running`, `_receiving` until it is finished.
+    each sequence is in exactly one of `_waiting`, `_running`, `_receiving` until it is finished; the first two are in
+    order of turns.
     """
 
     def __init__(self, pool: BlockPool, limits: SchedulerLimits) -> None:
         self.pool = pool
         self._limits = limits
-        self._waiting: deque[Sequence] = deque()
+        self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
         self._receiving: list[Sequence] = []
         self._num_arrived = 0
 
     @property
     def waiting(self) -> Seq[Sequence]:
-        """Return the sequences without blocks."""
+        """Return the sequences without blocks, in order of turns."""
         return self._waiting
 
     @property
     def running(self) -> Seq[Sequence]:
-        """Return the sequences that are computed, in order of admission."""
+        """Return the sequences that are computed, in order of turns."""
         return self._running
 
     @property
@@ -68,8 +75,12 @@ class Scheduler:
         """Return the sequences whose KV arrives from another node."""
         return self._receiving
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: Sequence, now: float = 0.0) -> None:
         """Queue a sequence.
+
+        Args:
+            sequence: Who.
+            now: Seconds on a monotonic clock; priorities are weighed against it.
 
         Raises:
             OutOfMemoryError: If it could not finish even alone.
@@ -83,21 +94,21 @@ class Scheduler:
             )
         self._num_arrived += 1
         sequence.arrival = self._num_arrived
-        self._waiting.append(sequence)
+        sequence.due_seconds = due_seconds(now, sequence.request.priority)
+        insort(self._waiting, sequence, key=_turn)
 
     def schedule(self) -> Step:
-        """Return the next pass, without spans if nothing can be computed; may take blocks from the last admitted.
+        """Return the next pass, without spans if nothing can be computed; may take blocks from whose turn is last.
 
         Decoding sequences come first: each needs one position, and their clients are reading along. Then prompts, those
         of sequences with blocks before those that get theirs here.
         """
-        step, num_waiting = Step(), len(self._waiting)
-        for sequence in sorted(self._running, key=lambda sequence: sequence.is_prefilling):
-            num_tokens = self._room(sequence, step) if sequence.phase is Phase.RUNNING else 0  # it may have lost blocks
-            if num_tokens and self._reserve(sequence, sequence.num_computed + num_tokens):
-                step.add(sequence, num_tokens)
-        if len(self._waiting) > num_waiting:  # some lost their blocks, perhaps after they were planned
-            step = step.only(self._running)
+        self._reserve_blocks()
+        step = Step()
+        for sequence in self._running:
+            if not sequence.is_prefilling and step.num_tokens < self._limits.max_step_tokens:
+                step.add(sequence, 1)
+        self._add_prompts(step)
         if self._waiting:
             self._admit(step)
         return step
@@ -152,29 +163,71 @@ class Scheduler:
         """
         self.pool.check_integrity(sequence.block_table for sequence in (*self._running, *self._receiving))
 
-    def _admit(self, step: Step) -> None:
-        """Give blocks to waiting sequences, first come first served, as far as they go, and add them to the pass.
+    def _add_prompts(self, step: Step) -> None:
+        """Add to the pass what it computes of running sequences' prompts."""
+        prompts = [sequence for sequence in self._running if sequence.is_prefilling]
+        if not prompts:
+            return
+        room = max(0, self._limits.max_step_tokens - step.num_tokens)
+        if self._has_newcomer():
+            room -= room // 2  # whoever comes computes something at once
+        claims = [Claim(self._chunk(each), each.num_pending, each.request.priority) for each in prompts]
+        granted = share(claims, room, max_prompts=self._limits.max_step_prompts)
+        for sequence, num_tokens in zip(prompts, granted, strict=True):
+            if num_tokens:
+                step.add(sequence, num_tokens)
 
-        One that waits for what another computes lets those behind it pass.
+    def _has_newcomer(self) -> bool:
+        """Return whether a sequence is there that is likely to get its blocks now."""
+        if not self._has_place():
+            return False
+        newcomer = next((sequence for sequence in self._waiting if sequence.awaited is None), None)
+        return newcomer is not None and self._has_blocks(newcomer, [])
+
+    def _admit(self, step: Step) -> None:
+        """Give blocks to waiting sequences, in order of turns, as far as they go, and add them to the pass.
+
+        One that waits for what another computes lets those behind it pass; so does one for which there are too few
+        blocks, until they have taken together as many as it needs.
         """
-        underway = self._underway(step)
-        for sequence in tuple(self._waiting):
-            if len(self._running) + len(self._receiving) >= self._limits.max_batch_size:
+        underway, blocked = self._underway(step), None
+        for sequence in self._waiting[:MAX_CANDIDATES]:
+            if not self._has_place() or (blocked and not self.pool.num_available):
                 break
+            if blocked and not self._may_overtake(sequence, blocked):
+                continue
             beginning = underway.beginning_of(sequence)
             if beginning is None or (beginning.must_join and self._is_full(step)):
                 continue
-            if not self._has_blocks(sequence, beginning):
-                break
+            if not self._has_blocks(sequence, beginning.blocks):
+                blocked = blocked or sequence
+                continue
+            if blocked:
+                blocked.num_overtaken_blocks += self._num_blocks(sequence)
             self._enter(sequence, beginning)
-            step.admitted.append(sequence)
-            if beginning.leader is not None:
-                step.add_twin(sequence, beginning.leader, self.pool.block_tokens)
-            elif sequence.phase is Phase.RUNNING:
-                num_tokens = self._room(sequence, step)
-                if num_tokens:
-                    step.add(sequence, num_tokens)
+            self._join(step, sequence, beginning)
+            if sequence.phase is Phase.RUNNING:
                 self._note(underway, sequence, step)
+
+    def _join(self, step: Step, sequence: Sequence, beginning: Beginning) -> None:
+        """Add a sequence that has got its blocks to the pass."""
+        step.admitted.append(sequence)
+        if beginning.leader is not None:
+            step.add_twin(sequence, beginning.leader, self.pool.block_tokens)
+        elif sequence.phase is Phase.RUNNING:
+            num_tokens = self._room(sequence, step)
+            if num_tokens:
+                step.add(sequence, num_tokens)
+
+    def _has_place(self) -> bool:
+        return len(self._running) + len(self._receiving) < self._limits.max_batch_size
+
+    def _num_blocks(self, sequence: Sequence) -> int:
+        return self.pool.num_blocks_for(len(sequence.token_ids))
+
+    def _may_overtake(self, sequence: Sequence, blocked: Sequence) -> bool:
+        """Return whether a sequence may take blocks before one that needs more than there are."""
+        return blocked.num_overtaken_blocks + self._num_blocks(sequence) <= self._num_blocks(blocked)
 
     def _underway(self, step: Step) -> Underway:
         """Return what the running sequences compute, in this pass and after it."""
@@ -192,27 +245,38 @@ class Scheduler:
         has_all_prompts = 0 < limits.max_step_prompts <= step.num_prompts
         return step.num_tokens >= limits.max_step_tokens or has_all_prompts
 
-    def _room(self, sequence: Sequence, step: Step) -> int:
-        """Return how many positions of a sequence the pass has room for."""
-        room = self._limits.max_step_tokens - step.num_tokens
-        if not sequence.is_prefilling:
-            return min(1, room)
-        if self._is_full(step):
-            return 0
-        num_tokens = min(sequence.num_pending, room)
+    def _chunk(self, sequence: Sequence) -> int:
+        """Return how many positions of a prompt may be computed in one pass."""
+        num_tokens = sequence.num_pending
         if sequence.num_scored < sequence.score_end:
             num_tokens = min(num_tokens, SCORED_CHUNK_TOKENS)
         return min(num_tokens, sequence.request.chunk_tokens or num_tokens)
 
-    def _has_blocks(self, sequence: Sequence, beginning: Beginning) -> bool:
-        num_missing = self.pool.num_blocks_for(len(sequence.token_ids)) - len(beginning.blocks)
-        return num_missing <= self.pool.num_available_beside(beginning.blocks)
+    def _room(self, sequence: Sequence, step: Step) -> int:
+        """Return how many positions of a sequence that gets its blocks the pass computes."""
+        room = self._limits.max_step_tokens - step.num_tokens
+        if self._is_full(step) and sequence.is_prefilling:
+            return 0
+        num_tokens = self._chunk(sequence)
+        if num_tokens > room and self._waiting:
+            room -= room // 2  # who stands behind a long prompt computes something at once, too
+        return min(num_tokens, room)
+
+    def _has_blocks(self, sequence: Sequence, found: list[BlockId]) -> bool:
+        """Return whether a sequence that finds some blocks gets the others.
+
+        One block stays for each sequence that generates: who comes in on the last block would be put out by the next
+        token of another.
+        """
+        num_missing = self._num_blocks(sequence) - len(found)
+        num_kept = sum(1 for each in self._running if each.purpose is Purpose.GENERATE)
+        return num_missing + num_kept <= self.pool.num_available_beside(found)
 
     def _enter(self, sequence: Sequence, beginning: Beginning) -> None:
         """Take a sequence from the queue, with its blocks."""
         self._waiting.remove(sequence)
         self.pool.acquire(beginning.blocks)
-        num_missing = self.pool.num_blocks_for(len(sequence.token_ids)) - len(beginning.blocks)
+        num_missing = self._num_blocks(sequence) - len(beginning.blocks)
         sequence.block_table = beginning.blocks + self.pool.allocate(num_missing)
         sequence.num_stored_blocks = len(beginning.blocks)
         num_tokens = len(beginning.blocks) * self.pool.block_tokens
@@ -230,27 +294,29 @@ class Scheduler:
     def _run(self, sequence: Sequence) -> None:
         sequence.purpose = Purpose.GENERATE if sequence.purpose is Purpose.RECEIVE else sequence.purpose
         sequence.phase = Phase.RUNNING
-        self._running.append(sequence)
+        insort(self._running, sequence, key=_turn)
 
-    def _reserve(self, sequence: Sequence, num_tokens: int) -> bool:
-        """Make sure of blocks for `num_tokens` positions; return False if the sequence had to give up its own."""
-        if num_tokens <= len(sequence.block_table) * self.pool.block_tokens:
-            return True
-        num_missing = self.pool.num_blocks_for(num_tokens) - len(sequence.block_table)
-        while num_missing > self.pool.num_available:
-            victim = self._running[-1]
-            self._preempt(victim)
-            if victim is sequence:
-                return False
-        sequence.block_table += self.pool.allocate(num_missing)
-        return True
+    def _reserve_blocks(self) -> None:
+        """Make sure of blocks for all tokens of running sequences, in order of turns; the last ones give up theirs."""
+        block_tokens = self.pool.block_tokens
+        for sequence in tuple(self._running):
+            if (
+                sequence.phase is not Phase.RUNNING
+                or len(sequence.token_ids) <= len(sequence.block_table) * block_tokens
+            ):
+                continue
+            num_missing = self._num_blocks(sequence) - len(sequence.block_table)
+            while sequence.phase is Phase.RUNNING and num_missing > self.pool.num_available:
+                self._preempt(self._running[-1])
+            if sequence.phase is Phase.RUNNING:
+                sequence.block_table += self.pool.allocate(num_missing)
 
     def _preempt(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
         self._release(sequence)
         sequence.num_preemptions += 1
         sequence.phase = Phase.WAITING
-        self._waiting.appendleft(sequence)
+        insort(self._waiting, sequence, key=_turn)
 
     def _release(self, sequence: Sequence) -> None:
         self.pool.release(sequence.block_table)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from baton.engine.constraint import Constraint
 from baton.engine.runners.base import LayerKv
@@ -65,6 +65,8 @@ class EngineRequest:
     """Compiled `params.structured_output`; from the submission on the engine's alone."""
     cache_salt: str = ""
     """Separates prefix caches."""
+    priority: int = 0
+    """Whose turn it is where requests wait: lower comes earlier."""
     is_cache_bypassed: bool = False
     """Whether to neither read nor fill the prefix cache."""
     kv_token_begin: int = 0
@@ -90,6 +92,15 @@ class Timeline:
     """First computed, or first KV awaited."""
     first_token: float = 0.0
     """First token known here."""
+
+
+class Turn(NamedTuple):
+    """A place in the order of sequences; no two are equal."""
+
+    due_seconds: float
+    """Moment by which it is reckoned."""
+    arrival: int
+    """Decides between equal moments."""
 
 
 @dataclass(slots=True, eq=False)
@@ -134,6 +145,10 @@ class Sequence:
     """Positions whose logits have become log-probabilities of the prompt's tokens; up to `score_end`."""
     arrival: int = 0
     """Place in the order in which sequences came."""
+    due_seconds: float = 0.0
+    """Moment by which its turn is reckoned, see `engine/order.py`; the earliest comes first."""
+    num_overtaken_blocks: int = 0
+    """Blocks taken by sequences behind it while there were too few for it."""
     awaited: BlockHash | None = None
     """While it waits: block, or whole sequence, that another one computes and that it will take over."""
     num_preemptions: int = 0
@@ -142,6 +157,11 @@ class Sequence:
     """Whether it has ever had blocks."""
     timeline: Timeline = field(default_factory=lambda: Timeline())
     """When what happened."""
+
+    @property
+    def turn(self) -> Turn:
+        """Return its place in every queue: the lowest comes first, the highest is preempted first."""
+        return Turn(self.due_seconds, self.arrival)
 
     @property
     def request_id(self) -> str:

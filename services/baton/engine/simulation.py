@@ -96,7 +96,7 @@ class Simulation:
                 return False
             self._now = max(self._now, self._requests[self._arrivals[0]].arrival_seconds)
         while self._arrivals and self._requests[self._arrivals[0]].arrival_seconds <= self._now:
-            scheduler.add(self._sequence(self._arrivals.popleft()))
+            scheduler.add(self._sequence(self._arrivals.popleft()), self._now)
         return True
 
     def _sequence(self, index: int) -> Sequence:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -120,14 +119,6 @@ class Step:
         self.twins.append(Twin(sequence, BlockCopy(source[0], target[0]) if num_tail_tokens else None))
         _, last_row = self._prompts[leader]
         self._sampled.append(Sampled(sequence, last_row))
-
-    def only(self, kept: Collection[Sequence]) -> Step:
-        """Return the pass without the spans of all others."""
-        step = Step()
-        for sequence, span in zip(self.sequences, self.spans, strict=True):
-            if sequence in kept:
-                step.add(sequence, len(span.token_ids))
-        return step
 
     def end_of(self, sequence: Sequence) -> int:
         """Return the position up to which a sequence in the prefill phase is computed after the pass."""

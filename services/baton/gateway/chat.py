@@ -41,6 +41,7 @@ async def answer_chat(generator: Generator, call: Call, response: HttpResponse) 
             form_field=form.field,
             stop=stop_strings(chat),
             cache_salt=chat.cache_salt or "",
+            priority=chat.priority or 0,
             tool_use=use,
         )
     )

@@ -69,6 +69,7 @@ async def _prepare(generator: Generator, call: Call, completion: CompletionBody)
             sampling=sampling,
             stop=stop,
             cache_salt=completion.cache_salt or "",
+            priority=completion.priority or 0,
             form_field=form.field,
             default_max_tokens=DEFAULT_MAX_TOKENS,
             is_output_dropped=is_output_dropped(completion),

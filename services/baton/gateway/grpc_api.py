@@ -126,6 +126,7 @@ class GenerationServicer(GenerationServiceServicer):
             sampling=request.sampling,
             stop=tuple(request.stop),
             cache_salt=request.cache_salt,
+            priority=request.priority,
         )
 
 

@@ -64,6 +64,8 @@ class CommonBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     guided_choice: list[str] | None = None
     guided_grammar: str | None = None
     cache_salt: str | None = None
+    priority: int | None = None
+    """Whose turn it is where requests wait, as vLLM has it: lower comes earlier."""
     user: str | None = None
     metadata: dict[str, str] | None = None
 

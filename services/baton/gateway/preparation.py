@@ -12,7 +12,14 @@ from baton.errors import InvalidFieldError
 from baton.gateway.answer_plan import plan_reading
 from baton.gateway.catalog import ModelCatalog, ServedModel
 from baton.gateway.requests import ChatPrompt, GenerationRequest, PreparedPrompt, Prompt, TextPrompt, TokenPrompt
-from baton.gateway.sampling import check_cache_salt, check_sampling, check_stop, check_token_ids, draw_seed
+from baton.gateway.sampling import (
+    check_cache_salt,
+    check_priority,
+    check_sampling,
+    check_stop,
+    check_token_ids,
+    draw_seed,
+)
 from baton.kv.hashing import block_hashes, join_hashes, root_hash
 from baton.text.answer_reader import AnswerReader
 from baton.text.tokenizer import Tokenizer
@@ -58,6 +65,7 @@ class Preparation:
         self._catalog.check_name(request.model)
         check_stop(request.stop)
         check_cache_salt(request.cache_salt)
+        check_priority(request.priority)
         model = await self._catalog.model(request.model)
         check_sampling(request.sampling, model.vocabulary_size or self._tokenizer.vocabulary_size)
         return await loop.run_in_executor(self._threads, self._prepare, request, model, arrival_seconds)

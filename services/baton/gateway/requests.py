@@ -66,6 +66,8 @@ class GenerationRequest:
     """Strings that end the generation and are cut from it."""
     cache_salt: str = ""
     """Separates prefix caches."""
+    priority: int = 0
+    """Where requests wait: lower comes earlier; -100 to 100."""
     bypass_prefix_cache: bool = False
     """Whether no node may read or fill its prefix cache."""
     pins: tuple[NodePair, ...] = ()

@@ -14,6 +14,7 @@ MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 1024
 """Longest stop string: as much text may have to be held back."""
 MAX_CACHE_SALT_BYTES = 128
+MAX_PRIORITY = 100
 
 MAX_LOGIT_BIAS_ENTRIES = 1024
 MAX_STOP_TOKENS = 64
@@ -62,6 +63,16 @@ def check_cache_salt(salt: str) -> None:
     """
     if len(salt.encode()) > MAX_CACHE_SALT_BYTES:
         raise InvalidFieldError("cache_salt", f"expected at most {MAX_CACHE_SALT_BYTES} bytes")
+
+
+def check_priority(priority: int) -> None:
+    """Check whose turn a request is.
+
+    Raises:
+        InvalidFieldError: If the priority is out of range.
+    """
+    if abs(priority) > MAX_PRIORITY:
+        raise InvalidFieldError("priority", f"expected {-MAX_PRIORITY} to {MAX_PRIORITY}, got {priority}")
 
 
 def draw_seed() -> int:

@@ -158,6 +158,7 @@ class TokenStreams:
             sampling=sampling,
             placement=placement,
             cache_salt=prompt.request.cache_salt,
+            priority=prompt.request.priority,
             bypass_prefix_cache=prompt.request.bypass_prefix_cache,
         )
 

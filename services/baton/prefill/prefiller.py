@@ -22,7 +22,7 @@ from baton.rpc.wire_generation import sampling_from_proto
 from baton.rpc.wire_kv import dtype_from_proto, layout_from_proto
 from baton.telemetry import names
 from baton.v1 import prefill_service_pb2
-from baton.worker.identity import check_identity
+from baton.worker.identity import check_identity, check_priority
 from baton.worker.node import WorkerNode
 
 MAX_FRAME_BYTES = 16 << 20
@@ -104,6 +104,7 @@ class Prefiller:
     def _check(self, request: prefill_service_pb2.PrefillRequest) -> None:
         self._layout.check_matches(layout_from_proto(request.expected_layout, field="expected_layout"))
         check_identity(request.request_id, request.attempt, request.cache_salt)
+        check_priority(request.priority)
         num_tokens = len(request.token_ids)
         if not 0 <= request.kv_token_begin < max(1, num_tokens):
             raise InvalidFieldError("kv_token_begin", f"expected 0 to {num_tokens - 1}, got {request.kv_token_begin}")
@@ -127,6 +128,7 @@ class Prefiller:
             constraint=constraint,
             purpose=Purpose.PREFILL,
             cache_salt=request.cache_salt,
+            priority=request.priority,
             is_cache_bypassed=request.bypass_prefix_cache,
             kv_token_begin=request.kv_token_begin,
             export=FrameExport(self._layout, request.kv_token_begin, self._layers_per_frame(request), put),

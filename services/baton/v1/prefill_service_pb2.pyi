@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class PrefillRequest(_message.Message):
-    __slots__ = ("request_id", "attempt", "token_ids", "output_token_count", "kv_token_begin", "expected_layout", "sampling", "layers_per_frame", "wire_dtype", "cache_salt", "bypass_prefix_cache", "chunk_token_count")
+    __slots__ = ("request_id", "attempt", "token_ids", "output_token_count", "kv_token_begin", "expected_layout", "sampling", "layers_per_frame", "wire_dtype", "cache_salt", "bypass_prefix_cache", "chunk_token_count", "priority")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class PrefillRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     BYPASS_PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
     CHUNK_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     token_ids: _containers.RepeatedScalarFieldContainer[int]
@@ -34,7 +35,8 @@ class PrefillRequest(_message.Message):
     cache_salt: str
     bypass_prefix_cache: bool
     chunk_token_count: int
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., output_token_count: _Optional[int] = ..., kv_token_begin: _Optional[int] = ..., expected_layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParameters, _Mapping]] = ..., layers_per_frame: _Optional[int] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., cache_salt: _Optional[str] = ..., bypass_prefix_cache: bool = ..., chunk_token_count: _Optional[int] = ...) -> None: ...
+    priority: int
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., token_ids: _Optional[_Iterable[int]] = ..., output_token_count: _Optional[int] = ..., kv_token_begin: _Optional[int] = ..., expected_layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParameters, _Mapping]] = ..., layers_per_frame: _Optional[int] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., cache_salt: _Optional[str] = ..., bypass_prefix_cache: bool = ..., chunk_token_count: _Optional[int] = ..., priority: _Optional[int] = ...) -> None: ...
 
 class PrefillResponse(_message.Message):
     __slots__ = ("layout", "frame", "first_token", "summary")

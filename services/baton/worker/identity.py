@@ -1,4 +1,4 @@
-"""What names a request on every node, and its part of the prefix cache; checked before anything is logged."""
+"""What names a request on every node, its part of the prefix cache, its turn; checked before anything is logged."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from baton.errors import InvalidFieldError
 
 MAX_REQUEST_ID_CHARACTERS = 128
 MAX_CACHE_SALT_BYTES = 128
+MAX_PRIORITY = 100
+"""Bound of a priority, and of its negative."""
 
 
 def check_identity(request_id: str, attempt: int, cache_salt: str) -> None:
@@ -21,3 +23,13 @@ def check_identity(request_id: str, attempt: int, cache_salt: str) -> None:
         raise InvalidFieldError("attempt", f"expected 1 or more, got {attempt}")
     if len(cache_salt.encode()) > MAX_CACHE_SALT_BYTES:
         raise InvalidFieldError("cache_salt", f"expected at most {MAX_CACHE_SALT_BYTES} bytes")
+
+
+def check_priority(priority: int) -> None:
+    """Check whose turn a request is.
+
+    Raises:
+        InvalidFieldError: If the priority is out of range.
+    """
+    if abs(priority) > MAX_PRIORITY:
+        raise InvalidFieldError("priority", f"expected {-MAX_PRIORITY} to {MAX_PRIORITY}, got {priority}")
