@@ -26,8 +26,8 @@ def test_what_happened_is_counted_under_its_attributes() -> None:
     metrics.add_fallback("UNAVAILABLE")
     metrics.add_failure("NON_FINITE_LOGITS")
     metrics.add_prompt("decode", num_cached_tokens=32, num_computed_tokens=8)
-    metrics.add_kv_transfer(1000, 0.25, "fast")
-    metrics.add_kv_transfer(500, 0.0, "fast")
+    metrics.add_kv_transfer(1000, "fast", transfer_seconds=0.5, exposed_seconds=0.25)
+    metrics.add_kv_transfer(500, "fast", transfer_seconds=0.5, exposed_seconds=0.0)
     metrics.record_time_to_first_token(0.3, "m")
 
     points = _collect(reader)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import format_trace_id
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from baton.telemetry.prometheus import Scrape, scraped_meter
 
@@ -42,3 +45,25 @@ def test_a_meter_without_values_gives_nothing() -> None:
     """Not an error: nothing has happened yet."""
     with scraped_meter() as (_, scrape):
         assert scrape.text() == b""
+
+
+def test_open_metrics_has_an_example_of_a_trace_per_bucket() -> None:
+    """For who asks for the format by `Accept`; the family of a counter has no suffix there, and the text an end."""
+    reader = InMemoryMetricReader()
+    provider, tracer = MeterProvider([reader], shutdown_on_exit=False), TracerProvider().get_tracer("test")
+    meter = provider.get_meter("test")
+    meter.create_counter("a.count").add(1)
+    histogram = meter.create_histogram("c.time", unit="s", explicit_bucket_boundaries_advisory=[0.5])
+    with tracer.start_as_current_span("request") as span:
+        histogram.record(0.25)
+    histogram.record(4.0)
+    text = Scrape(reader).text("application/openmetrics-text;version=1.0.0,text/plain;q=0.5").decode()
+    provider.shutdown()
+
+    trace_id = format_trace_id(span.get_span_context().trace_id)
+    lines = text.splitlines()
+    assert lines[:3] == ["# HELP a_count ", "# TYPE a_count counter", "a_count_total 1"]
+    assert lines[5].startswith(f'c_time_seconds_bucket{{le="0.5"}} 1 # {{trace_id="{trace_id}"}} 0.25 ')
+    assert lines[6] == 'c_time_seconds_bucket{le="+Inf"} 2'
+    assert lines[-1] == "# EOF"
+    assert [family.name for family in text_string_to_metric_families(text)] == ["a_count", "c_time_seconds"]

@@ -9,7 +9,8 @@ from baton.capacity.cost import prefill_seconds
 from baton.capacity.profile import NodeProfile
 from baton.capacity.reference_models import REFERENCE_MODELS
 from baton.engine.load import EngineLoad
-from baton.worker.gauges import observe_load
+from baton.v1.node_pb2 import SystemSample
+from baton.worker.gauges import observe_load, observe_machine
 
 _SHAPE = next(iter(REFERENCE_MODELS.values()))
 _PROFILE = NodeProfile(1e12, 0.001, 1e12, 1e11, 0.001)
@@ -23,12 +24,40 @@ def test_queue_time_and_kv_use_follow_the_load() -> None:
     meter = provider.get_meter("test")
     observe_load(meter, "decode-0", lambda: load, shape=_SHAPE, profile=_PROFILE, num_blocks=100)
     idle = _values(reader)
-    load = EngineLoad(1, 0, 2048, 25, 0.0, 0)
+    load = EngineLoad(1, 2, 2048, 25, 0.0, 7)
     busy = _values(reader)
     provider.shutdown()
 
-    assert idle == {"baton.node.queue": 0.0, "baton.node.kv_used": 0.0}
-    assert busy == {"baton.node.queue": prefill_seconds(_SHAPE, _PROFILE, 0, 2048), "baton.node.kv_used": 0.75}
+    assert set(idle.values()) == {0.0}
+    assert busy == {
+        "baton.node.queue": prefill_seconds(_SHAPE, _PROFILE, 0, 2048),
+        "baton.node.kv_used": 0.75,
+        "baton.node.waiting": 1,
+        "baton.node.running": 2,
+        "baton.node.passes": 7,
+    }
+
+
+def test_a_machine_exports_what_its_sensors_measure_and_no_more() -> None:
+    """Nothing before the first reading; an absent sensor has no value rather than 0."""
+    sample: SystemSample | None = None
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    observe_machine(provider.get_meter("test"), "decode-0", lambda: sample)
+    before = reader.get_metrics_data()
+    sample = SystemSample(
+        power_watts=42.0, gpu_usage=0.5, memory_byte_count=100, available_memory_byte_count=30, temperature_celsius=61
+    )
+    after = _values(reader)
+    provider.shutdown()
+
+    assert before is None
+    assert after == {
+        "baton.node.power": 42.0,
+        "baton.node.temperature": 61.0,
+        "baton.node.utilization": 0.5,
+        "baton.node.memory_used": 70,
+    }
 
 
 def _values(reader: InMemoryMetricReader) -> dict[str, float]:
@@ -40,5 +69,5 @@ def _values(reader: InMemoryMetricReader) -> dict[str, float]:
         for scope in resource.scope_metrics
         for metric in scope.metrics
     }
-    assert all(dict(point.attributes) == {"baton.node.id": "decode-0"} for each in points.values() for point in each)
+    assert all(point.attributes["baton.node.id"] == "decode-0" for each in points.values() for point in each)
     return {name: each[0].value for name, each in points.items()}

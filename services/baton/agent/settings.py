@@ -8,9 +8,10 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from baton.rpc.tls import ServerTlsSettings
+from baton.telemetry.metrics_server import MetricsSettings
 
 
-class AgentSettings(ServerTlsSettings):
+class AgentSettings(MetricsSettings, ServerTlsSettings):
     """Read from the environment, prefix BATON_AGENT_; arguments win."""
 
     model_config = SettingsConfigDict(

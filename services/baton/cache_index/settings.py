@@ -6,9 +6,10 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from baton.rpc.tls import ServerTlsSettings
+from baton.telemetry.metrics_server import MetricsSettings
 
 
-class CacheIndexSettings(ServerTlsSettings):
+class CacheIndexSettings(MetricsSettings, ServerTlsSettings):
     """Read from the environment, prefix BATON_CACHE_INDEX_; arguments win."""
 
     model_config = SettingsConfigDict(

@@ -8,7 +8,8 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NamedTuple, NoReturn, cast
 
@@ -25,6 +26,8 @@ from baton.errors import ConfigurationError
 from baton.rpc.tls import TlsSettings, secured_by
 from baton.telemetry.logs import configure_logging
 from baton.telemetry.metrics import configure_metrics, shutdown_metrics
+from baton.telemetry.metrics_server import MetricsSettings, serving_metrics
+from baton.telemetry.prometheus import scraped_meter
 from baton.telemetry.tracing import configure_tracing, shutdown_tracing
 
 log = logging.getLogger(__name__)
@@ -107,16 +110,27 @@ def run_service(role: str, service: Service, settings: BaseSettings, level: str)
     log.info("starting role=%s pid=%d", role, os.getpid())
     log.debug("settings %s", describe_settings(settings))
     configure_tracing(f"baton-{role}")
-    configure_metrics(f"baton-{role}")
+    metrics_port = settings.metrics_port if isinstance(settings, MetricsSettings) else 0
+    configure_metrics(f"baton-{role}", is_scraped=metrics_port > 0)
     identity = settings.tls_identity() if isinstance(settings, TlsSettings) else None
     try:
-        with secured_by(identity):
+        with secured_by(identity), _metrics_page(settings, metrics_port):
             _run(_many_gateways(settings, level) or service.run(settings))
     finally:
         shutdown_metrics()
         shutdown_tracing()
     if role in _ENGINE_ROLES:
         _leave()
+
+
+@contextmanager
+def _metrics_page(settings: BaseSettings, port: int) -> Iterator[None]:
+    """Serve the metrics of a process that has no HTTP otherwise, if a port is set for them."""
+    if not port:
+        yield
+        return
+    with scraped_meter() as (_, scrape), serving_metrics(scrape, str(getattr(settings, "host", "127.0.0.1")), port):
+        yield
 
 
 def _leave() -> NoReturn:

@@ -209,7 +209,12 @@ class Generation:
             metrics.add_preemption()
         if self._receiver and not self._fallback_reason:
             reception = self._receiver.reception
-            metrics.add_kv_transfer(summary.kv_byte_count, reception.clock.exposed_seconds, reception.transport)
+            metrics.add_kv_transfer(
+                summary.kv_byte_count,
+                reception.transport,
+                transfer_seconds=reception.clock.busy_seconds,
+                exposed_seconds=reception.clock.exposed_seconds,
+            )
             side: Side = "prefill"
             num_cached = min(summary.prefill_cached_token_count, ended.num_prompt_tokens)
         else:

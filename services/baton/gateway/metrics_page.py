@@ -11,7 +11,7 @@ from baton.gateway.http_response import HttpResponse
 from baton.gateway.http_server import HttpServer
 from baton.gateway.openai_errors import ApiError, http_error_body
 from baton.gateway.settings import GatewaySettings
-from baton.telemetry.prometheus import CONTENT_TYPE, Scrape
+from baton.telemetry.prometheus import Scrape, content_type
 
 
 @asynccontextmanager
@@ -24,7 +24,8 @@ async def metrics_page(settings: GatewaySettings, scrape: Scrape) -> AsyncIterat
 
     async def answer(request: HttpRequest, response: HttpResponse) -> None:
         if (request.method, request.path) == ("GET", "/metrics"):
-            response.send(200, scrape.text(), headers={"content-type": CONTENT_TYPE})
+            accept = request.headers.get("accept", "")
+            response.send(200, scrape.text(accept), headers={"content-type": content_type(accept)})
         else:
             error = ApiError(404, f"Unknown path: {request.method} {request.path}", code="unknown_url")
             response.send(error.status, error.body())

@@ -21,6 +21,7 @@ class Observation:
         self._metrics = metrics
         self._clock = clock
         self._span = trace.get_current_span()
+        self._context = trace.set_span_in_context(self._span)
         self._first_seconds: float | None = None
         self._num_tokens = 0
 
@@ -32,7 +33,7 @@ class Observation:
             if self._call.first_token_seconds is None:
                 self._call.first_token_seconds = self._first_seconds
             seconds = self._first_seconds - self._prompt.arrival_seconds
-            self._metrics.record_time_to_first_token(seconds, self._prompt.request.model)
+            self._metrics.record_time_to_first_token(seconds, self._prompt.request.model, self._context)
             self._span.add_event(names.EVENT_FIRST_TOKEN)
 
     def note_result(self, result: GenerationResult) -> None:
@@ -44,7 +45,7 @@ class Observation:
         if self._first_seconds is not None and num_further_tokens > 0:
             seconds_per_token = (now_seconds - self._first_seconds) / num_further_tokens
         duration_seconds = now_seconds - self._prompt.arrival_seconds
-        self._metrics.record_end(duration_seconds, seconds_per_token, self._prompt.request.model)
+        self._metrics.record_end(duration_seconds, seconds_per_token, self._prompt.request.model, self._context)
         self._span.set_attributes(
             {
                 names.GEN_AI_REQUEST_MODEL: self._prompt.request.model,

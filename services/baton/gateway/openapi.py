@@ -15,7 +15,7 @@ from baton.gateway.http_messages import EVENT_STREAM, JSON
 from baton.gateway.openapi_answers import ANSWERS, ANTHROPIC_ERROR, OPENAI_ERROR
 from baton.gateway.pages import OPEN_PATHS, PAGES
 from baton.gateway.routes import Route
-from baton.telemetry.prometheus import CONTENT_TYPE
+from baton.telemetry.prometheus import MEDIA_TYPES
 
 _REFERENCE = "#/components/schemas/{name}"
 _ERROR_DESCRIPTION = "What is wrong, as an error object; the parameter is named."
@@ -89,7 +89,8 @@ def _summary(route: Route) -> str:
 
 
 def _page(path: str, summary: str, answer: Mapping[str, Any], error: Mapping[str, Any]) -> dict[str, Any]:
-    content = {CONTENT_TYPE.partition(";")[0]: {}} if path == "/metrics" else {JSON: {"schema": answer}}
+    is_text = path == "/metrics"
+    content: dict[str, Any] = {media: {} for media in MEDIA_TYPES} if is_text else {JSON: {"schema": answer}}
     page: dict[str, Any] = {
         "summary": summary,
         "responses": {"200": {"description": summary, "content": content}, "default": error},

@@ -8,10 +8,11 @@ import msgspec
 
 import baton
 from baton.gateway.catalog import ModelCatalog
+from baton.gateway.http_messages import HttpRequest
 from baton.gateway.http_response import HttpResponse
 from baton.gateway.models import Models
 from baton.gateway.openai_errors import ApiError
-from baton.telemetry.prometheus import CONTENT_TYPE, Scrape
+from baton.telemetry.prometheus import Scrape, content_type
 
 OPEN_PATHS = ("/health", "/ready", "/version")
 """Paths that need no API key."""
@@ -45,12 +46,13 @@ class Pages:
             return _MODEL_PREFIX + "{model}"
         return path if path in PAGES else ""
 
-    def send(self, path: str, response: HttpResponse) -> None:
+    def send(self, request: HttpRequest, response: HttpResponse) -> None:
         """Answer with the page of a path that has a route.
 
         Raises:
             NotFoundError: If it is that of a model that is not served.
         """
+        path = request.path
         if path == "/v1/models":
             response.send(200, self._models.list_body())
         elif path == "/health":
@@ -62,15 +64,15 @@ class Pages:
         elif path == "/openapi.json":
             response.send(200, self._openapi_body)
         elif path == "/metrics":
-            self._send_metrics(response)
+            self._send_metrics(request.headers.get("accept", ""), response)
         else:
             response.send(200, self._models.model_body(unquote(path.removeprefix(_MODEL_PREFIX))))
 
-    def _send_metrics(self, response: HttpResponse) -> None:
+    def _send_metrics(self, accept: str, response: HttpResponse) -> None:
         if self._scrape is None:
             text = "several processes share this port; each has its metrics on its own, from --metrics-port on"
             raise ApiError(404, text, code="metrics_port")
-        response.send(200, self._scrape.text(), headers={"content-type": CONTENT_TYPE})
+        response.send(200, self._scrape.text(accept), headers={"content-type": content_type(accept)})
 
     def _send_ready(self, response: HttpResponse) -> None:
         problem = self._catalog.problem

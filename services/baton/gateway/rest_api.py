@@ -81,7 +81,7 @@ class RestApi:
             await self._generate(self._routes[path], request, call, response)
         elif self._pages.route(path):
             _check_method(request, "GET")
-            self._pages.send(path, response)
+            self._pages.send(request, response)
         elif self._exo is not None and call.route:
             _check_method(request, *EXO_METHODS[call.route])
             if request.method == "POST":

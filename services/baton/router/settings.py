@@ -9,9 +9,10 @@ from baton.capacity.placement import PrefillPolicy
 from baton.capacity.snapshot import Link
 from baton.router.state import StateLimits
 from baton.rpc.tls import ServerTlsSettings
+from baton.telemetry.metrics_server import MetricsSettings
 
 
-class RouterSettings(ServerTlsSettings):
+class RouterSettings(MetricsSettings, ServerTlsSettings):
     """Read from the environment, prefix BATON_ROUTER_; arguments win."""
 
     model_config = SettingsConfigDict(

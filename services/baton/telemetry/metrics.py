@@ -6,8 +6,10 @@ import os
 from typing import Literal
 
 from opentelemetry import metrics
+from opentelemetry.context import Context
 from opentelemetry.metrics import Counter, Histogram, Meter, UpDownCounter
 from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader
 
 from baton.telemetry import names
 from baton.telemetry.tracing import has_endpoint, service_resource
@@ -18,19 +20,21 @@ Side = Literal["prefill", "decode"]
 Transport = Literal["grpc", "fast"]
 
 
-def configure_metrics(service_name: str) -> None:
+def configure_metrics(service_name: str, *, is_scraped: bool = False) -> None:
     """Export the metrics of this process by OTLP over gRPC, if an endpoint is set.
 
     Args:
         service_name: `service.name` of the resource, unless OTEL_SERVICE_NAME says otherwise.
+        is_scraped: Whether they are read here besides, also without an endpoint (prometheus.py).
     """
-    if not has_endpoint(_ENDPOINTS) or os.environ.get("OTEL_METRICS_EXPORTER", "otlp") == "none":
-        return
-    from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
-    from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    readers: list[MetricReader] = []
+    if has_endpoint(_ENDPOINTS) and os.environ.get("OTEL_METRICS_EXPORTER", "otlp") != "none":
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
 
-    reader = PeriodicExportingMetricReader(OTLPMetricExporter())
-    metrics.set_meter_provider(MeterProvider([reader], resource=service_resource(service_name)))
+        readers.append(PeriodicExportingMetricReader(OTLPMetricExporter()))
+    if readers or is_scraped:
+        metrics.set_meter_provider(MeterProvider(readers, resource=service_resource(service_name)))
 
 
 def shutdown_metrics() -> None:
@@ -59,6 +63,7 @@ class Metrics:
         self._time_to_first_token = _histogram(meter, names.TIME_TO_FIRST_TOKEN)
         self._time_per_output_token = _histogram(meter, names.TIME_PER_OUTPUT_TOKEN)
         self._request_duration = _histogram(meter, names.REQUEST_DURATION)
+        self._transfer = _histogram(meter, names.KV_TRANSFER)
         self._exposed = _histogram(meter, names.EXPOSED_TRANSFER)
         self._gateway_duration = _histogram(meter, names.GATEWAY_REQUEST_DURATION)
         self._gateway_active = _up_down_counter(meter, names.GATEWAY_ACTIVE_REQUESTS)
@@ -103,26 +108,45 @@ class Metrics:
         if num_tokens:
             self._shared_tokens.add(num_tokens)
 
-    def add_kv_transfer(self, num_bytes: int, exposed_seconds: float, transport: Transport) -> None:
-        """Count a KV stream that a decode node received."""
+    def add_kv_transfer(
+        self, num_bytes: int, transport: Transport, *, transfer_seconds: float, exposed_seconds: float
+    ) -> None:
+        """Count a KV stream that a decode node received.
+
+        Args:
+            num_bytes: Payload.
+            transport: What carried it.
+            transfer_seconds: Time in which frames were on their way.
+            exposed_seconds: Part of it that computation did not hide.
+        """
         self._kv_bytes.add(num_bytes, {names.KV_TRANSPORT: transport})
+        self._transfer.record(transfer_seconds)
         self._exposed.record(exposed_seconds)
 
-    def record_time_to_first_token(self, seconds: float, model: str) -> None:
-        """Record the time from a request's arrival to its first token."""
-        self._time_to_first_token.record(seconds, {names.GEN_AI_REQUEST_MODEL: model})
+    def record_time_to_first_token(self, seconds: float, model: str, context: Context | None = None) -> None:
+        """Record the time from a request's arrival to its first token.
 
-    def record_end(self, duration_seconds: float, seconds_per_token: float | None, model: str) -> None:
+        Args:
+            seconds: The time.
+            model: Served name of the model.
+            context: Holds the span of the request, of which the value is an example; None: the current one.
+        """
+        self._time_to_first_token.record(seconds, {names.GEN_AI_REQUEST_MODEL: model}, context)
+
+    def record_end(
+        self, duration_seconds: float, seconds_per_token: float | None, model: str, context: Context | None = None
+    ) -> None:
         """Record the end of an answer.
 
         Args:
             duration_seconds: From the request's arrival.
             seconds_per_token: Mean over the tokens after the first; None if there was one token at most.
             model: Served name of the model.
+            context: Holds the span of the request; None: the current one.
         """
-        self._request_duration.record(duration_seconds, {names.GEN_AI_REQUEST_MODEL: model})
+        self._request_duration.record(duration_seconds, {names.GEN_AI_REQUEST_MODEL: model}, context)
         if seconds_per_token is not None:
-            self._time_per_output_token.record(seconds_per_token, {names.GEN_AI_REQUEST_MODEL: model})
+            self._time_per_output_token.record(seconds_per_token, {names.GEN_AI_REQUEST_MODEL: model}, context)
 
     def add_active_requests(self, change: int) -> None:
         """Count a request of the gateway as begun (1) or ended (-1)."""

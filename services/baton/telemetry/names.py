@@ -118,6 +118,8 @@ REASON = "baton.reason"
 """Why, as an upper-case name of errors.py."""
 SIDE = "baton.side"
 """ "prefill" or "decode"."""
+PART = "baton.part"
+"""Part of a machine: "gpu", "performance_cpu" or "efficiency_cpu"."""
 ESTIMATED_SECONDS = "baton.estimated_seconds"
 """What the router expected, seconds until the last token."""
 
@@ -176,6 +178,9 @@ TIME_PER_OUTPUT_TOKEN = MetricName(
 REQUEST_DURATION = MetricName(
     "gen_ai.server.request.duration", "s", "From the request's arrival to the end of the answer.", _LATENCY_BUCKETS
 )
+KV_TRANSFER = MetricName(
+    "baton.kv.transfer", "s", "Time in which the frames of a KV stream were on their way.", _LATENCY_BUCKETS
+)
 EXPOSED_TRANSFER = MetricName(
     "baton.kv.exposed", "s", "Part of a KV transfer that computation did not hide.", _LATENCY_BUCKETS
 )
@@ -183,6 +188,19 @@ NODE_QUEUE = MetricName(
     "baton.node.queue", "s", "Time until a node begins with a prompt that comes now, as it estimates, by NODE_ID."
 )
 NODE_KV_USED = MetricName("baton.node.kv_used", "1", "Share of a node's KV blocks that requests hold, by NODE_ID.")
+NODE_RUNNING = MetricName("baton.node.running", "{request}", "Requests in the batch of a node, by NODE_ID.")
+NODE_WAITING = MetricName(
+    "baton.node.waiting", "{request}", "Requests on a node that no pass computes yet, by NODE_ID."
+)
+NODE_PASSES = MetricName("baton.node.passes", "{pass}", "Forward passes of a node since its start, by NODE_ID.")
+NODE_POWER = MetricName("baton.node.power", "W", "Power that a node's machine draws, by NODE_ID.")
+NODE_TEMPERATURE = MetricName(
+    "baton.node.temperature", "Cel", "Temperature of a node's accelerator, else of its CPU, by NODE_ID."
+)
+NODE_UTILIZATION = MetricName(
+    "baton.node.utilization", "1", "Share of time in which a part of a node's machine worked, by NODE_ID and PART."
+)
+NODE_MEMORY_USED = MetricName("baton.node.memory_used", "By", "Main memory in use on a node's machine, by NODE_ID.")
 GATEWAY_REQUEST_DURATION = MetricName(
     "baton.gateway.request.duration",
     "s",

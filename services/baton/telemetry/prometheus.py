@@ -1,18 +1,20 @@
-"""The metrics of a process in Prometheus's text format, collected when they are asked for.
+"""The metrics of a process in Prometheus's formats, collected when they are asked for.
 
-Source: https://prometheus.io/docs/instrumenting/exposition_formats (text format 0.0.4), with names and units as
-OpenTelemetry's specification translates them for Prometheus.
+Sources: https://prometheus.io/docs/instrumenting/exposition_formats (text format 0.0.4) and OpenMetrics 1.0.0, which
+knows exemplars; names and units as OpenTelemetry's specification translates them for Prometheus.
 """
 
 from __future__ import annotations
 
+import math
+from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
 from opentelemetry import metrics
 from opentelemetry.metrics import Meter
-from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics import Exemplar, MeterProvider
 from opentelemetry.sdk.metrics.export import (
     Gauge,
     HistogramDataPoint,
@@ -22,8 +24,12 @@ from opentelemetry.sdk.metrics.export import (
     NumberDataPoint,
     Sum,
 )
+from opentelemetry.trace import format_trace_id
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+_OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+MEDIA_TYPES = tuple(each.partition(";")[0] for each in (_TEXT, _OPEN_METRICS))
+"""What a client can get, the default first."""
 
 _UNITS = {"s": "_seconds", "By": "_bytes"}
 """Suffix of a name by its UCUM unit; counted things have none."""
@@ -35,10 +41,12 @@ class Scrape:
     def __init__(self, reader: InMemoryMetricReader) -> None:
         self._reader = reader
 
-    def text(self) -> bytes:
-        """Return all values as they are."""
+    def text(self, accept: str = "") -> bytes:
+        """Return all values as they are, in the format that a header `Accept` asks for."""
         data = self._reader.get_metrics_data()
-        return render(data) if data is not None else b""
+        is_open_metrics = content_type(accept) == _OPEN_METRICS
+        text = render(data, has_exemplars=is_open_metrics) if data is not None else b""
+        return text + b"# EOF\n" if is_open_metrics else text
 
 
 class ScrapedMeter(NamedTuple):
@@ -66,39 +74,58 @@ def scraped_meter() -> Iterator[ScrapedMeter]:
         own.shutdown()
 
 
-def render(data: MetricsData) -> bytes:
-    """Return metrics as text."""
+def content_type(accept: str) -> str:
+    """Return the media type in which a client that sends this header `Accept` gets metrics."""
+    return _OPEN_METRICS if "application/openmetrics-text" in accept else _TEXT
+
+
+def render(data: MetricsData, *, has_exemplars: bool = False) -> bytes:
+    """Return metrics as text; with exemplars it is OpenMetrics, without its end."""
     lines = [
         line
         for resource in data.resource_metrics
         for scope in resource.scope_metrics
         for metric in scope.metrics
-        for line in _metric_lines(metric)
+        for line in _metric_lines(metric, has_exemplars=has_exemplars)
     ]
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _metric_lines(metric: Metric) -> Iterator[str]:
+def _metric_lines(metric: Metric, *, has_exemplars: bool) -> Iterator[str]:
     is_counter = isinstance(metric.data, Sum) and metric.data.is_monotonic
-    name = metric.name.replace(".", "_") + _UNITS.get(metric.unit or "", "") + ("_total" if is_counter else "")
+    family = metric.name.replace(".", "_") + _UNITS.get(metric.unit or "", "")
+    name = family + "_total" if is_counter else family
     is_number = isinstance(metric.data, Sum | Gauge)
-    yield f"# HELP {name} {_escape(metric.description or '')}"
-    yield f"# TYPE {name} {'counter' if is_counter else 'gauge' if is_number else 'histogram'}"
+    titled = family if has_exemplars else name  # OpenMetrics names the family, the older format the sample
+    yield f"# HELP {titled} {_escape(metric.description or '')}"
+    yield f"# TYPE {titled} {'counter' if is_counter else 'gauge' if is_number else 'histogram'}"
     for point in metric.data.data_points:
         if isinstance(point, NumberDataPoint):
             yield _line(name, point.attributes, point.value)
         elif isinstance(point, HistogramDataPoint):
-            yield from _histogram_lines(name, point)
+            yield from _histogram_lines(name, point, has_exemplars=has_exemplars)
 
 
-def _histogram_lines(name: str, point: HistogramDataPoint) -> Iterator[str]:
+def _histogram_lines(name: str, point: HistogramDataPoint, *, has_exemplars: bool) -> Iterator[str]:
     count = 0
-    bounds = [*(f"{bound:g}" for bound in point.explicit_bounds), "+Inf"]
-    for bound, bucket_count in zip(bounds, point.bucket_counts, strict=True):
+    bounds = [*point.explicit_bounds, math.inf]
+    exemplars = {bisect_left(point.explicit_bounds, exemplar.value): exemplar for exemplar in point.exemplars}
+    for index, (bound, bucket_count) in enumerate(zip(bounds, point.bucket_counts, strict=True)):
         count += bucket_count
-        yield _line(f"{name}_bucket", {**(point.attributes or {}), "le": bound}, count)
+        limit = "+Inf" if bound == math.inf else f"{bound:g}"
+        line = _line(f"{name}_bucket", {**(point.attributes or {}), "le": limit}, count)
+        exemplar = exemplars.get(index) if has_exemplars else None
+        yield line + _exemplar(exemplar) if exemplar else line
     yield _line(f"{name}_sum", point.attributes, point.sum)
     yield _line(f"{name}_count", point.attributes, point.count)
+
+
+def _exemplar(exemplar: Exemplar) -> str:
+    """Return the trace of one of a bucket's values, behind its line; empty if it was not traced."""
+    if not exemplar.trace_id:
+        return ""
+    trace_id = format_trace_id(exemplar.trace_id)
+    return f' # {{trace_id="{trace_id}"}} {exemplar.value:g} {exemplar.time_unix_nano / 1e9:.3f}'
 
 
 def _line(name: str, labels: Mapping[str, object] | None, value: float) -> str:

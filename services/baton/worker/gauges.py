@@ -1,8 +1,9 @@
-"""What a node exports of its load, by which pools are scaled."""
+"""What a node exports of its load, by which pools are scaled, and of its machine."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
@@ -11,6 +12,9 @@ from baton.capacity.model_shape import ModelShape
 from baton.capacity.profile import NodeProfile
 from baton.engine.load import EngineLoad
 from baton.telemetry import names
+from baton.v1.node_pb2 import SystemSample
+
+_PARTS = {"gpu": "gpu_usage", "performance_cpu": "performance_cpu_usage", "efficiency_cpu": "efficiency_cpu_usage"}
 
 
 def observe_load(
@@ -22,7 +26,7 @@ def observe_load(
     profile: NodeProfile,
     num_blocks: int,
 ) -> None:
-    """Export queue time and KV use whenever metrics are collected.
+    """Export queue, batch and KV use whenever metrics are collected.
 
     Args:
         meter: Exports them.
@@ -33,13 +37,64 @@ def observe_load(
         num_blocks: KV blocks in its pool, 1 or more.
     """
 
-    def queue(_: CallbackOptions) -> Iterable[Observation]:
-        now = load()
-        seconds = backlog_seconds(shape, profile, now.num_pending_prompt_tokens, now.num_waiting)
-        yield Observation(seconds, {names.NODE_ID: node_id})
+    def queue_seconds(now: EngineLoad) -> float:
+        return backlog_seconds(shape, profile, now.num_pending_prompt_tokens, now.num_waiting)
 
-    def kv_used(_: CallbackOptions) -> Iterable[Observation]:
-        yield Observation(1 - load().num_available_blocks / num_blocks, {names.NODE_ID: node_id})
+    values: Mapping[names.MetricName, Callable[[EngineLoad], float]] = {
+        names.NODE_QUEUE: queue_seconds,
+        names.NODE_KV_USED: lambda now: 1 - now.num_available_blocks / num_blocks,
+        names.NODE_RUNNING: lambda now: now.num_running,
+        names.NODE_WAITING: lambda now: now.num_waiting,
+    }
+    labels = {names.NODE_ID: node_id}
+    for metric, value in values.items():
+        _observe(meter, metric, partial(_observation, load, value, labels))
+    meter.create_observable_counter(
+        names.NODE_PASSES.name,
+        [lambda _: [Observation(load().num_steps, labels)]],
+        unit=names.NODE_PASSES.unit,
+        description=names.NODE_PASSES.description,
+    )
 
-    for metric, callback in ((names.NODE_QUEUE, queue), (names.NODE_KV_USED, kv_used)):
-        meter.create_observable_gauge(metric.name, [callback], unit=metric.unit, description=metric.description)
+
+def observe_machine(meter: Meter, node_id: str, latest: Callable[[], SystemSample | None]) -> None:
+    """Export what the sensors of a node's machine say whenever metrics are collected; what none measures is absent.
+
+    Args:
+        meter: Exports it.
+        node_id: Labels it.
+        latest: Returns the last reading, None before the first; called from the exporter's thread.
+    """
+    labels = {names.NODE_ID: node_id}
+
+    def field(name: str) -> Iterable[Observation]:
+        sample = latest()
+        if sample is not None and sample.HasField(name):
+            yield Observation(getattr(sample, name), labels)
+
+    def utilization() -> Iterable[Observation]:
+        for part, name in _PARTS.items():
+            yield from (Observation(seen.value, labels | {names.PART: part}) for seen in field(name))
+
+    def memory_used() -> Iterable[Observation]:
+        sample = latest()
+        if sample is not None and sample.HasField("available_memory_byte_count"):
+            yield Observation(sample.memory_byte_count - sample.available_memory_byte_count, labels)
+
+    _observe(meter, names.NODE_POWER, lambda: field("power_watts"))
+    _observe(meter, names.NODE_TEMPERATURE, lambda: field("temperature_celsius"))
+    _observe(meter, names.NODE_UTILIZATION, utilization)
+    _observe(meter, names.NODE_MEMORY_USED, memory_used)
+
+
+def _observation(
+    load: Callable[[], EngineLoad], value: Callable[[EngineLoad], float], labels: Mapping[str, str]
+) -> Iterable[Observation]:
+    return [Observation(value(load()), labels)]
+
+
+def _observe(meter: Meter, metric: names.MetricName, read: Callable[[], Iterable[Observation]]) -> None:
+    def callback(_: CallbackOptions) -> Iterable[Observation]:
+        return read()
+
+    meter.create_observable_gauge(metric.name, [callback], unit=metric.unit, description=metric.description)

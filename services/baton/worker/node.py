@@ -24,7 +24,7 @@ from baton.rpc.server import GrpcServer, wait_for_stop_signal
 from baton.text.tokenizer import load_tokenizer
 from baton.v1 import node_pb2
 from baton.worker.description import describe_node, load_message
-from baton.worker.gauges import observe_load
+from baton.worker.gauges import observe_load, observe_machine
 from baton.worker.loading import load_runner
 from baton.worker.monitor import NodeMonitor
 from baton.worker.profiling import measure_profile
@@ -132,6 +132,7 @@ class WorkerNode:
             profile=self.profile,
             num_blocks=self.runner.num_blocks,
         )
+        observe_machine(metrics.get_meter("baton"), self.node_id, lambda: self.monitor.latest)
         await server.set_serving(True)
         async with asyncio.TaskGroup() as tasks:
             streams = (self._registrations.run(), self._publications.run(), self.monitor.run())

@@ -14,11 +14,12 @@ from baton.discovery.target import parse_target
 from baton.errors import ConfigurationError
 from baton.rpc.server import host_port
 from baton.rpc.tls import ServerTlsSettings
+from baton.telemetry.metrics_server import MetricsSettings
 
 EngineName = Literal["torch", "mlx", "mock"]
 
 
-class WorkerSettings(ServerTlsSettings):
+class WorkerSettings(MetricsSettings, ServerTlsSettings):
     """Read from the environment; arguments win. Subclasses set the prefix."""
 
     model_config = SettingsConfigDict(

@@ -1,0 +1,82 @@
+"""/metrics of a process without other HTTP, on a thread of its own: a scrape never waits for the event loop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from baton.errors import ConfigurationError
+from baton.telemetry.prometheus import Scrape, content_type
+
+log = logging.getLogger(__name__)
+
+_MAX_IDLE_SECONDS = 10.0
+
+
+class MetricsSettings(BaseSettings):
+    """Settings of services that serve their metrics."""
+
+    model_config = SettingsConfigDict(use_attribute_docstrings=True)
+
+    metrics_port: int = Field(default=0, ge=0, le=65535)
+    """Port of /metrics, in Prometheus's formats and without TLS, on the address of the service; 0: none."""
+
+
+@contextmanager
+def serving_metrics(scrape: Scrape, host: str, port: int) -> Iterator[int]:
+    """Serve metrics as long as the context lasts; yields the port.
+
+    Args:
+        scrape: What is served.
+        host: Address to listen on.
+        port: 0: any free one.
+
+    Raises:
+        ConfigurationError: If the port cannot be bound.
+    """
+    try:
+        server = ThreadingHTTPServer((host, port), partial(_Handler, scrape))
+    except OSError as error:
+        raise ConfigurationError(f"metrics_port: cannot listen on {host}:{port}: {error.strerror}") from error
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
+    log.info("metrics_served address=%s:%d", host, server.server_port)
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Answers one connection."""
+
+    protocol_version = "HTTP/1.1"
+    timeout = _MAX_IDLE_SECONDS
+
+    def __init__(self, scrape: Scrape, *args: object) -> None:
+        self._scrape = scrape
+        super().__init__(*args)  # type: ignore[arg-type] # those of the server's call, passed on
+
+    def do_GET(self) -> None:
+        """Answer with all metrics."""
+        is_found = self.path.partition("?")[0] == "/metrics"
+        accept = self.headers.get("accept", "")
+        body = self._scrape.text(accept) if is_found else b"metrics are at /metrics\n"
+        self.send_response(200 if is_found else 404)
+        self.send_header("content-type", content_type(accept) if is_found else "text/plain; charset=utf-8")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by the base class
+        """Write no line per scrape."""
