@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from baton.capacity.estimate import Candidate
+from baton.capacity.estimate import Candidate, CostEstimate
 
 MAX_ENTRIES = 16_384
 """Placements remembered; the oldest goes first. One whose outcome comes later is simply not learnt from."""
@@ -21,6 +21,8 @@ class PlacedRequest:
     """Tokens of the prompt."""
     base_step_seconds: float
     """Estimated decode step without correction."""
+    runner_up: CostEstimate | None = None
+    """Terms of the next best candidate; None if there was none."""
 
 
 class Ledger:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from opentelemetry import trace
 
-from baton.capacity.estimate import Candidate
+from baton.capacity.estimate import Candidate, CostEstimate
 from baton.capacity.feasibility import blocks_for
 from baton.capacity.placement import Decision, PrefillPolicy, place
 from baton.capacity.snapshot import ClusterSnapshot, NodePair, PlacementRequest
@@ -100,7 +100,7 @@ class Placer:
             raise _no_choice(query, snapshot, decision)
         placement_id = self._new_id()
         if not query.is_dry_run:
-            self._state.account(placement_id, choice, request)
+            self._state.account(placement_id, choice, request, _runner_up(decision))
             self._metrics.add_placement("decode" if choice.is_local else "prefill")
         _record(query, placement_id, choice)
         node = self._state.nodes.get(choice.decode_node_id)
@@ -117,6 +117,12 @@ def _request(query: PlaceQuery, snapshot: ClusterSnapshot, prefixes: dict[str, i
         pins=query.pins,
         needs_local_prefill=query.needs_local_prefill,
     )
+
+
+def _runner_up(decision: Decision) -> CostEstimate | None:
+    """Return the terms of the best candidate that was not chosen."""
+    others = (candidate for candidate in decision.candidates if candidate is not decision.choice)
+    return next((candidate.estimate for candidate in others if candidate.estimate), None)
 
 
 def _no_choice(query: PlaceQuery, snapshot: ClusterSnapshot, decision: Decision) -> OutOfMemoryError | UnavailableError:

@@ -107,6 +107,8 @@ class Outcome:
     """Prompt tokens that were not computed because the computing node had them."""
     kv_bytes: int
     """KV bytes received."""
+    queue_seconds: float
+    """Until the prompt's computation began."""
     prefill_seconds: float
     """From the start of the prompt's computation to the first token."""
     transfer_seconds: float

@@ -11,6 +11,7 @@ from baton.errors import BatonError, InvalidFieldError, SupersededError
 from baton.router.nodes import Node
 from baton.router.records import LinkMeasurement, LoadReport, NodeDescription, Outcome
 from baton.router.state import RouterState
+from baton.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -75,8 +76,9 @@ class Session:
 class Registrations:
     """All sessions; feeds their reports to the state and tells decode nodes who the prefill nodes are."""
 
-    def __init__(self, state: RouterState) -> None:
+    def __init__(self, state: RouterState, metrics: Metrics | None = None) -> None:
         self._state = state
+        self._metrics = metrics or Metrics()
         self._sessions: dict[str, Session] = {}
         self._is_closed = False
 
@@ -118,7 +120,16 @@ class Registrations:
         elif isinstance(report, LinkMeasurement):
             session.node.links[report.from_node_id] = report
         else:
-            self._state.settle(report)
+            self._settle(report)
+
+    def _settle(self, outcome: Outcome) -> None:
+        comparison = self._state.settle(outcome)
+        if comparison is None:
+            return
+        for term, ratio in comparison.ratios.items():
+            self._metrics.record_prediction(term, ratio)
+        if comparison.regret_seconds is not None:
+            self._metrics.record_regret(comparison.regret_seconds)
 
     def _register(self, session: Session, description: NodeDescription) -> None:
         if session.node is not None:

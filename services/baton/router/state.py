@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from baton.capacity import cost
-from baton.capacity.estimate import Candidate
+from baton.capacity.estimate import Candidate, CostEstimate
 from baton.capacity.feasibility import blocks_for
 from baton.capacity.profile import NodeProfile
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeSnapshot, PlacementRequest
 from baton.errors import MismatchError
 from baton.router.assumed import AssumedPlacements, AssumedWork
 from baton.router.calibration import Calibration, OutputLengths
+from baton.router.comparison import Comparison, compare
 from baton.router.ledger import Ledger, PlacedRequest
 from baton.router.nodes import Node, NodeTable
 from baton.router.records import LoadReport, NodeDescription, Outcome
@@ -108,8 +109,21 @@ class RouterState:
             mismatch=self._mismatch(prefiller.description, decoder.description),
         )
 
-    def account(self, placement_id: str, candidate: Candidate, request: PlacementRequest) -> None:
-        """Count a placement on its nodes until reports cover it, and remember it until its outcome."""
+    def account(
+        self,
+        placement_id: str,
+        candidate: Candidate,
+        request: PlacementRequest,
+        runner_up: CostEstimate | None = None,
+    ) -> None:
+        """Count a placement on its nodes until reports cover it, and remember it until its outcome.
+
+        Args:
+            placement_id: Names it.
+            candidate: What was chosen.
+            request: What was placed.
+            runner_up: Terms of the next best candidate, if there was one.
+        """
         decoder = self.nodes.get(candidate.decode_node_id)
         estimate = candidate.estimate
         if decoder is None or estimate is None:
@@ -124,15 +138,19 @@ class RouterState:
             work = AssumedWork(num_tokens, self._blocks(prefiller, num_tokens))
             self._assumed.add_prefill(placement_id, candidate.prefill_node_id, work)
         base_step = estimate.step_seconds / self.decode_calibration.factor(candidate.decode_node_id)
-        self._ledger.add(placement_id, PlacedRequest(candidate, request.num_prompt_tokens, base_step))
+        self._ledger.add(placement_id, PlacedRequest(candidate, request.num_prompt_tokens, base_step, runner_up))
 
-    def settle(self, outcome: Outcome) -> None:
-        """Compare an outcome with its estimate and correct nodes, link and output length; unknown ones are left out."""
+    def settle(self, outcome: Outcome) -> Comparison | None:
+        """Compare an outcome with its estimate and correct nodes, link and output length; unknown ones are left out.
+
+        Returns:
+            How they compare; None if the placement is not known or something else happened.
+        """
         self._assumed.settle(outcome.placement_id)
         placed = self._ledger.take(outcome.placement_id)
         decoder = self.nodes.get(outcome.decode_node_id)
         if placed is None or decoder is None:
-            return
+            return None
         if outcome.num_completion_tokens:
             self._output_lengths.add(decoder.description.model_id, outcome.num_completion_tokens)
         self._learn_prefill(placed, outcome)
@@ -141,6 +159,7 @@ class RouterState:
             # The first token of a remote prefill is out before its KV is in: that wait is not the decode node's.
             measured = (outcome.decode_seconds - outcome.exposed_seconds) / (outcome.num_completion_tokens - 1)
             self.decode_calibration.add(outcome.decode_node_id, measured, placed.base_step_seconds)
+        return compare(placed, outcome)
 
     def _learn_prefill(self, placed: PlacedRequest, outcome: Outcome) -> None:
         computing = self.nodes.get(outcome.prefill_node_id or outcome.decode_node_id)

@@ -156,6 +156,7 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
         prefill_node_id=message.prefill_node_id,
         prefill_cached_tokens=_computing_cache(message),
         kv_bytes=message.kv_byte_count,
+        queue_seconds=seconds_from_duration(message.queue_duration),
         prefill_seconds=seconds_from_duration(message.prefill_duration),
         transfer_seconds=seconds_from_duration(message.transfer_duration),
         exposed_seconds=seconds_from_duration(message.exposed_duration),

@@ -50,6 +50,8 @@ class Metrics:
     def __init__(self, meter: Meter | None = None) -> None:
         meter = meter or metrics.get_meter("baton")
         self._placements = _counter(meter, names.PLACEMENTS)
+        self._prediction_ratio = _histogram(meter, names.PREDICTION_RATIO)
+        self._regret = _histogram(meter, names.REGRET)
         self._fallbacks = _counter(meter, names.FALLBACKS)
         self._failures = _counter(meter, names.FAILURES)
         self._preemptions = _counter(meter, names.PREEMPTIONS)
@@ -73,6 +75,14 @@ class Metrics:
     def add_placement(self, side: Side) -> None:
         """Count a decision of the router, by where the prompt is computed."""
         self._placements.add(1, {names.SIDE: side})
+
+    def record_prediction(self, term: str, ratio: float) -> None:
+        """Record measured / estimated of a term of a placement."""
+        self._prediction_ratio.record(ratio, {names.TERM: term})
+
+    def record_regret(self, seconds: float) -> None:
+        """Record by how much a request took longer than its next best placement was expected to."""
+        self._regret.record(seconds)
 
     def add_fallback(self, reason: str) -> None:
         """Count a remote prefill that was given up."""

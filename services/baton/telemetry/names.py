@@ -118,6 +118,8 @@ REASON = "baton.reason"
 """Why, as an upper-case name of errors.py."""
 SIDE = "baton.side"
 """ "prefill" or "decode"."""
+TERM = "baton.term"
+"""Term of an estimate: "prefill", "transfer", "step" or "total"."""
 PART = "baton.part"
 """Part of a machine: "gpu", "performance_cpu" or "efficiency_cpu"."""
 ESTIMATED_SECONDS = "baton.estimated_seconds"
@@ -146,6 +148,18 @@ class MetricName(NamedTuple):
 _LATENCY_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 PLACEMENTS = MetricName("baton.placements", "{placement}", "Decisions of the router, by SIDE of the prefill.")
+PREDICTION_RATIO = MetricName(
+    "baton.placement.prediction_ratio",
+    "1",
+    "Measured time of a placed request by the router's estimate, by TERM.",
+    (0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0),
+)
+REGRET = MetricName(
+    "baton.placement.regret",
+    "s",
+    "Time of a placed request beyond what the next best candidate was expected to take.",
+    (0.0, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0),
+)
 FALLBACKS = MetricName("baton.fallbacks", "{fallback}", "Remote prefills given up, by REASON.")
 FAILURES = MetricName("baton.requests.failed", "{request}", "Requests that an engine failed, by REASON.")
 PREEMPTIONS = MetricName("baton.preemptions", "{preemption}", "Requests taken from a batch for want of memory.")
@@ -161,7 +175,19 @@ SHARED_PROMPT_TOKENS = MetricName(
 )
 COMPUTED_PROMPT_TOKENS = MetricName("baton.prompt_tokens.computed", "{token}", "Prompt tokens computed, by SIDE.")
 KV_BYTES = MetricName("baton.kv.received", "By", "KV bytes received by decode nodes, by KV_TRANSPORT.")
-FAST_PATH_FALLBACKS = MetricName(
+FAST_PATH_PREDICTION_RATIO = MetricName(
+    "baton.placement.prediction_ratio",
+    "1",
+    "Measured time of a placed request by the router's estimate, by TERM.",
+    (0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0),
+)
+REGRET = MetricName(
+    "baton.placement.regret",
+    "s",
+    "Time of a placed request beyond what the next best candidate was expected to take.",
+    (0.0, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0),
+)
+FALLBACKS = MetricName(
     "baton.kv.fast_path.fallbacks",
     "{stream}",
     "KV streams that the gRPC library carried in place of the fast path, by REASON.",

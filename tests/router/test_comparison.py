@@ -1,0 +1,67 @@
+"""Placements beside what happened."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from baton.capacity.estimate import Candidate, CostEstimate
+from baton.router.comparison import compare
+from baton.router.ledger import PlacedRequest
+from router.samples import OUTCOME
+
+_ESTIMATE = CostEstimate(
+    queue_seconds=0.5,
+    prefill_seconds=1.0,
+    transfer_seconds=0.86,
+    exposed_seconds=0.0,
+    time_to_first_token_seconds=1.5,
+    start_seconds=1.5,
+    step_seconds=0.01,
+    expected_output_tokens=64.0,
+    imposed_seconds=0.0,
+)
+_PLACED = PlacedRequest(Candidate("mac", "dgx", estimate=_ESTIMATE), 8192, 0.01)
+_OUTCOME = replace(
+    OUTCOME, queue_seconds=1.0, prefill_seconds=1.5, exposed_seconds=0.1, decode_seconds=1.5, num_completion_tokens=101
+)
+
+
+def test_each_term_is_measured_by_estimated() -> None:
+    """The step without the wait for KV; the total for the tokens that came, not for those that were expected."""
+    comparison = compare(_PLACED, _OUTCOME)
+
+    assert comparison is not None
+    expected = {"prefill": 1.5, "transfer": 1.0, "step": 1.4, "total": 4.0 / 2.5}
+    assert comparison.ratios == pytest.approx(expected)
+    assert comparison.regret_seconds is None
+
+
+@pytest.mark.parametrize(("start_seconds", "regret"), [(2.0, 1.0), (4.0, 0.0)])
+def test_regret_is_what_the_next_best_candidate_would_have_saved(start_seconds: float, regret: float) -> None:
+    """Nothing, where it would have been slower still."""
+    runner_up = replace(_ESTIMATE, start_seconds=start_seconds)
+
+    comparison = compare(replace(_PLACED, runner_up=runner_up), _OUTCOME)
+
+    assert comparison is not None
+    assert comparison.regret_seconds == pytest.approx(regret)
+
+
+def test_a_local_prefill_has_no_transfer_and_one_token_no_step() -> None:
+    """Terms that one side lacks are left out."""
+    local = replace(_PLACED, candidate=Candidate("mac", "", estimate=_ESTIMATE))
+
+    comparison = compare(local, replace(_OUTCOME, num_completion_tokens=1))
+
+    assert comparison is not None
+    assert set(comparison.ratios) == {"prefill", "total"}
+
+
+@pytest.mark.parametrize(
+    "change", [{"fallback_reason": "UNAVAILABLE"}, {"num_preemptions": 1}, {"num_completion_tokens": 0}]
+)
+def test_what_went_another_way_is_not_judged(change: dict[str, str | int]) -> None:
+    """It says nothing of the estimate."""
+    assert compare(_PLACED, replace(_OUTCOME, **change)) is None  # type: ignore[arg-type]
