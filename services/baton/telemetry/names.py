@@ -175,19 +175,7 @@ SHARED_PROMPT_TOKENS = MetricName(
 )
 COMPUTED_PROMPT_TOKENS = MetricName("baton.prompt_tokens.computed", "{token}", "Prompt tokens computed, by SIDE.")
 KV_BYTES = MetricName("baton.kv.received", "By", "KV bytes received by decode nodes, by KV_TRANSPORT.")
-FAST_PATH_PREDICTION_RATIO = MetricName(
-    "baton.placement.prediction_ratio",
-    "1",
-    "Measured time of a placed request by the router's estimate, by TERM.",
-    (0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0),
-)
-REGRET = MetricName(
-    "baton.placement.regret",
-    "s",
-    "Time of a placed request beyond what the next best candidate was expected to take.",
-    (0.0, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0),
-)
-FALLBACKS = MetricName(
+FAST_PATH_FALLBACKS = MetricName(
     "baton.kv.fast_path.fallbacks",
     "{stream}",
     "KV streams that the gRPC library carried in place of the fast path, by REASON.",
