@@ -1,7 +1,8 @@
 """The torch engine: Hugging Face folders through transformers' own model code, with Baton's paged KV cache.
 
 `loader` makes a `runner`; `runner` packs spans into one `batch` and calls the model; `attention` is what the model
-calls back per layer; `last_layer` keeps all but the wanted positions out of the last layer; `pool` holds the blocks.
+calls back per layer; `last_layer` keeps all but the wanted positions out of the last layer; `pool` holds the blocks. On
+CUDA `paged` attends from all sequences at once.
 """
 
 from __future__ import annotations

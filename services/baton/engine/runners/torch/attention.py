@@ -11,6 +11,7 @@ from transformers import AttentionInterface
 
 from baton.engine.runners.torch.batch import PackedBatch, Segment
 from baton.engine.runners.torch.blocked_attention import Scoring, attend_causally, is_faster
+from baton.engine.runners.torch.paged.attention import attend_paged
 from baton.engine.runners.torch.pool import KeysValues
 
 ATTENTION_NAME = "baton"
@@ -112,6 +113,10 @@ def attend_rows(
     Returns:
         [num_heads, num_rows, head_dim].
     """
+    if query.device.type == "cuda":
+        pool = batch.pool.layer(layer)
+        queries = batch.paged(segments, query.shape[0] // pool.keys.shape[0], query.shape[2], query.dtype)
+        return attend_paged(query.transpose(0, 1), pool, queries, scoring).transpose(0, 1)
     return torch.cat([_attend_segment(batch, segment, layer, query, scoring) for segment in segments], dim=1)
 
 

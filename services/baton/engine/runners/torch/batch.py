@@ -9,7 +9,10 @@ from itertools import accumulate
 import torch
 
 from baton.engine.runners.base import Span
+from baton.engine.runners.torch.paged.queries import PagedQueries, pack_queries
+from baton.engine.runners.torch.paged.tiles import Tiles, tiles_for
 from baton.engine.runners.torch.pool import BlockTable, KvPool
+from baton.engine.runners.torch.upload import upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,7 @@ class PackedBatch:
             for position in range(span.first_logits_position, span.end)
         ]
         self._slots: torch.Tensor | None = None
+        self._paged: dict[tuple[bool, Tiles], PagedQueries] = {}
         self._masks: dict[tuple[int, int, int], torch.Tensor] = {}
 
     @property
@@ -74,12 +78,12 @@ class PackedBatch:
 
     def token_ids(self) -> torch.Tensor:
         """Return the tokens: [1, num_rows]."""
-        return torch.tensor([[token for span in self.spans for token in span.token_ids]], device=self._device)
+        return upload([[token for span in self.spans for token in span.token_ids]], self._device, torch.int64)
 
     def positions(self) -> torch.Tensor:
         """Return their positions: [1, num_rows]."""
         positions = [position for span in self.spans for position in range(span.start, span.end)]
-        return torch.tensor([positions], device=self._device)
+        return upload([positions], self._device, torch.int64)
 
     @property
     def num_logits(self) -> int:
@@ -90,12 +94,30 @@ class PackedBatch:
         """Return where in the pool the positions of all rows lie, the same in all layers: [num_rows]."""
         if self._slots is None:
             slots = [self.pool.slots(segment.table, segment.start, segment.end) for segment in self.segments]
-            self._slots = torch.cat(slots)
+            self._slots = upload(torch.cat(slots), self._device, torch.int64)
         return self._slots
 
     def last_rows(self) -> torch.Tensor:
         """Return the rows of the tokens after which logits are wanted: [num_logits]."""
-        return torch.tensor(self._last_rows, dtype=torch.int64, device=self._device)
+        return upload(self._last_rows, self._device, torch.int64)
+
+    def paged(self, segments: Sequence[Segment], group: int, head_dim: int, dtype: torch.dtype) -> PagedQueries:
+        """Return the description of all queries, or of those whose logits are wanted, the same in layers of a kind.
+
+        Args:
+            segments: `segments` or `last_segments`.
+            group: Query heads of a KV head.
+            head_dim: Elements of a head.
+            dtype: Of queries and cache.
+        """
+        max_queries = max(segment.num_rows for segment in segments)
+        tiles = tiles_for(dtype, group=group, head_dim=head_dim, max_queries=max_queries)
+        key = (segments is self.segments, tiles)
+        if key not in self._paged:
+            tables = [segment.table.ids for segment in segments]
+            starts, ends = ([getattr(segment, name) for segment in segments] for name in ("start", "end"))
+            self._paged[key] = pack_queries(tables, starts, ends, tiles=tiles, device=self._device)
+        return self._paged[key]
 
     def mask(self, segment: Segment, first_key: int, window_tokens: int) -> torch.Tensor:
         """Return which keys [first_key, segment.end) each query of a segment sees, the same in all layers of a kind.

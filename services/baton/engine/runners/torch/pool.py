@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
 
 from baton.engine.runners.base import LayerKv
+from baton.engine.runners.torch.upload import upload
 from baton.kv.layout import LayerSpec
 
 
 class KeysValues(NamedTuple):
-    """K and V of consecutive positions of one layer."""
+    """K and V of consecutive positions of one layer; of a whole pool, a dimension of blocks stands before them."""
 
     keys: torch.Tensor
     """[num_kv_heads, num_tokens, key_head_dim]."""
@@ -30,13 +32,17 @@ class BlockTable:
 
     Attributes:
         ids: The blocks.
-        tensor: The same on the device; None where they are consecutive, so that their slots need no gathering.
+        is_run: Whether they are consecutive, so that their slots need no gathering.
     """
 
-    def __init__(self, ids: Sequence[int], device: torch.device) -> None:
+    def __init__(self, ids: Sequence[int]) -> None:
         self.ids = tuple(ids)
-        is_run = self.ids == tuple(range(self.ids[0], self.ids[0] + len(self.ids)))
-        self.tensor = None if is_run else torch.tensor(self.ids, device=device)
+        self.is_run = self.ids == tuple(range(self.ids[0], self.ids[0] + len(self.ids)))
+
+    @cached_property
+    def tensor(self) -> torch.Tensor:
+        """Return them on the host: [num_blocks], int64."""
+        return torch.tensor(self.ids)
 
 
 class KvPool:
@@ -71,27 +77,33 @@ class KvPool:
         """Return the positions that a query of a layer sees, its own included; 0: all."""
         return self._specs[layer].sliding_window_tokens
 
+    def layer(self, layer: int) -> KeysValues:
+        """Return K and V of all blocks of a layer: [num_kv_heads, num_blocks, block_tokens, head_dim]."""
+        keys, values = self._layers[layer]
+        return KeysValues(keys, values)
+
     def table(self, block_table: Sequence[int], num_tokens: int) -> BlockTable:
         """Return the blocks that hold positions [0, num_tokens)."""
         num_blocks = -(-num_tokens // self._block_tokens)
         assert num_blocks <= len(block_table), f"{len(block_table)} blocks do not hold {num_tokens} tokens"
-        return BlockTable(block_table[:num_blocks], self._device)
+        return BlockTable(block_table[:num_blocks])
 
     def slots(self, table: BlockTable, start: int, end: int) -> torch.Tensor:
-        """Return where positions [start, end) lie among the positions of all blocks: [end - start]."""
-        positions = torch.arange(start, end, device=self._device)
-        if table.tensor is None:
+        """Return where positions [start, end) lie among the positions of all blocks: [end - start], on the host."""
+        positions = torch.arange(start, end)
+        if table.is_run:
             return positions + table.ids[0] * self._block_tokens
         return table.tensor[positions // self._block_tokens] * self._block_tokens + positions % self._block_tokens
 
     def write_slots(self, layer: int, slots: torch.Tensor, kv: KeysValues) -> None:
-        """Write K and V of as many positions as there are slots, of any sequences."""
+        """Write K and V of as many positions as there are slots, on the device, of any sequences."""
         for pool, source in zip(self._layers[layer], kv, strict=True):
             pool.flatten(1, 2).index_copy_(1, slots, source)
 
     def write(self, table: BlockTable, layer: int, start: int, kv: KeysValues) -> None:
         """Write K and V of the positions from `start` on."""
-        self.write_slots(layer, self.slots(table, start, start + kv.keys.shape[1]), kv)
+        slots = upload(self.slots(table, start, start + kv.keys.shape[1]), self._device, torch.int64)
+        self.write_slots(layer, slots, kv)
 
     def read(self, table: BlockTable, layer: int, start: int, end: int) -> KeysValues:
         """Return K and V of positions [start, end): a view where the blocks are consecutive, else a copy."""
@@ -122,11 +134,10 @@ class KvPool:
         """Free all blocks."""
         self._layers.clear()
 
-    @staticmethod
-    def _blocks(pool: torch.Tensor, table: BlockTable, first_block: int, last_block: int) -> torch.Tensor:
-        if table.tensor is None:
+    def _blocks(self, pool: torch.Tensor, table: BlockTable, first_block: int, last_block: int) -> torch.Tensor:
+        if table.is_run:
             return pool[:, table.ids[0] + first_block : table.ids[0] + last_block]
-        return pool.index_select(1, table.tensor[first_block:last_block])
+        return pool.index_select(1, upload(table.tensor[first_block:last_block], self._device, torch.int64))
 
 
 def _to_bytes(tensor: torch.Tensor) -> memoryview:
