@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,6 +76,51 @@ def test_a_request_that_can_never_fit_is_refused() -> None:
     """3 blocks of 4 tokens."""
     with pytest.raises(OutOfMemoryError):
         _run([_request(0.0, tuple(range(12)), (1, 2))], num_blocks=3)
+
+
+def _pass_seconds(step: Step) -> float:
+    return 0.01 + 1e-4 * step.num_tokens + 1e-9 * step.num_pairs
+
+
+def _beside_long_prompts(limits: SchedulerLimits, *, num_long: int) -> tuple[float, float, float]:
+    """Return the longest TTFT and TPOT of short requests, and the longest TTFT of long ones."""
+    short = [
+        SimulatedRequest(0.5 * index, tuple(range(1000 * index, 1000 * index + 200)), tuple(range(50)))
+        for index in range(30)
+    ]
+    long = [
+        SimulatedRequest(2.0 * index, tuple(range(-100_000 * (index + 1), -100_000 * index)), (1,))
+        for index in range(num_long)
+    ]
+    outcomes = Simulation([*short, *long], BlockPool(60_000, 16), limits, _pass_seconds).run()
+    pairs = list(zip([*short, *long], outcomes, strict=True))
+    first = [outcome.first_token_seconds - request.arrival_seconds for request, outcome in pairs]
+    pace = [(outcome.finished_seconds - outcome.first_token_seconds) / 49 for outcome in outcomes[: len(short)]]
+    return max(first[: len(short)]), max(pace), max(first[len(short) :], default=0.0)
+
+
+def test_short_requests_do_not_wait_for_long_prompts() -> None:
+    """Beside four prompts of 100,000 tokens, 13 s of work each, a short one has its first token within some passes."""
+    limits = SchedulerLimits(64, 512)
+    alone, _, _ = _beside_long_prompts(limits, num_long=0)
+    beside, _, longest = _beside_long_prompts(limits, num_long=4)
+
+    assert alone < 0.1
+    assert beside < 0.8
+    assert longest < 4 * 25
+
+
+def test_a_target_for_the_pace_is_kept_beside_long_prompts() -> None:
+    """What a pass has time for is learnt on the way; prompts take longer for it, and end."""
+    free = SchedulerLimits(64, 512)
+    held = replace(free, target_tpot_seconds=0.03)
+    _, free_pace, _ = _beside_long_prompts(free, num_long=4)
+    first, held_pace, longest = _beside_long_prompts(held, num_long=4)
+
+    assert free_pace > 0.06
+    assert held_pace < 0.033
+    assert first < 0.8
+    assert longest < 4 * 60
 
 
 _REQUESTS = st.lists(

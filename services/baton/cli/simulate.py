@@ -29,10 +29,13 @@ class LoadLine(BaseModel):
     arrival_seconds: float = Field(ge=0, allow_inf_nan=False)
     prompt_token_ids: tuple[int, ...] = Field(min_length=1)
     output_token_ids: tuple[int, ...] = Field(min_length=1)
+    priority: int = 0
 
 
 def command(
-    load: Annotated[Path, typer.Argument(help="JSON lines: arrival_seconds, prompt_token_ids, output_token_ids.")],
+    load: Annotated[
+        Path, typer.Argument(help="JSON lines: arrival_seconds, prompt_token_ids, output_token_ids; priority if not 0.")
+    ],
     shape: Annotated[str, typer.Option(help=" | ".join(REFERENCE_MODELS))] = "llama-3.1-8b",
     hardware: Annotated[str, typer.Option(help=" | ".join(PRESETS))] = "a100",
     time_model: Annotated[str, typer.Option(help="roofline | note: what a pass takes.")] = "roofline",
@@ -41,6 +44,7 @@ def command(
     block_tokens: Annotated[int, typer.Option(min=1, help="Tokens of a block.")] = 16,
     max_batch_size: Annotated[int, typer.Option(min=1, help="Sequences that hold blocks at once.")] = 64,
     max_step_tokens: Annotated[int, typer.Option(min=1, help="Positions computed in one pass.")] = 512,
+    target_tpot_ms: Annotated[float, typer.Option(min=0, help="As the setting of a node.")] = 0.0,
     prefix_cache: Annotated[bool, typer.Option(help="Use the prefix cache.")] = True,
 ) -> None:
     """Run a load through the engine's own scheduler and prefix cache in virtual time.
@@ -51,7 +55,7 @@ def command(
     simulation = Simulation(
         list(read_load(load)),
         BlockPool(num_blocks, block_tokens),
-        SchedulerLimits(max_batch_size, max_step_tokens),
+        SchedulerLimits(max_batch_size, max_step_tokens, target_tpot_seconds=target_tpot_ms / 1000),
         step_timer(shape, hardware, time_model, weight_bytes),
         has_prefix_cache=prefix_cache,
     )
@@ -97,7 +101,9 @@ def _parse(lines: Iterable[str], file_name: str) -> Iterator[SimulatedRequest]:
             first = error.errors(include_url=False, include_input=False)[0]
             field = ".".join(map(str, first["loc"])) or "line"
             raise ConfigurationError(f"LOAD: {file_name}:{number}: {field}: {first['msg']}") from error
-        yield SimulatedRequest(parsed.arrival_seconds, parsed.prompt_token_ids, parsed.output_token_ids)
+        yield SimulatedRequest(
+            parsed.arrival_seconds, parsed.prompt_token_ids, parsed.output_token_ids, parsed.priority
+        )
 
 
 def _known(name: str, flag: str, known: Iterable[str]) -> str:

@@ -179,11 +179,13 @@ class Engine:
         if not members:
             return
         result: PassResult | None = None
+        started = self._clock()
         with self._failing(*members):
             result = compute(self.runner, step)
         self._health.note(None if result is None else result.outcomes)
         if result is None:
             return
+        self.scheduler.note_pass(step, self._clock() - started)
         self._num_steps += 1
         self._enter(step, result)
 

@@ -1,7 +1,8 @@
 """Who comes first, and how the prompts of a pass share its positions.
 
-A sequence's turn is fixed when it comes: its moment of arrival, later by `LEVEL_SECONDS` per level of its priority. A
-level counts as that much waiting; nobody is overtaken by what comes later than that, and nobody waits for ever.
+A sequence's turn is fixed when it comes: the moment at which its prompt would be computed if it were alone, later by
+`LEVEL_SECONDS` per level of its priority. A level counts as that much waiting, and so does work: a short prompt passes
+a long one that came not much earlier. Who comes later than that overtakes nobody, so nobody waits for ever.
 """
 
 from __future__ import annotations
@@ -13,14 +14,15 @@ LEVEL_SECONDS = 5.0
 """Waiting that makes up for one level of priority."""
 
 
-def due_seconds(arrival_seconds: float, priority: int) -> float:
+def due_seconds(arrival_seconds: float, priority: int, prompt_seconds: float = 0.0) -> float:
     """Return the moment by which a sequence's turn is reckoned; the earliest comes first.
 
     Args:
         arrival_seconds: When it came.
         priority: Lower comes earlier.
+        prompt_seconds: What it takes to compute its prompt; 0: not known.
     """
-    return arrival_seconds + LEVEL_SECONDS * priority
+    return arrival_seconds + prompt_seconds + LEVEL_SECONDS * priority
 
 
 class Claim(NamedTuple):

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 from baton.engine.order import Claim, due_seconds, share
+from baton.engine.pace import Pace
 from baton.engine.sampling import SampledToken
 from baton.engine.sequence import Phase, Purpose, Sequence
 from baton.engine.sharing import Beginning, Underway
@@ -34,6 +35,8 @@ class SchedulerLimits:
     """Prompts computed in one pass; 0: as many as `max_step_tokens` allows."""
     shares_prompts: bool = True
     """Whether equal beginnings of prompts that are there at the same time are computed once."""
+    target_tpot_seconds: float = 0.0
+    """What a pass takes at most in which sequences generate, as far as the share of prompts in it decides; 0: any."""
 
 
 SCORED_CHUNK_TOKENS = 128
@@ -59,6 +62,7 @@ class Scheduler:
         self._running: list[Sequence] = []
         self._receiving: list[Sequence] = []
         self._num_arrived = 0
+        self._pace = Pace()
 
     @property
     def waiting(self) -> Seq[Sequence]:
@@ -94,7 +98,7 @@ class Scheduler:
             )
         self._num_arrived += 1
         sequence.arrival = self._num_arrived
-        sequence.due_seconds = due_seconds(now, sequence.request.priority)
+        sequence.due_seconds = due_seconds(now, sequence.request.priority, self._prompt_seconds(sequence))
         insort(self._waiting, sequence, key=_turn)
 
     def schedule(self) -> Step:
@@ -108,6 +112,7 @@ class Scheduler:
         for sequence in self._running:
             if not sequence.is_prefilling and step.num_tokens < self._limits.max_step_tokens:
                 step.add(sequence, 1)
+        step.max_tokens = self._max_tokens(step)
         self._add_prompts(step)
         if self._waiting:
             self._admit(step)
@@ -129,6 +134,10 @@ class Scheduler:
             scoring.sequence.num_scored += scoring.num_rows
         for sequence, token in tokens:
             sequence.token_ids.append(token.token_id)
+
+    def note_pass(self, step: Step, seconds: float) -> None:
+        """Take in what a pass took, from when the device could begin it until its tokens were there."""
+        self._pace.note(step.work, seconds, has_prompts=step.num_prompts > 0)
 
     def commit_received(self, sequence: Sequence) -> None:
         """Start decoding a receiving sequence: every position but that of its last token has its KV."""
@@ -163,12 +172,25 @@ class Scheduler:
         """
         self.pool.check_integrity(sequence.block_table for sequence in (*self._running, *self._receiving))
 
+    def _prompt_seconds(self, sequence: Sequence) -> float:
+        cost = self._pace.cost
+        return cost.prompt_seconds(0, len(sequence.token_ids)) if cost else 0.0
+
+    def _max_tokens(self, step: Step) -> int:
+        """Return the positions that the pass may compute, beside sequences that take a token each already."""
+        target_seconds, cost = self._limits.target_tpot_seconds, self._pace.cost
+        if not step.spans or not target_seconds or cost is None:
+            return self._limits.max_step_tokens
+        context_tokens = max((each.num_computed for each in self._running if each.is_prefilling), default=0)
+        affordable = cost.affordable_tokens(step.work, target_seconds, context_tokens)
+        return int(min(self._limits.max_step_tokens, step.num_tokens + affordable))
+
     def _add_prompts(self, step: Step) -> None:
         """Add to the pass what it computes of running sequences' prompts."""
         prompts = [sequence for sequence in self._running if sequence.is_prefilling]
         if not prompts:
             return
-        room = max(0, self._limits.max_step_tokens - step.num_tokens)
+        room = step.max_tokens - step.num_tokens
         if self._has_newcomer():
             room -= room // 2  # whoever comes computes something at once
         claims = [Claim(self._chunk(each), each.num_pending, each.request.priority) for each in prompts]
@@ -243,7 +265,7 @@ class Scheduler:
     def _is_full(self, step: Step) -> bool:
         limits = self._limits
         has_all_prompts = 0 < limits.max_step_prompts <= step.num_prompts
-        return step.num_tokens >= limits.max_step_tokens or has_all_prompts
+        return step.num_tokens >= step.max_tokens or has_all_prompts
 
     def _chunk(self, sequence: Sequence) -> int:
         """Return how many positions of a prompt may be computed in one pass."""
@@ -254,7 +276,7 @@ class Scheduler:
 
     def _room(self, sequence: Sequence, step: Step) -> int:
         """Return how many positions of a sequence that gets its blocks the pass computes."""
-        room = self._limits.max_step_tokens - step.num_tokens
+        room = step.max_tokens - step.num_tokens
         if self._is_full(step) and sequence.is_prefilling:
             return 0
         num_tokens = self._chunk(sequence)

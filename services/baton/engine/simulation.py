@@ -32,6 +32,8 @@ class SimulatedRequest:
     """1 token or more."""
     output_token_ids: tuple[int, ...]
     """The answer, 1 token or more."""
+    priority: int = 0
+    """Whose turn it is where requests wait: lower comes earlier."""
 
 
 @dataclass(slots=True)
@@ -107,6 +109,7 @@ class Simulation:
                 str(index),
                 request.prompt_token_ids,
                 SamplingParams(temperature=0.0, ignore_eos=True, max_tokens=max_tokens),
+                priority=request.priority,
                 is_cache_bypassed=not self._has_prefix_cache,
             ),
             max_context_tokens=len(request.prompt_token_ids) + max_tokens,
@@ -123,7 +126,9 @@ class Simulation:
             outcome.cached_token_count = sequence.num_cached + sequence.num_shared
 
     def _compute(self, step: Step) -> None:
-        self._now += self._step_seconds(step)
+        seconds = self._step_seconds(step)
+        self._now += seconds
+        self._scheduler.note_pass(step, seconds)
         sampled = [entry.sequence for entry in step.sampled]
         self._scheduler.advance(step, [(sequence, SampledToken(self._next_token(sequence))) for sequence in sampled])
         for sequence in sampled:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from baton.engine.pace import PassWork
 from baton.engine.runners.base import Span
 from baton.engine.sequence import Sequence
 from baton.kv.pool import BlockId
@@ -69,13 +70,22 @@ class Step:
     """Sequences that got their blocks for this pass, in order of arrival; also those that only receive."""
     num_tokens: int = 0
     """Positions computed."""
+    num_pairs: int = 0
+    """Pairs of a position computed and one that it attends to."""
     num_prompts: int = 0
     """Spans that are part of a prompt."""
+    max_tokens: int = 0
+    """Positions that it may compute."""
     scored: list[Scored] = field(default_factory=list)
     """Sequences whose prompt is judged."""
     _sampled: list[Sampled] = field(default_factory=list)
     _prompts: dict[Sequence, tuple[int, int]] = field(default_factory=dict)  # end of the span, last row so far
     _num_rows: int = 0
+
+    @property
+    def work(self) -> PassWork:
+        """Return what the pass computes."""
+        return PassWork(self.num_tokens, self.num_pairs)
 
     @property
     def members(self) -> list[Sequence]:
@@ -109,6 +119,7 @@ class Step:
             self.num_prompts += 1
             self._prompts[sequence] = (end, self._num_rows - 1)
         self.num_tokens += num_tokens
+        self.num_pairs += num_tokens * (start + end) // 2
         self.sequences.append(sequence)
         self.spans.append(_span(sequence, end, logits_from))
 

@@ -59,9 +59,7 @@ class WorkerNode:
         )
         self.engine = Engine(
             runner,
-            SchedulerLimits(
-                settings.max_batch_size, settings.max_step_tokens, settings.max_step_prompts, settings.share_prompts
-            ),
+            _limits(settings),
             post=self._post,
             on_block_events=self._post_block_events,
             on_fatal=lambda error: self._call_soon(self._die, error),
@@ -224,3 +222,13 @@ async def load_node(settings: WorkerSettings, role: node_pb2.NodeRole) -> Worker
 def _dispatch(deliveries: list[Delivery]) -> None:
     for delivery in deliveries:
         delivery.listener(delivery.event)
+
+
+def _limits(settings: WorkerSettings) -> SchedulerLimits:
+    return SchedulerLimits(
+        max_batch_size=settings.max_batch_size,
+        max_step_tokens=settings.max_step_tokens,
+        max_step_prompts=settings.max_step_prompts,
+        shares_prompts=settings.share_prompts,
+        target_tpot_seconds=settings.target_tpot_ms / 1000,
+    )

@@ -64,6 +64,8 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
     """Prompts computed in one pass; 0: as many as max_step_tokens allows; 1: one after the other."""
     share_prompts: bool = True
     """Whether what requests that come together have in common is computed once."""
+    target_tpot_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Milliseconds between two tokens of a request that prompts computed beside it may bring about; 0: any."""
     max_waiting: int = Field(default=1024, ge=1)
     """Requests waiting at most; more are refused."""
     report_seconds: float = Field(default=0.5, gt=0)
