@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import grpc
 
+from baton.capacity.hardware import PRESETS
 from baton.decode.generation import Generator
 from baton.decode.peers import LINGER_SECONDS, PeerSet
 from baton.decode.receiver import Timeouts
@@ -31,6 +32,7 @@ from baton.prefill.servicer import PrefillServicer
 from baton.rpc.channel import open_channel
 from baton.rpc.fast_server import FastServer
 from baton.rpc.frame_codec import serialize_response
+from baton.rpc.kv_service import ReceivedRequest, add_prefill_service
 from baton.rpc.server import GrpcServer
 from baton.rpc.wire_generation import sampling_to_proto
 from baton.telemetry.metrics import Metrics
@@ -48,7 +50,7 @@ from baton.worker.sensors import MachineSensors
 from engine.rig import GREEDY, LAYOUT, mock_runner
 from engine.tokens import tokenizer_text
 
-PREFILL_ID, DECODE_ID = "prefill-1", "decode-1"
+PREFILL_ID, SPARE_ID, DECODE_ID = "prefill-1", "prefill-2", "decode-1"
 TRANSPORT: TransportChoice = "grpc"
 """What carries KV where a test does not say; a fixture may set it."""
 TIMEOUT_SECONDS = 20.0
@@ -82,6 +84,7 @@ class Node:
     def __init__(self, node_id: str, runner: MockRunner) -> None:
         self.node_id = node_id
         self.runner = runner
+        self.profile = PRESETS["h200"].profile()
         self.settings = Settings()
         self.registration = Registration()
         self.placement_ids: list[str] = []
@@ -137,9 +140,9 @@ class DamagedPrefill(PrefillServicer):
         self.damage = damage
         self.requests: list[prefill_service_pb2.PrefillRequest] = []
 
-    async def Prefill(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def Prefill(self, request: ReceivedRequest, context: Any) -> Any:  # noqa: N802
         """Stream a prompt's KV, damaged."""
-        self.requests.append(request)
+        self.requests.append(request.message)
         async for response in self.damage(_as_messages(super().Prefill(request, context))):
             yield response
 
@@ -152,15 +155,15 @@ class DamagedFastPath:
         self._intact = FastPrefill(prefiller)
         self._loop = asyncio.get_running_loop()
 
-    def serve(self, request: prefill_service_pb2.PrefillRequest, call: ServerCall) -> None:
+    def serve(self, request: ReceivedRequest, call: ServerCall) -> None:
         """Stream a prompt's KV."""
         if self._servicer.damage is intact:
-            self._servicer.requests.append(request)
+            self._servicer.requests.append(request.message)
             self._intact.serve(request, call)
         else:
             asyncio.run_coroutine_threadsafe(self._send(request, call), self._loop).result(TIMEOUT_SECONDS)
 
-    async def _send(self, request: prefill_service_pb2.PrefillRequest, call: ServerCall) -> None:
+    async def _send(self, request: ReceivedRequest, call: ServerCall) -> None:
         sending = asyncio.current_task()
         assert sending is not None
         call.watch(lambda: self._loop.call_soon_threadsafe(sending.cancel))
@@ -184,8 +187,42 @@ async def intact(responses: Responses) -> Responses:
         yield response
 
 
+class PrefillSide:
+    """A prefill node with its servers."""
+
+    def __init__(self, node_id: str, damage: Damage, runner: MockRunner | None) -> None:
+        self.node = Node(node_id, runner or mock_runner())
+        prefiller = Prefiller(cast(WorkerNode, self.node))
+        self.servicer = DamagedPrefill(prefiller, damage)
+        self.fast_server = FastServer("127.0.0.1", 0, DamagedFastPath(self.servicer, prefiller))
+        self.fast_port = 0
+        self.server = GrpcServer("127.0.0.1:0")
+        self.server.add("baton.v1.PrefillService", partial(add_prefill_service, self.servicer))
+
+    async def start(self) -> None:
+        """Serve."""
+        self.node.engine.start()
+        await self.server.start()
+        self.fast_port = self.fast_server.start()
+
+    async def close(self) -> None:
+        """Stop serving."""
+        await self.server.drain(0)
+        await self.fast_server.drain(0)
+        await asyncio.to_thread(self.node.engine.close)
+
+    def peer(self, epoch: int = 1) -> router_service_pb2.Peer:
+        """Return the node as the router names it."""
+        return router_service_pb2.Peer(
+            node_id=self.node.node_id,
+            address=f"127.0.0.1:{self.server.port}",
+            epoch=epoch,
+            fast_address=f"127.0.0.1:{self.fast_port}" if self.fast_port else "",
+        )
+
+
 class Pair:
-    """Both nodes, their servers, and a client of the decode node."""
+    """Both nodes, their servers, and a client of the decode node; and a spare prefill node, intact."""
 
     def __init__(
         self,
@@ -198,49 +235,43 @@ class Pair:
         transport: TransportChoice | None = None,
     ) -> None:
         transport = transport or TRANSPORT
-        self.prefill = Node(PREFILL_ID, prefill_runner or mock_runner())
+        self.prefill_side = PrefillSide(PREFILL_ID, damage, prefill_runner)
+        self.spare_side = PrefillSide(SPARE_ID, intact, None)
+        self.prefill, self.servicer = self.prefill_side.node, self.prefill_side.servicer
+        self.prefill_server, self.fast_server = self.prefill_side.server, self.prefill_side.fast_server
         self.decode = Node(DECODE_ID, decode_runner or mock_runner())
         self.fast_path_fallbacks: list[str] = []
+        self.breaks: list[tuple[str, str]] = []
         metrics = Metrics()
         metrics.add_fast_path_fallback = self.fast_path_fallbacks.append  # type: ignore[method-assign]
         self.peers = PeerSet(0, lambda _link: None, choice=transport, metrics=metrics, linger_seconds=linger_seconds)
-        prefiller = Prefiller(cast(WorkerNode, self.prefill))
-        self.servicer = DamagedPrefill(prefiller, damage)
-        self.fast_server = FastServer("127.0.0.1", 0, DamagedFastPath(self.servicer, prefiller))
-        self.fast_port = 0
-        generator = Generator(cast(WorkerNode, self.decode), self.peers, timeouts, Metrics())
+        metrics = Metrics()
+        metrics.add_kv_break = lambda *labels: self.breaks.append(labels)  # type: ignore[method-assign]
+        generator = Generator(cast(WorkerNode, self.decode), self.peers, timeouts, metrics)
         self.decode_servicer = DecodeServicer(generator)
-        self.prefill_server = GrpcServer("127.0.0.1:0")
-        self.prefill_server.add(
-            "baton.v1.PrefillService",
-            partial(prefill_service_pb2_grpc.add_PrefillServiceServicer_to_server, self.servicer),
-        )
         self.decode_server = GrpcServer("127.0.0.1:0")
         self.decode_server.add(
             "baton.v1.DecodeService",
             partial(decode_service_pb2_grpc.add_DecodeServiceServicer_to_server, self.decode_servicer),
         )
 
+    @property
+    def fast_port(self) -> int:
+        """Port of the prefill node's fast path."""
+        return self.prefill_side.fast_port
+
     async def start(self) -> None:
         """Serve, and make the nodes known to each other."""
-        self.prefill.engine.start()
         self.decode.engine.start()
-        await self.prefill_server.start()
+        await self.prefill_side.start()
+        await self.spare_side.start()
         await self.decode_server.start()
-        self.fast_port = self.fast_server.start()
         self.channel = open_channel(f"127.0.0.1:{self.decode_server.port}")
         self.stub = decode_service_pb2_grpc.DecodeServiceStub(self.channel)
         self.prefill_channel = open_channel(f"127.0.0.1:{self.prefill_server.port}")
         self.prefill_stub = prefill_service_pb2_grpc.PrefillServiceStub(self.prefill_channel)
         self._following = asyncio.create_task(self.peers.run())
-        self.peers.update({PREFILL_ID: self.peer()})
-        while True:
-            try:
-                self.peers.stub(PREFILL_ID)
-            except Exception:
-                await asyncio.sleep(0)
-            else:
-                return
+        await self.name_peers(self.peer(), self.spare_side.peer())
 
     async def close(self) -> None:
         """Stop everything."""
@@ -249,34 +280,33 @@ class Pair:
         await self.channel.close()
         await self.prefill_channel.close()
         await self.decode_server.drain(0)
-        await self.prefill_server.drain(0)
-        await self.fast_server.drain(0)
+        await self.prefill_side.close()
+        await self.spare_side.close()
         await asyncio.to_thread(self.decode.engine.close)
-        await asyncio.to_thread(self.prefill.engine.close)
 
     def peer(self, epoch: int = 1) -> router_service_pb2.Peer:
         """Return the prefill node as the router names it."""
-        return router_service_pb2.Peer(
-            node_id=PREFILL_ID,
-            address=f"127.0.0.1:{self.prefill_server.port}",
-            epoch=epoch,
-            fast_address=f"127.0.0.1:{self.fast_port}" if self.fast_port else "",
-        )
+        return self.prefill_side.peer(epoch)
+
+    async def name_peers(self, *peers: router_service_pb2.Peer) -> None:
+        """Have the router name the prefill nodes, and wait until the decode node knows."""
+        self.peers.update({peer.node_id: peer for peer in peers})
+        while True:
+            if all(self.peers.has(peer.node_id) and self.peers.known(peer.node_id) == peer for peer in peers):
+                return
+            await asyncio.sleep(0)
 
     async def reconnect(self, epoch: int, fast_address: str) -> None:
         """Have the router name the prefill node as another process, so that its connections are made again."""
         peer = self.peer(epoch)
         peer.fast_address = fast_address
-        self.peers.update({PREFILL_ID: peer})
-        while True:
-            if self.peers.known(PREFILL_ID).epoch == epoch:
-                return
-            await asyncio.sleep(0)
+        await self.name_peers(peer, self.spare_side.peer())
 
     async def settle(self) -> None:
-        """Return when both engines hold nothing."""
+        """Return when the engines hold nothing."""
         await self.decode.settle()
         await self.prefill.settle()
+        await self.spare_side.node.settle()
 
 
 def with_pair(client: Callable[[Pair], Awaitable[None]], **parts: Any) -> None:
@@ -299,6 +329,7 @@ def request_of(
     params: SamplingParams = GREEDY,
     *,
     prefill_node_id: str = PREFILL_ID,
+    alternative_node_ids: Sequence[str] = (),
     request_id: str = "request",
     **fields: Any,
 ) -> decode_service_pb2.DecodeServiceGenerateRequest:
@@ -310,7 +341,14 @@ def request_of(
         prompt_token_ids=prompt,
         sampling=sampling_to_proto(params),
         placement=router_service_pb2.Placement(
-            placement_id="placement", decode_node_id=DECODE_ID, prefill_node_id=prefill_node_id, layers_per_frame=2
+            placement_id="placement",
+            decode_node_id=DECODE_ID,
+            prefill_node_id=prefill_node_id,
+            layers_per_frame=2,
+            alternatives=[
+                router_service_pb2.PrefillAlternative(prefill_node_id=node_id, layers_per_frame=1)
+                for node_id in alternative_node_ids
+            ],
         ),
         **fields,
     )

@@ -245,7 +245,6 @@ DAMAGES: list[tuple[Damage, str]] = [
     (flipped, BROKEN),
     (doubled, BROKEN),
     (dropped, BROKEN),
-    (without_summary, BROKEN),
     (with_wrong_total, BROKEN),
     (without_layout, BROKEN),
     (with_other_layout, "KV_LAYOUT_MISMATCH:layers[1].kv_head_count"),
@@ -275,6 +274,18 @@ def test_a_damaged_stream_is_replaced_by_a_local_prefill(damage: Damage, reason:
         assert answer.summary.prefill_node_id == DECODE_ID
 
     with_pair(client, damage=damage, timeouts=SHORT if damage.__name__.startswith("silent") else Timeouts(10, 10))
+
+
+def test_a_stream_that_lacks_its_summary_alone_is_complete() -> None:
+    """Every frame has proven its bytes and its place, and they cover the prompt: nothing is computed again."""
+
+    async def client(pair: Pair) -> None:
+        summary = (await generate(pair, request_of(PROMPT))).summary
+
+        assert (summary.fallback_reason, summary.kv_break_reasons) == ("", [BROKEN])
+        assert (summary.prefill_node_id, summary.kv_resume_count, summary.kv_kept_token_count) == (PREFILL_ID, 0, 41)
+
+    with_pair(client, damage=without_summary)
 
 
 def test_a_node_of_another_revision_refuses_and_names_the_field() -> None:
@@ -329,12 +340,12 @@ def test_a_prefill_node_without_room_is_replaced() -> None:
 @pytest.mark.parametrize("peers", ["gone", "restarted"])
 @pytest.mark.parametrize("linger_seconds", [0.0, 60.0])
 def test_a_stream_outlives_its_nodes_place_in_the_routers_list_for_a_while(peers: str, linger_seconds: float) -> None:
-    """A router that has just started knows no node. Once the channel is closed, the prompt is computed here."""
+    """A router that has just started knows no node. Once the channel is closed, the rest comes from elsewhere."""
     reached, may_go_on = asyncio.Event(), asyncio.Event()
 
     async def stalled(responses: Responses) -> Responses:
         async for response in responses:
-            if response.HasField("frame") and response.frame.sequence_number == 2:
+            if response.HasField("frame") and response.frame.sequence_number == 2 and not reached.is_set():
                 reached.set()
                 await may_go_on.wait()
             yield response
@@ -345,9 +356,11 @@ def test_a_stream_outlives_its_nodes_place_in_the_routers_list_for_a_while(peers
         pair.peers.update({PREFILL_ID: pair.peer(epoch=2)} if peers == "restarted" else {})
         if linger_seconds:
             may_go_on.set()
+        summary = (await answer).summary
 
         assert (await answer).token_ids == EXPECTED
-        assert (await answer).summary.fallback_reason == ("" if linger_seconds else "CHANNEL_CLOSED")
+        assert summary.kv_break_reasons == ([] if linger_seconds else ["CHANNEL_CLOSED"])
+        assert summary.fallback_reason == ("" if linger_seconds or peers == "restarted" else "CHANNEL_CLOSED")
 
     with_pair(client, damage=stalled, linger_seconds=linger_seconds)
 
@@ -591,8 +604,10 @@ def test_one_changed_byte_of_kv_changes_the_text() -> None:
     async def forged(responses: Responses) -> Responses:
         crcs = b""
         async for response in responses:
+            response.ClearField("request_crc32c")
             if response.HasField("frame"):
                 frame: kv_pb2.KvFrame = response.frame
+                frame.ClearField("header_crc32c")
                 if frame.sequence_number == 1:
                     frame.keys = bytes([frame.keys[0] ^ 1]) + frame.keys[1:]
                     frame.crc32c = payload_crc32c(frame.keys, frame.values)

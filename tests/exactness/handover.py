@@ -15,6 +15,7 @@ from baton.engine.sampling import SampledToken
 from baton.engine.sampling_params import SamplingParams
 from baton.engine.scheduler import SchedulerLimits
 from baton.engine.sequence import EngineRequest, Purpose
+from baton.kv.progress import KvProgress
 from baton.kv.stream import KvFrame, StreamLedger, payload_crc32c
 from baton.prefill.export import FrameExport
 from exactness.structured import compiled
@@ -109,6 +110,7 @@ def _hand_over(
     items: queue.SimpleQueue[EngineEvent | KvFrame] = queue.SimpleQueue()
     layout = prefill.runner.info.layout
     token_ids = request.prompt_token_ids + request.output_token_ids
+    owed = KvProgress.begin(layout, num_cached_tokens, len(token_ids))
     prefill.submit(
         EngineRequest(
             request_id=request.request_id,
@@ -118,11 +120,11 @@ def _hand_over(
             constraint=_constraint(request.params, request.output_token_ids),
             purpose=Purpose.PREFILL,
             kv_token_begin=num_cached_tokens,
-            export=FrameExport(layout, num_cached_tokens, layers_per_frame, items.put),
+            export=FrameExport(layout, owed, layers_per_frame, items.put),
         ),
         items.put,
     )
-    ledger = StreamLedger(layout, num_cached_tokens, len(token_ids))
+    ledger = StreamLedger(layout, owed)
     sequence_number = 0
     while True:
         item = items.get(timeout=TIMEOUT_SECONDS)

@@ -12,11 +12,13 @@ from hypothesis import strategies as st
 
 from baton.errors import StreamBrokenError
 from baton.kv.layout import KvDtype, KvLayout, LayerSpec
+from baton.kv.progress import KvProgress
 from baton.kv.stream import KvFrame, StreamLedger, StreamTotals, frame_groups, payload_crc32c
 
 NARROW, WIDE = LayerSpec(1, 4, 2), LayerSpec(2, 4, 2)
 LAYOUT = KvLayout("m", "a" * 32, "", (NARROW, NARROW, NARROW, WIDE), KvDtype.FLOAT16)
 BEGIN, END = 3, 17
+OWED = KvProgress.begin(LAYOUT, BEGIN, END)
 
 
 @dataclass(frozen=True)
@@ -40,14 +42,14 @@ def frame_of(layers: range, token_begin: int, num_tokens: int, layout: KvLayout 
 
 def send(frames: Sequence[KvFrame], layout: KvLayout = LAYOUT) -> tuple[list[Sent], StreamTotals]:
     """Number and checksum frames as a sender does."""
-    ledger = StreamLedger(layout, BEGIN, END)
+    ledger = StreamLedger(layout, KvProgress.begin(layout, BEGIN, END))
     stream = [Sent(frame, *ledger.append(frame)) for frame in frames]
     return stream, ledger.totals
 
 
 def receive(stream: Sequence[Sent], totals: StreamTotals) -> StreamTotals:
     """Take a stream as a receiver does."""
-    ledger = StreamLedger(LAYOUT, BEGIN, END)
+    ledger = StreamLedger(LAYOUT, OWED)
     for sent in stream:
         ledger.enter(sent.frame, sent.number, sent.crc)
     ledger.close(totals)
@@ -122,7 +124,7 @@ def test_exchanged_keys_and_values_are_refused() -> None:
     """Where they have one size, the checksum tells them apart."""
     layout = KvLayout("m", "a" * 32, "", (LayerSpec(1, 4, 4),), KvDtype.FLOAT16)
     frame = KvFrame(0, 1, BEGIN, 1, b"k" * 8, b"v" * 8)
-    ledger = StreamLedger(layout, BEGIN, BEGIN + 1)
+    ledger = StreamLedger(layout, KvProgress.begin(layout, BEGIN, BEGIN + 1))
 
     with pytest.raises(StreamBrokenError, match="checksum"):
         ledger.enter(replace(frame, keys=frame.values, values=frame.keys), 0, payload_crc32c(frame.keys, frame.values))
@@ -153,7 +155,7 @@ FIRST = frame_of(range(2), BEGIN, 7)
 )
 def test_a_frame_with_a_wrong_size_or_range_is_refused(frame: KvFrame, cause: str) -> None:
     """Although its number and checksum are right; nothing of it is entered."""
-    ledger = StreamLedger(LAYOUT, BEGIN, END)
+    ledger = StreamLedger(LAYOUT, OWED)
 
     with pytest.raises(StreamBrokenError, match=cause):
         ledger.enter(frame, 0, payload_crc32c(frame.keys, frame.values))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from baton.engine.events import Admitted, Ended, TokenReady
 from baton.engine.runners.base import Span
 from baton.engine.sequence import Purpose
+from baton.kv.progress import KvProgress
 from baton.kv.stream import KvFrame, StreamLedger, payload_crc32c
 from baton.prefill.export import FrameExport
 from engine.rig import GREEDY, LAYOUT, Rig, expected_tokens, mock_runner, prompt_of, request_of
@@ -22,7 +23,7 @@ End = Literal["commit", "fall back", "fall back after the first token", "abort"]
 def prefill(rig: Rig, prompt: tuple[int, ...], begin: int, layers: int, chunk: int) -> tuple[list[KvFrame], TokenReady]:
     """Return the frames and the first token of a prefill."""
     frames: queue.SimpleQueue[KvFrame] = queue.SimpleQueue()
-    export = FrameExport(LAYOUT, begin, layers, frames.put, clock=lambda: 1.0)
+    export = FrameExport(LAYOUT, KvProgress.begin(LAYOUT, begin, len(prompt)), layers, frames.put, clock=lambda: 1.0)
     listening = rig.submit(
         request_of(prompt, purpose=Purpose.PREFILL, export=export, kv_token_begin=begin, chunk_tokens=chunk)
     )
@@ -65,7 +66,7 @@ def test_a_hand_over_in_any_cut_gives_the_tokens_of_one_engine(
         begin = admitted.num_cached_tokens
         frames, token = prefill(source, prompt, begin, layers_per_frame, chunk_tokens)
 
-        ledger = StreamLedger(LAYOUT, begin, length)
+        ledger = StreamLedger(LAYOUT, KvProgress.begin(LAYOUT, begin, length))
         for number, frame in enumerate(frames):
             ledger.enter(frame, number, payload_crc32c(frame.keys, frame.values))
         ledger.close(ledger.totals)
@@ -84,15 +85,16 @@ def test_a_hand_over_in_any_cut_gives_the_tokens_of_one_engine(
 
 def test_a_prefill_that_is_computed_again_exports_nothing_twice() -> None:
     """Positions before the next one due are cut off, per layer and head."""
+    owed = KvProgress.begin(LAYOUT, 2, 10)
     frames: list[KvFrame] = []
     runner = mock_runner()
     runner.forward([Span(prompt_of(10), 0, [0, 1, 2], needs_logits=False)])
-    export = FrameExport(LAYOUT, 2, 2, frames.append, clock=lambda: 1.0)
+    export = FrameExport(LAYOUT, owed, 2, frames.append, clock=lambda: 1.0)
     for start, num_tokens in ((0, 4), (0, 4), (0, 7), (5, 5)):
         for layer in range(LAYOUT.num_layers):
             export(start, layer, runner.read_kv([0, 1, 2], layer, start, num_tokens))
 
-    ledger = StreamLedger(LAYOUT, 2, 10)
+    ledger = StreamLedger(LAYOUT, owed)
     for number, frame in enumerate(frames):
         ledger.enter(frame, number, payload_crc32c(frame.keys, frame.values))
     ledger.close(ledger.totals)

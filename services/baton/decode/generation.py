@@ -11,18 +11,21 @@ from typing import Protocol
 
 from opentelemetry import trace
 
+from baton.decode.handover import KvHandover
+from baton.decode.options import local_seconds, prefill_options
 from baton.decode.peers import PeerSet
-from baton.decode.receiver import KvReceiver, Timeouts, reason_of
+from baton.decode.receiver import KvReceiver, Timeouts
 from baton.decode.summary import finished_message, measure_resources, outcome_of
 from baton.engine.events import Admitted, Ended, EngineEvent, Failed, FrameLanded, PromptScored, TokenReady
 from baton.engine.sampling import SampledToken
 from baton.engine.sequence import EngineRequest, Purpose
 from baton.errors import BatonError, InvalidFieldError, MismatchError
+from baton.kv.progress import KvProgress
 from baton.rpc.wire_generation import sampling_from_proto
 from baton.rpc.wire_kv import layout_to_proto
+from baton.rpc.wire_time import seconds_from_duration
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics, Side
-from baton.telemetry.tracing import tracer
 from baton.v1 import decode_service_pb2 as messages
 from baton.v1 import prefill_service_pb2
 from baton.v1.generation_pb2 import PlacementSummary
@@ -121,10 +124,11 @@ class Generation:
         self._context = contextvars.copy_context()
         self._span = trace.get_current_span()
         self._is_over = False
-        self._receiver: KvReceiver | None = None
+        self._handover: KvHandover | None = None
         self._compilation: asyncio.Task[None] | None = None
         self._reception: asyncio.Task[None] | None = None
-        self._fallback_reason = ""
+        timeout_seconds = seconds_from_duration(request.timeout) if request.HasField("timeout") else None
+        self._deadline = None if timeout_seconds is None else asyncio.get_running_loop().time() + timeout_seconds
         placement = request.placement
         self._prefill_node_id = placement.prefill_node_id if placement.prefill_node_id != self._node.node_id else ""
         self._engine_request = self._make_engine_request()
@@ -166,10 +170,9 @@ class Generation:
 
     def _follow(self, event: EngineEvent) -> None:
         if isinstance(event, Admitted) and self._prefill_node_id:
-            reception = self._receive(event.num_cached_tokens)
-            self._reception = self._tasks.create_task(reception, context=self._context)
-        elif isinstance(event, FrameLanded) and self._receiver:
-            self._receiver.frame_landed()
+            self._begin_handover(event.num_cached_tokens)
+        elif isinstance(event, FrameLanded) and self._handover:
+            self._handover.receiver.frame_landed()
         elif isinstance(event, PromptScored):
             self._outlet.prompt(event.position, event.tokens)
         elif isinstance(event, Ended):
@@ -189,14 +192,9 @@ class Generation:
                 task.cancel()
 
     def _end(self, ended: Ended) -> None:
-        summary = outcome_of(
-            self._request,
-            ended,
-            self._receiver.reception if self._receiver else None,
-            decode_node_id=self._node.node_id,
-            fallback_reason=self._fallback_reason,
-        )
-        measure_resources(summary, self._receiver.reception if self._receiver else None, self._node.monitor)
+        summary = outcome_of(self._request, ended, self._handover, decode_node_id=self._node.node_id)
+        reception = self._handover.receiver.reception if self._handover else None
+        measure_resources(summary, reception, self._node.monitor)
         self._count(ended, summary)
         if summary.placement_id:
             self._node.registration.report_outcome(summary)
@@ -207,8 +205,8 @@ class Generation:
         metrics = self._generator.metrics
         for _ in range(ended.num_preemptions):
             metrics.add_preemption()
-        if self._receiver and not self._fallback_reason:
-            reception = self._receiver.reception
+        if self._handover and not self._handover.fallback_reason:
+            reception = self._handover.receiver.reception
             metrics.add_kv_transfer(
                 summary.kv_byte_count,
                 reception.transport,
@@ -219,7 +217,8 @@ class Generation:
             num_cached = min(summary.prefill_cached_token_count, ended.num_prompt_tokens)
         else:
             side, num_cached = "decode", ended.num_cached_tokens
-        num_computed = ended.num_prompt_tokens - num_cached - ended.num_shared_tokens
+            num_cached = min(num_cached + summary.kv_kept_token_count, ended.num_prompt_tokens)
+        num_computed = max(0, ended.num_prompt_tokens - num_cached - ended.num_shared_tokens)
         metrics.add_prompt(side, num_cached_tokens=num_cached, num_computed_tokens=num_computed)
         metrics.add_shared_prompt(ended.num_shared_tokens)
 
@@ -254,34 +253,23 @@ class Generation:
         else:
             self._fail(failure)
 
-    async def _receive(self, num_cached_tokens: int) -> None:
-        """Take the KV from the prefill node; on any failure compute the prompt here instead, and say why."""
-        layout = self._node.runner.info.layout
-        self._receiver = KvReceiver(self._engine, self._request_id, layout, self._generator.timeouts)
-        try:
-            source = self._generator.peers.source(self._prefill_node_id)
-            with tracer().start_as_current_span(
-                names.SPAN_RECEIVE_KV, attributes={names.CACHED_TOKENS: num_cached_tokens}
-            ):
-                await self._receiver.run(source, self._prefill_request(num_cached_tokens))
-        except BatonError as error:
-            self._fall_back(reason_of(error), error)
-        except Exception as error:  # the edge of the task: the request must not hang on a bug in it
-            log.exception("reception_failed request=%s", self._request_id)
-            self._fall_back("INTERNAL", error)
-
-    def _fall_back(self, reason: str, error: Exception) -> None:
-        log.warning(
-            "prefill_fell_back request=%s prefill_node=%s reason=%s cause=%s",
-            self._request_id,
-            self._prefill_node_id,
-            reason,
-            error,
+    def _begin_handover(self, num_cached_tokens: int) -> None:
+        node, generator = self._node, self._generator
+        request = self._prefill_request(num_cached_tokens)
+        layout, num_tokens = node.runner.info.layout, len(request.token_ids)
+        progress = KvProgress.begin(layout, num_cached_tokens, num_tokens)
+        receiver = KvReceiver(self._engine, self._request_id, progress, layout, generator.timeouts)
+        self._handover = KvHandover(
+            self._engine,
+            generator.peers,
+            receiver,
+            request,
+            prefill_options(self._request.placement, node.node_id),
+            local_seconds=lambda start: local_seconds(node, min(start, num_tokens - 1), num_tokens),
+            deadline=self._deadline,
+            metrics=generator.metrics,
         )
-        self._fallback_reason = reason
-        self._span.add_event(names.EVENT_FALLBACK, {names.REASON: reason})
-        self._generator.metrics.add_fallback(reason)
-        self._engine.fall_back(self._request_id)
+        self._reception = self._tasks.create_task(self._handover.run(), context=self._context)
 
     def _prefill_request(self, num_cached_tokens: int) -> prefill_service_pb2.PrefillRequest:
         request = self._request

@@ -75,6 +75,10 @@ class PeerSet:
             raise NotFoundError(f"prefill node {node_id!r} is not known here", reason="NODE_NOT_FOUND")
         return KvStub(self._channels[node_id])
 
+    def has(self, node_id: str) -> bool:
+        """Return whether the router names a prefill node."""
+        return node_id in self._peers
+
     def known(self, node_id: str) -> router_service_pb2.Peer:
         """Return what the router has said of a prefill node.
 

@@ -1,4 +1,4 @@
-"""Takes a prompt's KV from a prefill node into the engine; it counts only when the summary has confirmed it."""
+"""Takes a prompt's KV from prefill nodes into the engine; the request decodes only when all of it is confirmed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from baton.decode.source import KvSource
 from baton.engine.engine import Engine
 from baton.errors import BatonError, InvalidFieldError, StreamBrokenError
 from baton.kv.layout import KvLayout
+from baton.kv.progress import KvProgress
 from baton.kv.stream import StreamLedger, StreamTotals, tokens_crc32c
 from baton.rpc.fast_channel import Message
 from baton.rpc.frame_codec import ReceivedFrame
+from baton.rpc.kv_service import request_crc32c, serialize_request
 from baton.rpc.wire_generation import token_from_proto
 from baton.rpc.wire_kv import dtype_from_proto, layout_from_proto
 from baton.rpc.wire_time import seconds_from_duration
@@ -39,12 +41,21 @@ class Timeouts:
     """Between any two messages afterwards."""
 
 
+class SilentStreamError(StreamBrokenError):
+    """Nothing has come for too long: the node hangs, or all that it could still bring would come too late."""
+
+
 class KvReceiver:
-    """Reads one KV stream.
+    """Reads the KV streams of one request, one after the other, each for what is still missing.
+
+    Invariants: `progress` counts a frame only once it has proven its stream, its place and its bytes, and the engine
+    has been told to write it, and nothing of senders that contradict themselves; the first token is delivered once, by
+    whichever stream brings it first.
 
     Args:
         engine: Where the KV goes.
         request_id: The engine's name of the request.
+        progress: What the request has before its first stream.
         layout: This node's cache.
         timeouts: How long a silent stream is waited for.
         clock: Seconds, monotonic.
@@ -54,21 +65,31 @@ class KvReceiver:
         self,
         engine: Engine,
         request_id: str,
+        progress: KvProgress,
         layout: KvLayout,
         timeouts: Timeouts,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        self.request_id = request_id
+        self._begin = progress
+        self.progress = progress
+        """What counts of all that has come."""
+        self.has_first_token = False
+        """Whether the first token has been delivered."""
+        self.reception = Reception(ReceptionClock(clock()))
         self._engine = engine
-        self._request_id = request_id
         self._layout = layout
         self._timeouts = timeouts
         self._clock = clock
         self._slots = asyncio.Semaphore(MAX_FRAMES_IN_FLIGHT)
-        self.reception = Reception(ReceptionClock(clock()))
 
     def frame_landed(self) -> None:
         """Take note that the engine has written a frame."""
         self._slots.release()
+
+    def commit(self) -> None:
+        """Tell the engine that the KV is complete: it may decode."""
+        self._engine.commit_kv(self.request_id)
 
     async def run(self, source: KvSource, request: prefill_service_pb2.PrefillRequest) -> None:
         """Call the prefill node and take everything up to the summary; then the engine may decode.
@@ -78,12 +99,14 @@ class KvReceiver:
         """
         self.reception.clock.called = self._clock()
         limit = self._timeouts.first_frame_seconds
+        if request.stream_number:  # nothing precedes the layout but the call, and others may be asked
+            limit = min(limit, self._timeouts.frame_seconds)
         async with AsyncExitStack() as stack:
             try:
                 async with asyncio.timeout(limit):
                     messages = await stack.enter_async_context(source.prefill(request, self.reception))
             except TimeoutError:
-                raise StreamBrokenError(f"the stream was silent for {limit:g} seconds") from None
+                raise SilentStreamError(f"the stream was silent for {limit:g} seconds") from None
             await self._take(_timed(messages, self._timeouts), request)
 
     async def _take(
@@ -91,20 +114,19 @@ class KvReceiver:
         messages: AsyncIterator[Message],
         request: prefill_service_pb2.PrefillRequest,
     ) -> None:
-        ledger = StreamLedger(self._layout, request.kv_token_begin, len(request.token_ids))
-        has_layout = has_first_token = False
+        ledger: StreamLedger | None = None
+        has_first_token = False
         async for message in messages:
             if isinstance(message, ReceivedFrame):
-                if not has_layout:
+                if ledger is None:
                     raise StreamBrokenError("a frame came before the layout")
                 await self._take_frame(message, ledger)
                 continue
             element = message.WhichOneof("element")
-            if (element == "layout") == has_layout:
-                raise StreamBrokenError(f"{element} came {'twice' if has_layout else 'before the layout'}")
-            if element == "layout":
-                self._take_layout(message.layout)
-                has_layout = True
+            if element == "layout" and ledger is None:
+                ledger = self._take_layout(message, request)
+            elif ledger is None or element == "layout":
+                raise StreamBrokenError(f"{element} came {'twice' if ledger else 'before the layout'}")
             elif element == "first_token" and not has_first_token:
                 self._take_first_token(message.first_token, request)
                 has_first_token = True
@@ -129,37 +151,52 @@ class KvReceiver:
             self.reception.prefill_cached_tokens = message.cached_token_count
             self.reception.queue_seconds = seconds_from_duration(message.queue_duration)
             self.reception.compute_seconds = seconds_from_duration(message.compute_duration)
-        self._engine.take_first_token(self._request_id, token)
+        if not self.has_first_token:  # an earlier stream's is the client's already
+            self.has_first_token = True
+            self._engine.take_first_token(self.request_id, token)
 
-    def _take_layout(self, message: kv_pb2.KvLayout) -> None:
+    def _take_layout(
+        self, message: prefill_service_pb2.PrefillResponse, request: prefill_service_pb2.PrefillRequest
+    ) -> StreamLedger:
         self.reception.clock.layout_arrived(self._clock())
-        self._layout.check_matches(layout_from_proto(message))
-        if message.wire_dtype and dtype_from_proto(message.wire_dtype) is not self._layout.dtype:
+        layout = message.layout
+        self._layout.check_matches(layout_from_proto(layout))
+        if layout.wire_dtype and dtype_from_proto(layout.wire_dtype) is not self._layout.dtype:
             raise InvalidFieldError("layout.wire_dtype", f"expected {self._layout.dtype.value}")
+        if not message.HasField("request_crc32c"):
+            return StreamLedger(self._layout, self.progress)
+        if message.request_crc32c != request_crc32c(serialize_request(request)):
+            raise StreamBrokenError("the prefill node answers another request: this one was changed on the way")
+        return StreamLedger(self._layout, self.progress, message.request_crc32c)
 
     async def _take_frame(self, received: ReceivedFrame, ledger: StreamLedger) -> None:
         frame = received.frame
         self.reception.clock.frame_arrived(self._clock(), frame.ready_seconds)
-        ledger.enter(frame, received.sequence_number, received.crc32c, received.actual_crc32c)
+        crcs = (received.crc32c, received.actual_crc32c, received.header_crc32c)
+        ledger.enter(frame, received.sequence_number, *crcs)
         self.reception.num_frames += 1
         self.reception.num_bytes += frame.num_bytes
         trace.get_current_span().add_event(names.EVENT_FRAME_RECEIVED, frame_attributes(frame))
         await self._slots.acquire()
-        self._engine.write_kv(self._request_id, frame)
+        self._engine.write_kv(self.request_id, frame)
+        self.progress = ledger.progress
 
     def _take_summary(self, message: kv_pb2.KvSummary, ledger: StreamLedger) -> None:
-        ledger.close(
-            StreamTotals(
-                message.frame_count, message.byte_count, message.frames_crc32c, message.token_begin, message.token_end
-            )
+        totals = StreamTotals(
+            message.frame_count, message.byte_count, message.frames_crc32c, message.token_begin, message.token_end
         )
+        try:
+            ledger.close(totals)
+        except StreamBrokenError:
+            self.progress = self._begin  # whoever miscounts what it sends may have sent anything
+            raise
         self.reception.prefill_cached_tokens = message.cached_token_count
         self.reception.queue_seconds = seconds_from_duration(message.queue_duration)
         self.reception.compute_seconds = seconds_from_duration(message.compute_duration)
         self.reception.prefill_peak_memory_bytes = message.peak_memory_byte_count
         self.reception.prefill_energy_joules = message.energy_joules if message.HasField("energy_joules") else None
         self.reception.clock.summary_arrived(self.reception.queue_seconds + self.reception.compute_seconds)
-        self._engine.commit_kv(self._request_id)
+        self.commit()
 
 
 async def _timed(messages: AsyncIterable[Message], timeouts: Timeouts) -> AsyncIterator[Message]:
@@ -173,7 +210,7 @@ async def _timed(messages: AsyncIterable[Message], timeouts: Timeouts) -> AsyncI
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise StreamBrokenError(f"the stream was silent for {limit:g} seconds") from None
+            raise SilentStreamError(f"the stream was silent for {limit:g} seconds") from None
         if isinstance(message, ReceivedFrame) or message.WhichOneof("element") != "layout":
             limit = timeouts.frame_seconds
         yield message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from baton.decode.handover import KvHandover
 from baton.decode.reception import Reception
 from baton.engine.events import Ended
 from baton.rpc.wire_time import duration_from_seconds, seconds_from_duration
@@ -20,16 +21,16 @@ _REASONS = {"stop": generation_pb2.FINISH_REASON_STOP, "length": generation_pb2.
 def outcome_of(
     request: messages.DecodeServiceGenerateRequest,
     ended: Ended,
-    reception: Reception | None,
+    handover: KvHandover | None,
     *,
     decode_node_id: str,
-    fallback_reason: str,
 ) -> generation_pb2.PlacementSummary:
     """Return what happened to a request. Where the prefill was remote, its times are the prefill node's."""
-    is_remote = reception is not None and not fallback_reason
+    reception = handover.receiver.reception if handover else None
+    fallback_reason = handover.fallback_reason if handover else ""
     summary = generation_pb2.PlacementSummary(
         decode_node_id=decode_node_id,
-        prefill_node_id=request.placement.prefill_node_id if is_remote else decode_node_id,
+        prefill_node_id=handover.node_id if handover and not fallback_reason else decode_node_id,
         placement_id=request.placement.placement_id,
         decode_cached_token_count=ended.num_cached_tokens,
         queue_duration=duration_from_seconds(ended.queue_seconds),
@@ -44,7 +45,11 @@ def outcome_of(
         summary.kv_frame_count = reception.num_frames
         summary.kv_transport = _TRANSPORTS[reception.transport]
         summary.kv_transport_reason = reception.transport_reason
-    if is_remote and reception is not None:
+    if handover is not None:
+        summary.kv_break_reasons.extend(handover.break_reasons)
+        summary.kv_resume_count = handover.num_resumes
+        summary.kv_kept_token_count = handover.num_kept_tokens
+    if reception is not None and not fallback_reason:
         summary.prefill_cached_token_count = reception.prefill_cached_tokens
         summary.queue_duration.CopyFrom(duration_from_seconds(ended.queue_seconds + reception.queue_seconds))
         summary.prefill_duration.CopyFrom(duration_from_seconds(reception.compute_seconds))

@@ -120,9 +120,19 @@ class Engine:
         """Declare the received KV complete and right: the request is decoded from the next pass on."""
         self._commands.put(lambda: self._change_receiving(request_id, self.scheduler.commit_received))
 
-    def fall_back(self, request_id: str) -> None:
-        """Give up receiving: the request is computed here, from its cached prefix on."""
-        self._commands.put(lambda: self._change_receiving(request_id, self.scheduler.fall_back))
+    def fall_back(self, request_id: str, num_received_tokens: int = 0) -> None:
+        """Give up receiving: the request is computed here.
+
+        Args:
+            request_id: Which.
+            num_received_tokens: Leading positions whose KV is here in every layer and right: those after it, or after
+                the cached prefix if that is longer, are computed.
+        """
+
+        def change(sequence: Sequence) -> None:
+            self.scheduler.fall_back(sequence, num_received_tokens)
+
+        self._commands.put(lambda: self._change_receiving(request_id, change))
 
     def call(self, function: Callable[[], None]) -> None:
         """Run a function in the engine's thread, between two passes."""

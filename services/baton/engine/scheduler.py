@@ -146,9 +146,12 @@ class Scheduler:
         self._store_full_blocks(sequence)
         self._run(sequence)
 
-    def fall_back(self, sequence: Sequence) -> None:
-        """Compute a receiving sequence here, from its cached prefix on. What has arrived is not trusted."""
+    def fall_back(self, sequence: Sequence, num_received_tokens: int = 0) -> None:
+        """Compute a receiving sequence here, from its cached prefix on, or after what has arrived and is right."""
         self._receiving.remove(sequence)
+        num_received_tokens = min(num_received_tokens, len(sequence.token_ids) - 1)
+        sequence.num_computed = max(sequence.num_computed, num_received_tokens)
+        self._store_full_blocks(sequence)
         self._run(sequence)
 
     def finish(self, sequence: Sequence) -> None:

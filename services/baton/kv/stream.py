@@ -11,6 +11,7 @@ import numpy as np
 
 from baton.errors import StreamBrokenError
 from baton.kv.layout import KvLayout
+from baton.kv.progress import KvProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,18 +66,31 @@ def tokens_crc32c(token_ids: Sequence[int], next_token_id: int) -> int:
     return int(crc32c.crc32c(words.tobytes()))
 
 
+def header_crc32c(stream_key: int, sequence_number: int, frame: KvFrame, crc: int) -> int:
+    """Return the CRC-32C of what a frame says of itself, in the stream that has this key (kv.proto, header_crc32c)."""
+    place = (frame.layer_begin, frame.num_layers, frame.token_begin, frame.num_tokens)
+    return int(crc32c.crc32c(struct.pack("<IqiiiiI", stream_key, sequence_number, *place, crc)))
+
+
 class StreamLedger:
     """Keeps account of one stream, on either side: frames are numbered, checksummed, and tile the promised positions.
 
-    Invariant: layer `l` has the positions [token_begin, _next_token[l]) exactly once. `enter` refuses any frame that
+    Invariant: layer `l` has the positions [its begin, _next_token[l]) exactly once. `enter` refuses any frame that
     would break it; `close` refuses a stream whose layers do not all end at the prompt's end.
+
+    Args:
+        layout: Shape of the cache.
+        owed: What the stream has to bring.
+        stream_key: Key that the header of every frame must prove; None: frames have none, and count only together.
     """
 
-    def __init__(self, layout: KvLayout, token_begin: int, token_end: int) -> None:
+    def __init__(self, layout: KvLayout, owed: KvProgress, stream_key: int | None = None) -> None:
         self._layout = layout
-        self._token_begin = token_begin
-        self._token_end = token_end
-        self._next_token = [token_begin] * layout.num_layers
+        self._owed = owed
+        self._stream_key = stream_key
+        self._token_begin = owed.complete_tokens
+        self._token_end = owed.num_tokens
+        self._next_token = list(owed.next_tokens)
         self._num_frames = 0
         self._num_bytes = 0
         self._crc = 0
@@ -87,7 +101,19 @@ class StreamLedger:
         token_end = min(self._next_token, default=self._token_begin)
         return StreamTotals(self._num_frames, self._num_bytes, self._crc, self._token_begin, token_end)
 
-    def enter(self, frame: KvFrame, sequence_number: int, crc: int, actual_crc: int | None = None) -> None:
+    @property
+    def progress(self) -> KvProgress:
+        """Return what is there even if the stream breaks now: with its frames where they prove their place."""
+        return self._owed if self._stream_key is None else KvProgress(tuple(self._next_token), self._token_end)
+
+    def enter(
+        self,
+        frame: KvFrame,
+        sequence_number: int,
+        crc: int,
+        actual_crc: int | None = None,
+        header_crc: int | None = None,
+    ) -> None:
         """Check a frame against the stream so far and enter it.
 
         Args:
@@ -95,12 +121,15 @@ class StreamLedger:
             sequence_number: Its number, as the sender gave it.
             crc: Its checksum, as the sender gave it.
             actual_crc: Checksum of what arrived, where it was computed on arrival; None: it is computed here.
+            header_crc: Checksum of its number and place, as the sender gave it; None: it gave none.
 
         Raises:
             StreamBrokenError: If its number, range, size or checksum is wrong; the message says which.
         """
         if sequence_number != self._num_frames:
             raise StreamBrokenError(f"frame {sequence_number} arrived where {self._num_frames} was due")
+        if self._stream_key is not None and header_crc != header_crc32c(self._stream_key, sequence_number, frame, crc):
+            raise StreamBrokenError(f"frame {sequence_number} has a wrong header checksum: it is not of this stream")
         self._check_range(frame)
         self._check_size(frame)
         if (payload_crc32c(frame.keys, frame.values) if actual_crc is None else actual_crc) != crc:

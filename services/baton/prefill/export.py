@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import NamedTuple
 
 from baton.engine.runners.base import LayerKv
 from baton.kv.layout import KvLayout, LayerSpec
+from baton.kv.progress import KvProgress
 from baton.kv.stream import KvFrame, frame_groups
+
+
+class _Piece(NamedTuple):
+    """One layer's share of a frame."""
+
+    layer: int
+    positions: range
+    kv: LayerKv
 
 
 class FrameExport:
     """Groups consecutive layers of a pass into frames and hands each on when its last layer is there.
 
-    Positions already exported are dropped, so that a request computed again after a preemption sends nothing twice.
+    Positions that are not owed, or exported already, are dropped: a request computed again after a preemption sends
+    nothing twice, and a resumed stream begins in each layer where the broken one ended.
 
     Args:
         layout: Shape of the cache.
-        token_begin: First position to export.
-        layers_per_frame: Layers of one frame, 1 or more.
+        owed: What to export.
+        layers_per_frame: Layers of one frame at most, 1 or more.
         put: Takes a finished frame; called from the engine's thread.
         clock: Seconds, monotonic; frames carry the time since construction.
     """
@@ -26,15 +37,15 @@ class FrameExport:
     def __init__(
         self,
         layout: KvLayout,
-        token_begin: int,
+        owed: KvProgress,
         layers_per_frame: int,
         put: Callable[[KvFrame], None],
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._layout = layout
-        self._next_token = [token_begin] * layout.num_layers
-        self._group_of = {group.stop - 1: group for group in frame_groups(layout, layers_per_frame)}
-        self._pending: list[LayerKv] = []
+        self._next_token = list(owed.next_tokens)
+        self._last_layers = frozenset(group.stop - 1 for group in frame_groups(layout, layers_per_frame))
+        self._pieces: list[_Piece] = []
         self._put = put
         self._clock = clock
         self._started = clock()
@@ -44,24 +55,36 @@ class FrameExport:
         spec = self._layout.layers[layer]
         num_tokens = len(kv.keys) // (spec.num_kv_heads * spec.key_head_dim * self._layout.dtype.num_bytes)
         num_sent = max(0, self._next_token[layer] - start)
-        if num_sent >= num_tokens:
+        if num_sent < num_tokens:
+            self._next_token[layer] = start + num_tokens
+            unsent = self._without_sent(kv, spec, num_tokens, num_sent)
+            self._add(_Piece(layer, range(start + num_sent, start + num_tokens), unsent))
+        if layer in self._last_layers:
+            self._flush()
+
+    def _add(self, piece: _Piece) -> None:
+        """Add to the frame that gathers; a layer that does not follow its last, or other positions, begin another."""
+        last = self._pieces[-1] if self._pieces else None
+        if last is not None and (last.layer + 1, last.positions) != (piece.layer, piece.positions):
+            self._flush()
+        self._pieces.append(piece)
+
+    def _flush(self) -> None:
+        pieces, self._pieces = self._pieces, []
+        if not pieces:
             return
-        self._next_token[layer] = start + num_tokens
-        self._pending.append(self._without_sent(kv, spec, num_tokens, num_sent))
-        group = self._group_of.get(layer)
-        if group is not None:
-            pending, self._pending = self._pending, []
-            self._put(
-                KvFrame(
-                    layer_begin=group.start,
-                    num_layers=len(group),
-                    token_begin=start + num_sent,
-                    num_tokens=num_tokens - num_sent,
-                    keys=_joined([kv.keys for kv in pending]),
-                    values=_joined([kv.values for kv in pending]),
-                    ready_seconds=self._clock() - self._started,
-                )
+        first = pieces[0]
+        self._put(
+            KvFrame(
+                layer_begin=first.layer,
+                num_layers=len(pieces),
+                token_begin=first.positions.start,
+                num_tokens=len(first.positions),
+                keys=_joined([piece.kv.keys for piece in pieces]),
+                values=_joined([piece.kv.values for piece in pieces]),
+                ready_seconds=self._clock() - self._started,
             )
+        )
 
     def _without_sent(self, kv: LayerKv, spec: LayerSpec, num_tokens: int, num_sent: int) -> LayerKv:
         """Return the bytes without the first `num_sent` positions of every head."""

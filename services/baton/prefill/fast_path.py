@@ -11,9 +11,9 @@ from baton.h2.windows import StreamEndedError
 from baton.kv.stream import KvFrame
 from baton.prefill.messages import Message
 from baton.prefill.outbox import Item
-from baton.prefill.prefiller import Prefiller
+from baton.prefill.prefiller import Prefiller, StreamSink
 from baton.rpc.frame_codec import EncodedFrame
-from baton.v1 import prefill_service_pb2
+from baton.rpc.kv_service import ReceivedRequest
 
 
 class ThreadOutbox:
@@ -70,7 +70,7 @@ class FastPrefill:
     def __init__(self, prefiller: Prefiller) -> None:
         self._prefiller = prefiller
 
-    def serve(self, request: prefill_service_pb2.PrefillRequest, call: ServerCall) -> None:
+    def serve(self, request: ReceivedRequest, call: ServerCall) -> None:
         """Send the messages of a prompt's KV stream.
 
         Raises:
@@ -78,8 +78,9 @@ class FastPrefill:
         """
         outbox = ThreadOutbox()
         call.watch(outbox.close)
-        constraint = self._prefiller.compile(request)
-        with self._prefiller.begin(request, constraint, outbox.put_frame, outbox.put_event) as messages:
+        constraint = self._prefiller.compile(request.message)
+        sink = StreamSink(outbox.put_frame, outbox.put_event, lambda error: outbox.put_event(Failed(error)))
+        with self._prefiller.begin(request, constraint, sink) as messages:
             call.send(*_parts(messages.layout()))
             while not messages.is_complete:
                 for message in messages.of(outbox.get(call.remaining_seconds())):

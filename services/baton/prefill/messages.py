@@ -9,9 +9,11 @@ from opentelemetry import trace
 
 from baton.engine.events import Ended, Failed, TokenReady
 from baton.kv.layout import KvLayout
-from baton.kv.stream import KvFrame, StreamLedger, StreamTotals, tokens_crc32c
+from baton.kv.progress import KvProgress
+from baton.kv.stream import KvFrame, StreamLedger, StreamTotals, header_crc32c, tokens_crc32c
 from baton.prefill.outbox import Item
 from baton.rpc.frame_codec import EncodedFrame, encode_frame
+from baton.rpc.kv_service import ReceivedRequest
 from baton.rpc.wire_generation import token_to_proto
 from baton.rpc.wire_kv import layout_to_proto
 from baton.rpc.wire_time import duration_from_seconds
@@ -30,21 +32,23 @@ class StreamMessages:
     Args:
         layout: This node's cache.
         request: What the stream answers; it has just come.
+        owed: What the stream has to bring.
         monitor: Tells what the work cost the machine.
     """
 
-    def __init__(self, layout: KvLayout, request: prefill_service_pb2.PrefillRequest, monitor: NodeMonitor) -> None:
+    def __init__(self, layout: KvLayout, request: ReceivedRequest, owed: KvProgress, monitor: NodeMonitor) -> None:
         self._layout = layout
         self._monitor = monitor
-        self._token_ids = request.token_ids
-        self._ledger = StreamLedger(layout, request.kv_token_begin, len(request.token_ids))
+        self._token_ids = request.message.token_ids
+        self._key = request.crc32c
+        self._ledger = StreamLedger(layout, owed, request.crc32c)
         self._started_at = time.time_ns()
         self.is_complete = False
         """Whether the summary has been made."""
 
     def layout(self) -> Message:
         """Return the first message."""
-        return prefill_service_pb2.PrefillResponse(layout=layout_to_proto(self._layout))
+        return prefill_service_pb2.PrefillResponse(layout=layout_to_proto(self._layout), request_crc32c=self._key)
 
     def of(self, item: Item) -> Iterator[Message]:
         """Yield the message of a frame or event, if it has one.
@@ -77,7 +81,7 @@ class StreamMessages:
         ready_at = self._started_at + round(frame.ready_seconds * 1e9)
         trace.get_current_span().add_event(names.EVENT_LAYER_COMPUTED, attributes, ready_at)
         trace.get_current_span().add_event(names.EVENT_FRAME_SENT, attributes)
-        return encode_frame(frame, sequence_number, crc)
+        return encode_frame(frame, sequence_number, crc, header_crc32c(self._key, sequence_number, frame, crc))
 
 
 def _summary(ended: Ended, totals: StreamTotals, monitor: NodeMonitor) -> kv_pb2.KvSummary:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from opentelemetry import trace
 
 from baton.engine.constraint import Constraint
-from baton.engine.events import EngineEvent
+from baton.engine.events import EngineEvent, Failed
 from baton.engine.kv_exchange import EXPORT_TOKENS
 from baton.engine.sequence import EngineRequest, Purpose
 from baton.engine.structured_output import StructuredOutput
-from baton.errors import InvalidFieldError
+from baton.errors import BatonError, InvalidFieldError
+from baton.kv.layout import KvLayout
+from baton.kv.progress import KvProgress
 from baton.kv.stream import KvFrame
+from baton.prefill.attempts import AttemptStreams
 from baton.prefill.export import FrameExport
 from baton.prefill.messages import Message, StreamMessages
 from baton.prefill.outbox import Outbox
+from baton.rpc.kv_service import ReceivedRequest
 from baton.rpc.wire_generation import sampling_from_proto
 from baton.rpc.wire_kv import dtype_from_proto, layout_from_proto
 from baton.telemetry import names
@@ -29,14 +34,26 @@ MAX_FRAME_BYTES = 16 << 20
 """Largest frame made; groups of layers, then chunks of positions, shrink to stay below it."""
 
 
+class StreamSink(NamedTuple):
+    """Where the parts of a KV stream go before they are sent."""
+
+    put_frame: Callable[[KvFrame], None]
+    """Takes frames; called from the engine's thread."""
+    put_event: Callable[[EngineEvent], None]
+    """Takes the engine's events; called from the event loop, after the frames that came before."""
+    end: Callable[[BatonError], None]
+    """Ends the stream with an error; called from any thread."""
+
+
 class Prefiller:
     """Runs prefills on a node's engine."""
 
     def __init__(self, node: WorkerNode) -> None:
         self._node = node
         self._layout = node.runner.info.layout
+        self._streams = AttemptStreams()
 
-    async def run(self, request: prefill_service_pb2.PrefillRequest) -> AsyncIterator[Message]:
+    async def run(self, received: ReceivedRequest) -> AsyncIterator[Message]:
         """Yield the messages of a KV stream: layout, frames and first token, summary.
 
         Raises:
@@ -48,9 +65,13 @@ class Prefiller:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(outbox.put, frame)
 
-        structured_output, output_token_ids = self._form(request)
+        def end(error: BatonError) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(outbox.put, Failed(error))
+
+        structured_output, output_token_ids = self._form(received.message)
         constraint = await self._node.constraints.constraint(structured_output, output_token_ids)
-        with self.begin(request, constraint, put, outbox.put) as messages:
+        with self.begin(received, constraint, StreamSink(put, outbox.put, end)) as messages:
             yield messages.layout()
             while not messages.is_complete:
                 for message in messages.of(await outbox.get()):
@@ -67,35 +88,33 @@ class Prefiller:
 
     @contextmanager
     def begin(
-        self,
-        request: prefill_service_pb2.PrefillRequest,
-        constraint: Constraint | None,
-        put_frame: Callable[[KvFrame], None],
-        put_event: Callable[[EngineEvent], None],
+        self, received: ReceivedRequest, constraint: Constraint | None, sink: StreamSink
     ) -> Iterator[StreamMessages]:
         """Submit a request to the engine; leaving the context ends its work.
 
         Args:
-            request: The prompt.
+            received: The prompt.
             constraint: The form of the output, compiled.
-            put_frame: Takes frames; called from the engine's thread.
-            put_event: Takes the engine's events; called from the event loop, after the frames that came before.
+            sink: Takes what is to be sent.
 
         Raises:
-            BatonError: If the request is bad or the layouts differ.
+            BatonError: If the request is bad, the layouts differ, or a later stream of the attempt has come.
         """
+        request = received.message
         self._node.check_accepts()
         self._check(request)
+        owed = owed_of(request, self._layout)
         trace.get_current_span().set_attributes(
             {names.REQUEST_ID: request.request_id, names.ATTEMPT: request.attempt, names.NODE_ID: self._node.node_id}
         )
-        messages = StreamMessages(self._layout, request, self._node.monitor)
-        engine_request = self._engine_request(request, constraint, put_frame)
-        self._node.engine.submit(engine_request, put_event)
-        try:
-            yield messages
-        finally:
-            self._node.engine.abort(engine_request)
+        messages = StreamMessages(self._layout, received, owed, self._node.monitor)
+        engine_request = self._engine_request(request, constraint, owed, sink.put_frame)
+        with self._streams.running(request, sink.end):
+            self._node.engine.submit(engine_request, sink.put_event)
+            try:
+                yield messages
+            finally:
+                self._node.engine.abort(engine_request)
 
     def _form(self, request: prefill_service_pb2.PrefillRequest) -> tuple[StructuredOutput | None, Sequence[int]]:
         num_prompt = len(request.token_ids) - request.output_token_count
@@ -108,6 +127,8 @@ class Prefiller:
         num_tokens = len(request.token_ids)
         if not 0 <= request.kv_token_begin < max(1, num_tokens):
             raise InvalidFieldError("kv_token_begin", f"expected 0 to {num_tokens - 1}, got {request.kv_token_begin}")
+        if request.stream_number < 0:
+            raise InvalidFieldError("stream_number", f"expected 0 or more, got {request.stream_number}")
         if not 0 <= request.output_token_count < max(1, num_tokens):
             raise InvalidFieldError("output_token_count", f"expected 0 to {num_tokens - 1}")
         for name in ("layers_per_frame", "chunk_token_count"):
@@ -117,11 +138,15 @@ class Prefiller:
             raise InvalidFieldError("wire_dtype", f"expected {self._layout.dtype.value}, the cache's own")
 
     def _engine_request(
-        self, request: prefill_service_pb2.PrefillRequest, constraint: Constraint | None, put: Callable[[KvFrame], None]
+        self,
+        request: prefill_service_pb2.PrefillRequest,
+        constraint: Constraint | None,
+        owed: KvProgress,
+        put: Callable[[KvFrame], None],
     ) -> EngineRequest:
         num_prompt = len(request.token_ids) - request.output_token_count
         return EngineRequest(
-            request_id=f"{request.request_id}/{request.attempt}",
+            request_id=f"{request.request_id}/{request.attempt}.{request.stream_number}",
             prompt_token_ids=tuple(request.token_ids[:num_prompt]),
             output_token_ids=tuple(request.token_ids[num_prompt:]),
             params=sampling_from_proto(request.sampling),
@@ -131,7 +156,7 @@ class Prefiller:
             priority=request.priority,
             is_cache_bypassed=request.bypass_prefix_cache,
             kv_token_begin=request.kv_token_begin,
-            export=FrameExport(self._layout, request.kv_token_begin, self._layers_per_frame(request), put),
+            export=FrameExport(self._layout, owed, self._layers_per_frame(request), put),
             chunk_tokens=self._chunk_tokens(request),
         )
 
@@ -148,6 +173,21 @@ class Prefiller:
     def _layer_token_bytes(self) -> int:
         """Return the bytes of one position in the largest layer."""
         return max(spec.num_token_elements for spec in self._layout.layers) * self._layout.dtype.num_bytes
+
+
+def owed_of(request: prefill_service_pb2.PrefillRequest, layout: KvLayout) -> KvProgress:
+    """Return what a stream has to bring.
+
+    Raises:
+        InvalidFieldError: If the begins of the layers do not fit to the prompt, or to each other.
+    """
+    num_tokens, begins = len(request.token_ids), tuple(request.layer_token_begins)
+    if not begins:
+        return KvProgress.begin(layout, request.kv_token_begin, num_tokens)
+    if len(begins) != layout.num_layers or min(begins) != request.kv_token_begin or max(begins) > num_tokens:
+        problem = f"expected {layout.num_layers} positions, the least {request.kv_token_begin}, none above {num_tokens}"
+        raise InvalidFieldError("layer_token_begins", problem)
+    return KvProgress(begins, num_tokens)
 
 
 def probe_sizes(byte_count: int, message_byte_count: int) -> Iterator[int]:

@@ -8,6 +8,7 @@ import grpc
 
 from baton.prefill.messages import Message
 from baton.prefill.prefiller import Prefiller, probe_sizes
+from baton.rpc.kv_service import ReceivedRequest
 from baton.v1 import prefill_service_pb2 as messages
 from baton.v1 import prefill_service_pb2_grpc as service
 
@@ -20,8 +21,8 @@ class PrefillServicer(service.PrefillServiceServicer):
 
     async def Prefill(  # noqa: N802
         self,
-        request: messages.PrefillRequest,
-        context: grpc.aio.ServicerContext[messages.PrefillRequest, messages.PrefillResponse],  # noqa: ARG002
+        request: ReceivedRequest,
+        context: grpc.aio.ServicerContext[ReceivedRequest, Message],  # noqa: ARG002
     ) -> AsyncIterator[Message]:
         """Stream a prompt's KV; frames as `baton.rpc.frame_codec` encodes them."""
         async for response in self._prefiller.run(request):

@@ -123,3 +123,5 @@ class Outcome:
     """Times that it was computed again for want of memory."""
     fallback_reason: str
     """Why a planned remote prefill was given up; empty if it was not."""
+    num_breaks: int = 0
+    """KV streams that broke: its times are then those of the repair, and say nothing of node or link."""

@@ -155,7 +155,7 @@ class RouterState:
             self._output_lengths.add(decoder.description.model_id, outcome.num_completion_tokens)
         self._learn_prefill(placed, outcome)
         self._learn_link(placed, outcome)
-        if outcome.num_completion_tokens > 1 and not outcome.num_preemptions:
+        if outcome.num_completion_tokens > 1 and not (outcome.num_preemptions or outcome.num_breaks):
             # The first token of a remote prefill is out before its KV is in: that wait is not the decode node's.
             measured = (outcome.decode_seconds - outcome.exposed_seconds) / (outcome.num_completion_tokens - 1)
             self.decode_calibration.add(outcome.decode_node_id, measured, placed.base_step_seconds)
@@ -163,7 +163,7 @@ class RouterState:
 
     def _learn_prefill(self, placed: PlacedRequest, outcome: Outcome) -> None:
         computing = self.nodes.get(outcome.prefill_node_id or outcome.decode_node_id)
-        if computing is None or outcome.num_preemptions:
+        if computing is None or outcome.num_preemptions or outcome.num_breaks:
             return
         shape, profile = computing.description.shape, computing.description.profile
         num_cached = min(outcome.prefill_cached_tokens, placed.num_prompt_tokens - 1)
@@ -172,7 +172,8 @@ class RouterState:
 
     def _learn_link(self, placed: PlacedRequest, outcome: Outcome) -> None:
         sender, receiver = self.nodes.get(outcome.prefill_node_id), self.nodes.get(outcome.decode_node_id)
-        if placed.candidate.is_local or outcome.fallback_reason or sender is None or receiver is None:
+        is_repaired = bool(outcome.fallback_reason or outcome.num_breaks)
+        if placed.candidate.is_local or is_repaired or sender is None or receiver is None:
             return
         pair = (outcome.prefill_node_id, outcome.decode_node_id)
         factor = self.link_calibration.factor(pair)

@@ -164,6 +164,7 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
         num_completion_tokens=message.completion_token_count,
         num_preemptions=message.preemption_count,
         fallback_reason=message.fallback_reason,
+        num_breaks=len(message.kv_break_reasons),
     )
 
 

@@ -29,7 +29,7 @@ from baton.h2.status import CallError, Code, Status
 from baton.kv.stream import payload_crc32c
 from baton.rpc.channel import KEEPALIVE_MILLISECONDS, KV_WINDOW_BYTES, MAX_MESSAGE_BYTES, PING_TIMEOUT_MILLISECONDS
 from baton.rpc.frame_codec import ReceivedFrame, parse_response
-from baton.rpc.kv_service import PREFILL_PATH
+from baton.rpc.kv_service import PREFILL_PATH, serialize_request
 from baton.rpc.status import error_from_status, info_of
 from baton.rpc.tls import current_identity
 from baton.v1 import prefill_service_pb2
@@ -235,7 +235,7 @@ class FastChannel:
     ) -> ClientCall:
         """Make the call, and the connection if there is none. In a thread of the executor."""
         try:
-            return self._connected().call(PREFILL_PATH, request.SerializeToString(), stream, metadata=metadata)
+            return self._connected().call(PREFILL_PATH, serialize_request(request), stream, metadata=metadata)
         except CallError as error:
             is_lost = error.status.code is Code.UNAVAILABLE
             raise FastPathError(error.status.message, reason="CONNECT_FAILED" if is_lost else "REFUSED") from error

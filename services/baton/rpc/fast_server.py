@@ -17,13 +17,12 @@ from baton.h2.limits import Limits
 from baton.h2.server import H2Server
 from baton.h2.status import CallError, Code
 from baton.h2.windows import StreamEndedError
-from baton.rpc.kv_service import PREFILL_PATH
+from baton.rpc.kv_service import PREFILL_PATH, ReceivedRequest, parse_request
 from baton.rpc.server import host_port
 from baton.rpc.status import code_of, details_of
 from baton.rpc.tls import current_identity
 from baton.telemetry import names
 from baton.telemetry.tracing import tracer
-from baton.v1 import prefill_service_pb2
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +33,7 @@ _LIMITS = Limits(message_bytes=16 << 20, num_streams=256)
 class PrefillHandler(Protocol):
     """Serves prefills; called in a thread of the call's own."""
 
-    def serve(self, request: prefill_service_pb2.PrefillRequest, call: ServerCall) -> None:
+    def serve(self, request: ReceivedRequest, call: ServerCall) -> None:
         """Send the messages of a prompt's KV stream.
 
         Raises:
@@ -117,8 +116,8 @@ def _call_error(error: BatonError) -> CallError:
     return CallError(Code(code_of(error).value[0]), error.message, details_of(error))
 
 
-def _request_of(call: ServerCall) -> prefill_service_pb2.PrefillRequest:
+def _request_of(call: ServerCall) -> ReceivedRequest:
     try:
-        return prefill_service_pb2.PrefillRequest.FromString(call.request)
+        return parse_request(call.request)
     except DecodeError as error:
         raise InvalidFieldError("request", str(error)) from error

@@ -35,6 +35,8 @@ class ReceivedFrame:
     """Number that the sender gave it."""
     crc32c: int
     """Checksum that the sender gave it."""
+    header_crc32c: int | None = None
+    """Checksum of its number and place that the sender gave it; None: none."""
     actual_crc32c: int | None = None
     """Checksum of what arrived, where it was computed on arrival."""
 
@@ -50,8 +52,15 @@ class EncodedFrame(NamedTuple):
     """Consecutive bytes of a `PrefillResponse`."""
 
 
-def encode_frame(frame: KvFrame, sequence_number: int, crc: int) -> EncodedFrame:
-    """Return a `PrefillResponse` that carries a frame; keys and values are those of the frame, not copied."""
+def encode_frame(frame: KvFrame, sequence_number: int, crc: int, header_crc: int | None = None) -> EncodedFrame:
+    """Return a `PrefillResponse` that carries a frame; keys and values are those of the frame, not copied.
+
+    Args:
+        frame: What to carry.
+        sequence_number: Its number in the stream.
+        crc: Checksum of its payload.
+        header_crc: Checksum of its number and place; None: the stream has no key.
+    """
     header = kv_pb2.KvFrame(
         sequence_number=sequence_number,
         layer_begin=frame.layer_begin,
@@ -59,6 +68,7 @@ def encode_frame(frame: KvFrame, sequence_number: int, crc: int) -> EncodedFrame
         token_begin=frame.token_begin,
         token_count=frame.num_tokens,
         crc32c=crc,
+        header_crc32c=header_crc,
         ready_offset=duration_from_seconds(frame.ready_seconds),
     ).SerializeToString()
     before_keys = header + _varint(_KEYS_TAG) + _varint(len(frame.keys))
@@ -109,7 +119,8 @@ def _received(message: kv_pb2.KvFrame, keys: bytes | memoryview, values: bytes |
         values=values,
         ready_seconds=seconds_from_duration(message.ready_offset),
     )
-    return ReceivedFrame(frame, message.sequence_number, message.crc32c)
+    header_crc = message.header_crc32c if message.HasField("header_crc32c") else None
+    return ReceivedFrame(frame, message.sequence_number, message.crc32c, header_crc)
 
 
 def _split_frame(data: bytes | memoryview) -> _FrameParts | None:

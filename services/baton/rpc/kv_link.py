@@ -21,7 +21,7 @@ from baton.kv.stream import KvFrame, payload_crc32c
 from baton.rpc.channel import KV_WINDOW_BYTES, open_channel
 from baton.rpc.fast_channel import FastChannel
 from baton.rpc.frame_codec import EncodedFrame, ReceivedFrame, encode_frame, parse_response
-from baton.rpc.kv_service import PREFILL_PATH, KvStub
+from baton.rpc.kv_service import PREFILL_PATH, KvStub, ReceivedRequest
 from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.v1.prefill_service_pb2_grpc import PrefillServiceServicer
 
@@ -78,9 +78,9 @@ class FrameSource:
             crc = payload_crc32c(keys, values) if self._has_checksums else 0
             yield encode_frame(KvFrame(0, 1, index, 1, keys, values), index, crc)
 
-    def serve(self, request: prefill_service_pb2.PrefillRequest, call: ServerCall) -> None:
+    def serve(self, request: ReceivedRequest, call: ServerCall) -> None:
         """Send on the fast path, in the thread of a call."""
-        for frame in self.frames(request):
+        for frame in self.frames(request.message):
             call.send(*frame.parts)
         call.send(_SUMMARY.SerializeToString())
 
@@ -93,7 +93,7 @@ class GrpcFrames(PrefillServiceServicer):
 
     async def Prefill(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802, ARG002
         """Stream the frames."""
-        for frame in self._source.frames(request):
+        for frame in self._source.frames(request.message):
             yield frame
         yield _SUMMARY
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import crc32c
 import grpc
 
 from baton.rpc.frame_codec import parse_response, serialize_response
@@ -15,6 +16,34 @@ PREFILL_PATH = f"/{SERVICE_NAME}/Prefill"
 """Path of the rpc, as HTTP/2 has it."""
 
 
+class ReceivedRequest(NamedTuple):
+    """A request as a node got it."""
+
+    message: messages.PrefillRequest
+    """The request."""
+    crc32c: int
+    """Checksum of its bytes: the key of the stream that answers it."""
+
+
+def serialize_request(request: messages.PrefillRequest) -> bytes:
+    """Return the bytes of a request, always the same for the same request."""
+    return request.SerializeToString(deterministic=True)
+
+
+def parse_request(data: bytes) -> ReceivedRequest:
+    """Return the request of some bytes.
+
+    Raises:
+        google.protobuf.message.DecodeError: If they are none.
+    """
+    return ReceivedRequest(messages.PrefillRequest.FromString(data), request_crc32c(data))
+
+
+def request_crc32c(data: bytes) -> int:
+    """Return the checksum of a request's bytes."""
+    return int(crc32c.crc32c(data))
+
+
 class KvStub(PrefillServiceStub):
     """Calls PrefillService; `Prefill` yields `PrefillResponse`s and, for frames, `ReceivedFrame`s."""
 
@@ -22,17 +51,17 @@ class KvStub(PrefillServiceStub):
         super().__init__(channel)  # type: ignore[no-untyped-call]
         self.Prefill = channel.unary_stream(
             PREFILL_PATH,
-            request_serializer=messages.PrefillRequest.SerializeToString,
+            request_serializer=serialize_request,
             response_deserializer=parse_response,
         )
 
 
 def add_prefill_service(servicer: PrefillServiceServicer, server: grpc.aio.Server) -> None:
-    """Add a servicer whose `Prefill` yields `PrefillResponse`s and, for frames, `EncodedFrame`s."""
+    """Add a servicer; its `Prefill` takes a `ReceivedRequest`, yields `PrefillResponse`s, and `EncodedFrame`s."""
     handlers: dict[str, Any] = {
         "Prefill": grpc.unary_stream_rpc_method_handler(
             servicer.Prefill,
-            request_deserializer=messages.PrefillRequest.FromString,
+            request_deserializer=parse_request,
             response_serializer=serialize_response,
         ),
         "ProbeLink": grpc.unary_stream_rpc_method_handler(

@@ -53,6 +53,7 @@ class Metrics:
         self._prediction_ratio = _histogram(meter, names.PREDICTION_RATIO)
         self._regret = _histogram(meter, names.REGRET)
         self._fallbacks = _counter(meter, names.FALLBACKS)
+        self._kv_breaks = _counter(meter, names.KV_BREAKS)
         self._failures = _counter(meter, names.FAILURES)
         self._preemptions = _counter(meter, names.PREEMPTIONS)
         self._failed_lookups = _counter(meter, names.FAILED_LOOKUPS)
@@ -87,6 +88,10 @@ class Metrics:
     def add_fallback(self, reason: str) -> None:
         """Count a remote prefill that was given up."""
         self._fallbacks.add(1, {names.REASON: reason})
+
+    def add_kv_break(self, reason: str, recovery: str) -> None:
+        """Count a KV stream that broke, by its cause and what took over."""
+        self._kv_breaks.add(1, {names.REASON: reason, names.RECOVERY: recovery})
 
     def add_failure(self, reason: str) -> None:
         """Count a request that the engine of a decode node failed."""

@@ -52,6 +52,8 @@ EVENT_FIRST_TOKEN = "baton.first_token"  # noqa: S105 - a token of a language mo
 """Decode or prefill node: the first token exists. Attributes: none."""
 EVENT_FALLBACK = "baton.fallback"
 """Decode node: a remote prefill was given up. Attributes: REASON."""
+EVENT_KV_BROKEN = "baton.kv.broken"
+"""Decode node: a KV stream broke. Attributes: REASON, RECOVERY, PREFILL_NODE_ID."""
 EVENT_RETRY = "baton.retry"
 """Gateway: another attempt begins. Attributes: REASON, ATTEMPT."""
 
@@ -116,6 +118,10 @@ BYTE_COUNT = "baton.byte_count"
 """Payload, bytes."""
 REASON = "baton.reason"
 """Why, as an upper-case name of errors.py."""
+RECOVERY = "baton.kv.recovery"
+"""What took over from a broken KV stream: "same_node", "other_node", "complete" or "local"."""
+STREAM_NUMBER = "baton.kv.stream"
+"""Number of a KV stream of an attempt, from 0."""
 SIDE = "baton.side"
 """ "prefill" or "decode"."""
 TERM = "baton.term"
@@ -161,6 +167,7 @@ REGRET = MetricName(
     (0.0, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0),
 )
 FALLBACKS = MetricName("baton.fallbacks", "{fallback}", "Remote prefills given up, by REASON.")
+KV_BREAKS = MetricName("baton.kv.breaks", "{stream}", "KV streams that broke, by REASON and RECOVERY.")
 FAILURES = MetricName("baton.requests.failed", "{request}", "Requests that an engine failed, by REASON.")
 PREEMPTIONS = MetricName("baton.preemptions", "{preemption}", "Requests taken from a batch for want of memory.")
 FAILED_LOOKUPS = MetricName(

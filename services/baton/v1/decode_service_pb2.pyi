@@ -1,5 +1,6 @@
 from baton.v1 import generation_pb2 as _generation_pb2
 from baton.v1 import router_service_pb2 as _router_service_pb2
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -8,7 +9,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DecodeServiceGenerateRequest(_message.Message):
-    __slots__ = ("request_id", "attempt", "model_id", "model_revision_digest", "prompt_token_ids", "output_token_ids", "sampling", "placement", "cache_salt", "bypass_prefix_cache", "priority")
+    __slots__ = ("request_id", "attempt", "model_id", "model_revision_digest", "prompt_token_ids", "output_token_ids", "sampling", "placement", "cache_salt", "bypass_prefix_cache", "priority", "timeout")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +21,7 @@ class DecodeServiceGenerateRequest(_message.Message):
     CACHE_SALT_FIELD_NUMBER: _ClassVar[int]
     BYPASS_PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
     model_id: str
@@ -31,7 +33,8 @@ class DecodeServiceGenerateRequest(_message.Message):
     cache_salt: str
     bypass_prefix_cache: bool
     priority: int
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., model_id: _Optional[str] = ..., model_revision_digest: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParameters, _Mapping]] = ..., placement: _Optional[_Union[_router_service_pb2.Placement, _Mapping]] = ..., cache_salt: _Optional[str] = ..., bypass_prefix_cache: bool = ..., priority: _Optional[int] = ...) -> None: ...
+    timeout: _duration_pb2.Duration
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., model_id: _Optional[str] = ..., model_revision_digest: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParameters, _Mapping]] = ..., placement: _Optional[_Union[_router_service_pb2.Placement, _Mapping]] = ..., cache_salt: _Optional[str] = ..., bypass_prefix_cache: bool = ..., priority: _Optional[int] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class DecodeServiceGenerateResponse(_message.Message):
     __slots__ = ("accepted", "tokens", "prompt", "finished")

@@ -82,7 +82,7 @@ class KvLayout(_message.Message):
     def __init__(self, protocol_version: _Optional[int] = ..., model_id: _Optional[str] = ..., model_revision_digest: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., layers: _Optional[_Iterable[_Union[KvLayerSpec, _Mapping]]] = ..., rope_state: _Optional[_Union[RopeState, str]] = ..., dtype: _Optional[_Union[KvDtype, str]] = ..., wire_dtype: _Optional[_Union[KvDtype, str]] = ...) -> None: ...
 
 class KvFrame(_message.Message):
-    __slots__ = ("sequence_number", "layer_begin", "layer_count", "token_begin", "token_count", "crc32c", "ready_offset", "key_scales", "value_scales", "keys", "values")
+    __slots__ = ("sequence_number", "layer_begin", "layer_count", "token_begin", "token_count", "crc32c", "ready_offset", "header_crc32c", "key_scales", "value_scales", "keys", "values")
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     LAYER_BEGIN_FIELD_NUMBER: _ClassVar[int]
     LAYER_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -90,6 +90,7 @@ class KvFrame(_message.Message):
     TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     CRC32C_FIELD_NUMBER: _ClassVar[int]
     READY_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HEADER_CRC32C_FIELD_NUMBER: _ClassVar[int]
     KEY_SCALES_FIELD_NUMBER: _ClassVar[int]
     VALUE_SCALES_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -101,11 +102,12 @@ class KvFrame(_message.Message):
     token_count: int
     crc32c: int
     ready_offset: _duration_pb2.Duration
+    header_crc32c: int
     key_scales: bytes
     value_scales: bytes
     keys: bytes
     values: bytes
-    def __init__(self, sequence_number: _Optional[int] = ..., layer_begin: _Optional[int] = ..., layer_count: _Optional[int] = ..., token_begin: _Optional[int] = ..., token_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., ready_offset: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., key_scales: _Optional[bytes] = ..., value_scales: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, sequence_number: _Optional[int] = ..., layer_begin: _Optional[int] = ..., layer_count: _Optional[int] = ..., token_begin: _Optional[int] = ..., token_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., ready_offset: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., header_crc32c: _Optional[int] = ..., key_scales: _Optional[bytes] = ..., value_scales: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class KvSummary(_message.Message):
     __slots__ = ("frame_count", "byte_count", "token_begin", "token_end", "cached_token_count", "queue_duration", "compute_duration", "frames_crc32c", "peak_memory_byte_count", "energy_joules")

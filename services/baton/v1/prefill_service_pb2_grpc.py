@@ -61,8 +61,12 @@ class PrefillServiceServicer(object):
         (ahead of frames still queued), `summary` last. Cancelling the call cancels the computation. HTTP/2 flow control is the
         back-pressure.
 
+        A stream that breaks can be resumed by another call, to this or another node, that asks for what is missing of each layer
+        (`layer_token_begins`).
+
         Errors: FAILED_PRECONDITION KV_LAYOUT_MISMATCH if `expected_layout` differs (the field is named); INVALID_ARGUMENT
-        INVALID_FIELD for a bad request; RESOURCE_EXHAUSTED OUT_OF_MEMORY if the prompt can never fit; UNAVAILABLE DRAINING.
+        INVALID_FIELD for a bad request; RESOURCE_EXHAUSTED OUT_OF_MEMORY if the prompt can never fit; UNAVAILABLE DRAINING;
+        ABORTED ATTEMPT_REUSED if a stream of this or a greater number runs for the attempt, or begins meanwhile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
