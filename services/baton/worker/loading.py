@@ -48,4 +48,5 @@ def load_runner(settings: WorkerSettings) -> Runner:
         block_tokens=settings.block_tokens,
         num_threads=settings.engine_threads,
         model_code=settings.model_code,
+        max_batch_size=settings.max_batch_size,
     )

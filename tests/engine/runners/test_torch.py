@@ -180,7 +180,7 @@ def test_argmax_takes_the_smallest_of_equals() -> None:
     """Equal logits are decided by the smaller id, and rows are read-only."""
     import torch
 
-    from baton.engine.runners.torch.runner import TorchLogits
+    from baton.engine.runners.torch.logits import TorchLogits
 
     logits = TorchLogits(torch.tensor([[0.0, 2.0, 1.0, 2.0], [5.0, 5.0, 5.0, 5.0]]))
 
@@ -193,7 +193,7 @@ def test_rows_without_a_finite_highest_logit_have_no_best_token(dtype: str) -> N
     """NaN and infinity are seen on the device; a token that is merely excluded harms nobody."""
     import torch
 
-    from baton.engine.runners.torch.runner import TorchLogits
+    from baton.engine.runners.torch.logits import TorchLogits
 
     nan, inf = float("nan"), float("inf")
     values = [[0.0, nan, 1.0], [2.0, -inf, 1.0], [0.0, inf, 1.0], [-inf, -inf, -inf], [1.0, 3.0, 2.0]]

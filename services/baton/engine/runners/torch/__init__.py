@@ -2,7 +2,7 @@
 
 `loader` makes a `runner`; `runner` packs spans into one `batch` and calls the model; `attention` is what the model
 calls back per layer; `last_layer` keeps all but the wanted positions out of the last layer; `pool` holds the blocks. On
-CUDA `paged` attends from all sequences at once.
+CUDA `paged` attends from all sequences at once, and `static` decodes by replaying graphs.
 """
 
 from __future__ import annotations

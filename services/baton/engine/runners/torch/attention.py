@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from enum import Enum, auto
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 
-from baton.engine.runners.torch.batch import PackedBatch, Segment
+from baton.engine.runners.torch.batch import Batch, PackedBatch, Segment
 from baton.engine.runners.torch.blocked_attention import Scoring, attend_causally, is_faster
 from baton.engine.runners.torch.paged.attention import attend_paged
 from baton.engine.runners.torch.pool import KeysValues
@@ -49,7 +48,7 @@ def attend(
     attention_mask: None,  # noqa: ARG001 - part of transformers' signature
     *,
     scaling: float,
-    baton_batch: PackedBatch,
+    baton_batch: Batch,
     baton_stage: Stage = Stage.ALL_ROWS,
     softcap: float | None = None,
     s_aux: torch.Tensor | None = None,
@@ -89,7 +88,7 @@ def attend(
     return attend_rows(baton_batch, segments, layer, query[0], scoring).transpose(0, 1)[None], None
 
 
-def store(batch: PackedBatch, layer: int, kv: KeysValues) -> None:
+def store(batch: Batch, layer: int, kv: KeysValues) -> None:
     """Write K and V of all rows of a batch into their blocks, and hand them to the spans' sinks."""
     batch.pool.write_slots(layer, batch.slots(), kv)
     for span, segment in zip(batch.spans, batch.segments, strict=True):
@@ -99,7 +98,7 @@ def store(batch: PackedBatch, layer: int, kv: KeysValues) -> None:
 
 
 def attend_rows(
-    batch: PackedBatch, segments: Sequence[Segment], layer: int, query: torch.Tensor, scoring: Scoring
+    batch: Batch, segments: tuple[Segment, ...], layer: int, query: torch.Tensor, scoring: Scoring
 ) -> torch.Tensor:
     """Attend from rows to what their sequences have in the blocks.
 
@@ -113,10 +112,11 @@ def attend_rows(
     Returns:
         [num_heads, num_rows, head_dim].
     """
-    if query.device.type == "cuda":
+    if batch.is_paged:
         pool = batch.pool.layer(layer)
         queries = batch.paged(segments, query.shape[0] // pool.keys.shape[0], query.shape[2], query.dtype)
         return attend_paged(query.transpose(0, 1), pool, queries, scoring).transpose(0, 1)
+    assert isinstance(batch, PackedBatch), "only packed rows are attended from sequence by sequence"
     return torch.cat([_attend_segment(batch, segment, layer, query, scoring) for segment in segments], dim=1)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 import torch
 
-from baton.engine.runners.torch.batch import PackedBatch
+from baton.engine.runners.torch.batch import Batch
 from baton.engine.runners.torch.last_layer import LastLayerForward
 
 
@@ -15,8 +15,10 @@ class Backbone(Protocol):
 
     name: str
     """Whose code it is: "transformers" or "baton"."""
+    is_capturable: bool
+    """Whether a decode pass asks the device for nothing, so that a CUDA graph can hold all of it."""
 
-    def logits(self, batch: PackedBatch) -> torch.Tensor:
+    def logits(self, batch: Batch) -> torch.Tensor:
         """Return the logits of the wanted rows: [num_logits, vocabulary_size]."""
 
 
@@ -31,13 +33,14 @@ class TransformersModel:
     """
 
     name = "transformers"
+    is_capturable = False  # experts are chosen by what the host reads, and rotary embeddings look at positions
 
     def __init__(self, model: Any) -> None:
         last_layer = model.get_decoder().layers[-1]
         last_layer.forward = LastLayerForward(last_layer.forward)
         self._model = model
 
-    def logits(self, batch: PackedBatch) -> torch.Tensor:
+    def logits(self, batch: Batch) -> torch.Tensor:
         """Return the logits of the wanted rows: [num_logits, vocabulary_size]."""
         output = self._model(
             input_ids=batch.token_ids(), position_ids=batch.positions(), use_cache=False, baton_batch=batch

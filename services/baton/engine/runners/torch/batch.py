@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -37,6 +38,48 @@ class Segment:
         return self.end - self.start
 
 
+class Followed(NamedTuple):
+    """Tokens that a pass before has chosen and that the host may not know yet."""
+
+    spans: list[int]
+    """Indices of the spans that feed them, each its only token."""
+    tokens: torch.Tensor
+    """On the device: [len(spans)], int64."""
+
+
+class Batch(Protocol):
+    """What a model's layers must know of the rows that they are given; see `PackedBatch`."""
+
+    pool: KvPool
+    spans: tuple[Span, ...]
+    segments: tuple[Segment, ...]
+    last_segments: tuple[Segment, ...]
+    is_paged: bool
+
+    @property
+    def num_rows(self) -> int:
+        """Return the number of rows."""
+
+    @property
+    def num_logits(self) -> int:
+        """Return the number of rows whose logits are wanted."""
+
+    def token_ids(self) -> torch.Tensor:
+        """Return the tokens: [1, num_rows]."""
+
+    def positions(self) -> torch.Tensor:
+        """Return their positions: [1, num_rows]."""
+
+    def slots(self) -> torch.Tensor:
+        """Return where in the pool the positions lie: [num_rows]."""
+
+    def last_rows(self) -> torch.Tensor:
+        """Return the rows whose logits are wanted: [num_logits]."""
+
+    def paged(self, segments: tuple[Segment, ...], group: int, head_dim: int, dtype: torch.dtype) -> PagedQueries:
+        """Return the description of the segments' queries."""
+
+
 class PackedBatch:
     """What the model's layers must know of the spans in a forward pass.
 
@@ -45,9 +88,20 @@ class PackedBatch:
         spans: The spans, in order.
         segments: Rows of every span when all positions are computed.
         last_segments: Rows when only positions are whose logits are wanted: one segment per span that needs logits.
+        is_paged: Whether all sequences are attended to at once, in their blocks.
+
+    Args:
+        spans: What is computed.
+        pool: Where K and V live.
+        device: Where tensors are made.
+        followed: Tokens that are not in the spans.
     """
 
-    def __init__(self, spans: Sequence[Span], pool: KvPool, device: torch.device) -> None:
+    def __init__(
+        self, spans: Sequence[Span], pool: KvPool, device: torch.device, followed: Followed | None = None
+    ) -> None:
+        self.is_paged = device.type == "cuda"
+        self._followed = followed
         self.pool = pool
         self.spans = tuple(spans)
         self._device = device
@@ -78,7 +132,11 @@ class PackedBatch:
 
     def token_ids(self) -> torch.Tensor:
         """Return the tokens: [1, num_rows]."""
-        return upload([[token for span in self.spans for token in span.token_ids]], self._device, torch.int64)
+        token_ids = upload([[token for span in self.spans for token in span.token_ids]], self._device, torch.int64)
+        if self._followed is not None:
+            rows = upload([self.segments[index].first_row for index in self._followed.spans], self._device, torch.int64)
+            token_ids[0].index_copy_(0, rows, self._followed.tokens)
+        return token_ids
 
     def positions(self) -> torch.Tensor:
         """Return their positions: [1, num_rows]."""
@@ -101,7 +159,7 @@ class PackedBatch:
         """Return the rows of the tokens after which logits are wanted: [num_logits]."""
         return upload(self._last_rows, self._device, torch.int64)
 
-    def paged(self, segments: Sequence[Segment], group: int, head_dim: int, dtype: torch.dtype) -> PagedQueries:
+    def paged(self, segments: tuple[Segment, ...], group: int, head_dim: int, dtype: torch.dtype) -> PagedQueries:
         """Return the description of all queries, or of those whose logits are wanted, the same in layers of a kind.
 
         Args:

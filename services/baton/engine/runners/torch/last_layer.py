@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from baton.engine.runners.torch.attention import KvStored, Stage
-from baton.engine.runners.torch.batch import PackedBatch
+from baton.engine.runners.torch.batch import Batch
 
 LayerForward = Callable[..., Any]
 """`forward` of a transformers decoder layer."""
@@ -32,7 +32,7 @@ class LastLayerForward:
         *,
         position_ids: torch.Tensor,
         position_embeddings: tuple[torch.Tensor, torch.Tensor],
-        baton_batch: PackedBatch,
+        baton_batch: Batch,
         **kwargs: Any,
     ) -> Any:
         """Run the layer; arguments as transformers' decoder layers have them.

@@ -17,6 +17,7 @@ from baton.engine.runners.torch.backbone import Backbone, TransformersModel
 from baton.engine.runners.torch.fused.model import FusedModel
 from baton.engine.runners.torch.fused.support import is_fusible
 from baton.engine.runners.torch.runner import TorchRunner
+from baton.engine.runners.torch.static.runner import StaticRunner
 from baton.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -37,6 +38,8 @@ def load_torch_runner(
     block_tokens: int = 16,
     num_threads: int | None = None,
     model_code: ModelCode = "auto",
+    max_batch_size: int = 64,
+    is_static: bool | None = None,
 ) -> TorchRunner:
     """Load a model folder; nothing is downloaded and no code of the folder is run.
 
@@ -50,6 +53,9 @@ def load_torch_runner(
         num_threads: CPU threads of the whole process; None leaves torch's choice.
         model_code: "baton": Baton's own forward pass; "transformers": the family's own; "auto": Baton's where it
             computes the same.
+        max_batch_size: Sequences that decode in one pass at most, for buffers that stay where they are.
+        is_static: Whether decode runs over such buffers, on CUDA as a captured graph; None: on CUDA, where the model
+            is one that Baton computes.
 
     Raises:
         ConfigurationError: If the folder cannot be served, the device is missing, or model and blocks do not fit.
@@ -69,7 +75,10 @@ def load_torch_runner(
         model = _load_model(directory, torch_dtype, torch_device)
         backbone = _backbone_of(model, info, model_code)
         log.info("model_loaded model=%s code=%s dtype=%s device=%s", model_id, backbone.name, dtype, torch_device)
-        return TorchRunner(backbone, info, num_blocks=num_blocks, block_tokens=block_tokens, device=torch_device)
+        sizes = {"num_blocks": num_blocks, "block_tokens": block_tokens}
+        if torch_device.type == "cuda" and backbone.is_capturable if is_static is None else is_static:
+            return StaticRunner(backbone, info, **sizes, device=torch_device, max_batch_size=max_batch_size)
+        return TorchRunner(backbone, info, **sizes, device=torch_device)
     except RuntimeError as error:
         raise ConfigurationError(f"model {directory} with {num_blocks} blocks cannot be loaded: {error}") from error
 

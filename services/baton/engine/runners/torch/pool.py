@@ -50,6 +50,10 @@ class KvPool:
 
     A layer's keys are one tensor [num_kv_heads, num_blocks, block_tokens, key_head_dim], its values likewise: the
     positions of a sequence whose blocks are consecutive are a view of it, which attention reads in place.
+
+    Attributes:
+        num_blocks: Blocks, idle ones included.
+        block_tokens: Tokens of one block.
     """
 
     def __init__(
@@ -61,8 +65,9 @@ class KvPool:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
+        self.num_blocks = num_blocks
+        self.block_tokens = block_tokens
         self._specs = tuple(layers)
-        self._block_tokens = block_tokens
         self._dtype = dtype
         self._device = device
         self._layers = [
@@ -84,7 +89,7 @@ class KvPool:
 
     def table(self, block_table: Sequence[int], num_tokens: int) -> BlockTable:
         """Return the blocks that hold positions [0, num_tokens)."""
-        num_blocks = -(-num_tokens // self._block_tokens)
+        num_blocks = -(-num_tokens // self.block_tokens)
         assert num_blocks <= len(block_table), f"{len(block_table)} blocks do not hold {num_tokens} tokens"
         return BlockTable(block_table[:num_blocks])
 
@@ -92,8 +97,8 @@ class KvPool:
         """Return where positions [start, end) lie among the positions of all blocks: [end - start], on the host."""
         positions = torch.arange(start, end)
         if table.is_run:
-            return positions + table.ids[0] * self._block_tokens
-        return table.tensor[positions // self._block_tokens] * self._block_tokens + positions % self._block_tokens
+            return positions + table.ids[0] * self.block_tokens
+        return table.tensor[positions // self.block_tokens] * self.block_tokens + positions % self.block_tokens
 
     def write_slots(self, layer: int, slots: torch.Tensor, kv: KeysValues) -> None:
         """Write K and V of as many positions as there are slots, on the device, of any sequences."""
@@ -107,8 +112,8 @@ class KvPool:
 
     def read(self, table: BlockTable, layer: int, start: int, end: int) -> KeysValues:
         """Return K and V of positions [start, end): a view where the blocks are consecutive, else a copy."""
-        first_block, last_block = start // self._block_tokens, -(-end // self._block_tokens)
-        offset = first_block * self._block_tokens
+        first_block, last_block = start // self.block_tokens, -(-end // self.block_tokens)
+        offset = first_block * self.block_tokens
         blocks = (self._blocks(pool, table, first_block, last_block) for pool in self._layers[layer])
         return KeysValues(*(block.flatten(1, 2)[:, start - offset : end - offset] for block in blocks))
 

@@ -7,34 +7,11 @@ from collections.abc import Sequence
 
 import torch
 
-from baton.engine.runners.base import NOT_FINITE, Array, LayerKv, ModelInfo, Runner, Span
+from baton.engine.runners.base import LayerKv, ModelInfo, Runner, Span
 from baton.engine.runners.torch.backbone import Backbone
 from baton.engine.runners.torch.batch import PackedBatch
+from baton.engine.runners.torch.logits import TorchLogits
 from baton.engine.runners.torch.pool import KvPool
-
-
-class TorchLogits:
-    """Logits on the device: [num_rows, vocabulary_size]."""
-
-    def __init__(self, logits: torch.Tensor) -> None:
-        self._logits = logits
-
-    def argmax(self) -> list[int]:
-        """Return the most probable token of each row (the smallest id among equals), `NOT_FINITE` where none is."""
-        if self._logits.dtype is torch.float32:  # on a CPU three times as quick as `max`; in half precision, slower
-            best = self._logits.argmax(dim=-1, keepdim=True)
-            highest, best = self._logits.gather(-1, best).squeeze(-1), best.squeeze(-1)
-        else:
-            highest, best = self._logits.max(dim=-1)
-        token_ids: list[int] = torch.where(highest.isfinite(), best, NOT_FINITE).tolist()
-        return token_ids
-
-    def rows(self, indices: Sequence[int] | None = None) -> Array:
-        """Return some rows, or all, on the host: [num_rows, vocabulary_size], float32."""
-        logits = self._logits if indices is None else self._logits[list(indices)]
-        rows: Array = logits.float().cpu().numpy()
-        rows.flags.writeable = False
-        return rows
 
 
 class TorchRunner(Runner):
@@ -44,7 +21,14 @@ class TorchRunner(Runner):
     """
 
     def __init__(
-        self, model: Backbone, info: ModelInfo, *, num_blocks: int, block_tokens: int, device: torch.device
+        self,
+        model: Backbone,
+        info: ModelInfo,
+        *,
+        num_blocks: int,
+        block_tokens: int,
+        device: torch.device,
+        num_idle_blocks: int = 0,
     ) -> None:
         """Take over a model.
 
@@ -54,6 +38,7 @@ class TorchRunner(Runner):
             num_blocks: Blocks in the pool, 1 or more.
             block_tokens: Tokens of one block, 1 or more.
             device: Where model and pool live.
+            num_idle_blocks: Blocks behind those that rows without a sequence may write to.
         """
         self.info = info
         self.num_blocks = num_blocks
@@ -62,14 +47,21 @@ class TorchRunner(Runner):
         self._model: Backbone | None = model
         dtype = getattr(torch, info.layout.dtype.value)
         self._pool = KvPool(
-            info.layout.layers, num_blocks=num_blocks, block_tokens=block_tokens, dtype=dtype, device=device
+            info.layout.layers,
+            num_blocks=num_blocks + num_idle_blocks,
+            block_tokens=block_tokens,
+            dtype=dtype,
+            device=device,
         )
 
     def forward(self, spans: Sequence[Span]) -> TorchLogits:
         """Compute spans of different sequences in one pass and write their KV into their blocks."""
         with torch.inference_mode():
-            assert self._model is not None, "the runner is closed"
-            return TorchLogits(self._model.logits(PackedBatch(spans, self._pool, self._device)))
+            return TorchLogits(self._model_logits(PackedBatch(spans, self._pool, self._device)))
+
+    def _model_logits(self, batch: PackedBatch) -> torch.Tensor:
+        assert self._model is not None, "the runner is closed"
+        return self._model.logits(batch)
 
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
         """Write K and V of positions [start, start + num_tokens) of one layer, in the cache's dtype, into blocks.

@@ -8,7 +8,7 @@ import torch
 from torch.nn.functional import rms_norm, silu
 
 from baton.engine.runners.torch.attention import attend_rows, store
-from baton.engine.runners.torch.batch import PackedBatch
+from baton.engine.runners.torch.batch import Batch
 from baton.engine.runners.torch.blocked_attention import Scoring
 from baton.engine.runners.torch.fused.linear import Linear
 from baton.engine.runners.torch.pool import KeysValues
@@ -71,14 +71,16 @@ class FusedLayer:
         self._gate_up = Linear([mlp.gate_proj, mlp.up_proj])
         self._down = Linear([mlp.down_proj])
 
-    def __call__(self, hidden: torch.Tensor, rotation: Rotation, batch: PackedBatch) -> torch.Tensor:
+    def __call__(self, hidden: torch.Tensor, rotation: Rotation, batch: Batch) -> torch.Tensor:
         """Return [num_rows, hidden_size] of the same."""
         query = self._project(hidden, rotation, batch)
         attended = attend_rows(batch, batch.segments, self._index, query, self._scoring)
         return self._finish(hidden, attended)
 
-    def last(self, hidden: torch.Tensor, rotation: Rotation, batch: PackedBatch) -> torch.Tensor:
+    def last(self, hidden: torch.Tensor, rotation: Rotation, batch: Batch) -> torch.Tensor:
         """Return the rows whose logits are wanted; of the others only K and V are computed."""
+        if batch.num_logits == batch.num_rows:
+            return self(hidden, rotation, batch)
         query = self._project(hidden, rotation, batch)
         if not batch.last_segments:
             return hidden[:0]
@@ -86,7 +88,7 @@ class FusedLayer:
         attended = attend_rows(batch, batch.last_segments, self._index, query[:, rows], self._scoring)
         return self._finish(hidden[rows], attended)
 
-    def _project(self, hidden: torch.Tensor, rotation: Rotation, batch: PackedBatch) -> torch.Tensor:
+    def _project(self, hidden: torch.Tensor, rotation: Rotation, batch: Batch) -> torch.Tensor:
         """Write K and V into their blocks; return the queries, [num_query_heads, num_rows, head_dim]."""
         heads = self._qkv(self._attention_norm(hidden)).view(len(hidden), -1, self._head_dim)
         num_rotated = self._num_query_heads + self._num_kv_heads

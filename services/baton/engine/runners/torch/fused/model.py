@@ -7,10 +7,13 @@ from typing import Any
 import torch
 from torch.nn.functional import embedding
 
-from baton.engine.runners.torch.batch import PackedBatch
+from baton.engine.runners.torch.batch import Batch
 from baton.engine.runners.torch.fused.layer import FusedLayer, Rotation, norm_of
 from baton.engine.runners.torch.fused.linear import Linear
 from baton.kv.layout import KvLayout
+
+_ROPES_THAT_READ_POSITIONS = ("dynamic", "longrope")
+"""Kinds of rotary embedding whose frequencies depend on the longest position of a pass."""
 
 
 class FusedModel:
@@ -27,6 +30,7 @@ class FusedModel:
         decoder = model.get_decoder()
         self._embedding = decoder.embed_tokens.weight
         self._rotary = decoder.rotary_emb
+        self.is_capturable = self._rotary.rope_type not in _ROPES_THAT_READ_POSITIONS
         self._norm = norm_of(decoder.norm)
         self._layers: list[FusedLayer] = []
         for index, spec in enumerate(layout.layers):
@@ -37,7 +41,7 @@ class FusedModel:
             self._layers.append(fused)
         self._head = Linear([model.get_output_embeddings()])
 
-    def logits(self, batch: PackedBatch) -> torch.Tensor:
+    def logits(self, batch: Batch) -> torch.Tensor:
         """Return the logits of the wanted rows: [num_logits, vocabulary_size]."""
         hidden = embedding(batch.token_ids()[0], self._embedding)
         rotation = self._rotation(hidden, batch.positions())
