@@ -5,7 +5,15 @@ from __future__ import annotations
 from google.protobuf import descriptor_pool
 
 from baton.telemetry import names
-from baton.v1 import agent_service_pb2, cache_index_service_pb2, prefill_service_pb2, router_service_pb2
+from baton.v1 import (
+    agent_service_pb2,
+    cache_index_service_pb2,
+    decode_service_pb2,
+    prefill_service_pb2,
+    router_service_pb2,
+)
+
+_SERVICES = (agent_service_pb2, cache_index_service_pb2, decode_service_pb2, prefill_service_pb2, router_service_pb2)
 
 
 def test_no_two_metrics_share_a_name() -> None:
@@ -30,7 +38,7 @@ def test_a_server_span_is_named_after_its_method() -> None:
 def test_background_methods_exist() -> None:
     """A renamed method would be traced every second."""
     pool = descriptor_pool.Default()
-    for module in (agent_service_pb2, cache_index_service_pb2, prefill_service_pb2, router_service_pb2):
+    for module in _SERVICES:
         assert module.DESCRIPTOR.name
 
     for path in names.BACKGROUND_METHODS:
