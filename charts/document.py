@@ -1,4 +1,4 @@
-"""Writes what follows from values.yaml and the templates: schema, README table, rendered examples.
+"""Writes what follows from values.yaml, metrics and templates: schema, README table, dashboards, alerts, examples.
 
 python -m charts.document
 """
@@ -9,6 +9,10 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import yaml
+
+from charts.alerts import rules
+from charts.dashboards import DASHBOARDS
 from charts.render import CHART, EXAMPLES, example_names, golden_text, read_example, render
 from charts.values_file import Value, read_values
 from charts.values_schema import values_schema
@@ -21,7 +25,8 @@ def documents() -> Mapping[Path, str]:
     values = read_values(CHART / "values.yaml")
     readme = CHART / "README.md"
     schema = json.dumps(values_schema(values), indent=2) + "\n"
-    return {CHART / "values.schema.json": schema, readme: _with_table(readme.read_text("utf-8"), values)}
+    table = _with_table(readme.read_text("utf-8"), values)
+    return {CHART / "values.schema.json": schema, readme: table, **_monitoring()}
 
 
 def goldens() -> Mapping[Path, str]:
@@ -36,6 +41,16 @@ def main() -> None:
         for path, text in group().items():
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, "utf-8")
+
+
+def _monitoring() -> Mapping[Path, str]:
+    files = CHART / "files"
+    alerts = yaml.safe_dump(rules(), sort_keys=False, width=1000)
+    boards = {board.name: json.dumps(board.to_json(), indent=1) + "\n" for board in DASHBOARDS}
+    return {
+        files / "alerts.yaml": alerts,
+        **{files / "dashboards" / f"{name}.json": text for name, text in boards.items()},
+    }
 
 
 def _with_table(readme: str, values: tuple[Value, ...]) -> str:

@@ -69,8 +69,11 @@ EVERYTHING: Mapping[str, Any] = {
     "telemetry": {
         "otlpEndpoint": "http://collector:4317",
         "serviceMonitor": {"enabled": True, "apiKeySecret": "keys", "labels": {"release": "prometheus"}},
+        "podMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "dashboards": {"enabled": True, "annotations": {"grafana_folder": "Baton"}},
+        "alerts": {"enabled": True, "labels": {"release": "prometheus"}},
     },
-    "networkPolicy": {"otlp": [{"podSelector": {}}]},
+    "networkPolicy": {"otlp": [{"podSelector": {}}], "metrics": [{"podSelector": {}}]},
     "test": {"apiKeySecret": "keys"},
 }
 """Values that turn on what no example does."""

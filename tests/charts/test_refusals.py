@@ -104,6 +104,7 @@ _COMBINATIONS: list[tuple[dict[str, object], str]] = [
         "bareMetal.grpcRoute.enabled has no effect without bareMetal.enabled: set that too",
     ),
     ({"telemetry.otlpEndpoint": "collector:4317"}, "telemetry.otlpEndpoint must be http://HOST:PORT"),
+    ({"telemetry.podMonitor.enabled": True}, "set networkPolicy.metrics to the pods of Prometheus"),
     (
         {
             "gateway.apiKeys.existingSecret": "k",

@@ -18,6 +18,7 @@ def test_names_units_and_labels_are_written_as_prometheus_reads_them() -> None:
     meter = provider.get_meter("test")
     meter.create_counter("a.bytes", unit="By", description="What\nhow").add(3, {"k.x": 'say "hi"\\\n'})
     meter.create_up_down_counter("b.active", unit="{thing}").add(-1)
+    meter.create_gauge("b.used", unit="1").set(0.5)
     histogram = meter.create_histogram("c.time", unit="s", explicit_bucket_boundaries_advisory=[0.5, 2.0])
     for seconds in (0.25, 1.0, 4.0):
         histogram.record(seconds)
@@ -31,6 +32,9 @@ def test_names_units_and_labels_are_written_as_prometheus_reads_them() -> None:
         "# HELP b_active ",
         "# TYPE b_active gauge",
         "b_active -1",
+        "# HELP b_used_ratio ",
+        "# TYPE b_used_ratio gauge",
+        "b_used_ratio 0.5",
         "# HELP c_time_seconds ",
         "# TYPE c_time_seconds histogram",
         'c_time_seconds_bucket{le="0.5"} 1',

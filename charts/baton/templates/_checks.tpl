@@ -141,6 +141,9 @@
 {{- if and $endpoint (not (regexMatch "^https?://[^/:]+(:[0-9]+)?/?$" $endpoint)) -}}
 {{- fail (printf "telemetry.otlpEndpoint must be http://HOST:PORT or https://HOST:PORT of an OTLP receiver over gRPC, got %s" $endpoint) -}}
 {{- end -}}
+{{- if and .Values.telemetry.podMonitor.enabled .Values.networkPolicy.enabled (not .Values.networkPolicy.metrics) -}}
+{{- fail "telemetry.podMonitor.enabled is true and no NetworkPolicy lets anyone scrape: set networkPolicy.metrics to the pods of Prometheus" -}}
+{{- end -}}
 {{- $monitor := .Values.telemetry.serviceMonitor -}}
 {{- if and $monitor.enabled .Values.gateway.apiKeys.existingSecret (not $monitor.apiKeySecret) -}}
 {{- fail "gateway.apiKeys guards /metrics too: set telemetry.serviceMonitor.apiKeySecret to a Secret that holds a key" -}}

@@ -75,6 +75,7 @@ role: router
 image: control
 ports:
   - {name: grpc, port: {{ $ports.router }}}
+  - {name: metrics, port: {{ $ports.metrics }}}
   {{- if .Values.tls.enabled }}
   - {name: health, port: {{ include "baton.tls.healthPort" (dict "root" . "port" 0) }}}
   {{- end }}
@@ -86,6 +87,7 @@ args:
   - "--log-level={{ .Values.logLevel }}"
   - "--host={{ .Values.listenHost }}"
   - "--port={{ $ports.router }}"
+  - "--metrics-port={{ $ports.metrics }}"
   - "--cache-index-address={{ include "baton.cacheIndexAddress" . }}"
   {{- with include "baton.tls.flags" (dict "root" . "isServer" true) | trim }}
   {{- . | nindent 2 }}
@@ -104,6 +106,7 @@ role: cache-index
 image: control
 ports:
   - {name: grpc, port: {{ $ports.cacheIndex }}}
+  - {name: metrics, port: {{ $ports.metrics }}}
   {{- if .Values.tls.enabled }}
   - {name: health, port: {{ include "baton.tls.healthPort" (dict "root" . "port" 0) }}}
   {{- end }}
@@ -115,6 +118,7 @@ args:
   - "--log-level={{ .Values.logLevel }}"
   - "--host={{ .Values.listenHost }}"
   - "--port={{ $ports.cacheIndex }}"
+  - "--metrics-port={{ $ports.metrics }}"
   {{- with include "baton.tls.flags" (dict "root" . "isServer" true) | trim }}
   {{- . | nindent 2 }}
   {{- end }}
@@ -130,6 +134,7 @@ values: {{ toJson $values }}
 {{- $source := $values.modelSource | default .root.Values.model.source -}}
 {{- $port := get (include "baton.ports" .root | fromYaml) .role -}}
 {{- $fastPort := (include "baton.ports" .root | fromYaml).prefillFast -}}
+{{- $metricsPort := (include "baton.ports" .root | fromYaml).metrics -}}
 {{- $accelerator := $values.accelerator -}}
 {{- $resources := deepCopy $values.resources -}}
 {{- if $accelerator.resource -}}
@@ -143,6 +148,7 @@ asksKubernetes: {{ .root.Values.discovery.enabled }}
 image: {{ $values.image | default (ternary "control" (ternary "cuda" "cpu" (not (empty $accelerator.resource))) (eq $values.engine "mock")) }}
 ports:
   - {name: grpc, port: {{ $port }}{{ if eq $values.advertise "hostPort" }}, hostPort: {{ $port }}{{ end }}}
+  - {name: metrics, port: {{ $metricsPort }}}
   {{- if eq .role "prefill" }}
   - {name: fast, port: {{ $fastPort }}{{ if eq $values.advertise "hostPort" }}, hostPort: {{ $fastPort }}{{ end }}}
   {{- end }}
@@ -159,6 +165,7 @@ args:
   - "--log-level={{ .root.Values.logLevel }}"
   - "--host={{ .root.Values.listenHost }}"
   - "--port={{ $port }}"
+  - "--metrics-port={{ $metricsPort }}"
   {{- if eq .role "prefill" }}
   - "--fast-port={{ $fastPort }}"
   {{- end }}

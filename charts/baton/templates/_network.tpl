@@ -45,6 +45,17 @@ spec:
 {{- end }}
 {{- end -}}
 
+{{/* Ingress of those that scrape metrics. */}}
+{{- define "baton.network.scrapes" -}}
+{{- with .Values.networkPolicy.metrics }}
+# Scrapes.
+- from:
+    {{- toYaml . | nindent 4 }}
+  ports:
+    - {protocol: TCP, port: {{ (include "baton.ports" $ | fromYaml).metrics }}}
+{{- end }}
+{{- end -}}
+
 {{- define "baton.network.otlpPort" -}}
 {{- $host := (urlParse .Values.telemetry.otlpEndpoint).host -}}
 {{- regexFind "[0-9]+$" (regexFind ":[0-9]+$" $host) | default "4317" -}}

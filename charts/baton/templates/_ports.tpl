@@ -8,6 +8,7 @@ cacheIndex: 8011
 prefill: 8020
 prefillFast: 8021
 health: 8009
+metrics: 8008
 decode: 8030
 {{- end -}}
 

@@ -31,8 +31,8 @@ _OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 MEDIA_TYPES = tuple(each.partition(";")[0] for each in (_TEXT, _OPEN_METRICS))
 """What a client can get, the default first."""
 
-_UNITS = {"s": "_seconds", "By": "_bytes"}
-"""Suffix of a name by its UCUM unit; counted things have none."""
+_UNITS = {"s": "_seconds", "By": "_bytes", "W": "_watts", "Cel": "_celsius"}
+"""Suffix of a name by its UCUM unit; counted things and shares have none."""
 
 
 class Scrape:
@@ -74,6 +74,17 @@ def scraped_meter() -> Iterator[ScrapedMeter]:
         own.shutdown()
 
 
+def family_name(name: str, unit: str, *, is_gauge: bool = False) -> str:
+    """Return what Prometheus calls a metric, without the suffixes of counters and histograms.
+
+    Args:
+        name: As in names.py.
+        unit: Its UCUM unit.
+        is_gauge: Whether it is one: a gauge without a unit is a ratio.
+    """
+    return name.replace(".", "_") + ("_ratio" if is_gauge and unit == "1" else _UNITS.get(unit, ""))
+
+
 def content_type(accept: str) -> str:
     """Return the media type in which a client that sends this header `Accept` gets metrics."""
     return _OPEN_METRICS if "application/openmetrics-text" in accept else _TEXT
@@ -93,9 +104,10 @@ def render(data: MetricsData, *, has_exemplars: bool = False) -> bytes:
 
 def _metric_lines(metric: Metric, *, has_exemplars: bool) -> Iterator[str]:
     is_counter = isinstance(metric.data, Sum) and metric.data.is_monotonic
-    family = metric.name.replace(".", "_") + _UNITS.get(metric.unit or "", "")
+    is_gauge = isinstance(metric.data, Gauge)
+    family = family_name(metric.name, metric.unit or "", is_gauge=is_gauge)
     name = family + "_total" if is_counter else family
-    is_number = isinstance(metric.data, Sum | Gauge)
+    is_number = is_gauge or isinstance(metric.data, Sum)
     titled = family if has_exemplars else name  # OpenMetrics names the family, the older format the sample
     yield f"# HELP {titled} {_escape(metric.description or '')}"
     yield f"# TYPE {titled} {'counter' if is_counter else 'gauge' if is_number else 'histogram'}"

@@ -1,0 +1,91 @@
+"""Dashboards and alerts: they ask for what is exported, and arrive in the cluster as they are written."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+import yaml
+
+from baton.telemetry import names
+from baton.telemetry.prometheus import family_name
+from charts.alerts import ALERTS
+from charts.dashboards import DASHBOARDS
+from charts.render import CHART
+from tests.charts.rendering import EVERYTHING, manifests
+
+_METRIC = re.compile(r"\b((?:baton|gen_ai)_[a-z_]+)[{\[]")
+_KINDS = ("", "_total", "_bucket", "_sum", "_count")
+
+
+def _expressions() -> Iterator[tuple[str, str]]:
+    for board in DASHBOARDS:
+        for panel in board.panels:
+            if not panel.is_of_traces:
+                yield from ((f"{board.name}: {panel.title}", query.expression) for query in panel.queries)
+    yield from ((alert.name, alert.expression) for alert in ALERTS)
+
+
+def test_every_query_names_metrics_that_are_exported() -> None:
+    """Also those that are written out: a metric that is renamed takes its panels along or fails here."""
+    metrics = [metric for metric in vars(names).values() if isinstance(metric, names.MetricName)]
+    exported = {family_name(metric.name, metric.unit) + kind for metric in metrics for kind in _KINDS}
+    exported |= {family_name(metric.name, metric.unit, is_gauge=True) for metric in metrics}
+    asked = {where: set(_METRIC.findall(expression)) for where, expression in _expressions()}
+
+    assert [where for where, found in asked.items() if not found] == []
+    assert {where: found - exported for where, found in asked.items() if found - exported} == {}
+
+
+def test_every_metric_is_looked_at() -> None:
+    """One that no panel and no alert shows is one that nobody will see."""
+    everything = "".join(expression for _, expression in _expressions())
+    metrics = [metric for metric in vars(names).values() if isinstance(metric, names.MetricName)]
+
+    assert [metric.name for metric in metrics if family_name(metric.name, metric.unit) not in everything] == []
+
+
+@pytest.mark.parametrize("board", DASHBOARDS, ids=lambda board: board.name)
+def test_a_dashboard_arrives_whole(board: object) -> None:
+    """As Grafana's sidecar finds it: one file in a ConfigMap with its label, panels side by side and not on top."""
+    name = board.name  # type: ignore[attr-defined]
+    found = [each for each in manifests("everything") if each["metadata"]["name"] == f"baton-dashboard-{name}"]
+    (config_map,) = found
+    (text,) = config_map["data"].values()
+    document = json.loads(text)
+
+    assert config_map["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert text == (CHART / "files" / "dashboards" / f"{name}.json").read_text("utf-8")
+    cells = [
+        (column, panel["gridPos"]["y"])
+        for panel in document["panels"]
+        for column in range(panel["gridPos"]["x"], panel["gridPos"]["x"] + panel["gridPos"]["w"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(column for column, _ in cells) < 24
+
+
+def test_alerts_arrive_with_their_templates() -> None:
+    """Helm must not take Prometheus's templates for its own."""
+    (rule,) = (each for each in manifests("everything") if each["kind"] == "PrometheusRule")
+    (group,) = rule["spec"]["groups"]
+
+    assert EVERYTHING["telemetry"]["alerts"]["enabled"]
+    assert [each["alert"] for each in group["rules"]] == [alert.name for alert in ALERTS]
+    assert any("{{ $value | humanizePercentage }}" in each["annotations"]["summary"] for each in group["rules"])
+
+
+def test_prometheus_accepts_the_rules() -> None:
+    """By its own tool, where that is installed."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    rules = CHART / "files" / "alerts.yaml"
+    checked = subprocess.run((promtool, "check", "rules", rules), capture_output=True, text=True, timeout=60)
+
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert f"SUCCESS: {len(yaml.safe_load(rules.read_text())['groups'][0]['rules'])} rules found" in checked.stdout
