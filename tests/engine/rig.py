@@ -122,6 +122,7 @@ class Rig:
         max_batch_size: int = 8,
         max_step_tokens: int = 16,
         max_waiting: int = 1024,
+        host_bytes: int = 0,
         clock: Callable[[], float] = lambda: 1.0,
     ) -> None:
         self.runner = runner or mock_runner()
@@ -129,7 +130,7 @@ class Rig:
         self.fatal: list[BaseException] = []
         self.engine = Engine(
             self.runner,
-            SchedulerLimits(max_batch_size, max_step_tokens),
+            SchedulerLimits(max_batch_size, max_step_tokens, max_host_bytes=host_bytes),
             post=_post,
             on_block_events=self._note,
             on_fatal=self.fatal.append,

@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 from random import Random
 
+from baton.engine.block_copy import move_blocks
 from baton.engine.passes import compute
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.mock.state import kv_of, states_of
@@ -17,6 +18,7 @@ from baton.kv.pool import BlockPool
 from engine.rig import GREEDY, INFO, LAYOUT, expected_tokens, mock_runner, prompt_of, request_of
 
 BLOCK_TOKENS = 4
+BLOCK_BYTES = BLOCK_TOKENS * LAYOUT.num_token_bytes()
 
 
 class Stepper:
@@ -30,12 +32,20 @@ class Stepper:
         *,
         max_step_prompts: int = 0,
         shares_prompts: bool = True,
+        host_blocks: int = 0,
     ) -> None:
-        self.limits = SchedulerLimits(max_batch_size, max_step_tokens, max_step_prompts, shares_prompts)
+        self.limits = SchedulerLimits(
+            max_batch_size,
+            max_step_tokens,
+            max_step_prompts,
+            shares_prompts,
+            max_host_bytes=host_blocks * BLOCK_BYTES,
+        )
         self.runner = mock_runner(num_blocks, BLOCK_TOKENS)
-        self.scheduler = Scheduler(BlockPool(num_blocks, BLOCK_TOKENS), self.limits)
+        self.scheduler = Scheduler(BlockPool(num_blocks, BLOCK_TOKENS), self.limits, block_bytes=BLOCK_BYTES)
         self.sequences: list[Sequence] = []
         self.now = 0.0
+        self.num_moved = 0
         self.scores: dict[Sequence, list[SampledToken]] = defaultdict(list)
 
     def add(self, request: EngineRequest) -> Sequence:
@@ -58,14 +68,16 @@ class Stepper:
         step = self.scheduler.schedule()
         self._check_preempted(running)
         self.check()
-        if not step.spans:
-            assert not step.twins
-            return None
-        self._check_step(step)
+        if step.spans:
+            self._check_step(step)
         if fails:
             for sequence in step.members:
                 self.scheduler.finish(sequence)
-            return step
+            return step if step.spans else None
+        self.num_moved += move_blocks(self.runner, step, self.scheduler.offload.store)
+        if not step.spans:
+            assert not step.twins
+            return None
         result = compute(self.runner, step)
         self.scheduler.advance(step, result.tokens)
         for scored, tokens in result.scores:
@@ -81,6 +93,7 @@ class Stepper:
         """Prove what must hold between any two calls."""
         scheduler = self.scheduler
         scheduler.check_integrity()
+        assert len(scheduler.offload.store) <= scheduler.offload.store.max_blocks
         assert len(scheduler.running) + len(scheduler.receiving) <= self.limits.max_batch_size
         assert not any(sequence.block_table for sequence in scheduler.waiting)
         for queue in (scheduler.waiting, scheduler.running):

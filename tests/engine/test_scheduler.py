@@ -24,6 +24,7 @@ from engine.stepper import BLOCK_TOKENS, Exported, Stepper, output_of, play, ran
     max_step_tokens=st.sampled_from([1, 3, 8, 12, 40]),
     max_step_prompts=st.sampled_from([0, 0, 1, 2]),
     shares_prompts=st.sampled_from([True, True, False]),
+    host_blocks=st.sampled_from([0, 3, 100]),
     num_requests=st.integers(1, 10),
     seed=st.integers(0, 2**32),
 )
@@ -113,6 +114,24 @@ def test_the_sequence_that_came_last_is_preempted_and_says_the_same() -> None:
     assert (first.num_preemptions, last.num_preemptions) == (0, 1)
     assert output_of(first) == expected_tokens(prompt_of(8, 1), 12)
     assert output_of(last) == expected_tokens(prompt_of(8, 2), 12)
+
+
+def test_what_a_preempted_sequence_held_comes_back_from_host_memory() -> None:
+    """Its blocks are copied out when others overwrite them, and are not computed again."""
+    tokens = {}
+    for host_blocks in (0, 100):
+        stepper = Stepper(num_blocks=14, max_step_tokens=64, host_blocks=host_blocks)
+        params = replace(GREEDY, max_tokens=30)
+        sequences = [stepper.add(request_of(prompt_of(20, seed), f"r{seed}", params)) for seed in (1, 2)]
+        num_tokens = 0
+        while step := stepper.step():
+            num_tokens += step.num_tokens
+        tokens[host_blocks] = num_tokens
+        assert [output_of(each) for each in sequences] == [expected_tokens(prompt_of(20, seed), 30) for seed in (1, 2)]
+        assert sequences[1].num_preemptions > 0
+        assert (stepper.num_moved > 0) == (host_blocks > 0)
+
+    assert tokens[100] < tokens[0] - 4 * BLOCK_TOKENS
 
 
 def test_the_lowest_priority_is_preempted_and_the_highest_comes_first() -> None:

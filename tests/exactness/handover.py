@@ -23,14 +23,15 @@ from exactness.structured import compiled
 TIMEOUT_SECONDS = 60.0
 
 
-def start_engine(runner: Runner, *, max_step_tokens: int = 256) -> Engine:
+def start_engine(runner: Runner, *, max_step_tokens: int = 256, host_bytes: int = 0) -> Engine:
     """Return a running engine whose events are delivered at once."""
 
     def post(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
             delivery.listener(delivery.event)
 
-    engine = Engine(runner, SchedulerLimits(max_batch_size=32, max_step_tokens=max_step_tokens), post=post)
+    limits = SchedulerLimits(max_batch_size=32, max_step_tokens=max_step_tokens, max_host_bytes=host_bytes)
+    engine = Engine(runner, limits, post=post)
     engine.start()
     return engine
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from baton.engine.block_copy import move_blocks
 from baton.engine.events import (
     Admitted,
     Delivery,
@@ -70,7 +71,11 @@ class Engine:
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.runner = runner
-        self.scheduler = Scheduler(BlockPool(runner.num_blocks, runner.block_tokens), limits)
+        self.scheduler = Scheduler(
+            BlockPool(runner.num_blocks, runner.block_tokens),
+            limits,
+            block_bytes=runner.block_tokens * runner.info.layout.num_token_bytes(),
+        )
         self._post = post
         self._on_block_events = on_block_events
         self._on_fatal = on_fatal
@@ -186,11 +191,12 @@ class Engine:
 
     def _compute(self, step: Step) -> None:
         members = step.members
-        if not members:
+        if not members and not step.moved_out:
             return
         result: PassResult | None = None
-        started = self._clock()
         with self._failing(*members):
+            self._move_blocks(step)
+            started = self._clock()
             result = compute(self.runner, step)
         self._health.note(None if result is None else result.outcomes)
         if result is None:
@@ -198,6 +204,12 @@ class Engine:
         self.scheduler.note_pass(step, self._clock() - started)
         self._num_steps += 1
         self._enter(step, result)
+
+    def _move_blocks(self, step: Step) -> None:
+        started, offload = self._clock(), self.scheduler.offload
+        num_blocks = move_blocks(self.runner, step, offload.store)
+        if num_blocks:
+            offload.note_copied(num_blocks, self._clock() - started)
 
     def _enter(self, step: Step, result: PassResult) -> None:
         for sequence, error in result.failures:

@@ -13,6 +13,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 from operator import attrgetter
 
+from baton.engine.offload import Offload, Restored
 from baton.engine.order import Claim, due_seconds, share
 from baton.engine.pace import Pace
 from baton.engine.sampling import SampledToken
@@ -20,6 +21,7 @@ from baton.engine.sequence import Phase, Purpose, Sequence
 from baton.engine.sharing import Beginning, Underway
 from baton.engine.step import Step
 from baton.errors import OutOfMemoryError
+from baton.kv.host_store import HostBlockStore
 from baton.kv.pool import BlockId, BlockPool
 
 
@@ -35,6 +37,8 @@ class SchedulerLimits:
     """Prompts computed in one pass; 0: as many as `max_step_tokens` allows."""
     shares_prompts: bool = True
     """Whether equal beginnings of prompts that are there at the same time are computed once."""
+    max_host_bytes: int = 0
+    """Host memory for what preempted sequences' blocks hold; 0: they are computed again."""
     target_tpot_seconds: float = 0.0
     """What a pass takes at most in which sequences generate, as far as the share of prompts in it decides; 0: any."""
 
@@ -55,8 +59,12 @@ class Scheduler:
     order of turns.
     """
 
-    def __init__(self, pool: BlockPool, limits: SchedulerLimits) -> None:
+    def __init__(self, pool: BlockPool, limits: SchedulerLimits, *, block_bytes: int = 0) -> None:
         self.pool = pool
+        self.offload = Offload(
+            HostBlockStore(limits.max_host_bytes, block_bytes), block_bytes=block_bytes, block_tokens=pool.block_tokens
+        )
+        pool.on_evict = self.offload.note_evicted
         self._limits = limits
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
@@ -107,6 +115,7 @@ class Scheduler:
         Decoding sequences come first: each needs one position, and their clients are reading along. Then prompts, those
         of sequences with blocks before those that get theirs here.
         """
+        self.offload.drain()  # blocks that were taken for anything but a plan are overwritten by now
         self._reserve_blocks()
         step = Step()
         for sequence in self._running:
@@ -116,6 +125,7 @@ class Scheduler:
         self._add_prompts(step)
         if self._waiting:
             self._admit(step)
+        step.moved_out = self.offload.drain()
         return step
 
     def advance(self, step: Step, tokens: Seq[tuple[Sequence, SampledToken]]) -> None:
@@ -137,7 +147,8 @@ class Scheduler:
 
     def note_pass(self, step: Step, seconds: float) -> None:
         """Take in what a pass took, from when the device could begin it until its tokens were there."""
-        self._pace.note(step.work, seconds, has_prompts=step.num_prompts > 0)
+        if step.spans:
+            self._pace.note(step.work, seconds, has_prompts=step.num_prompts > 0)
 
     def commit_received(self, sequence: Sequence) -> None:
         """Start decoding a receiving sequence: every position but that of its last token has its KV."""
@@ -160,12 +171,14 @@ class Scheduler:
             return
         queues = {Phase.WAITING: self._waiting, Phase.RUNNING: self._running, Phase.RECEIVING: self._receiving}
         queues[sequence.phase].remove(sequence)
+        self.offload.drop(sequence)
         self._release(sequence)
         sequence.phase = Phase.FINISHED
 
     def distrust(self, sequence: Sequence) -> None:
-        """Take the sequence's blocks out of the prefix cache: what they hold may be what spoiled its logits."""
+        """Take the sequence's blocks out of every cache: what they hold may be what spoiled its logits."""
         self.pool.forget(sequence.block_table)
+        self.offload.store.forget(sequence.hashes)
 
     def check_integrity(self) -> None:
         """Prove the pool's invariants against the block tables of all sequences.
@@ -230,6 +243,8 @@ class Scheduler:
             if blocked:
                 blocked.num_overtaken_blocks += self._num_blocks(sequence)
             self._enter(sequence, beginning)
+            if beginning.restored:
+                step.restored.append(Restored(sequence, len(beginning.blocks), beginning.restored))
             self._join(step, sequence, beginning)
             if sequence.phase is Phase.RUNNING:
                 self._note(underway, sequence, step)
@@ -256,7 +271,7 @@ class Scheduler:
 
     def _underway(self, step: Step) -> Underway:
         """Return what the running sequences compute, in this pass and after it."""
-        underway = Underway(self.pool)
+        underway = Underway(self.pool, self.offload.store)
         for sequence in self._running:
             self._note(underway, sequence, step)
         return underway
@@ -304,10 +319,12 @@ class Scheduler:
         num_missing = self._num_blocks(sequence) - len(beginning.blocks)
         sequence.block_table = beginning.blocks + self.pool.allocate(num_missing)
         sequence.num_stored_blocks = len(beginning.blocks)
-        num_tokens = len(beginning.blocks) * self.pool.block_tokens
+        num_tokens = (len(beginning.blocks) + len(beginning.restored)) * self.pool.block_tokens
         sequence.num_computed = len(sequence.token_ids) if beginning.leader is not None else num_tokens
+        self.offload.drop(sequence)
         if not sequence.is_admitted:
-            sequence.num_cached = beginning.num_cached_blocks * self.pool.block_tokens
+            num_cached_blocks = beginning.num_cached_blocks + len(beginning.restored)
+            sequence.num_cached = num_cached_blocks * self.pool.block_tokens
             sequence.num_shared = sequence.num_computed - sequence.num_cached
             sequence.is_admitted = True
         if sequence.purpose is Purpose.RECEIVE:
@@ -338,6 +355,7 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence) -> None:
         self._running.remove(sequence)
+        self.offload.keep(sequence, self._pace.cost)
         self._release(sequence)
         sequence.num_preemptions += 1
         sequence.phase = Phase.WAITING

@@ -151,6 +151,8 @@ class Sequence:
     """Blocks taken by sequences behind it while there were too few for it."""
     awaited: BlockHash | None = None
     """While it waits: block, or whole sequence, that another one computes and that it will take over."""
+    kept_hashes: list[BlockHash] = field(default_factory=list)
+    """While it waits after a preemption: hashes of leading blocks that are copied to host memory if they must go."""
     num_preemptions: int = 0
     """Times its blocks were taken from it."""
     is_admitted: bool = False

@@ -6,10 +6,12 @@ take its blocks in the same pass, because a pass writes K and V of all its spans
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from baton.engine.offload import BlockKv
 from baton.engine.sequence import Purpose, Sequence
 from baton.kv.hashing import BlockHash
+from baton.kv.host_store import HostBlockStore
 from baton.kv.pool import BlockId, BlockPool
 
 
@@ -21,6 +23,8 @@ class Beginning:
     """Leading full blocks, to be referenced."""
     num_cached_blocks: int
     """How many of them are in the prefix cache; the others land in the pass that is being planned."""
+    restored: list[BlockKv] = field(default_factory=list)
+    """Contents of full blocks after them, from host memory."""
     leader: Sequence | None = None
     """Sequence of the very same tokens whose last position the pass computes, with all of its full blocks above."""
 
@@ -38,8 +42,9 @@ class Underway:
     position, is pending.
     """
 
-    def __init__(self, pool: BlockPool) -> None:
+    def __init__(self, pool: BlockPool, store: HostBlockStore[BlockKv]) -> None:
         self._pool = pool
+        self._store = store
         self._pending: set[BlockHash] = set()
         self._landing: dict[BlockHash, BlockId] = {}
         self._finishing: dict[BlockHash, Sequence] = {}
@@ -65,7 +70,7 @@ class Underway:
         blocks = self._pool.match(hashes)
         num_cached = len(blocks)
         if not _can_share(sequence):
-            return Beginning(blocks, num_cached)
+            return self._with_restored(hashes, blocks)
         for block_hash in hashes[num_cached:]:
             if block_hash not in self._landing:
                 break
@@ -77,9 +82,13 @@ class Underway:
             return None
         leader = self._finishing.get(sequence.whole_hash(self._pool.block_tokens))
         if leader is None or _must_be_stored(sequence):
-            return Beginning(blocks, num_cached)
+            return self._with_restored(hashes, blocks) if len(blocks) == num_cached else Beginning(blocks, num_cached)
         num_full_blocks = len(sequence.token_ids) // self._pool.block_tokens
-        return Beginning(leader.block_table[:num_full_blocks], num_cached, leader)
+        return Beginning(leader.block_table[:num_full_blocks], num_cached, leader=leader)
+
+    def _with_restored(self, hashes: list[BlockHash], blocks: list[BlockId]) -> Beginning:
+        """Return a beginning of cached blocks, and of what host memory has after them."""
+        return Beginning(blocks, len(blocks), self._store.take_run(hashes[len(blocks) :]))
 
     def _reusable_hashes(self, sequence: Sequence) -> list[BlockHash]:
         """Return the hashes of the leading blocks that a sequence may take over instead of computing them."""

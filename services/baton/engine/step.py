@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
+from baton.engine.offload import MovedOut, Restored
 from baton.engine.pace import PassWork
 from baton.engine.runners.base import Span
 from baton.engine.sequence import Sequence
@@ -68,6 +69,10 @@ class Step:
     """Sequences that need no computation because another one's is theirs."""
     admitted: list[Sequence] = field(default_factory=list)
     """Sequences that got their blocks for this pass, in order of arrival; also those that only receive."""
+    moved_out: list[MovedOut] = field(default_factory=list)
+    """Blocks to copy to host memory before the pass overwrites them."""
+    restored: list[Restored] = field(default_factory=list)
+    """Blocks to fill from host memory before the pass reads them, after those are copied."""
     num_tokens: int = 0
     """Positions computed."""
     num_pairs: int = 0
@@ -91,7 +96,9 @@ class Step:
     def members(self) -> list[Sequence]:
         """Return the sequences that fail if the pass does."""
         exporting = (sequence for sequence in self.admitted if sequence.request.export)
-        return list(dict.fromkeys([*self.sequences, *(twin.sequence for twin in self.twins), *exporting]))
+        twins = (twin.sequence for twin in self.twins)
+        restored = (each.sequence for each in self.restored)
+        return list(dict.fromkeys([*self.sequences, *twins, *exporting, *restored]))
 
     @property
     def copies(self) -> list[BlockCopy]:

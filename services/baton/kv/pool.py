@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, NewType
 
 from baton.errors import OutOfMemoryError
@@ -31,9 +31,15 @@ class BlockPool:
     - cached: no reference, a hash, in `_evictable` in order of last use;
     - referenced: one or more references, with or without a hash, in neither.
     A hash names at most one block.
+
+    Attributes:
+        on_evict: Called by `allocate` with each cached block that it takes and the hash that it had.
     """
 
+    on_evict: Callable[[BlockId, BlockHash], None]
+
     def __init__(self, num_blocks: int, block_tokens: int) -> None:
+        self.on_evict = lambda _block_id, _block_hash: None
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
         self._references = [0] * num_blocks
@@ -91,6 +97,7 @@ class BlockPool:
         taken = [heapq.heappop(self._free) for _ in range(min(num_blocks, len(self._free)))]
         while len(taken) < num_blocks:
             block_id, _ = self._evictable.popitem(last=False)
+            self.on_evict(block_id, self._hash_of[block_id])
             self._forget(block_id)
             taken.append(block_id)
         for block_id in taken:

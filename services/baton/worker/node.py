@@ -230,5 +230,6 @@ def _limits(settings: WorkerSettings) -> SchedulerLimits:
         max_step_tokens=settings.max_step_tokens,
         max_step_prompts=settings.max_step_prompts,
         shares_prompts=settings.share_prompts,
+        max_host_bytes=settings.host_kv_bytes,
         target_tpot_seconds=settings.target_tpot_ms / 1000,
     )

@@ -64,6 +64,8 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
     """Prompts computed in one pass; 0: as many as max_step_tokens allows; 1: one after the other."""
     share_prompts: bool = True
     """Whether what requests that come together have in common is computed once."""
+    host_kv_bytes: int = Field(default=2**30, ge=0)
+    """Host memory for the KV of requests that had to give up their blocks; 0: it is always computed again."""
     target_tpot_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Milliseconds between two tokens of a request that prompts computed beside it may bring about; 0: any."""
     max_waiting: int = Field(default=1024, ge=1)

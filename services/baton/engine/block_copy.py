@@ -1,0 +1,58 @@
+"""Copies of blocks between a runner and host memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from baton.engine.offload import BlockKv
+from baton.engine.runners.base import LayerKv, Runner
+from baton.engine.step import Step
+from baton.kv.host_store import HostBlockStore
+
+READ_BLOCKS = 64
+"""Blocks read at once."""
+
+
+def move_blocks(runner: Runner, step: Step, store: HostBlockStore[BlockKv]) -> int:
+    """Copy blocks to host memory and back, as a pass needs it; return how many."""
+    for begin in range(0, len(step.moved_out), READ_BLOCKS):
+        moved = step.moved_out[begin : begin + READ_BLOCKS]
+        contents = read_blocks(runner, [each.block_id for each in moved])
+        for each, content in zip(moved, contents, strict=True):
+            store.put(each.block_hash, content)
+    for restored in step.restored:
+        write_blocks(runner, restored.sequence.block_table, restored.first_block, restored.contents)
+    return len(step.moved_out) + sum(len(restored.contents) for restored in step.restored)
+
+
+def read_blocks(runner: Runner, block_ids: Sequence[int]) -> list[BlockKv]:
+    """Return the contents of blocks."""
+    num_tokens = len(block_ids) * runner.block_tokens
+    layers = []
+    for layer, spec in enumerate(runner.info.layout.layers):
+        kv = runner.read_kv(block_ids, layer, 0, num_tokens)
+        halves = [_split(half, spec.num_kv_heads, len(block_ids)) for half in kv]
+        layers.append([LayerKv(*block) for block in zip(*halves, strict=True)])
+    return list(zip(*layers, strict=True))
+
+
+def write_blocks(runner: Runner, block_table: Sequence[int], first_block: int, contents: Sequence[BlockKv]) -> None:
+    """Fill consecutive blocks of a table, from `first_block` on."""
+    start, num_tokens = first_block * runner.block_tokens, len(contents) * runner.block_tokens
+    for layer, spec in enumerate(runner.info.layout.layers):
+        halves = zip(*(block[layer] for block in contents), strict=True)
+        joined = LayerKv(*(_join(half, spec.num_kv_heads) for half in halves))
+        runner.write_kv(block_table, layer, start, num_tokens, joined)
+
+
+def _split(part: bytes | memoryview, num_heads: int, num_blocks: int) -> list[bytes]:
+    """Return the blocks of [heads, blocks * tokens, head dim], each [heads, tokens, head dim]."""
+    array = np.frombuffer(part, dtype=np.uint8).reshape(num_heads, num_blocks, -1)
+    return [array[:, block].tobytes() for block in range(num_blocks)]
+
+
+def _join(parts: Iterable[bytes | memoryview], num_heads: int) -> bytes:
+    """Return blocks as one [heads, blocks * tokens, head dim]."""
+    return np.concatenate([np.frombuffer(part, np.uint8).reshape(num_heads, -1) for part in parts], axis=1).tobytes()

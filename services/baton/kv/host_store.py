@@ -1,0 +1,63 @@
+"""Contents of KV blocks in host memory: what a device had no room for."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Generic, TypeVar
+
+from baton.kv.hashing import BlockHash
+
+Contents = TypeVar("Contents")
+"""K and V of a block, in whatever form its owner copies it."""
+
+
+class HostBlockStore(Generic[Contents]):
+    """Keeps contents by the hash of their block, the least recently used go first.
+
+    A hash names the tokens of a block and all before it, so contents serve whoever has these tokens. They may be gone
+    at any time; who asks must be able to do without.
+
+    Invariant: there are never more than `max_blocks`.
+
+    Args:
+        max_bytes: Memory that contents take together at most.
+        block_bytes: Memory that the contents of a block take; 0: nothing is kept.
+    """
+
+    def __init__(self, max_bytes: int, block_bytes: int) -> None:
+        self.max_blocks = max_bytes // block_bytes if block_bytes else 0
+        self._contents: OrderedDict[BlockHash, Contents] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return the number of blocks kept."""
+        return len(self._contents)
+
+    def __contains__(self, block_hash: BlockHash) -> bool:
+        """Return whether a block's contents are here."""
+        return block_hash in self._contents
+
+    def put(self, block_hash: BlockHash, contents: Contents) -> None:
+        """Keep contents, and forget others if there is no room."""
+        if not self.max_blocks:
+            return
+        if len(self._contents) >= self.max_blocks and block_hash not in self._contents:
+            self._contents.popitem(last=False)
+        self._contents[block_hash] = contents
+        self._contents.move_to_end(block_hash)
+
+    def take_run(self, hashes: Iterable[BlockHash]) -> list[Contents]:
+        """Return the contents of the leading blocks that are here, and count them as used. O(blocks returned)."""
+        run = []
+        for block_hash in hashes:
+            contents = self._contents.get(block_hash)
+            if contents is None:
+                break
+            self._contents.move_to_end(block_hash)
+            run.append(contents)
+        return run
+
+    def forget(self, hashes: Iterable[BlockHash]) -> None:
+        """Drop contents, where they are here."""
+        for block_hash in hashes:
+            self._contents.pop(block_hash, None)
