@@ -35,12 +35,13 @@ class LayerKv(NamedTuple):
 
 
 class LayerSink(Protocol):
-    """Takes a layer's K and V the moment they exist, before that layer's attention and MLP run."""
+    """Takes a layer's K and V the moment they are on the host, while the layers after it are computed."""
 
     def __call__(self, layer: int, kv: LayerKv) -> None:
         """Take K and V of `layer` for the positions of the span that were computed.
 
-        Called in order of layers, from the engine thread; must not block. The buffers are the sink's to keep.
+        Called in order of layers, from the engine thread, before the pass gives its tokens; must not block. The buffers
+        are the sink's to keep.
         """
 
 

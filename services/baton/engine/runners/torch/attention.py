@@ -94,7 +94,11 @@ def store(batch: Batch, layer: int, kv: KeysValues) -> None:
     for span, segment in zip(batch.spans, batch.segments, strict=True):
         if span.layer_sink is not None:
             rows = slice(segment.first_row, segment.first_row + segment.num_rows)
-            span.layer_sink(layer, KeysValues(kv.keys[:, rows], kv.values[:, rows]).to_layer_kv())
+            own = KeysValues(kv.keys[:, rows], kv.values[:, rows])
+            if batch.hand_over is None:
+                span.layer_sink(layer, own.to_layer_kv())
+            else:
+                batch.hand_over.add(span.layer_sink, layer, own)
 
 
 def attend_rows(

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from baton.engine.runners.base import Span
+from baton.engine.runners.torch.hand_over import HandOver
 from baton.engine.runners.torch.paged.queries import PagedQueries, pack_queries
 from baton.engine.runners.torch.paged.tiles import Tiles, tiles_for
 from baton.engine.runners.torch.pool import BlockTable, KvPool
@@ -55,6 +56,7 @@ class Batch(Protocol):
     segments: tuple[Segment, ...]
     last_segments: tuple[Segment, ...]
     is_paged: bool
+    hand_over: HandOver | None
 
     @property
     def num_rows(self) -> int:
@@ -89,19 +91,27 @@ class PackedBatch:
         segments: Rows of every span when all positions are computed.
         last_segments: Rows when only positions are whose logits are wanted: one segment per span that needs logits.
         is_paged: Whether all sequences are attended to at once, in their blocks.
+        hand_over: What calls the spans' sinks; None: they are called at once.
 
     Args:
         spans: What is computed.
         pool: Where K and V live.
         device: Where tensors are made.
         followed: Tokens that are not in the spans.
+        hand_over: See there.
     """
 
     def __init__(
-        self, spans: Sequence[Span], pool: KvPool, device: torch.device, followed: Followed | None = None
+        self,
+        spans: Sequence[Span],
+        pool: KvPool,
+        device: torch.device,
+        followed: Followed | None = None,
+        hand_over: HandOver | None = None,
     ) -> None:
         self.is_paged = device.type == "cuda"
         self._followed = followed
+        self.hand_over = hand_over
         self.pool = pool
         self.spans = tuple(spans)
         self._device = device

@@ -9,7 +9,8 @@ import torch
 
 from baton.engine.runners.base import LayerKv, ModelInfo, Runner, Span
 from baton.engine.runners.torch.backbone import Backbone
-from baton.engine.runners.torch.batch import PackedBatch
+from baton.engine.runners.torch.batch import Followed, PackedBatch
+from baton.engine.runners.torch.hand_over import CudaCopyStream, HandOver
 from baton.engine.runners.torch.logits import TorchLogits
 from baton.engine.runners.torch.pool import KvPool
 
@@ -45,6 +46,7 @@ class TorchRunner(Runner):
         self.block_tokens = block_tokens
         self._device = device
         self._model: Backbone | None = model
+        self._hand_over = HandOver(CudaCopyStream(device)) if device.type == "cuda" else None
         dtype = getattr(torch, info.layout.dtype.value)
         self._pool = KvPool(
             info.layout.layers,
@@ -57,11 +59,20 @@ class TorchRunner(Runner):
     def forward(self, spans: Sequence[Span]) -> TorchLogits:
         """Compute spans of different sequences in one pass and write their KV into their blocks."""
         with torch.inference_mode():
-            return TorchLogits(self._model_logits(PackedBatch(spans, self._pool, self._device)))
+            logits = self._packed_logits(spans)
+            if self._hand_over is not None:
+                self._hand_over.drain()
+            return TorchLogits(logits)
 
-    def _model_logits(self, batch: PackedBatch) -> torch.Tensor:
+    def _packed_logits(self, spans: Sequence[Span], followed: Followed | None = None) -> torch.Tensor:
+        """Compute spans; what they hand over may still be on its way."""
         assert self._model is not None, "the runner is closed"
-        return self._model.logits(batch)
+        try:
+            return self._model.logits(PackedBatch(spans, self._pool, self._device, followed, self._hand_over))
+        except BaseException:
+            if self._hand_over is not None:
+                self._hand_over.clear()
+            raise
 
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
         """Write K and V of positions [start, start + num_tokens) of one layer, in the cache's dtype, into blocks.

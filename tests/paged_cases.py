@@ -1,0 +1,121 @@
+"""Every mask and page case of paged attention, on fresh random inputs.
+
+Run as a program under TRITON_INTERPRET=1 it prints the relative errors of the kernel against float64, as JSON: Triton
+decides when a kernel is defined whether it is interpreted, hence the process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from typing import NamedTuple
+
+import torch
+
+from baton.engine.runners.torch.blocked_attention import Scoring
+from baton.engine.runners.torch.paged.queries import PagedQueries, pack_queries
+from baton.engine.runners.torch.paged.tiles import Tiles
+from baton.engine.runners.torch.pool import KeysValues
+
+
+class Case(NamedTuple):
+    """Sequences, heads and masks; what is not named is as simple as it can be."""
+
+    intervals: tuple[tuple[int, int], ...]
+    """Positions of the queries of each sequence."""
+    tiles: Tiles
+    group: int = 2
+    num_kv_heads: int = 2
+    head_dim: int = 16
+    value_dim: int = 16
+    block_tokens: int = 4
+    window_tokens: int = 0
+    soft_cap: float = 0.0
+    has_sinks: bool = False
+    dtype: torch.dtype = torch.float32
+
+
+DECODE = Tiles(1, 16, 32, 4, 2)
+PREFILL = Tiles(16, 32, 32, 4, 2)
+_ONE = ((4, 5), (0, 1), (63, 64), (40, 41))
+_MIXED = ((0, 19), (30, 31), (16, 33), (5, 6), (47, 64))
+
+CASES = {
+    "prompts": Case(((0, 17), (0, 8), (0, 1)), PREFILL),
+    "prompt behind a cached prefix": Case(((23, 40), (16, 20)), PREFILL),
+    "chunks, prompts and decode together": Case(_MIXED, PREFILL),
+    "decode, one split": Case(_ONE, DECODE),
+    "decode, keys split": Case(((300, 301), (0, 1), (520, 521)), DECODE, num_kv_heads=1, block_tokens=16),
+    "decode, keys split, sinks": Case(((600, 601),), DECODE, num_kv_heads=1, block_tokens=16, has_sinks=True),
+    "decode, keys split, window": Case(((600, 601),), DECODE, num_kv_heads=1, block_tokens=16, window_tokens=40),
+    "window, prefill": Case(_MIXED, PREFILL, window_tokens=11),
+    "window, decode": Case(_ONE, DECODE, window_tokens=7),
+    "window of one": Case(_MIXED, PREFILL, window_tokens=1),
+    "no groups": Case(_MIXED, Tiles(32, 32, 32, 4, 2), group=1, num_kv_heads=3),
+    "group that fills no power of two": Case(_MIXED, Tiles(10, 32, 32, 4, 2), group=3),
+    "one KV head of eight": Case(_MIXED, Tiles(4, 32, 16, 4, 2), group=8, num_kv_heads=1),
+    "soft cap": Case(_MIXED, PREFILL, soft_cap=3.0),
+    "sinks": Case(_MIXED, PREFILL, has_sinks=True),
+    "sinks, window, decode": Case(_ONE, DECODE, has_sinks=True, window_tokens=7),
+    "head size that is no power of two": Case(_MIXED, PREFILL, head_dim=24, value_dim=24),
+    "values narrower than keys": Case(_MIXED, PREFILL, head_dim=32, value_dim=20),
+    "blocks of three tokens": Case(_MIXED, PREFILL, block_tokens=3),
+    "blocks larger than a tile": Case(_MIXED, PREFILL, block_tokens=64),
+    "float16": Case(_MIXED, PREFILL, dtype=torch.float16),
+    "float16, decode": Case(_ONE, DECODE, dtype=torch.float16),
+}
+
+
+class Inputs(NamedTuple):
+    """Arguments of an attention."""
+
+    query: torch.Tensor
+    pool: KeysValues
+    queries: PagedQueries
+    scoring: Scoring
+
+    def to(self, dtype: torch.dtype) -> Inputs:
+        """Return the same in another number format."""
+        sinks = None if self.scoring.sinks is None else self.scoring.sinks.to(dtype)
+        pool = KeysValues(self.pool.keys.to(dtype), self.pool.values.to(dtype))
+        return Inputs(self.query.to(dtype), pool, self.queries, self.scoring._replace(sinks=sinks))
+
+
+def inputs_of(case: Case, seed: int, *, device: str = "cpu") -> Inputs:
+    """Return random inputs; blocks are scattered, and positions that nobody may read hold NaN."""
+    torch.manual_seed(seed)
+    draw, target = random.Random(seed), torch.device(device)
+    num_needed = [-(-end // case.block_tokens) for _, end in case.intervals]
+    num_blocks = sum(num_needed) + 3
+    free = draw.sample(range(num_blocks), num_blocks)
+    tables = [[free.pop() for _ in range(count)] for count in num_needed]
+    shape = (case.num_kv_heads, num_blocks, case.block_tokens)
+    keys, values = (torch.randn(*shape, dim).to(case.dtype) for dim in (case.head_dim, case.value_dim))
+    for (_, end), table in zip(case.intervals, tables, strict=True):
+        keys[:, table[-1], (end - 1) % case.block_tokens + 1 :] = torch.nan
+    for block in free:
+        keys[:, block] = values[:, block] = torch.nan
+    starts, ends = zip(*case.intervals, strict=True)
+    queries = pack_queries(tables, starts, ends, tiles=case.tiles, device=target)
+    num_heads = case.group * case.num_kv_heads
+    query = torch.randn(sum(ends) - sum(starts), num_heads, case.head_dim).to(case.dtype).to(target)
+    sinks = torch.randn(num_heads).to(case.dtype).to(target) if case.has_sinks else None
+    scoring = Scoring(case.head_dim**-0.5, case.window_tokens, case.soft_cap, sinks)
+    return Inputs(query, KeysValues(keys.to(target), values.to(target)), queries, scoring)
+
+
+def _kernel_errors(seed: int) -> dict[str, float]:
+    from baton.engine.runners.torch.paged.attention import attend_by_kernel
+    from baton.engine.runners.torch.paged.reference import attend_by_torch
+
+    errors = {}
+    for name, case in CASES.items():
+        inputs = inputs_of(case, seed)
+        exact = attend_by_torch(*inputs.to(torch.float64))
+        errors[name] = float((attend_by_kernel(*inputs).double() - exact).abs().max() / exact.abs().max())
+    return errors
+
+
+if __name__ == "__main__":
+    print(json.dumps(_kernel_errors(int(sys.argv[1]))))
