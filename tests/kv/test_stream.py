@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from baton.errors import StreamBrokenError
 from baton.kv.layout import KvDtype, KvLayout, LayerSpec
 from baton.kv.progress import KvProgress
-from baton.kv.stream import KvFrame, StreamLedger, StreamTotals, frame_groups, payload_crc32c
+from baton.kv.stream import (
+    KvFrame,
+    StreamLedger,
+    StreamTotals,
+    frame_groups,
+    header_crc32c,
+    payload_crc32c,
+)
 
 NARROW, WIDE = LayerSpec(1, 4, 2), LayerSpec(2, 4, 2)
 LAYOUT = KvLayout("m", "a" * 32, "", (NARROW, NARROW, NARROW, WIDE), KvDtype.FLOAT16)
@@ -198,3 +205,113 @@ def test_the_checksums_are_those_of_the_proto() -> None:
 def test_frames_group_layers_of_one_shape(layers_per_frame: int, groups: list[range]) -> None:
     """A layer with other heads begins another frame."""
     assert frame_groups(LAYOUT, layers_per_frame) == groups
+
+
+KEY = 0xABCD
+
+
+@st.composite
+def owed_parts(draw: st.DrawFn) -> KvProgress:
+    """Return what a stream may owe that resumes another: any begin in every layer."""
+    return KvProgress(tuple(draw(st.integers(BEGIN, END)) for _ in LAYOUT.layers), END)
+
+
+@st.composite
+def tilings(draw: st.DrawFn, owed: KvProgress) -> list[KvFrame]:
+    """Return frames that bring what is owed: of any layer next, as many positions as please."""
+    next_tokens, frames = list(owed.next_tokens), []
+    while open_layers := [layer for layer, token in enumerate(next_tokens) if token < END]:
+        layer = draw(st.sampled_from(open_layers))
+        num_tokens = draw(st.integers(1, END - next_tokens[layer]))
+        frames.append(frame_of(range(layer, layer + 1), next_tokens[layer], num_tokens))
+        next_tokens[layer] += num_tokens
+    return frames
+
+
+@given(st.data())
+def test_frames_that_tile_what_is_owed_are_accepted_and_no_others(data: st.DataObject) -> None:
+    """Per layer every position from its begin to the end, once; a frame more, less or elsewhere breaks the stream."""
+    owed = data.draw(owed_parts())
+    frames = data.draw(tilings(owed))
+    if frames:
+        index = data.draw(st.integers(0, len(frames) - 1))
+        frame = frames[index]
+        shifted = frame_of(range(frame.layer_begin, frame.layer_begin + 1), frame.token_begin + 1, frame.num_tokens)
+        damages = [frames[:index] + frames[index + 1 :], [*frames, frame], [*frames[:index], shifted]]
+    else:
+        damages = [[frame_of(range(1), END - 1, 1)]]
+
+    assert replay(frames, owed).is_complete
+    for damaged in damages:
+        with pytest.raises(StreamBrokenError):
+            replay(damaged, owed)
+
+
+def replay(frames: Sequence[KvFrame], owed: KvProgress) -> KvProgress:
+    """Enter frames and the end that says what they are; return what there is then."""
+    ledger = StreamLedger(LAYOUT, owed, KEY)
+    for frame in frames:
+        ledger.append(frame)
+    ledger.close(ledger.totals)
+    return ledger.progress
+
+
+@given(st.data())
+def test_the_progress_of_a_broken_stream_is_owed_less_what_came(data: st.DataObject) -> None:
+    """So the next stream brings the rest, and nothing twice."""
+    owed = data.draw(owed_parts())
+    frames = data.draw(tilings(owed))
+    cut = data.draw(st.integers(0, len(frames)))
+    first = StreamLedger(LAYOUT, owed, KEY)
+    for frame in frames[:cut]:
+        first.append(frame)
+    second = StreamLedger(LAYOUT, first.progress, KEY)
+    for frame in frames[cut:]:
+        second.append(frame)
+
+    second.close(second.totals)
+    num_bytes = first.totals.num_bytes + second.totals.num_bytes
+    assert num_bytes == owed.missing_bytes(LAYOUT)
+
+
+def test_nothing_counts_of_a_broken_stream_without_a_key() -> None:
+    """Its frames prove their bytes, not their place: a changed layer number may show only later."""
+    ledger = StreamLedger(LAYOUT, OWED)
+    ledger.enter(STREAM[0].frame, 0, STREAM[0].crc)
+
+    assert ledger.progress == OWED
+
+
+@pytest.mark.parametrize(
+    "field", ["sequence_number", "layer_begin", "token_begin", "num_tokens", "crc", "key", "absent"]
+)
+def test_a_frame_that_does_not_prove_its_place_is_refused(field: str) -> None:
+    """Whatever of its header was changed, or if it is a frame of another stream."""
+    frame, crc = STREAM[0].frame, STREAM[0].crc
+    header: int | None = header_crc32c(KEY, 0, frame, crc)
+    if field in ("layer_begin", "token_begin", "num_tokens"):
+        header = header_crc32c(KEY, 0, replace(frame, **{field: getattr(frame, field) + 1}), crc)
+    elif field == "sequence_number":
+        header = header_crc32c(KEY, 1, frame, crc)
+    elif field == "crc":
+        header = header_crc32c(KEY, 0, frame, crc ^ 1)
+    elif field == "key":
+        header = header_crc32c(KEY + 1, 0, frame, crc)
+    elif field == "absent":
+        header = None
+    ledger = StreamLedger(LAYOUT, OWED, KEY)
+
+    with pytest.raises(StreamBrokenError, match="header"):
+        ledger.enter(frame, 0, crc, None, header)
+
+    assert ledger.progress == OWED
+
+
+def test_the_checksum_of_a_header_is_that_of_the_proto() -> None:
+    """Seven numbers, little-endian, the second of 8 bytes and the others of 4."""
+    frame = KvFrame(2, 3, 5, 7, b"", b"")
+    numbers = ((KEY, 4), (11, 8), (2, 4), (3, 4), (5, 4), (7, 4), (13, 4))
+
+    assert header_crc32c(KEY, 11, frame, 13) == crc32c.crc32c(
+        b"".join(number.to_bytes(size, "little") for number, size in numbers)
+    )

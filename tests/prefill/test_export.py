@@ -105,3 +105,37 @@ def test_a_prefill_that_is_computed_again_exports_nothing_twice() -> None:
         ]
         assert frame.keys == b"".join(piece.keys for piece in pieces)
         assert frame.values == b"".join(piece.values for piece in pieces)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    begins=st.tuples(*(st.integers(0, 10) for _ in LAYOUT.layers)),
+    layers_per_frame=st.integers(1, 4),
+    chunks=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 10)), max_size=6),
+)
+def test_an_export_brings_what_each_layer_owes(
+    begins: tuple[int, ...], layers_per_frame: int, chunks: list[tuple[int, int]]
+) -> None:
+    """Whatever the layers have already, and however positions are computed, and computed again, on the way."""
+    owed = KvProgress(begins, 10)
+    frames: list[KvFrame] = []
+    runner = mock_runner()
+    runner.forward([Span(prompt_of(10), 0, [0, 1, 2], needs_logits=False)])
+    export = FrameExport(LAYOUT, owed, layers_per_frame, frames.append, clock=lambda: 1.0)
+    end = min(begins)
+    for start, num_tokens in [*chunks, (0, 10)]:
+        start, stop = min(start, end), min(10, min(start, end) + num_tokens)
+        for layer in range(LAYOUT.num_layers if stop > start else 0):
+            export(start, layer, runner.read_kv([0, 1, 2], layer, start, stop - start))
+        end = max(end, stop)
+
+    ledger = StreamLedger(LAYOUT, owed)
+    for number, frame in enumerate(frames):
+        ledger.enter(frame, number, payload_crc32c(frame.keys, frame.values))
+        pieces = [
+            runner.read_kv([0, 1, 2], frame.layer_begin + index, frame.token_begin, frame.num_tokens)
+            for index in range(frame.num_layers)
+        ]
+        assert frame.keys == b"".join(piece.keys for piece in pieces)
+        assert frame.values == b"".join(piece.values for piece in pieces)
+    ledger.close(ledger.totals)

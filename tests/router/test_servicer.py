@@ -105,6 +105,39 @@ def test_a_pair_is_placed_with_every_term() -> None:
     with_router(client)
 
 
+def test_a_placement_names_the_prefill_nodes_that_could_take_over() -> None:
+    """At most two, cheapest first, for the same decode node; each with its terms and its frames."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        _mac = await register(stub, MAC)
+        _others = [await register(stub, replace(DGX, node_id=f"dgx-{number}")) for number in range(4)]
+
+        response = await stub.Place(place_request(), timeout=5)
+
+        placement = response.placement
+        assert placement.prefill_node_id == "dgx-0"
+        assert [other.prefill_node_id for other in placement.alternatives] == ["dgx-1", "dgx-2"]
+        assert all(other.estimate == placement.estimate for other in placement.alternatives)
+        assert all(other.layers_per_frame == placement.layers_per_frame for other in placement.alternatives)
+
+    with_router(client)
+
+
+def test_a_pinned_placement_has_no_alternative() -> None:
+    """Nobody but the pinned pair may serve the request."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        _mac = await register(stub, MAC)
+        _others = [await register(stub, replace(DGX, node_id=f"dgx-{number}")) for number in range(2)]
+        pin = messages.PlacementPin(decode_node_id="mac", prefill_node_id="dgx-1")
+
+        response = await stub.Place(place_request(pins=[pin]), timeout=5)
+
+        assert not response.placement.alternatives
+
+    with_router(client)
+
+
 def test_decode_nodes_are_told_when_prefill_nodes_come_and_go() -> None:
     """Peers are sent on registration and on every change, to decode nodes of the same model alone."""
 

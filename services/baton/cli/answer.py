@@ -63,9 +63,11 @@ def placement_lines(placement: Mapping[str, object]) -> Sequence[str]:
     if prefill == decode:
         return [f"prefill and decode on {decode}{cached}"]
     transfer, exposed = number(placement, "transfer_seconds"), number(placement, "exposed_seconds")
+    num_resumes = int(number(placement, "kv_resumes"))
+    resumed = f", after {num_resumes} of its streams had broken" if num_resumes else ""
     cost = f"in {format_seconds(transfer)}, {hidden_share(transfer, exposed):.0%} hidden behind computation"
     return [
-        f"prefill on {prefill} → decode on {decode}{cached}",
+        f"prefill on {prefill} → decode on {decode}{cached}{resumed}",
         f"KV {format_bytes(number(placement, 'kv_bytes'))} {cost if transfer else 'faster than can be measured'}",
     ]
 

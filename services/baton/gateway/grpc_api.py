@@ -70,7 +70,7 @@ class GenerationServicer(GenerationServiceServicer):
         with self._watch(context) as call, self._gate.admission.slot(call.key_name):
             try:
                 async with self._deadlines.limit():
-                    prompt = await self._prepare(request, call)
+                    prompt = await self._prepare(request, call, context.time_remaining())
                     result = await self._stream(prompt, call, context.write)
                     await context.write(_end(result))
             except TimeoutError:
@@ -109,16 +109,16 @@ class GenerationServicer(GenerationServiceServicer):
             raise group.exceptions[0] from None
         return result
 
-    async def _prepare(self, request: GenerateRequest, call: Call) -> PreparedPrompt:
+    async def _prepare(self, request: GenerateRequest, call: Call, timeout_seconds: float | None) -> PreparedPrompt:
         try:
-            return await self._generator.prepare(self._from_wire(request, call))
+            return await self._generator.prepare(self._from_wire(request, call, timeout_seconds))
         except InvalidFieldError as error:
             if error.field not in _INPUT_NAMES:
                 raise
             name = _INPUT_FIELDS[request.WhichOneof("input") or "text"]
             raise InvalidFieldError(name, error.message.removeprefix(f"{error.field}: ")) from error
 
-    def _from_wire(self, request: GenerateRequest, call: Call) -> GenerationRequest:
+    def _from_wire(self, request: GenerateRequest, call: Call, timeout_seconds: float | None) -> GenerationRequest:
         return GenerationRequest(
             request_id=generation_name(call.request_id),
             model=request.model or self._catalog.model_name,
@@ -127,6 +127,7 @@ class GenerationServicer(GenerationServiceServicer):
             stop=tuple(request.stop),
             cache_salt=request.cache_salt,
             priority=request.priority,
+            timeout_seconds=timeout_seconds,
         )
 
 

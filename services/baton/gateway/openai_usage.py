@@ -64,6 +64,10 @@ class PlacementBody(msgspec.Struct, omit_defaults=True):
     exposed_share: float | None = None
     """Part of the transfer that did not hide behind computation, 0 to 1; 0 without a transfer."""
     fallback_reason: str | None = None
+    kv_breaks: list[str] | None = None
+    """Why each KV stream of the request broke, in order."""
+    kv_resumes: int | None = None
+    """KV streams that went on where another had broken."""
     preemptions: int | None = None
     choices: list[PlacementBody] | None = None
     """One per choice where there is more than one; the fields above are those of the first."""
@@ -133,6 +137,8 @@ def _measure(body: PlacementBody, summary: PlacementSummary) -> None:
     body.decode_seconds = _seconds(summary.decode_duration)
     body.exposed_share = min(1.0, exposed_seconds / transfer_seconds) if transfer_seconds > 0 else 0.0
     body.fallback_reason = summary.fallback_reason
+    body.kv_breaks = list(summary.kv_break_reasons)
+    body.kv_resumes = summary.kv_resume_count
     body.preemptions = summary.preemption_count
 
 

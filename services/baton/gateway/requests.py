@@ -68,6 +68,8 @@ class GenerationRequest:
     """Separates prefix caches."""
     priority: int = 0
     """Where requests wait: lower comes earlier; -100 to 100."""
+    timeout_seconds: float | None = None
+    """Time until the client gives up; None: as long as the gateway allows."""
     bypass_prefix_cache: bool = False
     """Whether no node may read or fill its prefix cache."""
     pins: tuple[NodePair, ...] = ()

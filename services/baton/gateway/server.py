@@ -111,6 +111,7 @@ async def _run(
         metrics,
         max_attempts=settings.max_attempts,
         token_timeout_seconds=settings.token_timeout_seconds,
+        request_timeout_seconds=settings.request_timeout_seconds,
     )
     generator = Generator(preparation, streams, Detokenizers(tokenizer), metrics)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass, field
 
@@ -20,6 +21,7 @@ from baton.gateway.attempt import Attempt, Take
 from baton.gateway.node_links import NodeLinks
 from baton.gateway.requests import PreparedPrompt
 from baton.gateway.router_client import RouterClient
+from baton.rpc.wire_time import duration_from_seconds
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest, Finished
@@ -62,6 +64,8 @@ class Progress:
     """Of the last attempt."""
     num_expected_cached_tokens: int = 0
     """Prompt tokens that the router expected in a prefix cache of the last placement."""
+    begun_seconds: float = field(default_factory=lambda: asyncio.get_running_loop().time())
+    """Event loop's time at which the generation began."""
 
 
 class TokenStreams:
@@ -75,12 +79,14 @@ class TokenStreams:
         *,
         max_attempts: int,
         token_timeout_seconds: float,
+        request_timeout_seconds: float,
     ) -> None:
         self._router = router
         self._links = links
         self._metrics = metrics
         self._max_attempts = max_attempts
         self._token_timeout_seconds = token_timeout_seconds
+        self._request_timeout_seconds = request_timeout_seconds
 
     async def follow(
         self,
@@ -157,6 +163,7 @@ class TokenStreams:
             output_token_ids=progress.output_token_ids,
             sampling=sampling,
             placement=placement,
+            timeout=duration_from_seconds(self._seconds_left(prompt, progress)),
             cache_salt=prompt.request.cache_salt,
             priority=prompt.request.priority,
             bypass_prefix_cache=prompt.request.bypass_prefix_cache,
@@ -174,6 +181,11 @@ class TokenStreams:
             )
 
         return await self._links.follow(placement.decode_address, request, make_attempt)
+
+    def _seconds_left(self, prompt: PreparedPrompt, progress: Progress) -> float:
+        limits = (self._request_timeout_seconds, prompt.request.timeout_seconds)
+        timeout_seconds = min(limit for limit in limits if limit is not None)
+        return max(0.0, progress.begun_seconds + timeout_seconds - asyncio.get_running_loop().time())
 
     def _note_failure(self, generation_id: str, placement: Placement, progress: Progress, error: BatonError) -> None:
         if placement.decode_node_id not in progress.failed_node_ids:

@@ -20,6 +20,9 @@ from baton.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
+MAX_ALTERNATIVES = 2
+"""Prefill nodes named beside the chosen one."""
+
 
 @dataclass(frozen=True, slots=True)
 class PlaceQuery:
@@ -59,6 +62,20 @@ class Placed:
     """What was chosen."""
     candidates: tuple[Candidate, ...]
     """Every candidate, cheapest first."""
+
+    @property
+    def alternatives(self) -> list[Candidate]:
+        """Return what else could compute the prompt for the decode node if the prefill node fails, cheapest first."""
+        if self.choice.is_local:
+            return []
+        others = [
+            candidate
+            for candidate in self.candidates
+            if candidate.decode_node_id == self.choice.decode_node_id
+            and candidate.prefill_node_id not in ("", self.choice.prefill_node_id)
+            and candidate.estimate is not None
+        ]
+        return others[:MAX_ALTERNATIVES]
 
 
 class Placer:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from baton.capacity.estimate import Candidate
 from baton.capacity.snapshot import NodePair, NodeRole
 from baton.errors import InvalidFieldError
 from baton.kv.hashing import HASH_BYTES
@@ -207,6 +208,7 @@ def placed_to_proto(placed: Placed) -> router_service_pb2.PlaceResponse:
         prefill_node_id=choice.prefill_node_id,
         layers_per_frame=choice.layers_per_frame,
         estimate=estimate_to_proto(choice.estimate) if choice.estimate else None,
+        alternatives=[_alternative_to_proto(candidate) for candidate in placed.alternatives],
     )
     candidates = [candidate_to_proto(candidate) for candidate in placed.candidates]
     return router_service_pb2.PlaceResponse(placement=placement, candidates=candidates)
@@ -227,6 +229,14 @@ def peers_to_proto(nodes: tuple[NodeDescription, ...]) -> router_service_pb2.Reg
         for node in nodes
     ]
     return router_service_pb2.RegisterResponse(peers=router_service_pb2.Peers(prefill_nodes=peers))
+
+
+def _alternative_to_proto(candidate: Candidate) -> router_service_pb2.PrefillAlternative:
+    return router_service_pb2.PrefillAlternative(
+        prefill_node_id=candidate.prefill_node_id,
+        layers_per_frame=candidate.layers_per_frame,
+        estimate=estimate_to_proto(candidate.estimate) if candidate.estimate else None,
+    )
 
 
 def _computing_cache(message: generation_pb2.PlacementSummary) -> int:
