@@ -143,9 +143,11 @@ FIRST = frame_of(range(2), BEGIN, 7)
 @pytest.mark.parametrize(
     ("frame", "cause"),
     [
-        (replace(FIRST, keys=FIRST.keys[:-1]), "bytes of K and V"),
-        (replace(FIRST, values=FIRST.values + b"x"), "bytes of K and V"),
-        (replace(FIRST, keys=b"", values=b""), "bytes of K and V"),
+        (replace(FIRST, keys=FIRST.keys[:-1]), "bytes of keys"),
+        (replace(FIRST, values=FIRST.values + b"x"), "bytes of values"),
+        (replace(FIRST, keys=b"", values=b""), "bytes of keys"),
+        (replace(FIRST, key_scales=b"1234"), "bytes of key_scales"),
+        (replace(FIRST, value_scales=b"1"), "bytes of value_scales"),
         (replace(FIRST, num_layers=0), "not in the model"),
         (replace(FIRST, num_layers=-1), "not in the model"),
         (replace(FIRST, layer_begin=-1), "not in the model"),

@@ -89,6 +89,9 @@ REFUSALS: list[tuple[dict[str, Any], grpc.StatusCode, str]] = [
     ({"layer_token_begins": [0, -1, 0]}, grpc.StatusCode.INVALID_ARGUMENT, "layer_token_begins"),
     ({"layers_per_frame": -1}, grpc.StatusCode.INVALID_ARGUMENT, "layers_per_frame"),
     ({"wire_dtype": kv_pb2.KV_DTYPE_FLOAT32}, grpc.StatusCode.INVALID_ARGUMENT, "wire_dtype"),
+    ({"wire_dtype": 99}, grpc.StatusCode.INVALID_ARGUMENT, "wire_dtype"),
+    ({"wire_dtype": kv_pb2.KV_DTYPE_AFFINE8}, grpc.StatusCode.INVALID_ARGUMENT, "wire_dtype"),
+    ({"value_wire_dtype": kv_pb2.KV_DTYPE_BFLOAT16}, grpc.StatusCode.INVALID_ARGUMENT, "value_wire_dtype"),
     ({"expected_layout": None}, grpc.StatusCode.INVALID_ARGUMENT, "expected_layout.rope_state"),
     (
         {"expected_layout": layout_to_proto(replace(LAYOUT, tokenizer_digest="f" * 32))},

@@ -22,7 +22,7 @@ from baton.engine.sequence import EngineRequest, Purpose
 from baton.errors import BatonError, InvalidFieldError, MismatchError
 from baton.kv.progress import KvProgress
 from baton.rpc.wire_generation import sampling_from_proto
-from baton.rpc.wire_kv import layout_to_proto
+from baton.rpc.wire_kv import layout_to_proto, wire_from_proto
 from baton.rpc.wire_time import seconds_from_duration
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics, Side
@@ -96,6 +96,8 @@ class Generator:
             raise MismatchError("model_revision_digest", layout.model_revision_digest, digest, reason="MODEL_MISMATCH")
         check_identity(request.request_id, request.attempt, request.cache_salt)
         check_priority(request.priority)
+        if request.placement.prefill_node_id:
+            wire_from_proto(request.placement, layout)
         is_greedy = request.sampling.HasField("temperature") and request.sampling.temperature == 0
         if not is_greedy and not request.sampling.HasField("seed"):
             raise InvalidFieldError("sampling.seed", "expected a seed unless the temperature is 0")
@@ -283,6 +285,7 @@ class Generation:
             sampling=request.sampling,
             layers_per_frame=request.placement.layers_per_frame,
             wire_dtype=request.placement.wire_dtype,
+            value_wire_dtype=request.placement.value_wire_dtype,
             cache_salt=request.cache_salt,
             priority=request.priority,
             bypass_prefix_cache=request.bypass_prefix_cache,

@@ -132,6 +132,7 @@ class KvHandover:
         request.CopyFrom(self._request)
         request.layers_per_frame = option.layers_per_frame
         request.wire_dtype = option.wire_dtype  # type: ignore[assignment]
+        request.value_wire_dtype = option.value_wire_dtype  # type: ignore[assignment]
         progress = self.receiver.progress
         request.stream_number = number
         request.kv_token_begin = min(progress.complete_tokens, progress.num_tokens - 1)

@@ -39,5 +39,6 @@ def _option(message: Placement | PrefillAlternative) -> PrefillOption:
         message.prefill_node_id,
         message.layers_per_frame,
         message.wire_dtype,
+        message.value_wire_dtype,
         estimate_from_proto(message.estimate) if message.HasField("estimate") else None,
     )

@@ -6,22 +6,24 @@ import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from opentelemetry import trace
 
 from baton.decode.reception import Reception, ReceptionClock
 from baton.decode.source import KvSource
 from baton.engine.engine import Engine
-from baton.errors import BatonError, InvalidFieldError, StreamBrokenError
+from baton.errors import BatonError, MismatchError, StreamBrokenError
 from baton.kv.layout import KvLayout
+from baton.kv.packing import unpack_frame
 from baton.kv.progress import KvProgress
-from baton.kv.stream import StreamLedger, StreamTotals, tokens_crc32c
+from baton.kv.stream import KvFrame, StreamLedger, StreamTotals, tokens_crc32c
 from baton.rpc.fast_channel import Message
 from baton.rpc.frame_codec import ReceivedFrame
 from baton.rpc.kv_service import request_crc32c, serialize_request
 from baton.rpc.wire_generation import token_from_proto
-from baton.rpc.wire_kv import dtype_from_proto, layout_from_proto
+from baton.rpc.wire_kv import layout_from_proto, wire_from_proto
 from baton.rpc.wire_time import seconds_from_duration
 from baton.telemetry import names
 from baton.telemetry.frames import frame_attributes
@@ -43,6 +45,15 @@ class Timeouts:
 
 class SilentStreamError(StreamBrokenError):
     """Nothing has come for too long: the node hangs, or all that it could still bring would come too late."""
+
+
+class _Unpacking(NamedTuple):
+    """A frame that is becoming one of the cache's own format."""
+
+    frame: asyncio.Future[KvFrame]
+    """The frame."""
+    progress: KvProgress
+    """What counts once it has been written."""
 
 
 class KvReceiver:
@@ -82,6 +93,8 @@ class KvReceiver:
         self._timeouts = timeouts
         self._clock = clock
         self._slots = asyncio.Semaphore(MAX_FRAMES_IN_FLIGHT)
+        self._stream_layout = layout
+        self._unpacking: _Unpacking | None = None
 
     def frame_landed(self) -> None:
         """Take note that the engine has written a frame."""
@@ -98,6 +111,7 @@ class KvReceiver:
             BatonError: If the call fails, the layouts differ, or the stream breaks its rules.
         """
         self.reception.clock.called = self._clock()
+        self._stream_layout = replace(self._layout, wire=wire_from_proto(request, self._layout))
         limit = self._timeouts.first_frame_seconds
         if request.stream_number:  # nothing precedes the layout but the call, and others may be asked
             limit = min(limit, self._timeouts.frame_seconds)
@@ -107,6 +121,7 @@ class KvReceiver:
                     messages = await stack.enter_async_context(source.prefill(request, self.reception))
             except TimeoutError:
                 raise SilentStreamError(f"the stream was silent for {limit:g} seconds") from None
+            stack.callback(self._drop_unpacked)
             await self._take(_timed(messages, self._timeouts), request)
 
     async def _take(
@@ -131,6 +146,7 @@ class KvReceiver:
                 self._take_first_token(message.first_token, request)
                 has_first_token = True
             elif element == "summary" and has_first_token:
+                await self._write_unpacked()
                 self._take_summary(message.summary, ledger)
                 return
             else:
@@ -161,13 +177,15 @@ class KvReceiver:
         self.reception.clock.layout_arrived(self._clock())
         layout = message.layout
         self._layout.check_matches(layout_from_proto(layout))
-        if layout.wire_dtype and dtype_from_proto(layout.wire_dtype) is not self._layout.dtype:
-            raise InvalidFieldError("layout.wire_dtype", f"expected {self._layout.dtype.value}")
+        expected, wire = self._stream_layout.wire_format, wire_from_proto(layout, self._layout)
+        for field, mine, theirs in zip(("wire_dtype", "value_wire_dtype"), expected, wire, strict=True):
+            if mine is not theirs:
+                raise MismatchError(field, mine.value, theirs.value)
         if not message.HasField("request_crc32c"):
-            return StreamLedger(self._layout, self.progress)
+            return StreamLedger(self._stream_layout, self.progress)
         if message.request_crc32c != request_crc32c(serialize_request(request)):
             raise StreamBrokenError("the prefill node answers another request: this one was changed on the way")
-        return StreamLedger(self._layout, self.progress, message.request_crc32c)
+        return StreamLedger(self._stream_layout, self.progress, message.request_crc32c)
 
     async def _take_frame(self, received: ReceivedFrame, ledger: StreamLedger) -> None:
         frame = received.frame
@@ -177,9 +195,30 @@ class KvReceiver:
         self.reception.num_frames += 1
         self.reception.num_bytes += frame.num_bytes
         trace.get_current_span().add_event(names.EVENT_FRAME_RECEIVED, frame_attributes(frame))
+        await self._write_unpacked()
+        if self._stream_layout.is_wire_lossless:
+            await self._write(frame, ledger.progress)
+        else:
+            codec, loop = self._engine.runner.wire_codec, asyncio.get_running_loop()
+            unpacked = loop.run_in_executor(None, unpack_frame, codec, self._stream_layout, frame)
+            self._unpacking = _Unpacking(unpacked, ledger.progress)
+
+    async def _write_unpacked(self) -> None:
+        """Have the frame written that is being unpacked beside the event loop, while the next one arrives."""
+        if self._unpacking is not None:
+            frame, progress = await self._unpacking.frame, self._unpacking.progress
+            self._unpacking = None
+            await self._write(frame, progress)
+
+    async def _write(self, frame: KvFrame, progress: KvProgress) -> None:
         await self._slots.acquire()
         self._engine.write_kv(self.request_id, frame)
-        self.progress = ledger.progress
+        self.progress = progress
+
+    def _drop_unpacked(self) -> None:
+        if self._unpacking is not None:
+            self._unpacking.frame.cancel()
+            self._unpacking = None
 
     def _take_summary(self, message: kv_pb2.KvSummary, ledger: StreamLedger) -> None:
         totals = StreamTotals(

@@ -35,7 +35,9 @@ class PrefillOption:
     layers_per_frame: int = 0
     """Layers of one frame; 0: the node decides."""
     wire_dtype: int = 0
-    """KvDtype of kv.proto; 0: that of the cache."""
+    """KvDtype of kv.proto of K; 0: that of the cache."""
+    value_wire_dtype: int = 0
+    """That of V; 0: that of K."""
     estimate: CostEstimate | None = None
     """What the router expected of it for the whole prompt; None: unknown, it is worth a try."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from baton.errors import MismatchError
 
@@ -29,11 +29,22 @@ class KvDtype(Enum):
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
     INT8 = "int8"
+    AFFINE8 = "affine8"
+    FP8 = "fp8"
 
     @property
     def num_bytes(self) -> int:
-        """Return the size of one element, bytes."""
-        return {"float32": 4, "float16": 2, "bfloat16": 2, "int8": 1}[self.value]
+        """Return the size of one element, bytes, scales not counted."""
+        return {"float32": 4, "float16": 2, "bfloat16": 2}.get(self.value, 1)
+
+
+class WireFormat(NamedTuple):
+    """In what K and V travel."""
+
+    keys: KvDtype
+    """Number format of K."""
+    values: KvDtype
+    """Number format of V."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +89,27 @@ class KvLayout:
     """Whether K is rotated."""
     protocol_version: int = PROTOCOL_VERSION
     """Version of the stream's rules."""
+    wire: WireFormat | None = None
+    """In what a stream's frames are; None: in `dtype`. Not compared: it is a stream's, not a cache's."""
+
+    @property
+    def wire_format(self) -> WireFormat:
+        """Return in what frames are."""
+        return self.wire or WireFormat(self.dtype, self.dtype)
+
+    @property
+    def is_wire_lossless(self) -> bool:
+        """Return whether frames hold the cache's own bytes."""
+        return self.wire_format == (self.dtype, self.dtype)
 
     @property
     def num_layers(self) -> int:
         """Return the number of layers."""
         return len(self.layers)
 
-    def num_token_bytes(self, dtype: KvDtype | None = None) -> int:
-        """Return the bytes of one token over all layers, in `dtype` (the cache's if None), scales included."""
-        wire = dtype or self.dtype
-        num_bytes = sum(spec.num_token_elements for spec in self.layers) * wire.num_bytes
-        return num_bytes + (sum(2 * 4 * spec.num_kv_heads for spec in self.layers) if wire is KvDtype.INT8 else 0)
+    def num_token_bytes(self) -> int:
+        """Return the bytes of one token over all layers in the cache."""
+        return sum(spec.num_token_elements for spec in self.layers) * self.dtype.num_bytes
 
     def check_matches(self, peer: KvLayout) -> None:
         """Compare with a peer's layout.

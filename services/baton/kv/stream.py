@@ -12,6 +12,7 @@ import numpy as np
 from baton.errors import StreamBrokenError
 from baton.kv.layout import KvLayout
 from baton.kv.progress import KvProgress
+from baton.kv.wire import scale_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +33,15 @@ class KvFrame:
     """[num_layers, num_kv_heads, num_tokens, value_head_dim], C order, little-endian."""
     ready_seconds: float = 0.0
     """Sender's clock: from the arrival of the request until K and V were there to send."""
+    key_scales: bytes | memoryview = b""
+    """Scales of the keys' rows, where the wire's number format has them."""
+    value_scales: bytes | memoryview = b""
+    """Scales of the values' rows."""
 
     @property
     def num_bytes(self) -> int:
         """Return the payload size."""
-        return len(self.keys) + len(self.values)
+        return len(self.keys) + len(self.values) + len(self.key_scales) + len(self.value_scales)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +60,20 @@ class StreamTotals:
     """Position after the last one, in every layer."""
 
 
-def payload_crc32c(keys: bytes | memoryview, values: bytes | memoryview) -> int:
-    """Return the CRC-32C of a frame's payload. 0.07 CPU-seconds per GB (ANCHORS.md §3)."""
-    return int(crc32c.crc32c(values, crc32c.crc32c(keys)))
+def payload_crc32c(
+    keys: bytes | memoryview,
+    values: bytes | memoryview,
+    key_scales: bytes | memoryview = b"",
+    value_scales: bytes | memoryview = b"",
+) -> int:
+    """Return the CRC-32C of a frame's payload, scales first. 0.07 CPU-seconds per GB (ANCHORS.md §3)."""
+    scales = crc32c.crc32c(value_scales, crc32c.crc32c(key_scales))
+    return int(crc32c.crc32c(values, crc32c.crc32c(keys, scales)))
+
+
+def frame_crc32c(frame: KvFrame) -> int:
+    """Return the CRC-32C of a frame's payload."""
+    return payload_crc32c(frame.keys, frame.values, frame.key_scales, frame.value_scales)
 
 
 def tokens_crc32c(token_ids: Sequence[int], next_token_id: int) -> int:
@@ -132,7 +148,7 @@ class StreamLedger:
             raise StreamBrokenError(f"frame {sequence_number} has a wrong header checksum: it is not of this stream")
         self._check_range(frame)
         self._check_size(frame)
-        if (payload_crc32c(frame.keys, frame.values) if actual_crc is None else actual_crc) != crc:
+        if (frame_crc32c(frame) if actual_crc is None else actual_crc) != crc:
             raise StreamBrokenError(f"frame {sequence_number} has a wrong checksum: its bytes were changed on the way")
         self._record(frame, crc)
 
@@ -144,7 +160,7 @@ class StreamLedger:
         """
         self._check_range(frame)
         self._check_size(frame)
-        sequence_number, crc = self._num_frames, payload_crc32c(frame.keys, frame.values)
+        sequence_number, crc = self._num_frames, frame_crc32c(frame)
         self._record(frame, crc)
         return sequence_number, crc
 
@@ -185,14 +201,19 @@ class StreamLedger:
                 )
 
     def _check_size(self, frame: KvFrame) -> None:
+        wire, cache = self._layout.wire_format, self._layout.dtype
         specs = self._layout.layers[frame.layer_begin : frame.layer_begin + frame.num_layers]
-        per_token = frame.num_tokens * self._layout.dtype.num_bytes
-        key_bytes = sum(spec.num_kv_heads * spec.key_head_dim for spec in specs) * per_token
-        value_bytes = sum(spec.num_kv_heads * spec.value_head_dim for spec in specs) * per_token
-        if (len(frame.keys), len(frame.values)) != (key_bytes, value_bytes):
-            raise StreamBrokenError(
-                f"frame has {len(frame.keys)} + {len(frame.values)} bytes of K and V, not {key_bytes} + {value_bytes}"
-            )
+        num_rows = frame.num_tokens * sum(spec.num_kv_heads for spec in specs)
+        key_dim, value_dim = specs[0].key_head_dim, specs[0].value_head_dim  # those of all: the range was checked
+        expected = {
+            "keys": num_rows * key_dim * wire.keys.num_bytes,
+            "values": num_rows * value_dim * wire.values.num_bytes,
+            "key_scales": num_rows * scale_bytes(wire.keys, cache, key_dim),
+            "value_scales": num_rows * scale_bytes(wire.values, cache, value_dim),
+        }
+        for field, num_bytes in expected.items():
+            if len(getattr(frame, field)) != num_bytes:
+                raise StreamBrokenError(f"frame has {len(getattr(frame, field))} bytes of {field}, not {num_bytes}")
 
 
 def frame_groups(layout: KvLayout, layers_per_frame: int) -> Sequence[range]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 
-from baton.engine.events import EngineEvent, Failed, TokenReady
+from baton.engine.events import Failed, TokenReady
 from baton.h2.call import ServerCall
 from baton.h2.windows import StreamEndedError
-from baton.kv.stream import KvFrame
 from baton.prefill.messages import Message
 from baton.prefill.outbox import Item
 from baton.prefill.prefiller import Prefiller, StreamSink
@@ -27,19 +26,13 @@ class ThreadOutbox:
         self._changed = threading.Condition()
         self._is_closed = False
 
-    def put_frame(self, frame: KvFrame) -> None:
-        """Take a frame."""
+    def put(self, item: Item) -> None:
+        """Take a frame or an event; the first token, or a failure, overtakes the frames that wait."""
         with self._changed:
-            self._items.append(frame)
-            self._changed.notify()
-
-    def put_event(self, event: EngineEvent) -> None:
-        """Take an event; the first token, or a failure, overtakes the frames that wait."""
-        with self._changed:
-            if isinstance(event, TokenReady | Failed):
-                self._items.appendleft(event)
+            if isinstance(item, TokenReady | Failed):
+                self._items.appendleft(item)
             else:
-                self._items.append(event)
+                self._items.append(item)
             self._changed.notify()
 
     def close(self) -> None:
@@ -79,7 +72,7 @@ class FastPrefill:
         outbox = ThreadOutbox()
         call.watch(outbox.close)
         constraint = self._prefiller.compile(request.message)
-        sink = StreamSink(outbox.put_frame, outbox.put_event, lambda error: outbox.put_event(Failed(error)))
+        sink = StreamSink(outbox.put, outbox.put, lambda error: outbox.put(Failed(error)))
         with self._prefiller.begin(request, constraint, sink) as messages:
             call.send(*_parts(messages.layout()))
             while not messages.is_complete:

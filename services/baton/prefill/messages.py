@@ -30,7 +30,7 @@ class StreamMessages:
     """Numbers and checksums frames, and sums up at the end. Used by one stream, in one thread at a time.
 
     Args:
-        layout: This node's cache.
+        layout: This node's cache, and in what frames travel.
         request: What the stream answers; it has just come.
         owed: What the stream has to bring.
         monitor: Tells what the work cost the machine.

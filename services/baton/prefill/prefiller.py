@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 from opentelemetry import trace
@@ -21,10 +23,11 @@ from baton.kv.stream import KvFrame
 from baton.prefill.attempts import AttemptStreams
 from baton.prefill.export import FrameExport
 from baton.prefill.messages import Message, StreamMessages
-from baton.prefill.outbox import Outbox
+from baton.prefill.outbox import Item, Outbox
+from baton.prefill.packer import FramePacker
 from baton.rpc.kv_service import ReceivedRequest
 from baton.rpc.wire_generation import sampling_from_proto
-from baton.rpc.wire_kv import dtype_from_proto, layout_from_proto
+from baton.rpc.wire_kv import layout_from_proto, wire_from_proto
 from baton.telemetry import names
 from baton.v1 import prefill_service_pb2
 from baton.worker.identity import check_identity, check_priority
@@ -37,8 +40,8 @@ MAX_FRAME_BYTES = 16 << 20
 class StreamSink(NamedTuple):
     """Where the parts of a KV stream go before they are sent."""
 
-    put_frame: Callable[[KvFrame], None]
-    """Takes frames; called from the engine's thread."""
+    put: Callable[[Item], None]
+    """Takes frames, and events where frames are packed first; called from any thread."""
     put_event: Callable[[EngineEvent], None]
     """Takes the engine's events; called from the event loop, after the frames that came before."""
     end: Callable[[BatonError], None]
@@ -52,6 +55,7 @@ class Prefiller:
         self._node = node
         self._layout = node.runner.info.layout
         self._streams = AttemptStreams()
+        self._lane = ThreadPoolExecutor(1, thread_name_prefix="kv-wire")
 
     async def run(self, received: ReceivedRequest) -> AsyncIterator[Message]:
         """Yield the messages of a KV stream: layout, frames and first token, summary.
@@ -61,9 +65,9 @@ class Prefiller:
         """
         loop, outbox = asyncio.get_running_loop(), Outbox()
 
-        def put(frame: KvFrame) -> None:
+        def put(item: Item) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(outbox.put, frame)
+                loop.call_soon_threadsafe(outbox.put, item)
 
         def end(error: BatonError) -> None:
             if not loop.is_closed():
@@ -103,17 +107,20 @@ class Prefiller:
         request = received.message
         self._node.check_accepts()
         self._check(request)
+        layout = replace(self._layout, wire=wire_from_proto(request, self._layout))
         owed = owed_of(request, self._layout)
         trace.get_current_span().set_attributes(
             {names.REQUEST_ID: request.request_id, names.ATTEMPT: request.attempt, names.NODE_ID: self._node.node_id}
         )
-        messages = StreamMessages(self._layout, received, owed, self._node.monitor)
-        engine_request = self._engine_request(request, constraint, owed, sink.put_frame)
+        messages = StreamMessages(layout, received, owed, self._node.monitor)
+        packer = FramePacker(self._node.runner.wire_codec, layout, self._lane, sink.put)
+        engine_request = self._engine_request(request, constraint, owed, packer.put_frame)
         with self._streams.running(request, sink.end):
-            self._node.engine.submit(engine_request, sink.put_event)
+            self._node.engine.submit(engine_request, sink.put_event if layout.is_wire_lossless else packer.put_event)
             try:
                 yield messages
             finally:
+                packer.close()
                 self._node.engine.abort(engine_request)
 
     def _form(self, request: prefill_service_pb2.PrefillRequest) -> tuple[StructuredOutput | None, Sequence[int]]:
@@ -134,8 +141,6 @@ class Prefiller:
         for name in ("layers_per_frame", "chunk_token_count"):
             if getattr(request, name) < 0:
                 raise InvalidFieldError(name, f"expected 0 or more, got {getattr(request, name)}")
-        if request.wire_dtype and dtype_from_proto(request.wire_dtype, field="wire_dtype") is not self._layout.dtype:
-            raise InvalidFieldError("wire_dtype", f"expected {self._layout.dtype.value}, the cache's own")
 
     def _engine_request(
         self,

@@ -26,7 +26,7 @@ from baton.errors import BatonError, ConfigurationError, UnavailableError
 from baton.h2.client import ClientCall, ClientConnection, connect
 from baton.h2.limits import Limits, Timing
 from baton.h2.status import CallError, Code, Status
-from baton.kv.stream import payload_crc32c
+from baton.kv.stream import frame_crc32c
 from baton.rpc.channel import KEEPALIVE_MILLISECONDS, KV_WINDOW_BYTES, MAX_MESSAGE_BYTES, PING_TIMEOUT_MILLISECONDS
 from baton.rpc.frame_codec import ReceivedFrame, parse_response
 from baton.rpc.kv_service import PREFILL_PATH, serialize_request
@@ -96,7 +96,7 @@ class FastStream:
         except DecodeError as error:
             raise CallError(Code.INTERNAL, "a message of the KV stream cannot be read") from error
         if isinstance(message, ReceivedFrame):
-            message = message.checked(payload_crc32c(message.frame.keys, message.frame.values))
+            message = message.checked(frame_crc32c(message.frame))
         self._post(self._append, message, len(data))
 
     def ended(self, status: Status) -> None:

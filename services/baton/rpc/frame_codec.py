@@ -70,6 +70,8 @@ def encode_frame(frame: KvFrame, sequence_number: int, crc: int, header_crc: int
         crc32c=crc,
         header_crc32c=header_crc,
         ready_offset=duration_from_seconds(frame.ready_seconds),
+        key_scales=bytes(frame.key_scales),
+        value_scales=bytes(frame.value_scales),
     ).SerializeToString()
     before_keys = header + _varint(_KEYS_TAG) + _varint(len(frame.keys))
     before_values = _varint(_VALUES_TAG) + _varint(len(frame.values))
@@ -118,6 +120,8 @@ def _received(message: kv_pb2.KvFrame, keys: bytes | memoryview, values: bytes |
         keys=keys,
         values=values,
         ready_seconds=seconds_from_duration(message.ready_offset),
+        key_scales=message.key_scales,
+        value_scales=message.value_scales,
     )
     header_crc = message.header_crc32c if message.HasField("header_crc32c") else None
     return ReceivedFrame(frame, message.sequence_number, message.crc32c, header_crc)

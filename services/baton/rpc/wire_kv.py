@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 from baton.errors import InvalidFieldError
-from baton.kv.layout import KvDtype, KvLayout, LayerSpec, RopeState
-from baton.v1 import kv_pb2
+from baton.kv.layout import KvDtype, KvLayout, LayerSpec, RopeState, WireFormat
+from baton.kv.wire import check_wire
+from baton.v1 import kv_pb2, prefill_service_pb2, router_service_pb2
+
+WireMessage: TypeAlias = kv_pb2.KvLayout | prefill_service_pb2.PrefillRequest | router_service_pb2.Placement
+"""Messages that say in what frames travel, by `wire_dtype` and `value_wire_dtype`."""
 
 _DTYPES = {
     KvDtype.FLOAT32: kv_pb2.KV_DTYPE_FLOAT32,
     KvDtype.FLOAT16: kv_pb2.KV_DTYPE_FLOAT16,
     KvDtype.BFLOAT16: kv_pb2.KV_DTYPE_BFLOAT16,
     KvDtype.INT8: kv_pb2.KV_DTYPE_INT8,
+    KvDtype.AFFINE8: kv_pb2.KV_DTYPE_AFFINE8,
+    KvDtype.FP8: kv_pb2.KV_DTYPE_FP8,
 }
 _DTYPES_BACK = {value: key for key, value in _DTYPES.items()}
 _ROPE_STATES: dict[RopeState, kv_pb2.RopeState] = {
@@ -31,6 +39,24 @@ def dtype_from_proto(value: kv_pb2.KvDtype, *, field: str = "dtype") -> KvDtype:
     return _DTYPES_BACK[value]
 
 
+def dtype_to_proto(dtype: KvDtype) -> kv_pb2.KvDtype:
+    """Return the message value of a dtype."""
+    return _DTYPES[dtype]
+
+
+def wire_from_proto(message: WireMessage, layout: KvLayout) -> WireFormat:
+    """Return in what frames travel; what a message leaves open is the cache's own.
+
+    Raises:
+        InvalidFieldError: If this cache cannot travel so, or a value is unknown; the field is named.
+    """
+    keys = dtype_from_proto(message.wire_dtype, field="wire_dtype") if message.wire_dtype else layout.dtype
+    is_one = not message.value_wire_dtype
+    values = keys if is_one else dtype_from_proto(message.value_wire_dtype, field="value_wire_dtype")
+    check_wire(layout, WireFormat(keys, values))
+    return WireFormat(keys, values)
+
+
 def layout_to_proto(layout: KvLayout) -> kv_pb2.KvLayout:
     """Return the message of a layout."""
     return kv_pb2.KvLayout(
@@ -41,11 +67,13 @@ def layout_to_proto(layout: KvLayout) -> kv_pb2.KvLayout:
         layers=[_spec_to_proto(spec) for spec in layout.layers],
         rope_state=_ROPE_STATES[layout.rope_state],
         dtype=_DTYPES[layout.dtype],
+        wire_dtype=_DTYPES[layout.wire.keys] if layout.wire else kv_pb2.KV_DTYPE_UNSPECIFIED,
+        value_wire_dtype=_DTYPES[layout.wire.values] if layout.wire else kv_pb2.KV_DTYPE_UNSPECIFIED,
     )
 
 
 def layout_from_proto(message: kv_pb2.KvLayout, *, field: str = "layout") -> KvLayout:
-    """Return the layout of a message.
+    """Return the layout of a message, without in what frames travel (`wire_from_proto`).
 
     Raises:
         InvalidFieldError: If an enum is unspecified or unknown, a count is none, or kind and window of a layer differ.

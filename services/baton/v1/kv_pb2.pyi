@@ -14,6 +14,8 @@ class KvDtype(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     KV_DTYPE_FLOAT16: _ClassVar[KvDtype]
     KV_DTYPE_BFLOAT16: _ClassVar[KvDtype]
     KV_DTYPE_INT8: _ClassVar[KvDtype]
+    KV_DTYPE_AFFINE8: _ClassVar[KvDtype]
+    KV_DTYPE_FP8: _ClassVar[KvDtype]
 
 class KvTransport(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -37,6 +39,8 @@ KV_DTYPE_FLOAT32: KvDtype
 KV_DTYPE_FLOAT16: KvDtype
 KV_DTYPE_BFLOAT16: KvDtype
 KV_DTYPE_INT8: KvDtype
+KV_DTYPE_AFFINE8: KvDtype
+KV_DTYPE_FP8: KvDtype
 KV_TRANSPORT_UNSPECIFIED: KvTransport
 KV_TRANSPORT_GRPC: KvTransport
 KV_TRANSPORT_FAST: KvTransport
@@ -62,7 +66,7 @@ class KvLayerSpec(_message.Message):
     def __init__(self, attention_kind: _Optional[_Union[AttentionKind, str]] = ..., kv_head_count: _Optional[int] = ..., key_head_dim: _Optional[int] = ..., value_head_dim: _Optional[int] = ..., sliding_window_token_count: _Optional[int] = ...) -> None: ...
 
 class KvLayout(_message.Message):
-    __slots__ = ("protocol_version", "model_id", "model_revision_digest", "tokenizer_digest", "layers", "rope_state", "dtype", "wire_dtype")
+    __slots__ = ("protocol_version", "model_id", "model_revision_digest", "tokenizer_digest", "layers", "rope_state", "dtype", "wire_dtype", "value_wire_dtype")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_REVISION_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +75,7 @@ class KvLayout(_message.Message):
     ROPE_STATE_FIELD_NUMBER: _ClassVar[int]
     DTYPE_FIELD_NUMBER: _ClassVar[int]
     WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     model_id: str
     model_revision_digest: str
@@ -79,7 +84,8 @@ class KvLayout(_message.Message):
     rope_state: RopeState
     dtype: KvDtype
     wire_dtype: KvDtype
-    def __init__(self, protocol_version: _Optional[int] = ..., model_id: _Optional[str] = ..., model_revision_digest: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., layers: _Optional[_Iterable[_Union[KvLayerSpec, _Mapping]]] = ..., rope_state: _Optional[_Union[RopeState, str]] = ..., dtype: _Optional[_Union[KvDtype, str]] = ..., wire_dtype: _Optional[_Union[KvDtype, str]] = ...) -> None: ...
+    value_wire_dtype: KvDtype
+    def __init__(self, protocol_version: _Optional[int] = ..., model_id: _Optional[str] = ..., model_revision_digest: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., layers: _Optional[_Iterable[_Union[KvLayerSpec, _Mapping]]] = ..., rope_state: _Optional[_Union[RopeState, str]] = ..., dtype: _Optional[_Union[KvDtype, str]] = ..., wire_dtype: _Optional[_Union[KvDtype, str]] = ..., value_wire_dtype: _Optional[_Union[KvDtype, str]] = ...) -> None: ...
 
 class KvFrame(_message.Message):
     __slots__ = ("sequence_number", "layer_begin", "layer_count", "token_begin", "token_count", "crc32c", "ready_offset", "header_crc32c", "key_scales", "value_scales", "keys", "values")

@@ -94,7 +94,7 @@ class PlaceResponse(_message.Message):
     def __init__(self, placement: _Optional[_Union[Placement, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("placement_id", "decode_node_id", "decode_address", "prefill_node_id", "wire_dtype", "layers_per_frame", "estimate", "alternatives")
+    __slots__ = ("placement_id", "decode_node_id", "decode_address", "prefill_node_id", "wire_dtype", "layers_per_frame", "estimate", "alternatives", "value_wire_dtype")
     PLACEMENT_ID_FIELD_NUMBER: _ClassVar[int]
     DECODE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     DECODE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -103,6 +103,7 @@ class Placement(_message.Message):
     LAYERS_PER_FRAME_FIELD_NUMBER: _ClassVar[int]
     ESTIMATE_FIELD_NUMBER: _ClassVar[int]
     ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
+    VALUE_WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     placement_id: str
     decode_node_id: str
     decode_address: str
@@ -111,19 +112,22 @@ class Placement(_message.Message):
     layers_per_frame: int
     estimate: CostEstimate
     alternatives: _containers.RepeatedCompositeFieldContainer[PrefillAlternative]
-    def __init__(self, placement_id: _Optional[str] = ..., decode_node_id: _Optional[str] = ..., decode_address: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., alternatives: _Optional[_Iterable[_Union[PrefillAlternative, _Mapping]]] = ...) -> None: ...
+    value_wire_dtype: _kv_pb2.KvDtype
+    def __init__(self, placement_id: _Optional[str] = ..., decode_node_id: _Optional[str] = ..., decode_address: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., alternatives: _Optional[_Iterable[_Union[PrefillAlternative, _Mapping]]] = ..., value_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ...) -> None: ...
 
 class PrefillAlternative(_message.Message):
-    __slots__ = ("prefill_node_id", "wire_dtype", "layers_per_frame", "estimate")
+    __slots__ = ("prefill_node_id", "wire_dtype", "layers_per_frame", "estimate", "value_wire_dtype")
     PREFILL_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     LAYERS_PER_FRAME_FIELD_NUMBER: _ClassVar[int]
     ESTIMATE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     prefill_node_id: str
     wire_dtype: _kv_pb2.KvDtype
     layers_per_frame: int
     estimate: CostEstimate
-    def __init__(self, prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ...) -> None: ...
+    value_wire_dtype: _kv_pb2.KvDtype
+    def __init__(self, prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., value_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ...) -> None: ...
 
 class CostEstimate(_message.Message):
     __slots__ = ("queue_seconds", "prefill_seconds", "transfer_seconds", "exposed_seconds", "time_to_first_token_seconds", "start_seconds", "step_seconds", "expected_output_token_count", "decode_seconds", "imposed_seconds", "total_seconds")

@@ -20,6 +20,8 @@ from baton.capacity.model_shape import ModelShape
 from baton.engine.runners.drawing import NOT_FINITE as NOT_FINITE  # for those who read logits
 from baton.engine.runners.drawing import Draws, draw_tokens
 from baton.kv.layout import KvDtype, KvLayout
+from baton.kv.numpy_codec import NumpyCodec
+from baton.kv.wire import WireCodec
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 """A float32 array."""
@@ -203,6 +205,8 @@ class Runner(ABC):
     """Whether `launch` returns before the pass is computed, so that the host may work meanwhile."""
     max_launch_steps: int = 1
     """Passes that one `launch` may run."""
+    wire_codec: WireCodec = NumpyCodec()
+    """Turns what `read_kv` and sinks give into the number formats of a wire, and back. Not bound to the thread."""
 
     @abstractmethod
     def forward(self, spans: Sequence[Span]) -> Logits:

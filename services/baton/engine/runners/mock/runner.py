@@ -16,6 +16,7 @@ from baton.capacity.reference_models import REFERENCE_MODELS
 from baton.engine.checkpoint import read_checkpoint
 from baton.engine.runners.base import Array, LayerKv, ModelInfo, Runner, Span
 from baton.engine.runners.mock.state import kv_of, next_token, states_from, states_of, words_per_row
+from baton.engine.runners.mock.wire import MockCodec
 from baton.errors import ConfigurationError
 from baton.kv.layout import KvDtype, LayerSpec
 
@@ -29,6 +30,8 @@ class MockRunner(Runner):
     The next token is a function of the states of all layers and positions, so that text is right only if every received
     byte was.
     """
+
+    wire_codec = MockCodec()
 
     def __init__(
         self,

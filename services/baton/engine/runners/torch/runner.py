@@ -13,6 +13,7 @@ from baton.engine.runners.torch.batch import Followed, PackedBatch
 from baton.engine.runners.torch.hand_over import CudaCopyStream, HandOver
 from baton.engine.runners.torch.logits import TorchLogits
 from baton.engine.runners.torch.pool import KvPool
+from baton.engine.runners.torch.wire import TorchCodec
 
 
 class TorchRunner(Runner):
@@ -20,6 +21,8 @@ class TorchRunner(Runner):
 
     Sequences in a pass are laid end to end in one row of tokens: no padding.
     """
+
+    wire_codec = TorchCodec()
 
     def __init__(
         self,

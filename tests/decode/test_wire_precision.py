@@ -1,0 +1,167 @@
+"""A KV stream in a narrower number format: negotiated per stream, for K and V apart, by either transport."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+import pytest
+
+from baton.decode.source import TransportChoice
+from baton.errors import BatonError
+from baton.kv.layout import KvDtype, WireFormat
+from baton.kv.wire import Packed, token_bytes
+from baton.rpc.status import error_info
+from baton.rpc.wire_kv import dtype_to_proto
+from baton.v1 import decode_service_pb2, kv_pb2, prefill_service_pb2
+from decode.pair import PREFILL_ID, Pair, Responses, generate, request_of, with_pair
+from engine.rig import LAYOUT, expected_tokens, mock_runner, prompt_of
+
+PROMPT = prompt_of(41)
+EXPECTED = expected_tokens(PROMPT, 8)
+F16, INT8, FP8 = KvDtype.FLOAT16, KvDtype.INT8, KvDtype.FP8
+
+
+def wired_request(keys: KvDtype, values: KvDtype, **fields: Any) -> decode_service_pb2.DecodeServiceGenerateRequest:
+    """Return a request placed with a wire format."""
+    request = request_of(PROMPT, **fields)
+    request.placement.wire_dtype = dtype_to_proto(keys)
+    request.placement.value_wire_dtype = dtype_to_proto(values)
+    return request
+
+
+@pytest.mark.parametrize("transport", ["fast", "grpc"])
+@pytest.mark.parametrize(("keys", "values"), [(INT8, INT8), (F16, INT8), (FP8, F16), (FP8, INT8)])
+def test_the_stream_has_the_format_that_the_placement_names(
+    transport: TransportChoice, keys: KvDtype, values: KvDtype
+) -> None:
+    """With the bytes of it, scales counted; a mock loses nothing by it, so every byte came right."""
+
+    async def client(pair: Pair) -> None:
+        answer = await generate(pair, wired_request(keys, values))
+
+        assert answer.token_ids == EXPECTED
+        assert answer.summary.fallback_reason == ""
+        assert answer.summary.kv_byte_count == 41 * sum(token_bytes(LAYOUT, WireFormat(keys, values)))
+
+    with_pair(client, transport=transport)
+
+
+def test_streams_of_different_formats_run_side_by_side() -> None:
+    """The format belongs to the stream, not to the pair of nodes."""
+
+    async def client(pair: Pair) -> None:
+        for turn, (keys, values) in enumerate([(INT8, FP8), (F16, F16), (FP8, INT8)]):
+            request = wired_request(keys, values, request_id=f"r{turn}", cache_salt=str(turn))
+
+            assert (await generate(pair, request)).token_ids == EXPECTED
+
+    with_pair(client, transport="fast")
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"wire_dtype": kv_pb2.KV_DTYPE_BFLOAT16}, "wire_dtype"),
+        ({"wire_dtype": 77}, "wire_dtype"),
+        ({"value_wire_dtype": kv_pb2.KV_DTYPE_AFFINE8}, "value_wire_dtype"),
+    ],
+)
+def test_a_decode_node_refuses_a_format_in_which_its_cache_cannot_travel(fields: dict[str, Any], field: str) -> None:
+    """By the name of the field, before it calls anybody."""
+
+    async def client(pair: Pair) -> None:
+        request = request_of(PROMPT)
+        for name, value in fields.items():
+            setattr(request.placement, name, value)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await generate(pair, request)
+
+        info = error_info(caught.value)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert info is not None
+        assert info.metadata["field"] == field
+        assert pair.servicer.requests == []
+
+    with_pair(client)
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "field"),
+    [(kv_pb2.KV_DTYPE_FLOAT16, kv_pb2.KV_DTYPE_INT8, "wire_dtype"), (4, kv_pb2.KV_DTYPE_FP8, "value_wire_dtype")],
+)
+def test_a_stream_in_another_format_than_asked_for_is_refused(keys: int, values: int, field: str) -> None:
+    """The decode node computes the prompt itself, and says which field differed."""
+
+    async def mislabelled(responses: Responses) -> Responses:
+        async for response in responses:
+            if response.HasField("layout"):
+                response.layout.wire_dtype, response.layout.value_wire_dtype = keys, values
+            yield response
+
+    async def client(pair: Pair) -> None:
+        answer = await generate(pair, wired_request(INT8, INT8))
+
+        assert answer.token_ids == EXPECTED
+        assert answer.summary.fallback_reason == f"KV_LAYOUT_MISMATCH:{field}"
+
+    with_pair(client, damage=mislabelled)
+
+
+@pytest.mark.parametrize("part", ["keys", "values", "key_scales", "value_scales"])
+def test_a_changed_byte_of_elements_or_scales_breaks_the_stream(part: str) -> None:
+    """The checksum covers the wire's bytes, all of them."""
+
+    async def flip(responses: Responses) -> Responses:
+        async for response in responses:
+            if response.HasField("frame"):
+                content = bytearray(getattr(response.frame, part))
+                content[-1] ^= 1
+                setattr(response.frame, part, bytes(content))
+            yield prefill_service_pb2.PrefillResponse.FromString(response.SerializeToString())
+
+    async def client(pair: Pair) -> None:
+        answer = await generate(pair, wired_request(INT8, FP8))
+
+        assert answer.token_ids == EXPECTED
+        assert answer.summary.fallback_reason == "KV_STREAM_BROKEN"
+        assert answer.summary.prefill_node_id != PREFILL_ID
+
+    with_pair(client, damage=flip)
+
+
+class FailingCodec:
+    """Fails on one side."""
+
+    def __init__(self, failing: str) -> None:
+        self._failing = failing
+
+    def pack(self, data: bytes | memoryview, cache: KvDtype, wire: KvDtype, head_dim: int) -> Packed:
+        """Pack, or fail."""
+        return self._do("pack", data, cache, wire, head_dim)
+
+    def unpack(self, packed: Packed, cache: KvDtype, wire: KvDtype, head_dim: int) -> bytes | memoryview:
+        """Unpack, or fail."""
+        return self._do("unpack", packed, cache, wire, head_dim)
+
+    def _do(self, name: str, *arguments: Any) -> Any:
+        if name == self._failing:
+            raise BatonError("no arithmetic today")
+        return getattr(type(mock_runner()).wire_codec, name)(*arguments)
+
+
+@pytest.mark.parametrize("failing", ["pack", "unpack"])
+@pytest.mark.parametrize("transport", ["fast", "grpc"])
+def test_a_codec_that_fails_ends_the_stream_and_not_the_request(failing: str, transport: TransportChoice) -> None:
+    """The prompt is computed by the decode node; nothing is left on either."""
+    runners = [mock_runner(), mock_runner()]
+    for runner in runners:
+        runner.wire_codec = FailingCodec(failing)  # type: ignore[assignment]
+
+    async def client(pair: Pair) -> None:
+        answer = await generate(pair, wired_request(INT8, INT8))
+
+        assert answer.token_ids == EXPECTED
+        assert answer.summary.fallback_reason
+
+    with_pair(client, prefill_runner=runners[0], decode_runner=runners[1], transport=transport)
