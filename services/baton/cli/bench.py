@@ -36,6 +36,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "burst": Benchmark("burst", "What batching and sharing the prompts of a burst is worth."),
         "engine": Benchmark("engine", "Tokens per CPU-second beside other engines and the machine's limits."),
         "gateway-cost": Benchmark("gateway_cost", "CPU time per streamed token of gateway, router and node (Linux)."),
+        "gpu": Benchmark("gpu", "The torch engine on a CUDA GPU beside its limits and transformers."),
         "kv-transport": Benchmark("kv_transport", "What carries KV frames fastest, beside other projects' transports."),
         "overlap": Benchmark("overlap", "How much of the KV transfer hides behind prefill (Linux, root)."),
     }

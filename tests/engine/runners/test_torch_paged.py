@@ -8,16 +8,16 @@ import random
 import subprocess
 import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
 
 from baton.engine.runners.torch.blocked_attention import attend_causally
+from baton.engine.runners.torch.gauge import cases
+from baton.engine.runners.torch.gauge.cases import CASES, inputs_of
 from baton.engine.runners.torch.paged.reference import attend_by_torch
 from baton.engine.runners.torch.paged.tiles import num_splits
 from baton.engine.runners.torch.pool import KeysValues
-from paged_cases import CASES, inputs_of
 
 _MAX_RELATIVE_ERROR = {torch.float32: 2e-6, torch.float16: 3e-3}
 
@@ -26,10 +26,9 @@ _MAX_RELATIVE_ERROR = {torch.float32: 2e-6, torch.float16: 3e-3}
 def kernel_errors() -> dict[str, float]:
     """Return the kernel's relative error in every case, on inputs that nobody has had before."""
     seed = random.SystemRandom().randrange(2**31)
-    program = Path(__file__).parents[2] / "paged_cases.py"
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, str(program), str(seed)], env=environment, capture_output=True, text=True, timeout=240
+        [sys.executable, "-m", cases.__name__, str(seed)], env=environment, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, f"seed {seed}: {done.stderr}"
     errors: dict[str, float] = json.loads(done.stdout)

@@ -47,7 +47,7 @@ class TorchRunner(Runner):
         self.info = info
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
-        self._device = device
+        self.device = device
         self._model: Backbone | None = model
         self._hand_over = HandOver(CudaCopyStream(device)) if device.type == "cuda" else None
         dtype = getattr(torch, info.layout.dtype.value)
@@ -71,7 +71,7 @@ class TorchRunner(Runner):
         """Compute spans; what they hand over may still be on its way."""
         assert self._model is not None, "the runner is closed"
         try:
-            return self._model.logits(PackedBatch(spans, self._pool, self._device, followed, self._hand_over))
+            return self._model.logits(PackedBatch(spans, self._pool, self.device, followed, self._hand_over))
         except BaseException:
             if self._hand_over is not None:
                 self._hand_over.clear()
@@ -95,7 +95,7 @@ class TorchRunner(Runner):
 
     def peak_device_bytes(self) -> int:
         """Return the most memory of the CUDA device that tensors have had; 0 on the CPU."""
-        return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else 0
+        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy K and V of all layers from one block into another."""
@@ -107,5 +107,5 @@ class TorchRunner(Runner):
         self._model = None
         self._pool.clear()
         gc.collect()  # the last layer and its replaced forward refer to each other
-        if self._device.type == "cuda":
+        if self.device.type == "cuda":
             torch.cuda.empty_cache()

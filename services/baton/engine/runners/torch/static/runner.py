@@ -97,7 +97,7 @@ class StaticRunner(TorchRunner):
             chosen = most_probable(logits)
         else:
             temperatures, uniforms = (torch.from_numpy(values) for values in (draws.temperatures, draws.uniforms[0]))
-            chosen = drawn(logits, temperatures.to(self._device), uniforms.to(self._device))
+            chosen = drawn(logits, temperatures.to(self.device), uniforms.to(self.device))
         return LaunchedPass(chosen[None], chosen, range(len(chosen)), logits, self._hand_over)
 
     def _decode(
@@ -141,7 +141,7 @@ class StaticRunner(TorchRunner):
             (row, span.follows_row) for row, span in zip(rows, spans, strict=True) if span.follows_row is not None
         ]
         if for_rows:
-            targets = upload([row for row, _ in for_rows], self._device, torch.int64)
+            targets = upload([row for row, _ in for_rows], self.device, torch.int64)
             self._buffers.fields[Field.TOKEN].index_copy_(0, targets, after.fed([source for _, source in for_rows]))
 
 

@@ -1,21 +1,24 @@
-"""Every mask and page case of paged attention, on fresh random inputs.
+"""Every mask and page case of paged attention, on fresh random inputs, against float64.
 
-Run as a program under TRITON_INTERPRET=1 it prints the relative errors of the kernel against float64, as JSON: Triton
-decides when a kernel is defined whether it is interpreted, hence the process of its own.
+Run as a program under TRITON_INTERPRET=1 it prints the errors of the interpreted kernel as JSON: Triton decides when a
+kernel is defined whether it is interpreted, hence the process of its own.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import random
 import sys
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 
 from baton.engine.runners.torch.blocked_attention import Scoring
+from baton.engine.runners.torch.paged.attention import attend_by_kernel
 from baton.engine.runners.torch.paged.queries import PagedQueries, pack_queries
-from baton.engine.runners.torch.paged.tiles import Tiles
+from baton.engine.runners.torch.paged.tiles import Tiles, tiles_for
 from baton.engine.runners.torch.pool import KeysValues
 
 
@@ -25,15 +28,25 @@ class Case(NamedTuple):
     intervals: tuple[tuple[int, int], ...]
     """Positions of the queries of each sequence."""
     tiles: Tiles
+    """Into what the queries are cut."""
     group: int = 2
+    """Query heads of a KV head."""
     num_kv_heads: int = 2
+    """KV heads."""
     head_dim: int = 16
+    """Elements of a query or key."""
     value_dim: int = 16
+    """Elements of a value."""
     block_tokens: int = 4
+    """Tokens of a block."""
     window_tokens: int = 0
+    """Positions that a query sees; 0: all."""
     soft_cap: float = 0.0
+    """Bound of the scores; 0: none."""
     has_sinks: bool = False
+    """Whether every head has a sink."""
     dtype: torch.dtype = torch.float32
+    """Of queries and cache."""
 
 
 DECODE = Tiles(1, 16, 32, 4, 2)
@@ -68,7 +81,7 @@ CASES = {
 
 
 class Inputs(NamedTuple):
-    """Arguments of an attention."""
+    """Arguments of `attend_paged`."""
 
     query: torch.Tensor
     pool: KeysValues
@@ -105,17 +118,60 @@ def inputs_of(case: Case, seed: int, *, device: str = "cpu") -> Inputs:
     return Inputs(query, KeysValues(keys.to(target), values.to(target)), queries, scoring)
 
 
-def _kernel_errors(seed: int) -> dict[str, float]:
-    from baton.engine.runners.torch.paged.attention import attend_by_kernel
-    from baton.engine.runners.torch.paged.reference import attend_by_torch
+def served_cases() -> dict[str, Case]:
+    """Return cases in the sizes and number formats of models that are served: too many numbers to be interpreted."""
+    cases = {}
+    long = ((0, 700), (513, 514), (1000, 1511), (4000, 4001), (30, 2077))
+    decode = tuple((end - 1, end) for end in (1, 17, 1024, 5000, 64, 333, 4096, 2))
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        for group, head_dim, window, cap, sinks in (
+            (4, 128, 0, 0.0, False),
+            (2, 128, 300, 0.0, False),
+            (8, 64, 128, 0.0, True),
+            (2, 256, 0, 50.0, False),
+            (1, 96, 0, 0.0, False),
+        ):
+            for name, intervals in (("mixed", long), ("decode", decode), ("decode of one", decode[4:5])):
+                max_queries = 700 if name == "mixed" else 1
+                tiles = tiles_for(dtype, group=group, head_dim=head_dim, max_queries=max_queries)
+                case = Case(intervals, tiles, group, 4, head_dim, head_dim, 16, window, cap, sinks, dtype)
+                cases[f"{name}, {str(dtype)[6:]}, {group} x {head_dim}, window {window}"] = case
+    return cases
 
+
+def exact(inputs: Inputs) -> torch.Tensor:
+    """Return what attention is by its definition, sequence by sequence, in float64."""
+    query, pool, queries, scoring = inputs
+    outputs = []
+    first_rows, ends = queries.first_rows.tolist(), queries.ends.tolist()
+    for index, end in enumerate(ends):
+        table = queries.tables[index].long()
+        keys, values = (tensor[:, table].flatten(1, 2)[:, :end].double() for tensor in pool)
+        rows = query[first_rows[index] : first_rows[index + 1]].double().transpose(0, 1)
+        scores = rows.unflatten(0, (len(keys), -1)) @ keys[:, None].transpose(-1, -2) * scoring.scaling
+        if scoring.soft_cap:
+            scores = (scores / scoring.soft_cap).tanh() * scoring.soft_cap
+        key = torch.arange(end, device=query.device)
+        distance = key[-rows.shape[1] :, None] - key
+        is_seen = (distance >= 0) & (distance < (scoring.window_tokens or end))
+        weights = scores.masked_fill(~is_seen, -torch.inf).exp()
+        total = weights.sum(-1, keepdim=True)
+        if scoring.sinks is not None:
+            total = total + scoring.sinks.double().view(len(keys), -1, 1, 1).exp()
+        outputs.append((weights / total @ values[:, None]).flatten(0, 1).transpose(0, 1))
+    return torch.cat(outputs)
+
+
+def kernel_errors(cases: Mapping[str, Case], seed: int, *, device: str = "cpu") -> dict[str, float]:
+    """Return the kernel's largest error in each case, as a share of the largest exact value; NaN is an error of 1."""
     errors = {}
-    for name, case in CASES.items():
-        inputs = inputs_of(case, seed)
-        exact = attend_by_torch(*inputs.to(torch.float64))
-        errors[name] = float((attend_by_kernel(*inputs).double() - exact).abs().max() / exact.abs().max())
+    for name, case in cases.items():
+        inputs = inputs_of(case, seed, device=device)
+        expected = exact(inputs)
+        error = float((attend_by_kernel(*inputs).double() - expected).abs().max() / expected.abs().max())
+        errors[name] = error if math.isfinite(error) else 1.0
     return errors
 
 
 if __name__ == "__main__":
-    print(json.dumps(_kernel_errors(int(sys.argv[1]))))
+    print(json.dumps(kernel_errors(CASES, int(sys.argv[1]))))
