@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import hpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.h2.headers import metadata_of, request_headers, reset_status, status_of, timeout_of, trailers_of
+from baton.h2.headers import (
+    HeaderDecoder,
+    fixed_block,
+    metadata_of,
+    request_headers,
+    reset_status,
+    status_of,
+    timeout_of,
+    trailers_of,
+)
 from baton.h2.protocol import ErrorCode
 from baton.h2.status import CallError, Code, Status
 
@@ -77,3 +87,39 @@ def test_metadata_are_what_is_not_the_protocols() -> None:
 def test_a_reset_is_a_status(code: int, status: Code) -> None:
     """As grpc.io's table maps them."""
     assert reset_status(code).code is status
+
+
+HEADERS = st.lists(
+    st.tuples(st.sampled_from(["a", "b", "grpc-status", ":status"]), st.sampled_from(["", "0", "13", "200", "x" * 90])),
+    max_size=4,
+)
+BLOCKS = st.lists(st.tuples(HEADERS, st.booleans(), st.none() | st.sampled_from([0, 64, 4096])), max_size=30)
+
+
+@given(BLOCKS)
+def test_blocks_mean_what_the_table_says_however_often_they_come(
+    blocks: list[tuple[list[tuple[str, str]], bool, int | None]],
+) -> None:
+    """Also where the table has changed or was resized between two equal blocks."""
+    encoder, decoder = hpack.Encoder(), HeaderDecoder(1 << 16)
+    for headers, is_compressed, table_bytes in blocks:
+        if table_bytes is not None:
+            encoder.header_table_size = table_bytes
+        expected: dict[str, str] = {}
+        for key, value in headers:
+            expected[key] = f"{expected[key]},{value}" if key in expected else value
+
+        assert decoder.decode(encoder.encode(headers, huffman=is_compressed)) == expected
+
+
+@given(HEADERS, HEADERS)
+def test_a_fixed_block_means_the_same_anywhere(headers: list[tuple[str, str]], others: list[tuple[str, str]]) -> None:
+    """Between blocks that use the table, twice, and joined to another."""
+    encoder, decoder = hpack.Encoder(), HeaderDecoder(1 << 16)
+    block = fixed_block([("first", "1"), *headers])
+    alone = decoder.decode(block)
+    decoder.decode(encoder.encode(others))
+
+    assert decoder.decode(block) == alone
+    assert decoder.decode(block + fixed_block([("last", "2")])) == {**alone, "last": "2"}
+    assert alone["first"] == "1"

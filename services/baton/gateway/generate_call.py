@@ -9,6 +9,7 @@ import grpc
 
 from baton.errors import StreamBrokenError
 from baton.gateway.attempt import Attempt, closed_error
+from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.status import error_from_rpc
 from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest
 from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
@@ -16,7 +17,7 @@ from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
 log = logging.getLogger(__name__)
 
 
-async def generate_alone(channel: grpc.aio.Channel, request: DecodeServiceGenerateRequest, attempt: Attempt) -> None:
+async def generate_alone(channel: LoopChannel, request: DecodeServiceGenerateRequest, attempt: Attempt) -> None:
     """Tell an attempt what a node generates; cancelling this cancels the call."""
     call = DecodeServiceStub(channel).Generate(request)  # type: ignore[no-untyped-call]
     clock = asyncio.get_running_loop().time

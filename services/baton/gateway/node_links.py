@@ -9,13 +9,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from types import TracebackType
 
-import grpc
-
 from baton.errors import UnavailableError
 from baton.gateway.attempt import TOKEN_TIMEOUT, Attempt
 from baton.gateway.generate_call import generate_alone
 from baton.gateway.serve_call import ServeCall, ServeUnknownError
-from baton.rpc.channel import open_channel
+from baton.rpc.loop_channel import LoopChannel
 from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest, Finished
 
 log = logging.getLogger(__name__)
@@ -62,7 +60,7 @@ class NodeLinks:
         Raises:
             BatonError: Why the attempt failed.
         """
-        link = self._links.pop(address, None) or NodeLink(open_channel(address), self._tasks)
+        link = self._links.pop(address, None) or NodeLink(LoopChannel(address), self._tasks)
         self._links[address] = link
         if len(self._links) > _MAX_LINKS:
             self._drop_unused(beside=link)
@@ -79,7 +77,7 @@ class NodeLinks:
 class NodeLink:
     """One node: its channel, and the call that carries its streams, made anew when it has ended."""
 
-    def __init__(self, channel: grpc.aio.Channel, tasks: asyncio.TaskGroup) -> None:
+    def __init__(self, channel: LoopChannel, tasks: asyncio.TaskGroup) -> None:
         self._channel = channel
         self._tasks = tasks
         self._clock = asyncio.get_running_loop().time

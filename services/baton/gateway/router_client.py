@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import grpc
 
 from baton.errors import NotFoundError, UnavailableError
-from baton.rpc.channel import open_channel
+from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.status import error_from_rpc
 from baton.v1.node_pb2 import NodeDescription
 from baton.v1.router_service_pb2 import ListNodesRequest, NodeState, PlaceRequest, PlaceResponse
@@ -27,7 +27,7 @@ class RouterClient:
     def __init__(self, address: str, *, timeout_seconds: float) -> None:
         self._address = address
         self._timeout_seconds = timeout_seconds
-        self._channel = open_channel(address)
+        self._channel = LoopChannel(address)
         self._stub = RouterServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     async def place(self, request: PlaceRequest) -> PlaceResponse:

@@ -11,6 +11,8 @@ import grpc
 
 from baton.errors import StreamBrokenError
 from baton.gateway.attempt import Attempt, closed_error
+from baton.rpc.loop_channel import LoopChannel
+from baton.rpc.loop_stream import LoopStream
 from baton.rpc.status import error_from_parts, error_from_rpc
 from baton.telemetry.request_span import current_context
 from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest, ServeRequest, ServeResponse, StreamStart
@@ -21,7 +23,7 @@ log = logging.getLogger(__name__)
 _MAX_TOKENS_PER_MESSAGE = 1 << 20
 """Prompt tokens of the starts of one message: 5 MiB at most, unless a single one is longer."""
 
-Call: TypeAlias = "grpc.aio.StreamStreamCall[ServeRequest, ServeResponse]"
+Call: TypeAlias = LoopStream[ServeResponse]
 
 
 class ServeUnknownError(Exception):
@@ -34,7 +36,7 @@ class ServeCall:
     Invariant: an attempt is in `_attempts` from `open` until it has ended or was cancelled.
     """
 
-    def __init__(self, channel: grpc.aio.Channel) -> None:
+    def __init__(self, channel: LoopChannel) -> None:
         self._channel = channel
         self._clock = asyncio.get_running_loop().time
         self._attempts: dict[int, Attempt] = {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import ssl
 import threading
+from collections.abc import Mapping
 from typing import Protocol
 
 from baton.h2.connection import SILENCE_SECONDS, Connection
@@ -177,7 +178,7 @@ class ClientConnection(Connection):
         if key == Setting.MAX_CONCURRENT_STREAMS:
             self._most_calls = min(value, self.limits.num_streams)
 
-    def _on_headers(self, stream_id: int, headers: dict[str, str], *, is_last: bool) -> None:
+    def _on_headers(self, stream_id: int, headers: Mapping[str, str], *, is_last: bool) -> None:
         call = self._calls.get(stream_id)
         if call is None:
             self._check_known(stream_id)
@@ -241,7 +242,7 @@ class ClientConnection(Connection):
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} was never opened")
 
     @staticmethod
-    def _final_status(call: ClientCall, trailers: dict[str, str]) -> Status:
+    def _final_status(call: ClientCall, trailers: Mapping[str, str]) -> Status:
         status = status_of(trailers)
         if status.code is Code.OK and not call.assembler.is_between_messages:
             return Status(Code.INTERNAL, "the stream ended inside a message")

@@ -7,7 +7,7 @@ import logging
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from baton.h2.headers import HeaderDecoder
 from baton.h2.limits import Limits, Timing
@@ -122,7 +122,7 @@ class Connection(ABC):
         """Return whether a call is open, so that a silent peer matters."""
 
     @abstractmethod
-    def _on_headers(self, stream_id: int, headers: dict[str, str], *, is_last: bool) -> None:
+    def _on_headers(self, stream_id: int, headers: Mapping[str, str], *, is_last: bool) -> None:
         """Take a header block."""
 
     @abstractmethod

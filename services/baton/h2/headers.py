@@ -21,6 +21,10 @@ Metadata = Mapping[str, str | bytes]
 _UNITS = {"n": 1e-9, "u": 1e-6, "m": 1e-3, "S": 1.0, "M": 60.0, "H": 3600.0}
 _TIMEOUT = re.compile(r"([0-9]{1,8})([HMSmun])")
 _LARGEST_TABLE_BYTES = 4096
+_REFERENCE = 0x80
+"""Bit of a byte that stands for a header of the table. Where every byte has it, a block leaves the table as it is: what
+adds to it or resizes it begins without the bit, and longer references end without it."""
+_MOST_KNOWN_BLOCKS = 64
 _HTTP_CODES = {
     400: Code.INTERNAL,
     401: Code.UNAUTHENTICATED,
@@ -47,13 +51,25 @@ class HeaderDecoder:
 
     def __init__(self, max_bytes: int) -> None:
         self._decoder = hpack.Decoder(max_header_list_size=max_bytes)
+        self._known: dict[bytes, dict[str, str]] = {}  # blocks of references alone, until the table changes
 
-    def decode(self, block: bytes) -> dict[str, str]:
+    def decode(self, block: bytes) -> Mapping[str, str]:
         """Return the headers of a block; values of one key are joined by a comma.
 
         Raises:
             ProtocolError: If the block is none, or too large.
         """
+        known = self._known.get(block)
+        if known is not None:
+            return known
+        headers = self._decode(block)
+        if min(block, default=0) >= _REFERENCE and len(self._known) < _MOST_KNOWN_BLOCKS:
+            self._known[block] = headers
+        else:
+            self._known.clear()
+        return headers
+
+    def _decode(self, block: bytes) -> dict[str, str]:
         try:
             pairs = list(self._decoder.decode(block, raw=True))
         except (hpack.HPACKError, IndexError, ValueError) as error:
@@ -79,6 +95,12 @@ class HeaderEncoder:
     def encode(self, headers: Iterable[tuple[str, str]]) -> bytes:
         """Return a header block."""
         return self._encoder.encode(headers)
+
+
+def fixed_block(headers: Iterable[tuple[str, str]]) -> bytes:
+    """Return a header block that means the same anywhere on any connection: it does without the table."""
+    literals = [hpack.NeverIndexedHeaderTuple(key, value) for key, value in headers]
+    return hpack.Encoder().encode(literals, huffman=False)
 
 
 def request_headers(

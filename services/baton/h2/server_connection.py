@@ -26,7 +26,7 @@ Handler = Callable[[ServerCall], None]
 class _Incoming:
     """A request that is still arriving."""
 
-    def __init__(self, path: str, headers: dict[str, str], limits: Limits) -> None:
+    def __init__(self, path: str, headers: Mapping[str, str], limits: Limits) -> None:
         self.path = path
         self.headers = headers
         self.window = ReceiveWindow(limits.stream_window_bytes, limits.message_bytes)
@@ -85,7 +85,7 @@ class ServerConnection(Connection):
     def _last_stream_id(self) -> int:
         return self._highest_id
 
-    def _on_headers(self, stream_id: int, headers: dict[str, str], *, is_last: bool) -> None:
+    def _on_headers(self, stream_id: int, headers: Mapping[str, str], *, is_last: bool) -> None:
         if stream_id in self._incoming and is_last:
             self._request_ended(stream_id)  # trailers of a request say nothing in gRPC
             return

@@ -7,6 +7,7 @@ from typing import Protocol
 
 import grpc
 
+from baton.rpc.loop_channel import LoopChannel
 from baton.telemetry.metrics import Metrics
 from baton.v1 import cache_index_service_pb2 as messages
 from baton.v1 import cache_index_service_pb2_grpc as service
@@ -35,7 +36,7 @@ class CacheIndexClient:
     Every failure is counted; the first after an answer is logged as a warning, further ones are not.
     """
 
-    def __init__(self, channel: grpc.aio.Channel, *, timeout_seconds: float, metrics: Metrics) -> None:
+    def __init__(self, channel: LoopChannel, *, timeout_seconds: float, metrics: Metrics) -> None:
         self._stub = service.CacheIndexServiceStub(channel)  # type: ignore[no-untyped-call]
         self._timeout_seconds = timeout_seconds
         self._metrics = metrics

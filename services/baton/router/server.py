@@ -15,7 +15,7 @@ from baton.router.registration import Registrations
 from baton.router.servicer import RouterServicer
 from baton.router.settings import RouterSettings
 from baton.router.state import RouterState
-from baton.rpc.channel import open_channel
+from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 from baton.telemetry.metrics import Metrics
 from baton.v1 import router_service_pb2 as messages
@@ -31,7 +31,7 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
     Raises:
         ConfigurationError: If the address cannot be bound.
     """
-    channel = open_channel(settings.cache_index_address) if settings.cache_index_address else None
+    channel = LoopChannel(settings.cache_index_address) if settings.cache_index_address else None
     lookup = (
         CacheIndexClient(channel, timeout_seconds=settings.cache_lookup_seconds, metrics=Metrics())
         if channel

@@ -1,0 +1,170 @@
+"""A channel without a thread: gRPC on the event loop's own connection, for calls that many requests make.
+
+Generated stubs work with it as with `grpc.aio.Channel`; errors are grpc.aio's. A message costs about half of the CPU
+time (bench/results/README.md), because no thread of gRPC's wakes the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from opentelemetry import propagate
+
+from baton.errors import ConfigurationError
+from baton.h2.headers import fixed_block, request_headers
+from baton.h2.limits import Limits, Timing
+from baton.h2.loop_call import CANCELLED_HERE
+from baton.h2.loop_connection import LoopConnection, connect
+from baton.h2.status import CallError, Code, Status
+from baton.rpc.channel import KEEPALIVE_MILLISECONDS, MAX_MESSAGE_BYTES, PING_TIMEOUT_MILLISECONDS
+from baton.rpc.loop_stream import LoopStream, raised, rpc_error
+from baton.rpc.tls import current_identity
+from baton.telemetry.tracing import is_tracing
+
+T = TypeVar("T")
+
+_LIMITS = Limits(message_bytes=MAX_MESSAGE_BYTES, num_streams=4096, stream_window_bytes=4 << 20)
+_TIMING = Timing(
+    connect_seconds=2.0, idle_seconds=KEEPALIVE_MILLISECONDS / 1000, ping_seconds=PING_TIMEOUT_MILLISECONDS / 1000
+)
+
+
+class LoopChannel:
+    """Calls one server over a connection that is made when a call needs it, and made again when it was lost.
+
+    It uses TLS where the context in which it was made has an identity.
+
+    Args:
+        address: host:port.
+
+    Raises:
+        ConfigurationError: If the address is another.
+    """
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        if not host or not port.isascii() or not port.isdigit():
+            raise ConfigurationError(f"expected host:port, got {address!r}")
+        self._address = address
+        self._host, self._port = host.strip("[]"), int(port)
+        self._identity = current_identity()
+        self._making = asyncio.Lock()
+        self._connection: LoopConnection | None = None
+        self._is_closed = False
+
+    async def __aenter__(self) -> LoopChannel:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End the connection and every call on it."""
+        self._is_closed = True
+        if self._connection is not None:
+            self._connection.shut_down(CANCELLED_HERE)
+
+    async def connected(self) -> LoopConnection:
+        """Return the connection, made if there is none that takes a call.
+
+        Raises:
+            AioRpcError: UNAVAILABLE, if the server cannot be reached.
+            CancelledError: If the channel is closed, as grpc.aio has it.
+        """
+        if self._connection is not None and self._connection.is_open and not self._connection.is_full:
+            return self._connection
+        async with self._making:
+            if self._is_closed:
+                raise asyncio.CancelledError("the channel is closed")
+            known = self._connection
+            if known is not None and known.is_open and not known.is_full:
+                return known
+            if known is not None:
+                known.retire()
+            try:
+                self._connection = await self._connect()
+            except (OSError, ConfigurationError) as error:
+                text = f"failed to connect to {self._address}: {error or type(error).__name__}"
+                raise rpc_error(Status(Code.UNAVAILABLE, text)) from error
+            return self._connection
+
+    # What generated stubs ask for; names and arguments are grpc.aio's.
+
+    def unary_unary(
+        self,
+        path: str,
+        request_serializer: Callable[[Any], bytes],
+        response_deserializer: Callable[[bytes], T],
+        **_: Any,
+    ) -> Callable[..., Any]:
+        """Return a function that makes a call, `await`ed for its response; `timeout` in seconds."""
+        headers = self._headers_of(path)
+
+        async def call(request: Any, timeout: float | None = None) -> T:  # noqa: ASYNC109 - grpc.aio's argument
+            try:
+                async with asyncio.timeout(timeout):
+                    return response_deserializer(await self._only(headers(), request_serializer(request)))
+            except TimeoutError:
+                raise rpc_error(Status(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")) from None
+
+        return call
+
+    def unary_stream(
+        self,
+        path: str,
+        request_serializer: Callable[[Any], bytes],
+        response_deserializer: Callable[[bytes], T],
+        **_: Any,
+    ) -> Callable[..., LoopStream[T]]:
+        """Return a function that makes a call with one request and any number of responses."""
+        headers = self._headers_of(path)
+        return lambda request: LoopStream(
+            self, headers(), request_serializer, response_deserializer, request_serializer(request)
+        )
+
+    def stream_stream(
+        self,
+        path: str,
+        request_serializer: Callable[[Any], bytes],
+        response_deserializer: Callable[[bytes], T],
+        **_: Any,
+    ) -> Callable[..., LoopStream[T]]:
+        """Return a function that makes a call with any number of requests and responses."""
+        headers = self._headers_of(path)
+        return lambda: LoopStream(self, headers(), request_serializer, response_deserializer)
+
+    async def _only(self, headers: bytes, request: bytes) -> bytes:
+        connection = await self.connected()
+        try:
+            call = connection.call(headers, request)
+        except CallError as error:
+            raise rpc_error(error.status) from error
+        try:
+            await call.sent()
+            return await call.only()
+        except CallError as error:
+            raise raised(call, error) from error
+        finally:
+            call.cancel()
+
+    def _headers_of(self, path: str) -> Callable[[], bytes]:
+        """Return what gives the header block of a call of a method, with the trace context that is current."""
+        scheme = "https" if self._identity else "http"
+        fixed = fixed_block(request_headers(path, self._address, scheme, {}, None))
+
+        def headers() -> bytes:
+            if not is_tracing():
+                return fixed
+            carrier: dict[str, str] = {}
+            propagate.inject(carrier)
+            return fixed + fixed_block(carrier.items())
+
+        return headers
+
+    async def _connect(self) -> LoopConnection:
+        if self._identity is None:
+            return await connect(self._host, self._port, limits=_LIMITS, timing=_TIMING)
+        context, name = self._identity.client_context(), self._identity.server_name
+        return await connect(self._host, self._port, limits=_LIMITS, timing=_TIMING, tls=context, server_name=name)

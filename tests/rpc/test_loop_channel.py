@@ -1,0 +1,346 @@
+"""Channels on the event loop, against servers of grpcio and peers made of frames."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import trustme
+
+from baton.errors import ConfigurationError, InvalidFieldError
+from baton.h2.protocol import ACK, END_HEADERS, PREFACE, FrameType, pack_header, settings_frame
+from baton.rpc.loop_channel import LoopChannel
+from baton.rpc.server import GrpcServer
+from baton.rpc.status import error_from_rpc
+from baton.rpc.tls import secured_by
+from tests.rpc.test_tls import identity
+
+SECONDS = 20.0
+LARGE = bytes(range(256)) * (3 << 12)
+"""3 MiB: larger than every window."""
+
+Context = grpc.aio.ServicerContext[bytes, bytes]
+
+
+class Handlers(grpc.GenericRpcHandler):
+    """Serves bytes; see the methods."""
+
+    def __init__(self) -> None:
+        self.cancelled = asyncio.Event()
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+        """Return the handler of a method."""
+        method = str(handler_call_details.method).rpartition("/")[2]
+        if method == "Stream":
+            return grpc.stream_stream_rpc_method_handler(self.stream)
+        if method == "Count":
+            return grpc.unary_stream_rpc_method_handler(self.count)
+        return grpc.unary_unary_rpc_method_handler(getattr(self, method.lower()))
+
+    async def echo(self, request: bytes, _context: Context) -> bytes:
+        """Return the request."""
+        return request
+
+    async def refuse(self, request: bytes, _context: Context) -> bytes:
+        """Refuse a field."""
+        raise InvalidFieldError(request.decode(), "expected another")
+
+    async def hang(self, _request: bytes, _context: Context) -> bytes:
+        """Wait to be cancelled."""
+        try:
+            await asyncio.sleep(SECONDS)
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+        return b""
+
+    async def stream(self, requests: AsyncIterator[bytes], _context: Context) -> AsyncIterator[bytes]:
+        """Return every request."""
+        async for request in requests:
+            yield request
+
+    async def count(self, request: bytes, _context: Context) -> AsyncIterator[bytes]:
+        """Count."""
+        for number in range(int(request)):
+            yield str(number).encode()
+
+
+@asynccontextmanager
+async def serving(port: int = 0) -> AsyncIterator[tuple[int, Handlers]]:
+    """Serve; yield the port and what serves."""
+    server, handlers = GrpcServer(f"127.0.0.1:{port}"), Handlers()
+    server.add("test.Service", lambda grpc_server: grpc_server.add_generic_rpc_handlers((handlers,)))
+    port = await server.start()
+    try:
+        yield port, handlers
+    finally:
+        await server.drain(0)
+
+
+def same(data: bytes) -> bytes:
+    """Stand in for a serializer."""
+    return data
+
+
+def unary(channel: LoopChannel, method: str) -> Callable[..., Awaitable[bytes]]:
+    """Return what calls a method with bytes."""
+    return channel.unary_unary(f"/baton.v1.Test/{method}", same, same)
+
+
+def run(test: Callable[[LoopChannel, Handlers], Awaitable[None]]) -> None:
+    """Run a test with a channel to a server."""
+
+    async def main() -> None:
+        async with asyncio.timeout(SECONDS), serving() as (port, handlers), LoopChannel(f"127.0.0.1:{port}") as channel:
+            await test(channel, handlers)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("size", [0, 1, 16_384, len(LARGE)])
+def test_a_response_comes_back_as_it_was(size: int) -> None:
+    """Whether or not windows let it through at once."""
+
+    async def test(channel: LoopChannel, _handlers: Handlers) -> None:
+        for _ in range(3):
+            assert await unary(channel, "Echo")(LARGE[:size], timeout=SECONDS) == LARGE[:size]
+
+    run(test)
+
+
+def test_calls_at_once_share_a_connection_and_no_answer() -> None:
+    """Each gets its own, large ones among them."""
+
+    async def test(channel: LoopChannel, _handlers: Handlers) -> None:
+        echo = unary(channel, "Echo")
+        requests = [LARGE[: 1 << 20] if index % 50 == 0 else str(index).encode() for index in range(200)]
+        answers = await asyncio.gather(*(echo(request) for request in requests))
+
+        assert answers == requests
+        assert await channel.connected() is await channel.connected()
+
+    run(test)
+
+
+def test_an_error_of_the_server_arrives_with_its_details() -> None:
+    """As over a channel of grpc.aio: the domain's own error comes of it."""
+
+    async def test(channel: LoopChannel, _handlers: Handlers) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await unary(channel, "Refuse")(b"colour")
+        error = error_from_rpc(caught.value)
+
+        assert isinstance(error, InvalidFieldError)
+        assert error.field == "colour"
+
+    run(test)
+
+
+def test_a_call_that_takes_too_long_ends_on_both_sides() -> None:
+    """DEADLINE_EXCEEDED here, a cancellation there."""
+
+    async def test(channel: LoopChannel, handlers: Handlers) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await unary(channel, "Hang")(b"", timeout=0.2)
+
+        assert caught.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+        await handlers.cancelled.wait()
+
+    run(test)
+
+
+def test_cancelling_the_caller_cancels_the_call() -> None:
+    """The server hears of it, and the connection serves the next call."""
+
+    async def test(channel: LoopChannel, handlers: Handlers) -> None:
+        connection = await channel.connected()
+        task = asyncio.ensure_future(unary(channel, "Hang")(b""))
+        await asyncio.sleep(0.05)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await handlers.cancelled.wait()
+
+        assert await unary(channel, "Echo")(b"next") == b"next"
+        assert await channel.connected() is connection
+
+    run(test)
+
+
+def test_a_stream_carries_messages_of_any_size_both_ways() -> None:
+    """In order, while more is written than the windows hold."""
+
+    async def test(channel: LoopChannel, _handlers: Handlers) -> None:
+        call = channel.stream_stream("/baton.v1.Test/Stream", same, same)()
+        sent = [LARGE[: size * 4099] for size in range(100)]
+
+        async def write() -> None:
+            for message in sent:
+                await call.write(message)
+
+        writing = asyncio.ensure_future(write())
+        received = [await call.read() for _ in sent]
+        await writing
+        call.cancel()
+
+        assert received == sent
+        with pytest.raises(asyncio.CancelledError):
+            await call.read()
+
+    run(test)
+
+
+def test_responses_of_a_stream_end_with_the_call() -> None:
+    """Iterated, or read until EOF."""
+
+    async def test(channel: LoopChannel, _handlers: Handlers) -> None:
+        count = channel.unary_stream("/baton.v1.Test/Count", same, same)
+        call = count(b"1")
+
+        assert [response async for response in count(b"100")] == [str(number).encode() for number in range(100)]
+        assert await call.read() == b"0"
+        assert await call.read() is grpc.aio.EOF
+
+    run(test)
+
+
+def test_a_method_that_is_not_known_is_unimplemented() -> None:
+    """The code by which a gateway notices a node that does not know a call."""
+
+    async def test(channel: LoopChannel, _handlers: Handlers) -> None:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/grpc.health.v1.Health/Nothing", same, same)(b"")
+
+        assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+    async def main() -> None:
+        server = GrpcServer("127.0.0.1:0")
+        async with asyncio.timeout(SECONDS), LoopChannel(f"127.0.0.1:{await server.start()}") as channel:
+            await test(channel, Handlers())
+        await server.drain(0)
+
+    asyncio.run(main())
+
+
+def test_a_server_that_comes_back_is_called_again() -> None:
+    """Meanwhile calls fail as UNAVAILABLE, and so does one that ran."""
+
+    async def main() -> None:
+        async with asyncio.timeout(SECONDS):
+            async with serving() as (port, _), LoopChannel(f"127.0.0.1:{port}") as channel:
+                hanging = asyncio.ensure_future(unary(channel, "Hang")(b""))
+                assert await unary(channel, "Echo")(b"one") == b"one"
+                async with asyncio.TaskGroup() as tasks:  # leaves the server while the call runs
+                    tasks.create_task(asyncio.sleep(0))
+            channel = LoopChannel(f"127.0.0.1:{port}")
+            assert isinstance((await asyncio.gather(hanging, return_exceptions=True))[0], BaseException)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await unary(channel, "Echo")(b"two")
+            assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+            async with serving(port):
+                assert await unary(channel, "Echo")(b"three") == b"three"
+            async with serving(port):
+                assert await unary(channel, "Echo")(b"four") == b"four"
+            await channel.close()
+
+    asyncio.run(main())
+
+
+def test_closing_the_channel_ends_its_calls_like_cancelled_ones() -> None:
+    """As grpc.aio does; later calls too."""
+
+    async def test(channel: LoopChannel, _handlers: Handlers) -> None:
+        hanging = asyncio.ensure_future(unary(channel, "Hang")(b""))
+        await unary(channel, "Echo")(b"")
+        await channel.close()
+        await asyncio.gather(hanging, return_exceptions=True)
+
+        assert hanging.cancelled()
+        with pytest.raises(asyncio.CancelledError):
+            await unary(channel, "Echo")(b"")
+
+    run(test)
+
+
+@pytest.mark.parametrize("is_trusted", [True, False])
+def test_a_channel_of_a_deployment_uses_its_certificates(tmp_path: Path, *, is_trusted: bool) -> None:
+    """A server of another authority's is not believed."""
+    authority = trustme.CA()
+    server_identity = identity(tmp_path / "server", authority)
+    client_identity = identity(tmp_path / "client", authority if is_trusted else trustme.CA())
+
+    async def main() -> None:
+        with secured_by(server_identity):
+            serving_it = serving()
+            port, _ = await serving_it.__aenter__()
+        with secured_by(client_identity):
+            channel = LoopChannel(f"127.0.0.1:{port}")
+        try:
+            if is_trusted:
+                assert await unary(channel, "Echo")(LARGE) == LARGE
+            else:
+                with pytest.raises(grpc.aio.AioRpcError) as caught:
+                    await unary(channel, "Echo")(b"")
+                assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        finally:
+            await channel.close()
+            await serving_it.__aexit__(None, None, None)
+
+    asyncio.run(asyncio.wait_for(main(), SECONDS))
+
+
+@pytest.mark.parametrize("address", ["", "localhost", ":80", "host:", "host:http"])
+def test_an_address_without_host_and_port_is_refused(address: str) -> None:
+    """By its text."""
+    with pytest.raises(ConfigurationError, match="expected host:port"):
+        LoopChannel(address)
+
+
+GREETING = settings_frame({})
+BAD_FRAMES = {
+    "a stream that was not opened": pack_header(0, FrameType.DATA, 0, 99),
+    "a frame that is too large": pack_header(16_385, FrameType.DATA, 0, 1),
+    "a header block that is none": pack_header(1, FrameType.HEADERS, END_HEADERS, 1) + b"\xff",
+    "a window that overflows": pack_header(4, FrameType.WINDOW_UPDATE, 0, 0) + b"\x7f\xff\xff\xff",
+    "a promise": pack_header(4, FrameType.PUSH_PROMISE, END_HEADERS, 1) + bytes(4),
+    "an acknowledgement with settings": pack_header(6, FrameType.SETTINGS, ACK, 0) + bytes(6),
+}
+
+
+@pytest.mark.parametrize("frames", BAD_FRAMES.values(), ids=BAD_FRAMES)
+def test_a_peer_that_breaks_the_rules_ends_the_call(frames: bytes) -> None:
+    """As UNAVAILABLE, and nothing is raised elsewhere."""
+    error = asyncio.run(asyncio.wait_for(called_at_peer(frames), SECONDS))
+
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_a_peer_that_falls_silent_is_given_up() -> None:
+    """After a question for a sign of life: a stopped process keeps its connections."""
+    error = asyncio.run(asyncio.wait_for(called_at_peer(b""), SECONDS))
+
+    assert error.code() is grpc.StatusCode.UNAVAILABLE
+    assert "silent" in str(error.details())
+
+
+async def called_at_peer(frames: bytes) -> grpc.aio.AioRpcError:
+    """Return how a call fails at a peer that greets, and answers with frames."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(len(PREFACE))
+        writer.write(GREETING)
+        await reader.readuntil(b"Echo")
+        writer.write(frames)
+        while await reader.read(1 << 16):
+            pass
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server, LoopChannel(f"127.0.0.1:{server.sockets[0].getsockname()[1]}") as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await unary(channel, "Echo")(b"")
+        return caught.value
