@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import replace
-from random import Random
 
 from baton.engine.block_copy import move_blocks
 from baton.engine.passes import compute
@@ -12,10 +10,10 @@ from baton.engine.runners.base import LayerKv
 from baton.engine.runners.mock.state import kv_of, states_of
 from baton.engine.sampling import SampledToken
 from baton.engine.scheduler import Scheduler, SchedulerLimits
-from baton.engine.sequence import EngineRequest, Phase, Purpose, Sequence, new_sequence
+from baton.engine.sequence import EngineRequest, Phase, Sequence, new_sequence
 from baton.engine.step import Step
 from baton.kv.pool import BlockPool
-from engine.rig import GREEDY, INFO, LAYOUT, expected_tokens, mock_runner, prompt_of, request_of
+from engine.rig import INFO, LAYOUT, expected_tokens, mock_runner
 
 BLOCK_TOKENS = 4
 BLOCK_BYTES = BLOCK_TOKENS * LAYOUT.num_token_bytes()
@@ -33,6 +31,7 @@ class Stepper:
         max_step_prompts: int = 0,
         shares_prompts: bool = True,
         host_blocks: int = 0,
+        target_tpot_seconds: float = 0.0,
     ) -> None:
         self.limits = SchedulerLimits(
             max_batch_size,
@@ -40,6 +39,7 @@ class Stepper:
             max_step_prompts,
             shares_prompts,
             max_host_bytes=host_blocks * BLOCK_BYTES,
+            target_tpot_seconds=target_tpot_seconds,
         )
         self.runner = mock_runner(num_blocks, BLOCK_TOKENS)
         self.scheduler = Scheduler(BlockPool(num_blocks, BLOCK_TOKENS), self.limits, block_bytes=BLOCK_BYTES)
@@ -119,13 +119,17 @@ class Stepper:
         arrivals = [sampled.sequence.arrival for sampled in step.sampled]
         assert arrivals == sorted(arrivals)
 
-    def receive(self, sequence: Sequence) -> None:
-        """Write the KV that the sequence lacks, as another node would have made it, and its first token."""
-        prompt = sequence.token_ids
-        for layer, states in enumerate(states_of(prompt, 0, LAYOUT.num_layers)):
-            missing = states[sequence.num_computed :]
+    def write(self, sequence: Sequence, end: int) -> None:
+        """Write the KV that the sequence lacks before a position, as another node would have made it."""
+        for layer, states in enumerate(states_of(sequence.token_ids, 0, LAYOUT.num_layers)):
+            missing = states[sequence.num_computed : end]
             kv = kv_of(missing, LAYOUT.layers[layer], LAYOUT.dtype)
             self.runner.write_kv(sequence.block_table, layer, sequence.num_computed, len(missing), kv)
+
+    def receive(self, sequence: Sequence) -> None:
+        """Write all of the KV that the sequence lacks, and its first token."""
+        prompt = sequence.token_ids
+        self.write(sequence, len(prompt))
         sequence.token_ids.extend(expected_tokens(prompt, 1))
         if sequence.finish_reason():
             self.scheduler.finish(sequence)
@@ -178,60 +182,6 @@ class Exported:
 def output_of(sequence: Sequence) -> list[int]:
     """Return the tokens generated."""
     return sequence.token_ids[sequence.num_prompt_tokens :]
-
-
-def random_request(random: Random, index: int) -> EngineRequest:
-    """Return a request; prompts share prefixes or are equal, so that caches are hit and work is shared."""
-    purpose = random.choice([Purpose.GENERATE, Purpose.GENERATE, Purpose.GENERATE, Purpose.RECEIVE, Purpose.PREFILL])
-    is_scored = purpose is Purpose.GENERATE and random.random() < 0.2
-    return request_of(
-        prompt_of(random.choice([random.randint(1, 24), 11, 16]), seed=random.randint(1, 2)),
-        f"r{index}",
-        replace(GREEDY, max_tokens=random.randint(1, 10), num_prompt_logprobs=1 if is_scored else None),
-        purpose=purpose,
-        is_cache_bypassed=random.random() < 0.1,
-        cache_salt=random.choice(["", "", "", "other"]),
-        chunk_tokens=random.choice([0, 0, 3]),
-        priority=random.choice([0, 0, -2, 1, 100]),
-        export=Exported() if purpose is Purpose.PREFILL else None,
-    )
-
-
-def end_a_reception(stepper: Stepper, sequence: Sequence, random: Random) -> None:
-    """Let a reception succeed, break, break after its first token, or go on."""
-    what = random.choice(["wait", "wait", "commit", "fall back", "fall back after the first token"])
-    if what == "commit":
-        stepper.receive(sequence)
-    elif what == "fall back":
-        stepper.garble(sequence)
-        stepper.scheduler.fall_back(sequence)
-    elif what != "wait":
-        stepper.garble(sequence)
-        sequence.token_ids.extend(expected_tokens(sequence.token_ids, 1))
-        (stepper.scheduler.finish if sequence.finish_reason() else stepper.scheduler.fall_back)(sequence)
-
-
-def play(stepper: Stepper, arriving: list[EngineRequest], random: Random) -> list[Sequence]:
-    """Let requests arrive, run, be aborted, fail and end; return those aborted or failed."""
-    aborted: list[Sequence] = []
-    arrival_rate = random.choice([0.5, 0.9])
-    for _ in range(1000):
-        while arriving and random.random() < arrival_rate:
-            stepper.add(arriving.pop())
-        living = [sequence for sequence in stepper.sequences if sequence.phase is not Phase.FINISHED]
-        if not arriving and not living:
-            return aborted
-        if living and random.random() < 0.05:
-            aborted.append(random.choice(living))
-            stepper.scheduler.finish(aborted[-1])
-        stepper.now += random.choice([0.0, 1.0, 20.0])
-        fails = random.random() < 0.05
-        step = stepper.step(fails=fails)
-        aborted += step.members if step and fails else []
-        for sequence in list(stepper.scheduler.receiving):
-            end_a_reception(stepper, sequence, random)
-            stepper.check()
-    raise AssertionError("the requests did not end")
 
 
 def run(stepper: Stepper) -> None:

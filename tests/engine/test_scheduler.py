@@ -3,64 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from baton.engine.order import LEVEL_SECONDS
-from baton.engine.sampling import SampledToken
-from baton.engine.sequence import Phase, Purpose, Sequence
+from baton.engine.sequence import Phase, Purpose
 from baton.errors import OutOfMemoryError
-from engine.rig import EOS, GREEDY, LAYOUT, expected_tokens, prompt_of, request_of
-from engine.stepper import BLOCK_TOKENS, Exported, Stepper, output_of, play, random_request, run
-
-
-@settings(max_examples=600, deadline=None)
-@given(
-    num_blocks=st.integers(9, 24),
-    max_batch_size=st.integers(1, 6),
-    max_step_tokens=st.sampled_from([1, 3, 8, 12, 40]),
-    max_step_prompts=st.sampled_from([0, 0, 1, 2]),
-    shares_prompts=st.sampled_from([True, True, False]),
-    host_blocks=st.sampled_from([0, 3, 100]),
-    num_requests=st.integers(1, 10),
-    seed=st.integers(0, 2**32),
-)
-def test_every_request_ends_with_its_own_tokens_whatever_runs_beside_it(
-    num_requests: int, seed: int, **limits: int
-) -> None:
-    """Random arrivals, lengths, pools, budgets, aborts and receptions: nothing lost, leaked or shared wrongly."""
-    random = Random(seed)
-    stepper = Stepper(**limits)  # type: ignore[arg-type]
-
-    aborted = play(stepper, [random_request(random, index) for index in range(num_requests)], random)
-
-    assert stepper.scheduler.pool.num_available == stepper.scheduler.pool.num_blocks
-    for sequence in stepper.sequences:
-        prompt, output = sequence.request.prompt_token_ids, output_of(sequence)
-        assert output == expected_tokens(prompt, len(output))
-        assert sequence in aborted or len(output) == sequence.max_output_tokens
-        check_scores(sequence, stepper.scores[sequence], is_complete=bool(output))
-        check_export(sequence, is_complete=bool(output))
-
-
-def check_scores(sequence: Sequence, scores: list[SampledToken], *, is_complete: bool) -> None:
-    """Prove that a prompt's log-probabilities are those of its own positions."""
-    prompt = sequence.request.prompt_token_ids
-    assert len(scores) == sequence.score_end or not is_complete
-    assert [score.token_id for score in scores] == list(prompt[1 : len(scores) + 1])
-    for position, score in enumerate(scores):
-        assert [score.alternatives[0].token_id] == expected_tokens(prompt[: position + 1], 1)
-
-
-def check_export(sequence: Sequence, *, is_complete: bool) -> None:
-    """Prove that a prefill handed out every layer of every position, and nothing else."""
-    export = sequence.request.export
-    if isinstance(export, Exported):
-        export.check(list(sequence.request.prompt_token_ids))
-        assert not is_complete or len(export.positions) == LAYOUT.num_layers * sequence.num_prompt_tokens
+from engine.rig import EOS, GREEDY, expected_tokens, prompt_of, request_of
+from engine.stepper import BLOCK_TOKENS, Stepper, output_of, run
 
 
 @pytest.mark.parametrize("length", [BLOCK_TOKENS - 1, BLOCK_TOKENS, BLOCK_TOKENS + 1, 2 * BLOCK_TOKENS])

@@ -63,6 +63,11 @@ class Offload:
         self._wanted: Counter[BlockHash] = Counter()
         self._evicted: list[MovedOut] = []
 
+    @property
+    def is_wanted(self) -> bool:
+        """Return whether any waiting sequence wants blocks back."""
+        return bool(self._wanted)
+
     def keep(self, sequence: Sequence, cost: PassCost | None) -> None:
         """Remember the hashed blocks of a sequence that is about to lose them, if copies are worth their time."""
         num_blocks = min(sequence.num_stored_blocks, self.store.max_blocks)
