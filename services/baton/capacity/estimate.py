@@ -40,6 +40,30 @@ class CostEstimate:
 
 
 @dataclass(frozen=True, slots=True)
+class WireEstimate:
+    """In what K and V of a request travel (protos/baton/v1/router_service.proto, WireEstimate)."""
+
+    key_dtype: str
+    """Number format of K."""
+    value_dtype: str
+    """Number format of V."""
+    key_bytes: int
+    """Bytes of K, scales included."""
+    value_bytes: int
+    """Bytes of V."""
+    key_seconds: float
+    """Time that the link needs for K."""
+    value_seconds: float
+    """Time that the link needs for V."""
+    pack_seconds: float
+    """Time to pack or unpack both, whichever node needs longer; beside the transfer."""
+    loss: float
+    """Expected loss, nats; 0: lossless."""
+    reason: str
+    """Why, in words."""
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """One way to run a request; it has either an estimate or a reason why it cannot."""
 
@@ -52,7 +76,7 @@ class Candidate:
     prefill_cached_tokens: int = 0
     """Prompt tokens expected in the prefill node's prefix cache."""
     kv_bytes: int = 0
-    """KV bytes that it would send, in the cache's dtype."""
+    """KV bytes that it would send, scales included."""
     layers_per_frame: int = 0
     """Layers of one KV frame; 0 for a local prefill."""
     estimate: CostEstimate | None = None
@@ -61,6 +85,8 @@ class Candidate:
     """Whether the link's rate is the declared default, because nobody has measured it."""
     infeasible_reason: str = ""
     """Why it cannot run the request; empty if it can."""
+    wire: WireEstimate | None = None
+    """In what K and V would travel; None for a local prefill."""
 
     @property
     def is_local(self) -> bool:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from baton.capacity import cost
-from baton.capacity.estimate import Candidate, CostEstimate
+from baton.capacity.estimate import Candidate, CostEstimate, WireEstimate
 from baton.capacity.feasibility import blocks_for, expected_output_tokens, infeasible_reason, room_seconds
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodePair, NodeSnapshot, PlacementRequest
+from baton.capacity.wire import WireChoice, WirePolicy, cache_option, choose_wire
 
 PrefillPolicy = Literal["cheapest", "local", "remote"]
 """Which candidates come first: the cheapest of all, or the cheapest of one kind."""
@@ -17,7 +18,7 @@ PrefillPolicy = Literal["cheapest", "local", "remote"]
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The outcome of placing one request. KV always travels in the cache's own dtype, so losslessly."""
+    """The outcome of placing one request."""
 
     candidates: tuple[Candidate, ...]
     """Every one, in order of preference, the infeasible last."""
@@ -69,7 +70,7 @@ def _candidate(
     decode = _decode_terms(request, decoder, expected)
     if prefiller is None or link is None:
         return _local(request, decoder, decode)
-    return _remote(request, decoder, prefiller, link, decode)
+    return _remote(request, decoder, prefiller, link, decode, snapshot.wire_policy)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +124,12 @@ def _local(request: PlacementRequest, decoder: NodeSnapshot, decode: _DecodeTerm
 
 
 def _remote(
-    request: PlacementRequest, decoder: NodeSnapshot, prefiller: NodeSnapshot, link: Link, decode: _DecodeTerms
+    request: PlacementRequest,
+    decoder: NodeSnapshot,
+    prefiller: NodeSnapshot,
+    link: Link,
+    decode: _DecodeTerms,
+    policy: WirePolicy,
 ) -> Candidate:
     """T_remote = queue_p + layer pipeline of (prefill_p(c_p, n), transfer of [c_d, n)), no sooner than d has room.
 
@@ -131,11 +137,18 @@ def _remote(
     first come, first served, so nobody there waits longer: what this request waits is its own queue term.
     """
     decode_cached, prefill_cached = request.cached_on(decoder), request.cached_on(prefiller)
-    kv_bytes = (request.num_prompt_tokens - decode_cached) * decoder.shape.kv_bytes_per_token
+    num_tokens = request.num_prompt_tokens - decode_cached
     num_layers = decoder.shape.num_layers
     queue = _queue_seconds(prefiller)
     prefill = cost.prefill_seconds(prefiller.shape, prefiller.profile, prefill_cached, request.num_prompt_tokens)
-    transfer = cost.transfer_seconds(kv_bytes, link.bytes_per_second)
+    wire = choose_wire(
+        link.wires or (cache_option(decoder.shape.kv_bytes_per_token),),
+        policy,
+        num_tokens=num_tokens,
+        bytes_per_second=link.bytes_per_second,
+        compute_seconds=prefill,
+    )
+    transfer = wire.transfer_seconds(num_tokens, link.bytes_per_second)
     group = cost.layers_per_frame(num_layers, prefill, transfer)
     exposed = cost.exposed_seconds(math.ceil(num_layers / group), prefill, transfer)
     first_token = queue + prefill + link.round_trip_seconds
@@ -155,10 +168,26 @@ def _remote(
         prefiller.node_id,
         decode_cached,
         prefill_cached,
-        kv_bytes,
+        num_tokens * wire.token_bytes,
         group,
         estimate,
         is_link_declared=not link.is_measured,
+        wire=_wire_estimate(wire, num_tokens, link.bytes_per_second),
+    )
+
+
+def _wire_estimate(wire: WireChoice, num_tokens: int, bytes_per_second: float) -> WireEstimate:
+    key_bytes, value_bytes = num_tokens * wire.keys.key_bytes, num_tokens * wire.values.value_bytes
+    return WireEstimate(
+        key_dtype=wire.keys.dtype,
+        value_dtype=wire.values.dtype,
+        key_bytes=key_bytes,
+        value_bytes=value_bytes,
+        key_seconds=cost.transfer_seconds(key_bytes, bytes_per_second),
+        value_seconds=cost.transfer_seconds(value_bytes, bytes_per_second),
+        pack_seconds=num_tokens * wire.token_pack_seconds,
+        loss=wire.loss,
+        reason=wire.reason.value,
     )
 
 

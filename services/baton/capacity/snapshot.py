@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from baton.capacity.model_shape import ModelShape
 from baton.capacity.profile import NodeProfile
+from baton.capacity.wire import WireOption, WirePolicy
 
 NodeRole = Literal["prefill", "decode"]
 """What a node can be asked for."""
@@ -65,6 +66,8 @@ class Link:
     """Whether the rate was measured rather than declared."""
     mismatch: str = ""
     """Why the two nodes cannot exchange KV; empty if they can."""
+    wires: tuple[WireOption, ...] = ()
+    """In what they can exchange it, the cache's own format first; empty: in that alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,8 @@ class ClusterSnapshot:
     """By (prefill node id, decode node id)."""
     expected_output_tokens: float | None = None
     """Mean output of recent requests; None: none yet."""
+    wire_policy: WirePolicy = WirePolicy()
+    """In what KV may travel."""
 
     def link(self, prefill_node_id: str, decode_node_id: str) -> Link:
         """Return the link of a pair, the declared one if it is not known."""

@@ -23,6 +23,8 @@ class PlanRow(NamedTuple):
     """Prefill itself."""
     transfer: str
     """KV on the link."""
+    wire: str
+    """Number formats of K and V on the link."""
     exposed: str
     """Part of it that does not hide."""
     ttft: str
@@ -48,6 +50,7 @@ HEADINGS = PlanRow(
     queue="queue",
     compute="prefill",
     transfer="transfer",
+    wire="wire",
     exposed="exposed",
     ttft="TTFT",
     start="start",
@@ -81,11 +84,9 @@ def _row(candidate: Candidate, best: CostEstimate | None, *, is_choice: bool) ->
     ends = (candidate.decode_node_id, candidate.prefill_node_id or "local")
     estimate = candidate.estimate
     if estimate is None or best is None:
-        return PlanRow._make((*ends, *["-"] * 11, candidate.infeasible_reason))
-    times = (
-        estimate.queue_seconds,
-        estimate.prefill_seconds,
-        estimate.transfer_seconds,
+        return PlanRow._make((*ends, *["-"] * 12, candidate.infeasible_reason))
+    before = (estimate.queue_seconds, estimate.prefill_seconds, estimate.transfer_seconds)
+    after = (
         estimate.exposed_seconds,
         estimate.time_to_first_token_seconds,
         estimate.start_seconds,
@@ -98,4 +99,12 @@ def _row(candidate: Candidate, best: CostEstimate | None, *, is_choice: bool) ->
     dearer = estimate.total_seconds - best.total_seconds
     link = ", link rate declared" if candidate.is_link_declared else ""
     note = "chosen" if is_choice else f"{'-' if dearer < 0 else '+'}{format_seconds(abs(dearer))}"
-    return PlanRow._make((*ends, cached, *map(format_seconds, times), note + link))
+    times = (*map(format_seconds, before), _wire(candidate), *map(format_seconds, after))
+    return PlanRow._make((*ends, cached, *times, note + link))
+
+
+def _wire(candidate: Candidate) -> str:
+    wire = candidate.wire
+    if wire is None:
+        return "-"
+    return wire.key_dtype if wire.key_dtype == wire.value_dtype else f"{wire.key_dtype}/{wire.value_dtype}"

@@ -11,9 +11,10 @@ from rich import box
 from rich.table import Table
 
 from baton.capacity.estimate import Candidate
-from baton.capacity.table import HEADINGS, plan_rows
+from baton.capacity.table import HEADINGS, format_seconds, plan_rows
 from baton.cli.console import make_console
 from baton.cli.fitting import print_table
+from baton.cli.quantities import format_bytes
 from baton.cli.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOption, ask_router
 from baton.errors import NotFoundError
 from baton.rpc.wire_capacity import candidate_from_proto
@@ -37,12 +38,31 @@ def command(
     )
     answer = ask_router(router, lambda stub: stub.Place(request, timeout=CALL_SECONDS))
     console = make_console()
-    print_table(console, plan_table([candidate_from_proto(item) for item in answer.candidates]))
+    candidates = [candidate_from_proto(item) for item in answer.candidates]
+    print_table(console, plan_table(candidates))
     console.print(
         f"{model}: {prompt_tokens} prompt tokens, at most {max_tokens} new ones, nothing cached. "
         f"Total = start + decode + imposed.",
         highlight=False,
     )
+    for line in wire_lines(candidates):
+        console.print(line, highlight=False)
+
+
+def wire_lines(candidates: Sequence[Candidate]) -> list[str]:
+    """Return in what K and V of the cheapest remote prefill would travel, what that takes, and why."""
+    wire = next((candidate.wire for candidate in candidates if candidate.wire), None)
+    if wire is None:
+        return []
+    parts = [
+        f"{name} {dtype}, {format_bytes(num_bytes)}, {format_seconds(seconds)}"
+        for name, dtype, num_bytes, seconds in (
+            ("K", wire.key_dtype, wire.key_bytes, wire.key_seconds),
+            ("V", wire.value_dtype, wire.value_bytes, wire.value_seconds),
+        )
+    ]
+    loss = f", expected loss {wire.loss:.2g} nats" if wire.loss else ""
+    return [f"On the wire: {'; '.join(parts)}{loss}: {wire.reason}."]
 
 
 def plan_table(candidates: Sequence[Candidate]) -> Table:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from baton.capacity.model_shape import ModelShape
 from baton.capacity.profile import NodeProfile
 from baton.capacity.snapshot import NodeRole
+from baton.capacity.wire import WireAbility
 from baton.kv.layout import KvLayout
 from baton.v1.node_pb2 import SystemSample
 
@@ -49,6 +50,8 @@ class NodeDescription:
     """Tokens that end a generation."""
     fast_address: str = ""
     """host:port of its fast path for KV; empty: it offers none."""
+    wire_abilities: tuple[WireAbility, ...] = ()
+    """Number formats besides its cache's own in which it can send or receive KV."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,12 @@ from pydantic_settings import SettingsConfigDict
 
 from baton.capacity.placement import PrefillPolicy
 from baton.capacity.snapshot import Link
+from baton.capacity.wire import WirePolicy
 from baton.router.state import StateLimits
 from baton.rpc.tls import ServerTlsSettings
 from baton.telemetry.metrics_server import MetricsSettings
+
+_WIRE_DTYPE = "auto|cache|bfloat16|float16|int8|affine8|fp8"
 
 
 class RouterSettings(MetricsSettings, ServerTlsSettings):
@@ -39,6 +42,12 @@ class RouterSettings(MetricsSettings, ServerTlsSettings):
     """Longest time that a placement is counted without a load report that covers it."""
     prefill_policy: PrefillPolicy = "cheapest"
     """The cheapest candidate first, or "local" or "remote" prefill wherever feasible (for tests and demonstrations)."""
+    kv_wire_dtype: str = Field(default="auto", pattern=f"^({_WIRE_DTYPE})(/({_WIRE_DTYPE}))?$")
+    """In what KV travels: cache, bfloat16, float16, int8, affine8, fp8, or two as K/V (cache/int8). auto: lossless, but
+    where the link is the bottleneck what `kv_allowed_loss` permits. To name a format is to permit its loss."""
+    kv_allowed_loss: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Largest loss that auto may cause: nats of KL divergence of the next token's distribution, as nodes measured it at
+    start. 0: none, so that outputs do not depend on placement."""
     default_link_bytes_per_second: float = Field(default=1.25e9, gt=0)
     """Declared rate of links that nobody has measured, bytes/s."""
     default_round_trip_seconds: float = Field(default=1e-3, ge=0)
@@ -51,4 +60,10 @@ class RouterSettings(MetricsSettings, ServerTlsSettings):
             silent_seconds=self.silent_seconds,
             assumed_ttl_seconds=self.assumed_ttl_seconds,
             default_link=Link(self.default_link_bytes_per_second, self.default_round_trip_seconds),
+            wire_policy=self.wire_policy(),
         )
+
+    def wire_policy(self) -> WirePolicy:
+        """Return in what KV may travel."""
+        keys, _, values = self.kv_wire_dtype.partition("/")
+        return WirePolicy(keys, values or keys, self.kv_allowed_loss)

@@ -10,6 +10,7 @@ from baton.capacity.estimate import Candidate, CostEstimate
 from baton.capacity.feasibility import blocks_for
 from baton.capacity.profile import NodeProfile
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeSnapshot, PlacementRequest
+from baton.capacity.wire import WireOption, WirePolicy
 from baton.errors import MismatchError
 from baton.router.assumed import AssumedPlacements, AssumedWork
 from baton.router.calibration import Calibration, OutputLengths
@@ -17,6 +18,7 @@ from baton.router.comparison import Comparison, compare
 from baton.router.ledger import Ledger, PlacedRequest
 from baton.router.nodes import Node, NodeTable
 from baton.router.records import LoadReport, NodeDescription, Outcome
+from baton.router.wires import wire_options
 
 HIDDEN_SHARE = 0.5
 """A transfer of which less was exposed did not show the link's limit: it may raise the link's rate, not lower it."""
@@ -34,6 +36,8 @@ class StateLimits:
     """Longest time that a placement is counted without a report that covers it."""
     default_link: Link = Link(bytes_per_second=1.25e9, round_trip_seconds=1e-3)
     """Declared figures for pairs that nobody has measured."""
+    wire_policy: WirePolicy = WirePolicy()
+    """In what KV may travel."""
 
 
 class RouterState:
@@ -48,7 +52,9 @@ class RouterState:
         self._output_lengths = OutputLengths()
         self._assumed = AssumedPlacements(clock, limits.assumed_ttl_seconds)
         self._ledger = Ledger()
+        self._wire_policy = limits.wire_policy
         self._mismatches: dict[tuple[str, str], str] = {}
+        self._wires: dict[tuple[str, str], tuple[WireOption, ...]] = {}
 
     def register(self, description: NodeDescription) -> Node:
         """Add a node; a process that has started again begins without corrections.
@@ -59,6 +65,7 @@ class RouterState:
         known = self.nodes.get(description.node_id)
         node = self.nodes.register(description)
         self._mismatches.clear()
+        self._wires.clear()
         if known is None or known.description.epoch != description.epoch:
             self._forget_learnt(description.node_id)
         return node
@@ -95,6 +102,7 @@ class RouterState:
                 for decoder in decoders
             },
             expected_output_tokens=self._output_lengths.mean(model_id),
+            wire_policy=self._wire_policy,
         )
 
     def link(self, prefiller: Node, decoder: Node) -> Link:
@@ -107,6 +115,7 @@ class RouterState:
             round_trip_seconds=probe.round_trip_seconds if probe else self._default_link.round_trip_seconds,
             is_measured=probe is not None or self.link_calibration.reported(pair) > 0,
             mismatch=self._mismatch(prefiller.description, decoder.description),
+            wires=self._wire_options(prefiller.description, decoder.description),
         )
 
     def account(
@@ -209,6 +218,13 @@ class RouterState:
         if pair not in self._mismatches:
             self._mismatches[pair] = _mismatch(prefiller, decoder)
         return self._mismatches[pair]
+
+    def _wire_options(self, prefiller: NodeDescription, decoder: NodeDescription) -> tuple[WireOption, ...]:
+        """Return in what two nodes can exchange KV. Kept as mismatches are."""
+        pair = (prefiller.node_id, decoder.node_id)
+        if pair not in self._wires:
+            self._wires[pair] = wire_options(prefiller, decoder)
+        return self._wires[pair]
 
     def _blocks(self, node: Node, num_tokens: int) -> int:
         return blocks_for(self._node_snapshot(node), num_tokens)

@@ -6,8 +6,10 @@ import re
 
 from baton.capacity.estimate import Candidate
 from baton.capacity.snapshot import NodePair, NodeRole
+from baton.capacity.wire import CACHE
 from baton.errors import InvalidFieldError
 from baton.kv.hashing import HASH_BYTES
+from baton.kv.layout import KvDtype
 from baton.router.placer import Placed, PlaceQuery
 from baton.router.records import LinkMeasurement, LoadReport, NodeDescription, Outcome
 from baton.router.registration import Report
@@ -19,7 +21,13 @@ from baton.rpc.wire_capacity import (
     shape_from_proto,
     shape_to_proto,
 )
-from baton.rpc.wire_kv import layout_from_proto, layout_to_proto
+from baton.rpc.wire_kv import (
+    abilities_from_proto,
+    abilities_to_proto,
+    dtype_to_proto,
+    layout_from_proto,
+    layout_to_proto,
+)
 from baton.rpc.wire_time import duration_from_seconds, seconds_from_duration
 from baton.v1 import generation_pb2, node_pb2, router_service_pb2
 
@@ -83,6 +91,7 @@ def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription
         max_batch_size=message.max_batch_size,
         tokenizer_digest=message.tokenizer_digest,
         eos_token_ids=tuple(message.eos_token_ids),
+        wire_abilities=abilities_from_proto(message.wire_abilities, field="node.wire_abilities"),
     )
 
 
@@ -105,6 +114,7 @@ def description_to_proto(description: NodeDescription) -> node_pb2.NodeDescripti
         max_batch_size=description.max_batch_size,
         tokenizer_digest=description.tokenizer_digest,
         eos_token_ids=description.eos_token_ids,
+        wire_abilities=abilities_to_proto(description.wire_abilities),
     )
 
 
@@ -199,7 +209,7 @@ def query_from_proto(message: router_service_pb2.PlaceRequest) -> PlaceQuery:
 
 
 def placed_to_proto(placed: Placed) -> router_service_pb2.PlaceResponse:
-    """Return the message of a decision; the wire dtype stays unset, which is the cache's own: lossless."""
+    """Return the message of a decision."""
     choice = placed.choice
     placement = router_service_pb2.Placement(
         placement_id=placed.placement_id,
@@ -210,6 +220,7 @@ def placed_to_proto(placed: Placed) -> router_service_pb2.PlaceResponse:
         estimate=estimate_to_proto(choice.estimate) if choice.estimate else None,
         alternatives=[_alternative_to_proto(candidate) for candidate in placed.alternatives],
     )
+    _set_wire(placement, choice)
     candidates = [candidate_to_proto(candidate) for candidate in placed.candidates]
     return router_service_pb2.PlaceResponse(placement=placement, candidates=candidates)
 
@@ -232,11 +243,19 @@ def peers_to_proto(nodes: tuple[NodeDescription, ...]) -> router_service_pb2.Reg
 
 
 def _alternative_to_proto(candidate: Candidate) -> router_service_pb2.PrefillAlternative:
-    return router_service_pb2.PrefillAlternative(
+    message = router_service_pb2.PrefillAlternative(
         prefill_node_id=candidate.prefill_node_id,
         layers_per_frame=candidate.layers_per_frame,
         estimate=estimate_to_proto(candidate.estimate) if candidate.estimate else None,
     )
+    _set_wire(message, candidate)
+    return message
+
+
+def _set_wire(message: router_service_pb2.Placement | router_service_pb2.PrefillAlternative, choice: Candidate) -> None:
+    if choice.wire is not None and choice.wire.key_dtype != CACHE:
+        message.wire_dtype = dtype_to_proto(KvDtype(choice.wire.key_dtype))
+        message.value_wire_dtype = dtype_to_proto(KvDtype(choice.wire.value_dtype))
 
 
 def _computing_cache(message: generation_pb2.PlacementSummary) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from baton.capacity.estimate import Candidate, CostEstimate
+from baton.capacity.estimate import Candidate, CostEstimate, WireEstimate
 from baton.capacity.model_shape import ModelShape
 from baton.capacity.profile import NodeProfile
 from baton.errors import InvalidFieldError
@@ -122,6 +122,7 @@ def candidate_to_proto(candidate: Candidate) -> router_service_pb2.Candidate:
         infeasible_reason=candidate.infeasible_reason,
         kv_byte_count=candidate.kv_bytes,
         is_link_declared=candidate.is_link_declared,
+        wire=_wire_to_proto(candidate.wire) if candidate.wire else None,
     )
 
 
@@ -136,4 +137,33 @@ def candidate_from_proto(message: router_service_pb2.Candidate) -> Candidate:
         is_link_declared=message.is_link_declared,
         estimate=estimate_from_proto(message.estimate) if message.HasField("estimate") else None,
         infeasible_reason=message.infeasible_reason,
+        wire=_wire_from_proto(message.wire) if message.HasField("wire") else None,
+    )
+
+
+def _wire_to_proto(wire: WireEstimate) -> router_service_pb2.WireEstimate:
+    return router_service_pb2.WireEstimate(
+        key_dtype=wire.key_dtype,
+        value_dtype=wire.value_dtype,
+        key_byte_count=wire.key_bytes,
+        value_byte_count=wire.value_bytes,
+        key_seconds=wire.key_seconds,
+        value_seconds=wire.value_seconds,
+        pack_seconds=wire.pack_seconds,
+        loss=wire.loss,
+        reason=wire.reason,
+    )
+
+
+def _wire_from_proto(message: router_service_pb2.WireEstimate) -> WireEstimate:
+    return WireEstimate(
+        key_dtype=message.key_dtype,
+        value_dtype=message.value_dtype,
+        key_bytes=message.key_byte_count,
+        value_bytes=message.value_byte_count,
+        key_seconds=message.key_seconds,
+        value_seconds=message.value_seconds,
+        pack_seconds=message.pack_seconds,
+        loss=message.loss,
+        reason=message.reason,
     )

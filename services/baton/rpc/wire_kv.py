@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import TypeAlias
 
+from baton.capacity.wire import WireAbility
 from baton.errors import InvalidFieldError
 from baton.kv.layout import KvDtype, KvLayout, LayerSpec, RopeState, WireFormat
 from baton.kv.wire import check_wire
-from baton.v1 import kv_pb2, prefill_service_pb2, router_service_pb2
+from baton.v1 import kv_pb2, node_pb2, prefill_service_pb2, router_service_pb2
 
 WireMessage: TypeAlias = kv_pb2.KvLayout | prefill_service_pb2.PrefillRequest | router_service_pb2.Placement
 """Messages that say in what frames travel, by `wire_dtype` and `value_wire_dtype`."""
@@ -20,6 +23,7 @@ _DTYPES = {
     KvDtype.AFFINE8: kv_pb2.KV_DTYPE_AFFINE8,
     KvDtype.FP8: kv_pb2.KV_DTYPE_FP8,
 }
+_LOSSES = ("key_loss", "value_loss")
 _DTYPES_BACK = {value: key for key, value in _DTYPES.items()}
 _ROPE_STATES: dict[RopeState, kv_pb2.RopeState] = {
     "rotated_half": kv_pb2.ROPE_STATE_ROTATED_HALF,
@@ -55,6 +59,41 @@ def wire_from_proto(message: WireMessage, layout: KvLayout) -> WireFormat:
     values = keys if is_one else dtype_from_proto(message.value_wire_dtype, field="value_wire_dtype")
     check_wire(layout, WireFormat(keys, values))
     return WireFormat(keys, values)
+
+
+def abilities_from_proto(messages: Iterable[node_pb2.WireAbility], *, field: str) -> tuple[WireAbility, ...]:
+    """Return the formats of messages; those that this process does not know are left out: nobody offers them then.
+
+    Raises:
+        InvalidFieldError: If a rate is not positive or a loss is negative.
+    """
+    abilities = []
+    for message in messages:
+        for name in ("pack_bytes_per_second", "unpack_bytes_per_second"):
+            if not 0 < getattr(message, name) < math.inf:
+                raise InvalidFieldError(f"{field}.{name}", f"must be positive, got {getattr(message, name)}")
+        losses = [getattr(message, name) if message.HasField(name) else math.inf for name in _LOSSES]
+        for name, loss in zip(_LOSSES, losses, strict=True):
+            if not loss >= 0:
+                raise InvalidFieldError(f"{field}.{name}", f"must be 0 or more, got {loss}")
+        if message.dtype in _DTYPES_BACK:
+            rates = (message.pack_bytes_per_second, message.unpack_bytes_per_second)
+            abilities.append(WireAbility(_DTYPES_BACK[message.dtype].value, *rates, *losses))
+    return tuple(abilities)
+
+
+def abilities_to_proto(abilities: Iterable[WireAbility]) -> list[node_pb2.WireAbility]:
+    """Return the messages of formats."""
+    return [
+        node_pb2.WireAbility(
+            dtype=_DTYPES[KvDtype(ability.dtype)],
+            pack_bytes_per_second=ability.pack_bytes_per_second,
+            unpack_bytes_per_second=ability.unpack_bytes_per_second,
+            key_loss=ability.key_loss if math.isfinite(ability.key_loss) else None,
+            value_loss=ability.value_loss if math.isfinite(ability.value_loss) else None,
+        )
+        for ability in abilities
+    ]
 
 
 def layout_to_proto(layout: KvLayout) -> kv_pb2.KvLayout:

@@ -61,7 +61,7 @@ class NodeProfile(_message.Message):
     def __init__(self, prefill_flops: _Optional[float] = ..., prefill_overhead: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., decode_flops: _Optional[float] = ..., decode_bytes_per_second: _Optional[float] = ..., step_overhead: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., measured_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., source: _Optional[str] = ...) -> None: ...
 
 class NodeDescription(_message.Message):
-    __slots__ = ("node_id", "epoch", "role", "address", "engine", "device", "model_id", "kv_layout", "model_shape", "profile", "block_count", "block_token_count", "max_batch_size", "tokenizer_digest", "eos_token_ids", "fast_address")
+    __slots__ = ("node_id", "epoch", "role", "address", "engine", "device", "model_id", "kv_layout", "model_shape", "profile", "block_count", "block_token_count", "max_batch_size", "tokenizer_digest", "eos_token_ids", "fast_address", "wire_abilities")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -78,6 +78,7 @@ class NodeDescription(_message.Message):
     TOKENIZER_DIGEST_FIELD_NUMBER: _ClassVar[int]
     EOS_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     FAST_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    WIRE_ABILITIES_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     epoch: int
     role: NodeRole
@@ -94,7 +95,22 @@ class NodeDescription(_message.Message):
     tokenizer_digest: str
     eos_token_ids: _containers.RepeatedScalarFieldContainer[int]
     fast_address: str
-    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[_Union[NodeRole, str]] = ..., address: _Optional[str] = ..., engine: _Optional[str] = ..., device: _Optional[str] = ..., model_id: _Optional[str] = ..., kv_layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., model_shape: _Optional[_Union[ModelShape, _Mapping]] = ..., profile: _Optional[_Union[NodeProfile, _Mapping]] = ..., block_count: _Optional[int] = ..., block_token_count: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., fast_address: _Optional[str] = ...) -> None: ...
+    wire_abilities: _containers.RepeatedCompositeFieldContainer[WireAbility]
+    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[_Union[NodeRole, str]] = ..., address: _Optional[str] = ..., engine: _Optional[str] = ..., device: _Optional[str] = ..., model_id: _Optional[str] = ..., kv_layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., model_shape: _Optional[_Union[ModelShape, _Mapping]] = ..., profile: _Optional[_Union[NodeProfile, _Mapping]] = ..., block_count: _Optional[int] = ..., block_token_count: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., fast_address: _Optional[str] = ..., wire_abilities: _Optional[_Iterable[_Union[WireAbility, _Mapping]]] = ...) -> None: ...
+
+class WireAbility(_message.Message):
+    __slots__ = ("dtype", "pack_bytes_per_second", "unpack_bytes_per_second", "key_loss", "value_loss")
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    PACK_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    UNPACK_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    KEY_LOSS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_LOSS_FIELD_NUMBER: _ClassVar[int]
+    dtype: _kv_pb2.KvDtype
+    pack_bytes_per_second: float
+    unpack_bytes_per_second: float
+    key_loss: float
+    value_loss: float
+    def __init__(self, dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., pack_bytes_per_second: _Optional[float] = ..., unpack_bytes_per_second: _Optional[float] = ..., key_loss: _Optional[float] = ..., value_loss: _Optional[float] = ...) -> None: ...
 
 class LoadReport(_message.Message):
     __slots__ = ("waiting_request_count", "running_request_count", "pending_prompt_token_count", "free_block_count", "mean_context_token_count", "step_count", "is_draining", "accepted_placement_ids", "system")

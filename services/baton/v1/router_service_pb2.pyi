@@ -156,7 +156,7 @@ class CostEstimate(_message.Message):
     def __init__(self, queue_seconds: _Optional[float] = ..., prefill_seconds: _Optional[float] = ..., transfer_seconds: _Optional[float] = ..., exposed_seconds: _Optional[float] = ..., time_to_first_token_seconds: _Optional[float] = ..., start_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., expected_output_token_count: _Optional[float] = ..., decode_seconds: _Optional[float] = ..., imposed_seconds: _Optional[float] = ..., total_seconds: _Optional[float] = ...) -> None: ...
 
 class Candidate(_message.Message):
-    __slots__ = ("decode_node_id", "prefill_node_id", "decode_cached_token_count", "prefill_cached_token_count", "estimate", "infeasible_reason", "kv_byte_count", "is_link_declared")
+    __slots__ = ("decode_node_id", "prefill_node_id", "decode_cached_token_count", "prefill_cached_token_count", "estimate", "infeasible_reason", "kv_byte_count", "is_link_declared", "wire")
     DECODE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     PREFILL_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     DECODE_CACHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -165,6 +165,7 @@ class Candidate(_message.Message):
     INFEASIBLE_REASON_FIELD_NUMBER: _ClassVar[int]
     KV_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     IS_LINK_DECLARED_FIELD_NUMBER: _ClassVar[int]
+    WIRE_FIELD_NUMBER: _ClassVar[int]
     decode_node_id: str
     prefill_node_id: str
     decode_cached_token_count: int
@@ -173,7 +174,30 @@ class Candidate(_message.Message):
     infeasible_reason: str
     kv_byte_count: int
     is_link_declared: bool
-    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., infeasible_reason: _Optional[str] = ..., kv_byte_count: _Optional[int] = ..., is_link_declared: bool = ...) -> None: ...
+    wire: WireEstimate
+    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., infeasible_reason: _Optional[str] = ..., kv_byte_count: _Optional[int] = ..., is_link_declared: bool = ..., wire: _Optional[_Union[WireEstimate, _Mapping]] = ...) -> None: ...
+
+class WireEstimate(_message.Message):
+    __slots__ = ("key_dtype", "value_dtype", "key_byte_count", "value_byte_count", "key_seconds", "value_seconds", "pack_seconds", "loss", "reason")
+    KEY_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    KEY_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    VALUE_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    KEY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    VALUE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PACK_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    key_dtype: str
+    value_dtype: str
+    key_byte_count: int
+    value_byte_count: int
+    key_seconds: float
+    value_seconds: float
+    pack_seconds: float
+    loss: float
+    reason: str
+    def __init__(self, key_dtype: _Optional[str] = ..., value_dtype: _Optional[str] = ..., key_byte_count: _Optional[int] = ..., value_byte_count: _Optional[int] = ..., key_seconds: _Optional[float] = ..., value_seconds: _Optional[float] = ..., pack_seconds: _Optional[float] = ..., loss: _Optional[float] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ()

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from baton.capacity.profile import NodeProfile
+from baton.capacity.wire import WireAbility
 from baton.engine.load import EngineLoad
 from baton.engine.runners.base import Runner
 from baton.rpc.wire_capacity import profile_to_proto, shape_to_proto
-from baton.rpc.wire_kv import layout_to_proto
+from baton.rpc.wire_kv import abilities_to_proto, layout_to_proto
 from baton.v1 import node_pb2
 
 
@@ -23,6 +25,7 @@ def describe_node(
     address: str,
     fast_address: str,
     max_batch_size: int,
+    wire_abilities: Sequence[WireAbility] = (),
 ) -> node_pb2.NodeDescription:
     """Return who a node is; its longest sequence is one for which model's context and node's blocks have room."""
     info = runner.info
@@ -46,6 +49,7 @@ def describe_node(
         max_batch_size=max_batch_size,
         tokenizer_digest=info.layout.tokenizer_digest,
         eos_token_ids=info.eos_token_ids,
+        wire_abilities=abilities_to_proto(wire_abilities),
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from opentelemetry import metrics
 
 from baton.capacity.profile import NodeProfile
+from baton.capacity.wire import WireAbility
 from baton.discovery.source import open_source
 from baton.engine.constraint_compiler import ConstraintCompiler
 from baton.engine.engine import Engine
@@ -33,6 +34,7 @@ from baton.worker.registration import Peers
 from baton.worker.registrations import Registrations
 from baton.worker.sensors import machine_sensors
 from baton.worker.settings import WorkerSettings
+from baton.worker.wire_profiling import measure_wires
 
 log = logging.getLogger(__name__)
 
@@ -40,10 +42,18 @@ log = logging.getLogger(__name__)
 class WorkerNode:
     """One engine and its place in the cluster. Made by `load_node`; `run` lasts until the process is asked to stop."""
 
-    def __init__(self, settings: WorkerSettings, role: node_pb2.NodeRole, runner: Runner, profile: NodeProfile) -> None:
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        role: node_pb2.NodeRole,
+        runner: Runner,
+        profile: NodeProfile,
+        wire_abilities: Sequence[WireAbility] = (),
+    ) -> None:
         self.settings = settings
         self.runner = runner
         self.profile = profile
+        self._wire_abilities = wire_abilities
         self.node_id = ""
         self.is_draining = False
         self.monitor = NodeMonitor(runner, machine_sensors(settings.device if settings.engine == "torch" else ""))
@@ -160,6 +170,7 @@ class WorkerNode:
             address=self.settings.advertised(port),
             fast_address=fast_address,
             max_batch_size=self.settings.max_batch_size,
+            wire_abilities=self._wire_abilities,
         )
 
     async def _wait_for_end(self) -> None:
@@ -207,6 +218,8 @@ async def load_node(settings: WorkerSettings, role: node_pb2.NodeRole) -> Worker
     runner = await asyncio.to_thread(load_runner, settings)
     loaded = time.perf_counter()
     profile = await asyncio.to_thread(measure_profile, runner)
+    is_sender = role == node_pb2.NODE_ROLE_PREFILL
+    wire_abilities = await asyncio.to_thread(measure_wires, runner, has_losses=is_sender)
     log.info(
         "model_loaded engine=%s device=%s load_seconds=%.2f profile_seconds=%.2f flops=%.3g bytes_per_second=%.3g",
         runner.info.engine,
@@ -216,7 +229,7 @@ async def load_node(settings: WorkerSettings, role: node_pb2.NodeRole) -> Worker
         profile.prefill_flops,
         profile.decode_bytes_per_second,
     )
-    return WorkerNode(settings, role, runner, profile)
+    return WorkerNode(settings, role, runner, profile, wire_abilities)
 
 
 def _dispatch(deliveries: list[Delivery]) -> None:

@@ -43,8 +43,10 @@ def _words_of(rows: Rows) -> Rows:
         raise ValueError(f"a row of {rows.shape[1]} bytes does not hold the state of a mock, which has {_WORD_BYTES}")
     words = rows[:, :_WORD_BYTES].copy()
     is_sound = (rows == _tiled(words, rows.shape[1])).all(axis=1)
-    digest = mix(rows.astype(np.uint64) @ (2 * np.arange(rows.shape[1], dtype=np.uint64) + 1))
-    words[~is_sound] = digest.view(np.uint8).reshape(-1, _WORD_BYTES)[~is_sound]
+    if not is_sound.all():
+        broken = rows[~is_sound].astype(np.uint64)
+        digest = mix(broken @ (2 * np.arange(rows.shape[1], dtype=np.uint64) + 1))
+        words[~is_sound] = digest.view(np.uint8).reshape(-1, _WORD_BYTES)
     return words
 
 

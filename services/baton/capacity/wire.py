@@ -1,0 +1,161 @@
+"""In what number formats K and V travel over one link: lossless wherever the link is no bottleneck. Pure.
+
+Loss is the mean Kullback-Leibler divergence, in nats, of the next token's distribution after a context whose K or V
+went through the format, from that after the untouched context. Losses of K and V are added up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+AUTO, CACHE = "auto", "cache"
+LEAST_GAIN = 0.05
+"""Share of the transfer that a lossy format must save: less is not worth any loss."""
+
+
+class WireReason(Enum):
+    """Why a format was chosen, in words."""
+
+    NO_OPTION = "both nodes know no other format for this cache"
+    KEEPS_UP = "the link keeps up with the computation, so nothing is rounded"
+    NO_LOSS_ALLOWED = "the link is the bottleneck, but no format is within the allowed loss"
+    NO_GAIN = "the link is the bottleneck, but no format within the allowed loss would be faster"
+    NARROWED = "the link is the bottleneck, and this is within the allowed loss"
+    SET = "set by the operator"
+    SET_BUT_UNABLE = "the format set by the operator is not one that both nodes and this cache can do"
+
+
+@dataclass(frozen=True, slots=True)
+class WireAbility:
+    """One number format in which a node can send or receive its cache (protos/baton/v1/node.proto, WireAbility)."""
+
+    dtype: str
+    """Name of the format."""
+    pack_bytes_per_second: float
+    """Rate of packing, bytes of cache per second; above 0."""
+    unpack_bytes_per_second: float
+    """Rate of unpacking, bytes of cache per second; above 0."""
+    key_loss: float = math.inf
+    """Loss where K alone travels in it, nats, 0 or more; inf: not measured."""
+    value_loss: float = math.inf
+    """Loss where V alone travels in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireOption:
+    """One number format in which a pair of nodes can exchange KV."""
+
+    dtype: str
+    """Name of the format."""
+    key_bytes: int
+    """Bytes of K of one position over all layers, scales included."""
+    value_bytes: int
+    """Bytes of V."""
+    key_pack_seconds: float = 0.0
+    """Time to pack or unpack K of one position, whichever node needs longer."""
+    value_pack_seconds: float = 0.0
+    """Time to pack or unpack V."""
+    key_loss: float = 0.0
+    """Loss where K alone travels in it, nats; 0: lossless."""
+    value_loss: float = 0.0
+    """Loss where V alone travels in it."""
+
+
+class WirePolicy(NamedTuple):
+    """What the operator has set."""
+
+    keys: str = AUTO
+    """Format of K: a name, "cache" for the cache's own, or "auto"."""
+    values: str = AUTO
+    """Format of V."""
+    allowed_loss: float = 0.0
+    """Largest loss that "auto" may cause, nats; 0: lossless always."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireChoice:
+    """In what K and V of one request travel, and what that takes."""
+
+    keys: WireOption
+    """Format of K."""
+    values: WireOption
+    """Format of V."""
+    reason: WireReason
+    """Why."""
+
+    @property
+    def token_bytes(self) -> int:
+        """Return the bytes of one position."""
+        return self.keys.key_bytes + self.values.value_bytes
+
+    @property
+    def loss(self) -> float:
+        """Return the expected loss, nats."""
+        return self.keys.key_loss + self.values.value_loss
+
+    def transfer_seconds(self, num_tokens: int, bytes_per_second: float) -> float:
+        """Return the time that link or packing need, whichever is slower: they run side by side, frame after frame."""
+        return num_tokens * max(self.token_bytes / bytes_per_second, self.token_pack_seconds)
+
+    @property
+    def token_pack_seconds(self) -> float:
+        """Return the time to pack or unpack one position."""
+        return self.keys.key_pack_seconds + self.values.value_pack_seconds
+
+
+def cache_option(token_bytes: int) -> WireOption:
+    """Return the cache's own format where no more is known of it than the bytes of a position."""
+    return WireOption(CACHE, token_bytes - token_bytes // 2, token_bytes // 2)
+
+
+def choose_wire(
+    options: Sequence[WireOption],
+    policy: WirePolicy,
+    *,
+    num_tokens: int,
+    bytes_per_second: float,
+    compute_seconds: float,
+) -> WireChoice:
+    """Return in what K and V travel.
+
+    Lossless where the transfer takes no longer than the computation that it hides behind. Else, of what is within the
+    allowed loss: the least lossy that hides, or, where none does, the fastest.
+
+    Args:
+        options: What the pair can do, 1 or more; the first is the cache's own format, lossless.
+        policy: What the operator has set.
+        num_tokens: Positions that travel.
+        bytes_per_second: Rate of the link, above 0.
+        compute_seconds: Time of the prefill.
+    """
+    own = WireChoice(options[0], options[0], WireReason.NO_OPTION)
+    if policy.keys != AUTO or policy.values != AUTO:
+        return _set_by_operator(options, policy, own)
+
+    def seconds(choice: WireChoice) -> float:
+        return choice.transfer_seconds(num_tokens, bytes_per_second)
+
+    if seconds(own) <= compute_seconds:
+        return WireChoice(own.keys, own.values, WireReason.KEEPS_UP)
+    if len(options) == 1:
+        return own
+    choices = [WireChoice(keys, values, WireReason.NARROWED) for keys in options for values in options]
+    allowed = [choice for choice in choices[1:] if choice.loss <= policy.allowed_loss]
+    if not allowed:
+        return WireChoice(own.keys, own.values, WireReason.NO_LOSS_ALLOWED)
+    best = min(allowed, key=lambda choice: (max(seconds(choice), compute_seconds), choice.loss))
+    if seconds(best) > (1 - LEAST_GAIN) * seconds(own):
+        return WireChoice(own.keys, own.values, WireReason.NO_GAIN)
+    return best
+
+
+def _set_by_operator(options: Sequence[WireOption], policy: WirePolicy, own: WireChoice) -> WireChoice:
+    """What is not possible travels lossless: no setting may cost more than it says."""
+    by_name = {option.dtype: option for option in options} | {CACHE: own.keys, AUTO: own.keys}
+    if policy.keys not in by_name or policy.values not in by_name:
+        return WireChoice(own.keys, own.values, WireReason.SET_BUT_UNABLE)
+    return WireChoice(by_name[policy.keys], by_name[policy.values], WireReason.SET)
