@@ -302,6 +302,15 @@ class Pair:
         peer.fast_address = fast_address
         await self.name_peers(peer, self.spare_side.peer())
 
+    def forget(self) -> None:
+        """Drop what has been kept of past requests."""
+        for node in (self.prefill, self.spare_side.node, self.decode):
+            node.registration.outcomes.clear()
+            node.placement_ids.clear()
+        self.servicer.requests.clear()
+        self.spare_side.servicer.requests.clear()
+        self.breaks.clear()
+
     async def settle(self) -> None:
         """Return when the engines hold nothing."""
         await self.decode.settle()
@@ -309,7 +318,9 @@ class Pair:
         await self.spare_side.node.settle()
 
 
-def with_pair(client: Callable[[Pair], Awaitable[None]], **parts: Any) -> None:
+def with_pair(
+    client: Callable[[Pair], Awaitable[None]], *, timeout_seconds: float = TIMEOUT_SECONDS, **parts: Any
+) -> None:
     """Run a client against a pair; afterwards every block of both nodes must be free."""
 
     async def run() -> None:
@@ -321,7 +332,7 @@ def with_pair(client: Callable[[Pair], Awaitable[None]], **parts: Any) -> None:
         finally:
             await pair.close()
 
-    asyncio.run(asyncio.wait_for(run(), TIMEOUT_SECONDS))
+    asyncio.run(asyncio.wait_for(run(), timeout_seconds))
 
 
 def request_of(

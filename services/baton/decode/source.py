@@ -12,7 +12,8 @@ import grpc
 from opentelemetry import trace
 
 from baton.decode.reception import Reception
-from baton.errors import UnavailableError
+from baton.errors import StreamBrokenError, UnavailableError
+from baton.rpc.decoding import Undecodable
 from baton.rpc.fast_channel import FastChannel, FastPathError, FastStream, Message
 from baton.rpc.kv_service import KvStub
 from baton.rpc.status import error_from_rpc
@@ -100,7 +101,7 @@ async def _grpc_call(
 ) -> AsyncIterator[AsyncIterable[Message]]:
     call = stub.Prefill(request)
     try:
-        yield call
+        yield _readable(call)
     except grpc.aio.AioRpcError as error:
         raise error_from_rpc(error) from error
     except asyncio.CancelledError:
@@ -111,3 +112,10 @@ async def _grpc_call(
         raise UnavailableError("the connection to the prefill node was closed", reason="CHANNEL_CLOSED") from None
     finally:
         call.cancel()
+
+
+async def _readable(responses: AsyncIterable[Message | Undecodable]) -> AsyncIterator[Message]:
+    async for response in responses:
+        if isinstance(response, Undecodable):
+            raise StreamBrokenError("a message of the KV stream cannot be read")
+        yield response

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import crc32c
 import grpc
 
+from baton.rpc.decoding import tolerant
 from baton.rpc.frame_codec import parse_response, serialize_response
 from baton.v1 import prefill_service_pb2 as messages
 from baton.v1.prefill_service_pb2_grpc import PrefillServiceServicer, PrefillServiceStub
@@ -45,14 +46,14 @@ def request_crc32c(data: bytes) -> int:
 
 
 class KvStub(PrefillServiceStub):
-    """Calls PrefillService; `Prefill` yields `PrefillResponse`s and, for frames, `ReceivedFrame`s."""
+    """Calls PrefillService; `Prefill` yields `PrefillResponse`s, `ReceivedFrame`s, or `Undecodable` for neither."""
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         super().__init__(channel)  # type: ignore[no-untyped-call]
         self.Prefill = channel.unary_stream(
             PREFILL_PATH,
             request_serializer=serialize_request,
-            response_deserializer=parse_response,
+            response_deserializer=tolerant(parse_response),
         )
 
 

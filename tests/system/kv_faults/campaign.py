@@ -1,0 +1,185 @@
+"""Requests through a link with one fault each: what became of them, and how long the repair took."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+
+from baton.decode.source import TransportChoice
+from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest as Request
+from decode.pair import SPARE_ID, Answer, Pair, generate, request_of
+from engine.rig import GREEDY, expected_tokens, prompt_of
+from system.kv_faults.proxy import HOST, KINDS, Fault, FaultProxy, Kind
+
+DEADLINE_SECONDS = 10.0
+"""Time within which every request ends."""
+SILENCE_SECONDS = 0.25
+"""Silence after which the decode node of a campaign gives a stream up."""
+NUM_NEW_TOKENS = 8
+BATCH = 25
+_PROMPT_TOKENS = (3, 17, 41, 60)
+_FOREIGN_PROMPT = prompt_of(41, seed=99)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one request."""
+
+    kind: Kind
+    """The fault."""
+    transport: TransportChoice
+    """What carried the KV."""
+    index: int
+    """Message that was hit."""
+    outcome: str
+    """How the tokens came about: "unharmed", what took over last, or "re-placed"."""
+    recovery_seconds: float
+    """From the fault until the client had all tokens."""
+
+
+@dataclass
+class Campaign:
+    """Injects faults, one per request, into both nodes' link.
+
+    Every request is checked as it ends: all of its tokens and no wrong one, before its deadline; and every block of all
+    three nodes is free then.
+
+    Args:
+        seed: Of everything that is drawn.
+        transport: What carries the KV.
+    """
+
+    seed: int
+    transport: TransportChoice
+    results: list[Result] = field(default_factory=list)
+    num_missed: int = 0
+    """Faults that were not reached: their stream had fewer messages."""
+
+    async def run(
+        self,
+        pair: Pair,
+        num_faults: int,
+        *,
+        kinds: Sequence[Kind] = tuple(KINDS),
+        after_batch: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Inject faults until this many have happened, every kind at every message in turn.
+
+        Args:
+            pair: The nodes.
+            num_faults: How many.
+            kinds: Which.
+            after_batch: Called after every BATCH requests.
+        """
+        drawn = random.Random(f"{self.seed} {self.transport}")
+        async with AsyncExitStack() as stack:
+            proxies = [
+                await stack.enter_async_context(FaultProxy(port)) for port in (pair.prefill_server.port, pair.fast_port)
+            ]
+            self._pair, self._proxies = pair, proxies
+            self._proxy = proxies[0 if self.transport == "grpc" else 1]
+            for proxy, other in zip(proxies, reversed(proxies), strict=True):
+                proxy.on_kill_sender = other.kill
+            self._ports = [proxy.port for proxy in proxies]
+            self._epoch = 1
+            await self._record_foreign()
+            number = 0
+            while len(self.results) < num_faults:
+                kind = kinds[number % len(kinds)]
+                index = number // len(kinds) % 13 if drawn.random() < 0.5 else drawn.randrange(13)
+                await self._inject(number, Fault(kind, index, drawn.randrange(1 << 32), 2 * SILENCE_SECONDS), drawn)
+                number += 1
+                if number % BATCH == 0:
+                    after_batch()
+
+    async def _record_foreign(self) -> None:
+        """Have another request's stream at hand."""
+        await self._reconnect()
+        self._proxy.arm(None)
+        await generate(self._pair, self._request(_FOREIGN_PROMPT, "foreign"))
+        self._proxy.foreign = self._proxy.messages
+
+    async def _inject(self, number: int, fault: Fault, drawn: random.Random) -> None:
+        await self._reconnect()
+        prompt = prompt_of(drawn.choice(_PROMPT_TOKENS), seed=drawn.randrange(1000))
+        request = self._request(prompt, f"{self.transport}-{number}", is_spared=drawn.random() < 0.5)
+        if drawn.random() < 0.5:
+            request.bypass_prefix_cache = True
+        if drawn.random() < 0.3:
+            request.sampling.temperature, request.sampling.seed = 1.0, number
+        for proxy in self._proxies:
+            proxy.arm(fault if proxy is self._proxy else None)
+        asked = [asyncio.create_task(self._answer(request))]
+        if drawn.random() < 0.3:
+            beside = self._request(prompt_of(41, seed=number), f"{request.request_id}-beside")
+            asked.append(asyncio.create_task(self._answer(beside)))
+        if fault.kind == "kill_receiver":
+            self._proxy.on_kill_receiver = asked[0].cancel
+        began = asyncio.get_running_loop().time()
+        await asyncio.wait(asked, timeout=DEADLINE_SECONDS)
+        answer = await self._finish(asked[0], request, fault)
+        ended = asyncio.get_running_loop().time()
+        if len(asked) > 1:
+            check(await asked[1], beside.prompt_token_ids)
+        check(answer, prompt)
+        assert ended - began < DEADLINE_SECONDS, f"{fault}: the request took {ended - began:.1f} s"
+        await self._pair.settle()
+        self._pair.forget()
+        if self._proxy.injected_at is None:
+            self.num_missed += 1
+            return
+        outcome = "re-placed" if request.attempt > 1 else outcome_of(answer)
+        seconds = ended - self._proxy.injected_at
+        self.results.append(Result(fault.kind, self.transport, fault.index, outcome, seconds))
+
+    async def _finish(self, asked: asyncio.Task[Answer], request: Request, fault: Fault) -> Answer:
+        """Return the answer; where the client was made to go, that of another attempt."""
+        if fault.kind != "kill_receiver" or not asked.cancelled():
+            return await asked
+        self._proxy.arm(None)
+        self._proxy.note_injected()
+        request.attempt += 1
+        return await self._answer(request)
+
+    async def _answer(self, request: Request) -> Answer:
+        return await generate(self._pair, request)
+
+    def _request(self, prompt: Sequence[int], name: str, *, is_spared: bool = False) -> Request:
+        request = request_of(
+            prompt,
+            replace(GREEDY, max_tokens=NUM_NEW_TOKENS),
+            request_id=name,
+            cache_salt=name,
+            alternative_node_ids=[SPARE_ID] if is_spared else [],
+        )
+        request.placement.layers_per_frame = 1
+        request.timeout.FromSeconds(int(DEADLINE_SECONDS))
+        return request
+
+    async def _reconnect(self) -> None:
+        """Begin with new connections, through the proxies."""
+        self._epoch += 1
+        peer = self._pair.peer(self._epoch)
+        peer.address = f"{HOST}:{self._ports[0]}"
+        peer.fast_address = f"{HOST}:{self._ports[1]}" if self.transport != "grpc" else ""
+        await self._pair.name_peers(peer, self._pair.spare_side.peer())
+
+
+def check(answer: Answer, prompt: Sequence[int]) -> None:
+    """Check that all tokens are there and none is wrong."""
+    assert answer.token_ids == expected_tokens(prompt, NUM_NEW_TOKENS), answer.summary
+
+
+def outcome_of(answer: Answer) -> str:
+    """Return what took over from the broken stream."""
+    summary = answer.summary
+    if not summary.kv_break_reasons:
+        return "unharmed"
+    if summary.fallback_reason:
+        return "computed here"
+    if not summary.kv_resume_count:
+        return "complete"
+    return "other node" if summary.prefill_node_id == SPARE_ID else "same node"

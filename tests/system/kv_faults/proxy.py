@@ -1,0 +1,274 @@
+"""A proxy between a decode node and a prefill node that does one thing wrong, at one message of a KV stream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Self
+
+from system.kv_faults.http2 import DATA, END_STREAM, Frame, FrameReader, MessageReader, message_bytes
+
+HOST = "127.0.0.1"
+
+Kind = Literal[
+    "cut",
+    "cut_inside",
+    "reset",
+    "stall",
+    "delay",
+    "drop",
+    "duplicate",
+    "reorder",
+    "truncate",
+    "flip",
+    "flip_wire",
+    "flip_request",
+    "foreign",
+    "kill_sender",
+    "kill_receiver",
+]
+KINDS: dict[Kind, str] = {
+    "cut": "the connection ends before the message",
+    "cut_inside": "the connection ends within the message",
+    "reset": "the connection is reset before the message",
+    "stall": "nothing comes any more, from the message on",
+    "delay": "the message comes when it has been given up",
+    "drop": "the message is lost",
+    "duplicate": "the message comes twice",
+    "reorder": "the message comes after the next one",
+    "truncate": "the end of the message is missing",
+    "flip": "a bit of the message is wrong",
+    "flip_wire": "a bit of its HTTP/2 frames is wrong, headers included",
+    "flip_request": "a bit of the request is wrong",
+    "foreign": "the message of another request comes in its place",
+    "kill_sender": "the prefill node dies before the message, and stays dead",
+    "kill_receiver": "the decode node's client goes before the message; another attempt is made",
+}
+"""What a fault does, by kind."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What goes wrong."""
+
+    kind: Kind
+    """What."""
+    index: int
+    """Message of the connection that is hit, from 0: the layout, then frames and first token, the summary last."""
+    seed: int
+    """Of what is drawn: bits, bytes."""
+    delay_seconds: float
+    """For "delay"."""
+
+
+class _ConnectionEndsError(Exception):
+    """The fault ends the connection."""
+
+
+class FaultProxy:
+    """Forwards connections to a port; the armed fault happens once, then everything is as it should be.
+
+    Args:
+        server_port: Where the server listens.
+    """
+
+    def __init__(self, server_port: int) -> None:
+        self.port = 0
+        self.injected_at: float | None = None
+        """Event loop's time at which the fault happened; None: not yet."""
+        self.num_messages = 0
+        """Messages from the server since the fault was armed."""
+        self.messages: list[bytes] = []
+        """Those messages."""
+        self.foreign: list[bytes] = []
+        """Messages of another request's stream, for "foreign"."""
+        self.on_kill_sender: Callable[[], None] = lambda: None
+        """Called when the prefill node dies; it has other ports."""
+        self.on_kill_receiver: Callable[[], None] = lambda: None
+        """Called when the decode node's client is to go."""
+        self._server_port = server_port
+        self._fault: Fault | None = None
+        self._is_dead = False
+        self._random = random.Random(0)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._accept, HOST, 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._server.close()
+        for task in list(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def arm(self, fault: Fault | None) -> None:
+        """Have a fault happen, or none; whoever was killed lives again."""
+        self._fault, self._is_dead, self.injected_at = fault, False, None
+        self.num_messages, self.messages = 0, []
+        self._random = random.Random(fault.seed if fault else 0)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            if not self._is_dead:
+                await self._forward(reader, writer)
+        except (_ConnectionEndsError, asyncio.CancelledError, ConnectionError):
+            pass  # the fault, the end of the test, or an end that has gone
+        finally:
+            if self._is_dead or (self._fault and self._fault.kind == "reset"):
+                writer.transport.abort()
+            writer.close()
+            self._tasks.discard(task)
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        server_reader, server_writer = await asyncio.open_connection(HOST, self._server_port)
+        upward = asyncio.create_task(self._copy_up(reader, server_writer))
+        self._writers |= {writer, server_writer}
+        try:
+            await _Downward(self, writer).copy(server_reader)
+        finally:
+            self._writers -= {writer, server_writer}
+            server_writer.transport.abort()
+            upward.cancel()
+            await asyncio.wait({upward})
+
+    async def _copy_up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        frames = FrameReader()
+        with contextlib.suppress(ConnectionError):
+            while data := await reader.read(65536):
+                had_preface = bool(frames.preface)
+                for frame in frames.feed(data):
+                    if not had_preface:
+                        writer.write(frames.preface)
+                        had_preface = True
+                    writer.write(self._upward(frame).encode())
+                await writer.drain()
+            writer.write_eof()
+
+    def _upward(self, frame: Frame) -> Frame:
+        fault = self._fault
+        if frame.kind != DATA or not frame.payload or fault is None or fault.kind != "flip_request":
+            return frame
+        if self.injected_at is not None:
+            return frame
+        self.note_injected()
+        return frame.with_payload(flipped(frame.payload, self._random))
+
+    def take(self, message: bytes) -> Fault | None:
+        """Count a message from the server; return the fault if it is this one's."""
+        index = self.num_messages
+        self.num_messages += 1
+        self.messages.append(message)
+        fault = self._fault
+        if fault is None or fault.kind == "flip_request" or fault.index != index or self.injected_at is not None:
+            return None
+        self.note_injected()
+        return fault
+
+    def note_injected(self) -> None:
+        """Remember when the fault happened."""
+        self.injected_at = asyncio.get_running_loop().time()
+
+    def kill(self) -> None:
+        """Have the server gone, for every connection."""
+        self._is_dead = True
+        for writer in list(self._writers):
+            writer.transport.abort()
+
+    def drawn(self) -> random.Random:
+        """Return where what is drawn comes from."""
+        return self._random
+
+
+class _Downward:
+    """From the server to the client, message by message."""
+
+    def __init__(self, proxy: FaultProxy, writer: asyncio.StreamWriter) -> None:
+        self._proxy = proxy
+        self._writer = writer
+        self._readers: dict[int, MessageReader] = {}
+        self._held: dict[int, bytes] = {}
+
+    async def copy(self, reader: asyncio.StreamReader) -> None:
+        """Forward until the server ends the connection."""
+        frames = FrameReader()
+        while data := await reader.read(65536):
+            for frame in frames.feed(data):
+                await self._take(frame)
+            await self._writer.drain()
+
+    async def _take(self, frame: Frame) -> None:
+        if frame.kind != DATA:
+            self._release(frame.stream_id)
+            self._writer.write(frame.encode())
+            return
+        messages = self._readers.setdefault(frame.stream_id, MessageReader())
+        for message in messages.feed(frame.payload):
+            fault = self._proxy.take(message)
+            if fault is None:
+                self._writer.write(message_bytes(frame.stream_id, message))
+                self._release(frame.stream_id)
+            else:
+                await self._damage(fault, frame.stream_id, message)
+        if frame.flags & END_STREAM:
+            self._writer.write(Frame(DATA, END_STREAM, frame.stream_id, b"").encode())
+
+    def _release(self, stream_id: int) -> None:
+        """Send the message that was to come after the next one."""
+        held = self._held.pop(stream_id, None)
+        if held is not None:
+            self._writer.write(message_bytes(stream_id, held))
+
+    async def _damage(self, fault: Fault, stream_id: int, message: bytes) -> None:
+        whole, drawn = message_bytes(stream_id, message), self._proxy.drawn()
+        if fault.kind in ("cut", "reset", "kill_sender"):
+            if fault.kind == "kill_sender":
+                self._proxy.kill()
+                self._proxy.on_kill_sender()
+            raise _ConnectionEndsError
+        if fault.kind == "cut_inside":
+            self._writer.write(whole[: drawn.randrange(1, len(whole))])
+            await self._writer.drain()
+            raise _ConnectionEndsError
+        if fault.kind == "stall":
+            await asyncio.Event().wait()
+        if fault.kind == "delay":
+            await asyncio.sleep(fault.delay_seconds)
+        if fault.kind == "kill_receiver":
+            self._proxy.on_kill_receiver()
+        if fault.kind == "reorder":
+            self._held[stream_id] = message
+        elif fault.kind != "drop":
+            self._writer.write(self._altered(fault, stream_id, message))
+
+    def _altered(self, fault: Fault, stream_id: int, message: bytes) -> bytes:
+        whole, drawn = message_bytes(stream_id, message), self._proxy.drawn()
+        if fault.kind == "duplicate":
+            return whole * 2
+        if fault.kind == "truncate":
+            return message_bytes(stream_id, message[: drawn.randrange(len(message))])
+        if fault.kind == "flip":
+            return message_bytes(stream_id, flipped(message, drawn))
+        if fault.kind == "flip_wire":
+            return flipped(whole, drawn)
+        if fault.kind == "foreign" and fault.index < len(self._proxy.foreign):
+            return message_bytes(stream_id, self._proxy.foreign[fault.index])
+        return whole
+
+
+def flipped(data: bytes, drawn: random.Random) -> bytes:
+    """Return the bytes with one bit changed."""
+    place = drawn.randrange(len(data))
+    return data[:place] + bytes([data[place] ^ 1 << drawn.randrange(8)]) + data[place + 1 :]

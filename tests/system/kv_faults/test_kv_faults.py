@@ -1,0 +1,49 @@
+"""Must show 5: whatever goes wrong with a KV stream, requests end with the right tokens, and nothing leaks.
+
+`BATON_FAULTS=1000 pytest -s tests/system/kv_faults` injects as many, and prints what became of them; BATON_FAULTS_SEED
+draws others, and BATON_FAULTS_OUT names a file for the samples.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import cast
+
+import psutil  # type: ignore[import-untyped]
+import pytest
+
+from baton.decode.receiver import Timeouts
+from baton.decode.source import TransportChoice
+from decode.pair import Pair, with_pair
+from system.kv_faults.campaign import SILENCE_SECONDS, Campaign
+from system.kv_faults.report import table_of, write_results
+
+NUM_FAULTS = int(os.environ.get("BATON_FAULTS", "60"))
+SEED = int(os.environ.get("BATON_FAULTS_SEED", "1"))
+OUT = os.environ.get("BATON_FAULTS_OUT", "")
+_TOLERATED_BYTES = 12 << 20
+"""Growth of the process: of allocators and of what is kept of each fault."""
+
+
+@pytest.mark.parametrize("transport", ["grpc", "auto"])
+def test_requests_survive_every_fault_of_their_kv_stream(transport: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Right tokens before the deadline, every block free after each; the process does not grow."""
+    caplog.set_level("CRITICAL")  # what is captured would be most of what the process grows by
+    campaign = Campaign(SEED, cast(TransportChoice, transport))
+    process, resident = psutil.Process(), list[int]()
+
+    async def client(pair: Pair) -> None:
+        after_batch = lambda: resident.append(process.memory_info().rss)  # noqa: E731
+        await campaign.run(pair, NUM_FAULTS // 2, after_batch=after_batch)
+
+    timeouts = Timeouts(first_frame_seconds=SILENCE_SECONDS, frame_seconds=SILENCE_SECONDS)
+    with_pair(client, transport=transport, timeouts=timeouts, linger_seconds=0.0, timeout_seconds=30 + NUM_FAULTS)
+
+    print(f"\n{transport}: {len(campaign.results)} faults, {campaign.num_missed} not reached")
+    print(table_of(campaign.results))
+    print("resident MB:", " ".join(str(num_bytes >> 20) for num_bytes in resident))
+    if OUT:
+        write_results(Path(OUT), campaign, resident)
+    assert len(campaign.results) == NUM_FAULTS // 2
+    assert max(resident) - resident[0] < _TOLERATED_BYTES
