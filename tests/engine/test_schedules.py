@@ -6,6 +6,7 @@ import os
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ SMALLEST_POOL = -(-(LONGEST_PROMPT + LONGEST_OUTPUT - 1) // BLOCK_TOKENS)
 """Blocks of the largest request, the last token of whose output needs none."""
 
 
+@pytest.mark.timeout(300 + NUM_SCHEDULES)
 @settings(max_examples=NUM_SCHEDULES, deadline=None)
 @given(
     num_blocks=st.one_of(st.just(SMALLEST_POOL), st.integers(SMALLEST_POOL, 40)),

@@ -195,7 +195,8 @@ class Engine:
             return
         result: PassResult | None = None
         with self._failing(*members):
-            self._move_blocks(step)
+            if step.moved_out or step.restored:
+                self._move_blocks(step)
             started = self._clock()
             result = compute(self.runner, step)
         self._health.note(None if result is None else result.outcomes)
@@ -208,8 +209,7 @@ class Engine:
     def _move_blocks(self, step: Step) -> None:
         started, offload = self._clock(), self.scheduler.offload
         num_blocks = move_blocks(self.runner, step, offload.store)
-        if num_blocks:
-            offload.note_copied(num_blocks, self._clock() - started)
+        offload.note_copied(num_blocks, self._clock() - started)
 
     def _enter(self, step: Step, result: PassResult) -> None:
         for sequence, error in result.failures:

@@ -101,33 +101,49 @@ class Pace:
 
 
 class _Moments:
-    """Faded sums of the products of (1, positions, pairs) with each other and with the seconds."""
+    """Faded sums over passes: their number, positions, pairs and seconds, and products of these; taken every pass."""
 
     def __init__(self) -> None:
-        self.matrix = [[0.0] * 3 for _ in range(3)]
-        self.vector = [0.0] * 3
+        self.passes = self.tokens = self.pairs = self.seconds = 0.0
+        self.tokens_tokens = self.tokens_pairs = self.pairs_pairs = self.tokens_seconds = self.pairs_seconds = 0.0
 
     def usual_seconds(self, work: PassWork) -> float:
         """Return the mean time of a pass, more in proportion if this one is larger than the mean."""
-        num_passes, num_tokens, _ = self.matrix[0]
-        if not num_passes:
+        if not self.passes:
             return math.inf
-        return self.vector[0] / num_passes * max(1.0, work.num_tokens * num_passes / num_tokens)
+        return self.seconds / self.passes * max(1.0, work.num_tokens * self.passes / self.tokens)
 
     def add(self, work: PassWork, seconds: float) -> None:
         """Take in a pass."""
-        features = (1.0, float(work.num_tokens), float(work.num_pairs))
-        for row, feature in enumerate(features):
-            self.vector[row] = _DECAY * self.vector[row] + feature * seconds
-            sums = self.matrix[row]
-            for column, other in enumerate(features):
-                sums[column] = _DECAY * sums[column] + feature * other
+        tokens, pairs = work
+        self.passes = _DECAY * self.passes + 1.0
+        self.tokens = _DECAY * self.tokens + tokens
+        self.pairs = _DECAY * self.pairs + pairs
+        self.seconds = _DECAY * self.seconds + seconds
+        self.tokens_tokens = _DECAY * self.tokens_tokens + tokens * tokens
+        self.tokens_pairs = _DECAY * self.tokens_pairs + tokens * pairs
+        self.pairs_pairs = _DECAY * self.pairs_pairs + pairs * pairs
+        self.tokens_seconds = _DECAY * self.tokens_seconds + tokens * seconds
+        self.pairs_seconds = _DECAY * self.pairs_seconds + pairs * seconds
+
+    def matrix(self) -> list[list[float]]:
+        """Return the sums of the products of (1, positions, pairs) with each other."""
+        return [
+            [self.passes, self.tokens, self.pairs],
+            [self.tokens, self.tokens_tokens, self.tokens_pairs],
+            [self.pairs, self.tokens_pairs, self.pairs_pairs],
+        ]
+
+    def vector(self) -> list[float]:
+        """Return the sums of the products of (1, positions, pairs) with the seconds."""
+        return [self.seconds, self.tokens_seconds, self.pairs_seconds]
 
 
 def _fit(moments: list[_Moments]) -> PassCost:
     """Return the cost of least squared error without negative terms: the most negative one is left out till none is."""
-    matrix = [[sum(each.matrix[row][column] for each in moments) for column in range(3)] for row in range(3)]
-    vector = [sum(each.vector[row] for each in moments) for row in range(3)]
+    matrices, vectors = [each.matrix() for each in moments], [each.vector() for each in moments]
+    matrix = [[sum(each[row][column] for each in matrices) for column in range(3)] for row in range(3)]
+    vector = [sum(values) for values in zip(*vectors, strict=True)]
     terms = [row for row in range(3) if matrix[row][row] > 0.0]
     while True:
         values = _solve([[matrix[row][column] for column in terms] for row in terms], [vector[row] for row in terms])

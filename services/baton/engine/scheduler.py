@@ -117,12 +117,15 @@ class Scheduler:
         """
         self.offload.drain()  # blocks that were taken for anything but a plan are overwritten by now
         self._reserve_blocks()
-        step = Step()
+        step, prompts = Step(), []
         for sequence in self._running:
-            if not sequence.is_prefilling and step.num_tokens < self._limits.max_step_tokens:
+            if sequence.is_prefilling:
+                prompts.append(sequence)
+            elif step.num_tokens < self._limits.max_step_tokens:
                 step.add(sequence, 1)
-        step.max_tokens = self._max_tokens(step)
-        self._add_prompts(step)
+        step.max_tokens = self._max_tokens(step, prompts)
+        if prompts:
+            self._add_prompts(step, prompts)
         if self._waiting:
             self._admit(step)
         step.moved_out = self.offload.drain()
@@ -192,20 +195,18 @@ class Scheduler:
         cost = self._pace.cost
         return cost.prompt_seconds(0, len(sequence.token_ids)) if cost else 0.0
 
-    def _max_tokens(self, step: Step) -> int:
+    def _max_tokens(self, step: Step, prompts: Seq[Sequence]) -> int:
         """Return the positions that the pass may compute, beside sequences that take a token each already."""
-        target_seconds, cost = self._limits.target_tpot_seconds, self._pace.cost
-        if not step.spans or not target_seconds or cost is None:
+        target_seconds = self._limits.target_tpot_seconds
+        cost = self._pace.cost if target_seconds and step.spans and (prompts or self._waiting) else None
+        if cost is None:
             return self._limits.max_step_tokens
-        context_tokens = max((each.num_computed for each in self._running if each.is_prefilling), default=0)
+        context_tokens = max((each.num_computed for each in prompts), default=0)
         affordable = cost.affordable_tokens(step.work, target_seconds, context_tokens)
         return int(min(self._limits.max_step_tokens, step.num_tokens + affordable))
 
-    def _add_prompts(self, step: Step) -> None:
+    def _add_prompts(self, step: Step, prompts: Seq[Sequence]) -> None:
         """Add to the pass what it computes of running sequences' prompts."""
-        prompts = [sequence for sequence in self._running if sequence.is_prefilling]
-        if not prompts:
-            return
         room = step.max_tokens - step.num_tokens
         if self._has_newcomer():
             room -= room // 2  # whoever comes computes something at once
@@ -342,10 +343,7 @@ class Scheduler:
         """Make sure of blocks for all tokens of running sequences, in order of turns; the last ones give up theirs."""
         block_tokens = self.pool.block_tokens
         for sequence in tuple(self._running):
-            if (
-                sequence.phase is not Phase.RUNNING
-                or len(sequence.token_ids) <= len(sequence.block_table) * block_tokens
-            ):
+            if len(sequence.token_ids) <= len(sequence.block_table) * block_tokens or sequence.phase is Phase.WAITING:
                 continue
             num_missing = self._num_blocks(sequence) - len(sequence.block_table)
             while sequence.phase is Phase.RUNNING and num_missing > self.pool.num_available:

@@ -95,6 +95,8 @@ class Step:
     @property
     def members(self) -> list[Sequence]:
         """Return the sequences that fail if the pass does."""
+        if not self.admitted and not self.twins:
+            return self.sequences
         exporting = (sequence for sequence in self.admitted if sequence.request.export)
         twins = (twin.sequence for twin in self.twins)
         restored = (each.sequence for each in self.restored)
