@@ -19,7 +19,7 @@ from baton.decode.servicer import DecodeServicer
 from baton.decode.source import TransportChoice
 from baton.engine.constraint_compiler import ConstraintCompiler
 from baton.engine.engine import Engine
-from baton.engine.events import Delivery
+from baton.engine.events import Deliverable, deliver
 from baton.engine.runners.mock import MockRunner
 from baton.engine.sampling_params import SamplingParams
 from baton.engine.scheduler import SchedulerLimits
@@ -127,9 +127,9 @@ class Node:
         self.engine.call(run)
         return await asyncio.wait_for(answer, TIMEOUT_SECONDS)
 
-    def _post(self, deliveries: list[Delivery]) -> None:
+    def _post(self, deliveries: list[Deliverable]) -> None:
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(_dispatch, deliveries)
+            self._loop.call_soon_threadsafe(deliver, deliveries)
 
 
 class DamagedPrefill(PrefillServicer):
@@ -406,11 +406,6 @@ def other_layout() -> MockRunner:
     runner = mock_runner()
     runner.info = replace(runner.info, layout=replace(LAYOUT, model_revision_digest="c" * 32))
     return runner
-
-
-def _dispatch(deliveries: list[Delivery]) -> None:
-    for delivery in deliveries:
-        delivery.listener(delivery.event)
 
 
 async def code_of(call: Any) -> grpc.StatusCode:

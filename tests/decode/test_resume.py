@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from baton.decode.receiver import Timeouts
 from baton.decode.source import TransportChoice
+from baton.engine.runners.base import Launched, Span
 from baton.v1 import prefill_service_pb2
 from decode.pair import DECODE_ID, PREFILL_ID, SPARE_ID, Damage, Pair, Responses, generate, request_of, with_pair
 from engine.rig import GREEDY, LAYOUT, expected_tokens, prompt_of
@@ -156,10 +158,13 @@ def test_the_decode_node_computes_only_what_is_missing() -> None:
     async def client(pair: Pair) -> None:
         runner = pair.decode.runner
         computed: list[tuple[int, int]] = []
-        forward = runner.forward
-        runner.forward = lambda spans: (  # type: ignore[method-assign]
-            computed.extend((span.start, len(span.token_ids)) for span in spans) or forward(spans)  # type: ignore[func-returns-value]
-        )
+        launch = runner.launch
+
+        def launch_noted(spans: Sequence[Span], **options: Any) -> Launched:
+            computed.extend((span.start, len(span.token_ids)) for span in spans)
+            return launch(spans, **options)
+
+        runner.launch = launch_noted  # type: ignore[method-assign]
         answer = await generate(pair, request_of(PROMPT))
 
         assert answer.token_ids == EXPECTED

@@ -9,9 +9,9 @@ from types import TracebackType
 
 from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
-from baton.engine.events import Delivery, Ended, EngineEvent, Failed, TokenReady
+from baton.engine.events import Deliverable, Ended, EngineEvent, Failed, TokenReady, deliver
 from baton.engine.runners.base import ModelInfo
-from baton.engine.runners.mock import MockRunner
+from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.engine.runners.mock.state import next_token, states_of
 from baton.engine.sampling_params import SamplingParams
 from baton.engine.scheduler import SchedulerLimits
@@ -45,9 +45,11 @@ INFO = ModelInfo(
 GREEDY = SamplingParams(temperature=0.0, max_tokens=8)
 
 
-def mock_runner(num_blocks: int = 64, block_tokens: int = 4, info: ModelInfo = INFO) -> MockRunner:
-    """Return a runner whose clock stands still."""
-    return MockRunner(
+def mock_runner(
+    num_blocks: int = 64, block_tokens: int = 4, info: ModelInfo = INFO, kind: type[MockRunner] = QueuedMockRunner
+) -> MockRunner:
+    """Return a runner whose clock stands still; by default one that the host may run ahead of."""
+    return kind(
         info,
         PRESETS["h200"],
         num_blocks=num_blocks,
@@ -193,6 +195,5 @@ class Rig:
         self.hashes = self.hashes - set(events.removed) | set(events.stored)
 
 
-def _post(deliveries: list[Delivery]) -> None:
-    for delivery in deliveries:
-        delivery.listener(delivery.event)
+def _post(deliveries: list[Deliverable]) -> None:
+    deliver(deliveries)

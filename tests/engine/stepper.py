@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from baton.engine.block_copy import move_blocks
-from baton.engine.passes import compute
+from baton.engine.choice import choice_of
+from baton.engine.passes import collect, launch
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.mock.state import kv_of, states_of
 from baton.engine.sampling import SampledToken
@@ -78,12 +79,14 @@ class Stepper:
         if not step.spans:
             assert not step.twins
             return None
-        result = compute(self.runner, step)
-        self.scheduler.advance(step, result.tokens)
+        launched = launch(self.runner, step, choice_of(step))
+        self.scheduler.progress.begin(step)
+        result = collect(launched)
+        self.scheduler.progress.enter(result.sequences, result.token_ids)
         for scored, tokens in result.scores:
             assert scored.position == len(self.scores[scored.sequence]), "a position is scored twice or left out"
             self.scores[scored.sequence] += tokens
-        for sequence, _ in result.tokens:
+        for sequence in result.sequences:
             if sequence.finish_reason():
                 self.scheduler.finish(sequence)
         self.check()

@@ -10,8 +10,9 @@ from itertools import pairwise
 import numpy as np
 
 from baton.engine.engine import Engine
-from baton.engine.events import Delivery, Ended
+from baton.engine.events import Deliverable, Delivery, Ended
 from baton.engine.runners.base import Array, Span
+from baton.engine.runners.mock import MockRunner
 from baton.engine.sampling_params import SamplingParams
 from baton.engine.scheduler import SchedulerLimits
 from engine.rig import INFO, VOCABULARY_SIZE, mock_runner, request_of
@@ -40,6 +41,7 @@ def cpu_seconds_per_pass(batch_size: int, num_passes: int) -> list[float]:
         num_blocks=batch_size * (num_passes // BLOCK_TOKENS + 3),
         block_tokens=BLOCK_TOKENS,
         info=replace(INFO, max_context_tokens=num_passes + BLOCK_TOKENS),
+        kind=MockRunner,
     )
     times, is_done, num_ended = list[float](), threading.Event(), 0
 
@@ -47,9 +49,9 @@ def cpu_seconds_per_pass(batch_size: int, num_passes: int) -> list[float]:
         times.append(time.thread_time())
         return SameToken(len(spans))
 
-    def post(deliveries: list[Delivery]) -> None:
+    def post(deliveries: list[Deliverable]) -> None:
         nonlocal num_ended
-        num_ended += sum(isinstance(delivery.event, Ended) for delivery in deliveries)
+        num_ended += sum(isinstance(each, Delivery) and isinstance(each.event, Ended) for each in deliveries)
         if num_ended == batch_size:
             is_done.set()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from baton.engine.constraint import Constraint
 from baton.engine.engine import Engine
-from baton.engine.events import Admitted, Delivery, Ended, EngineEvent, Failed, TokenReady
+from baton.engine.events import Admitted, Deliverable, Ended, EngineEvent, Failed, TokenReady, deliver
 from baton.engine.runners.base import Runner
 from baton.engine.sampling import SampledToken
 from baton.engine.sampling_params import SamplingParams
@@ -26,9 +26,8 @@ TIMEOUT_SECONDS = 60.0
 def start_engine(runner: Runner, *, max_step_tokens: int = 256, host_bytes: int = 0) -> Engine:
     """Return a running engine whose events are delivered at once."""
 
-    def post(deliveries: list[Delivery]) -> None:
-        for delivery in deliveries:
-            delivery.listener(delivery.event)
+    def post(deliveries: list[Deliverable]) -> None:
+        deliver(deliveries)
 
     limits = SchedulerLimits(max_batch_size=32, max_step_tokens=max_step_tokens, max_host_bytes=host_bytes)
     engine = Engine(runner, limits, post=post)

@@ -10,34 +10,21 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
-from baton.engine.block_copy import move_blocks
-from baton.engine.events import (
-    Admitted,
-    Delivery,
-    Ended,
-    EngineEvent,
-    Failed,
-    FrameLanded,
-    Listener,
-    PromptScored,
-    PromptWork,
-    TokenReady,
-)
-from baton.engine.health import PassHealth
+from baton.engine.events import Admitted, Deliverable, FrameLanded, Listener
 from baton.engine.integrity import IntegrityWatch
 from baton.engine.kv_exchange import write_frame
+from baton.engine.living import LivingRequests
 from baton.engine.load import EngineLoad, load_of
-from baton.engine.passes import PassResult, compute
+from baton.engine.options import DEFAULT_OPTIONS, EngineOptions
+from baton.engine.pipeline import Pipeline
 from baton.engine.runners.base import Runner
 from baton.engine.sampling import SampledToken
 from baton.engine.scheduler import Scheduler, SchedulerLimits
 from baton.engine.sequence import EngineRequest, Phase, Purpose, Sequence, new_sequence
-from baton.engine.step import Step
 from baton.engine.validation import check_request
-from baton.errors import AttemptReusedError, BatonError, NonFiniteLogitsError, OverloadedError
+from baton.errors import AttemptReusedError, BatonError, OverloadedError
 from baton.kv.pool import BlockEvents, BlockPool
 from baton.kv.stream import KvFrame
 
@@ -56,6 +43,7 @@ class Engine:
         on_block_events: Called from the engine's thread with changes of the prefix cache.
         on_fatal: Called from the engine's thread when it dies of a bug; no event follows.
         max_waiting: Requests waiting at most.
+        options: How it keeps the host out of the device's way.
         clock: Seconds, monotonic.
     """
 
@@ -64,10 +52,11 @@ class Engine:
         runner: Runner,
         limits: SchedulerLimits,
         *,
-        post: Callable[[list[Delivery]], None],
+        post: Callable[[list[Deliverable]], None],
         on_block_events: Callable[[BlockEvents], None] = lambda _events: None,
         on_fatal: Callable[[BaseException], None] = lambda _error: None,
         max_waiting: int = 1024,
+        options: EngineOptions = DEFAULT_OPTIONS,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.runner = runner
@@ -82,10 +71,16 @@ class Engine:
         self._max_waiting = max_waiting
         self._clock = clock
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._living: dict[str, tuple[Sequence, Listener]] = {}
-        self._deliveries: list[Delivery] = []
-        self._num_steps = 0
-        self._health = PassHealth(runner, self.scheduler.pool)
+        self._living = LivingRequests(self.scheduler, clock, delivers_columns=options.delivers_columns)
+        self._pipeline = Pipeline(
+            runner,
+            self.scheduler,
+            self._living,
+            options,
+            clock,
+            deliver=self._deliver,
+            is_awaited=lambda: not self._commands.empty(),
+        )
         self._is_stepping = False
         self._integrity = IntegrityWatch(self.scheduler, clock)
         self._load_taken_at = 0.0
@@ -152,9 +147,8 @@ class Engine:
             while self._take_commands():
                 step = self.scheduler.schedule()
                 self._announce(step.admitted)
-                self._compute(step)
+                self._is_stepping = self._pipeline.run(step)
                 self._deliver()
-                self._is_stepping = bool(step.spans)
         except BaseException as error:  # the edge of the thread: without it the process would live on, deaf
             log.exception("engine_died")
             self._on_fatal(error)
@@ -185,46 +179,9 @@ class Engine:
         for sequence in admitted:
             if sequence.timeline.started == 0.0:
                 sequence.timeline.started = self._clock()
-                self._tell(sequence, Admitted(sequence.num_cached))
+                self._living.tell(sequence, Admitted(sequence.num_cached))
         if admitted:
             self._deliver()
-
-    def _compute(self, step: Step) -> None:
-        members = step.members
-        if not members and not step.moved_out:
-            return
-        result: PassResult | None = None
-        with self._failing(*members):
-            if step.moved_out or step.restored:
-                self._move_blocks(step)
-            started = self._clock()
-            result = compute(self.runner, step)
-        self._health.note(None if result is None else result.outcomes)
-        if result is None:
-            return
-        self.scheduler.note_pass(step, self._clock() - started)
-        self._num_steps += 1
-        self._enter(step, result)
-
-    def _move_blocks(self, step: Step) -> None:
-        started, offload = self._clock(), self.scheduler.offload
-        num_blocks = move_blocks(self.runner, step, offload.store)
-        offload.note_copied(num_blocks, self._clock() - started)
-
-    def _enter(self, step: Step, result: PassResult) -> None:
-        for sequence, error in result.failures:
-            self._fail(sequence, error)
-        self.scheduler.advance(step, result.tokens)
-        for scored, tokens in result.scores:
-            self._tell(scored.sequence, PromptScored(scored.position + 1, tuple(tokens)))
-        for sequence, token in result.tokens:
-            self._token_appended(sequence, token)
-
-    def _fail(self, sequence: Sequence, error: Exception) -> None:
-        if isinstance(error, NonFiniteLogitsError):
-            self.scheduler.distrust(sequence)
-        with self._failing(sequence):
-            raise error
 
     def _deliver(self) -> None:
         events = self.scheduler.pool.drain_events()
@@ -232,9 +189,8 @@ class Engine:
             self._on_block_events(events)
         if self._clock() - self._load_taken_at >= _LOAD_INTERVAL_SECONDS:
             self._load_taken_at = self._clock()
-            self._load = load_of(self.scheduler, self._num_steps)
-        if self._deliveries:
-            deliveries, self._deliveries = self._deliveries, []
+            self._load = load_of(self.scheduler, self._pipeline.num_steps)
+        if deliveries := self._living.drain():
             self._post(deliveries)
 
     def _submit(self, request: EngineRequest, listener: Listener) -> None:
@@ -251,39 +207,39 @@ class Engine:
             )
             self.scheduler.add(sequence, self._clock())
         except BatonError as error:
-            self._deliveries.append(Delivery(listener, Failed(error)))
+            self._living.refuse(listener, error)
             return
         sequence.timeline.submitted = self._clock()
-        self._living[request.request_id] = (sequence, listener)
+        self._living.add(sequence, listener)
         if request.output_token_ids and request.purpose is not Purpose.PREFILL:
-            self._end_if_complete(sequence)  # the earlier attempt delivered all and could not say so any more
+            self._living.end_if_complete(sequence)  # the earlier attempt delivered all and could not say so any more
 
     def _check(self, request: EngineRequest) -> None:
-        if request.request_id in self._living:
+        if self._living.get(request.request_id) is not None:
             raise AttemptReusedError(f"request {request.request_id} is running already")
         if len(self.scheduler.waiting) >= self._max_waiting:
             raise OverloadedError(f"{self._max_waiting} requests are waiting already")
         check_request(request, self.runner.info)
 
     def _abort(self, request: EngineRequest) -> None:
-        sequence, _ = self._living.get(request.request_id, (None, None))
+        sequence = self._living.get(request.request_id)
         if sequence is not None and sequence.request is request:
-            del self._living[request.request_id]
-            self.scheduler.finish(sequence)
+            self._living.drop(sequence)
 
     def _write_kv(self, request_id: str, frame: KvFrame) -> None:
         sequence = self._receiving(request_id)
         if sequence is None:
             return
-        with self._failing(sequence):
+        with self._living.failing(sequence):
             write_frame(self.runner, sequence, frame)
-            self._tell(sequence, FrameLanded())
+            self._living.tell(sequence, FrameLanded())
 
     def _take_first_token(self, request_id: str, token: SampledToken) -> None:
         sequence = self._receiving(request_id)
         if sequence is not None:
             sequence.token_ids.append(token.token_id)
-            self._token_appended(sequence, token)
+            self._living.token(sequence, token)
+            self._living.end_if_complete(sequence)
 
     def _change_receiving(self, request_id: str, change: Callable[[Sequence], None]) -> None:
         sequence = self._receiving(request_id)
@@ -292,64 +248,8 @@ class Engine:
 
     def _receiving(self, request_id: str) -> Sequence | None:
         """Return the request if it still receives: after an abort nothing late can land."""
-        sequence, _ = self._living.get(request_id, (None, None))
+        sequence = self._living.get(request_id)
         return sequence if sequence is not None and sequence.phase is Phase.RECEIVING else None
-
-    def _token_appended(self, sequence: Sequence, token: SampledToken) -> None:
-        if sequence.timeline.first_token == 0.0:
-            sequence.timeline.first_token = self._clock()
-        work = _prompt_work(sequence) if sequence.purpose is Purpose.PREFILL else None
-        self._tell(sequence, TokenReady(sequence.num_output_tokens - 1, token, work))
-        self._end_if_complete(sequence)
-
-    def _end_if_complete(self, sequence: Sequence) -> None:
-        reason = None
-        try:  # not `_failing`: entering it would cost every token as much as all else here
-            reason = sequence.finish_reason()
-        except BatonError as error:
-            self._fail(sequence, error)
-        if reason is None:
-            return
-        timeline, now = sequence.timeline, self._clock()
-        num_cached = min(sequence.num_cached, sequence.num_prompt_tokens)
-        started, first_token = timeline.started or now, timeline.first_token or now
-        ended = Ended(
-            reason=reason,
-            num_prompt_tokens=sequence.num_prompt_tokens,
-            num_output_tokens=sequence.num_output_tokens,
-            num_cached_tokens=num_cached,
-            num_shared_tokens=min(sequence.num_shared, sequence.num_prompt_tokens - num_cached),
-            num_preemptions=sequence.num_preemptions,
-            queue_seconds=started - timeline.submitted,
-            prefill_seconds=first_token - started,
-            decode_seconds=now - first_token,
-            stop_token_id=sequence.token_ids[-1] if reason == "stop" and sequence.ends_with_end_token else None,
-        )
-        self._end(sequence, ended)
-
-    @contextmanager
-    def _failing(self, *sequences: Sequence) -> Iterator[None]:
-        """Fail these requests, and none else, if the runner raises: the edge of their work."""
-        try:
-            yield
-        except BatonError as error:
-            log.warning("requests_failed count=%d reason=%s cause=%s", len(sequences), error.reason, error.message)
-            for sequence in sequences:
-                self._end(sequence, Failed(error))
-        except Exception as error:
-            log.exception("runner_failed")
-            for sequence in sequences:
-                self._end(sequence, Failed(BatonError(f"the engine failed: {type(error).__name__}: {error}")))
-
-    def _end(self, sequence: Sequence, event: EngineEvent) -> None:
-        self.scheduler.finish(sequence)
-        self._tell(sequence, event)
-        self._living.pop(sequence.request_id, None)
-
-    def _tell(self, sequence: Sequence, event: EngineEvent) -> None:
-        entry = self._living.get(sequence.request_id)
-        if entry is not None:
-            self._deliveries.append(Delivery(entry[1], event))
 
     def _rest(self) -> float | None:
         """Take stock before waiting: every state in which the engine comes to rest is proven, if not at once.
@@ -357,14 +257,5 @@ class Engine:
         Returns:
             Seconds after which to take stock again; None: nothing is left to prove.
         """
-        self._load = load_of(self.scheduler, self._num_steps)
+        self._load = load_of(self.scheduler, self._pipeline.num_steps)
         return self._integrity.seconds_until_check()
-
-
-def _prompt_work(sequence: Sequence) -> PromptWork:
-    timeline = sequence.timeline
-    return PromptWork(
-        num_cached_tokens=min(sequence.num_cached, sequence.num_prompt_tokens),
-        queue_seconds=timeline.started - timeline.submitted,
-        prefill_seconds=timeline.first_token - timeline.started,
-    )

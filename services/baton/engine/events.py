@@ -107,3 +107,32 @@ class Delivery(NamedTuple):
     """Who."""
     event: EngineEvent
     """What."""
+
+    def deliver(self) -> None:
+        """Tell the listener."""
+        self.listener(self.event)
+
+
+class Tokens(NamedTuple):
+    """Tokens of a pass, one for each of several requests, as columns: a `TokenReady` each."""
+
+    listeners: list[Listener]
+    """Who wants it."""
+    output_indexes: list[int]
+    """Its index in the output."""
+    token_ids: list[int]
+    """The token."""
+
+    def deliver(self) -> None:
+        """Tell the listeners."""
+        for listener, output_index, token_id in zip(*self, strict=True):
+            listener(TokenReady(output_index, SampledToken(token_id)))
+
+
+Deliverable = Delivery | Tokens
+
+
+def deliver(deliveries: list[Deliverable]) -> None:
+    """Tell all listeners, in order."""
+    for each in deliveries:
+        each.deliver()

@@ -7,48 +7,122 @@ from typing import NamedTuple
 
 import numpy as np
 
+from baton.engine.choice import Choice, draws_of
 from baton.engine.kv_exchange import export_cached
-from baton.engine.runners.base import Array, Logits, Runner
-from baton.engine.sampling import SampledToken, sample, with_logprobs
-from baton.engine.sequence import Sequence
+from baton.engine.runners.base import NOT_FINITE, Array, ComputedPass, Launched, Logits, Runner
+from baton.engine.sampling import SampledToken, not_finite_error, sample, with_logprobs
+from baton.engine.sequence import Phase, Sequence
 from baton.engine.step import Sampled, Scored, Step
 from baton.errors import NonFiniteLogitsError
+
+
+class _NoLogits:
+    """Logits of a pass that computes nothing."""
+
+    def argmax(self) -> list[int]:
+        """Return nothing."""
+        return []
+
+    def rows(self, indices: Seq[int] | None = None) -> Array:  # noqa: ARG002 - there are none
+        """Return nothing."""
+        return np.zeros((0, 1), dtype=np.float32)
 
 
 class PassResult(NamedTuple):
     """What a pass brought."""
 
-    tokens: list[tuple[Sequence, SampledToken]]
-    """A token per sequence that gets one, in order of arrival."""
+    sequences: list[Sequence]
+    """Those that get a token, in order of arrival."""
+    token_ids: list[int]
+    """Their tokens."""
     scores: list[tuple[Scored, list[SampledToken]]]
     """The prompt's tokens after the positions scored."""
     failures: list[tuple[Sequence, Exception]]
-    """Sequences whose logits gave neither, and why; they are not among `tokens`."""
+    """Sequences whose logits gave neither, and why; they are not among `sequences`."""
+    tokens: list[SampledToken] | None = None
+    """The tokens with what was asked of them besides; None: nothing."""
 
     @property
     def outcomes(self) -> list[object]:
         """Return what each sequence's logits gave: a token, or an error."""
-        return [outcome for _, outcome in (*self.tokens, *self.failures)]
+        return [*self.token_ids, *(error for _, error in self.failures)]
 
 
-def compute(runner: Runner, step: Step) -> PassResult:
-    """Run a pass, and hand out the cached KV of the sequences that join with it."""
+class Pass(NamedTuple):
+    """A pass, or several in a row, under way."""
+
+    step: Step
+    """What was planned."""
+    launched: Launched
+    """What the runner says of it."""
+    choice: Choice
+    """How its tokens are chosen."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether the runner itself chooses all tokens, so that the next pass need not wait for the host."""
+        return self.choice is not Choice.BY_HAND
+
+
+def launch(runner: Runner, step: Step, choice: Choice, after: Pass | None = None) -> Pass:
+    """Begin a pass, and hand out the cached KV of the sequences that join with it.
+
+    Args:
+        runner: What computes.
+        step: What it computes.
+        choice: How its tokens are chosen.
+        after: The pass launched before, if it is under way.
+    """
     for sequence in step.admitted:
         export_cached(runner, sequence)
     if not step.spans:
-        return PassResult([], [], [])
-    logits = runner.forward(step.spans)
+        return Pass(step, _NOTHING, Choice.BY_HAND)
+    launched = runner.launch(
+        step.spans,
+        draws=draws_of(step) if choice is Choice.DRAWN else None,
+        after=after.launched if after is not None and step.is_following else None,
+        num_steps=step.num_passes,
+    )
     for copy in step.copies:
         runner.copy_block(copy.source, copy.target)
+    return Pass(step, launched, choice)
+
+
+def collect(computed: Pass, index: int = 0) -> PassResult:
+    """Wait for a pass, or for one of several, and return what it brought to sequences that still live."""
+    step, launched = computed.step, computed.launched
+    if computed.is_plain:
+        return _plain_result(step, launched.tokens(index))
+    logits = launched.logits()
     scores, failures = _score(logits, step.scored)
     failed = dict(failures)
-    tokens = []
+    sequences, tokens = list[Sequence](), list[SampledToken]()
     for sequence, outcome in _sample(logits, step.sampled):
         if isinstance(outcome, Exception):
             failed.setdefault(sequence, outcome)
         elif sequence not in failed:
-            tokens.append((sequence, outcome))
-    return PassResult(tokens, scores, list(failed.items()))
+            sequences.append(sequence)
+            tokens.append(outcome)
+    return PassResult(sequences, [token.token_id for token in tokens], scores, list(failed.items()), tokens)
+
+
+def _plain_result(step: Step, chosen: list[int]) -> PassResult:
+    living = [entry for entry in step.sampled if entry.sequence.phase is not Phase.FINISHED]
+    tokens = [chosen[row] for _, row in living]
+    if NOT_FINITE not in tokens:
+        return PassResult([sequence for sequence, _ in living], tokens, [], [])
+    sound = [(entry.sequence, token) for entry, token in zip(living, tokens, strict=True) if token != NOT_FINITE]
+    spoiled = [entry.sequence for entry, token in zip(living, tokens, strict=True) if token == NOT_FINITE]
+    return PassResult(
+        [sequence for sequence, _ in sound],
+        [token for _, token in sound],
+        [],
+        [(sequence, not_finite_error()) for sequence in spoiled],
+    )
+
+
+_NOTHING = ComputedPass(_NoLogits(), None)
+"""What is launched where no position is computed."""
 
 
 class _ChosenRows:

@@ -53,11 +53,17 @@ class SamplingParams:
 
     needs_rows: bool = field(init=False, compare=False)
     """Whether choosing needs more of the logits than their argmax, be that no masked end token."""
+    is_plain: bool = field(init=False, compare=False)
+    """Whether the choice depends on logits, temperature, seed and position alone, once `min_tokens` are there."""
 
     def __post_init__(self) -> None:
         """Answer once what is asked for every token."""
         is_plain = self.is_greedy and self.num_top_logprobs is None and self.structured_output is None
         object.__setattr__(self, "needs_rows", not is_plain or self.shifts_logits)
+        is_filtered = self.top_k or self.top_p < 1.0 or self.min_p > 0.0
+        is_reported = self.num_top_logprobs is not None or self.structured_output is not None
+        is_drawn = not (is_filtered or is_reported or self.shifts_logits)
+        object.__setattr__(self, "is_plain", is_drawn or not self.needs_rows)
 
     @property
     def is_greedy(self) -> bool:

@@ -16,6 +16,7 @@ from operator import attrgetter
 from baton.engine.offload import Offload, Restored
 from baton.engine.order import Claim, due_seconds, share
 from baton.engine.pace import Pace
+from baton.engine.progress import Progress
 from baton.engine.sampling import SampledToken
 from baton.engine.sequence import Phase, Purpose, Sequence
 from baton.engine.sharing import Beginning, Underway
@@ -65,6 +66,7 @@ class Scheduler:
             HostBlockStore(limits.max_host_bytes, block_bytes), block_bytes=block_bytes, block_tokens=pool.block_tokens
         )
         pool.on_evict = self.offload.note_evicted
+        self.progress = Progress(pool)
         self._limits = limits
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
@@ -117,12 +119,8 @@ class Scheduler:
         """
         self.offload.drain()  # blocks that were taken for anything but a plan are overwritten by now
         self._reserve_blocks()
-        step, prompts = Step(), []
-        for sequence in self._running:
-            if sequence.is_prefilling:
-                prompts.append(sequence)
-            elif step.num_tokens < self._limits.max_step_tokens:
-                step.add(sequence, 1)
+        step = Step()
+        prompts = self._add_decoding(step)
         step.max_tokens = self._max_tokens(step, prompts)
         if prompts:
             self._add_prompts(step, prompts)
@@ -131,22 +129,28 @@ class Scheduler:
         step.moved_out = self.offload.drain()
         return step
 
+    def undo(self, step: Step) -> None:
+        """Take a pass back that was under way when one failed: what of it still runs is computed again, later."""
+        for block_hash in step.stored:
+            self.pool.forget(self.pool.match([block_hash]))
+        self.offload.store.forget(step.stored)
+        for scoring in step.scored:
+            scoring.sequence.num_scored -= scoring.num_rows
+        for sequence in dict.fromkeys(entry.sequence for entry in step.sampled):
+            sequence.num_ahead = 0
+        for sequence in reversed(step.members):
+            if sequence.phase is Phase.RUNNING:
+                self._preempt(sequence)
+
     def advance(self, step: Step, tokens: Seq[tuple[Sequence, SampledToken]]) -> None:
-        """Enter the result of a pass: positions computed, blocks offered to the prefix cache, tokens appended.
+        """Enter a pass and its result at once.
 
         Args:
             step: The pass.
-            tokens: One for each sequence of `step.sampled` that has not been finished meanwhile.
+            tokens: One for each sequence of `step.sampled`, in any order.
         """
-        scored = step.scored
-        for sequence, span in zip(step.sequences, step.spans, strict=True):
-            if sequence.phase is Phase.RUNNING:
-                sequence.num_computed = span.end
-                self._store_full_blocks(sequence)
-        for scoring in scored:
-            scoring.sequence.num_scored += scoring.num_rows
-        for sequence, token in tokens:
-            sequence.token_ids.append(token.token_id)
+        self.progress.begin(step)
+        self.progress.enter([sequence for sequence, _ in tokens], [token.token_id for _, token in tokens])
 
     def note_pass(self, step: Step, seconds: float) -> None:
         """Take in what a pass took, from when the device could begin it until its tokens were there."""
@@ -157,7 +161,7 @@ class Scheduler:
         """Start decoding a receiving sequence: every position but that of its last token has its KV."""
         self._receiving.remove(sequence)
         sequence.num_computed = len(sequence.token_ids) - 1
-        self._store_full_blocks(sequence)
+        self.progress.store_full_blocks(sequence, sequence.num_computed)
         self._run(sequence)
 
     def fall_back(self, sequence: Sequence, num_received_tokens: int = 0) -> None:
@@ -165,7 +169,7 @@ class Scheduler:
         self._receiving.remove(sequence)
         num_received_tokens = min(num_received_tokens, len(sequence.token_ids) - 1)
         sequence.num_computed = max(sequence.num_computed, num_received_tokens)
-        self._store_full_blocks(sequence)
+        self.progress.store_full_blocks(sequence, sequence.num_computed)
         self._run(sequence)
 
     def finish(self, sequence: Sequence) -> None:
@@ -205,6 +209,17 @@ class Scheduler:
         affordable = cost.affordable_tokens(step.work, target_seconds, context_tokens)
         return int(min(self._limits.max_step_tokens, step.num_tokens + affordable))
 
+    def _add_decoding(self, step: Step) -> list[Sequence]:
+        """Add the next position of every decoding sequence whose output may still grow; return the others."""
+        prompts, room = list[Sequence](), self._limits.max_step_tokens
+        for sequence in self._running:
+            num_ahead = sequence.num_ahead
+            if len(sequence.token_ids) + num_ahead - sequence.num_computed > 1:
+                prompts.append(sequence)
+            elif step.num_tokens < room and (not num_ahead or sequence.num_outputs_left > 0):
+                step.add_decoding(sequence)
+        return prompts
+
     def _add_prompts(self, step: Step, prompts: Seq[Sequence]) -> None:
         """Add to the pass what it computes of running sequences' prompts."""
         room = step.max_tokens - step.num_tokens
@@ -235,7 +250,7 @@ class Scheduler:
                 break
             if blocked and not self._may_overtake(sequence, blocked):
                 continue
-            beginning = underway.beginning_of(sequence)
+            beginning = underway.beginning_of(sequence) if not sequence.num_ahead else None
             if beginning is None or (beginning.must_join and self._is_full(step)):
                 continue
             if not self._has_blocks(sequence, beginning.blocks):
@@ -343,9 +358,12 @@ class Scheduler:
         """Make sure of blocks for all tokens of running sequences, in order of turns; the last ones give up theirs."""
         block_tokens = self.pool.block_tokens
         for sequence in tuple(self._running):
-            if len(sequence.token_ids) <= len(sequence.block_table) * block_tokens or sequence.phase is Phase.WAITING:
+            num_tokens, num_ahead = len(sequence.token_ids), sequence.num_ahead
+            if num_tokens + num_ahead <= len(sequence.block_table) * block_tokens:
                 continue
-            num_missing = self._num_blocks(sequence) - len(sequence.block_table)
+            if sequence.phase is not Phase.RUNNING or (num_ahead and sequence.num_outputs_left <= 0):
+                continue
+            num_missing = self.pool.num_blocks_for(num_tokens + num_ahead) - len(sequence.block_table)
             while sequence.phase is Phase.RUNNING and num_missing > self.pool.num_available:
                 self._preempt(self._running[-1])
             if sequence.phase is Phase.RUNNING:
@@ -363,12 +381,3 @@ class Scheduler:
         self.pool.release(sequence.block_table)
         sequence.block_table = []
         sequence.num_computed = sequence.num_stored_blocks = 0
-
-    def _store_full_blocks(self, sequence: Sequence) -> None:
-        num_full = sequence.num_computed // self.pool.block_tokens
-        if num_full <= sequence.num_stored_blocks or sequence.request.is_cache_bypassed:
-            return
-        sequence.extend_hashes(self.pool.block_tokens)
-        for block_index in range(sequence.num_stored_blocks, num_full):
-            self.pool.store(sequence.block_table[block_index], sequence.hashes[block_index])
-        sequence.num_stored_blocks = max(sequence.num_stored_blocks, num_full)

@@ -107,8 +107,10 @@ class Turn(NamedTuple):
 class Sequence:
     """A living request. The scheduler alone changes it.
 
-    Interval table of positions: [0, num_computed) have their KV in blocks; [num_computed, len(token_ids)) have not. A
-    sequence whose last position alone is not computed decodes; a token is sampled whenever all are.
+    Interval table of positions: [0, num_computed) have their KV in blocks, or get it from a pass under way;
+    [num_computed, len(token_ids) + num_ahead) have not. The token at [len(token_ids), len(token_ids) + num_ahead) is
+    known to the device alone. A sequence whose last position alone is not computed decodes; a token is sampled whenever
+    all are.
     """
 
     request: EngineRequest
@@ -132,7 +134,11 @@ class Sequence:
     hashes: list[BlockHash] = field(default_factory=list)
     """Hashes of the full blocks of `token_ids`, extended as it grows."""
     num_computed: int = 0
-    """Positions whose KV is in blocks."""
+    """Positions whose KV is in blocks, or on its way there."""
+    num_ahead: int = 0
+    """Tokens that passes under way choose; 0 where every token is known."""
+    last_row: int = 0
+    """With `num_ahead`: row of the pass under way from which the last of them is chosen."""
     num_stored_blocks: int = 0
     """Leading blocks already offered to the prefix cache."""
     num_cached: int = 0
@@ -178,7 +184,12 @@ class Sequence:
     @property
     def num_pending(self) -> int:
         """Return the positions that have no KV."""
-        return len(self.token_ids) - self.num_computed
+        return len(self.token_ids) + self.num_ahead - self.num_computed
+
+    @property
+    def num_outputs_left(self) -> int:
+        """Return the tokens that can still be asked for before the output is as long as it may be."""
+        return self.max_output_tokens + self.num_prompt_tokens - len(self.token_ids) - self.num_ahead
 
     @property
     def is_prefilling(self) -> bool:

@@ -8,9 +8,12 @@ from typing import NamedTuple
 
 from baton.engine.offload import MovedOut, Restored
 from baton.engine.pace import PassWork
-from baton.engine.runners.base import Span
+from baton.engine.runners.base import UNKNOWN_TOKEN, Span
 from baton.engine.sequence import Sequence
+from baton.kv.hashing import BlockHash
 from baton.kv.pool import BlockId
+
+_UNKNOWN: list[int] = [UNKNOWN_TOKEN]
 
 
 class BlockCopy(NamedTuple):
@@ -59,7 +62,7 @@ class Scored(NamedTuple):
 
 @dataclass(slots=True)
 class Step:
-    """One forward pass, planned span by span."""
+    """One forward pass, planned span by span; or several, of the same decoding sequences, with `num_passes`."""
 
     sequences: list[Sequence] = field(default_factory=list)
     """Sequences computed, one per span."""
@@ -81,11 +84,21 @@ class Step:
     """Spans that are part of a prompt."""
     max_tokens: int = 0
     """Positions that it may compute."""
+    num_rows: int = 0
+    """Rows of logits."""
+    num_passes: int = 1
+    """Passes in a row, each of the next position of every sequence; 1 unless all decode."""
     scored: list[Scored] = field(default_factory=list)
     """Sequences whose prompt is judged."""
+    stored: list[BlockHash] = field(default_factory=list)
+    """Hashes of the blocks that went into the prefix cache when the pass was launched."""
+    has_sinks: bool = False
+    """Whether a span hands its K and V out."""
+    is_following: bool = False
+    """Whether a span feeds a token that the pass before chooses."""
     _sampled: list[Sampled] = field(default_factory=list)
+    _is_sorted: bool = True
     _prompts: dict[Sequence, tuple[int, int]] = field(default_factory=dict)  # end of the span, last row so far
-    _num_rows: int = 0
 
     @property
     def work(self) -> PassWork:
@@ -108,29 +121,57 @@ class Step:
         return [twin.copied for twin in self.twins if twin.copied is not None]
 
     @property
+    def is_decode(self) -> bool:
+        """Return whether every sequence decodes, and nothing else is computed."""
+        return not (self.num_prompts or self.twins or self.scored or self.admitted or self.has_sinks)
+
+    @property
     def sampled(self) -> list[Sampled]:
         """Return the sequences that get a token, in order of arrival."""
-        return sorted(self._sampled, key=lambda entry: entry.sequence.arrival)
+        if not self._is_sorted:
+            self._sampled.sort(key=lambda entry: entry.sequence.arrival)
+            self._is_sorted = True
+        return self._sampled
 
     def add(self, sequence: Sequence, num_tokens: int) -> None:
         """Compute the next positions of a sequence."""
         start = sequence.num_computed
-        end, num_all = start + num_tokens, len(sequence.token_ids)
+        end, num_all = start + num_tokens, len(sequence.token_ids) + sequence.num_ahead
         logits_from = end - 1 if end == num_all else end
         if sequence.num_scored < min(end, sequence.score_end):
             logits_from = sequence.num_scored
             num_scored = min(end, sequence.score_end) - logits_from
-            self.scored.append(Scored(sequence, self._num_rows, num_scored, logits_from))
-        self._num_rows += end - logits_from
+            self.scored.append(Scored(sequence, self.num_rows, num_scored, logits_from))
+        self.num_rows += end - logits_from
         if end == num_all:
-            self._sampled.append(Sampled(sequence, self._num_rows - 1))
+            self._add_sampled(sequence, self.num_rows - 1)
         if start + 1 < num_all:
             self.num_prompts += 1
-            self._prompts[sequence] = (end, self._num_rows - 1)
+            self._prompts[sequence] = (end, self.num_rows - 1)
         self.num_tokens += num_tokens
         self.num_pairs += num_tokens * (start + end) // 2
+        self.is_following = self.is_following or sequence.num_ahead > 0
         self.sequences.append(sequence)
-        self.spans.append(_span(sequence, end, logits_from))
+        self.spans.append(span := _span(sequence, end, logits_from))
+        self.has_sinks = self.has_sinks or span.layer_sink is not None
+
+    def add_decoding(self, sequence: Sequence) -> None:
+        """Compute the next position of a sequence that decodes, as `add` does."""
+        if sequence.request.export or sequence.num_scored < sequence.score_end:
+            self.add(sequence, 1)
+            return
+        if sequence.num_ahead:
+            self.is_following = True
+            follows_row, token_ids = sequence.last_row, _UNKNOWN
+        else:
+            follows_row, token_ids = None, sequence.token_ids[-1:]
+        row = self.num_rows
+        self.num_rows, self.num_tokens = row + 1, self.num_tokens + 1
+        self.sequences.append(sequence)
+        start = sequence.num_computed
+        self.num_pairs += start
+        self.spans.append(Span(token_ids, start, sequence.block_table, True, None, None, follows_row))
+        self._add_sampled(sequence, row)
 
     def add_twin(self, sequence: Sequence, leader: Sequence, block_tokens: int) -> None:
         """Give a sequence the logits of another one, which this pass computes to its end, and what its blocks lack."""
@@ -138,16 +179,23 @@ class Step:
         source, target = (table.block_table[num_full_blocks:] for table in (leader, sequence))
         self.twins.append(Twin(sequence, BlockCopy(source[0], target[0]) if num_tail_tokens else None))
         _, last_row = self._prompts[leader]
-        self._sampled.append(Sampled(sequence, last_row))
+        self._add_sampled(sequence, last_row)
 
     def end_of(self, sequence: Sequence) -> int:
         """Return the position up to which a sequence in the prefill phase is computed after the pass."""
         end, _ = self._prompts.get(sequence, (sequence.num_computed, 0))
         return end
 
+    def _add_sampled(self, sequence: Sequence, row: int) -> None:
+        sampled = self._sampled
+        self._is_sorted = self._is_sorted and not (sampled and sampled[-1].sequence.arrival > sequence.arrival)
+        sampled.append(Sampled(sequence, row))
+
 
 def _span(sequence: Sequence, end: int, logits_from: int) -> Span:
     start, export = sequence.num_computed, sequence.request.export
+    if sequence.num_ahead:
+        return Span(_UNKNOWN, start, sequence.block_table, True, follows_row=sequence.last_row)
     return Span(
         token_ids=sequence.token_ids[start:end],
         start=start,

@@ -14,7 +14,7 @@ from baton.capacity.wire import WireAbility
 from baton.discovery.source import open_source
 from baton.engine.constraint_compiler import ConstraintCompiler
 from baton.engine.engine import Engine
-from baton.engine.events import Delivery
+from baton.engine.events import Deliverable, deliver
 from baton.engine.runners.base import Runner
 from baton.engine.scheduler import SchedulerLimits
 from baton.errors import UnavailableError
@@ -189,8 +189,8 @@ class WorkerNode:
             system=self.monitor.latest,
         )
 
-    def _post(self, deliveries: list[Delivery]) -> None:
-        self._call_soon(_dispatch, deliveries)
+    def _post(self, deliveries: list[Deliverable]) -> None:
+        self._call_soon(deliver, deliveries)
 
     def _post_block_events(self, events: BlockEvents) -> None:
         self._call_soon(self._publish, events)
@@ -230,11 +230,6 @@ async def load_node(settings: WorkerSettings, role: node_pb2.NodeRole) -> Worker
         profile.decode_bytes_per_second,
     )
     return WorkerNode(settings, role, runner, profile, wire_abilities)
-
-
-def _dispatch(deliveries: list[Delivery]) -> None:
-    for delivery in deliveries:
-        delivery.listener(delivery.event)
 
 
 def _limits(settings: WorkerSettings) -> SchedulerLimits:

@@ -113,8 +113,8 @@ class Launched(Protocol):
     def logits(self) -> Logits:
         """Return the logits of the only step."""
 
-    def cut(self) -> int:
-        """Ask for no step that has not begun; return how many will have been computed, 1 or more."""
+    def cut(self, num_steps: int) -> int:
+        """Ask for no more than some steps, 1 or more; return how many will have been computed: as many, or more."""
 
 
 class ComputedPass:
@@ -143,7 +143,7 @@ class ComputedPass:
         """Return the logits."""
         return self._logits
 
-    def cut(self) -> int:
+    def cut(self, num_steps: int) -> int:  # noqa: ARG002 - there is one
         """Return 1: the pass is computed."""
         return 1
 

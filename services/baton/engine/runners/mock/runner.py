@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from hashlib import blake2b
-from pathlib import Path
+from itertools import chain
 
 import numpy as np
 
-from baton.capacity.hardware import PRESETS, ComputeTimeModel, Hardware, StepSpan, step_seconds
-from baton.capacity.model_shape import ModelShape
-from baton.capacity.reference_models import REFERENCE_MODELS
-from baton.engine.checkpoint import read_checkpoint
+from baton.capacity.hardware import ComputeTimeModel, Hardware, StepSpan, step_seconds
 from baton.engine.runners.base import Array, LayerKv, ModelInfo, Runner, Span
-from baton.engine.runners.mock.state import kv_of, next_token, states_from, states_of, words_per_row
+from baton.engine.runners.mock.state import (
+    States,
+    kv_of,
+    next_tokens,
+    states_at,
+    states_from,
+    states_of,
+)
 from baton.engine.runners.mock.wire import MockCodec
-from baton.errors import ConfigurationError
-from baton.kv.layout import KvDtype, LayerSpec
 
 _PROJECTION_SHARE = 0.25
 """Share of a layer's time after which its K and V exist: the projections before attention and MLP."""
@@ -51,32 +51,45 @@ class MockRunner(Runner):
         self.hardware = hardware
         self._time_model = time_model
         self._fixed_step_seconds = fixed_step_seconds
-        self._clock = clock
+        self.clock = clock
         self._sleep = sleep
         self._excluded = frozenset(info.eos_token_ids)
         self._states = np.zeros((info.layout.num_layers, num_blocks, block_tokens), dtype=np.uint64)
+        self._sums = np.zeros((num_blocks, block_tokens), dtype=np.uint64)  # over the layers
 
     def forward(self, spans: Sequence[Span]) -> MockLogits:
         """Sleep for the pass, layer by layer, handing out K and V on the way; read the tokens off the states.
 
         What the mock itself computes is part of the pass's time.
         """
-        started = self._clock()
-        layout = self.info.layout
-        spans_states = [states_of(span.token_ids, span.start, layout.num_layers) for span in spans]
-        parts = [StepSpan(span.end, len(span.token_ids)) for span in spans]
-        layer_seconds = self._pass_seconds(parts) / layout.num_layers
-        is_exported = any(span.layer_sink for span in spans)
-        for layer in range(layout.num_layers if is_exported else 0):
-            self._sleep_until(started + (layer + _PROJECTION_SHARE) * layer_seconds)
-            for span, states in zip(spans, spans_states, strict=True):
-                if span.layer_sink:
-                    span.layer_sink(layer, kv_of(states[layer], layout.layers[layer], layout.dtype))
-        for span, states in zip(spans, spans_states, strict=True):
-            self._scatter(span.block_table, slice(None), span.start, states)
-        tokens = [token_id for span in spans if span.needs_logits for token_id in self._next_tokens(span)]
-        self._sleep_until(started + layout.num_layers * layer_seconds)
+        started = self.clock()
+        if any(span.layer_sink for span in spans):
+            self._hand_out(spans, started)
+        tokens = self.compute(spans)
+        self.sleep_until(started + self.pass_seconds(spans))
         return MockLogits(tokens, self.info.vocabulary_size)
+
+    def compute(self, spans: Sequence[Span]) -> list[int]:
+        """Keep the states of spans, and return a token for each row of their logits."""
+        if all(len(span.token_ids) == 1 and span.needs_logits for span in spans):
+            return self._compute_decoding(spans)
+        for span in spans:
+            states = states_of(span.token_ids, span.start, self.info.layout.num_layers)
+            self._scatter(span.block_table, slice(None), span.start, states)
+        return [token_id for span in spans if span.needs_logits for token_id in self._next_tokens(span)]
+
+    def pass_seconds(self, spans: Sequence[Span]) -> float:
+        """Return what a pass takes."""
+        if self._fixed_step_seconds is not None:
+            return self._fixed_step_seconds
+        parts = [StepSpan(span.end, len(span.token_ids)) for span in spans]
+        return step_seconds(self._time_model, self.hardware, self.info.shape, parts)
+
+    def sleep_until(self, moment: float) -> None:
+        """Sleep until a moment of the clock."""
+        remaining = moment - self.clock()
+        if remaining > 0:
+            self._sleep(remaining)
 
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
         """Keep the states that the bytes stand for."""
@@ -91,18 +104,47 @@ class MockRunner(Runner):
     def copy_block(self, source: int, target: int) -> None:
         """Copy the states of one block into another."""
         self._states[:, target] = self._states[:, source]
+        self._sums[target] = self._sums[source]
 
     def close(self) -> None:
         """Nothing to free."""
 
-    def _next_tokens(self, span: Span) -> list[int]:
-        states = self._gather(span.block_table, span.end)
-        return [
-            next_token(states[:, : position + 1], self.info.vocabulary_size, self._excluded)
-            for position in range(span.first_logits_position, span.end)
-        ]
+    def _hand_out(self, spans: Sequence[Span], started: float) -> None:
+        """Hand out K and V layer by layer, when a device would have them."""
+        layout, seconds = self.info.layout, self.pass_seconds(spans)
+        exported = [(states_of(each.token_ids, each.start, layout.num_layers), each.layer_sink) for each in spans]
+        for layer, spec in enumerate(layout.layers):
+            self.sleep_until(started + (layer + _PROJECTION_SHARE) * seconds / layout.num_layers)
+            for states, sink in exported:
+                if sink:
+                    sink(layer, kv_of(states[layer], spec, layout.dtype))
 
-    def _gather(self, block_table: Sequence[int], num_tokens: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint64]]:
+    def _next_tokens(self, span: Span) -> list[int]:
+        sums = self._gather_sums(span.block_table, span.end).cumsum(dtype=np.uint64)
+        wanted = sums[span.first_logits_position : span.end]
+        return next_tokens(wanted, self.info.vocabulary_size, self._excluded)
+
+    def _gather_sums(self, block_table: Sequence[int], num_tokens: int) -> States:
+        num_blocks = -(-num_tokens // self.block_tokens)
+        return self._sums[list(block_table[:num_blocks])].reshape(-1)[:num_tokens]
+
+    def _compute_decoding(self, spans: Sequence[Span]) -> list[int]:
+        """Compute one position of each span, all together: a mock may not be the slowest part of what it serves."""
+        starts = np.asarray([span.start for span in spans])
+        block_indexes, offsets = starts // self.block_tokens, starts % self.block_tokens
+        tables = [span.block_table[: index + 1] for span, index in zip(spans, block_indexes.tolist(), strict=True)]
+        last_blocks = [table[-1] for table in tables]
+        token_ids = [span.token_ids[0] for span in spans]
+        states = states_at(token_ids, starts, self.info.layout.num_layers)
+        self._states[:, last_blocks, offsets] = states
+        self._sums[last_blocks, offsets] = states.sum(axis=0, dtype=np.uint64)
+        sums = self._sums[np.fromiter(chain.from_iterable(tables), dtype=np.int64)]
+        ends = np.cumsum(block_indexes + 1)
+        sums[ends - 1] *= np.arange(self.block_tokens) <= offsets[:, None]  # what lies behind the position is not its
+        totals = np.add.reduceat(sums.sum(axis=1, dtype=np.uint64), ends - block_indexes - 1)
+        return next_tokens(totals, self.info.vocabulary_size, self._excluded)
+
+    def _gather(self, block_table: Sequence[int], num_tokens: int) -> States:
         num_blocks = -(-num_tokens // self.block_tokens)
         gathered = self._states[:, list(block_table[:num_blocks])]
         return gathered.reshape(len(gathered), -1)[:, :num_tokens]
@@ -112,21 +154,13 @@ class MockRunner(Runner):
         block_table: Sequence[int],
         layer: int | slice,
         start: int,
-        states: np.ndarray[tuple[int, ...], np.dtype[np.uint64]],
+        states: States,
     ) -> None:
         positions = np.arange(start, start + states.shape[-1])
         blocks = np.asarray(block_table)[positions // self.block_tokens]
         self._states[layer, blocks, positions % self.block_tokens] = states
-
-    def _pass_seconds(self, parts: Sequence[StepSpan]) -> float:
-        if self._fixed_step_seconds is not None:
-            return self._fixed_step_seconds
-        return step_seconds(self._time_model, self.hardware, self.info.shape, parts)
-
-    def _sleep_until(self, moment: float) -> None:
-        remaining = moment - self._clock()
-        if remaining > 0:
-            self._sleep(remaining)
+        in_blocks = self._states[:, blocks, positions % self.block_tokens]
+        self._sums[blocks, positions % self.block_tokens] = in_blocks.sum(axis=0, dtype=np.uint64)
 
 
 class MockLogits:
@@ -146,68 +180,3 @@ class MockLogits:
         rows = np.zeros((len(tokens), self._vocabulary_size), dtype=np.float32)
         rows[np.arange(len(tokens)), tokens] = 100.0
         return rows
-
-
-def load_mock_runner(
-    directory: Path,
-    *,
-    model_id: str,
-    num_blocks: int,
-    block_tokens: int = 16,
-    dtype: str = "bfloat16",
-    hardware: str = "m3-ultra",
-    shape: str = "",
-    time_model: ComputeTimeModel = "roofline",
-    fixed_step_seconds: float | None = None,
-) -> MockRunner:
-    """Return a mock of a model on a device.
-
-    Args:
-        directory: Model folder whose tokenizer, vocabulary and (unless `shape` is given) sizes are used.
-        model_id: Served name.
-        num_blocks: Blocks in the pool.
-        block_tokens: Tokens of one block.
-        dtype: Number format of weights and cache.
-        hardware: Name of a preset of `baton.capacity.hardware`.
-        shape: Name of a model size of `baton.capacity.reference_models`; empty: the folder's own.
-        time_model: Which formula gives the time of a step.
-        fixed_step_seconds: Time of every step instead, 0 or more.
-
-    Raises:
-        ConfigurationError: If a name is unknown; the message lists the known ones.
-    """
-    if hardware not in PRESETS:
-        raise ConfigurationError(f"hardware: {hardware!r} is unknown; expected one of {', '.join(PRESETS)}")
-    if shape and shape not in REFERENCE_MODELS:
-        raise ConfigurationError(f"mock_shape: {shape!r} is unknown; expected one of {', '.join(REFERENCE_MODELS)}")
-    checkpoint = read_checkpoint(directory)
-    info = checkpoint.model_info(model_id, KvDtype(dtype), engine="mock", device=f"mock {hardware}")
-    if shape:
-        info = _resized(info, REFERENCE_MODELS[shape])
-    digest = blake2b(f"mock/{shape}/{info.layout.model_revision_digest}".encode(), digest_size=16).hexdigest()
-    info = replace(info, layout=replace(info.layout, model_revision_digest=digest))
-    for spec in info.layout.layers:
-        words_per_row(spec.key_head_dim, info.layout.dtype)
-    return MockRunner(
-        info,
-        PRESETS[hardware],
-        num_blocks=num_blocks,
-        block_tokens=block_tokens,
-        time_model=time_model,
-        fixed_step_seconds=fixed_step_seconds,
-    )
-
-
-def _resized(info: ModelInfo, shape: ModelShape) -> ModelInfo:
-    """Return `info` with another model's sizes; dtype, tokenizer and vocabulary stay."""
-    layer = LayerSpec(shape.num_kv_heads, shape.head_dim, shape.head_dim)
-    return replace(
-        info,
-        layout=replace(info.layout, layers=(layer,) * shape.num_layers),
-        num_linear_parameters=shape.num_linear_parameters,
-        num_head_parameters=shape.num_head_parameters,
-        num_attention_heads=shape.num_attention_heads,
-        head_dim=shape.head_dim,
-        weight_bytes=(shape.num_linear_parameters + shape.num_head_parameters) * info.layout.dtype.num_bytes,
-        max_context_tokens=shape.max_context_tokens,
-    )

@@ -10,6 +10,7 @@ from baton.engine.runners.base import LayerKv
 from baton.kv.layout import KvDtype, LayerSpec
 
 States = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
+Positions = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
 _WORD_BYTES = 8
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -25,8 +26,12 @@ def mix(values: States) -> States:
 
 def states_of(token_ids: Sequence[int], start: int, num_layers: int) -> States:
     """Return the states of consecutive positions: [num_layers, num_tokens]."""
-    positions = np.arange(start, start + len(token_ids), dtype=np.uint64)
-    per_token = mix(mix(positions) ^ np.asarray(token_ids, dtype=np.uint64))
+    return states_at(token_ids, np.arange(start, start + len(token_ids)), num_layers)
+
+
+def states_at(token_ids: Sequence[int], positions: Positions, num_layers: int) -> States:
+    """Return the states of tokens at any positions: [num_layers, num_tokens]."""
+    per_token = mix(mix(positions.astype(np.uint64)) ^ np.asarray(token_ids, dtype=np.uint64))
     layers = mix(np.arange(num_layers, dtype=np.uint64))
     return mix(per_token[None, :] ^ layers[:, None])
 
@@ -51,11 +56,16 @@ def states_from(kv: LayerKv, num_tokens: int, spec: LayerSpec) -> States:
 
 def next_token(states: States, vocabulary_size: int, excluded: frozenset[int]) -> int:
     """Return the token after positions with these states, [num_layers, num_tokens]; never one of `excluded`."""
-    (seed,) = mix(states.sum(dtype=np.uint64).reshape(1))
-    token_id = int(seed % np.uint64(vocabulary_size))
-    while token_id in excluded:
-        token_id = (token_id + 1) % vocabulary_size
+    (token_id,) = next_tokens(states.sum(dtype=np.uint64).reshape(1), vocabulary_size, excluded)
     return token_id
+
+
+def next_tokens(sums: States, vocabulary_size: int, excluded: frozenset[int]) -> list[int]:
+    """Return the tokens after positions whose states have these sums, [num_sequences]; never one of `excluded`."""
+    token_ids: list[int] = (mix(sums) % np.uint64(vocabulary_size)).tolist()
+    if not excluded.isdisjoint(token_ids):
+        return [_first_allowed(token_id, vocabulary_size, excluded) for token_id in token_ids]
+    return token_ids
 
 
 def words_per_row(head_dim: int, dtype: KvDtype) -> int:
@@ -68,6 +78,12 @@ def words_per_row(head_dim: int, dtype: KvDtype) -> int:
     if rest:
         raise ValueError(f"a head of {head_dim} {dtype.value} elements is not a whole number of 64-bit words")
     return words
+
+
+def _first_allowed(token_id: int, vocabulary_size: int, excluded: frozenset[int]) -> int:
+    while token_id in excluded:
+        token_id = (token_id + 1) % vocabulary_size
+    return token_id
 
 
 def _tile(states: States, num_heads: int, head_dim: int, dtype: KvDtype) -> bytes:

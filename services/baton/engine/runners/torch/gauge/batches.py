@@ -11,7 +11,7 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from baton.engine.engine import Engine
-from baton.engine.events import Delivery, Ended, Failed
+from baton.engine.events import Ended, EngineEvent, Failed, deliver
 from baton.engine.runners.base import Runner
 from baton.engine.sampling_params import SamplingParams
 from baton.engine.scheduler import SchedulerLimits
@@ -62,23 +62,23 @@ def run_baton(runner: Runner, workload: Workload, *, temperature: float, max_ste
     Raises:
         BatonError: If a request fails.
     """
-    deliveries: queue.SimpleQueue[list[Delivery]] = queue.SimpleQueue()
+    events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
     limits = SchedulerLimits(max_batch_size=workload.num_requests, max_step_tokens=max_step_tokens)
-    engine = Engine(runner, limits, post=deliveries.put)
+    engine = Engine(runner, limits, post=deliver)
     engine.start()
     try:
         started = time.perf_counter()
         for index, (prompt, num_output) in enumerate(workload.requests()):
             params = SamplingParams(temperature=temperature, seed=index, ignore_eos=True, max_tokens=num_output)
-            engine.submit(EngineRequest(f"request-{index}", tuple(prompt), params), lambda _event: None)
+            engine.submit(EngineRequest(f"request-{index}", tuple(prompt), params), events.put)
         num_tokens = num_ended = 0
         while num_ended < workload.num_requests:
-            for _, event in deliveries.get(timeout=_TIMEOUT_SECONDS):
-                if isinstance(event, Failed):
-                    raise event.error
-                if isinstance(event, Ended):
-                    num_ended += 1
-                    num_tokens += event.num_output_tokens
+            event = events.get(timeout=_TIMEOUT_SECONDS)
+            if isinstance(event, Failed):
+                raise event.error
+            if isinstance(event, Ended):
+                num_ended += 1
+                num_tokens += event.num_output_tokens
         return Throughput(num_tokens, time.perf_counter() - started)
     finally:
         engine.close()

@@ -68,7 +68,7 @@ class LaunchedPass:
         if self._copied is not None:
             self._copied.synchronize()
 
-    def cut(self) -> int:
+    def cut(self, num_steps: int) -> int:  # noqa: ARG002 - the device has been told of all
         """Return the number of steps: the device has been told of all."""
         return self._num_steps
 

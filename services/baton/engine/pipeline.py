@@ -1,0 +1,157 @@
+"""Passes of the model: while the device is at one, the host processes the output of the one before.
+
+A sequence whose output ends in the meantime is computed once more, and the token thrown away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from baton.engine.block_copy import move_blocks
+from baton.engine.choice import Choice, choice_of
+from baton.engine.events import PromptScored
+from baton.engine.health import PassHealth
+from baton.engine.living import LivingRequests
+from baton.engine.options import EngineOptions
+from baton.engine.passes import Pass, PassResult, collect, launch
+from baton.engine.runners.base import Runner
+from baton.engine.scheduler import Scheduler
+from baton.engine.step import Step
+
+
+class Pipeline:
+    """Launches passes and processes what they bring.
+
+    Invariant: between two calls at most one pass is under way, its last step not looked at, and all of its tokens are
+    the runner's own choice.
+
+    Args:
+        runner: What computes.
+        scheduler: What it is told to compute.
+        living: Who gets it.
+        options: How.
+        clock: Seconds, monotonic.
+        deliver: Called when there may be something to deliver, before the device is waited for.
+        is_awaited: Whether somebody waits for the end of what is under way.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        scheduler: Scheduler,
+        living: LivingRequests,
+        options: EngineOptions,
+        clock: Callable[[], float],
+        *,
+        deliver: Callable[[], None],
+        is_awaited: Callable[[], bool],
+    ) -> None:
+        self.num_steps = 0
+        self._runner = runner
+        self._scheduler = scheduler
+        self._living = living
+        self._clock = clock
+        self._deliver = deliver
+        self._is_awaited = is_awaited
+        self._runs_ahead = options.runs_ahead and runner.runs_ahead
+        self._chooses_by_batch = options.chooses_by_batch
+        self._max_launch_steps = min(options.max_launch_steps, runner.max_launch_steps)
+        self._health = PassHealth(runner, scheduler.pool)
+        self._underway: Pass | None = None
+        self._free_since = 0.0
+
+    def run(self, step: Step) -> bool:
+        """Launch what the scheduler planned, and process what was under way before.
+
+        Returns:
+            Whether there was anything: if not, only a command can change what the scheduler plans next.
+        """
+        launched = self._launch(step)
+        before, self._underway = self._underway, launched
+        if before is not None:
+            self._settle(before, before.step.num_passes - 1)
+            self._deliver()
+        self._settle_early()
+        if self._underway is not None and not (self._runs_ahead and self._underway.is_plain):
+            launched, self._underway = self._underway, None
+            self._settle(launched, launched.step.num_passes - 1)
+        return launched is not None or before is not None or bool(step.spans)
+
+    def _settle_early(self) -> None:
+        """Process all but the last of several passes in a row, as they come; fewer if somebody waits for the end."""
+        index = 0
+        while (launched := self._underway) is not None and index < launched.step.num_passes - 1:
+            if self._is_awaited():
+                self._scheduler.progress.shorten(launched.step, launched.launched.cut(index + 1))
+            if index == launched.step.num_passes - 1:
+                break
+            self._settle(launched, index)
+            self._deliver()
+            index += 1
+
+    def _launch(self, step: Step) -> Pass | None:
+        if not step.members and not step.moved_out:
+            return None
+        choice = choice_of(step) if self._chooses_by_batch else Choice.BY_HAND
+        if self._may_lengthen(step) and choice is not Choice.BY_HAND:
+            self._scheduler.progress.lengthen(step, self._max_launch_steps)
+        try:
+            if step.moved_out or step.restored:
+                self._move_blocks(step)
+            if self._underway is None:
+                self._free_since = self._clock()
+            launched = launch(self._runner, step, choice, self._underway)
+        except Exception as error:  # the edge of the pass's work
+            self._fail(step, error)
+            return None
+        self._scheduler.progress.begin(step)
+        return launched
+
+    def _move_blocks(self, step: Step) -> None:
+        started, offload = self._clock(), self._scheduler.offload
+        num_blocks = move_blocks(self._runner, step, offload.store)
+        offload.note_copied(num_blocks, self._clock() - started)
+
+    def _may_lengthen(self, step: Step) -> bool:
+        is_alone = not self._scheduler.waiting and not self._scheduler.receiving and not self._is_awaited()
+        return self._max_launch_steps > 1 and step.is_decode and bool(step.spans) and is_alone
+
+    def _settle(self, launched: Pass, index: int) -> None:
+        """Wait for a step of what was launched, and process what it brings."""
+        try:
+            result = collect(launched, index)
+        except Exception as error:  # the edge of the pass's work
+            behind, self._underway = self._underway, None
+            self._fail(launched.step, error)
+            if behind is not None and behind is not launched:
+                self._scheduler.undo(behind.step)
+            return
+        now = self._clock()
+        self._scheduler.note_pass(launched.step, now - self._free_since)
+        self._free_since = now
+        self._health.note(result.outcomes)
+        self.num_steps += 1
+        self._enter(result)
+
+    def _enter(self, result: PassResult) -> None:
+        living, sequences = self._living, result.sequences
+        for sequence, error in result.failures:
+            living.fail(sequence, error)
+        self._scheduler.progress.enter(sequences, result.token_ids)
+        for scored, scores in result.scores:
+            living.tell(scored.sequence, PromptScored(scored.position + 1, tuple(scores)))
+        if result.tokens is None:
+            ending = living.tokens(sequences, result.token_ids)
+        else:
+            ending = sequences
+            for sequence, token in zip(sequences, result.tokens, strict=True):
+                living.token(sequence, token)
+        for sequence in ending:
+            living.end_if_complete(sequence)
+
+    def _fail(self, step: Step, error: Exception) -> None:
+        """Fail the requests of a pass, and take back what it gave to the prefix cache."""
+        with self._living.failing(*step.members):
+            raise error
+        self._scheduler.undo(step)
+        self._health.note(None)

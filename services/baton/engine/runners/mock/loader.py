@@ -1,0 +1,82 @@
+"""Makes a mock of a model on a device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+
+from baton.capacity.hardware import PRESETS, ComputeTimeModel
+from baton.capacity.model_shape import ModelShape
+from baton.capacity.reference_models import REFERENCE_MODELS
+from baton.engine.checkpoint import read_checkpoint
+from baton.engine.runners.base import ModelInfo
+from baton.engine.runners.mock.queued import QueuedMockRunner
+from baton.engine.runners.mock.state import words_per_row
+from baton.errors import ConfigurationError
+from baton.kv.layout import KvDtype, LayerSpec
+
+
+def load_mock_runner(
+    directory: Path,
+    *,
+    model_id: str,
+    num_blocks: int,
+    block_tokens: int = 16,
+    dtype: str = "bfloat16",
+    hardware: str = "m3-ultra",
+    shape: str = "",
+    time_model: ComputeTimeModel = "roofline",
+    fixed_step_seconds: float | None = None,
+) -> QueuedMockRunner:
+    """Return a mock of a model on a device.
+
+    Args:
+        directory: Model folder whose tokenizer, vocabulary and (unless `shape` is given) sizes are used.
+        model_id: Served name.
+        num_blocks: Blocks in the pool.
+        block_tokens: Tokens of one block.
+        dtype: Number format of weights and cache.
+        hardware: Name of a preset of `baton.capacity.hardware`.
+        shape: Name of a model size of `baton.capacity.reference_models`; empty: the folder's own.
+        time_model: Which formula gives the time of a step.
+        fixed_step_seconds: Time of every step instead, 0 or more.
+
+    Raises:
+        ConfigurationError: If a name is unknown; the message lists the known ones.
+    """
+    if hardware not in PRESETS:
+        raise ConfigurationError(f"hardware: {hardware!r} is unknown; expected one of {', '.join(PRESETS)}")
+    if shape and shape not in REFERENCE_MODELS:
+        raise ConfigurationError(f"mock_shape: {shape!r} is unknown; expected one of {', '.join(REFERENCE_MODELS)}")
+    checkpoint = read_checkpoint(directory)
+    info = checkpoint.model_info(model_id, KvDtype(dtype), engine="mock", device=f"mock {hardware}")
+    if shape:
+        info = _resized(info, REFERENCE_MODELS[shape])
+    digest = blake2b(f"mock/{shape}/{info.layout.model_revision_digest}".encode(), digest_size=16).hexdigest()
+    info = replace(info, layout=replace(info.layout, model_revision_digest=digest))
+    for spec in info.layout.layers:
+        words_per_row(spec.key_head_dim, info.layout.dtype)
+    return QueuedMockRunner(
+        info,
+        PRESETS[hardware],
+        num_blocks=num_blocks,
+        block_tokens=block_tokens,
+        time_model=time_model,
+        fixed_step_seconds=fixed_step_seconds,
+    )
+
+
+def _resized(info: ModelInfo, shape: ModelShape) -> ModelInfo:
+    """Return `info` with another model's sizes; dtype, tokenizer and vocabulary stay."""
+    layer = LayerSpec(shape.num_kv_heads, shape.head_dim, shape.head_dim)
+    return replace(
+        info,
+        layout=replace(info.layout, layers=(layer,) * shape.num_layers),
+        num_linear_parameters=shape.num_linear_parameters,
+        num_head_parameters=shape.num_head_parameters,
+        num_attention_heads=shape.num_attention_heads,
+        head_dim=shape.head_dim,
+        weight_bytes=(shape.num_linear_parameters + shape.num_head_parameters) * info.layout.dtype.num_bytes,
+        max_context_tokens=shape.max_context_tokens,
+    )
