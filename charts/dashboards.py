@@ -138,6 +138,11 @@ KV_TRANSPORT = Dashboard(
             [Query(per_second(names.FALLBACKS, "baton_reason"), "{{baton_reason}}")],
         ),
         Panel(
+            "Streams that broke",
+            "Per second, by how their requests went on.",
+            [Query(per_second(names.KV_BREAKS, "baton_recovery"), "{{baton_recovery}}")],
+        ),
+        Panel(
             "Streams without the fast path",
             "Per second, by reason.",
             [Query(per_second(names.FAST_PATH_FALLBACKS, "baton_reason"), "{{baton_reason}}")],

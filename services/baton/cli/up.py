@@ -118,6 +118,7 @@ async def _announce(
         console.print(f"The gateway asks for API keys: put one of them into [bold]{KEY_VARIABLE}[/].\n")
     console.print("Ask it something:\n")
     console.print(f"  {curl_line(site)}\n", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"open [bold]{site.url}/ui[/] in a browser,", highlight=False)
     console.print(f"or run [bold]{_chat_line(site)}[/]; [bold]{_nodes_line(router)}[/] shows what the router knows.")
     console.print("Ctrl-C stops everything.\n")
 

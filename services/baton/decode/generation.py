@@ -16,6 +16,7 @@ from baton.decode.options import local_seconds, prefill_options
 from baton.decode.peers import PeerSet
 from baton.decode.receiver import KvReceiver, Timeouts
 from baton.decode.summary import finished_message, measure_resources, outcome_of
+from baton.decode.timeline import Timeline
 from baton.engine.events import Admitted, Ended, EngineEvent, Failed, FrameLanded, PromptScored, TokenReady
 from baton.engine.sampling import SampledToken
 from baton.engine.sequence import EngineRequest, Purpose
@@ -201,7 +202,10 @@ class Generation:
         if summary.placement_id:
             self._node.registration.report_outcome(summary)
         self._stop()
-        self._outlet.finished(finished_message(ended, summary, self._request))
+        finished = finished_message(ended, summary, self._request)
+        if reception is not None and reception.timeline is not None:
+            finished.summary.kv_timeline.CopyFrom(reception.timeline.to_proto(reception.clock.computed))
+        self._outlet.finished(finished)
 
     def _count(self, ended: Ended, summary: PlacementSummary) -> None:
         metrics = self._generator.metrics
@@ -261,6 +265,8 @@ class Generation:
         layout, num_tokens = node.runner.info.layout, len(request.token_ids)
         progress = KvProgress.begin(layout, num_cached_tokens, num_tokens)
         receiver = KvReceiver(self._engine, self._request_id, progress, layout, generator.timeouts)
+        if self._request.wants_kv_timeline:
+            receiver.reception.timeline = Timeline(receiver.reception.clock.called)
         self._handover = KvHandover(
             self._engine,
             generator.peers,

@@ -189,7 +189,10 @@ class KvReceiver:
 
     async def _take_frame(self, received: ReceivedFrame, ledger: StreamLedger) -> None:
         frame = received.frame
-        self.reception.clock.frame_arrived(self._clock(), frame.ready_seconds)
+        clock, now = self.reception.clock, self._clock()
+        clock.frame_arrived(now, frame.ready_seconds)
+        if self.reception.timeline is not None:
+            self.reception.timeline.add(frame, clock.origin + frame.ready_seconds, now)
         crcs = (received.crc32c, received.actual_crc32c, received.header_crc32c)
         ledger.enter(frame, received.sequence_number, *crcs)
         self.reception.num_frames += 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from baton.decode.timeline import Timeline
 from baton.telemetry.metrics import Transport
 
 
@@ -71,3 +72,5 @@ class Reception:
     """What carried it."""
     transport_reason: str = ""
     """Why the fast path did not, although it could have been used; empty: it did, or was ruled out."""
+    timeline: Timeline | None = None
+    """Its frames in time; None: not wanted."""

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from baton.errors import InvalidFieldError, StreamBrokenError
 from baton.gateway.call import Call
+from baton.gateway.journal import Journal
 from baton.gateway.observation import Observation
 from baton.gateway.preparation import Preparation
 from baton.gateway.requests import Delta, GenerationRequest, GenerationResult, PreparedPrompt, PromptLogprobs
@@ -27,13 +28,19 @@ class Generator:
     """Prepares requests and runs their generations. Holds no state of a request."""
 
     def __init__(
-        self, preparation: Preparation, token_streams: TokenStreams, detokenizers: Detokenizers, metrics: Metrics
+        self,
+        preparation: Preparation,
+        token_streams: TokenStreams,
+        detokenizers: Detokenizers,
+        metrics: Metrics,
+        journal: Journal,
     ) -> None:
         self.preparation = preparation
         """Tokenizes, for what generates nothing."""
         self._token_streams = token_streams
         self._detokenizers = detokenizers
         self._metrics = metrics
+        self._journal = journal
 
     async def prepare(self, request: GenerationRequest) -> PreparedPrompt:
         """Return the request with everything that placing needs; see `Preparation.prepare` for its errors."""
@@ -70,14 +77,15 @@ class Generator:
         output = _Output(prompt, self._detokenizers, observation, take_delta)
         generation_id = prompt.request.request_id + name
         try:
-            finished = await self._token_streams.follow(prompt, generation_id, sampling, progress, output.take)
-            if finished is None:
-                result = _stopped_result(prompt, sampling, progress)
-            else:
-                output.flush()
-                result = _result(prompt, sampling, progress, finished)
-            result = self._with_reasoning(result._replace(stop=output.stop), prompt, progress)
-            result = _with_prompt(result, prompt, progress)
+            with self._journal.following(generation_id, call, prompt, progress) as entry:
+                finished = await self._token_streams.follow(prompt, generation_id, sampling, progress, output.take)
+                if finished is None:
+                    result = _stopped_result(prompt, sampling, progress)
+                else:
+                    output.flush()
+                    result = _result(prompt, sampling, progress, finished)
+                result = self._with_reasoning(result._replace(stop=output.stop), prompt, progress)
+                entry.result = result = _with_prompt(result, prompt, progress)
             observation.note_result(result)
             return result
         except InvalidFieldError as error:

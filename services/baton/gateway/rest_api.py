@@ -22,6 +22,7 @@ from baton.gateway.openai_errors import ApiError, to_api_error
 from baton.gateway.pages import OPEN_PATHS, Pages
 from baton.gateway.request_id import HEADER, accept_request_id
 from baton.gateway.routes import Route
+from baton.gateway.ui import Ui
 from baton.telemetry import names
 from baton.telemetry.tracing import tracer
 
@@ -39,6 +40,7 @@ class RestApi:
         cors: Cors,
         routes: Mapping[str, Route],
         exo: ExoApi | None,
+        ui: Ui | None,
         *,
         deadlines: Deadlines,
     ) -> None:
@@ -48,6 +50,7 @@ class RestApi:
         self._cors = cors
         self._routes = routes
         self._exo = exo
+        self._ui = ui
         self._deadlines = deadlines
 
     async def handle(self, request: HttpRequest, response: HttpResponse) -> None:
@@ -73,7 +76,8 @@ class RestApi:
 
     async def _route(self, request: HttpRequest, call: Call, response: HttpResponse) -> None:
         path = request.path
-        if path not in OPEN_PATHS:
+        ui = self._ui if self._ui is not None and self._ui.route(path) else None
+        if path not in OPEN_PATHS and not (ui and ui.is_open(path)):
             call.key_name = self._gate.keys.authenticate(request.headers)
         if path in self._routes:
             _check_method(request, "POST")
@@ -82,6 +86,9 @@ class RestApi:
         elif self._pages.route(path):
             _check_method(request, "GET")
             self._pages.send(request, response)
+        elif ui is not None:
+            _check_method(request, "GET")
+            await ui.answer(request, response)
         elif self._exo is not None and call.route:
             _check_method(request, *EXO_METHODS[call.route])
             if request.method == "POST":
@@ -92,7 +99,7 @@ class RestApi:
 
     def _name_of(self, path: str) -> str:
         """Return the route of a path, without what varies in it; empty if there is none."""
-        if path in self._routes:
+        if path in self._routes or (self._ui is not None and self._ui.route(path)):
             return path
         return self._pages.route(path) or (self._exo.route(path) if self._exo is not None else "")
 

@@ -21,6 +21,7 @@ from baton.gateway.generation import Generator
 from baton.gateway.grpc_api import SERVICE_NAME, GenerationServicer
 from baton.gateway.http_server import HttpServer
 from baton.gateway.instances import Instances
+from baton.gateway.journal import Journal
 from baton.gateway.key_limits import KeyLimits
 from baton.gateway.metrics_page import http_limits, metrics_page
 from baton.gateway.models import Models
@@ -36,6 +37,7 @@ from baton.gateway.routes import POST_ROUTES
 from baton.gateway.settings import GatewaySettings
 from baton.gateway.token_stream import TokenStreams
 from baton.gateway.traffic import Traffic
+from baton.gateway.ui import Ui
 from baton.rpc.lasting import keep_what_is_loaded
 from baton.rpc.server import GrpcServer, host_port, split_addresses, wait_for_stop_signal
 from baton.telemetry.metrics import Metrics
@@ -113,7 +115,8 @@ async def _run(
         token_timeout_seconds=settings.token_timeout_seconds,
         request_timeout_seconds=settings.request_timeout_seconds,
     )
-    generator = Generator(preparation, streams, Detokenizers(tokenizer), metrics)
+    journal = Journal(clock)
+    generator = Generator(preparation, streams, Detokenizers(tokenizer), metrics, journal)
     try:
         admission = Admission(settings.max_concurrent_requests, _key_limits(settings, clock))
         gate = Gate(keys, admission, Traffic(metrics, clock))
@@ -127,7 +130,8 @@ async def _run(
         pages = Pages(catalog, models, None if settings.is_shared else scrape, openapi_body=document)
         cors = Cors(split_addresses(settings.cors_allow_origins))
         deadlines = Deadlines(settings.request_timeout_seconds)
-        rest = RestApi(generator, gate, pages, cors, routes, exo, deadlines=deadlines)
+        ui = Ui(router, journal, settings.served_name, clock) if settings.ui else None
+        rest = RestApi(generator, gate, pages, cors, routes, exo, ui, deadlines=deadlines)
         servicer = GenerationServicer(generator, catalog, gate, deadlines=deadlines)
         async with _serving(settings, rest, servicer, catalog, gate.keys, deadlines) as running:
             yield running

@@ -54,6 +54,11 @@ class GatewaySettings(TlsSettings):
 
     With several processes it must be set, and the shared port has no /metrics: it would be that of any of them.
     """
+    ui: bool = True
+    """Whether /ui shows the cluster, the last requests and a chat box, to those with an API key where keys are set.
+
+    Of several processes that share a port each shows its own requests.
+    """
     max_concurrent_requests: int = Field(default=1024, ge=1)
     """Requests in work at once; more are refused with 429."""
     api_keys_file: Path | None = None

@@ -66,6 +66,8 @@ class Progress:
     """Prompt tokens that the router expected in a prefix cache of the last placement."""
     begun_seconds: float = field(default_factory=lambda: asyncio.get_running_loop().time())
     """Event loop's time at which the generation began."""
+    wants_kv_timeline: bool = False
+    """Whether the node shall tell when each KV frame came."""
 
 
 class TokenStreams:
@@ -167,6 +169,7 @@ class TokenStreams:
             cache_salt=prompt.request.cache_salt,
             priority=prompt.request.priority,
             bypass_prefix_cache=prompt.request.bypass_prefix_cache,
+            wants_kv_timeline=progress.wants_kv_timeline,
         )
 
         def make_attempt() -> Attempt:

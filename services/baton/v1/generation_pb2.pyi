@@ -95,7 +95,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_token_count: _Optional[int] = ..., cached_token_count: _Optional[int] = ..., completion_token_count: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class PlacementSummary(_message.Message):
-    __slots__ = ("decode_node_id", "prefill_node_id", "placement_id", "decode_cached_token_count", "prefill_cached_token_count", "kv_byte_count", "kv_frame_count", "queue_duration", "prefill_duration", "transfer_duration", "exposed_duration", "decode_duration", "fallback_reason", "preemption_count", "completion_token_count", "decode_peak_memory_byte_count", "prefill_peak_memory_byte_count", "prefill_energy_joules", "decode_energy_joules", "kv_transport", "kv_transport_reason", "kv_break_reasons", "kv_resume_count", "kv_kept_token_count")
+    __slots__ = ("decode_node_id", "prefill_node_id", "placement_id", "decode_cached_token_count", "prefill_cached_token_count", "kv_byte_count", "kv_frame_count", "queue_duration", "prefill_duration", "transfer_duration", "exposed_duration", "decode_duration", "fallback_reason", "preemption_count", "completion_token_count", "decode_peak_memory_byte_count", "prefill_peak_memory_byte_count", "prefill_energy_joules", "decode_energy_joules", "kv_transport", "kv_transport_reason", "kv_break_reasons", "kv_resume_count", "kv_kept_token_count", "kv_timeline")
     DECODE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     PREFILL_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -120,6 +120,7 @@ class PlacementSummary(_message.Message):
     KV_BREAK_REASONS_FIELD_NUMBER: _ClassVar[int]
     KV_RESUME_COUNT_FIELD_NUMBER: _ClassVar[int]
     KV_KEPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    KV_TIMELINE_FIELD_NUMBER: _ClassVar[int]
     decode_node_id: str
     prefill_node_id: str
     placement_id: str
@@ -144,4 +145,31 @@ class PlacementSummary(_message.Message):
     kv_break_reasons: _containers.RepeatedScalarFieldContainer[str]
     kv_resume_count: int
     kv_kept_token_count: int
-    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., placement_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., kv_byte_count: _Optional[int] = ..., kv_frame_count: _Optional[int] = ..., queue_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., prefill_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., transfer_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., exposed_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., fallback_reason: _Optional[str] = ..., preemption_count: _Optional[int] = ..., completion_token_count: _Optional[int] = ..., decode_peak_memory_byte_count: _Optional[int] = ..., prefill_peak_memory_byte_count: _Optional[int] = ..., prefill_energy_joules: _Optional[float] = ..., decode_energy_joules: _Optional[float] = ..., kv_transport: _Optional[_Union[_kv_pb2.KvTransport, str]] = ..., kv_transport_reason: _Optional[str] = ..., kv_break_reasons: _Optional[_Iterable[str]] = ..., kv_resume_count: _Optional[int] = ..., kv_kept_token_count: _Optional[int] = ...) -> None: ...
+    kv_timeline: KvTimeline
+    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., placement_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., kv_byte_count: _Optional[int] = ..., kv_frame_count: _Optional[int] = ..., queue_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., prefill_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., transfer_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., exposed_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., fallback_reason: _Optional[str] = ..., preemption_count: _Optional[int] = ..., completion_token_count: _Optional[int] = ..., decode_peak_memory_byte_count: _Optional[int] = ..., prefill_peak_memory_byte_count: _Optional[int] = ..., prefill_energy_joules: _Optional[float] = ..., decode_energy_joules: _Optional[float] = ..., kv_transport: _Optional[_Union[_kv_pb2.KvTransport, str]] = ..., kv_transport_reason: _Optional[str] = ..., kv_break_reasons: _Optional[_Iterable[str]] = ..., kv_resume_count: _Optional[int] = ..., kv_kept_token_count: _Optional[int] = ..., kv_timeline: _Optional[_Union[KvTimeline, _Mapping]] = ...) -> None: ...
+
+class KvTimeline(_message.Message):
+    __slots__ = ("frames", "computed_micros")
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_MICROS_FIELD_NUMBER: _ClassVar[int]
+    frames: _containers.RepeatedCompositeFieldContainer[KvFrameTiming]
+    computed_micros: int
+    def __init__(self, frames: _Optional[_Iterable[_Union[KvFrameTiming, _Mapping]]] = ..., computed_micros: _Optional[int] = ...) -> None: ...
+
+class KvFrameTiming(_message.Message):
+    __slots__ = ("layer_begin", "layer_count", "token_begin", "token_count", "byte_count", "ready_micros", "arrived_micros")
+    LAYER_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    LAYER_COUNT_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_BEGIN_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    READY_MICROS_FIELD_NUMBER: _ClassVar[int]
+    ARRIVED_MICROS_FIELD_NUMBER: _ClassVar[int]
+    layer_begin: int
+    layer_count: int
+    token_begin: int
+    token_count: int
+    byte_count: int
+    ready_micros: int
+    arrived_micros: int
+    def __init__(self, layer_begin: _Optional[int] = ..., layer_count: _Optional[int] = ..., token_begin: _Optional[int] = ..., token_count: _Optional[int] = ..., byte_count: _Optional[int] = ..., ready_micros: _Optional[int] = ..., arrived_micros: _Optional[int] = ...) -> None: ...
