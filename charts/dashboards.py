@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from baton.telemetry import names
 from charts.panels import Dashboard, Panel, Query
-from charts.queries import SCOPE, WINDOW, gauge, mean, part, per_second, quantile
+from charts.queries import SCOPE, WINDOW, gauge, label, legend, mean, part, per_second, quantile
 
-_TERMS = 'baton_term="total"'
+_TERMS = f'{label(names.TERM)}="total"'
 
 
 def _quantiles(metric: names.MetricName, *shares: float) -> Sequence[Query]:
@@ -88,17 +88,17 @@ PLACEMENT = Dashboard(
         Panel(
             "Where prompts are computed",
             "Placements per second, by side.",
-            [Query(per_second(names.PLACEMENTS, "baton_side"), "{{baton_side}}")],
+            [Query(per_second(names.PLACEMENTS, names.SIDE), legend(names.SIDE))],
         ),
         Panel(
             "Measured by estimated, median",
             "1: the router was right; 2: it took twice as long.",
-            [Query(quantile(0.5, names.PREDICTION_RATIO, "baton_term"), "{{baton_term}}")],
+            [Query(quantile(0.5, names.PREDICTION_RATIO, names.TERM), legend(names.TERM))],
         ),
         Panel(
             "Measured by estimated, p90",
             "How badly off the worst tenth is.",
-            [Query(quantile(0.9, names.PREDICTION_RATIO, "baton_term"), "{{baton_term}}")],
+            [Query(quantile(0.9, names.PREDICTION_RATIO, names.TERM), legend(names.TERM))],
         ),
         Panel(
             "Totals right within a tenth",
@@ -115,7 +115,7 @@ PLACEMENT = Dashboard(
         Panel(
             "Placed without the cache index",
             "Lookups per second that brought no answer in time.",
-            [Query(per_second(names.FAILED_LOOKUPS, "baton_reason"), "{{baton_reason}}")],
+            [Query(per_second(names.FAILED_LOOKUPS, names.REASON), legend(names.REASON))],
         ),
     ),
 )
@@ -126,7 +126,7 @@ KV_TRANSPORT = Dashboard(
         Panel(
             "KV received",
             "By what carried it.",
-            [Query(per_second(names.KV_BYTES, "baton_kv_transport"), "{{baton_kv_transport}}")],
+            [Query(per_second(names.KV_BYTES, names.KV_TRANSPORT), legend(names.KV_TRANSPORT))],
             "Bps",
         ),
         Panel("Hidden share", "Part of the transfers behind computation.", [Query(_HIDDEN)], "percentunit"),
@@ -135,21 +135,21 @@ KV_TRANSPORT = Dashboard(
         Panel(
             "Remote prefills given up",
             "Per second, by reason.",
-            [Query(per_second(names.FALLBACKS, "baton_reason"), "{{baton_reason}}")],
+            [Query(per_second(names.FALLBACKS, names.REASON), legend(names.REASON))],
         ),
         Panel(
             "Streams that broke",
             "Per second, by how their requests went on.",
-            [Query(per_second(names.KV_BREAKS, "baton_recovery"), "{{baton_recovery}}")],
+            [Query(per_second(names.KV_BREAKS, names.RECOVERY), legend(names.RECOVERY))],
         ),
         Panel(
             "Streams without the fast path",
             "Per second, by reason.",
-            [Query(per_second(names.FAST_PATH_FALLBACKS, "baton_reason"), "{{baton_reason}}")],
+            [Query(per_second(names.FAST_PATH_FALLBACKS, names.REASON), legend(names.REASON))],
         ),
     ),
 )
-_NODE = "{{baton_node_id}}"
+_NODE = legend(names.NODE_ID)
 NODES = Dashboard(
     "nodes",
     "Nodes and energy",
@@ -167,7 +167,7 @@ NODES = Dashboard(
         Panel(
             "Utilization",
             "Share of time, by part of the machine.",
-            [Query(gauge(names.NODE_UTILIZATION), _NODE + " {{baton_part}}")],
+            [Query(gauge(names.NODE_UTILIZATION), f"{_NODE} {legend(names.PART)}")],
             "percentunit",
         ),
         Panel("Power", "Of what can be measured.", [Query(gauge(names.NODE_POWER), _NODE)], "watt", needs_sensors=True),

@@ -11,20 +11,30 @@ SCOPE = 'namespace=~"$namespace"'
 """Selects the deployment that the dashboard shows; matches everything where there are no namespaces."""
 
 
+def label(attribute: str) -> str:
+    """Return what Prometheus calls an attribute of names.py."""
+    return attribute.replace(".", "_")
+
+
+def legend(attribute: str) -> str:
+    """Return Grafana's template of an attribute's value."""
+    return f"{{{{{label(attribute)}}}}}"
+
+
 def gauge(metric: MetricName, scope: str = SCOPE) -> str:
     """Return the values of a gauge."""
     return f"{family_name(metric.name, metric.unit, is_gauge=True)}{{{scope}}}"
 
 
 def per_second(metric: MetricName, by: str = "", *, window: str = WINDOW, scope: str = SCOPE) -> str:
-    """Return how fast a counter grows, summed by a label; 0 where it has never been touched."""
+    """Return how fast a counter grows, summed by an attribute; 0 where it has never been touched."""
     rate = f"rate({family_name(metric.name, metric.unit)}_total{{{scope}}}[{window}])"
-    return f"sum by ({by}) ({rate}) or vector(0)" if by else f"(sum({rate}) or vector(0))"
+    return f"sum by ({label(by)}) ({rate}) or vector(0)" if by else f"(sum({rate}) or vector(0))"
 
 
 def quantile(share: float, metric: MetricName, by: str = "", *, window: str = WINDOW, scope: str = SCOPE) -> str:
     """Return a quantile of a histogram's recent values."""
-    labels = f"le, {by}" if by else "le"
+    labels = f"le, {label(by)}" if by else "le"
     buckets = f"rate({family_name(metric.name, metric.unit)}_bucket{{{scope}}}[{window}])"
     return f"histogram_quantile({share:g}, sum by ({labels}) ({buckets}))"
 
