@@ -137,15 +137,21 @@ def test_most_probable_token_is_the_first_of_equals(dtype: torch.dtype) -> None:
     assert most_probable(torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]], dtype=dtype)).tolist() == [1, 0]
 
 
+def placed(tables: RowTables, sequences: list[list[int]], num_rows: int) -> tuple[list[int], list[int], list[int]]:
+    """Return rows, and indices and blocks of the entries that change."""
+    rows = tables.place(sequences, num_rows)
+    return rows, *tables.changes(rows, sequences, num_rows)
+
+
 def test_tables_are_sent_by_what_has_changed() -> None:
     """A block more is one entry; a sequence that stays keeps its row; one that leaves gives it to the idle block."""
     tables = RowTables(max_rows=4, max_blocks=10, idle_block=99, idle_entries=1)
     first, second = [5, 6], [7]
-    joined = tables.place([first, second], 2)
+    joined = placed(tables, [first, second], 2)
     first.append(8)
-    grown = tables.place([second, first], 2)
-    left = tables.place([second], 2)
-    again = tables.place([second], 1)
+    grown = placed(tables, [second, first], 2)
+    left = placed(tables, [second], 2)
+    again = placed(tables, [second], 1)
 
     assert joined == ([0, 1], [0, 1, 10], [5, 6, 7])
     assert grown == ([1, 0], [2], [8])
@@ -157,10 +163,10 @@ def test_a_list_that_was_filled_again_is_sent_again() -> None:
     """A preempted sequence comes back with other blocks in the same list."""
     tables = RowTables(max_rows=4, max_blocks=10, idle_block=99, idle_entries=1)
     blocks = [5, 6]
-    tables.place([blocks], 1)
+    placed(tables, [blocks], 1)
     blocks[:] = [6, 5]
 
-    assert tables.place([blocks], 1) == ([0], [0, 1], [6, 5])
+    assert placed(tables, [blocks], 1) == ([0], [0, 1], [6, 5])
 
 
 def test_padded_batches_are_few_and_near() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +17,8 @@ from baton.engine.runners.torch.attention import ATTENTION_NAME, register_attent
 from baton.engine.runners.torch.backbone import Backbone, TransformersModel
 from baton.engine.runners.torch.fused.model import FusedModel
 from baton.engine.runners.torch.fused.support import is_fusible
+from baton.engine.runners.torch.parallel.ranks import Alone, Ranks
+from baton.engine.runners.torch.parallel.share import share_of_info, take_share
 from baton.engine.runners.torch.runner import TorchRunner
 from baton.engine.runners.torch.static.runner import StaticRunner
 from baton.errors import ConfigurationError
@@ -28,101 +31,160 @@ ModelCode = Literal["auto", "baton", "transformers"]
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
-def load_torch_runner(
-    directory: Path,
-    *,
-    model_id: str,
-    dtype: str = "float32",
-    device: str = "cpu",
-    num_blocks: int,
-    block_tokens: int = 16,
-    num_threads: int | None = None,
-    model_code: ModelCode = "auto",
-    max_batch_size: int = 64,
-    is_static: bool | None = None,
-) -> TorchRunner:
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a model folder is loaded; the same in every rank."""
+
+    directory: Path
+    """Folder with config.json and safetensors files."""
+    model_id: str
+    """Served name."""
+    num_blocks: int
+    """Blocks in the KV pool, 1 or more."""
+    dtype: str = "float32"
+    """"float32", "bfloat16" or "float16", of weights and cache."""
+    device: str = "cpu"
+    """"cpu", "cuda" or "cuda:N"."""
+    block_tokens: int = 16
+    """Tokens of one block, 1 or more."""
+    num_threads: int | None = None
+    """CPU threads of the whole process; None leaves torch's choice."""
+    model_code: ModelCode = "auto"
+    """"baton": Baton's own forward pass; "transformers": the family's own; "auto": Baton's where it computes the
+    same."""
+    max_batch_size: int = 64
+    """Sequences that decode in one pass at most, for buffers that stay where they are."""
+    is_static: bool | None = None
+    """Whether decode runs over such buffers, on CUDA as a captured graph; None: on CUDA, where the model is one that
+    Baton computes."""
+
+    @property
+    def torch_device(self) -> torch.device:
+        """Return the device."""
+        return torch.device(self.device)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """Return the number format."""
+        return getattr(torch, self.dtype)
+
+    def of_rank(self, rank: int) -> LoadOptions:
+        """Return the same for another rank: on CUDA each has the device behind the one before it."""
+        device = self.torch_device
+        return replace(self, device=f"cuda:{(device.index or 0) + rank}") if device.type == "cuda" else self
+
+    def check(self) -> None:
+        """Check every value.
+
+        Raises:
+            ConfigurationError: Naming one that cannot be.
+        """
+        self.check_device()
+        if self.dtype not in _DTYPES:
+            raise ConfigurationError(f"dtype {self.dtype!r} is not supported; supported are {', '.join(_DTYPES)}")
+        if self.num_blocks < 1 or self.block_tokens < 1:
+            sizes = f"num_blocks {self.num_blocks} and block_tokens {self.block_tokens}"
+            raise ConfigurationError(f"{sizes} must be 1 or more")
+
+    def check_device(self) -> None:
+        """Check that the device is there.
+
+        Raises:
+            ConfigurationError: If it is not.
+        """
+        try:
+            device = torch.device(self.device)
+        except RuntimeError as error:
+            raise ConfigurationError(f"device {self.device!r} is not a device of torch: {error}") from error
+        if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+            seen = f"torch sees {torch.cuda.device_count()} CUDA devices"
+            raise ConfigurationError(f"device {self.device!r} is not present; {seen}")
+
+
+def load_torch_runner(directory: Path, *, model_id: str, num_blocks: int, **options: Any) -> TorchRunner:
     """Load a model folder; nothing is downloaded and no code of the folder is run.
 
     Args:
         directory: Folder with config.json and safetensors files.
         model_id: Served name.
-        dtype: "float32", "bfloat16" or "float16", of weights and cache.
-        device: "cpu", "cuda" or "cuda:N".
-        num_blocks: Blocks in the KV pool, 1 or more.
-        block_tokens: Tokens of one block, 1 or more.
-        num_threads: CPU threads of the whole process; None leaves torch's choice.
-        model_code: "baton": Baton's own forward pass; "transformers": the family's own; "auto": Baton's where it
-            computes the same.
-        max_batch_size: Sequences that decode in one pass at most, for buffers that stay where they are.
-        is_static: Whether decode runs over such buffers, on CUDA as a captured graph; None: on CUDA, where the model
-            is one that Baton computes.
+        num_blocks: Blocks in the KV pool.
+        options: As `LoadOptions` has them.
 
     Raises:
         ConfigurationError: If the folder cannot be served, the device is missing, or model and blocks do not fit.
     """
-    torch_device = _device_of(device)
-    torch_dtype = _dtype_of(dtype)
-    if num_blocks < 1 or block_tokens < 1:
-        raise ConfigurationError(f"num_blocks {num_blocks} and block_tokens {block_tokens} must be 1 or more")
-    if num_threads is not None:
-        torch.set_num_threads(num_threads)
-    checkpoint = read_checkpoint(directory)
+    return load_share(LoadOptions(directory, model_id, num_blocks, **options), Alone())
+
+
+def describe_whole(options: LoadOptions) -> ModelInfo:
+    """Return what the whole model is, without loading it.
+
+    Raises:
+        ConfigurationError: If an option cannot be, or the folder cannot be served.
+    """
+    options.check()
+    checkpoint = read_checkpoint(options.directory)
     if quantization := checkpoint.config.get("quantization_config"):
-        method = quantization.get("quant_method")
-        raise ConfigurationError(f"model {directory}: quantization_config {method!r}: the torch engine reads none")
-    info = checkpoint.model_info(model_id, kv_dtype_of(dtype), engine="torch", device=_describe(torch_device))
+        cause = f"quantization_config {quantization.get('quant_method')!r}: the torch engine reads none"
+        raise ConfigurationError(f"model {options.directory}: {cause}")
+    device = _describe(options.torch_device)
+    return checkpoint.model_info(options.model_id, kv_dtype_of(options.dtype), engine="torch", device=device)
+
+
+def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
+    """Load what one rank holds of a model: all of it, where it is alone.
+
+    Raises:
+        ConfigurationError: If the folder cannot be served, the device is missing, or model and blocks do not fit.
+    """
+    if options.num_threads is not None:
+        torch.set_num_threads(options.num_threads)
+    info = describe_whole(options)
     try:
-        model = _load_model(directory, torch_dtype, torch_device)
-        backbone = _backbone_of(model, info, model_code)
-        log.info("model_loaded model=%s code=%s dtype=%s device=%s", model_id, backbone.name, dtype, torch_device)
-        sizes = {"num_blocks": num_blocks, "block_tokens": block_tokens}
-        if torch_device.type == "cuda" and backbone.is_capturable if is_static is None else is_static:
-            return StaticRunner(backbone, info, **sizes, device=torch_device, max_batch_size=max_batch_size)
-        return TorchRunner(backbone, info, **sizes, device=torch_device)
+        model = _load_model(options, ranks)
+        backbone = _backbone_of(model, info, options.model_code, ranks)
+        log.info("model_loaded model=%s code=%s options=%s", options.model_id, backbone.name, options)
+        sizes = {"num_blocks": options.num_blocks, "block_tokens": options.block_tokens}
+        device, own = options.torch_device, share_of_info(info, ranks.size)
+        is_captured = device.type == "cuda" and backbone.is_capturable
+        if is_captured if options.is_static is None else options.is_static:
+            return StaticRunner(backbone, own, **sizes, device=device, max_batch_size=options.max_batch_size)
+        return TorchRunner(backbone, own, **sizes, device=device)
     except RuntimeError as error:
-        raise ConfigurationError(f"model {directory} with {num_blocks} blocks cannot be loaded: {error}") from error
+        cause = f"with {options.num_blocks} blocks cannot be loaded: {error}"
+        raise ConfigurationError(f"model {options.directory} {cause}") from error
 
 
-def _load_model(directory: Path, dtype: torch.dtype, device: torch.device) -> Any:
+def _load_model(options: LoadOptions, ranks: Ranks) -> Any:
     register_attention()
     transformers_logging.disable_progress_bar()
     model, report = AutoModelForCausalLM.from_pretrained(
-        directory,
+        options.directory,
         local_files_only=True,
         use_safetensors=True,
         trust_remote_code=False,
-        dtype=dtype,
+        dtype=options.torch_dtype,
         attn_implementation=ATTENTION_NAME,
         output_loading_info=True,
     )
     if missing := sorted(report["missing_keys"]):  # transformers would go on with random weights
-        raise ConfigurationError(f"model {directory}: {len(missing)} tensors are missing, among them {missing[0]}")
-    return model.to(device).eval().requires_grad_(False)
+        named = f"{len(missing)} tensors are missing, among them {missing[0]}"
+        raise ConfigurationError(f"model {options.directory}: {named}")
+    if ranks.size > 1 and is_fusible(model):
+        take_share(model, ranks)
+    return model.to(options.torch_device).eval().requires_grad_(False)
 
 
-def _backbone_of(model: Any, info: ModelInfo, model_code: ModelCode) -> Backbone:
+def _backbone_of(model: Any, info: ModelInfo, model_code: ModelCode, ranks: Ranks) -> Backbone:
     can_fuse = is_fusible(model)
+    if ranks.size > 1 and (not can_fuse or model_code == "transformers"):
+        cause = f"{type(model).__name__} in transformers' code is not shared out"
+        raise ConfigurationError(f"tensor_parallel {ranks.size}: {cause}; only what model_code baton computes is")
     if model_code == "baton" and not can_fuse:
         raise ConfigurationError(f"model_code baton: {type(model).__name__} is not a model that it computes; use auto")
     if can_fuse and model_code != "transformers":
-        return FusedModel(model, info.layout)
+        return FusedModel(model, info.layout, ranks)
     return TransformersModel(model)
-
-
-def _device_of(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigurationError(f"device {name!r} is not a device of torch: {error}") from error
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ConfigurationError(f"device {name!r} is not present; torch sees {torch.cuda.device_count()} CUDA devices")
-    return device
-
-
-def _dtype_of(name: str) -> torch.dtype:
-    if name not in _DTYPES:
-        raise ConfigurationError(f"dtype {name!r} is not supported; supported are {', '.join(_DTYPES)}")
-    return getattr(torch, name)
 
 
 def _describe(device: torch.device) -> str:

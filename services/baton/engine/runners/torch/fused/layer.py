@@ -11,6 +11,7 @@ from baton.engine.runners.torch.attention import attend_rows, store
 from baton.engine.runners.torch.batch import Batch
 from baton.engine.runners.torch.blocked_attention import Scoring
 from baton.engine.runners.torch.fused.linear import Linear
+from baton.engine.runners.torch.parallel.ranks import Ranks
 from baton.engine.runners.torch.pool import KeysValues
 
 
@@ -53,10 +54,12 @@ class FusedLayer:
         index: Which layer it is.
         head_dim: Elements of one head.
         window_tokens: Positions that a query sees, its own included; 0: all.
+        ranks: Who holds the other heads and columns of a layer of which this is a share.
     """
 
-    def __init__(self, layer: Any, index: int, *, head_dim: int, window_tokens: int) -> None:
+    def __init__(self, layer: Any, index: int, *, head_dim: int, window_tokens: int, ranks: Ranks) -> None:
         attention, mlp = layer.self_attn, layer.mlp
+        self._ranks = ranks
         self._index = index
         self._head_dim = head_dim
         self._scoring = Scoring(float(attention.scaling), window_tokens)
@@ -104,9 +107,9 @@ class FusedLayer:
         return torch.cat([self._query_norm(query), self._key_norm(key)], dim=1)
 
     def _finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        hidden = hidden + self._output(attended.transpose(0, 1).reshape(len(hidden), -1))
+        hidden = hidden + self._ranks.sum(self._output(attended.transpose(0, 1).reshape(len(hidden), -1)))
         gate, up = self._gate_up(self._mlp_norm(hidden)).chunk(2, dim=-1)
-        return hidden + self._down(silu(gate) * up)
+        return hidden + self._ranks.sum(self._down(silu(gate) * up))
 
 
 def norm_of(module: Any) -> Norm:

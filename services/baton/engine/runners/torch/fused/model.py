@@ -10,10 +10,13 @@ from torch.nn.functional import embedding
 from baton.engine.runners.torch.batch import Batch
 from baton.engine.runners.torch.fused.layer import FusedLayer, Rotation, norm_of
 from baton.engine.runners.torch.fused.linear import Linear
+from baton.engine.runners.torch.parallel.ranks import Alone, Ranks
 from baton.kv.layout import KvLayout
 
 _ROPES_THAT_READ_POSITIONS = ("dynamic", "longrope")
 """Kinds of rotary embedding whose frequencies depend on the longest position of a pass."""
+
+_ALONE = Alone()
 
 
 class FusedModel:
@@ -21,13 +24,15 @@ class FusedModel:
 
     Args:
         model: transformers' model, which `support.is_fusible` has accepted; taken apart, of no use afterwards.
-        layout: Its KV cache.
+        layout: Its KV cache, of all ranks.
+        ranks: Who holds the rest of a model of which this is a share.
     """
 
     name = "baton"
 
-    def __init__(self, model: Any, layout: KvLayout) -> None:
+    def __init__(self, model: Any, layout: KvLayout, ranks: Ranks = _ALONE) -> None:
         decoder = model.get_decoder()
+        self._ranks = ranks
         self._embedding = decoder.embed_tokens.weight
         self._rotary = decoder.rotary_emb
         self.is_capturable = self._rotary.rope_type not in _ROPES_THAT_READ_POSITIONS
@@ -35,7 +40,11 @@ class FusedModel:
         self._layers: list[FusedLayer] = []
         for index, spec in enumerate(layout.layers):
             fused = FusedLayer(
-                decoder.layers[index], index, head_dim=spec.key_head_dim, window_tokens=spec.sliding_window_tokens
+                decoder.layers[index],
+                index,
+                head_dim=spec.key_head_dim,
+                window_tokens=spec.sliding_window_tokens,
+                ranks=ranks,
             )
             decoder.layers[index] = torch.nn.Identity()  # lets go of its weights before the next layer doubles its own
             self._layers.append(fused)
@@ -48,7 +57,7 @@ class FusedModel:
         for layer in self._layers[:-1]:
             hidden = layer(hidden, rotation, batch)
         hidden = self._layers[-1].last(hidden, rotation, batch)
-        return self._head(self._norm(hidden))
+        return self._ranks.join(self._head(self._norm(hidden)))
 
     def _rotation(self, hidden: torch.Tensor, positions: torch.Tensor) -> Rotation:
         cosines, sines = self._rotary(hidden[None], positions)

@@ -51,7 +51,7 @@ class DecodeBuffers:
         self.history = torch.zeros(max_steps, max_rows, dtype=torch.int64, device=device)
         self.step_index = torch.zeros(1, dtype=torch.int64, device=device)
         self._device = device
-        self.load(self.idle_fields(1), TableChanges([], [], []))
+        self.load(self.idle_fields(1), TableChanges([], []))
 
     def idle_fields(self, num_steps: int) -> Fields:
         """Return fields of rows without sequences: they feed token 0 at position 0 of the idle block."""

@@ -57,6 +57,7 @@ class LaunchedPass:
 
     def logits(self) -> TorchLogits:
         """Return the logits of the only step; a step that was replayed has them until the next pass is launched."""
+        self._wait()
         assert self._logits is not None, "logits are gone: another pass has been launched"
         rows = torch.tensor(list(self.device_rows), device=self._logits.device)
         return TorchLogits(self._logits[rows])

@@ -9,8 +9,6 @@ from typing import NamedTuple
 class TableChanges(NamedTuple):
     """Entries of the device's block tables that must change."""
 
-    rows: list[int]
-    """Row of each sequence, in the order in which they were named."""
     indices: list[int]
     """Flat indices of entries, row by row."""
     blocks: list[int]
@@ -37,25 +35,37 @@ class RowTables:
         self._owners: list[Sequence[int] | None] = [None] * max_rows
         self._row_of: dict[int, int] = {}
 
-    def place(self, tables: Sequence[Sequence[int]], num_rows: int) -> TableChanges:
-        """Give each sequence a row below `num_rows`, its own where it can be, and return what changes by that.
+    def place(self, tables: Sequence[Sequence[int]], num_rows: int) -> list[int]:
+        """Give each sequence a row below `num_rows`, its own where it can be.
 
         Args:
-            tables: Blocks of each sequence, as many as rows at most; none has more than a row's entries.
-            num_rows: Rows of the pass; those that get no sequence become idle.
+            tables: Blocks of each sequence, as many as rows at most.
+            num_rows: Rows of the pass.
         """
         rows = self._rows_of(tables, num_rows)
-        changes = TableChanges(rows, [], [])
+        for row in set(range(num_rows)).difference(rows):
+            self._release(row)
+        for row, table in zip(rows, tables, strict=True):
+            self._owners[row] = table
+            self._row_of[id(table)] = row
+        return rows
+
+    def changes(self, rows: list[int], tables: Sequence[Sequence[int]], num_rows: int) -> TableChanges:
+        """Return what must change so that each row's table is its sequence's, and of idle rows the idle block.
+
+        Args:
+            rows: Row of each sequence.
+            tables: Its blocks; none has more than a row's entries.
+            num_rows: Rows of the pass.
+        """
+        changes = TableChanges([], [])
         for row, table in zip(rows, tables, strict=True):
             known = self._known[row]
             if known != table:
                 self._change(row, known, list(table), changes)
-            self._owners[row] = table
-            self._row_of[id(table)] = row
         for row in set(range(num_rows)).difference(rows):
             if self._known[row] is not self._idle:
                 self._change(row, [], self._idle, changes)
-            self._release(row)
         return changes
 
     def _rows_of(self, tables: Sequence[Sequence[int]], num_rows: int) -> list[int]:

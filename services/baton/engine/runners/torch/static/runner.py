@@ -74,9 +74,27 @@ class StaticRunner(TorchRunner):
     ) -> LaunchedPass:
         """Begin a pass, or several in a row, and return."""
         assert after is None or isinstance(after, LaunchedPass), "a pass of another runner cannot be followed"
+        return self.launch_at(spans, self.rows_for(spans), draws, after, num_steps)
+
+    def rows_for(self, spans: Sequence[Span]) -> list[int] | None:
+        """Return the rows in which the spans of the next pass decode; None where it is packed."""
+        if not self._is_decode(spans):
+            return None
+        num_rows = padded_batch(len(spans), self._buffers.max_rows)
+        return self._tables.place([span.block_table for span in spans], num_rows)
+
+    def launch_at(
+        self,
+        spans: Sequence[Span],
+        rows: list[int] | None,
+        draws: Draws | None,
+        after: LaunchedPass | None,
+        num_steps: int,
+    ) -> LaunchedPass:
+        """Begin a pass whose rows are given, by this runner's `rows_for` or by that of a rank that it follows."""
         with torch.inference_mode():
-            if self._is_decode(spans):
-                return self._decode(spans, draws, after, num_steps)
+            if rows is not None:
+                return self._decode(spans, rows, draws, after, num_steps)
             assert num_steps == 1, "only decode passes are launched several at a time"
             return self._pack(spans, draws, after)
 
@@ -101,19 +119,24 @@ class StaticRunner(TorchRunner):
         return LaunchedPass(chosen[None], chosen, range(len(chosen)), logits, self._hand_over)
 
     def _decode(
-        self, spans: Sequence[Span], draws: Draws | None, after: LaunchedPass | None, num_steps: int
+        self,
+        spans: Sequence[Span],
+        rows: list[int],
+        draws: Draws | None,
+        after: LaunchedPass | None,
+        num_steps: int,
     ) -> LaunchedPass:
         num_rows = padded_batch(len(spans), self._buffers.max_rows)
         self._steps.prepare(num_rows, is_drawn=draws is not None)
-        changes = self._tables.place([span.block_table for span in spans], num_rows)
-        self._buffers.load(self._fields(spans, changes.rows, draws, after, num_steps), changes)
+        changes = self._tables.changes(rows, [span.block_table for span in spans], num_rows)
+        self._buffers.load(self._fields(spans, rows, draws, after, num_steps), changes)
         if after is not None and after is not self._replayed:
-            self._feed(spans, changes.rows, after)
+            self._feed(spans, rows, after)
         if self._replayed is not None:
             self._replayed.forget_logits()
         logits = self._steps.run(num_rows, num_steps, is_drawn=draws is not None)
         tokens = self._buffers.history[:num_steps, :num_rows]
-        self._replayed = LaunchedPass(tokens, self._buffers.chosen, changes.rows, logits)
+        self._replayed = LaunchedPass(tokens, self._buffers.chosen, rows, logits)
         return self._replayed
 
     def _fields(

@@ -105,7 +105,7 @@ class DecodeSteps:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # kernels are compiled and libraries make their rooms outside the capture
             for _ in range(_WARM_UP_RUNS):
-                self._buffers.load(self._buffers.idle_fields(1), TableChanges([], [], []))
+                self._buffers.load(self._buffers.idle_fields(1), TableChanges([], []))
                 step()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
