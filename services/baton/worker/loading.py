@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from baton.engine.runners.base import Runner
+from baton.errors import ConfigurationError
 from baton.worker.settings import WorkerSettings
 
 
@@ -13,6 +14,9 @@ def load_runner(settings: WorkerSettings) -> Runner:
         ConfigurationError: If the folder holds no model that the engine can run.
         ImportError: If the framework is not installed; the message names the extra.
     """
+    if settings.engine != "torch" and settings.tensor_parallel > 1:
+        cause = f"engine {settings.engine} runs on one device; only torch shares layers out"
+        raise ConfigurationError(f"tensor_parallel {settings.tensor_parallel}: {cause}")
     if settings.engine == "mock":
         from baton.engine.runners.mock import load_mock_runner
 
@@ -37,16 +41,23 @@ def load_runner(settings: WorkerSettings) -> Runner:
             num_blocks=settings.num_blocks,
             block_tokens=settings.block_tokens,
         )
-    from baton.engine.runners.torch import load_torch_runner
+    return _load_torch_runner(settings)
 
-    return load_torch_runner(
+
+def _load_torch_runner(settings: WorkerSettings) -> Runner:
+    from baton.engine.runners.torch import LoadOptions, load_alone, load_parallel_runner
+
+    options = LoadOptions(
         settings.model_dir,
-        model_id=settings.served_name,
+        settings.served_name,
+        settings.num_blocks,
         dtype=settings.dtype,
         device=settings.device,
-        num_blocks=settings.num_blocks,
         block_tokens=settings.block_tokens,
         num_threads=settings.engine_threads,
         model_code=settings.model_code,
         max_batch_size=settings.max_batch_size,
     )
+    if settings.tensor_parallel > 1:
+        return load_parallel_runner(options, settings.tensor_parallel)
+    return load_alone(options)

@@ -9,12 +9,16 @@ from functools import cache
 
 import numpy as np
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 from baton.engine.runners.base import Launched, LayerKv, Runner, Span
 from baton.engine.runners.drawing import Draws
 from baton.engine.runners.torch.loader import LoadOptions, load_torch_runner
 from baton.engine.runners.torch.parallel.order import join_heads, split_heads
+from baton.engine.runners.torch.parallel.ranks import Alone
 from baton.engine.runners.torch.parallel.runner import ParallelRunner, load_parallel_runner
+from baton.engine.runners.torch.parallel.share import take_share
 from baton.errors import BatonError, ConfigurationError
 from checkpoints import VOCABULARY_SIZE, CheckpointName, checkpoint, reference_generate
 
@@ -135,6 +139,23 @@ def test_what_cannot_be_shared_out_is_refused(options: dict[str, str], size: int
     """By its name, before any process is started."""
     with pytest.raises(ConfigurationError, match=message):
         load_parallel_runner(LoadOptions(checkpoint(NAME), NAME, NUM_BLOCKS, **options), size)
+
+
+def test_a_vocabulary_that_is_no_multiple_is_filled_up() -> None:
+    """Every rank has as many rows of the output projection; those that nobody asks for come last."""
+    sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
+    whole_weight = AutoModelForCausalLM.from_config(config := LlamaConfig(vocab_size=9, **sizes)).lm_head.weight
+    shares = []
+    for rank in range(2):
+        model = AutoModelForCausalLM.from_config(config)
+        model.lm_head.weight = whole_weight
+        ranks = Alone()
+        ranks.rank, ranks.size = rank, 2
+        take_share(model, ranks)
+        shares.append(model.lm_head.weight)
+
+    assert [len(share) for share in shares] == [5, 5]
+    assert torch.equal(torch.cat(shares)[:9], whole_weight)
 
 
 def test_heads_are_split_and_joined_in_order() -> None:

@@ -2,7 +2,8 @@
 
 `loader` makes a `runner`; `runner` packs spans into one `batch` and calls the model; `attention` is what the model
 calls back per layer; `last_layer` keeps all but the wanted positions out of the last layer; `pool` holds the blocks. On
-CUDA `paged` attends from all sequences at once, and `static` decodes by replaying graphs.
+CUDA `paged` attends from all sequences at once, and `static` decodes by replaying graphs;
+`parallel` shares a model out over several devices.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ except ImportError as error:
         "the torch engine needs torch and transformers; install the extra: pip install 'baton[torch]'"
     ) from error
 
-from baton.engine.runners.torch.loader import load_torch_runner
+from baton.engine.runners.torch.loader import LoadOptions, load_alone, load_torch_runner
+from baton.engine.runners.torch.parallel.runner import load_parallel_runner
 from baton.engine.runners.torch.runner import TorchRunner
 
-__all__ = ["TorchRunner", "load_torch_runner"]
+__all__ = ["LoadOptions", "TorchRunner", "load_alone", "load_parallel_runner", "load_torch_runner"]

@@ -113,7 +113,16 @@ def load_torch_runner(directory: Path, *, model_id: str, num_blocks: int, **opti
     Raises:
         ConfigurationError: If the folder cannot be served, the device is missing, or model and blocks do not fit.
     """
-    return load_share(LoadOptions(directory, model_id, num_blocks, **options), Alone())
+    return load_alone(LoadOptions(directory, model_id, num_blocks, **options))
+
+
+def load_alone(options: LoadOptions) -> TorchRunner:
+    """Load a model folder into this process.
+
+    Raises:
+        ConfigurationError: If the folder cannot be served, the device is missing, or model and blocks do not fit.
+    """
+    return load_share(options, Alone())
 
 
 def describe_whole(options: LoadOptions) -> ModelInfo:
@@ -143,7 +152,10 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
     try:
         model = _load_model(options, ranks)
         backbone = _backbone_of(model, info, options.model_code, ranks)
-        log.info("model_loaded model=%s code=%s options=%s", options.model_id, backbone.name, options)
+        log.info(
+            "model_loaded model=%s code=%s dtype=%s device=%s rank=%d/%d",
+            *(options.model_id, backbone.name, options.dtype, options.device, ranks.rank, ranks.size),
+        )
         sizes = {"num_blocks": options.num_blocks, "block_tokens": options.block_tokens}
         device, own = options.torch_device, share_of_info(info, ranks.size)
         is_captured = device.type == "cuda" and backbone.is_capturable

@@ -57,7 +57,8 @@ class FusedModel:
         for layer in self._layers[:-1]:
             hidden = layer(hidden, rotation, batch)
         hidden = self._layers[-1].last(hidden, rotation, batch)
-        return self._ranks.join(self._head(self._norm(hidden)))
+        logits = self._ranks.join(self._head(self._norm(hidden)))
+        return logits[:, : len(self._embedding)]
 
     def _rotation(self, hidden: torch.Tensor, positions: torch.Tensor) -> Rotation:
         cosines, sines = self._rotary(hidden[None], positions)

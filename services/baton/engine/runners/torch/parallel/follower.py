@@ -1,12 +1,8 @@
-"""A rank that is not scheduled: a process that computes its share of what the first rank is asked for.
-
-It is started as `python -m baton.engine.runners.torch.parallel.follower FD`, FD being a connection to the first rank.
-"""
+"""A rank that is not scheduled: a process that computes its share of what the first rank is asked for."""
 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 from multiprocessing.connection import Connection
@@ -90,7 +86,7 @@ class Follower:
             self._connection.send_bytes(buffer)
 
 
-def main(descriptor: int) -> None:
+def follow(descriptor: int) -> None:
     """Load the share, say so, carry out orders."""
     threading.Thread(target=_end_with_parent, args=(os.getppid(),), daemon=True).start()
     connection = Connection(descriptor)
@@ -109,7 +105,3 @@ def _end_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(_PARENT_CHECK_SECONDS)
     os._exit(1)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]))

@@ -37,7 +37,7 @@ class Peer:
     def __init__(self, assignment: Assignment, on_death: Callable[[int, int], None]) -> None:
         self.rank = assignment.rank
         mine, theirs = socket.socketpair()
-        command = [sys.executable, "-m", "baton.engine.runners.torch.parallel.follower", str(theirs.fileno())]
+        command = [sys.executable, "-m", "baton.engine.runners.torch.parallel", str(theirs.fileno())]
         environment = {**os.environ, **LOOPBACK_ONLY, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         self.process = subprocess.Popen(command, pass_fds=[theirs.fileno()], env=environment)  # noqa: S603
         theirs.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -54,6 +55,7 @@ def load_parallel_runner(
         UnavailableError: If a rank ends while it loads.
     """
     info = describe_whole(options)
+    info = replace(info, device=f"{size} x {info.device}")
     check_divisible(info, size)
     os.environ.update({name: os.environ.get(name, value) for name, value in LOOPBACK_ONLY.items()})
     folder = tempfile.TemporaryDirectory(prefix="baton-ranks-")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 
 from baton.engine.runners.base import ModelInfo
 from baton.engine.runners.torch.parallel.ranks import Ranks
@@ -16,12 +17,11 @@ def check_divisible(info: ModelInfo, size: int) -> None:
     """Check that every rank gets as many heads as any other.
 
     Raises:
-        ConfigurationError: If heads, KV heads or vocabulary cannot be shared out evenly.
+        ConfigurationError: If heads or KV heads cannot be shared out evenly.
     """
     counts = {
         "num_attention_heads": info.num_attention_heads,
         "num_key_value_heads": min(spec.num_kv_heads for spec in info.layout.layers),
-        "vocab_size": info.vocabulary_size,
     }
     for name, count in counts.items():
         if count % size:
@@ -48,7 +48,10 @@ def take_share(model: Any, ranks: Ranks) -> None:
             _keep_outputs(module, ranks)
         for module in (attention.o_proj, mlp.down_proj):
             _keep_inputs(module, ranks)
-    _keep_outputs(model.get_output_embeddings(), ranks)
+    head = model.get_output_embeddings()
+    num_missing = -head.out_features % ranks.size
+    head.weight = _frozen(pad(head.weight, (0, 0, 0, num_missing)))  # their logits come last; `FusedModel` drops them
+    _keep_outputs(head, ranks)
 
 
 def _keep_outputs(module: torch.nn.Linear, ranks: Ranks) -> None:
