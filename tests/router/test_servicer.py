@@ -285,7 +285,7 @@ def test_load_links_and_outcomes_are_listed() -> None:
             decode_duration=Duration(seconds=1),
             completion_token_count=11,
         )
-        for report in ({"load": load}, {"link": link}, {"outcome": outcome}):
+        for report in ({"load": load}, {"link": link}, {"outcomes": messages.Outcomes(outcomes=[outcome])}):
             await mac.write(messages.RegisterRequest(**report))  # type: ignore[arg-type]
         await list_until(stub, lambda listing: listing.nodes[1].decode_calibration > 0)
         listing = await stub.ListNodes(messages.ListNodesRequest(), timeout=5)

@@ -224,12 +224,30 @@ def test_a_registration_begins_with_the_node_and_its_load() -> None:
         call = await router.take()
         kinds = [(await call.next()).WhichOneof("report") for _ in range(3)]
         node.report_outcome(outcome(1))
-        while (report := await call.next()).WhichOneof("report") != "outcome":
+        while (report := await call.next()).WhichOneof("report") != "outcomes":
             pass
         await stop(task)
 
         assert kinds == ["node", "load", "load"]
-        assert report.outcome == outcome(1)
+        assert list(report.outcomes.outcomes) == [outcome(1)]
+
+    with_services(client)
+
+
+def test_outcomes_of_one_moment_share_a_message() -> None:
+    """In the order in which they came: a message costs the router more than an outcome."""
+
+    async def client(index: Calls, router: Calls, address: str) -> None:
+        node = registration(address)
+        task = asyncio.create_task(node.run())
+        call = await router.take()
+        for number in range(100):
+            node.report_outcome(outcome(number))
+        while not (report := await call.next()).HasField("outcomes"):
+            pass
+        await stop(task)
+
+        assert list(report.outcomes.outcomes) == [outcome(number) for number in range(100)]
 
     with_services(client)
 
@@ -248,8 +266,8 @@ def test_outcomes_without_a_pause_do_not_put_the_load_report_off() -> None:
             while num_loads < 4:
                 report = await call.next()
                 num_loads += report.HasField("load")
-                if report.HasField("outcome"):
-                    num_outcomes += 1
+                if report.HasField("outcomes"):
+                    num_outcomes += len(report.outcomes.outcomes)
                     node.report_outcome(outcome(num_outcomes))  # the next one is there before the interval is over
         await stop(task)
 
@@ -276,8 +294,8 @@ def test_a_registration_that_broke_loses_no_outcome(error: Exception | None) -> 
         outcomes = []
         while len(outcomes) < 4:
             report = await call.next()
-            if report.HasField("outcome"):
-                outcomes.append(report.outcome)
+            if report.HasField("outcomes"):
+                outcomes += report.outcomes.outcomes
         await stop(task)
 
         assert outcomes == [outcome(number) for number in range(4)]

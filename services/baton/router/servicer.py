@@ -12,7 +12,7 @@ from baton.router.overview import list_nodes
 from baton.router.placer import Placer
 from baton.router.registration import Registered, Registrations, Report, Session
 from baton.router.state import RouterState
-from baton.router.wire import peers_to_proto, placed_to_proto, query_from_proto, registered_to_proto, report_from_proto
+from baton.router.wire import peers_to_proto, placed_to_proto, query_from_proto, registered_to_proto, reports_from_proto
 from baton.v1 import router_service_pb2 as messages
 from baton.v1 import router_service_pb2_grpc as service
 
@@ -63,4 +63,5 @@ class RouterServicer(service.RouterServiceServicer):
 
 async def _reports(requests: AsyncIterator[messages.RegisterRequest]) -> AsyncIterator[Report]:
     async for request in requests:
-        yield report_from_proto(request)
+        for report in reports_from_proto(request):
+            yield report

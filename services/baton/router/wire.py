@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from baton.capacity.estimate import Candidate
 from baton.capacity.snapshot import NodePair, NodeRole
@@ -40,21 +41,21 @@ _ROLES: dict[NodeRole, node_pb2.NodeRole] = {
 _ROLES_BACK = {value: key for key, value in _ROLES.items()}
 
 
-def report_from_proto(message: router_service_pb2.RegisterRequest) -> Report:
-    """Return what a node reports.
+def reports_from_proto(message: router_service_pb2.RegisterRequest) -> Sequence[Report]:
+    """Return what a node reports; several outcomes may come together.
 
     Raises:
         InvalidFieldError: If nothing is set or a field has a value that cannot be used.
     """
     if message.HasField("node"):
-        return description_from_proto(message.node)
+        return (description_from_proto(message.node),)
     if message.HasField("load"):
-        return load_from_proto(message.load)
+        return (load_from_proto(message.load),)
     if message.HasField("link"):
-        return link_from_proto(message.link)
-    if message.HasField("outcome"):
-        return outcome_from_proto(message.outcome)
-    raise InvalidFieldError("report", "expected node, load, link or outcome")
+        return (link_from_proto(message.link),)
+    if message.HasField("outcomes"):
+        return [outcome_from_proto(outcome) for outcome in message.outcomes.outcomes]
+    raise InvalidFieldError("report", "expected node, load, link or outcomes")
 
 
 def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription:

@@ -18,7 +18,7 @@ from baton.v1 import node_pb2 as baton_dot_v1_dot_node__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62\x61ton/v1/router_service.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x11\x62\x61ton/v1/kv.proto\x1a\x13\x62\x61ton/v1/node.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc6\x01\n\x0fRegisterRequest\x12)\n\x04node\x18\x01 \x01(\x0b\x32\x19.baton.v1.NodeDescriptionH\x00\x12$\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.LoadReportH\x00\x12)\n\x04link\x18\x03 \x01(\x0b\x32\x19.baton.v1.LinkMeasurementH\x00\x12-\n\x07outcome\x18\x04 \x01(\x0b\x32\x1a.baton.v1.PlacementSummaryH\x00\x42\x08\n\x06report\"j\n\x10RegisterResponse\x12*\n\nregistered\x18\x01 \x01(\x0b\x32\x14.baton.v1.RegisteredH\x00\x12 \n\x05peers\x18\x02 \x01(\x0b\x32\x0f.baton.v1.PeersH\x00\x42\x08\n\x06notice\"@\n\nRegistered\x12\x32\n\x0freport_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\".\n\x05Peers\x12%\n\rprefill_nodes\x18\x01 \x03(\x0b\x32\x0e.baton.v1.Peer\"M\n\x04Peer\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x14\n\x0c\x66\x61st_address\x18\x04 \x01(\t\"\x8e\x02\n\x0cPlaceRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x1a\n\x12prompt_token_count\x18\x03 \x01(\x05\x12\x17\n\x0fmax_token_count\x18\x04 \x01(\x05\x12\x14\n\x0c\x62lock_hashes\x18\x05 \x01(\x0c\x12\x19\n\x11\x65xcluded_node_ids\x18\x06 \x03(\t\x12\x1b\n\x13\x62ypass_prefix_cache\x18\x07 \x01(\x08\x12\x12\n\nis_dry_run\x18\x08 \x01(\x08\x12$\n\x04pins\x18\t \x03(\x0b\x32\x16.baton.v1.PlacementPin\x12\x1b\n\x13needs_local_prefill\x18\n \x01(\x08\"?\n\x0cPlacementPin\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x01 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x02 \x01(\t\"`\n\rPlaceResponse\x12&\n\tplacement\x18\x01 \x01(\x0b\x32\x13.baton.v1.Placement\x12\'\n\ncandidates\x18\x02 \x03(\x0b\x32\x13.baton.v1.Candidate\"\xb6\x02\n\tPlacement\x12\x14\n\x0cplacement_id\x18\x01 \x01(\t\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x02 \x01(\t\x12\x16\n\x0e\x64\x65\x63ode_address\x18\x03 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x04 \x01(\t\x12%\n\nwire_dtype\x18\x05 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x18\n\x10layers_per_frame\x18\x06 \x01(\x05\x12(\n\x08\x65stimate\x18\x07 \x01(\x0b\x32\x16.baton.v1.CostEstimate\x12\x32\n\x0c\x61lternatives\x18\x08 \x03(\x0b\x32\x1c.baton.v1.PrefillAlternative\x12+\n\x10value_wire_dtype\x18\t \x01(\x0e\x32\x11.baton.v1.KvDtype\"\xc5\x01\n\x12PrefillAlternative\x12\x17\n\x0fprefill_node_id\x18\x01 \x01(\t\x12%\n\nwire_dtype\x18\x02 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x18\n\x10layers_per_frame\x18\x03 \x01(\x05\x12(\n\x08\x65stimate\x18\x04 \x01(\x0b\x32\x16.baton.v1.CostEstimate\x12+\n\x10value_wire_dtype\x18\x05 \x01(\x0e\x32\x11.baton.v1.KvDtype\"\xb0\x02\n\x0c\x43ostEstimate\x12\x15\n\rqueue_seconds\x18\x01 \x01(\x01\x12\x17\n\x0fprefill_seconds\x18\x02 \x01(\x01\x12\x18\n\x10transfer_seconds\x18\x03 \x01(\x01\x12\x17\n\x0f\x65xposed_seconds\x18\x04 \x01(\x01\x12#\n\x1btime_to_first_token_seconds\x18\x05 \x01(\x01\x12\x15\n\rstart_seconds\x18\x06 \x01(\x01\x12\x14\n\x0cstep_seconds\x18\x07 \x01(\x01\x12#\n\x1b\x65xpected_output_token_count\x18\x08 \x01(\x01\x12\x16\n\x0e\x64\x65\x63ode_seconds\x18\t \x01(\x01\x12\x17\n\x0fimposed_seconds\x18\n \x01(\x01\x12\x15\n\rtotal_seconds\x18\x0b \x01(\x01\"\x9f\x02\n\tCandidate\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x01 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x02 \x01(\t\x12!\n\x19\x64\x65\x63ode_cached_token_count\x18\x03 \x01(\x05\x12\"\n\x1aprefill_cached_token_count\x18\x04 \x01(\x05\x12(\n\x08\x65stimate\x18\x05 \x01(\x0b\x32\x16.baton.v1.CostEstimate\x12\x19\n\x11infeasible_reason\x18\x06 \x01(\t\x12\x15\n\rkv_byte_count\x18\x07 \x01(\x03\x12\x18\n\x10is_link_declared\x18\x08 \x01(\x08\x12$\n\x04wire\x18\t \x01(\x0b\x32\x16.baton.v1.WireEstimate\"\xc8\x01\n\x0cWireEstimate\x12\x11\n\tkey_dtype\x18\x01 \x01(\t\x12\x13\n\x0bvalue_dtype\x18\x02 \x01(\t\x12\x16\n\x0ekey_byte_count\x18\x03 \x01(\x03\x12\x18\n\x10value_byte_count\x18\x04 \x01(\x03\x12\x13\n\x0bkey_seconds\x18\x05 \x01(\x01\x12\x15\n\rvalue_seconds\x18\x06 \x01(\x01\x12\x14\n\x0cpack_seconds\x18\x07 \x01(\x01\x12\x0c\n\x04loss\x18\x08 \x01(\x01\x12\x0e\n\x06reason\x18\t \x01(\t\"\x12\n\x10ListNodesRequest\"7\n\x11ListNodesResponse\x12\"\n\x05nodes\x18\x01 \x03(\x0b\x32\x13.baton.v1.NodeState\"\xbb\x01\n\tNodeState\x12\'\n\x04node\x18\x01 \x01(\x0b\x32\x19.baton.v1.NodeDescription\x12\"\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.LoadReport\x12(\n\x05links\x18\x03 \x03(\x0b\x32\x19.baton.v1.LinkMeasurement\x12\x1b\n\x13prefill_calibration\x18\x04 \x01(\x01\x12\x1a\n\x12\x64\x65\x63ode_calibration\x18\x05 \x01(\x01\x32\xd6\x01\n\rRouterService\x12\x45\n\x08Register\x12\x19.baton.v1.RegisterRequest\x1a\x1a.baton.v1.RegisterResponse(\x01\x30\x01\x12\x38\n\x05Place\x12\x16.baton.v1.PlaceRequest\x1a\x17.baton.v1.PlaceResponse\x12\x44\n\tListNodes\x12\x1a.baton.v1.ListNodesRequest\x1a\x1b.baton.v1.ListNodesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62\x61ton/v1/router_service.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x11\x62\x61ton/v1/kv.proto\x1a\x13\x62\x61ton/v1/node.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc5\x01\n\x0fRegisterRequest\x12)\n\x04node\x18\x01 \x01(\x0b\x32\x19.baton.v1.NodeDescriptionH\x00\x12$\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.LoadReportH\x00\x12)\n\x04link\x18\x03 \x01(\x0b\x32\x19.baton.v1.LinkMeasurementH\x00\x12&\n\x08outcomes\x18\x05 \x01(\x0b\x32\x12.baton.v1.OutcomesH\x00\x42\x08\n\x06reportJ\x04\x08\x04\x10\x05\"8\n\x08Outcomes\x12,\n\x08outcomes\x18\x01 \x03(\x0b\x32\x1a.baton.v1.PlacementSummary\"j\n\x10RegisterResponse\x12*\n\nregistered\x18\x01 \x01(\x0b\x32\x14.baton.v1.RegisteredH\x00\x12 \n\x05peers\x18\x02 \x01(\x0b\x32\x0f.baton.v1.PeersH\x00\x42\x08\n\x06notice\"@\n\nRegistered\x12\x32\n\x0freport_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\".\n\x05Peers\x12%\n\rprefill_nodes\x18\x01 \x03(\x0b\x32\x0e.baton.v1.Peer\"M\n\x04Peer\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x14\n\x0c\x66\x61st_address\x18\x04 \x01(\t\"\x8e\x02\n\x0cPlaceRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x1a\n\x12prompt_token_count\x18\x03 \x01(\x05\x12\x17\n\x0fmax_token_count\x18\x04 \x01(\x05\x12\x14\n\x0c\x62lock_hashes\x18\x05 \x01(\x0c\x12\x19\n\x11\x65xcluded_node_ids\x18\x06 \x03(\t\x12\x1b\n\x13\x62ypass_prefix_cache\x18\x07 \x01(\x08\x12\x12\n\nis_dry_run\x18\x08 \x01(\x08\x12$\n\x04pins\x18\t \x03(\x0b\x32\x16.baton.v1.PlacementPin\x12\x1b\n\x13needs_local_prefill\x18\n \x01(\x08\"?\n\x0cPlacementPin\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x01 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x02 \x01(\t\"`\n\rPlaceResponse\x12&\n\tplacement\x18\x01 \x01(\x0b\x32\x13.baton.v1.Placement\x12\'\n\ncandidates\x18\x02 \x03(\x0b\x32\x13.baton.v1.Candidate\"\xb6\x02\n\tPlacement\x12\x14\n\x0cplacement_id\x18\x01 \x01(\t\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x02 \x01(\t\x12\x16\n\x0e\x64\x65\x63ode_address\x18\x03 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x04 \x01(\t\x12%\n\nwire_dtype\x18\x05 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x18\n\x10layers_per_frame\x18\x06 \x01(\x05\x12(\n\x08\x65stimate\x18\x07 \x01(\x0b\x32\x16.baton.v1.CostEstimate\x12\x32\n\x0c\x61lternatives\x18\x08 \x03(\x0b\x32\x1c.baton.v1.PrefillAlternative\x12+\n\x10value_wire_dtype\x18\t \x01(\x0e\x32\x11.baton.v1.KvDtype\"\xc5\x01\n\x12PrefillAlternative\x12\x17\n\x0fprefill_node_id\x18\x01 \x01(\t\x12%\n\nwire_dtype\x18\x02 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x18\n\x10layers_per_frame\x18\x03 \x01(\x05\x12(\n\x08\x65stimate\x18\x04 \x01(\x0b\x32\x16.baton.v1.CostEstimate\x12+\n\x10value_wire_dtype\x18\x05 \x01(\x0e\x32\x11.baton.v1.KvDtype\"\xb0\x02\n\x0c\x43ostEstimate\x12\x15\n\rqueue_seconds\x18\x01 \x01(\x01\x12\x17\n\x0fprefill_seconds\x18\x02 \x01(\x01\x12\x18\n\x10transfer_seconds\x18\x03 \x01(\x01\x12\x17\n\x0f\x65xposed_seconds\x18\x04 \x01(\x01\x12#\n\x1btime_to_first_token_seconds\x18\x05 \x01(\x01\x12\x15\n\rstart_seconds\x18\x06 \x01(\x01\x12\x14\n\x0cstep_seconds\x18\x07 \x01(\x01\x12#\n\x1b\x65xpected_output_token_count\x18\x08 \x01(\x01\x12\x16\n\x0e\x64\x65\x63ode_seconds\x18\t \x01(\x01\x12\x17\n\x0fimposed_seconds\x18\n \x01(\x01\x12\x15\n\rtotal_seconds\x18\x0b \x01(\x01\"\x9f\x02\n\tCandidate\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x01 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x02 \x01(\t\x12!\n\x19\x64\x65\x63ode_cached_token_count\x18\x03 \x01(\x05\x12\"\n\x1aprefill_cached_token_count\x18\x04 \x01(\x05\x12(\n\x08\x65stimate\x18\x05 \x01(\x0b\x32\x16.baton.v1.CostEstimate\x12\x19\n\x11infeasible_reason\x18\x06 \x01(\t\x12\x15\n\rkv_byte_count\x18\x07 \x01(\x03\x12\x18\n\x10is_link_declared\x18\x08 \x01(\x08\x12$\n\x04wire\x18\t \x01(\x0b\x32\x16.baton.v1.WireEstimate\"\xc8\x01\n\x0cWireEstimate\x12\x11\n\tkey_dtype\x18\x01 \x01(\t\x12\x13\n\x0bvalue_dtype\x18\x02 \x01(\t\x12\x16\n\x0ekey_byte_count\x18\x03 \x01(\x03\x12\x18\n\x10value_byte_count\x18\x04 \x01(\x03\x12\x13\n\x0bkey_seconds\x18\x05 \x01(\x01\x12\x15\n\rvalue_seconds\x18\x06 \x01(\x01\x12\x14\n\x0cpack_seconds\x18\x07 \x01(\x01\x12\x0c\n\x04loss\x18\x08 \x01(\x01\x12\x0e\n\x06reason\x18\t \x01(\t\"\x12\n\x10ListNodesRequest\"7\n\x11ListNodesResponse\x12\"\n\x05nodes\x18\x01 \x03(\x0b\x32\x13.baton.v1.NodeState\"\xbb\x01\n\tNodeState\x12\'\n\x04node\x18\x01 \x01(\x0b\x32\x19.baton.v1.NodeDescription\x12\"\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.LoadReport\x12(\n\x05links\x18\x03 \x03(\x0b\x32\x19.baton.v1.LinkMeasurement\x12\x1b\n\x13prefill_calibration\x18\x04 \x01(\x01\x12\x1a\n\x12\x64\x65\x63ode_calibration\x18\x05 \x01(\x01\x32\xd6\x01\n\rRouterService\x12\x45\n\x08Register\x12\x19.baton.v1.RegisterRequest\x1a\x1a.baton.v1.RegisterResponse(\x01\x30\x01\x12\x38\n\x05Place\x12\x16.baton.v1.PlaceRequest\x1a\x17.baton.v1.PlaceResponse\x12\x44\n\tListNodes\x12\x1a.baton.v1.ListNodesRequest\x1a\x1b.baton.v1.ListNodesResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -26,37 +26,39 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.router_service_pb2
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REGISTERREQUEST']._serialized_start=143
-  _globals['_REGISTERREQUEST']._serialized_end=341
-  _globals['_REGISTERRESPONSE']._serialized_start=343
-  _globals['_REGISTERRESPONSE']._serialized_end=449
-  _globals['_REGISTERED']._serialized_start=451
-  _globals['_REGISTERED']._serialized_end=515
-  _globals['_PEERS']._serialized_start=517
-  _globals['_PEERS']._serialized_end=563
-  _globals['_PEER']._serialized_start=565
-  _globals['_PEER']._serialized_end=642
-  _globals['_PLACEREQUEST']._serialized_start=645
-  _globals['_PLACEREQUEST']._serialized_end=915
-  _globals['_PLACEMENTPIN']._serialized_start=917
-  _globals['_PLACEMENTPIN']._serialized_end=980
-  _globals['_PLACERESPONSE']._serialized_start=982
-  _globals['_PLACERESPONSE']._serialized_end=1078
-  _globals['_PLACEMENT']._serialized_start=1081
-  _globals['_PLACEMENT']._serialized_end=1391
-  _globals['_PREFILLALTERNATIVE']._serialized_start=1394
-  _globals['_PREFILLALTERNATIVE']._serialized_end=1591
-  _globals['_COSTESTIMATE']._serialized_start=1594
-  _globals['_COSTESTIMATE']._serialized_end=1898
-  _globals['_CANDIDATE']._serialized_start=1901
-  _globals['_CANDIDATE']._serialized_end=2188
-  _globals['_WIREESTIMATE']._serialized_start=2191
-  _globals['_WIREESTIMATE']._serialized_end=2391
-  _globals['_LISTNODESREQUEST']._serialized_start=2393
-  _globals['_LISTNODESREQUEST']._serialized_end=2411
-  _globals['_LISTNODESRESPONSE']._serialized_start=2413
-  _globals['_LISTNODESRESPONSE']._serialized_end=2468
-  _globals['_NODESTATE']._serialized_start=2471
-  _globals['_NODESTATE']._serialized_end=2658
-  _globals['_ROUTERSERVICE']._serialized_start=2661
-  _globals['_ROUTERSERVICE']._serialized_end=2875
+  _globals['_REGISTERREQUEST']._serialized_end=340
+  _globals['_OUTCOMES']._serialized_start=342
+  _globals['_OUTCOMES']._serialized_end=398
+  _globals['_REGISTERRESPONSE']._serialized_start=400
+  _globals['_REGISTERRESPONSE']._serialized_end=506
+  _globals['_REGISTERED']._serialized_start=508
+  _globals['_REGISTERED']._serialized_end=572
+  _globals['_PEERS']._serialized_start=574
+  _globals['_PEERS']._serialized_end=620
+  _globals['_PEER']._serialized_start=622
+  _globals['_PEER']._serialized_end=699
+  _globals['_PLACEREQUEST']._serialized_start=702
+  _globals['_PLACEREQUEST']._serialized_end=972
+  _globals['_PLACEMENTPIN']._serialized_start=974
+  _globals['_PLACEMENTPIN']._serialized_end=1037
+  _globals['_PLACERESPONSE']._serialized_start=1039
+  _globals['_PLACERESPONSE']._serialized_end=1135
+  _globals['_PLACEMENT']._serialized_start=1138
+  _globals['_PLACEMENT']._serialized_end=1448
+  _globals['_PREFILLALTERNATIVE']._serialized_start=1451
+  _globals['_PREFILLALTERNATIVE']._serialized_end=1648
+  _globals['_COSTESTIMATE']._serialized_start=1651
+  _globals['_COSTESTIMATE']._serialized_end=1955
+  _globals['_CANDIDATE']._serialized_start=1958
+  _globals['_CANDIDATE']._serialized_end=2245
+  _globals['_WIREESTIMATE']._serialized_start=2248
+  _globals['_WIREESTIMATE']._serialized_end=2448
+  _globals['_LISTNODESREQUEST']._serialized_start=2450
+  _globals['_LISTNODESREQUEST']._serialized_end=2468
+  _globals['_LISTNODESRESPONSE']._serialized_start=2470
+  _globals['_LISTNODESRESPONSE']._serialized_end=2525
+  _globals['_NODESTATE']._serialized_start=2528
+  _globals['_NODESTATE']._serialized_end=2715
+  _globals['_ROUTERSERVICE']._serialized_start=2718
+  _globals['_ROUTERSERVICE']._serialized_end=2932
 # @@protoc_insertion_point(module_scope)

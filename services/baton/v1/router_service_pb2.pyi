@@ -10,16 +10,22 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RegisterRequest(_message.Message):
-    __slots__ = ("node", "load", "link", "outcome")
+    __slots__ = ("node", "load", "link", "outcomes")
     NODE_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     LINK_FIELD_NUMBER: _ClassVar[int]
-    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
     node: _node_pb2.NodeDescription
     load: _node_pb2.LoadReport
     link: _node_pb2.LinkMeasurement
-    outcome: _generation_pb2.PlacementSummary
-    def __init__(self, node: _Optional[_Union[_node_pb2.NodeDescription, _Mapping]] = ..., load: _Optional[_Union[_node_pb2.LoadReport, _Mapping]] = ..., link: _Optional[_Union[_node_pb2.LinkMeasurement, _Mapping]] = ..., outcome: _Optional[_Union[_generation_pb2.PlacementSummary, _Mapping]] = ...) -> None: ...
+    outcomes: Outcomes
+    def __init__(self, node: _Optional[_Union[_node_pb2.NodeDescription, _Mapping]] = ..., load: _Optional[_Union[_node_pb2.LoadReport, _Mapping]] = ..., link: _Optional[_Union[_node_pb2.LinkMeasurement, _Mapping]] = ..., outcomes: _Optional[_Union[Outcomes, _Mapping]] = ...) -> None: ...
+
+class Outcomes(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[_generation_pb2.PlacementSummary]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[_generation_pb2.PlacementSummary, _Mapping]]] = ...) -> None: ...
 
 class RegisterResponse(_message.Message):
     __slots__ = ("registered", "peers")

@@ -18,6 +18,8 @@ from baton.worker.reconnect import stay_connected
 log = logging.getLogger(__name__)
 
 _MAX_QUEUED_REPORTS = 1024
+_GATHER_SECONDS = 0.05
+"""Time for which an outcome waits for others: each message costs the router a wake-up."""
 _STATUS_SECONDS = 1.0
 """Time for the status of a call whose writing has failed; a bug in the writer has none to wait for."""
 
@@ -57,10 +59,13 @@ class Registration:
         self._on_peers = on_peers
         self._reports: asyncio.Queue[router_service_pb2.RegisterRequest] = asyncio.Queue(_MAX_QUEUED_REPORTS)
         self._links = {link.from_node_id: link for link in links}
+        self._outcomes: list[PlacementSummary] = []
 
     def report_outcome(self, summary: PlacementSummary) -> None:
-        """Tell the router what became of a placed request."""
-        self._report(router_service_pb2.RegisterRequest(outcome=summary))
+        """Tell the router what became of a placed request, in a moment, together with others."""
+        if not self._outcomes:
+            asyncio.get_running_loop().call_later(_GATHER_SECONDS, self._report_outcomes)
+        self._outcomes.append(summary)
 
     def report_link(self, link: node_pb2.LinkMeasurement) -> None:
         """Tell the router how fast a link is; every router that comes later is told as well."""
@@ -124,6 +129,10 @@ class Registration:
 
     def _next_load_due(self) -> float:
         return asyncio.get_running_loop().time() + self._report_seconds
+
+    def _report_outcomes(self) -> None:
+        outcomes, self._outcomes = self._outcomes, []
+        self._report(router_service_pb2.RegisterRequest(outcomes=router_service_pb2.Outcomes(outcomes=outcomes)))
 
     def _report(self, request: router_service_pb2.RegisterRequest) -> None:
         if self._reports.full():  # the router is away: what is oldest is worth least
