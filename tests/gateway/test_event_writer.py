@@ -22,10 +22,11 @@ class SlowClient:
         self.is_writable = True
         self._waiting: list[Callable[[], None]] = []
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes) -> bool:
         """Take bytes; the buffer is full."""
         self.data += data
         self.is_writable = False
+        return False
 
     async def wait_writable(self) -> None:
         """Let the client take them."""

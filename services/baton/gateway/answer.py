@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from baton.gateway.answer_format import DONE, AnswerFormat, Choice
@@ -58,7 +59,7 @@ async def answer_stream(
     results: dict[int, GenerationResult] = {}
 
     async def forward(index: int) -> None:
-        with EventWriter(response, lambda delta: form.delta(index, delta)) as writer:
+        with EventWriter(response, partial(form.delta, index)) as writer:
             result = await _generate(generator, job, index, writer.take)
             await writer.settle()
         results[index] = result

@@ -39,8 +39,7 @@ class EventWriter:
         if self._held is not None:
             self._held.add(delta)
             return
-        self._response.write(self._render(delta))
-        if not self._response.is_writable:
+        if not self._response.write(self._render(delta)):
             self._hold()
 
     async def settle(self) -> None:

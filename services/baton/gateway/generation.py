@@ -91,7 +91,7 @@ class Generator:
         except InvalidFieldError as error:
             raise _in_words_of(prompt.request, error) from error
         finally:
-            observation.close(choice)
+            observation.close(choice, output.num_tokens)
 
     def _with_reasoning(self, result: GenerationResult, prompt: PreparedPrompt, progress: Progress) -> GenerationResult:
         """Return the result with the tokens of the reasoning counted, where the answer is read for it."""
@@ -118,28 +118,36 @@ class _Output:
     ) -> None:
         self._end_token_ids = prompt.end_token_ids
         self._detokenizer = detokenizers.make(prompt.kept_token_ids)
-        self._scanner = StopScanner(prompt.request.stop)
+        self._scanner = StopScanner(prompt.request.stop) if prompt.request.stop else None
         self._observation = observation
         self._on_delta = on_delta
+        self._has_begun = False
         self.stop: str | None = None
         """The stop string that was found."""
+        self.num_tokens = 0
+        """Tokens handed on, without one that ends the generation."""
 
     def take(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> bool:
         """Hand on what tokens add, an ending one dropped; return whether a stop string ends the text."""
         if token_ids[-1] in self._end_token_ids:
             token_ids, logprobs = token_ids[:-1], logprobs[: len(token_ids) - 1]
-        scan = self._scanner.push(self._detokenizer.push(token_ids))
-        delta = Delta(scan.text, token_ids, logprobs)
-        self._observation.note_delta(delta)
-        self._on_delta(delta)
-        self.stop = scan.stop
-        return scan.stop is not None
+        text = self._detokenizer.push(token_ids)
+        if self._scanner is not None:
+            text, self.stop = self._scanner.push(text)
+        self.num_tokens += len(token_ids)
+        if not self._has_begun and token_ids:
+            self._has_begun = True
+            self._observation.note_first_token()
+        self._on_delta(Delta(text, token_ids, logprobs))
+        return self.stop is not None
 
     def flush(self) -> None:
         """Hand on the text held back at the end; it may still hold a stop string."""
-        scan = self._scanner.push(self._detokenizer.flush())
-        self.stop = scan.stop
-        if text := scan.text + (self._scanner.flush() if scan.stop is None else ""):
+        text = self._detokenizer.flush()
+        if self._scanner is not None:
+            text, self.stop = self._scanner.push(text)
+            text += self._scanner.flush() if self.stop is None else ""
+        if text:
             self._on_delta(Delta(text, (), ()))
 
 

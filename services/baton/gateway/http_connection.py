@@ -67,6 +67,8 @@ class HttpConnection(asyncio.Protocol):
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timed_phase = ""
+        self.is_writable = True
+        """Whether little enough is buffered."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._on_writable: list[Callable[[], None]] = []
@@ -100,11 +102,12 @@ class HttpConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Note that the client does not take its answer."""
+        self.is_writable = False
         self._writable.clear()
 
     def resume_writing(self) -> None:
         """Note that the client has taken enough; go on with what waits for it."""
-        self._writable.set()
+        self._note_writable()
         self._stop_slow_timer()
         functions, self._on_writable = self._on_writable, []
         for function in functions:
@@ -120,20 +123,16 @@ class HttpConnection(asyncio.Protocol):
         self._stop_timer()
         self._stop_slow_timer()
         self._on_writable.clear()
-        self._writable.set()
+        self._note_writable()
         if self._task is not None:
             self._task.cancel()
 
     # Called by responses and by the server.
 
-    @property
-    def is_writable(self) -> bool:
-        """Return whether little enough is buffered."""
-        return self._writable.is_set()
-
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
+    def write(self, data: bytes) -> bool:
+        """Send bytes; return `is_writable`."""
         self._transport.write(data)
+        return self.is_writable
 
     async def wait_writable(self) -> None:
         """Wait until the client has taken enough.
@@ -254,6 +253,10 @@ class HttpConnection(asyncio.Protocol):
             self._close()
         else:
             self._refuse(HttpError(408, f"the request's {self._timed_phase} took too long"))
+
+    def _note_writable(self) -> None:
+        self.is_writable = True
+        self._writable.set()
 
     def _drop_slow_client(self) -> None:
         self._slow_timer = None

@@ -15,8 +15,8 @@ class ClientGoneError(Exception):
 class Outlet(Protocol):
     """Where an answer is written; the connection."""
 
-    def write(self, data: bytes) -> None:
-        """Send bytes; they are buffered if the client does not take them."""
+    def write(self, data: bytes) -> bool:
+        """Send bytes, which are buffered if the client does not take them; return whether little enough is."""
 
     async def wait_writable(self) -> None:
         """Return once the client has taken enough of what is buffered.
@@ -82,16 +82,16 @@ class HttpResponse:
         self._head = head(200, fields | self._connection_header())
         self.is_stream = True
 
-    def write(self, data: bytes) -> None:
-        """Send a part of the stream; one write to the socket."""
+    def write(self, data: bytes) -> bool:
+        """Send a part of the stream, by one write to the socket; return `is_writable`."""
         if not data:
-            return
-        body = chunk(data) if self._has_chunks else data
+            return self._outlet.is_writable
+        body = b"%x\r\n%b\r\n" % (len(data), data) if self._has_chunks else data  # `chunk`, without a call per token
         if not self.is_begun:
             self.is_begun, self.status = True, 200
             body = self._head + body
         self.num_writes += 1
-        self._outlet.write(body)
+        return self._outlet.write(body)
 
     @property
     def is_writable(self) -> bool:

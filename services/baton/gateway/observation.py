@@ -7,7 +7,7 @@ from collections.abc import Callable
 from opentelemetry import trace
 
 from baton.gateway.call import Call
-from baton.gateway.requests import Delta, GenerationResult, PreparedPrompt
+from baton.gateway.requests import GenerationResult, PreparedPrompt
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 
@@ -23,23 +23,21 @@ class Observation:
         self._span = trace.get_current_span()
         self._context = trace.set_span_in_context(self._span)
         self._first_seconds: float | None = None
-        self._num_tokens = 0
+        self._num_completion_tokens: int | None = None
 
-    def note_delta(self, delta: Delta) -> None:
-        """Note output; the first of it is the first token."""
-        self._num_tokens += len(delta.token_ids)
-        if self._first_seconds is None and delta.token_ids:
-            self._first_seconds = self._clock()
-            if self._call.first_token_seconds is None:
-                self._call.first_token_seconds = self._first_seconds
-            seconds = self._first_seconds - self._prompt.arrival_seconds
-            self._metrics.record_time_to_first_token(seconds, self._prompt.request.model, self._context)
-            self._span.add_event(names.EVENT_FIRST_TOKEN)
+    def note_first_token(self) -> None:
+        """Note that output begins."""
+        self._first_seconds = self._clock()
+        if self._call.first_token_seconds is None:
+            self._call.first_token_seconds = self._first_seconds
+        seconds = self._first_seconds - self._prompt.arrival_seconds
+        self._metrics.record_time_to_first_token(seconds, self._prompt.request.model, self._context)
+        self._span.add_event(names.EVENT_FIRST_TOKEN)
 
     def note_result(self, result: GenerationResult) -> None:
         """Note the end."""
         now_seconds = self._clock()
-        self._num_tokens = result.num_completion_tokens
+        self._num_completion_tokens = result.num_completion_tokens
         num_further_tokens = result.num_completion_tokens - 1
         seconds_per_token = None
         if self._first_seconds is not None and num_further_tokens > 0:
@@ -59,9 +57,16 @@ class Observation:
             }
         )
 
-    def close(self, choice: int) -> None:
-        """Count what was generated, finished or not; a prompt counts for its first choice."""
+    def close(self, choice: int, num_tokens: int) -> None:
+        """Count what was generated, finished or not; a prompt counts for its first choice.
+
+        Args:
+            choice: Which of the request's choices, from 0.
+            num_tokens: Tokens handed on; what counts where no result was noted.
+        """
+        if self._num_completion_tokens is not None:
+            num_tokens = self._num_completion_tokens
         num_prompt_tokens = len(self._prompt.token_ids) if choice == 0 else 0
         self._call.num_prompt_tokens += num_prompt_tokens
-        self._call.num_completion_tokens += self._num_tokens
-        self._metrics.add_tokens(num_prompt_tokens=num_prompt_tokens, num_output_tokens=self._num_tokens)
+        self._call.num_completion_tokens += num_tokens
+        self._metrics.add_tokens(num_prompt_tokens=num_prompt_tokens, num_output_tokens=num_tokens)

@@ -62,12 +62,24 @@ class Detokenizers:
 
 
 class BytePieces:
-    """The bytes of every token of a byte-level vocabulary, looked up once per token."""
+    """The bytes of every token of a byte-level vocabulary, and the text of those that are whole characters.
+
+    Both are looked up once per token.
+    """
 
     def __init__(self, tokenizer: Tokenizer, kept_token_ids: frozenset[int] = frozenset()) -> None:
         self._tokenizer = tokenizer
         self._kept_token_ids = kept_token_ids
         self._bytes: dict[int, bytes] = {}
+        self._texts: dict[int, str | None] = {}
+
+    def text_of(self, token_id: int) -> str | None:
+        """Return the text of a token; None if it begins or ends inside a character."""
+        try:
+            return self._texts[token_id]
+        except KeyError:
+            text = self._texts[token_id] = _text_of(self.bytes_of(token_id))
+            return text
 
     def bytes_of(self, token_id: int) -> bytes:
         """Return the bytes of a token; empty for special tokens that are not kept and ids outside the vocabulary."""
@@ -93,16 +105,22 @@ class ByteLevelDetokenizer(Detokenizer):
 
     def __init__(self, pieces: BytePieces) -> None:
         self._pieces = pieces
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = b""  # begins a character
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Take the next tokens; return the text that is complete now."""
+        if len(token_ids) == 1 and not self._held and (text := self._pieces.text_of(token_ids[0])) is not None:
+            return text
         bytes_of = self._pieces.bytes_of
-        return self._decoder.decode(b"".join([bytes_of(token_id) for token_id in token_ids]))
+        data = self._held + b"".join([bytes_of(token_id) for token_id in token_ids])
+        text, num_used = codecs.utf_8_decode(data, "replace", False)
+        self._held = data[num_used:]
+        return text
 
     def flush(self) -> str:
         """Return U+FFFD if the tokens ended inside a character."""
-        return self._decoder.decode(b"", final=True)
+        held, self._held = self._held, b""
+        return held.decode("utf-8", "replace")
 
 
 class WindowDetokenizer(Detokenizer):
@@ -156,6 +174,13 @@ class WindowDetokenizer(Detokenizer):
         if waiting_text:  # a beginning without text may still swallow the space that follows it
             self._window, text = waiting, waiting_text
         self._num_known, self._known_text = len(self._window), text
+
+
+def _text_of(data: bytes) -> str | None:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _byte_of_character() -> dict[str, int]:
