@@ -190,9 +190,11 @@ async def intact(responses: Responses) -> Responses:
 class PrefillSide:
     """A prefill node with its servers."""
 
-    def __init__(self, node_id: str, damage: Damage, runner: MockRunner | None) -> None:
+    def __init__(
+        self, node_id: str, damage: Damage, runner: MockRunner | None, max_outbox_bytes: int = 1 << 30
+    ) -> None:
         self.node = Node(node_id, runner or mock_runner())
-        prefiller = Prefiller(cast(WorkerNode, self.node))
+        self.prefiller = prefiller = Prefiller(cast(WorkerNode, self.node), max_outbox_bytes)
         self.servicer = DamagedPrefill(prefiller, damage)
         self.fast_server = FastServer("127.0.0.1", 0, DamagedFastPath(self.servicer, prefiller))
         self.fast_port = 0
@@ -233,9 +235,10 @@ class Pair:
         timeouts: Timeouts = PATIENT,
         linger_seconds: float = LINGER_SECONDS,
         transport: TransportChoice | None = None,
+        max_outbox_bytes: int = 1 << 30,
     ) -> None:
         transport = transport or TRANSPORT
-        self.prefill_side = PrefillSide(PREFILL_ID, damage, prefill_runner)
+        self.prefill_side = PrefillSide(PREFILL_ID, damage, prefill_runner, max_outbox_bytes)
         self.spare_side = PrefillSide(SPARE_ID, intact, None)
         self.prefill, self.servicer = self.prefill_side.node, self.prefill_side.servicer
         self.prefill_server, self.fast_server = self.prefill_side.server, self.prefill_side.fast_server

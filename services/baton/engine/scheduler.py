@@ -242,7 +242,7 @@ class Scheduler:
         """Give blocks to waiting sequences, in order of turns, as far as they go, and add them to the pass.
 
         One that waits for what another computes lets those behind it pass; so does one for which there are too few
-        blocks, until they have taken together as many as it needs.
+        blocks, until they have taken together as many as it needs. One whose output has no room holds all others up.
         """
         underway, blocked = self._underway(step), None
         for sequence in self._waiting[:MAX_CANDIDATES]:
@@ -256,6 +256,8 @@ class Scheduler:
             if not self._has_blocks(sequence, beginning.blocks):
                 blocked = blocked or sequence
                 continue
+            if not sequence.request.may_begin():
+                break
             if blocked:
                 blocked.num_overtaken_blocks += self._num_blocks(sequence)
             self._enter(sequence, beginning)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple, Protocol
@@ -73,6 +74,8 @@ class EngineRequest:
     """For PREFILL: first position whose KV is handed out."""
     export: KvExport | None = None
     """For PREFILL: where to hand it."""
+    may_begin: Callable[[], bool] = lambda: True
+    """For PREFILL: whether there is room for what will be handed out; asked by the engine's thread before it begins."""
     chunk_tokens: int = 0
     """For PREFILL: positions computed in one pass at most; 0: the engine decides."""
 

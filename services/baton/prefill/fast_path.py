@@ -18,7 +18,7 @@ from baton.rpc.kv_service import ReceivedRequest
 class ThreadOutbox:
     """What waits to be sent, in the order of `Outbox`; filled by any thread, emptied by one that waits.
 
-    It holds at most the KV of its prompt, which bounds it.
+    It holds at most the KV of its prompt; all outboxes of a node are bounded by `OutboxBudget`.
     """
 
     def __init__(self) -> None:

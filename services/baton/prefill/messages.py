@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from opentelemetry import trace
 
@@ -34,11 +34,20 @@ class StreamMessages:
         request: What the stream answers; it has just come.
         owed: What the stream has to bring.
         monitor: Tells what the work cost the machine.
+        on_sending: Called with every frame that waits no more.
     """
 
-    def __init__(self, layout: KvLayout, request: ReceivedRequest, owed: KvProgress, monitor: NodeMonitor) -> None:
+    def __init__(
+        self,
+        layout: KvLayout,
+        request: ReceivedRequest,
+        owed: KvProgress,
+        monitor: NodeMonitor,
+        on_sending: Callable[[KvFrame], None],
+    ) -> None:
         self._layout = layout
         self._monitor = monitor
+        self._on_sending = on_sending
         self._token_ids = request.message.token_ids
         self._key = request.crc32c
         self._ledger = StreamLedger(layout, owed, request.crc32c)
@@ -76,6 +85,7 @@ class StreamMessages:
         return prefill_service_pb2.PrefillResponse(first_token=message)
 
     def _frame(self, frame: KvFrame) -> EncodedFrame:
+        self._on_sending(frame)
         sequence_number, crc = self._ledger.append(frame)
         attributes = frame_attributes(frame)
         ready_at = self._started_at + round(frame.ready_seconds * 1e9)

@@ -15,7 +15,7 @@ class Outbox:
     """Filled by the engine's thread through the event loop, emptied by the stream.
 
     The first token overtakes the frames that still wait: the client need not wait for the transfer. Everything else
-    keeps its order. It holds at most the KV of its prompt, which bounds it.
+    keeps its order. It holds at most the KV of its prompt; all outboxes of a node are bounded by `OutboxBudget`.
     """
 
     def __init__(self) -> None:

@@ -24,6 +24,7 @@ from baton.prefill.attempts import AttemptStreams
 from baton.prefill.export import FrameExport
 from baton.prefill.messages import Message, StreamMessages
 from baton.prefill.outbox import Item, Outbox
+from baton.prefill.outbox_budget import OutboxBudget
 from baton.prefill.packer import FramePacker
 from baton.rpc.kv_service import ReceivedRequest
 from baton.rpc.wire_generation import sampling_from_proto
@@ -49,10 +50,16 @@ class StreamSink(NamedTuple):
 
 
 class Prefiller:
-    """Runs prefills on a node's engine."""
+    """Runs prefills on a node's engine.
 
-    def __init__(self, node: WorkerNode) -> None:
+    Args:
+        node: The engine and its place in the cluster.
+        max_outbox_bytes: Bound of what waits to be sent, over all streams.
+    """
+
+    def __init__(self, node: WorkerNode, max_outbox_bytes: int) -> None:
         self._node = node
+        self._budget = OutboxBudget(max_outbox_bytes, lambda: node.engine.call(lambda: None))  # it looks again then
         self._layout = node.runner.info.layout
         self._streams = AttemptStreams()
         self._lane = ThreadPoolExecutor(1, thread_name_prefix="kv-wire")
@@ -112,9 +119,10 @@ class Prefiller:
         trace.get_current_span().set_attributes(
             {names.REQUEST_ID: request.request_id, names.ATTEMPT: request.attempt, names.NODE_ID: self._node.node_id}
         )
-        messages = StreamMessages(layout, received, owed, self._node.monitor)
+        share = self._budget.share(self._layout, owed.missing_bytes(self._layout))
+        messages = StreamMessages(layout, received, owed, self._node.monitor, share.sent)
         packer = FramePacker(self._node.runner.wire_codec, layout, self._lane, sink.put)
-        engine_request = self._engine_request(request, constraint, owed, packer.put_frame)
+        engine_request = self._engine_request(request, constraint, owed, packer.put_frame, share.may_begin)
         with self._streams.running(request, sink.end):
             self._node.engine.submit(engine_request, sink.put_event if layout.is_wire_lossless else packer.put_event)
             try:
@@ -122,6 +130,7 @@ class Prefiller:
             finally:
                 packer.close()
                 self._node.engine.abort(engine_request)
+                share.close()
 
     def _form(self, request: prefill_service_pb2.PrefillRequest) -> tuple[StructuredOutput | None, Sequence[int]]:
         num_prompt = len(request.token_ids) - request.output_token_count
@@ -148,6 +157,7 @@ class Prefiller:
         constraint: Constraint | None,
         owed: KvProgress,
         put: Callable[[KvFrame], None],
+        may_begin: Callable[[], bool],
     ) -> EngineRequest:
         num_prompt = len(request.token_ids) - request.output_token_count
         return EngineRequest(
@@ -162,6 +172,7 @@ class Prefiller:
             is_cache_bypassed=request.bypass_prefix_cache,
             kv_token_begin=request.kv_token_begin,
             export=FrameExport(self._layout, owed, self._layers_per_frame(request), put),
+            may_begin=may_begin,
             chunk_tokens=self._chunk_tokens(request),
         )
 

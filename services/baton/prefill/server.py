@@ -23,7 +23,7 @@ async def serve(settings: PrefillSettings) -> None:
     """
     node = await load_node(settings, node_pb2.NODE_ROLE_PREFILL)
     server = GrpcServer(host_port(settings.host, settings.port))
-    prefiller = Prefiller(node)
+    prefiller = Prefiller(node, settings.max_outbox_bytes)
     server.add(SERVICE_NAME, partial(add_prefill_service, PrefillServicer(prefiller)))
     await node.run(server, _fast_server(settings, prefiller) if settings.fast_path else None)
 

@@ -16,6 +16,8 @@ class PrefillSettings(WorkerSettings):
 
     port: int = 8020
     """Port to listen on; 0: any free one."""
+    max_outbox_bytes: int = Field(default=4 << 30, ge=1)
+    """Bytes of KV that may wait to be sent, over all streams; a prompt whose KV has no room beside others' waits."""
     fast_path: bool = True
     """Whether to serve KV streams on plain sockets too, at `fast_port`, to decode nodes that want it."""
     fast_port: int = Field(default=0, ge=0, le=65535)
