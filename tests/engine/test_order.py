@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.engine.order import LEVEL_SECONDS, Claim, due_seconds, share
+from baton.engine.order import LEVEL_SECONDS, MAX_HANDICAP_SECONDS, Claim, due_seconds, share
 
 
 @pytest.mark.parametrize(
@@ -62,3 +62,9 @@ def test_a_level_of_priority_counts_as_waiting() -> None:
     """Who came that much earlier is not overtaken."""
     assert due_seconds(10.0, 0) < due_seconds(10.0, 1) == due_seconds(10.0 + LEVEL_SECONDS, 0)
     assert due_seconds(10.0, -2) == due_seconds(10.0 - 2 * LEVEL_SECONDS, 0)
+
+
+def test_a_long_prompt_lets_shorter_ones_pass_for_a_while() -> None:
+    """As long as its own work takes, and never longer than the bound."""
+    assert due_seconds(10.0, 0, 2.0) == due_seconds(12.0, 0)
+    assert due_seconds(10.0, 0, 1e6) == due_seconds(10.0 + MAX_HANDICAP_SECONDS, 0)

@@ -84,6 +84,23 @@ def test_who_needs_more_of_a_long_prompt_waits_until_it_is_computed() -> None:
     assert (twin.num_cached, len(output_of(twin))) == (28, 1)
 
 
+def test_nobody_waits_for_what_a_lower_priority_computes() -> None:
+    """It would wait as long as the other has to."""
+    stepper = Stepper(max_step_tokens=8, num_blocks=32)
+    low = stepper.add(request_of(prompt_of(30), "low", priority=5))
+    stepper.step()
+    high = stepper.add(request_of(prompt_of(30), "high"))
+    even = stepper.add(request_of(prompt_of(30), "even"))
+    stepper.step()
+    assert high.phase is Phase.RUNNING
+    assert even.phase is Phase.WAITING
+
+    run(stepper)
+
+    assert [output_of(each) for each in (low, high, even)] == [expected_tokens(prompt_of(30), 8)] * 3
+    assert even.num_cached + even.num_shared >= 28
+
+
 def test_who_waits_computes_for_itself_when_the_other_is_gone() -> None:
     """Only what was complete is taken over."""
     stepper = Stepper(max_step_tokens=8, num_blocks=32)

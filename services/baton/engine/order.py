@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 LEVEL_SECONDS = 5.0
 """Waiting that makes up for one level of priority."""
+MAX_HANDICAP_SECONDS = 10.0
+"""Longest time that a prompt's own work puts its turn off: what it is thought to take may be far from the truth."""
 
 
 def due_seconds(arrival_seconds: float, priority: int, prompt_seconds: float = 0.0) -> float:
@@ -22,7 +24,7 @@ def due_seconds(arrival_seconds: float, priority: int, prompt_seconds: float = 0
         priority: Lower comes earlier.
         prompt_seconds: What it takes to compute its prompt; 0: not known.
     """
-    return arrival_seconds + prompt_seconds + LEVEL_SECONDS * priority
+    return arrival_seconds + min(prompt_seconds, MAX_HANDICAP_SECONDS) + LEVEL_SECONDS * priority
 
 
 class Claim(NamedTuple):

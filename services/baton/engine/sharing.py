@@ -45,7 +45,7 @@ class Underway:
     def __init__(self, pool: BlockPool, store: HostBlockStore[BlockKv]) -> None:
         self._pool = pool
         self._store = store
-        self._pending: set[BlockHash] = set()
+        self._pending: dict[BlockHash, int] = {}  # the highest priority with which it is computed
         self._landing: dict[BlockHash, BlockId] = {}
         self._finishing: dict[BlockHash, Sequence] = {}
 
@@ -55,15 +55,17 @@ class Underway:
         first, last = sequence.num_stored_blocks, max(sequence.num_stored_blocks, end // self._pool.block_tokens)
         for block_index in range(first, last):
             self._landing.setdefault(sequence.hashes[block_index], sequence.block_table[block_index])
-        self._pending.update(sequence.hashes[last:])
+        priority = sequence.request.priority
+        for block_hash in sequence.hashes[last:]:
+            self._pending[block_hash] = min(priority, self._pending.get(block_hash, priority))
         if end == len(sequence.token_ids):
             self._finishing.setdefault(whole, sequence)
         else:
-            self._pending.add(whole)
+            self._pending[whole] = min(priority, self._pending.get(whole, priority))
 
     def beginning_of(self, sequence: Sequence) -> Beginning | None:
         """Return what a waiting sequence finds, or None if more of its beginning is pending: it had better wait."""
-        if sequence.awaited is not None and self._is_pending(sequence.awaited):
+        if sequence.awaited is not None and self._is_pending(sequence.awaited, sequence):
             return None
         sequence.awaited = None
         hashes = self._reusable_hashes(sequence)
@@ -101,14 +103,18 @@ class Underway:
         """Return the last of the consecutive hashes that are pending; the whole sequence counts as one more."""
         last = None
         for block_hash in hashes:
-            if not self._is_pending(block_hash):
+            if not self._is_pending(block_hash, sequence):
                 return last
             last = block_hash
         whole = sequence.whole_hash(self._pool.block_tokens)
-        return whole if self._is_pending(whole) and not _must_be_stored(sequence) else last
+        return whole if self._is_pending(whole, sequence) and not _must_be_stored(sequence) else last
 
-    def _is_pending(self, block_hash: BlockHash) -> bool:
-        return block_hash in self._pending and block_hash not in self._landing and block_hash not in self._finishing
+    def _is_pending(self, block_hash: BlockHash, sequence: Sequence) -> bool:
+        """Return whether a block is computed later on, by who comes no later than a sequence that could wait for it."""
+        if block_hash in self._landing or block_hash in self._finishing:
+            return False
+        priority = self._pending.get(block_hash)
+        return priority is not None and priority <= sequence.request.priority
 
 
 def _can_share(sequence: Sequence) -> bool:
