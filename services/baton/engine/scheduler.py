@@ -118,13 +118,17 @@ class Scheduler:
         of sequences with blocks before those that get theirs here.
         """
         self.offload.drain()  # blocks that were taken for anything but a plan are overwritten by now
+        num_waiting = len(self._waiting)
         self._reserve_blocks()
+        is_short = len(self._waiting) > num_waiting
         step = Step()
         prompts = self._add_decoding(step)
         step.max_tokens = self._max_tokens(step, prompts)
         if prompts:
             self._add_prompts(step, prompts)
-        if self._waiting:
+        if self._waiting and not (
+            is_short and step.spans
+        ):  # who lost blocks just now would come back for a pass or two
             self._admit(step)
         step.moved_out = self.offload.drain()
         return step

@@ -69,7 +69,7 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
     host_kv_bytes: int = Field(default=2**30, ge=0)
     """Host memory for the KV of requests that had to give up their blocks; 0: it is always computed again."""
     target_tpot_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Milliseconds between two tokens of a request that prompts beside it may bring about, 16 positions a pass apart; 0: any."""
+    """Milliseconds between tokens that prompts beside a request may cause, but 16 positions always fit; 0: any."""
     max_waiting: int = Field(default=1024, ge=1)
     """Requests waiting at most; more are refused."""
     report_seconds: float = Field(default=0.5, gt=0)
