@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,11 @@ DEMO = Path(__file__).parents[2] / "services/baton/demo/checkpoint"
 
 
 @pytest.mark.parametrize("engine", ["mock", "mlx"])
-def test_engines_of_one_device_share_nothing_out(engine: str) -> None:
-    """Tensor parallelism is torch's."""
-    settings = DecodeSettings(model_dir=DEMO, engine=engine, tensor_parallel=2)
+@pytest.mark.parametrize("setting", [{"tensor_parallel": 2}, {"weight_dtype": "int8"}])
+def test_what_only_torch_does_is_refused_by_name(engine: str, setting: dict[str, Any]) -> None:
+    """Other engines run on one device, with weights as they are."""
+    settings = DecodeSettings(model_dir=DEMO, engine=engine, **setting)
+    named = " ".join(f"{name} {value}" for name, value in setting.items())
 
-    with pytest.raises(ConfigurationError, match="tensor_parallel 2: engine m"):
+    with pytest.raises(ConfigurationError, match=f"{named}: engine {engine}"):
         load_runner(settings)

@@ -14,9 +14,7 @@ def load_runner(settings: WorkerSettings) -> Runner:
         ConfigurationError: If the folder holds no model that the engine can run.
         ImportError: If the framework is not installed; the message names the extra.
     """
-    if settings.engine != "torch" and settings.tensor_parallel > 1:
-        cause = f"engine {settings.engine} runs on one device; only torch shares layers out"
-        raise ConfigurationError(f"tensor_parallel {settings.tensor_parallel}: {cause}")
+    _check_engine_has(settings)
     if settings.engine == "mock":
         from baton.engine.runners.mock import load_mock_runner
 
@@ -57,7 +55,20 @@ def _load_torch_runner(settings: WorkerSettings) -> Runner:
         num_threads=settings.engine_threads,
         model_code=settings.model_code,
         max_batch_size=settings.max_batch_size,
+        weight_dtype=settings.weight_dtype,
     )
     if settings.tensor_parallel > 1:
         return load_parallel_runner(options, settings.tensor_parallel)
     return load_alone(options)
+
+
+def _check_engine_has(settings: WorkerSettings) -> None:
+    """Refuse what other engines than torch would ignore."""
+    if settings.engine == "torch":
+        return
+    if settings.tensor_parallel > 1:
+        cause = f"engine {settings.engine} runs on one device; only torch shares layers out"
+        raise ConfigurationError(f"tensor_parallel {settings.tensor_parallel}: {cause}")
+    if settings.weight_dtype != "auto":
+        cause = f"engine {settings.engine} computes with weights as they are; only torch rounds them"
+        raise ConfigurationError(f"weight_dtype {settings.weight_dtype}: {cause}")

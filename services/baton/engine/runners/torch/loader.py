@@ -16,6 +16,7 @@ from baton.engine.runners.base import ModelInfo, kv_dtype_of
 from baton.engine.runners.torch.attention import ATTENTION_NAME, register_attention
 from baton.engine.runners.torch.backbone import Backbone, TransformersModel
 from baton.engine.runners.torch.fused.model import FusedModel
+from baton.engine.runners.torch.fused.quantised import WeightDtype, check_supported, revision_of, weight_bits
 from baton.engine.runners.torch.fused.support import is_fusible
 from baton.engine.runners.torch.parallel.ranks import Alone, Ranks
 from baton.engine.runners.torch.parallel.share import share_of_info, take_share
@@ -58,6 +59,9 @@ class LoadOptions:
     """Whether decode runs over such buffers, on CUDA as a captured graph; None: on CUDA, where the model is one that
     Baton computes."""
 
+    weight_dtype: WeightDtype = "auto"
+    """In what the projections of the layers are held; auto: as `dtype` says."""
+
     @property
     def torch_device(self) -> torch.device:
         """Return the device."""
@@ -85,6 +89,7 @@ class LoadOptions:
         if self.num_blocks < 1 or self.block_tokens < 1:
             sizes = f"num_blocks {self.num_blocks} and block_tokens {self.block_tokens}"
             raise ConfigurationError(f"{sizes} must be 1 or more")
+        check_supported(self.weight_dtype, self.dtype, self.torch_device)
 
     def check_device(self) -> None:
         """Check that the device is there.
@@ -137,7 +142,14 @@ def describe_whole(options: LoadOptions) -> ModelInfo:
         cause = f"quantization_config {quantization.get('quant_method')!r}: the torch engine reads none"
         raise ConfigurationError(f"model {options.directory}: {cause}")
     device = _describe(options.torch_device)
-    return checkpoint.model_info(options.model_id, kv_dtype_of(options.dtype), engine="torch", device=device)
+    info = checkpoint.model_info(options.model_id, kv_dtype_of(options.dtype), engine="torch", device=device)
+    saved_bits = 8 * options.torch_dtype.itemsize - weight_bits(options.weight_dtype, options.torch_dtype)
+    revision = revision_of(info.layout.model_revision_digest, options.weight_dtype)
+    return replace(
+        info,
+        layout=replace(info.layout, model_revision_digest=revision),
+        weight_bytes=info.weight_bytes - saved_bits * info.num_linear_parameters // 8,
+    )
 
 
 def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
@@ -151,7 +163,7 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
     info = describe_whole(options)
     try:
         model = _load_model(options, ranks)
-        backbone = _backbone_of(model, info, options.model_code, ranks)
+        backbone = _backbone_of(model, info, options, ranks)
         log.info(
             "model_loaded model=%s code=%s dtype=%s device=%s rank=%d/%d",
             *(options.model_id, backbone.name, options.dtype, options.device, ranks.rank, ranks.size),
@@ -187,15 +199,18 @@ def _load_model(options: LoadOptions, ranks: Ranks) -> Any:
     return model.to(options.torch_device).eval().requires_grad_(False)
 
 
-def _backbone_of(model: Any, info: ModelInfo, model_code: ModelCode, ranks: Ranks) -> Backbone:
-    can_fuse = is_fusible(model)
+def _backbone_of(model: Any, info: ModelInfo, options: LoadOptions, ranks: Ranks) -> Backbone:
+    can_fuse, model_code = is_fusible(model), options.model_code
+    if options.weight_dtype != "auto" and (not can_fuse or model_code == "transformers"):
+        cause = f"{type(model).__name__} in transformers' code keeps its weights; model_code baton rounds them"
+        raise ConfigurationError(f"weight_dtype {options.weight_dtype}: {cause}")
     if ranks.size > 1 and (not can_fuse or model_code == "transformers"):
         cause = f"{type(model).__name__} in transformers' code is not shared out"
         raise ConfigurationError(f"tensor_parallel {ranks.size}: {cause}; only what model_code baton computes is")
     if model_code == "baton" and not can_fuse:
         raise ConfigurationError(f"model_code baton: {type(model).__name__} is not a model that it computes; use auto")
     if can_fuse and model_code != "transformers":
-        return FusedModel(model, info.layout, ranks)
+        return FusedModel(model, info.layout, ranks, options.weight_dtype)
     return TransformersModel(model)
 
 

@@ -10,7 +10,7 @@ from torch.nn.functional import rms_norm, silu
 from baton.engine.runners.torch.attention import attend_rows, store
 from baton.engine.runners.torch.batch import Batch
 from baton.engine.runners.torch.blocked_attention import Scoring
-from baton.engine.runners.torch.fused.linear import Linear
+from baton.engine.runners.torch.fused.quantised import WeightDtype, projection
 from baton.engine.runners.torch.parallel.ranks import Ranks
 from baton.engine.runners.torch.pool import KeysValues
 
@@ -55,9 +55,19 @@ class FusedLayer:
         head_dim: Elements of one head.
         window_tokens: Positions that a query sees, its own included; 0: all.
         ranks: Who holds the other heads and columns of a layer of which this is a share.
+        weight_dtype: In what the projections are held.
     """
 
-    def __init__(self, layer: Any, index: int, *, head_dim: int, window_tokens: int, ranks: Ranks) -> None:
+    def __init__(
+        self,
+        layer: Any,
+        index: int,
+        *,
+        head_dim: int,
+        window_tokens: int,
+        ranks: Ranks,
+        weight_dtype: WeightDtype = "auto",
+    ) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self._ranks = ranks
         self._index = index
@@ -69,10 +79,10 @@ class FusedLayer:
         self._mlp_norm = norm_of(layer.post_attention_layernorm)
         self._query_norm = norm_of(attention.q_norm) if hasattr(attention, "q_norm") else None
         self._key_norm = norm_of(attention.k_norm) if hasattr(attention, "k_norm") else None
-        self._qkv = Linear([attention.q_proj, attention.k_proj, attention.v_proj])
-        self._output = Linear([attention.o_proj])
-        self._gate_up = Linear([mlp.gate_proj, mlp.up_proj])
-        self._down = Linear([mlp.down_proj])
+        self._qkv = projection([attention.q_proj, attention.k_proj, attention.v_proj], weight_dtype)
+        self._output = projection([attention.o_proj], weight_dtype)
+        self._gate_up = projection([mlp.gate_proj, mlp.up_proj], weight_dtype)
+        self._down = projection([mlp.down_proj], weight_dtype)
 
     def __call__(self, hidden: torch.Tensor, rotation: Rotation, batch: Batch) -> torch.Tensor:
         """Return [num_rows, hidden_size] of the same."""

@@ -10,6 +10,7 @@ from torch.nn.functional import embedding
 from baton.engine.runners.torch.batch import Batch
 from baton.engine.runners.torch.fused.layer import FusedLayer, Rotation, norm_of
 from baton.engine.runners.torch.fused.linear import Linear
+from baton.engine.runners.torch.fused.quantised import WeightDtype
 from baton.engine.runners.torch.parallel.ranks import Alone, Ranks
 from baton.kv.layout import KvLayout
 
@@ -26,11 +27,12 @@ class FusedModel:
         model: transformers' model, which `support.is_fusible` has accepted; taken apart, of no use afterwards.
         layout: Its KV cache, of all ranks.
         ranks: Who holds the rest of a model of which this is a share.
+        weight_dtype: In what the projections of the layers are held.
     """
 
     name = "baton"
 
-    def __init__(self, model: Any, layout: KvLayout, ranks: Ranks = _ALONE) -> None:
+    def __init__(self, model: Any, layout: KvLayout, ranks: Ranks = _ALONE, weight_dtype: WeightDtype = "auto") -> None:
         decoder = model.get_decoder()
         self._ranks = ranks
         self._embedding = decoder.embed_tokens.weight
@@ -45,6 +47,7 @@ class FusedModel:
                 head_dim=spec.key_head_dim,
                 window_tokens=spec.sliding_window_tokens,
                 ranks=ranks,
+                weight_dtype=weight_dtype,
             )
             decoder.layers[index] = torch.nn.Identity()  # lets go of its weights before the next layer doubles its own
             self._layers.append(fused)

@@ -31,6 +31,7 @@ from baton.engine.runners.torch.runner import TorchRunner
 from baton.engine.runners.torch.static.launched import LaunchedPass
 from baton.engine.runners.torch.static.runner import StaticRunner
 from baton.engine.runners.torch.wire import TorchCodec
+from baton.errors import ConfigurationError
 
 _EXIT_STATUS = 70
 
@@ -57,6 +58,8 @@ def load_parallel_runner(
     info = describe_whole(options)
     info = replace(info, device=f"{size} x {info.device}")
     check_divisible(info, size)
+    if options.weight_dtype != "auto":  # scales would be those of a share: another rounding than one device's
+        raise ConfigurationError(f"weight_dtype {options.weight_dtype}: not together with tensor_parallel {size}")
     os.environ.update({name: os.environ.get(name, value) for name, value in LOOPBACK_ONLY.items()})
     folder = tempfile.TemporaryDirectory(prefix="baton-ranks-")
     meeting_point = Path(folder.name) / "store"
