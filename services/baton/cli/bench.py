@@ -38,6 +38,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "gateway-cost": Benchmark("gateway_cost", "CPU time per streamed token of gateway, router and node (Linux)."),
         "gpu": Benchmark("gpu", "The torch engine on a CUDA GPU beside its limits and transformers."),
         "kv-transport": Benchmark("kv_transport", "What carries KV frames fastest, beside other projects' transports."),
+        "wire-precision": Benchmark("wire_precision", "What narrower number formats of KV lose and save."),
         "overlap": Benchmark("overlap", "How much of the KV transfer hides behind prefill (Linux, root)."),
     }
 )

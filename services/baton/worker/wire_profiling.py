@@ -15,10 +15,13 @@ from typing import NamedTuple
 import numpy as np
 
 from baton.capacity.wire import WireAbility
-from baton.engine.runners.base import Array, LayerKv, Runner, Span
+from baton.engine.runners.base import Array, Runner
 from baton.engine.runners.mock import MockRunner
-from baton.kv.layout import KvDtype
+from baton.kv.layout import KvDtype, WireFormat
 from baton.kv.wire import wire_dtypes
+from baton.worker.wire_trial import WireTrial
+
+Doubles = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
 CONTEXT_TOKENS, CONTINUATION_TOKENS = 128, 32
 SAMPLE_BYTES = 1 << 20
@@ -63,50 +66,28 @@ def measure_losses(runner: Runner, dtypes: tuple[KvDtype, ...]) -> dict[KvDtype,
     capacity = min(runner.num_blocks * runner.block_tokens, runner.info.max_context_tokens)
     if capacity < CONTEXT_TOKENS + CONTINUATION_TOKENS:
         return {}
-    calibration = _Calibration(runner)
-    return {
-        dtype: Losses(calibration.loss(dtype, is_keys=True), calibration.loss(dtype, is_keys=False)) for dtype in dtypes
-    }
+    drawn = np.random.default_rng(_SEED).integers(0, runner.info.vocabulary_size, CONTEXT_TOKENS + CONTINUATION_TOKENS)
+    trial = WireTrial(runner, runner, [int(token_id) for token_id in drawn], CONTEXT_TOKENS)
+    own = runner.info.layout.dtype
+    untouched = log_probabilities(trial.logits(WireFormat(own, own)))
+
+    def loss(wire: WireFormat) -> float:
+        return mean_divergence(untouched, log_probabilities(trial.logits(wire)))
+
+    return {dtype: Losses(loss(WireFormat(dtype, own)), loss(WireFormat(own, dtype))) for dtype in dtypes}
 
 
-class _Calibration:
-    """A context in the first blocks of a runner, and what the model makes of it untouched."""
+def log_probabilities(logits: Array) -> Doubles:
+    """Return the logarithms of the probabilities that rows of logits stand for."""
+    shifted = logits.astype(np.float64) - logits.max(axis=1, keepdims=True)
+    normalised: Doubles = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    return normalised
 
-    def __init__(self, runner: Runner) -> None:
-        self._runner = runner
-        num_tokens = CONTEXT_TOKENS + CONTINUATION_TOKENS
-        self._table = list(range(-(-num_tokens // runner.block_tokens)))
-        drawn = np.random.default_rng(_SEED).integers(0, runner.info.vocabulary_size, num_tokens)
-        self._token_ids = [int(token_id) for token_id in drawn]
-        runner.forward([Span(self._token_ids[:CONTEXT_TOKENS], 0, self._table, needs_logits=True)]).argmax()
-        layers = range(runner.info.layout.num_layers)
-        self._context = [runner.read_kv(self._table, layer, 0, CONTEXT_TOKENS) for layer in layers]
-        self._untouched = self._log_probabilities()
 
-    def loss(self, dtype: KvDtype, *, is_keys: bool) -> float:
-        for layer, kv in enumerate(self._context):
-            self._write(layer, self._rounded(kv, layer, dtype, is_keys=is_keys))
-        changed = self._log_probabilities()
-        divergence = (np.exp(self._untouched) * (self._untouched - changed)).sum(axis=1).mean()
-        return max(0.0, float(divergence)) if np.isfinite(divergence) else math.inf
-
-    def _rounded(self, kv: LayerKv, layer: int, dtype: KvDtype, *, is_keys: bool) -> LayerKv:
-        layout, codec = self._runner.info.layout, self._runner.wire_codec
-        spec, cache = layout.layers[layer], layout.dtype
-        data, head_dim = (kv.keys, spec.key_head_dim) if is_keys else (kv.values, spec.value_head_dim)
-        back = codec.unpack(codec.pack(data, cache, dtype, head_dim), cache, dtype, head_dim)
-        return LayerKv(back, kv.values) if is_keys else LayerKv(kv.keys, back)
-
-    def _write(self, layer: int, kv: LayerKv) -> None:
-        self._runner.write_kv(self._table, layer, 0, CONTEXT_TOKENS, kv)
-
-    def _log_probabilities(self) -> Array:
-        continuation = self._token_ids[CONTEXT_TOKENS:]
-        span = Span(continuation, CONTEXT_TOKENS, self._table, needs_logits=True, logits_from=CONTEXT_TOKENS)
-        logits = self._runner.forward([span]).rows().astype(np.float64)
-        shifted = logits - logits.max(axis=1, keepdims=True)
-        log_probabilities: Array = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
-        return log_probabilities
+def mean_divergence(expected: Doubles, actual: Doubles) -> float:
+    """Return the mean Kullback-Leibler divergence of rows of log-probabilities, nats; inf where one is not finite."""
+    divergence = float((np.exp(expected) * (expected - actual)).sum(axis=1).mean())
+    return max(0.0, divergence) if math.isfinite(divergence) else math.inf
 
 
 def _ability(runner: Runner, dtype: KvDtype, losses: Losses, clock: Callable[[], float]) -> WireAbility:

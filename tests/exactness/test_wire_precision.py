@@ -1,0 +1,80 @@
+"""What narrower wires lose, per family and for the demo model: measured, printed, and bounded.
+
+The families' weights are random and sharpened, so that rounding shows far more than in trained models; bfloat16, whose
+cost on such weights is known (test_bfloat16), is the measure. A wrong scale, a swapped head or a position out of place
+exceeds the bounds by far.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from baton.demo import checkpoint_dir
+from baton.demo.wire_quality import Quality, measure_needles, measure_quality
+from baton.engine.runners.base import Runner
+from checkpoints import CHECKPOINT_NAMES, FAMILY_NAMES, CheckpointName, checkpoint
+from exactness.loading import Framework, load_runner
+
+BOUNDS = {
+    "float16": (0.95, 1.0),
+    "bfloat16": (0.88, 1.0),
+    "affine8": (0.95, 5.0),
+    "bfloat16/int8": (0.85, 6.0),
+    "int8": (0.70, 10.0),
+    "fp8": (0.40, 25.0),
+}
+"""Least top-1 agreement with a lossless wire, and largest logit error in units of that through bfloat16."""
+
+DECODERS: dict[CheckpointName, Framework] = {"llama": "mlx", "gemma3": "mlx"}
+"""Who takes over where it is not torch itself."""
+
+
+NAMES: list[CheckpointName] = [*CHECKPOINT_NAMES, *FAMILY_NAMES]
+"""Every family where BATON_WIRE_FAMILIES=all, else those whose caches differ most."""
+if os.environ.get("BATON_WIRE_FAMILIES") != "all":
+    NAMES = ["llama", "mistral", "gemma3", "qwen3_moe"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_family_keeps_its_answers_through_narrower_wires(name: CheckpointName) -> None:
+    """96 forced tokens after a hand-over of 160, past the sliding windows of those that have one."""
+    prefill = load_runner("torch", checkpoint(name), num_blocks=32)
+    decode = load_runner(DECODERS.get(name, "torch"), checkpoint(name), num_blocks=32)
+
+    check(name, measure_quality(prefill, decode))
+    prefill.close()
+    decode.close()
+
+
+def check(name: str, qualities: list[Quality]) -> None:
+    """Print and bound what was measured."""
+    for quality in qualities:
+        print(
+            f"{name:10} {quality.wire:14} {quality.bytes_share:.3f} of the bytes, top-1 {quality.top1_agreement:.3f}, "
+            f"logit error {quality.logit_error:.5f}, divergence {quality.divergence_nats:.2e} nats"
+        )
+    unit = next(quality.logit_error for quality in qualities if quality.wire == "bfloat16")
+    for quality in qualities:
+        least_agreement, largest_error = BOUNDS[quality.wire]
+        assert quality.top1_agreement >= least_agreement, quality
+        assert 0 < quality.logit_error <= largest_error * unit, quality
+
+
+@pytest.fixture
+def demo() -> Runner:
+    """Return the demo model on torch."""
+    return load_runner("torch", checkpoint_dir(), num_blocks=64)
+
+
+def test_the_demo_model_finds_needles_through_every_wire(demo: Runner) -> None:
+    """At 512 tokens as many as through a lossless one, but for one; affine8, which needs vectors of 64, too."""
+    needles = measure_needles(demo, lengths=(512,), num_needles=8)
+    found = {one.wire: one.num_right for one in needles}
+    check("demo", measure_quality(demo, demo))
+    demo.close()
+
+    assert list(found) == ["float32", "bfloat16", "float16", "int8", "affine8", "fp8", "bfloat16/int8"]
+    assert found["float32"] >= 7
+    assert all(count >= found["float32"] - 1 for count in found.values()), found
