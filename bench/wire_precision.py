@@ -62,6 +62,15 @@ def needle_table(needles: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
+def as_lines(document: Mapping[str, Any]) -> str:
+    """Return JSON with a line per entry, a line per model and one per needle count."""
+    text = json.dumps(document)
+    return (
+        text.replace('], "', '],\n "').replace('}, {"wire"', '},\n  {"wire"').replace(', "machine"', ',\n "machine"')
+        + "\n"
+    )
+
+
 def main() -> None:
     """Measure, print, and write what was asked for."""
     parser = argparse.ArgumentParser(prog=program("wire_precision"), description=(__doc__ or "").partition("\n")[0])
@@ -81,7 +90,7 @@ def main() -> None:
     command = " ".join(["python -m bench.wire_precision", *arguments, *models])
     document = {"format": FORMAT, "command": command, "machine": describe_machine(), **found}
     if options.out:
-        options.out.write_text(_lines(document))
+        options.out.write_text(as_lines(document))
     if options.plot:
         from bench.wire_precision_plot import draw_wires
 
@@ -91,15 +100,6 @@ def main() -> None:
 def _range(rows: Sequence[Mapping[str, Any]], key: str) -> str:
     low, high = (f"{bound(row[key] for row in rows):.3g}" for bound in (min, max))
     return low if low == high else f"{low} to {high}"
-
-
-def _lines(document: Mapping[str, Any]) -> str:
-    """Return JSON with a line per entry, a line per model and one per needle count."""
-    text = json.dumps(document)
-    return (
-        text.replace('], "', '],\n "').replace('}, {"wire"', '},\n  {"wire"').replace(', "machine"', ',\n "machine"')
-        + "\n"
-    )
 
 
 if __name__ == "__main__":

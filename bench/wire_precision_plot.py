@@ -20,9 +20,8 @@ def draw_wires(found: Mapping[str, Any], path: Path) -> None:
     figure = Figure(figsize=(12, 5), layout="constrained")
     FigureCanvasAgg(figure)
     errors, needles = figure.subplots(1, 2)
-    wires = dict.fromkeys(one["wire"] for one in found["needles"]) or dict.fromkeys(
-        one["wire"] for rows in found["qualities"].values() for one in rows
-    )
+    rows = [*found["needles"], *(one for model in found["qualities"].values() for one in model)]
+    wires = dict.fromkeys(one["wire"] for one in rows)
     colors = {wire: f"C{number}" for number, wire in enumerate(wires)}
     _draw_errors(errors, found, colors)
     _draw_needles(needles, found, colors)
@@ -49,7 +48,8 @@ def _draw_needles(axes: Any, found: Mapping[str, Any], colors: Mapping[str, str]
         rows = [one for one in found["needles"] if one["wire"] == wire]
         lengths = [one["context_tokens"] * (1 + 0.012 * (number - 3)) for one in rows]  # lines lie on each other
         shares = [one["num_right"] / one["num_asked"] for one in rows]
-        axes.plot(lengths, shares, marker="o", color=color, label=wire)
+        if rows:
+            axes.plot(lengths, shares, marker="o", color=color, label=wire)
     axes.set_xscale("log", base=2)
     axes.set_ylim(0, 1.05)
     axes.set_xlabel("context, tokens")

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from baton import __version__
-from baton.cli import bench, chat, fetch, kv_link, nodes, plan, serve, simulate, up
+from baton.cli import bench, chat, doctor, fetch, kv_link, nodes, plan, serve, simulate, up
 
 app = typer.Typer(
     name="baton",
@@ -21,6 +21,7 @@ app.command("serve", context_settings=serve.CONTEXT_SETTINGS)(serve.command)
 app.command("chat")(chat.command)
 app.command("plan")(plan.command)
 app.command("nodes")(nodes.command)
+app.command("doctor")(doctor.command)
 app.command("simulate")(simulate.command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(kv_link.app, name="kv-link")

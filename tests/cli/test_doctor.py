@@ -1,0 +1,148 @@
+"""`baton doctor`: what it finds out and what it says of it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import math
+import socket
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from baton.capacity.estimate import Candidate, CostEstimate, WireEstimate
+from baton.capacity.wire import WireOption, WireReason
+from baton.cli.advice import advise
+from baton.cli.diagnosis import Diagnosis, NodeFinding, PairFinding, diagnose
+from baton.cli.doctor import as_json, nodes_table, wires_table
+from baton.router.wire import description_to_proto
+from baton.rpc.wire_capacity import candidate_to_proto
+from baton.v1 import router_service_pb2
+from cli.commands import baton
+from router.samples import DGX, MAC
+
+OWN = WireOption("bfloat16", 1000, 1000)
+INT8 = WireOption("int8", 516, 516, 1e-6, 1e-6, key_loss=2e-4, value_loss=1e-4)
+FP8 = WireOption("fp8", 516, 516, 1e-6, 1e-6, key_loss=math.inf, value_loss=math.inf)
+WIRE = WireEstimate("bfloat16", "bfloat16", 1 << 20, 1 << 20, 0.5, 0.5, 0.0, 0.0, WireReason.NO_LOSS_ALLOWED.value)
+SLOW = CostEstimate(0.0, 0.2, 1.0, 0.8, 0.2, 1.0, 0.01, 10.0, 0.0)
+LOCAL = CostEstimate(0.0, 0.5, 0.0, 0.0, 0.5, 0.5, 0.01, 10.0, 0.0)
+PAIR = PairFinding(
+    "dgx",
+    "mac",
+    True,
+    2e6,
+    1e-3,
+    (OWN, INT8, FP8),
+    Candidate("mac", "dgx", estimate=SLOW, wire=WIRE),
+    Candidate("mac", "", estimate=LOCAL),
+)
+NODE = NodeFinding("dgx", "prefill", "127.0.0.1:1", True, "127.0.0.1:2", True, 1e9, 1e-3)
+DIAGNOSIS = Diagnosis("127.0.0.1:8010", "llama", 1024, 5e9, 2e9, (NODE,), (PAIR,))
+
+
+def test_it_says_what_is_used_why_and_what_a_loss_would_buy() -> None:
+    """A slow link without an allowed loss: lossless, local wins, and int8, which has a measured loss, would help."""
+    text = " ".join(advise(DIAGNOSIS))
+
+    assert "K as bfloat16" in text
+    assert WireReason.NO_LOSS_ALLOWED.value in text
+    assert "Local prefill wins by 500 ms" in text
+    assert "a loss of 0.0003 nats (BATON_ROUTER_KV_ALLOWED_LOSS) would let KV travel as int8: 48% fewer bytes" in text
+
+
+def test_where_the_link_keeps_up_it_proposes_no_loss() -> None:
+    """Remote prefill wins then; nothing is gained by rounding."""
+    fast = replace(SLOW, transfer_seconds=0.1, exposed_seconds=0.01, start_seconds=0.21)
+    pair = replace(PAIR, remote=Candidate("mac", "dgx", estimate=fast, wire=replace(WIRE, reason="it keeps up")))
+    text = " ".join(advise(replace(DIAGNOSIS, pairs=(pair,))))
+
+    assert "Remote prefill wins by 290 ms" in text
+    assert "nats" not in text
+
+
+def test_problems_come_first_and_make_it_unhealthy() -> None:
+    """A node that does not answer, nodes that do not match, and a cluster without a pair."""
+    broken = replace(DIAGNOSIS, nodes=(replace(NODE, problem="nothing answers"),))
+    mismatched = replace(DIAGNOSIS, pairs=(replace(PAIR, problem="KV layouts differ in dtype"),))
+    lonely = replace(DIAGNOSIS, pairs=())
+
+    assert DIAGNOSIS.is_healthy
+    assert not any(each.is_healthy for each in (broken, mismatched, lonely))
+    assert advise(broken)[0] == "dgx: nothing answers."
+    assert advise(mismatched) == ["dgx → mac: cannot be used: KV layouts differ in dtype."]
+    assert "no pair" in advise(lonely)[0]
+
+
+def test_the_document_is_json_and_what_nobody_measured_is_null() -> None:
+    """Infinity is no number of JSON."""
+    document = json.loads(as_json(DIAGNOSIS), parse_constant=lambda name: pytest.fail(name))
+
+    assert document["is_healthy"] is True
+    assert document["pairs"][0]["options"][2]["key_loss"] is None
+    assert document["advice"] == advise(DIAGNOSIS)
+
+
+def test_the_tables_show_formats_with_cost_and_loss() -> None:
+    """And which is used."""
+    stream = io.StringIO()
+    console = Console(file=stream, width=200, color_system=None)
+    console.print(nodes_table(DIAGNOSIS.nodes))
+    console.print(wires_table(DIAGNOSIS.pairs))
+    text = " ".join(stream.getvalue().split())
+
+    assert "dgx prefill 127.0.0.1:1 yes reachable" in text
+    assert "bfloat16 2000 - 0 0 K and V" in text
+    assert "int8 1032 1 s/GB 2.0e-04 nats 1.0e-04 nats -" in text.replace("1e+00", "1")
+    assert "fp8 1032 1 s/GB unknown unknown -" in text.replace("1e+00", "1")
+
+
+class Router:
+    """Answers as a router whose nodes are behind a closed port."""
+
+    def __init__(self, port: int) -> None:
+        self._address = f"127.0.0.1:{port}"
+
+    async def ListNodes(self, _request: Any, timeout: float) -> router_service_pb2.ListNodesResponse:  # noqa: N802, ASYNC109
+        """List both nodes."""
+        assert timeout > 0
+        nodes = [replace(node, address=self._address, fast_address=self._address) for node in (DGX, MAC)]
+        states = [router_service_pb2.NodeState(node=description_to_proto(node)) for node in nodes]
+        return router_service_pb2.ListNodesResponse(nodes=states)
+
+    async def Place(self, request: Any, timeout: float) -> router_service_pb2.PlaceResponse:  # noqa: N802, ASYNC109
+        """Give the pinned candidates."""
+        assert timeout > 0
+        assert request.is_dry_run
+        candidates = [candidate_to_proto(candidate) for candidate in (PAIR.remote, PAIR.local) if candidate]
+        return router_service_pb2.PlaceResponse(candidates=candidates)
+
+
+def test_a_node_that_cannot_be_reached_is_named_with_its_address() -> None:
+    """The rest is diagnosed all the same."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    stub: Any = Router(port)
+    diagnosis = asyncio.run(asyncio.wait_for(diagnose(stub, "router", num_prompt_tokens=9, max_tokens=1), 40))
+
+    assert diagnosis is not None
+    assert not diagnosis.is_healthy
+    assert [f"127.0.0.1:{port}" in node.problem for node in diagnosis.nodes] == [True, True]
+    assert [(pair.prefill_node_id, pair.is_measured) for pair in diagnosis.pairs] == [("dgx", False)]
+    assert diagnosis.pairs[0].remote is not None
+    assert "nobody has measured" in advise(diagnosis)[2]
+    assert min(diagnosis.copy_bytes_per_second, diagnosis.checksum_bytes_per_second) > 0
+
+
+def test_without_a_router_it_says_where_none_answered() -> None:
+    """Exit status 1, and what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    done = baton("doctor", "--router", f"127.0.0.1:{port}")
+
+    assert done.returncode == 1
+    assert f"router at 127.0.0.1:{port}" in done.stderr
+    assert "baton up" in done.stderr
