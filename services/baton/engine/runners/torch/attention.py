@@ -10,6 +10,8 @@ from transformers import AttentionInterface
 
 from baton.engine.runners.torch.batch import Batch, PackedBatch, Segment
 from baton.engine.runners.torch.blocked_attention import Scoring, attend_causally, is_faster
+from baton.engine.runners.torch.compiled.single_queries import attend_single
+from baton.engine.runners.torch.compiled.support import can_attend
 from baton.engine.runners.torch.paged.attention import attend_paged
 from baton.engine.runners.torch.pool import KeysValues
 
@@ -121,7 +123,22 @@ def attend_rows(
         queries = batch.paged(segments, query.shape[0] // pool.keys.shape[0], query.shape[2], query.dtype)
         return attend_paged(query.transpose(0, 1), pool, queries, scoring).transpose(0, 1)
     assert isinstance(batch, PackedBatch), "only packed rows are attended from sequence by sequence"
-    return torch.cat([_attend_segment(batch, segment, layer, query, scoring) for segment in segments], dim=1)
+    single = batch.single_queries(segments, scoring.window_tokens) if _is_paged(query, scoring) else None
+    if single is None:
+        return torch.cat([_attend_segment(batch, segment, layer, query, scoring) for segment in segments], dim=1)
+    blocks = batch.pool.layer(layer)
+    output = query.new_empty(query.shape[1], query.shape[0], blocks.values.shape[-1])
+    attend_single(query.transpose(0, 1), blocks, single, scoring.scaling, output)
+    for segment in segments:
+        if segment.num_rows > 1:
+            rows = slice(segment.first_row, segment.first_row + segment.num_rows)
+            output[rows] = _attend_segment(batch, segment, layer, query, scoring).transpose(0, 1)
+    return output.transpose(0, 1)
+
+
+def _is_paged(query: torch.Tensor, scoring: Scoring) -> bool:
+    """Return whether single queries are answered from the blocks in place."""
+    return scoring.is_plain and query.device.type == "cpu" and can_attend(query.dtype)
 
 
 def _attend_segment(

@@ -10,6 +10,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from baton.engine.runners.base import Span
+from baton.engine.runners.torch.compiled.single_queries import SingleQueries, pack_single_queries
 from baton.engine.runners.torch.hand_over import HandOver
 from baton.engine.runners.torch.paged.queries import PagedQueries, pack_queries
 from baton.engine.runners.torch.paged.tiles import Tiles, tiles_for
@@ -134,11 +135,17 @@ class PackedBatch:
         self._slots: torch.Tensor | None = None
         self._paged: dict[tuple[bool, Tiles], PagedQueries] = {}
         self._masks: dict[tuple[int, int, int], torch.Tensor] = {}
+        self._single: dict[tuple[bool, int], SingleQueries | None] = {}
 
     @property
     def num_rows(self) -> int:
         """Return the number of tokens in all spans."""
         return sum(segment.num_rows for segment in self.segments)
+
+    @property
+    def has_sinks(self) -> bool:
+        """Return whether K and V of some span go on the wire."""
+        return any(span.layer_sink is not None for span in self.spans)
 
     def token_ids(self) -> torch.Tensor:
         """Return the tokens: [1, num_rows]."""
@@ -186,6 +193,22 @@ class PackedBatch:
             starts, ends = ([getattr(segment, name) for segment in segments] for name in ("start", "end"))
             self._paged[key] = pack_queries(tables, starts, ends, tiles=tiles, device=self._device)
         return self._paged[key]
+
+    def single_queries(self, segments: Sequence[Segment], window_tokens: int) -> SingleQueries | None:
+        """Return those segments that are one query, the same in all layers of a kind; None if there is none.
+
+        Args:
+            segments: `segments` or `last_segments`.
+            window_tokens: Positions that a query sees, its own included; 0: all.
+        """
+        key = (segments is self.segments, window_tokens)
+        if key not in self._single:
+            chosen = [segment for segment in segments if segment.num_rows == 1]
+            first = [max(0, segment.end - window_tokens) if window_tokens else 0 for segment in chosen]
+            rows, tables = [segment.first_row for segment in chosen], [segment.table.ids for segment in chosen]
+            spans = list(zip(first, (segment.end for segment in chosen), strict=True))
+            self._single[key] = pack_single_queries(rows, tables, spans) if chosen else None
+        return self._single[key]
 
     def mask(self, segment: Segment, first_key: int, window_tokens: int) -> torch.Tensor:
         """Return which keys [first_key, segment.end) each query of a segment sees, the same in all layers of a kind.

@@ -8,8 +8,10 @@ import torch
 from torch.nn.functional import rms_norm, silu
 
 from baton.engine.runners.torch.attention import attend_rows, store
-from baton.engine.runners.torch.batch import Batch
+from baton.engine.runners.torch.batch import Batch, PackedBatch
 from baton.engine.runners.torch.blocked_attention import Scoring
+from baton.engine.runners.torch.compiled.support import array_of, can_multiply
+from baton.engine.runners.torch.fused.linear import is_one_thread
 from baton.engine.runners.torch.fused.quantised import WeightDtype, projection
 from baton.engine.runners.torch.parallel.ranks import Ranks
 from baton.engine.runners.torch.pool import KeysValues
@@ -43,6 +45,12 @@ class Norm(NamedTuple):
 
     def __call__(self, values: torch.Tensor) -> torch.Tensor:
         """Return values [..., size], normalised and scaled."""
+        if values.dim() == 2 and self.weight.dtype is values.dtype and runs_compiled(values):
+            from baton.engine.runners.torch.compiled.elementwise import normalise
+
+            output = torch.empty_like(values)
+            normalise(array_of(values), array_of(self.weight), self.epsilon, array_of(output))
+            return output
         return rms_norm(values, self.weight.shape, self.weight, self.epsilon)
 
 
@@ -104,11 +112,22 @@ class FusedLayer:
     def _project(self, hidden: torch.Tensor, rotation: Rotation, batch: Batch) -> torch.Tensor:
         """Write K and V into their blocks; return the queries, [num_query_heads, num_rows, head_dim]."""
         heads = self._qkv(self._attention_norm(hidden)).view(len(hidden), -1, self._head_dim)
+        if isinstance(batch, PackedBatch) and not batch.has_sinks and self._query_norm is None and runs_compiled(heads):
+            return self._rotate_and_store(heads, rotation, batch)
         num_rotated = self._num_query_heads + self._num_kv_heads
         rotated = rotation.rotate(self._normalise_heads(heads[:, :num_rotated]))
         query, key = rotated.split((self._num_query_heads, self._num_kv_heads), dim=1)
         store(batch, self._index, KeysValues(key.transpose(0, 1), heads[:, num_rotated:].transpose(0, 1)))
         return query.transpose(0, 1)
+
+    def _rotate_and_store(self, heads: torch.Tensor, rotation: Rotation, batch: PackedBatch) -> torch.Tensor:
+        from baton.engine.runners.torch.compiled.elementwise import rotate_and_store
+
+        queries = heads.new_empty(len(heads), self._num_query_heads, self._head_dim)
+        blocks = batch.pool.layer(self._index)
+        tensors = (heads, rotation.cosines, rotation.signed_sines, batch.slots(), *blocks, queries)
+        rotate_and_store(*(array_of(tensor) for tensor in tensors))
+        return queries.transpose(0, 1)
 
     def _normalise_heads(self, heads: torch.Tensor) -> torch.Tensor:
         if self._query_norm is None or self._key_norm is None:
@@ -118,8 +137,24 @@ class FusedLayer:
 
     def _finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
         hidden = hidden + self._ranks.sum(self._output(attended.transpose(0, 1).reshape(len(hidden), -1)))
-        gate, up = self._gate_up(self._mlp_norm(hidden)).chunk(2, dim=-1)
-        return hidden + self._ranks.sum(self._down(silu(gate) * up))
+        return hidden + self._ranks.sum(self._down(gated(self._gate_up(self._mlp_norm(hidden)))))
+
+
+def gated(gate_up: torch.Tensor) -> torch.Tensor:
+    """Return SiLU of the gates times the others, [num_rows, size] of [num_rows, 2 * size], gates first."""
+    if runs_compiled(gate_up):
+        from baton.engine.runners.torch.compiled.elementwise import gate
+
+        output = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
+        gate(array_of(gate_up), array_of(output))
+        return output
+    gates, others = gate_up.chunk(2, dim=-1)
+    return silu(gates) * others
+
+
+def runs_compiled(rows: torch.Tensor) -> bool:
+    """Return whether what goes between the products of these rows is done by Baton's kernels, which use one thread."""
+    return rows.device.type == "cpu" and is_one_thread() and rows.is_contiguous() and can_multiply(rows.dtype)
 
 
 def norm_of(module: Any) -> Norm:

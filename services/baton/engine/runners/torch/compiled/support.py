@@ -1,0 +1,106 @@
+"""Where the kernels serve, found by trying them, and tensors as they take them."""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from baton.engine.runners.torch import onednn
+
+log = logging.getLogger(__name__)
+
+PANEL_OUTPUTS = 64
+_MAX_RELATIVE_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+Panels = np.ndarray[tuple[int, ...], np.dtype[Any]]
+"""A weight in oneDNN's layout, as `product.multiply` takes it."""
+
+
+def array_of(tensor: torch.Tensor) -> Any:
+    """Return the numpy array of the same memory; bfloat16 as the bits, uint16."""
+    return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
+
+
+def panels_of(packed: torch.Tensor, num_outputs: int, dtype: torch.dtype) -> Panels:
+    """Return a packed weight as panels, which live no longer than it does.
+
+    Args:
+        packed: What `onednn.pack` returned.
+        num_outputs: Rows of the weight.
+        dtype: Of the weight.
+    """
+    num_words = torch.ops.mkldnn._nbytes(packed) // 4
+    kind = ctypes.c_uint32 if dtype is torch.bfloat16 else ctypes.c_float
+    words = (kind * num_words).from_address(torch.ops.mkldnn.data_ptr(packed))
+    return np.ctypeslib.as_array(words).reshape(-(-num_outputs // PANEL_OUTPUTS), -1, PANEL_OUTPUTS)
+
+
+@cache
+def can_attend(dtype: torch.dtype) -> bool:
+    """Return whether attention is right in a dtype; the reason is logged where it is not."""
+    return dtype in _MAX_RELATIVE_ERROR and _is_sound("attention", _attention_error, dtype)
+
+
+@cache
+def can_multiply(dtype: torch.dtype) -> bool:
+    """Return whether products, and what goes between them, are right in a dtype: oneDNN's layout is its own affair."""
+    return dtype in _MAX_RELATIVE_ERROR and onednn.is_sound(dtype) and _is_sound("product", _product_error, dtype)
+
+
+def _is_sound(name: str, measure: Any, dtype: torch.dtype) -> bool:
+    try:
+        error = measure(dtype)
+    except (ImportError, RuntimeError, AttributeError, ValueError) as cause:
+        log.warning("compiled_off kernel=%s dtype=%s cause=%r", name, dtype, str(cause))
+        return False
+    if not error <= _MAX_RELATIVE_ERROR[dtype]:  # also where it is not a number
+        log.warning("compiled_off kernel=%s dtype=%s relative_error=%s", name, dtype, error)
+        return False
+    return True
+
+
+def _attention_error(dtype: torch.dtype) -> float:
+    from baton.engine.runners.torch.compiled.attention import paged_attention
+
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(1, 2, 16, generator=generator).to(dtype)
+    keys, values = (torch.randn(1, 3, 4, 16, generator=generator).to(dtype) for _ in range(2))
+    output = torch.empty_like(query)
+    paged_attention(2, 16, 16)(
+        *(array_of(tensor) for tensor in (query, keys, values)),
+        np.array([0]),
+        np.array([[2, 0, 1]]),
+        np.array([[1, 11]]),
+        np.float32(0.25),
+        array_of(output),
+    )
+    seen_keys, seen_values = (tensor[0, [2, 0, 1]].flatten(0, 1)[1:11].double()[None] for tensor in (keys, values))
+    expected = scaled_dot_product_attention(query.double(), seen_keys, seen_values, scale=0.25)
+    return _relative(output, expected)
+
+
+def _product_error(dtype: torch.dtype) -> float:
+    from baton.engine.runners.torch.compiled.product import MAX_ROWS, multiply
+
+    generator = torch.Generator().manual_seed(0)
+    errors = []
+    for num_outputs, num_inputs in ((96, 160), (64, 50)):
+        weight = torch.randn(num_outputs, num_inputs, generator=generator).to(dtype)
+        bias = torch.randn(num_outputs, generator=generator).to(dtype)
+        packed = onednn.pack(weight)
+        panels = panels_of(packed, num_outputs, dtype)
+        for num_rows in range(1, MAX_ROWS + 1):
+            rows = torch.randn(num_rows, num_inputs, generator=generator).to(dtype)
+            output = rows.new_empty(num_rows, num_outputs)
+            multiply(array_of(rows), panels, array_of(bias), array_of(output))
+            errors.append(_relative(output, linear(rows.double(), weight.double(), bias.double())))
+    return max(errors) if all(error == error for error in errors) else float("nan")
+
+
+def _relative(result: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((result.double() - expected).abs().max() / expected.abs().max())
