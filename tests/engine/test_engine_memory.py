@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -60,3 +61,30 @@ def _ended(listening: Listening) -> Ended:
     end = listening.seen[-1]
     assert isinstance(end, Ended)
     return end
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_random_requests_short_of_blocks_say_their_own_while_passes_run_ahead(seed: int) -> None:
+    """Priorities, equal prompts, aborts between any two passes; afterwards every block is free."""
+    random = Random(seed)
+    runner = mock_runner(num_blocks=random.choice([16, 24]))
+    with Rig(runner, max_step_tokens=random.choice([7, 40]), host_bytes=random.choice([0, HOST_BYTES])) as rig:
+        requests = [
+            request_of(
+                prompt_of(random.choice([20, random.randint(1, 24)]), random.randint(1, 3)),
+                f"r{index}",
+                replace(GREEDY, max_tokens=random.choice([1, 12, 40]), ignore_eos=True),
+                priority=random.choice([0, 0, 1, -5]),
+            )
+            for index in range(24)
+        ]
+        listenings = [rig.submit(request) for request in requests]
+        aborted = random.sample(range(24), 4)
+        for index in aborted:
+            listenings[random.choice([each for each in range(24) if each not in aborted])].next()
+            rig.engine.abort(requests[index])
+
+        for index in range(24):
+            if index not in aborted:
+                prompt, params = requests[index].prompt_token_ids, requests[index].params
+                assert listenings[index].result() == expected_tokens(prompt, params.max_tokens or 0)
