@@ -21,25 +21,19 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import grpc
 from google.protobuf.duration_pb2 import Duration
 
 from baton.v1 import decode_service_pb2, generation_pb2, router_service_pb2
 from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
-from baton.v1.router_service_pb2_grpc import RouterServiceStub
 from bench.overlap_plot import draw_overlap
-from bench.shaped_link import FAR_ADDRESS, NEAR_ADDRESS, ShapedLink, shaped_link
+from bench.shaped_cluster import MODEL, NodePlan, shaped_cluster
+from bench.shaped_link import ShapedLink, shaped_link
 
-ROUTER = f"{NEAR_ADDRESS}:18910"
-CACHE_INDEX = f"{NEAR_ADDRESS}:18911"
-START_TIMEOUT_SECONDS = 120.0
 CALL_TIMEOUT_SECONDS = 120.0
 
 
@@ -91,8 +85,11 @@ def main() -> None:
     print(f"{'setting':50} " + " ".join(f"{column:>13}" for column in columns))
     with shaped_link() as link:
         for setting in SETTINGS:
-            with cluster(link, setting, options.model) as (stub, prefill_node_id):
-                for row in measure(link, stub, prefill_node_id, setting, options):
+            decode = NodePlan(setting.decode_engine, ("--probe-bytes", "0"))
+            prefill = NodePlan(setting.prefill_engine)
+            flags = ("--num-blocks", "4096", "--max-step-tokens", "4096", *setting.worker_flags)
+            with shaped_cluster(link, options.model, decode, prefill, flags=flags) as cluster:
+                for row in measure(link, cluster.decode, cluster.prefill_node_id, setting, options):
                     rows.append(row)
                     print(_table_line(row), flush=True)
     draw_overlap(rows, options.out.with_suffix(".png"))
@@ -139,7 +136,7 @@ def generate(stub: DecodeServiceStub, prefill_node_id: str, setting: Setting, *,
     request = decode_service_pb2.DecodeServiceGenerateRequest(
         request_id=f"overlap-{seed}-{time.time_ns()}",
         attempt=1,
-        model_id="model",
+        model_id=MODEL,
         prompt_token_ids=[tokens.randrange(3, 90) for _ in range(setting.num_prompt_tokens)],
         sampling=generation_pb2.SamplingParameters(temperature=0, ignore_eos=True, max_token_count=2),
         placement=router_service_pb2.Placement(
@@ -165,54 +162,6 @@ def generate(stub: DecodeServiceStub, prefill_node_id: str, setting: Setting, *,
         num_bytes=summary.kv_byte_count,
         num_frames=summary.kv_frame_count,
     )
-
-
-@contextmanager
-def cluster(link: ShapedLink, setting: Setting, model: Path) -> Iterator[tuple[DecodeServiceStub, str]]:
-    """Run router, cache index and a decode node here and a prefill node on the far host; yield how to call them."""
-    common = ("--model-dir", str(model), "--model-name", "model", "--num-blocks", "4096", "--max-step-tokens", "4096")
-    join = ("--router-address", ROUTER, "--cache-index-address", CACHE_INDEX, *common, *setting.worker_flags)
-    far = ("--engine", setting.prefill_engine, "--host", FAR_ADDRESS, "--port", "18920", *join)
-    near = ("--engine", setting.decode_engine, "--host", NEAR_ADDRESS, "--port", "18930", "--probe-bytes", "0", *join)
-    with ExitStack() as stack:
-        logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stack.enter_context(_process(["router", "--host", NEAR_ADDRESS, "--port", "18910",
-                                      "--cache-index-address", CACHE_INDEX], logs))  # fmt: skip
-        stack.enter_context(_process(["cache-index", "--host", NEAR_ADDRESS, "--port", "18911"], logs))
-        stack.enter_context(_process(["prefill", *far], logs, link))
-        stack.enter_context(_process(["decode", *near], logs))
-        nodes = _wait_for_nodes(logs)
-        channel = stack.enter_context(grpc.insecure_channel(nodes["decode"]))
-        yield DecodeServiceStub(channel), nodes["prefill_id"]  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def _process(arguments: Sequence[str], logs: Path, link: ShapedLink | None = None) -> Iterator[None]:
-    command = [sys.executable, "-m", "baton.cli", "serve", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
-    with (logs / f"{arguments[0]}.log").open("wb") as log:
-        command = link.far_command(command) if link else command
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
-
-
-def _wait_for_nodes(logs: Path) -> dict[str, str]:
-    deadline = time.monotonic() + START_TIMEOUT_SECONDS
-    with grpc.insecure_channel(ROUTER) as channel:
-        stub = RouterServiceStub(channel)  # type: ignore[no-untyped-call]
-        while time.monotonic() < deadline:
-            response = stub.ListNodes(router_service_pb2.ListNodesRequest(), wait_for_ready=True, timeout=60)
-            by_role = {state.node.role: state.node for state in response.nodes}
-            if len(by_role) == 2:
-                (prefill, decode) = (by_role[role] for role in sorted(by_role))
-                return {"prefill_id": prefill.node_id, "decode": decode.address}
-            time.sleep(0.2)
-    tails = "\n".join(path.read_text()[-2000:] for path in sorted(logs.iterdir()))
-    raise TimeoutError(f"the nodes did not register within {START_TIMEOUT_SECONDS} seconds\n{tails}")
 
 
 def _table_line(row: dict[str, object]) -> str:

@@ -39,6 +39,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "gpu": Benchmark("gpu", "The torch engine on a CUDA GPU beside its limits and transformers."),
         "kv-transport": Benchmark("kv_transport", "What carries KV frames fastest, beside other projects' transports."),
         "wire-precision": Benchmark("wire_precision", "What narrower number formats of KV lose and save."),
+        "shaped": Benchmark("shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."),
         "overlap": Benchmark("overlap", "How much of the KV transfer hides behind prefill (Linux, root)."),
     }
 )
