@@ -14,6 +14,7 @@ _SAMPLE = Sample(
     transfer_seconds=1.0,
     exposed_seconds=0.1,
     last_token_seconds=2.2,
+    predicted_seconds=2.2,
     num_bytes=125_000_000,
     num_frames=10,
 )
