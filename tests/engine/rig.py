@@ -10,6 +10,7 @@ from types import TracebackType
 from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
 from baton.engine.events import Deliverable, Ended, EngineEvent, Failed, TokenReady, deliver
+from baton.engine.options import DEFAULT_OPTIONS, EngineOptions
 from baton.engine.runners.base import ModelInfo
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.engine.runners.mock.state import next_token, states_of
@@ -126,6 +127,7 @@ class Rig:
         max_waiting: int = 1024,
         host_bytes: int = 0,
         clock: Callable[[], float] = lambda: 1.0,
+        options: EngineOptions = DEFAULT_OPTIONS,
     ) -> None:
         self.runner = runner or mock_runner()
         self.hashes: set[bytes] = set()
@@ -138,6 +140,7 @@ class Rig:
             on_fatal=self.fatal.append,
             max_waiting=max_waiting,
             clock=clock,
+            options=options,
         )
 
     def __enter__(self) -> Rig:

@@ -125,10 +125,13 @@ class BlockPool:
                 heapq.heappush(self._free, block_id)
 
     def forget(self, block_ids: Iterable[BlockId]) -> None:
-        """Make referenced blocks unhittable; who holds them keeps them."""
+        """Make blocks unhittable; who holds them keeps them, and those that nobody holds are free."""
         for block_id in block_ids:
             if block_id in self._hash_of:
                 self._forget(block_id)
+                if block_id in self._evictable:
+                    del self._evictable[block_id]
+                    heapq.heappush(self._free, block_id)
 
     def drain_events(self) -> BlockEvents:
         """Return and forget the changes since the last call."""
