@@ -64,6 +64,7 @@ class Engine:
             BlockPool(runner.num_blocks, runner.block_tokens),
             limits,
             block_bytes=runner.block_tokens * runner.info.layout.num_token_bytes(),
+            reuses_steps=options.reuses_steps,
         )
         self._post = post
         self._on_block_events = on_block_events

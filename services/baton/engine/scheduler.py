@@ -17,7 +17,6 @@ from baton.engine.offload import Offload, Restored
 from baton.engine.order import Claim, due_seconds, share
 from baton.engine.pace import Pace
 from baton.engine.progress import Progress
-from baton.engine.sampling import SampledToken
 from baton.engine.sequence import Phase, Purpose, Sequence
 from baton.engine.sharing import Beginning, Underway
 from baton.engine.step import Step
@@ -60,7 +59,9 @@ class Scheduler:
     order of turns.
     """
 
-    def __init__(self, pool: BlockPool, limits: SchedulerLimits, *, block_bytes: int = 0) -> None:
+    def __init__(
+        self, pool: BlockPool, limits: SchedulerLimits, *, block_bytes: int = 0, reuses_steps: bool = True
+    ) -> None:
         self.pool = pool
         self.offload = Offload(
             HostBlockStore(limits.max_host_bytes, block_bytes), block_bytes=block_bytes, block_tokens=pool.block_tokens
@@ -68,8 +69,11 @@ class Scheduler:
         pool.on_evict = self.offload.note_evicted
         self.progress = Progress(pool)
         self._limits = limits
+        self._reuses_steps = reuses_steps
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
+        self._last = Step()
+        self._has_same_batch = False  # as when `_last` was planned
         self._receiving: list[Sequence] = []
         self._num_arrived = 0
         self._pace = Pace()
@@ -121,7 +125,12 @@ class Scheduler:
         num_waiting = len(self._waiting)
         self._reserve_blocks()
         is_short = len(self._waiting) > num_waiting
-        step = Step()
+        if self._may_repeat():
+            self._last = self._last.again()
+            self._last.moved_out = self.offload.drain()
+            return self._last
+        self._last = step = Step()
+        self._has_same_batch = True
         prompts = self._add_decoding(step)
         step.max_tokens = self._max_tokens(step, prompts)
         if prompts:
@@ -145,16 +154,6 @@ class Scheduler:
         for sequence in reversed(step.members):
             if sequence.phase is Phase.RUNNING:
                 self._preempt(sequence)
-
-    def advance(self, step: Step, tokens: Seq[tuple[Sequence, SampledToken]]) -> None:
-        """Enter a pass and its result at once.
-
-        Args:
-            step: The pass.
-            tokens: One for each sequence of `step.sampled`, in any order.
-        """
-        self.progress.begin(step)
-        self.progress.enter([sequence for sequence, _ in tokens], [token.token_id for _, token in tokens])
 
     def note_pass(self, step: Step, seconds: float) -> None:
         """Take in what a pass took, from when the device could begin it until its tokens were there."""
@@ -182,6 +181,7 @@ class Scheduler:
             return
         queues = {Phase.WAITING: self._waiting, Phase.RUNNING: self._running, Phase.RECEIVING: self._receiving}
         queues[sequence.phase].remove(sequence)
+        self._has_same_batch = False
         self.offload.drop(sequence)
         self._release(sequence)
         sequence.phase = Phase.FINISHED
@@ -212,6 +212,11 @@ class Scheduler:
         context_tokens = max((each.num_computed for each in prompts), default=0)
         affordable = cost.affordable_tokens(step.work, target_seconds, context_tokens)
         return int(min(self._limits.max_step_tokens, step.num_tokens + affordable))
+
+    def _may_repeat(self) -> bool:
+        """Return whether the next pass is the last one, one position further: nobody came, went or is complete."""
+        is_closed = not self._waiting or not self._has_place()
+        return self._reuses_steps and self._has_same_batch and is_closed and self._last.may_repeat(len(self._running))
 
     def _add_decoding(self, step: Step) -> list[Sequence]:
         """Add the next position of every decoding sequence whose output may still grow; return the others."""
@@ -358,6 +363,7 @@ class Scheduler:
     def _run(self, sequence: Sequence) -> None:
         sequence.purpose = Purpose.GENERATE if sequence.purpose is Purpose.RECEIVE else sequence.purpose
         sequence.phase = Phase.RUNNING
+        self._has_same_batch = False
         insort(self._running, sequence, key=_turn)
 
     def _reserve_blocks(self) -> None:
@@ -376,6 +382,7 @@ class Scheduler:
                 sequence.block_table += self.pool.allocate(num_missing)
 
     def _preempt(self, sequence: Sequence) -> None:
+        self._has_same_batch = False
         self._running.remove(sequence)
         self.offload.keep(sequence, self._pace.cost)
         self._release(sequence)

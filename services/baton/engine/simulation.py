@@ -11,7 +11,6 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from baton.engine.sampling import SampledToken
 from baton.engine.sampling_params import SamplingParams
 from baton.engine.scheduler import Scheduler, SchedulerLimits
 from baton.engine.sequence import EngineRequest, Sequence, new_sequence
@@ -130,7 +129,8 @@ class Simulation:
         self._now += seconds
         self._scheduler.note_pass(step, seconds)
         sampled = [entry.sequence for entry in step.sampled]
-        self._scheduler.advance(step, [(sequence, SampledToken(self._next_token(sequence))) for sequence in sampled])
+        self._scheduler.progress.begin(step)
+        self._scheduler.progress.enter(sampled, [self._next_token(sequence) for sequence in sampled])
         for sequence in sampled:
             self._note_token(sequence)
 

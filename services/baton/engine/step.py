@@ -173,6 +173,36 @@ class Step:
         self.spans.append(Span(token_ids, start, sequence.block_table, True, None, None, follows_row))
         self._add_sampled(sequence, row)
 
+    def may_repeat(self, num_sequences: int) -> bool:
+        """Return whether all of so many sequences decode here, and none of their outputs is as long as it may be."""
+        is_whole = self.is_decode and len(self.sequences) == num_sequences > 0
+        return is_whole and all(sequence.num_outputs_left > 0 for sequence in self.sequences)
+
+    def again(self) -> Step:
+        """Return the next pass of the same sequences, which all decode, each one position further."""
+        first = self.sequences[0]
+        if first.num_ahead:
+            spans = [
+                Span(_UNKNOWN, sequence.num_computed, sequence.block_table, True, None, None, row)
+                for row, sequence in enumerate(self.sequences)
+            ]
+        else:
+            spans = [
+                Span(sequence.token_ids[-1:], sequence.num_computed, sequence.block_table, True)
+                for sequence in self.sequences
+            ]
+        return Step(
+            sequences=self.sequences,
+            spans=spans,
+            num_tokens=self.num_tokens,
+            num_pairs=self.num_pairs + self.num_tokens * self.num_passes,
+            num_rows=self.num_rows,
+            max_tokens=self.max_tokens,
+            is_following=first.num_ahead > 0,
+            _sampled=self._sampled,
+            _is_sorted=self._is_sorted,
+        )
+
     def add_twin(self, sequence: Sequence, leader: Sequence, block_tokens: int) -> None:
         """Give a sequence the logits of another one, which this pass computes to its end, and what its blocks lack."""
         num_full_blocks, num_tail_tokens = divmod(len(sequence.token_ids), block_tokens)
