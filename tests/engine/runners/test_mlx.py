@@ -18,7 +18,8 @@ from checkpoints import CHECKPOINT_NAMES, CheckpointName, checkpoint, reference_
 mx = pytest.importorskip("mlx.core")
 
 from baton.engine.runners.mlx import MlxRunner, load_mlx_runner  # noqa: E402 (needs mlx)
-from baton.engine.runners.mlx import runner as runner_module  # noqa: E402
+from baton.engine.runners.mlx import batches as batches_module  # noqa: E402
+from baton.engine.runners.mlx.passes import Passes  # noqa: E402
 
 NUM_BLOCKS = 160
 BLOCK_TOKENS = 16
@@ -147,7 +148,7 @@ def test_batch_split_over_passes_gives_the_same_logits(monkeypatch: pytest.Monke
     spans = [sequence.step() for sequence in sequences]
     together = runner.forward(spans).rows()
 
-    monkeypatch.setattr(runner_module, "plan_passes", lambda *arguments, **options: [[1], [2, 0]])
+    monkeypatch.setattr(batches_module, "plan_passes", lambda *arguments, **options: Passes([], [[1], [2, 0]]))
 
     assert np.abs(runner.forward(spans).rows() - together).max() <= 1e-4 * np.abs(together).max()
 

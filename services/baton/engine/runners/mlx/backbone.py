@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import mlx.core as mx
 import numpy as np
 
 from baton.engine.runners.base import LayerSink, Span
-from baton.engine.runners.mlx.cache import ReadingCache, WritingCache
+from baton.engine.runners.mlx.cache import ReadingCache, RowCache, WritingCache
 from baton.engine.runners.mlx.families import surroundings_of
 from baton.engine.runners.mlx.pool import LayerPool
 from baton.engine.runners.mlx.positions import Extent, Reading, Slots, read_many, read_one, slots_of
+from baton.engine.runners.mlx.rows import LayerRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,32 +39,39 @@ class Batch:
     """Where K and V of the tokens go, row after row."""
     readings: dict[int, Reading]
     """What attention reads, by the layer's window in tokens (0: all)."""
-    last: LastPositions | None
+    last: LastPositions | None = None
     """What the last layer computes; None: all that the rows have."""
-    sink: LayerSink | None
+    sink: LayerSink | None = None
     """Where to hand K and V of each layer."""
+    rows: Sequence[LayerRows] | None = None
+    """Where attention reads K and V of each layer; None: in the pool."""
+
+    @property
+    def row_arrays(self) -> list[mx.array]:
+        """Return what `mx.eval` must see of the rows."""
+        return [array for layer in self.rows or () for array in layer.arrays]
+
+    def cache(self, layer: int, pool: LayerPool, window_tokens: int) -> WritingCache | RowCache:
+        """Return the cache that a layer gets."""
+        reading = self.readings[window_tokens]
+        if self.rows is not None:
+            return RowCache(pool, self.offset, self.slots, reading, rows=self.rows[layer])
+        return WritingCache(pool, self.offset, self.slots, reading, layer=layer, sink=self.sink)
 
 
-def batch_of(spans: Sequence[Span], windows: set[int], block_tokens: int) -> Batch:
-    """Return the pass that computes one span of any length, or several of one token.
+def batch_of_one(span: Span, token_ids: mx.array, windows: set[int], block_tokens: int) -> Batch:
+    """Return the pass that computes one span of any length from its blocks.
 
     Args:
-        spans: One or more.
+        span: Of one token or more.
+        token_ids: Its tokens, [1, num_tokens], int32.
         windows: Windows of the model's layers, tokens.
         block_tokens: Tokens of one block.
     """
-    return (
-        _batch_of_one(spans[0], windows, block_tokens)
-        if len(spans) == 1
-        else _batch_of_many(spans, windows, block_tokens)
-    )
-
-
-def _batch_of_one(span: Span, windows: set[int], block_tokens: int) -> Batch:
     extent = Extent(span.start, span.end, span.block_table)
     last = Extent(min(span.first_logits_position, span.end - 1), span.end, span.block_table)
     return Batch(
-        token_ids=mx.array([list(span.token_ids)], dtype=mx.int32),
+        token_ids=token_ids,
         offset=span.start,
         slots=slots_of(span.block_table, span.start, span.end, block_tokens),
         readings={window: read_one(extent, window, block_tokens) for window in windows},
@@ -74,17 +82,34 @@ def _batch_of_one(span: Span, windows: set[int], block_tokens: int) -> Batch:
     )
 
 
-def _batch_of_many(spans: Sequence[Span], windows: set[int], block_tokens: int) -> Batch:
+def batch_of_blocks(spans: Sequence[Span], token_ids: mx.array, windows: set[int], block_tokens: int) -> Batch:
+    """Return the pass that computes several spans of one token, whose blocks are gathered layer by layer."""
     extents = [Extent(span.start, span.end, span.block_table) for span in spans]
+    readings = {window: read_many(extents, window, block_tokens) for window in windows}
+    return _batch_of_many(spans, token_ids, readings, block_tokens)
+
+
+def batch_of_rows(
+    spans: Sequence[Span],
+    token_ids: mx.array,
+    readings: dict[int, Reading],
+    block_tokens: int,
+    rows: Sequence[LayerRows],
+) -> Batch:
+    """Return the pass that computes spans of one token that have rows, in order of rows."""
+    return replace(_batch_of_many(spans, token_ids, readings, block_tokens), rows=rows)
+
+
+def _batch_of_many(
+    spans: Sequence[Span], token_ids: mx.array, readings: dict[int, Reading], block_tokens: int
+) -> Batch:
     blocks = [span.block_table[span.start // block_tokens] for span in spans]
     slots = [block * block_tokens + span.start % block_tokens for block, span in zip(blocks, spans, strict=True)]
     return Batch(
-        token_ids=mx.array([list(span.token_ids) for span in spans], dtype=mx.int32),
+        token_ids=token_ids,
         offset=mx.array([span.start for span in spans], dtype=mx.int32),
         slots=np.asarray(slots, dtype=np.int32),
-        readings={window: read_many(extents, window, block_tokens) for window in windows},
-        last=None,
-        sink=None,
+        readings=readings,
     )
 
 
@@ -125,10 +150,9 @@ class Backbone:
         return self._surroundings.logits(hidden)
 
     def _run_layer(self, layer: int, hidden: mx.array, batch: Batch, pool: LayerPool) -> mx.array:
-        reading = batch.readings[self._windows[layer]]
-        cache = WritingCache(pool, batch.offset, batch.slots, reading, layer=layer, sink=batch.sink)
-        mask = self._surroundings.mask(reading, hidden.shape[1])
-        output: mx.array = self._layers[layer](hidden, mask, cache)
+        window = self._windows[layer]
+        mask = self._surroundings.mask(batch.readings[window], hidden.shape[1])
+        output: mx.array = self._layers[layer](hidden, mask, batch.cache(layer, pool, window))
         return output
 
     def _run_last_positions(self, hidden: mx.array, last: LastPositions, pool: LayerPool) -> mx.array:

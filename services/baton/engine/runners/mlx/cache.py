@@ -5,11 +5,28 @@ from __future__ import annotations
 import mlx.core as mx
 
 from baton.engine.runners.base import LayerSink
+from baton.engine.runners.mlx.cells import QUANTIZED_BITS, Kv
 from baton.engine.runners.mlx.pool import LayerPool, to_layer_kv
 from baton.engine.runners.mlx.positions import Reading, Slots
+from baton.engine.runners.mlx.rows import LayerRows
 
 
-class WritingCache:
+class _LayerCache:
+    """What every cache tells: the position of the first token, and how K and V are kept.
+
+    mlx-lm's attention takes `bits` and `group_size` for the sign of a quantised cache: absent where it is not.
+    """
+
+    def __init__(self, pool: LayerPool, offset: int | mx.array, reading: Reading) -> None:
+        self.offset = offset
+        self._pool = pool
+        self._reading = reading
+        if pool.keys.group_size is not None:
+            self.bits = QUANTIZED_BITS
+            self.group_size = pool.keys.group_size
+
+
+class WritingCache(_LayerCache):
     """Writes the K and V that a layer computed, hands them to a sink, and returns what the layer attends to."""
 
     def __init__(
@@ -22,14 +39,12 @@ class WritingCache:
         layer: int = 0,
         sink: LayerSink | None = None,
     ) -> None:
-        self.offset = offset
-        self._pool = pool
+        super().__init__(pool, offset, reading)
         self._slots = slots
-        self._reading = reading
         self._layer = layer
         self._sink = sink
 
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Kv, Kv]:
         """Take K and V [num_rows, num_kv_heads, num_tokens, head_dim], and return those of all positions to read."""
         keys, values = _rows_as_tokens(keys), _rows_as_tokens(values)
         if self._sink is not None:
@@ -38,15 +53,31 @@ class WritingCache:
         return self._pool.read(self._reading)
 
 
-class ReadingCache:
+class RowCache(_LayerCache):
+    """Writes the K and V of a step into rows and blocks, and returns the rows."""
+
+    def __init__(
+        self, pool: LayerPool, offset: int | mx.array, slots: Slots, reading: Reading, *, rows: LayerRows
+    ) -> None:
+        super().__init__(pool, offset, reading)
+        self._slots = slots
+        self._rows = rows
+
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Kv, Kv]:
+        """Take K and V [num_rows, num_kv_heads, 1, head_dim], and return those of all positions to read."""
+        rows = self._rows
+        key_parts, value_parts = rows.keys.encode(keys[:, :, 0]), rows.values.encode(values[:, :, 0])
+        self._pool.write_encoded(
+            self._slots, [part.swapaxes(0, 1) for part in key_parts], [part.swapaxes(0, 1) for part in value_parts]
+        )
+        rows.write_encoded(key_parts, value_parts)
+        return rows.read(keys.shape[0], self._reading)
+
+
+class ReadingCache(_LayerCache):
     """Returns what lies in the pool; the K and V that the layer recomputed are the same and never evaluated."""
 
-    def __init__(self, pool: LayerPool, offset: int, reading: Reading) -> None:
-        self.offset = offset
-        self._pool = pool
-        self._reading = reading
-
-    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+    def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[Kv, Kv]:
         """Return the K and V of all positions to read."""
         del keys, values
         return self._pool.read(self._reading)

@@ -9,6 +9,7 @@ import mlx.core as mx
 from mlx_lm.utils import load_model
 
 from baton.engine.checkpoint import TORCH_ONLY_FAMILIES, Checkpoint, rope_parameters
+from baton.engine.runners.mlx.fused import fuse
 from baton.errors import ConfigurationError
 
 _ACTIVATIONS = ("silu", "swish")
@@ -50,6 +51,7 @@ def load_mlx_model(checkpoint: Checkpoint, dtype: mx.Dtype) -> Any:
         raise ConfigurationError(f"model {checkpoint.directory}: mlx-lm cannot load it: {error}") from error
     model.set_dtype(dtype)
     model.eval()
+    fuse(model)
     # Module.parameters() leaves out private arrays such as the rotation's frequencies.
     mx.eval([list(module.values()) for module in model.modules()])
     return model

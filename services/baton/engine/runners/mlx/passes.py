@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from baton.engine.runners.base import Span
 
@@ -12,30 +13,61 @@ _COPIES_PER_TOKEN = 3
 """A gathered token is read from the pool, written, and read by attention."""
 
 
-def plan_passes(spans: Sequence[Span], *, weight_bytes: int, token_bytes: int) -> list[list[int]]:
-    """Return the indices of the spans of each pass.
+class Passes(NamedTuple):
+    """Indices of the spans of each pass, in the order in which they run."""
 
-    A span of several tokens, or one with a sink, goes alone. Spans of one token go together, and every row of a pass
-    reads as many tokens as its longest sequence has; therefore a pass ends where shorter rows would read more padding
-    than another pass reads weights.
+    alone: list[int]
+    """Each has a pass of its own."""
+    together: list[list[int]]
+    """Spans of one token, longest sequences first."""
+
+
+def plan_passes(
+    spans: Sequence[Span], readers: Sequence[int], *, weight_bytes: int, token_bytes: int, block_tokens: int
+) -> Passes:
+    """Return the passes that compute some spans.
+
+    A span of several tokens, or one with a sink, goes alone, and so does one of a single token that another one reads.
+    Spans of one token go together, and every row of a pass reads as many tokens as its longest sequence has; therefore
+    a pass ends where shorter rows would read more padding than another pass reads weights.
 
     Args:
         spans: Of different sequences.
+        readers: Indices of the spans that may read what spans before them write.
         weight_bytes: Read by every pass.
         token_bytes: K and V of one token in all layers.
+        block_tokens: Tokens of one block.
     """
-    alone = [[index] for index, span in enumerate(spans) if not _can_share(span)]
-    together = [index for index, span in enumerate(spans) if _can_share(span)]
-    longest_first = sorted(together, key=lambda index: -spans[index].end)
-    return alone + _split(
-        longest_first,
-        [spans[index].end for index in longest_first],
-        max_padding_tokens=(weight_bytes + _PASS_OVERHEAD_BYTES) // (_COPIES_PER_TOKEN * token_bytes),
+    written_early = _written_for(spans, readers, block_tokens)
+    alone = [index for index, span in enumerate(spans) if not _can_share(span) or index in written_early]
+    together = sorted(set(range(len(spans))).difference(alone), key=lambda index: (-spans[index].end, index))
+    return Passes(
+        alone,
+        _split(
+            together,
+            [spans[index].end for index in together],
+            max_padding_tokens=(weight_bytes + _PASS_OVERHEAD_BYTES) // (_COPIES_PER_TOKEN * token_bytes),
+        ),
     )
 
 
 def _can_share(span: Span) -> bool:
     return len(span.token_ids) == 1 and span.layer_sink is None
+
+
+def _written_for(spans: Sequence[Span], readers: Sequence[int], block_tokens: int) -> set[int]:
+    """Return the spans of one token that write a block from which a reader after them reads."""
+    if not readers:
+        return set()
+    writers = {
+        span.block_table[span.start // block_tokens]: index for index, span in enumerate(spans) if _can_share(span)
+    }
+    return {
+        writers[block]
+        for reader in readers
+        for block in writers.keys() & set(spans[reader].block_table)
+        if writers[block] < reader
+    }
 
 
 def _split(indices: list[int], lengths: list[int], *, max_padding_tokens: int) -> list[list[int]]:

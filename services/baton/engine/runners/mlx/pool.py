@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from baton.engine.runners.base import LayerKv
+from baton.engine.runners.mlx.cells import Cells, Kv, as_kv
 from baton.engine.runners.mlx.positions import Reading, Slots
 from baton.kv.layout import KvDtype, LayerSpec
 
@@ -25,59 +26,68 @@ class LayerPool:
 
     keys: [num_kv_heads, num_blocks * block_tokens, key_head_dim]; values likewise, with value_head_dim.
 
-    Invariant: when a write is evaluated, nothing else refers to the arrays, so that MLX reuses their memory instead
-    of copying the pool. Therefore what `read` returns must not outlive a pass of the model, and the runner evaluates
-    the pools after every pass.
+    Invariant: that of `Cells`. What `read` returns must not outlive a pass of the model, and the runner waits for a
+    pass that reads before the next write.
     """
 
-    def __init__(self, spec: LayerSpec, num_blocks: int, block_tokens: int, dtype: mx.Dtype) -> None:
-        num_slots = num_blocks * block_tokens
-        self.keys = mx.zeros((spec.num_kv_heads, num_slots, spec.key_head_dim), dtype)
-        self.values = mx.zeros((spec.num_kv_heads, num_slots, spec.value_head_dim), dtype)
+    def __init__(
+        self, spec: LayerSpec, num_blocks: int, block_tokens: int, dtype: mx.Dtype, *, is_quantized: bool = False
+    ) -> None:
+        shape = (spec.num_kv_heads, num_blocks * block_tokens)
+        self.keys = Cells(shape, spec.key_head_dim, dtype, is_quantized=is_quantized)
+        self.values = Cells(shape, spec.value_head_dim, dtype, is_quantized=is_quantized)
         self._block_tokens = block_tokens
         self._head_rows = (mx.arange(spec.num_kv_heads) * num_blocks).astype(mx.int32)[None, :, None]
-        mx.eval(self.keys, self.values, self._head_rows)
+        mx.eval(self.arrays, self._head_rows)
 
     @property
     def arrays(self) -> list[mx.array]:
         """Return what `mx.eval` must see."""
-        return [self.keys, self.values]
+        return [*self.keys.parts, *self.values.parts]
 
-    def write(self, slots: Slots, keys: mx.array, values: mx.array) -> None:
-        """Write [num_kv_heads, num_tokens, head_dim] into slots, lazily; cast, lest the pool be widened."""
-        index = slots if isinstance(slots, slice) else mx.array(slots)
-        self.keys[:, index] = keys.astype(self.keys.dtype)
-        self.values[:, index] = values.astype(self.values.dtype)
+    def write(self, slots: Slots | mx.array, keys: mx.array, values: mx.array) -> None:
+        """Write [num_kv_heads, num_tokens, head_dim] into slots, lazily."""
+        self.write_encoded(slots, self.keys.encode(keys), self.values.encode(values))
 
-    def read(self, reading: Reading) -> tuple[mx.array, mx.array]:
+    def write_encoded(self, slots: Slots | mx.array, keys: list[mx.array], values: list[mx.array]) -> None:
+        """Write K and V that `Cells.encode` returned."""
+        index = mx.array(slots) if isinstance(slots, np.ndarray) else slots
+        self.keys.put((slice(None), index), keys)
+        self.values.put((slice(None), index), values)
+
+    def read(self, reading: Reading) -> tuple[Kv, Kv]:
         """Return K and V, each [num_rows, num_kv_heads, num_tokens, head_dim], lazily."""
-        return self._read(self.keys, reading), self._read(self.values, reading)
+        return as_kv(self.parts(self.keys, reading)), as_kv(self.parts(self.values, reading))
+
+    def parts(self, cells: Cells, reading: Reading) -> list[mx.array]:
+        """Return the arrays of K or V, each [num_rows, num_kv_heads, num_tokens, width], lazily."""
+        if reading.slots is not None:
+            return [part[None, :, reading.slots] for part in cells.parts]
+        rows = self._head_rows + cast(mx.array, reading.blocks)[:, None, :]
+        return [self._gather(part, rows)[:, :, : reading.num_tokens] for part in cells.parts]
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy one block into another, lazily."""
         first, second = (
-            slice(block * self._block_tokens, (block + 1) * self._block_tokens) for block in (source, target)
+            (slice(None), slice(block * self._block_tokens, (block + 1) * self._block_tokens))
+            for block in (source, target)
         )
-        self.keys[:, second] = self.keys[:, first]
-        self.values[:, second] = self.values[:, first]
+        for cells in (self.keys, self.values):
+            cells.put(second, [part[first] for part in cells.parts])
 
     def write_bytes(self, slots: Slots, kv: LayerKv) -> None:
-        """Write K and V that are given as bytes, and wait for it."""
+        """Write K and V that are given as bytes, lazily."""
         self.write(slots, _from_bytes(kv.keys, self.keys), _from_bytes(kv.values, self.values))
-        mx.eval(self.arrays)
 
     def read_bytes(self, slots: Slots) -> LayerKv:
         """Return a copy of K and V in slots."""
-        index = slots if isinstance(slots, slice) else mx.array(slots)
-        return to_layer_kv(self.keys[:, index], self.values[:, index])
+        index = (slice(None), slots if isinstance(slots, slice) else mx.array(slots))
+        return to_layer_kv(self.keys.decode(self.keys.get(index)), self.values.decode(self.values.get(index)))
 
-    def _read(self, array: mx.array, reading: Reading) -> mx.array:
-        if reading.slots is not None:
-            return array[None, :, reading.slots]
-        num_heads, _, head_dim = array.shape
-        blocks = array.reshape(-1, self._block_tokens * head_dim)
-        rows = blocks[self._head_rows + cast(mx.array, reading.blocks)[:, None, :]]
-        return rows.reshape(rows.shape[0], num_heads, -1, head_dim)[:, :, : reading.num_tokens]
+    def _gather(self, part: mx.array, rows: mx.array) -> mx.array:
+        """Return whole blocks, [num_rows, num_kv_heads, num_tokens, width]."""
+        blocks = part.reshape(-1, self._block_tokens * part.shape[-1])[rows]
+        return blocks.reshape(*rows.shape[:2], -1, part.shape[-1])
 
 
 def to_layer_kv(keys: mx.array, values: mx.array) -> LayerKv:
@@ -101,7 +111,6 @@ def _memory(array: mx.array) -> memoryview:
     return words.data.cast("B").toreadonly()
 
 
-def _from_bytes(data: bytes | memoryview, like: mx.array) -> mx.array:
-    num_heads, _, head_dim = like.shape
+def _from_bytes(data: bytes | memoryview, like: Cells) -> mx.array:
     words: npt.NDArray[np.generic] = np.frombuffer(data, dtype="<f4" if like.dtype == mx.float32 else "<u2")
-    return mx.array(words.reshape(num_heads, -1, head_dim)).view(like.dtype)
+    return mx.array(words.reshape(like.shape[0], -1, like.head_dim)).view(like.dtype)

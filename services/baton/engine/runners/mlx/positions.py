@@ -43,7 +43,7 @@ class Reading:
     """
 
     slots: slice | None
-    """Consecutive slots of the only row, or None: `blocks` says."""
+    """Consecutive slots of the only row, or of each row of a batch in rows; None: `blocks` says."""
     blocks: mx.array | None
     """[num_rows, num_blocks], int32."""
     num_tokens: int
@@ -93,6 +93,23 @@ def read_many(extents: Sequence[Extent], window_tokens: int, block_tokens: int) 
     queries = np.asarray([extent.end - 1 for extent in extents])[:, None]
     mask = _is_visible(queries, positions, window_tokens)
     return Reading(None, mx.array(blocks), num_blocks * block_tokens, mx.array(mask[:, None, None, :]))
+
+
+def read_rows(starts: npt.NDArray[np.int32], window_tokens: int) -> Reading:
+    """Return what the rows of a batch read: each lies at the same positions of its own row as in its sequence.
+
+    Args:
+        starts: [num_rows]: position of each row's query.
+        window_tokens: Of the layer; 0 stands for all.
+    """
+    first, end = _first_visible(int(starts.min()), window_tokens), int(starts.max()) + 1
+    if starts.min() == starts.max():
+        return Reading(slice(first, end), None, end - first, None)
+    positions, queries = mx.arange(first, end)[None], mx.array(starts)[:, None]
+    visible = positions <= queries
+    if window_tokens:
+        visible = visible & (positions > queries - window_tokens)
+    return Reading(slice(first, end), None, end - first, visible[:, None, None, :])
 
 
 def _are_consecutive(blocks: npt.NDArray[np.int32]) -> bool:

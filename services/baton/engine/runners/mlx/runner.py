@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 
 from baton.engine.checkpoint import read_checkpoint
-from baton.engine.runners.base import LayerKv, ModelInfo, Runner, Span, kv_dtype_of
-from baton.engine.runners.mlx.backbone import Backbone, batch_of
+from baton.engine.runners.base import Launched, LayerKv, ModelInfo, Runner, Span, kv_dtype_of
+from baton.engine.runners.drawing import Draws
+from baton.engine.runners.mlx.backbone import Backbone, Batch
+from baton.engine.runners.mlx.batches import Batches
+from baton.engine.runners.mlx.evaluation import begin
+from baton.engine.runners.mlx.launched import LaunchedPass
 from baton.engine.runners.mlx.loader import compute_device, device_name, load_mlx_model
 from baton.engine.runners.mlx.logits import MlxLogits
-from baton.engine.runners.mlx.passes import plan_passes
 from baton.engine.runners.mlx.pool import MLX_DTYPES, LayerPool
 from baton.engine.runners.mlx.positions import slots_of
+from baton.engine.runners.mlx.rows import LayerRows, RowSet
 from baton.errors import ConfigurationError
 
 _LEAST_FREED_BYTES, _MOST_FREED_BYTES = 128 << 20, 1 << 30
@@ -23,40 +27,68 @@ _LEAST_FREED_BYTES, _MOST_FREED_BYTES = 128 << 20, 1 << 30
 
 
 class MlxRunner(Runner):
-    """Runs an mlx-lm model over KV in numbered blocks.
+    """Runs an mlx-lm model over KV in numbered blocks, a pass ahead of who reads its tokens.
 
     Spans of one token share one pass of the model; every longer one has its own, and so has one whose K and V go to a
     sink.
 
-    Invariant: between passes every array is evaluated, because MLX evaluates a lazy array only in the thread that
-    made it, and a write into a pool that is still to be read would copy it.
+    Invariants: after every call all arrays are evaluated or on their way, because MLX evaluates a lazy array only in
+    the thread that made it. A pass that reads the pools is over before they are written again (`_settle`), lest the
+    write copy them; one that reads rows need not be, so that steps of decoding follow each other without a gap.
     """
+
+    runs_ahead = True
 
     def __init__(self, model: Any, info: ModelInfo, *, num_blocks: int, block_tokens: int) -> None:
         self.info = info
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
-        windows = [spec.sliding_window_tokens for spec in info.layout.layers]
-        self._windows = set(windows)
-        self._backbone = Backbone(model, windows)
+        specs = info.layout.layers
+        self._backbone = Backbone(model, [spec.sliding_window_tokens for spec in specs])
         self._device = compute_device()
         dtype = MLX_DTYPES[info.layout.dtype]
-        self._pools = [LayerPool(spec, num_blocks, block_tokens, dtype) for spec in info.layout.layers]
+        self._pools = [LayerPool(spec, num_blocks, block_tokens, dtype) for spec in specs]
+        self._reader: list[mx.array] = []
+        self._batches = Batches(
+            self._pools,
+            {spec.sliding_window_tokens for spec in specs},
+            block_tokens,
+            new_rows=lambda: RowSet([LayerRows(spec, dtype, is_quantized=False) for spec in specs], block_tokens),
+            max_row_positions=num_blocks * block_tokens * 5 // 4,
+            weight_bytes=info.weight_bytes,
+            token_bytes=info.layout.num_token_bytes(),
+        )
 
     def forward(self, spans: Sequence[Span]) -> MlxLogits:
         """Compute spans of different sequences and write their KV into their blocks."""
-        token_bytes = self.info.layout.num_token_bytes()
+        return self.launch(spans).logits()
+
+    def launch(
+        self,
+        spans: Sequence[Span],
+        *,
+        draws: Draws | None = None,
+        after: Launched | None = None,
+        num_steps: int = 1,
+    ) -> LaunchedPass:
+        """Begin to compute spans and to choose a token from each row of their logits."""
+        assert num_steps == 1, "the mlx runner launches one pass at a time"
         hidden: dict[int, mx.array] = {}
         with mx.stream(self._device):
-            for indices in plan_passes(spans, weight_bytes=self.info.weight_bytes, token_bytes=token_bytes):
-                hidden |= self._forward(spans, indices)
-            return self._logits([hidden[index] for index, span in enumerate(spans) if span.needs_logits])
+            for batch, order in self._batches.plan(spans, cast(LaunchedPass | None, after)):
+                hidden |= self._run(batch, [spans[index] for index in order], order)
+            return LaunchedPass(
+                self._logits([hidden[index] for index, span in enumerate(spans) if span.needs_logits]), draws
+            )
 
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
         """Write K and V of positions [start, start + num_tokens) of one layer into blocks."""
         slots = slots_of(block_table, start, start + num_tokens, self.block_tokens)
+        self._batches.forget(block_table[start // self.block_tokens : -(-(start + num_tokens) // self.block_tokens)])
+        self._settle()
         with mx.stream(self._device):
             self._pools[layer].write_bytes(slots, kv)
+            begin(self._pools[layer].arrays)
 
     def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
         """Return K and V of positions [start, start + num_tokens) of one layer."""
@@ -70,36 +102,49 @@ class MlxRunner(Runner):
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy K and V of all layers from one block into another."""
+        self._batches.forget([target])
+        self._settle()
         with mx.stream(self._device):
             for pool in self._pools:
                 pool.copy_block(source, target)
-            mx.eval([pool.arrays for pool in self._pools])
+            begin([pool.arrays for pool in self._pools])
 
     def close(self) -> None:
         """Free the model and the blocks."""
         vars(self).pop("_backbone", None)
+        vars(self).pop("_batches", None)
+        self._reader.clear()
         self._pools.clear()
         mx.clear_cache()
 
-    def _forward(self, spans: Sequence[Span], indices: list[int]) -> dict[int, mx.array]:
-        """Run one pass; return the hidden states of each span whose logits are wanted, or nothing if none are."""
-        chosen = [spans[index] for index in indices]
-        batch = batch_of(chosen, self._windows, self.block_tokens)
-        needs_last = any(span.needs_logits for span in chosen)
-        hidden = self._backbone.hidden(batch, self._pools, needs_last=needs_last)
-        mx.eval(hidden, [pool.arrays for pool in self._pools])
+    def _run(self, batch: Batch, spans: Sequence[Span], order: list[int]) -> dict[int, mx.array]:
+        """Set one pass going; return the hidden states of each span whose logits are wanted, or nothing if none are.
+
+        Args:
+            batch: What is computed.
+            spans: One, or one per row of the batch.
+            order: Their indices.
+        """
+        self._settle()
+        hidden = self._backbone.hidden(batch, self._pools, needs_last=any(span.needs_logits for span in spans))
+        begin(hidden, [pool.arrays for pool in self._pools], batch.row_arrays)
+        if batch.rows is None:
+            self._reader = self._pools[-1].arrays if hidden is None else [hidden]
         if hidden is None:
             return {}
-        if len(indices) == 1:
-            return {indices[0]: hidden}
-        return {index: hidden[row : row + 1] for row, index in enumerate(indices)}
+        if len(order) == 1:
+            return {order[0]: hidden}
+        return {index: hidden[row : row + 1] for row, index in enumerate(order)}
 
-    def _logits(self, hidden: list[mx.array]) -> MlxLogits:
+    def _settle(self) -> None:
+        """Wait for the pass that reads the pools, if one is under way: see `LayerPool`."""
+        reader, self._reader = self._reader, []
+        mx.eval(reader)
+
+    def _logits(self, hidden: list[mx.array]) -> mx.array:
         if not hidden:
-            return MlxLogits(mx.zeros((0, self.info.vocabulary_size)))
-        logits = self._backbone.logits(mx.concatenate(hidden))
-        mx.eval(logits)
-        return MlxLogits(logits)
+            return mx.zeros((0, self.info.vocabulary_size))
+        return self._backbone.logits(hidden[0] if len(hidden) == 1 else mx.concatenate(hidden))
 
 
 def load_mlx_runner(

@@ -1,0 +1,116 @@
+"""Turns spans into batches: which share a pass, and whether attention reads them in rows or in their blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from baton.engine.runners.base import Span
+from baton.engine.runners.mlx.backbone import Batch, batch_of_blocks, batch_of_one, batch_of_rows
+from baton.engine.runners.mlx.launched import LaunchedPass, fed_tokens
+from baton.engine.runners.mlx.passes import plan_passes
+from baton.engine.runners.mlx.pool import LayerPool
+from baton.engine.runners.mlx.rows import RowSet
+
+
+class PlannedBatch(NamedTuple):
+    """A batch, and whose it is."""
+
+    batch: Batch
+    """What the model computes."""
+    order: list[int]
+    """Index of the span in each row of the batch."""
+
+
+class Batches:
+    """Plans the passes of a launch, and keeps the rows of those that decode.
+
+    Sequences that decode get rows, as far as there is memory; beyond it their blocks are gathered in every pass,
+    layer by layer.
+
+    Args:
+        pools: K and V of all layers.
+        windows: Windows of the model's layers, tokens.
+        block_tokens: Tokens of one block.
+        new_rows: Makes an empty set of rows.
+        max_row_positions: Positions that all rows together may have.
+        weight_bytes: Read by every pass.
+        token_bytes: K and V of one token in all layers.
+    """
+
+    def __init__(
+        self,
+        pools: Sequence[LayerPool],
+        windows: set[int],
+        block_tokens: int,
+        *,
+        new_rows: Callable[[], RowSet],
+        max_row_positions: int,
+        weight_bytes: int,
+        token_bytes: int,
+    ) -> None:
+        self._pools = pools
+        self._windows = windows
+        self._block_tokens = block_tokens
+        self._new_rows = new_rows
+        self._max_row_positions = max_row_positions
+        self._weight_bytes = weight_bytes
+        self._token_bytes = token_bytes
+        self._row_sets: list[RowSet] = []
+
+    def forget(self, blocks: Sequence[int]) -> None:
+        """Give up the rows of sequences that have one of these blocks, which are written otherwise."""
+        for rows in self._row_sets:
+            rows.seating.forget(blocks)
+
+    def plan(self, spans: Sequence[Span], after: LaunchedPass | None) -> Iterator[PlannedBatch]:
+        """Yield the passes of a launch, each to be computed before the next is asked for.
+
+        Args:
+            spans: Of different sequences.
+            after: The pass launched before, if a span has `follows_row`.
+        """
+        alone, together = plan_passes(
+            spans,
+            self._readers(spans),
+            weight_bytes=self._weight_bytes,
+            token_bytes=self._token_bytes,
+            block_tokens=self._block_tokens,
+        )
+        for index in alone:
+            yield self._from_blocks([index], spans, after)
+        for number, indices in enumerate(together):
+            yield self._decoding(number, indices, spans, after)
+        if together:
+            del self._row_sets[len(together) :]
+
+    def _readers(self, spans: Sequence[Span]) -> list[int]:
+        """Return the spans that read blocks which other spans of the launch may be writing."""
+        return [index for index, span in enumerate(spans) if not any(rows.seating.has(span) for rows in self._row_sets)]
+
+    def _decoding(
+        self, number: int, indices: list[int], spans: Sequence[Span], after: LaunchedPass | None
+    ) -> PlannedBatch:
+        chosen = [spans[index] for index in indices]
+        if len(self._row_sets) == number:
+            self._row_sets.append(self._new_rows())
+        rows = self._row_sets[number]
+        others = sum(other.num_positions for other in self._row_sets if other is not rows)
+        if others + rows.num_positions_for(chosen) > self._max_row_positions:
+            return self._from_blocks(indices, spans, after)
+        taken = rows.take(chosen, self._pools, self._windows)
+        for other in self._row_sets:
+            if other is not rows:
+                other.seating.forget(taken.opened)
+        ordered = [chosen[index] for index in taken.order]
+        batch = batch_of_rows(ordered, fed_tokens(ordered, after), taken.readings, self._block_tokens, rows.layers)
+        return PlannedBatch(batch, [indices[index] for index in taken.order])
+
+    def _from_blocks(self, indices: list[int], spans: Sequence[Span], after: LaunchedPass | None) -> PlannedBatch:
+        chosen = [spans[index] for index in indices]
+        for span in chosen:
+            self.forget(span.block_table[span.start // self._block_tokens : -(-span.end // self._block_tokens)])
+        tokens = fed_tokens(chosen, after)
+        if len(chosen) == 1:
+            return PlannedBatch(batch_of_one(chosen[0], tokens, self._windows, self._block_tokens), indices)
+        return PlannedBatch(batch_of_blocks(chosen, tokens, self._windows, self._block_tokens), indices)

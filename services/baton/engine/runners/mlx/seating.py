@@ -1,0 +1,103 @@
+"""Which sequence has which row of a decode batch; on the host, pure.
+
+A batch must be the rows from 0 on, because slicing copies nothing. So whoever joins takes a free row or the next one,
+and where somebody left before the last row, the last one moves there: one sequence's K and V, never the batch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from baton.engine.runners.base import Span
+
+
+class Seated(NamedTuple):
+    """Where the sequences of a batch sit."""
+
+    rows: list[int]
+    """Row of each span: a permutation of 0 to n - 1."""
+    entering: list[int]
+    """Indices of the spans whose row must be filled from the blocks, for [0, start)."""
+    opened: list[int]
+    """Blocks that the batch is the first to write for their sequence; whoever else holds them holds the past."""
+
+
+class _Guest:
+    """A sequence whose K and V of positions [0, end) a row has; its blocks hold the same."""
+
+    def __init__(self, blocks: set[int], end: int, tail: int) -> None:
+        self.blocks = blocks
+        self.end = end
+        self.tail = tail
+
+
+class Seating:
+    """Remembers what each row holds.
+
+    A sequence is known by its tail, the block that its next position goes to: no other living sequence has it, and a
+    row is given up when anybody else writes into one of its blocks (`forget`). So a row found by the tail, with as many
+    positions as the span expects, has what the span's blocks have.
+
+    Args:
+        block_tokens: Tokens of one block.
+    """
+
+    def __init__(self, block_tokens: int) -> None:
+        self._block_tokens = block_tokens
+        self._guests: list[_Guest | None] = []
+        self._row_of: dict[int, int] = {}
+
+    def seat(self, spans: Sequence[Span]) -> Seated:
+        """Give every sequence of a batch, of one token each, a row below their number, and count it as computed."""
+        found = [self._take_row(span) for span in spans]
+        free = iter(sorted(set(range(len(spans))).difference(row for row in found if row is not None)))
+        rows = [row if row is not None and row < len(spans) else next(free) for row in found]
+        entering = [index for index, row in enumerate(rows) if row != found[index]]
+        guests: list[_Guest | None] = [None] * len(spans)
+        opened = []
+        for index, (row, span) in enumerate(zip(rows, spans, strict=True)):
+            place = span.start // self._block_tokens
+            tail = span.block_table[place]
+            guest = self._guests[row] if row == found[index] else None
+            if guest is None:
+                guest = _Guest(set(span.block_table[: place + 1]), span.end, tail)
+                opened.append(tail)
+            elif guest.tail != tail:
+                guest.blocks.add(tail)
+                opened.append(tail)
+            guest.end, guest.tail = span.end, tail
+            guests[row] = guest
+        self._guests = guests
+        self._row_of = {guest.tail: row for row, guest in enumerate(guests) if guest is not None}
+        return Seated(rows, entering, opened)
+
+    def forget(self, blocks: Iterable[int]) -> None:
+        """Give up the rows of sequences that have one of these blocks, which somebody else writes."""
+        written = list(blocks)
+        for row, guest in enumerate(self._guests):
+            if guest is not None and not guest.blocks.isdisjoint(written):
+                self._guests[row] = None
+                del self._row_of[guest.tail]
+
+    def has(self, span: Span) -> bool:
+        """Return whether a span's sequence has a row as it is before the span."""
+        return self._row_with(span) is not None
+
+    def _take_row(self, span: Span) -> int | None:
+        """Return the row of a span's sequence, which nobody else may find from now on."""
+        row = self._row_with(span)
+        guest = None if row is None else self._guests[row]
+        if guest is not None:
+            del self._row_of[guest.tail]
+        return row
+
+    def _row_with(self, span: Span) -> int | None:
+        place, offset = divmod(span.start, self._block_tokens)
+        row = self._row_of.get(span.block_table[place])
+        if row is None and offset == 0 and place:
+            row = self._row_of.get(span.block_table[place - 1])
+        guest = None if row is None else self._guests[row]
+        if row is None or guest is None or guest.end != span.start:
+            return None
+        return row

@@ -1,0 +1,101 @@
+"""Passes of the mlx runner that are launched before their tokens are read, and the rows that they decode in."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+
+from baton.engine.runners.base import NOT_FINITE, UNKNOWN_TOKEN, LayerKv, Span
+from baton.engine.runners.drawing import Draws, draw_tokens
+from checkpoints import checkpoint, reference_generate
+
+mx = pytest.importorskip("mlx.core")
+
+from baton.engine.runners.mlx import MlxRunner, load_mlx_runner  # noqa: E402 (needs mlx)
+from baton.engine.runners.mlx.launched import LaunchedPass  # noqa: E402
+
+NUM_STEPS = 40
+TABLES = ([3, 4, 5, 6, 7], [20, 11, 31, 1, 2], [9, 8, 12, 13, 14])
+
+
+def prompts() -> list[list[int]]:
+    """Return prompts of uneven lengths."""
+    random = Random(5)
+    return [[random.randrange(3, 512) for _ in range(length)] for length in (9, 30, 17)]
+
+
+def new_runner() -> MlxRunner:
+    """Return a float32 runner of its own."""
+    return load_mlx_runner(checkpoint("llama"), model_id="tiny", num_blocks=64)
+
+
+def test_tokens_fed_before_they_are_known_are_those_of_the_reference() -> None:
+    """Forty steps are launched, each from the unread tokens of the one before, while a sequence joins."""
+    runner, given = new_runner(), prompts()
+    launches = [runner.launch([Span(prompt, 0, table, True) for prompt, table in zip(given, TABLES, strict=True)][:2])]
+    members = [0, 1]
+    got: list[list[int]] = [[], [], []]
+    for number in range(NUM_STEPS):
+        for row, member in enumerate(members):
+            got[member].append(launches[-1].tokens()[row]) if number % 7 == 0 else got[member].append(UNKNOWN_TOKEN)
+        spans = [
+            Span([UNKNOWN_TOKEN], len(given[member]) + len(got[member]) - 1, TABLES[member], True, follows_row=row)
+            for row, member in enumerate(members)
+        ]
+        if number == 11:
+            spans, members = [*spans, Span(given[2], 0, TABLES[2], True)], [0, 1, 2]
+        launches.append(runner.launch(spans, after=launches[-1]))
+
+    tokens = [launch.tokens() for launch in launches]
+
+    assert [step[0] for step in tokens] == reference_generate(checkpoint("llama"), given[0], NUM_STEPS + 1)
+    assert [step[1] for step in tokens] == reference_generate(checkpoint("llama"), given[1], NUM_STEPS + 1)
+    assert [step[2] for step in tokens[12:]] == reference_generate(checkpoint("llama"), given[2], NUM_STEPS - 11)
+
+
+def test_drawn_tokens_are_those_that_the_host_draws() -> None:
+    """By temperature, greedily where it is 0, and none from a row that is not finite."""
+    rows = np.random.default_rng(3).standard_normal((40, 700)).astype(np.float32) * 4
+    rows[7, 3], rows[8, :600] = np.nan, -np.inf
+    draws = Draws(np.tile([0.0, 0.3, 1.0, 1.7], 10), np.random.default_rng(4).random((1, 40)))
+
+    tokens = LaunchedPass(mx.array(rows), draws).tokens()
+
+    assert tokens == draw_tokens(rows, draws)
+    assert tokens[7] == NOT_FINITE
+
+
+def test_a_nan_in_a_row_does_not_outlive_its_sequence() -> None:
+    """A row that held a sequence full of NaN is taken by a shorter one, whose logits are finite and right."""
+    runner, given = new_runner(), prompts()
+    spoiled = runner.info.layout.layers[0]
+    nan = np.full(spoiled.num_token_elements // 2 * 40, np.nan, np.float32).tobytes()
+    for layer in range(runner.info.layout.num_layers):
+        runner.write_kv(TABLES[1], layer, 0, 40, LayerKv(nan, nan))
+    spans = [Span(given[0][:-1], 0, TABLES[0], False)]
+    runner.forward(spans)
+    assert runner.forward([Span([5], 40, TABLES[1], True)]).argmax() == [NOT_FINITE]
+
+    token = runner.forward([Span(given[0][-1:], len(given[0]) - 1, TABLES[0], True)]).argmax()
+
+    assert token == reference_generate(checkpoint("llama"), given[0], 1)
+
+
+def test_sequences_without_room_for_rows_decode_from_their_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With no memory for rows the tokens are the same."""
+    runner, given = new_runner(), prompts()
+    monkeypatch.setattr(runner._batches, "_max_row_positions", 0)
+    got = [
+        [token] for token in runner.forward([Span(p, 0, t, True) for p, t in zip(given, TABLES, strict=True)]).argmax()
+    ]
+    for _ in range(20):
+        spans = [
+            Span(tokens[-1:], len(prompt) + len(tokens) - 1, table, True)
+            for tokens, prompt, table in zip(got, given, TABLES, strict=True)
+        ]
+        for tokens, token in zip(got, runner.forward(spans).argmax(), strict=True):
+            tokens.append(token)
+
+    assert got == [reference_generate(checkpoint("llama"), prompt, 21) for prompt in given]

@@ -1,0 +1,79 @@
+"""Which sequence has which row of a decode batch."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("mlx.core")
+
+from baton.engine.runners.base import Span
+from baton.engine.runners.mlx.seating import Seating
+
+BLOCK_TOKENS = 4
+
+
+def step(start: int, *blocks: int) -> Span:
+    """Return the span of a sequence's newest token."""
+    return Span([1], start, blocks, needs_logits=True)
+
+
+def test_a_sequence_keeps_its_row_while_it_grows() -> None:
+    """Step after step, into the next block too, nothing is copied; the block that it enters is told."""
+    seating = Seating(BLOCK_TOKENS)
+    seating.seat([step(2, 7), step(3, 8)])
+
+    second = seating.seat([step(3, 7), step(4, 8, 9)])
+
+    assert (second.rows, second.entering, second.opened) == ([0, 1], [], [9])
+
+
+def test_who_joins_takes_the_next_row() -> None:
+    """Those who are there stay where they are, in whatever order the batch names them."""
+    seating = Seating(BLOCK_TOKENS)
+    seating.seat([step(2, 7), step(3, 8)])
+
+    joined = seating.seat([step(4, 8, 9), step(1, 5), step(3, 7)])
+
+    assert (joined.rows, joined.entering) == ([1, 2, 0], [1])
+
+
+def test_when_one_leaves_the_last_row_alone_moves() -> None:
+    """Of five sequences the second leaves: the fifth takes its row, three stay."""
+    seating = Seating(BLOCK_TOKENS)
+    seating.seat([step(1, block) for block in range(5)])
+
+    left = seating.seat([step(2, block) for block in (0, 2, 3, 4)])
+
+    assert (left.rows, left.entering) == ([0, 2, 3, 1], [3])
+
+
+@pytest.mark.parametrize("written", [7, 9])
+def test_a_row_is_given_up_when_somebody_else_writes_one_of_its_blocks(written: int) -> None:
+    """A later sequence with the same blocks and length does not find the past."""
+    seating = Seating(BLOCK_TOKENS)
+    seating.seat([step(5, 7, 9)])
+
+    seating.forget([written])
+
+    assert not seating.has(step(6, 7, 9))
+
+
+def test_a_sequence_that_lost_positions_is_copied_again() -> None:
+    """After a preemption it has another length than its row."""
+    seating = Seating(BLOCK_TOKENS)
+    seating.seat([step(2, 7)])
+
+    again = seating.seat([step(5, 3, 7)])
+
+    assert again.entering == [0]
+
+
+def test_two_sequences_with_the_same_full_blocks_do_not_share_a_row() -> None:
+    """The row belongs to one of them; the other is copied."""
+    seating = Seating(BLOCK_TOKENS)
+    seating.seat([step(3, 7)])
+
+    both = seating.seat([step(4, 7, 8), step(4, 7, 9)])
+
+    assert sorted(both.rows) == [0, 1]
+    assert len(both.entering) == 1
