@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import grpc
 import pytest
@@ -53,3 +54,24 @@ def test_a_probe_that_breaks_leaves_the_node_and_its_other_links_alone(monkeypat
     asyncio.run(asyncio.wait_for(run(), 20))
 
     assert measured == ["sound"]
+
+
+@pytest.mark.parametrize("stream_seconds", [[0.04, 0.02, 0.03, 0.05, 0.02], [0.6]])
+def test_a_link_is_as_quick_as_it_was_once(monkeypatch: pytest.MonkeyPatch, stream_seconds: list[float]) -> None:
+    """What delays one probe is the machine; a slow link is not burdened with a second stream."""
+    now, calls = 0.0, iter([0.5, 0.004, 0.002, 0.003, 0.002, 0.008, *stream_seconds])
+
+    async def probe(_stub: KvStub, num_bytes: int) -> float:
+        nonlocal now
+        seconds = next(calls)
+        now += seconds if num_bytes else 0.0
+        return seconds
+
+    monkeypatch.setattr(peers, "_timed_probe", probe)
+    monkeypatch.setattr(peers.time, "perf_counter", lambda: now)
+
+    link = asyncio.run(peers.measure_link(cast(KvStub, None), "p", 1_000_000))
+
+    assert link.bytes_per_second == pytest.approx(1e6 / (min(stream_seconds) - 0.002))
+    assert link.round_trip.nanos == 2_000_000
+    assert list(calls) == []
