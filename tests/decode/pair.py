@@ -20,6 +20,7 @@ from baton.decode.source import TransportChoice
 from baton.engine.constraint_compiler import ConstraintCompiler
 from baton.engine.engine import Engine
 from baton.engine.events import Deliverable, deliver
+from baton.engine.runners.base import Runner
 from baton.engine.runners.mock import MockRunner
 from baton.engine.sampling_params import SamplingParams
 from baton.engine.scheduler import SchedulerLimits
@@ -81,7 +82,7 @@ class Settings:
 class Node:
     """Stands for a `WorkerNode`: an engine whose events come to this event loop."""
 
-    def __init__(self, node_id: str, runner: MockRunner) -> None:
+    def __init__(self, node_id: str, runner: Runner) -> None:
         self.node_id = node_id
         self.runner = runner
         self.profile = PRESETS["h200"].profile()
@@ -190,9 +191,7 @@ async def intact(responses: Responses) -> Responses:
 class PrefillSide:
     """A prefill node with its servers."""
 
-    def __init__(
-        self, node_id: str, damage: Damage, runner: MockRunner | None, max_outbox_bytes: int = 1 << 30
-    ) -> None:
+    def __init__(self, node_id: str, damage: Damage, runner: Runner | None, max_outbox_bytes: int = 1 << 30) -> None:
         self.node = Node(node_id, runner or mock_runner())
         self.prefiller = prefiller = Prefiller(cast(WorkerNode, self.node), max_outbox_bytes)
         self.servicer = DamagedPrefill(prefiller, damage)
@@ -230,8 +229,8 @@ class Pair:
         self,
         damage: Damage = intact,
         *,
-        prefill_runner: MockRunner | None = None,
-        decode_runner: MockRunner | None = None,
+        prefill_runner: Runner | None = None,
+        decode_runner: Runner | None = None,
         timeouts: Timeouts = PATIENT,
         linger_seconds: float = LINGER_SECONDS,
         transport: TransportChoice | None = None,

@@ -230,6 +230,7 @@ def tilings(draw: st.DrawFn, owed: KvProgress) -> list[KvFrame]:
     return frames
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_frames_that_tile_what_is_owed_are_accepted_and_no_others(data: st.DataObject) -> None:
     """Per layer every position from its begin to the end, once; a frame more, less or elsewhere breaks the stream."""
@@ -258,6 +259,7 @@ def replay(frames: Sequence[KvFrame], owed: KvProgress) -> KvProgress:
     return ledger.progress
 
 
+@settings(deadline=None)
 @given(st.data())
 def test_the_progress_of_a_broken_stream_is_owed_less_what_came(data: st.DataObject) -> None:
     """So the next stream brings the rest, and nothing twice."""

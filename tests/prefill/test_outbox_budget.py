@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.kv.stream import KvFrame
@@ -18,6 +18,7 @@ from engine.rig import GREEDY, LAYOUT, expected_tokens, mock_runner, prompt_of
 TOKEN_BYTES = LAYOUT.num_token_bytes()
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["begin", "send", "close"]), st.integers(0, 4)), max_size=60))
 def test_the_budget_holds_and_nothing_of_it_is_lost(steps: list[tuple[str, int]]) -> None:
     """However streams begin, send and end: together they have the bound at most, unless one is alone."""

@@ -7,11 +7,12 @@ import random
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 from baton.decode.source import TransportChoice
 from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest as Request
 from decode.pair import SPARE_ID, Answer, Pair, generate, request_of
-from engine.rig import GREEDY, expected_tokens, prompt_of
+from engine.rig import GREEDY, LAYOUT, expected_tokens, prompt_of
 from system.kv_faults.proxy import HOST, KINDS, Fault, FaultProxy, Kind
 
 DEADLINE_SECONDS = 10.0
@@ -40,6 +41,51 @@ class Result:
     """From the fault until the client had all tokens."""
 
 
+class Oracle(Protocol):
+    """Knows what a model says."""
+
+    model_id: str
+    """Its served name."""
+    has_spare: bool
+    """Whether the pair's spare prefill node serves it too."""
+
+    async def tokens(self, pair: Pair, prompt: Sequence[int]) -> list[int]:
+        """Return what follows a prompt, greedily."""
+
+
+class MockOracle:
+    """Knows the mock model from its formula: every bit of the KV shows in its tokens."""
+
+    model_id = LAYOUT.model_id
+    has_spare = True
+
+    async def tokens(self, pair: Pair, prompt: Sequence[int]) -> list[int]:
+        """See `Oracle`."""
+        return expected_tokens(prompt, NUM_NEW_TOKENS)
+
+
+class LocalOracle:
+    """Asks the decode node itself, once per prompt, without a prefill node."""
+
+    has_spare = False
+
+    def __init__(self, model_id: str) -> None:
+        self.model_id = model_id
+        self._known: dict[tuple[int, ...], list[int]] = {}
+
+    async def tokens(self, pair: Pair, prompt: Sequence[int]) -> list[int]:
+        """See `Oracle`."""
+        key = tuple(prompt)
+        if key not in self._known:
+            params = replace(GREEDY, max_tokens=NUM_NEW_TOKENS)
+            name = f"local-{len(self._known)}"
+            request = request_of(
+                key, params, request_id=name, model_id=self.model_id, prefill_node_id="", bypass_prefix_cache=True
+            )
+            self._known[key] = (await generate(pair, request)).token_ids
+        return self._known[key]
+
+
 @dataclass
 class Campaign:
     """Injects faults, one per request, into both nodes' link.
@@ -54,7 +100,11 @@ class Campaign:
 
     seed: int
     transport: TransportChoice
+    oracle: Oracle = field(default_factory=MockOracle)
+    """Says what is right."""
     results: list[Result] = field(default_factory=list)
+    num_prompt_seeds: int = 1000
+    """Of how many prompts of a length are drawn."""
     num_missed: int = 0
     """Faults that were not reached: their stream had fewer messages."""
 
@@ -104,17 +154,20 @@ class Campaign:
 
     async def _inject(self, number: int, fault: Fault, drawn: random.Random) -> None:
         await self._reconnect()
-        prompt = prompt_of(drawn.choice(_PROMPT_TOKENS), seed=drawn.randrange(1000))
-        request = self._request(prompt, f"{self.transport}-{number}", is_spared=drawn.random() < 0.5)
+        prompt = prompt_of(drawn.choice(_PROMPT_TOKENS), seed=drawn.randrange(self.num_prompt_seeds))
+        expected = await self.oracle.tokens(self._pair, prompt)
+        request = self._request(
+            prompt, f"{self.transport}-{number}", is_spared=self.oracle.has_spare and drawn.random() < 0.5
+        )
         if drawn.random() < 0.5:
             request.bypass_prefix_cache = True
-        if drawn.random() < 0.3:
+        if self.oracle.has_spare and drawn.random() < 0.3:
             request.sampling.temperature, request.sampling.seed = 1.0, number
         for proxy in self._proxies:
             proxy.arm(fault if proxy is self._proxy else None)
         asked = [asyncio.create_task(self._answer(request))]
         if drawn.random() < 0.3:
-            beside = self._request(prompt_of(41, seed=number), f"{request.request_id}-beside")
+            beside = self._request(prompt_of(41, seed=number % self.num_prompt_seeds), f"{request.request_id}-beside")
             asked.append(asyncio.create_task(self._answer(beside)))
         if fault.kind == "kill_receiver":
             self._proxy.on_kill_receiver = asked[0].cancel
@@ -123,8 +176,8 @@ class Campaign:
         answer = await self._finish(asked[0], request, fault)
         ended = asyncio.get_running_loop().time()
         if len(asked) > 1:
-            check(await asked[1], beside.prompt_token_ids)
-        check(answer, prompt)
+            assert (await asked[1]).token_ids == await self.oracle.tokens(self._pair, beside.prompt_token_ids), fault
+        assert answer.token_ids == expected, (fault, answer.summary)
         assert ended - began < DEADLINE_SECONDS, f"{fault}: the request took {ended - began:.1f} s"
         await self._pair.settle()
         self._pair.forget()
@@ -152,6 +205,7 @@ class Campaign:
             prompt,
             replace(GREEDY, max_tokens=NUM_NEW_TOKENS),
             request_id=name,
+            model_id=self.oracle.model_id,
             cache_salt=name,
             alternative_node_ids=[SPARE_ID] if is_spared else [],
         )
@@ -166,11 +220,6 @@ class Campaign:
         peer.address = f"{HOST}:{self._ports[0]}"
         peer.fast_address = f"{HOST}:{self._ports[1]}" if self.transport != "grpc" else ""
         await self._pair.name_peers(peer, self._pair.spare_side.peer())
-
-
-def check(answer: Answer, prompt: Sequence[int]) -> None:
-    """Check that all tokens are there and none is wrong."""
-    assert answer.token_ids == expected_tokens(prompt, NUM_NEW_TOKENS), answer.summary
 
 
 def outcome_of(answer: Answer) -> str:

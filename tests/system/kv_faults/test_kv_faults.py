@@ -15,13 +15,17 @@ import pytest
 
 from baton.decode.receiver import Timeouts
 from baton.decode.source import TransportChoice
+from checkpoints import checkpoint
 from decode.pair import Pair, with_pair
-from system.kv_faults.campaign import SILENCE_SECONDS, Campaign
+from exactness.loading import load_runner
+from system.kv_faults.campaign import SILENCE_SECONDS, Campaign, LocalOracle
+from system.kv_faults.proxy import Kind
 from system.kv_faults.report import table_of, write_results
 
 NUM_FAULTS = int(os.environ.get("BATON_FAULTS", "60"))
 SEED = int(os.environ.get("BATON_FAULTS_SEED", "1"))
 OUT = os.environ.get("BATON_FAULTS_OUT", "")
+REAL_KINDS: tuple[Kind, ...] = ("cut_inside", "reset", "drop", "truncate", "flip", "kill_sender", "kill_receiver")
 _TOLERATED_BYTES = 12 << 20
 """Growth of the process: of allocators and of what is kept of each fault."""
 
@@ -47,3 +51,28 @@ def test_requests_survive_every_fault_of_their_kv_stream(transport: str, caplog:
         write_results(Path(OUT), campaign, resident)
     assert len(campaign.results) == NUM_FAULTS // 2
     assert max(resident) - resident[0] < _TOLERATED_BYTES
+
+
+@pytest.mark.parametrize("transport", ["grpc", "auto"])
+def test_the_kv_of_torch_survives_its_way_to_mlx(transport: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The same with real models: their tokens are those of the decode node alone, in float32."""
+    pytest.importorskip("mlx_lm")
+    caplog.set_level("CRITICAL")
+    num_faults = max(len(REAL_KINDS), NUM_FAULTS // 20)
+    campaign = Campaign(SEED, cast(TransportChoice, transport), LocalOracle("tiny"), num_prompt_seeds=4)
+
+    async def client(pair: Pair) -> None:
+        await campaign.run(pair, num_faults, kinds=REAL_KINDS)
+
+    timeouts = Timeouts(first_frame_seconds=2 * SILENCE_SECONDS, frame_seconds=2 * SILENCE_SECONDS)
+    runners = {
+        "prefill_runner": load_runner("torch", checkpoint("llama"), num_blocks=64),
+        "decode_runner": load_runner("mlx", checkpoint("llama"), num_blocks=64),
+    }
+    with_pair(
+        client, transport=transport, timeouts=timeouts, linger_seconds=0.0, timeout_seconds=60 + num_faults, **runners
+    )
+
+    print(f"\n{transport}, torch to MLX:")
+    print(table_of(campaign.results))
+    assert len(campaign.results) == num_faults
