@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -23,16 +24,15 @@ _MAX_RELATIVE_ERROR = {torch.float32: 2e-6, torch.float16: 3e-3}
 
 
 @cache
-def kernel_errors() -> dict[str, float]:
-    """Return the kernel's relative error in every case, on inputs that nobody has had before."""
+def kernel_errors() -> dict[str, Any]:
+    """Return the kernels' relative errors in every case, on inputs that nobody has had before."""
     seed = random.SystemRandom().randrange(2**31)
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
         [sys.executable, "-m", cases.__name__, str(seed)], env=environment, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, f"seed {seed}: {done.stderr}"
-    errors: dict[str, float] = json.loads(done.stdout)
-    return errors | {"seed": seed}
+    return {**json.loads(done.stdout), "seed": seed}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -41,7 +41,26 @@ def test_kernel_computes_what_float64_does(name: str) -> None:
     pytest.importorskip("triton", reason="triton is not installed: pip install 'baton[cuda]'")
     errors = kernel_errors()
 
-    assert errors[name] <= _MAX_RELATIVE_ERROR[CASES[name].dtype], f"seed {errors['seed']}"
+    assert errors["attention"][name] <= _MAX_RELATIVE_ERROR[CASES[name].dtype], f"seed {errors['seed']}"
+
+
+def test_kernels_between_products_compute_what_float64_does() -> None:
+    """Rotation and storing, gates, sums and norms; nothing is written beside the slots."""
+    pytest.importorskip("triton", reason="triton is not installed: pip install 'baton[cuda]'")
+    errors = kernel_errors()["between"]
+
+    assert len(errors) == 14
+    for name, error in errors.items():
+        assert error <= (2e-6 if ", float32," in name else 3e-3), name
+
+
+def test_a_model_computes_the_same_with_all_kernels() -> None:
+    """A packed pass of two prompts and a decode pass over static buffers, as CUDA runs them, give the same logits."""
+    pytest.importorskip("triton", reason="triton is not installed: pip install 'baton[cuda]'")
+    errors = kernel_errors()["model"]
+
+    assert errors.keys() == {"packed", "decode"}
+    assert all(0 < error < 1e-4 for error in errors.values()), errors
 
 
 @pytest.mark.parametrize("name", CASES)

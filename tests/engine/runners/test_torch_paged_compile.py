@@ -1,4 +1,4 @@
-"""The attention kernels compile for Hopper without a GPU, and keep everything in registers."""
+"""The kernels compile for Hopper without a GPU, and keep everything in registers."""
 
 from __future__ import annotations
 
@@ -51,6 +51,8 @@ OTHERS = (
 SHAPES = COMMON + OTHERS if os.environ.get("BATON_KERNELS") == "all" else COMMON
 _TYPES = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32"}
 _FLOAT_POINTERS = ("part_outputs", "part_maxima", "part_sums")
+_BETWEEN_POINTERS = ("heads", "cosines", "signed_sines", "query_norm", "key_norm", "queries", "gate_up", "hidden")
+_SUM_POINTERS = ("delta", "weight", "total", "normalised")
 _INT_POINTERS = ("tables", "ends", "first_rows", "tile_sequences", "tile_first_queries")
 _ALIGNED = ("query_row_stride", "query_head_stride", "key_head_stride", "value_head_stride")
 
@@ -61,11 +63,15 @@ def compiled(kernel: Any, constants: dict[str, object], dtype: torch.dtype, tile
     from triton.compiler import ASTSource
 
     names = kernel.arg_names
-    pointers = {"query", "keys", "values", "output", "sinks", *_FLOAT_POINTERS, *_INT_POINTERS}
+    pointers = {"query", "keys", "values", "output", "sinks", "slots", *_FLOAT_POINTERS, *_INT_POINTERS}
+    pointers |= {*_BETWEEN_POINTERS, *_SUM_POINTERS}
     signature = dict.fromkeys(names, "i32") | {name: _TYPES[dtype] for name in names if name in pointers}
     signature |= {name: "*fp32" for name in names if name in _FLOAT_POINTERS}
     signature |= {name: "*i32" for name in names if name in _INT_POINTERS}
-    signature |= dict.fromkeys(constants, "constexpr") | ({"scaling": "fp32"} if "scaling" in names else {})
+    signature |= dict.fromkeys(constants, "constexpr") | {
+        name: "fp32" for name in names if name in ("scaling", "epsilon")
+    }
+    signature |= {name: "*i64" for name in names if name == "slots"}
     attributes = {
         (index,): [["tt.divisibility", 16]] for index, name in enumerate(names) if name in pointers | {*_ALIGNED}
     }
@@ -126,5 +132,26 @@ def test_joining_splits_compiles_for_hopper_without_spills(tmp_path: Path) -> No
     constants = {"VALUE_DIM": 128, "PADDED_VALUE_DIM": 128, "NUM_SPLITS": 32, "HAS_SINKS": True}
 
     binary = compiled(join_splits, constants, torch.bfloat16, Tiles(1, 16, 16, 4, 1), tmp_path)
+
+    assert spilled_bytes(binary, tmp_path) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "constants", "num_warps"),
+    [
+        ("rotate_and_store", {"NUM_HEADS": 16, "NUM_KV_HEADS": 8, "HEAD_DIM": 128, "PADDED_DIM": 128}, 1),
+        ("gate", {"SIZE": 14_336, "BLOCK": 1024}, 4),
+        ("add_and_normalise", {"SIZE": 8192, "PADDED_SIZE": 8192}, 8),
+    ],
+)
+def test_what_lies_between_products_compiles_for_hopper_without_spills(
+    name: str, constants: dict[str, object], num_warps: int, tmp_path: Path
+) -> None:
+    """In the sizes of 8B to 70B models, heads normalised as Qwen3's are."""
+    from baton.engine.runners.torch.between import kernel
+
+    constants |= {"HAS_NORMS": True} if name == "rotate_and_store" else {}
+
+    binary = compiled(getattr(kernel, name), constants, torch.bfloat16, Tiles(1, 16, 16, num_warps, 1), tmp_path)
 
     assert spilled_bytes(binary, tmp_path) == 0

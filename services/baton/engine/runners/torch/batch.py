@@ -15,6 +15,7 @@ from baton.engine.runners.torch.hand_over import HandOver
 from baton.engine.runners.torch.paged.queries import PagedQueries, pack_queries
 from baton.engine.runners.torch.paged.tiles import Tiles, tiles_for
 from baton.engine.runners.torch.pool import BlockTable, KvPool
+from baton.engine.runners.torch.triton_support import runs_triton
 from baton.engine.runners.torch.upload import upload
 
 
@@ -58,6 +59,10 @@ class Batch(Protocol):
     last_segments: tuple[Segment, ...]
     is_paged: bool
     hand_over: HandOver | None
+
+    @property
+    def has_sinks(self) -> bool:
+        """Return whether any K and V are handed over."""
 
     @property
     def num_rows(self) -> int:
@@ -110,7 +115,7 @@ class PackedBatch:
         followed: Followed | None = None,
         hand_over: HandOver | None = None,
     ) -> None:
-        self.is_paged = device.type == "cuda"
+        self.is_paged = runs_triton(device)
         self._followed = followed
         self.hand_over = hand_over
         self.pool = pool

@@ -9,12 +9,14 @@ from torch.nn.functional import rms_norm, silu
 
 from baton.engine.runners.torch.attention import attend_rows, store
 from baton.engine.runners.torch.batch import Batch, PackedBatch
+from baton.engine.runners.torch.between import launch as between
 from baton.engine.runners.torch.blocked_attention import Scoring
 from baton.engine.runners.torch.compiled.support import array_of, can_multiply
 from baton.engine.runners.torch.fused.linear import is_one_thread
 from baton.engine.runners.torch.fused.quantised import WeightDtype, projection
 from baton.engine.runners.torch.parallel.ranks import Ranks
 from baton.engine.runners.torch.pool import KeysValues
+from baton.engine.runners.torch.triton_support import runs_triton
 
 
 class Rotation(NamedTuple):
@@ -112,6 +114,9 @@ class FusedLayer:
     def _project(self, hidden: torch.Tensor, rotation: Rotation, batch: Batch) -> torch.Tensor:
         """Write K and V into their blocks; return the queries, [num_query_heads, num_rows, head_dim]."""
         heads = self._qkv(self._attention_norm(hidden)).view(len(hidden), -1, self._head_dim)
+        if runs_triton(heads.device) and not batch.has_sinks:
+            pool, norms = batch.pool.layer(self._index), self._head_norms()
+            return between.rotate_and_store(heads, *rotation, norms, batch.slots(), pool).transpose(0, 1)
         if isinstance(batch, PackedBatch) and not batch.has_sinks and self._query_norm is None and runs_compiled(heads):
             return self._rotate_and_store(heads, rotation, batch)
         num_rotated = self._num_query_heads + self._num_kv_heads
@@ -129,6 +134,11 @@ class FusedLayer:
         rotate_and_store(*(array_of(tensor) for tensor in tensors))
         return queries.transpose(0, 1)
 
+    def _head_norms(self) -> between.HeadNorms | None:
+        if self._query_norm is None or self._key_norm is None:
+            return None
+        return between.HeadNorms(self._query_norm.weight, self._key_norm.weight, self._query_norm.epsilon)
+
     def _normalise_heads(self, heads: torch.Tensor) -> torch.Tensor:
         if self._query_norm is None or self._key_norm is None:
             return heads
@@ -136,7 +146,11 @@ class FusedLayer:
         return torch.cat([self._query_norm(query), self._key_norm(key)], dim=1)
 
     def _finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        hidden = hidden + self._ranks.sum(self._output(attended.transpose(0, 1).reshape(len(hidden), -1)))
+        delta = self._ranks.sum(self._output(attended.transpose(0, 1).reshape(len(hidden), -1)))
+        if runs_triton(hidden.device):
+            hidden, normalised = between.add_and_normalise(hidden, delta, *self._mlp_norm)
+            return hidden + self._ranks.sum(self._down(between.gate(self._gate_up(normalised))))
+        hidden = hidden + delta
         return hidden + self._ranks.sum(self._down(gated(self._gate_up(self._mlp_norm(hidden)))))
 
 

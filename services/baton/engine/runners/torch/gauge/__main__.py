@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from baton.engine.runners.torch.gauge.batches import Workload, run_baton, run_transformers
+from baton.engine.runners.torch.gauge.between import between_errors
 from baton.engine.runners.torch.gauge.cases import kernel_errors, served_cases
 from baton.engine.runners.torch.gauge.passes import decode_seconds, prefill_seconds, ratio_of, streaming_seconds
 from baton.engine.runners.torch.gauge.rates import host_bytes_per_second, matmul_flops, memory_bytes_per_second
@@ -62,7 +63,10 @@ def main() -> None:
     _say("machine", device=_name_of(device), torch=torch.__version__, python=platform.python_version())
     if device.type == "cuda":
         seed = random.SystemRandom().randrange(2**31)
-        _say("kernel", seed=seed, errors=kernel_errors(served_cases(), seed, device=options.device))
+        errors = kernel_errors(served_cases(), seed, device=options.device)
+        for dtype in (torch.bfloat16, torch.float16, torch.float32):
+            errors |= between_errors(seed, dtype, device=options.device, size=4096)
+        _say("kernel", seed=seed, errors=errors)
     _measure_rates(sizes, device)
     _measure_passes(sizes, device)
     _measure_batches(sizes, device)

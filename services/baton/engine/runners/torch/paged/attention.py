@@ -12,6 +12,7 @@ from baton.engine.runners.torch.paged.queries import PagedQueries
 from baton.engine.runners.torch.paged.reference import attend_by_torch
 from baton.engine.runners.torch.paged.tiles import num_splits, padded
 from baton.engine.runners.torch.pool import KeysValues
+from baton.engine.runners.torch.triton_support import runs_triton
 
 _CPU_MULTIPROCESSORS = 4
 
@@ -29,7 +30,7 @@ def attend_paged(query: torch.Tensor, pool: KeysValues, queries: PagedQueries, s
     Returns:
         [num_rows, num_heads, value_head_dim], contiguous.
     """
-    if query.device.type == "cuda":
+    if runs_triton(query.device):
         return attend_by_kernel(query, pool, queries, scoring)
     return attend_by_torch(query, pool, queries, scoring)
 

@@ -25,6 +25,7 @@ class DecodeBatch:
 
     is_paged = True
     hand_over: HandOver | None = None
+    has_sinks: bool = False
     spans: tuple[Span, ...] = ()
     segments: tuple[Segment, ...] = ()
     last_segments: tuple[Segment, ...] = ()

@@ -1,0 +1,82 @@
+"""The Triton kernels for what lies between a layer's products; arithmetic in float32, one rounding at the end."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+
+# fmt: off
+@triton.jit
+def rotate_and_store(
+    heads, cosines, signed_sines, query_norm, key_norm, slots, queries, keys, values,
+    row_stride, key_head_stride, value_head_stride, epsilon,
+    NUM_HEADS: tl.constexpr, NUM_KV_HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, PADDED_DIM: tl.constexpr,
+    HAS_NORMS: tl.constexpr,
+):
+    """Normalise and rotate one head of one row; queries go out, K and V into their slots.
+
+    Tensors:
+        heads: Queries, keys and values side by side: [num_rows, NUM_HEADS + 2 * NUM_KV_HEADS, HEAD_DIM].
+        cosines: [num_rows, HEAD_DIM]; signed_sines likewise, the first half negated.
+        query_norm: [HEAD_DIM]; key_norm likewise; read where HAS_NORMS.
+        slots: Where K and V go among the positions of all blocks: [num_rows], int64.
+        queries: [num_rows, NUM_HEADS, HEAD_DIM].
+        keys: [NUM_KV_HEADS, num_slots, HEAD_DIM]; values likewise.
+    """
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    dim = tl.arange(0, PADDED_DIM)
+    is_dim = dim < HEAD_DIM
+    source = heads + row * row_stride + head * HEAD_DIM
+    own = tl.load(source + dim, mask=is_dim, other=0.0)
+    if head >= NUM_HEADS + NUM_KV_HEADS:
+        place = (head - NUM_HEADS - NUM_KV_HEADS).to(tl.int64) * value_head_stride + tl.load(slots + row) * HEAD_DIM
+        tl.store(values + place + dim, own, mask=is_dim)
+    else:
+        swapped_dim = (dim + HEAD_DIM // 2) % HEAD_DIM
+        wide, swapped = own.to(tl.float32), tl.load(source + swapped_dim, mask=is_dim, other=0.0).to(tl.float32)
+        if HAS_NORMS:
+            factor = tl.rsqrt(tl.sum(wide * wide, 0) / HEAD_DIM + epsilon)
+            norm = query_norm if head < NUM_HEADS else key_norm
+            wide = wide * factor * tl.load(norm + dim, mask=is_dim, other=0.0).to(tl.float32)
+            swapped = swapped * factor * tl.load(norm + swapped_dim, mask=is_dim, other=0.0).to(tl.float32)
+        cosine = tl.load(cosines + row * HEAD_DIM + dim, mask=is_dim, other=0.0).to(tl.float32)
+        sine = tl.load(signed_sines + row * HEAD_DIM + dim, mask=is_dim, other=0.0).to(tl.float32)
+        rotated = (wide * cosine + swapped * sine).to(own.dtype)
+        if head < NUM_HEADS:
+            tl.store(queries + (row * NUM_HEADS + head) * HEAD_DIM + dim, rotated, mask=is_dim)
+        else:
+            place = (head - NUM_HEADS).to(tl.int64) * key_head_stride + tl.load(slots + row) * HEAD_DIM
+            tl.store(keys + place + dim, rotated, mask=is_dim)
+
+
+@triton.jit
+def gate(gate_up, output, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+    """Write SiLU of the gates times the others: [num_rows, SIZE] of [num_rows, 2 * SIZE], the gates first."""
+    row = tl.program_id(0).to(tl.int64)
+    element = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    is_element = element < SIZE
+    value = tl.load(gate_up + row * 2 * SIZE + element, mask=is_element, other=0.0).to(tl.float32)
+    other = tl.load(gate_up + row * 2 * SIZE + SIZE + element, mask=is_element, other=0.0).to(tl.float32)
+    tl.store(output + row * SIZE + element, (value * tl.sigmoid(value) * other).to(output.dtype.element_ty),
+             mask=is_element)
+
+
+@triton.jit
+def add_and_normalise(
+    hidden, delta, weight, total, normalised, epsilon, SIZE: tl.constexpr, PADDED_SIZE: tl.constexpr,
+):
+    """Write hidden + delta, and the same divided by its root mean square times the weight: [num_rows, SIZE] each."""
+    row = tl.program_id(0).to(tl.int64)
+    element = tl.arange(0, PADDED_SIZE)
+    is_element = element < SIZE
+    place = row * SIZE + element
+    added = tl.load(hidden + place, mask=is_element, other=0.0).to(tl.float32)
+    added += tl.load(delta + place, mask=is_element, other=0.0).to(tl.float32)
+    rounded = added.to(total.dtype.element_ty)
+    tl.store(total + place, rounded, mask=is_element)
+    wide = rounded.to(tl.float32)
+    factor = tl.rsqrt(tl.sum(wide * wide, 0) / SIZE + epsilon)
+    scaled = wide * factor * tl.load(weight + element, mask=is_element, other=0.0).to(tl.float32)
+    tl.store(normalised + place, scaled.to(normalised.dtype.element_ty), mask=is_element)
+# fmt: on
