@@ -35,6 +35,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "compare": Benchmark("compare", "Draw several runs of `serve` in one picture."),
         "burst": Benchmark("burst", "What batching and sharing the prompts of a burst is worth."),
         "engine": Benchmark("engine", "Tokens per CPU-second beside other engines and the machine's limits."),
+        "ablation": Benchmark("ablation", "What each lesson of the engine's asynchronous core is worth."),
         "gateway-cost": Benchmark("gateway_cost", "CPU time per streamed token of gateway, router and node (Linux)."),
         "gpu": Benchmark("gpu", "The torch engine on a CUDA GPU beside its limits and transformers."),
         "kv-transport": Benchmark("kv_transport", "What carries KV frames fastest, beside other projects' transports."),

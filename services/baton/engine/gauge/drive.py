@@ -1,0 +1,140 @@
+"""Drives an engine with a batch that decodes, and measures the passes between the first token of all and the last."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from baton.engine.engine import Engine
+from baton.engine.events import Deliverable, Delivery, Ended, EngineEvent, Failed, TokenReady, Tokens, deliver
+from baton.engine.gauge.runner import GaugedRunner
+from baton.engine.options import EngineOptions
+from baton.engine.runners.base import Runner
+from baton.engine.sampling_params import SamplingParams
+from baton.engine.scheduler import SchedulerLimits
+from baton.engine.sequence import EngineRequest
+
+_TIMEOUT_SECONDS = 120.0
+_PROMPT_TOKENS = 8
+
+
+class Load(NamedTuple):
+    """A batch of requests that come together."""
+
+    batch_size: int
+    """Requests."""
+    num_passes: int
+    """Tokens of each output, 3 or more."""
+    temperature: float
+    """0: greedy."""
+
+
+class Measured(NamedTuple):
+    """What the decode passes of a load took."""
+
+    tokens_per_second: float
+    """Of all requests."""
+    tpot_seconds: float
+    """Between two tokens of a request."""
+    host_seconds: float
+    """CPU time of the engine's thread per pass, outside the runner."""
+
+
+class _Meter:
+    """Reads the clocks when every request has two tokens, and when every one has ended; in the engine's thread.
+
+    Args:
+        load: What is measured.
+        runner: Whose time is not the engine's.
+        forward: Where deliveries go on to.
+    """
+
+    def __init__(self, load: Load, runner: GaugedRunner, forward: Callable[[list[Deliverable]], None]) -> None:
+        self._load = load
+        self._runner = runner
+        self._forward = forward
+        self._num_tokens = self._num_ended = 0
+        self._begun: tuple[float, float] | None = None
+        self.results: queue.SimpleQueue[Measured | Exception] = queue.SimpleQueue()
+
+    def post(self, deliveries: list[Deliverable]) -> None:
+        """Take what an engine delivers."""
+        if self._begun is None:
+            self._num_tokens += sum(_num_tokens(each) for each in deliveries)
+            if self._num_tokens >= 2 * self._load.batch_size:
+                self._begun = self._read()
+        for each in deliveries:
+            if type(each) is Delivery and type(each.event) is not TokenReady:
+                self._note_end(each.event)
+        self._forward(deliveries)
+
+    def _note_end(self, event: EngineEvent) -> None:
+        if isinstance(event, Failed):
+            self.results.put(event.error)
+        self._num_ended += isinstance(event, Ended)
+        if self._num_ended == self._load.batch_size and self._begun is not None:
+            now, host = self._read()
+            begun, host_begun = self._begun
+            num_tokens = self._load.batch_size * self._load.num_passes - self._num_tokens
+            num_passes = num_tokens / self._load.batch_size
+            seconds = now - begun
+            self.results.put(Measured(num_tokens / seconds, seconds / num_passes, (host - host_begun) / num_passes))
+
+    def _read(self) -> tuple[float, float]:
+        return time.perf_counter(), time.thread_time() - self._runner.cpu_seconds
+
+
+def measure(runner: Runner, options: EngineOptions, load: Load) -> Measured:
+    """Run a load through an engine, listeners in a thread of their own as on a node.
+
+    Raises:
+        BatonError: If a request fails.
+        TimeoutError: If it does not end.
+    """
+    gauged = GaugedRunner(runner)
+    deliveries = queue.SimpleQueue[list[Deliverable] | None]()
+    meter = _Meter(load, gauged, deliveries.put)
+    limits = SchedulerLimits(load.batch_size, load.batch_size * (_PROMPT_TOKENS + 1), shares_prompts=False)
+    engine = Engine(gauged, limits, post=meter.post, options=options)
+    consumer = threading.Thread(target=_consume, args=(deliveries,), daemon=True)
+    consumer.start()
+    for request in _requests(load, runner.info.vocabulary_size):
+        engine.submit(request, lambda _event: None)
+    engine.start()
+    try:
+        result = meter.results.get(timeout=_TIMEOUT_SECONDS)
+    except queue.Empty:
+        raise TimeoutError(f"{load} did not end within {_TIMEOUT_SECONDS:g} s") from None
+    finally:
+        engine.close()
+        deliveries.put(None)
+        consumer.join()
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def _requests(load: Load, vocabulary_size: int) -> list[EngineRequest]:
+    prompts = np.random.default_rng(load.batch_size).integers(3, vocabulary_size, (load.batch_size, _PROMPT_TOKENS))
+    return [
+        EngineRequest(
+            f"r{index}",
+            tuple(prompt),
+            SamplingParams(temperature=load.temperature, seed=index, ignore_eos=True, max_tokens=load.num_passes),
+        )
+        for index, prompt in enumerate(prompts.tolist())
+    ]
+
+
+def _num_tokens(each: Deliverable) -> int:
+    return len(each.token_ids) if isinstance(each, Tokens) else int(isinstance(each.event, TokenReady))
+
+
+def _consume(deliveries: queue.SimpleQueue[list[Deliverable] | None]) -> None:
+    while (each := deliveries.get()) is not None:
+        deliver(each)
