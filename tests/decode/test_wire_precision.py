@@ -42,6 +42,8 @@ def test_the_stream_has_the_format_that_the_placement_names(
 
         assert answer.token_ids == EXPECTED
         assert answer.summary.fallback_reason == ""
+        assert answer.summary.key_wire_dtype == dtype_to_proto(keys)
+        assert answer.summary.value_wire_dtype == dtype_to_proto(values)
         assert answer.summary.kv_byte_count == 41 * sum(token_bytes(LAYOUT, WireFormat(keys, values)))
 
     with_pair(client, transport=transport)

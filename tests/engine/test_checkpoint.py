@@ -121,6 +121,9 @@ def test_rope_parameters_are_read_from_both_forms() -> None:
     [
         ({"model_type": "bloom"}, "'bloom' is not supported"),
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}, "rope_type 'dynamic'"),
+        ({"layer_types": ["full_attention", "linear_attention"] * 2}, r"layer_types\[1\].*'linear_attention'"),
+        ({"layer_types": ["chunked_attention"] * 4}, r"layer_types\[0\].*'chunked_attention'"),
+        ({"num_kv_shared_layers": 2}, "num_kv_shared_layers: 2 layers share the KV of others"),
     ],
 )
 def test_models_that_cannot_be_served_are_refused_by_name(

@@ -45,7 +45,12 @@ def finished(
 ) -> decode.DecodeServiceGenerateResponse:
     """Return the last message of a generation."""
     summary = generation.PlacementSummary(
-        decode_node_id=node_id, prefill_node_id="prefill-0", kv_byte_count=4096, kv_transport=kv_pb2.KV_TRANSPORT_FAST
+        decode_node_id=node_id,
+        prefill_node_id="prefill-0",
+        kv_byte_count=4096,
+        key_wire_dtype=kv_pb2.KV_DTYPE_BFLOAT16,
+        value_wire_dtype=kv_pb2.KV_DTYPE_INT8,
+        kv_transport=kv_pb2.KV_TRANSPORT_FAST,
     )
     summary.decode_duration.FromMilliseconds(300)
     summary.transfer_duration.FromMilliseconds(100)

@@ -31,6 +31,7 @@ def test_a_chat_completion_has_text_usage_and_placement(client: openai.OpenAI, c
     assert answer.usage.prompt_tokens_details.cached_tokens == 4
     assert answer.baton["decode_node"] == "decode-0"  # type: ignore[attr-defined]
     assert answer.baton["exposed_share"] == 0.25  # type: ignore[attr-defined]
+    assert answer.baton["kv_wire"] == "bfloat16/int8"  # type: ignore[attr-defined]
     assert answer.baton["kv_transport"] == "fast"  # type: ignore[attr-defined]
 
 

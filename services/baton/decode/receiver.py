@@ -181,6 +181,9 @@ class KvReceiver:
         for field, mine, theirs in zip(("wire_dtype", "value_wire_dtype"), expected, wire, strict=True):
             if mine is not theirs:
                 raise MismatchError(field, mine.value, theirs.value)
+        self.reception.wire = wire
+        attributes = {names.KEY_WIRE_DTYPE: wire.keys.value, names.VALUE_WIRE_DTYPE: wire.values.value}
+        trace.get_current_span().set_attributes(attributes)
         if not message.HasField("request_crc32c"):
             return StreamLedger(self._stream_layout, self.progress)
         if message.request_crc32c != request_crc32c(serialize_request(request)):

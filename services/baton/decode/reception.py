@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from baton.decode.timeline import Timeline
+from baton.kv.layout import WireFormat
 from baton.telemetry.metrics import Transport
 
 
@@ -68,6 +69,8 @@ class Reception:
     """Peak memory of the sender's process; 0: not known."""
     prefill_energy_joules: float | None = None
     """Energy that the sender's machine drew meanwhile; None: not known."""
+    wire: WireFormat | None = None
+    """In what K and V came; None: not known yet."""
     transport: Transport = "grpc"
     """What carried it."""
     transport_reason: str = ""

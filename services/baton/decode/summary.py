@@ -5,6 +5,7 @@ from __future__ import annotations
 from baton.decode.handover import KvHandover
 from baton.decode.reception import Reception
 from baton.engine.events import Ended
+from baton.rpc.wire_kv import dtype_to_proto
 from baton.rpc.wire_time import duration_from_seconds, seconds_from_duration
 from baton.telemetry.metrics import Transport
 from baton.v1 import decode_service_pb2 as messages
@@ -45,6 +46,9 @@ def outcome_of(
         summary.kv_frame_count = reception.num_frames
         summary.kv_transport = _TRANSPORTS[reception.transport]
         summary.kv_transport_reason = reception.transport_reason
+        if reception.wire is not None:
+            summary.key_wire_dtype = dtype_to_proto(reception.wire.keys)
+            summary.value_wire_dtype = dtype_to_proto(reception.wire.values)
     if handover is not None:
         summary.kv_break_reasons.extend(handover.break_reasons)
         summary.kv_resume_count = handover.num_resumes

@@ -37,6 +37,8 @@ TORCH_ONLY_FAMILIES = ("gpt_oss",)
 _SWITCHED_WINDOW_FAMILIES = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
 """Those whose `sliding_window` counts only together with `use_sliding_window`."""
 _UNSTABLE_ROPE_TYPES = ("dynamic", "longrope", "yarn")
+_LAYER_KINDS = ("full_attention", "sliding_attention")
+"""Values of `layer_types` whose caches can be carried; others keep a state that is no K and V per position."""
 _DIGEST_PAGES = 64
 _PAGE_BYTES = 4096
 
@@ -150,6 +152,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         raise ConfigurationError(
             f"model {directory}: rope_type {rope_type!r} rotates K by the length of the sequence: it cannot be cached"
         )
+    _check_layers(directory, config)
     files = sorted(directory.glob("*.safetensors"))
     if not files:
         raise ConfigurationError(f"model {directory}: no *.safetensors file (other weight formats are not read)")
@@ -158,6 +161,21 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         shapes.update(_tensor_shapes(file))
     end_token_ids = _eos_token_ids(directory, config)
     return Checkpoint(directory, config, end_token_ids, shapes, _revision_digest(config, end_token_ids, files))
+
+
+def _check_layers(directory: Path, config: Mapping[str, Any]) -> None:
+    """Refuse what would be taken for an ordinary layer with K and V of its own.
+
+    Raises:
+        ConfigurationError: Naming the first layer of a kind whose state cannot be carried as K and V.
+    """
+    for layer, kind in enumerate(config.get("layer_types") or ()):
+        if kind not in _LAYER_KINDS:
+            expected = " or ".join(_LAYER_KINDS)
+            raise ConfigurationError(f"model {directory}: layer_types[{layer}]: expected {expected}, got {kind!r}")
+    if num_shared := int(config.get("num_kv_shared_layers") or 0):
+        problem = f"{num_shared} layers share the KV of others, which is not served"
+        raise ConfigurationError(f"model {directory}: num_kv_shared_layers: {problem}")
 
 
 def rope_types(config: Mapping[str, Any]) -> list[str]:

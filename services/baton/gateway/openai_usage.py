@@ -50,6 +50,8 @@ class PlacementBody(msgspec.Struct, omit_defaults=True):
     attempts: int
     kv_bytes: int | None = None
     kv_frames: int | None = None
+    kv_wire: str | None = None
+    """Number format in which K and V travelled, as K/V where they differ; empty: nothing was carried."""
     kv_transport: str | None = None
     """What carried the KV: "fast" or "grpc"; empty: nothing was carried."""
     kv_transport_reason: str | None = None
@@ -121,11 +123,18 @@ def _placement(request_id: str, result: GenerationResult) -> PlacementBody:
     return body
 
 
+def _wire(summary: PlacementSummary) -> str:
+    formats = [summary.key_wire_dtype, summary.value_wire_dtype]
+    known = [kv_pb2.KvDtype.Name(dtype).removeprefix("KV_DTYPE_").lower() for dtype in formats if dtype]
+    return "/".join(dict.fromkeys(known))
+
+
 def _measure(body: PlacementBody, summary: PlacementSummary) -> None:
     """Fill in what the decode node reported."""
     transfer_seconds, exposed_seconds = _seconds(summary.transfer_duration), _seconds(summary.exposed_duration)
     body.kv_bytes = summary.kv_byte_count
     body.kv_frames = summary.kv_frame_count
+    body.kv_wire = _wire(summary)
     body.kv_transport = _TRANSPORTS.get(summary.kv_transport, "")
     body.kv_transport_reason = summary.kv_transport_reason
     body.decode_cached_tokens = summary.decode_cached_token_count

@@ -72,6 +72,10 @@ RPC_METHOD = "rpc.method"
 RPC_GRPC_STATUS_CODE = "rpc.grpc.status_code"
 """Server spans of failed calls: number of the gRPC status, 0 if the call ended without one."""
 
+KEY_WIRE_DTYPE = "baton.kv.key_wire_dtype"
+"""Number format in which K of a KV stream travels. On SPAN_RECEIVE_KV."""
+VALUE_WIRE_DTYPE = "baton.kv.value_wire_dtype"
+"""Number format in which V of a KV stream travels. On SPAN_RECEIVE_KV."""
 KV_TRANSPORT = "baton.kv.transport"
 """What carried a KV stream: "grpc" or "fast". On SPAN_RECEIVE_KV, the server spans of the fast path, and KV_BYTES."""
 
