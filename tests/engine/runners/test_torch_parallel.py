@@ -131,7 +131,7 @@ def test_a_rank_that_dies_is_seen(runner: ParallelRunner, deaths: queue.SimpleQu
     ("options", "size", "message"),
     [
         ({}, 4, "num_attention_heads 6 is no multiple"),
-        ({"device": "cuda"}, 2, "'cuda' is not present"),
+        ({"device": "cuda"}, 2, "'cuda:0' is not present"),
         ({"dtype": "int7"}, 2, "dtype 'int7'"),
     ],
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 
@@ -61,11 +62,21 @@ class TorchRunner(Runner):
 
     def forward(self, spans: Sequence[Span]) -> TorchLogits:
         """Compute spans of different sequences in one pass and write their KV into their blocks."""
-        with torch.inference_mode():
+        with self._at_work():
             logits = self._packed_logits(spans)
             if self._hand_over is not None:
                 self._hand_over.drain()
             return TorchLogits(logits)
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """Compute without gradients, on this runner's device: which one is current, every thread decides for itself."""
+        with torch.inference_mode():
+            if self.device.type == "cuda":
+                with torch.cuda.device(self.device):
+                    yield
+            else:
+                yield
 
     def _packed_logits(self, spans: Sequence[Span], followed: Followed | None = None) -> torch.Tensor:
         """Compute spans; what they hand over may still be on its way."""
@@ -83,13 +94,13 @@ class TorchRunner(Runner):
         Raises:
             ValueError: If the buffers do not have the size of these positions.
         """
-        with torch.inference_mode():
+        with self._at_work():
             table = self._pool.table(block_table, start + num_tokens)
             self._pool.write(table, layer, start, self._pool.from_layer_kv(layer, num_tokens, kv))
 
     def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
         """Return K and V of positions [start, start + num_tokens) of one layer."""
-        with torch.inference_mode():
+        with self._at_work():
             table = self._pool.table(block_table, start + num_tokens)
             return self._pool.read(table, layer, start, start + num_tokens).to_layer_kv()
 
@@ -99,7 +110,7 @@ class TorchRunner(Runner):
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy K and V of all layers from one block into another."""
-        with torch.inference_mode():
+        with self._at_work():
             self._pool.copy_block(source, target)
 
     def close(self) -> None:

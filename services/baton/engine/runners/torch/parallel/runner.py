@@ -55,6 +55,7 @@ def load_parallel_runner(
         ConfigurationError: If the folder cannot be served, devices are missing, or heads cannot be shared out evenly.
         UnavailableError: If a rank ends while it loads.
     """
+    options = options.of_rank(0)
     info = describe_whole(options)
     info = replace(info, device=f"{size} x {info.device}")
     check_divisible(info, size)

@@ -51,7 +51,7 @@ class StaticRunner(TorchRunner):
         )
         self.max_launch_steps = min(_MAX_STEPS, block_tokens)
         max_blocks = -(-info.max_context_tokens // block_tokens) + 1
-        with torch.inference_mode():
+        with self._at_work():
             self._buffers = DecodeBuffers(
                 max_rows=max_batch_size,
                 max_blocks=max_blocks,
@@ -92,7 +92,7 @@ class StaticRunner(TorchRunner):
         num_steps: int,
     ) -> LaunchedPass:
         """Begin a pass whose rows are given, by this runner's `rows_for` or by that of a rank that it follows."""
-        with torch.inference_mode():
+        with self._at_work():
             if rows is not None:
                 return self._decode(spans, rows, draws, after, num_steps)
             assert num_steps == 1, "only decode passes are launched several at a time"
