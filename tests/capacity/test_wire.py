@@ -74,6 +74,14 @@ def test_a_loss_that_nobody_measured_is_never_allowed() -> None:
     assert choice.reason is WireReason.NO_LOSS_ALLOWED
 
 
+def test_a_measured_loss_of_nothing_is_still_no_lossless_format() -> None:
+    """Calibration saw none on its few tokens; who allows no loss gets the cache's own bytes."""
+    lucky = replace(INT8, key_loss=0.0, value_loss=0.0)
+    choice = choose_wire((OWN, lucky), WirePolicy(), num_tokens=10, bytes_per_second=SLOW, compute_seconds=1.0)
+
+    assert (choice.keys.dtype, choice.reason) == ("bfloat16", WireReason.NO_LOSS_ALLOWED)
+
+
 def test_where_the_cache_has_one_format_there_is_no_choice() -> None:
     """Said so where the link is the bottleneck."""
     choice = choose_wire((OWN,), WirePolicy(), num_tokens=10, bytes_per_second=SLOW, compute_seconds=1.0)

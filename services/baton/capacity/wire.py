@@ -143,6 +143,8 @@ def choose_wire(
         return WireChoice(own.keys, own.values, WireReason.KEEPS_UP)
     if len(options) == 1:
         return own
+    if policy.allowed_loss <= 0:  # a measured loss of 0 is none on the calibration's tokens, and no promise
+        return WireChoice(own.keys, own.values, WireReason.NO_LOSS_ALLOWED)
     choices = [WireChoice(keys, values, WireReason.NARROWED) for keys in options for values in options]
     allowed = [choice for choice in choices[1:] if choice.loss <= policy.allowed_loss]
     if not allowed:
