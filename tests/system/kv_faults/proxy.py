@@ -74,10 +74,11 @@ class FaultProxy:
 
     Args:
         server_port: Where the server listens.
+        port: Where the proxy listens; 0: any free port.
     """
 
-    def __init__(self, server_port: int) -> None:
-        self.port = 0
+    def __init__(self, server_port: int, *, port: int = 0) -> None:
+        self.port = port
         self.injected_at: float | None = None
         """Event loop's time at which the fault happened; None: not yet."""
         self.num_messages = 0
@@ -98,7 +99,7 @@ class FaultProxy:
         self._writers: set[asyncio.StreamWriter] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, HOST, 0)
+        self._server = await asyncio.start_server(self._accept, HOST, self.port)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
