@@ -16,6 +16,8 @@ VARIANTS: Mapping[str, EngineOptions] = {
     "all": EngineOptions(),
     "no run ahead": EngineOptions(runs_ahead=False),
     "one step a launch": EngineOptions(max_launch_steps=1),
+    "one step, no run ahead": EngineOptions(max_launch_steps=1, runs_ahead=False),
+    "one step, no reuse": EngineOptions(max_launch_steps=1, reuses_steps=False),
     "no reuse": EngineOptions(reuses_steps=False),
     "row by row": EngineOptions(chooses_by_batch=False),
     "event per token": EngineOptions(delivers_columns=False),
@@ -32,8 +34,10 @@ def main() -> int:
     num_blocks = load.batch_size * ((load.num_passes + 40) // 16 + 1)
     runner = _runner(options, num_blocks)
     for number in range(options.rounds + 1):
-        for name, variant in VARIANTS.items():
-            measured = measure(runner, variant, load)
+        names = list(VARIANTS)
+        first = number % len(names)  # no variant is always the first after a pause
+        for name in names[first:] + names[:first]:
+            measured = measure(runner, VARIANTS[name], load)
             if number:
                 sys.stdout.write(json.dumps({"variant": name, **measured._asdict()}) + "\n")
                 sys.stdout.flush()

@@ -43,6 +43,16 @@ class Measured(NamedTuple):
     """Between two tokens of a request."""
     host_seconds: float
     """CPU time of the engine's thread per pass, outside the runner."""
+    process_seconds: float
+    """CPU time of all threads per pass, the runner's included."""
+
+
+class _Reading(NamedTuple):
+    """Clocks at one moment."""
+
+    seconds: float
+    host_seconds: float
+    process_seconds: float
 
 
 class _Meter:
@@ -59,7 +69,7 @@ class _Meter:
         self._runner = runner
         self._forward = forward
         self._num_tokens = self._num_ended = 0
-        self._begun: tuple[float, float] | None = None
+        self._begun: _Reading | None = None
         self.results: queue.SimpleQueue[Measured | Exception] = queue.SimpleQueue()
 
     def post(self, deliveries: list[Deliverable]) -> None:
@@ -78,15 +88,20 @@ class _Meter:
             self.results.put(event.error)
         self._num_ended += isinstance(event, Ended)
         if self._num_ended == self._load.batch_size and self._begun is not None:
-            now, host = self._read()
-            begun, host_begun = self._begun
+            begun, now = self._begun, self._read()
             num_tokens = self._load.batch_size * self._load.num_passes - self._num_tokens
             num_passes = num_tokens / self._load.batch_size
-            seconds = now - begun
-            self.results.put(Measured(num_tokens / seconds, seconds / num_passes, (host - host_begun) / num_passes))
+            seconds = now.seconds - begun.seconds
+            measured = Measured(
+                tokens_per_second=num_tokens / seconds,
+                tpot_seconds=seconds / num_passes,
+                host_seconds=(now.host_seconds - begun.host_seconds) / num_passes,
+                process_seconds=(now.process_seconds - begun.process_seconds) / num_passes,
+            )
+            self.results.put(measured)
 
-    def _read(self) -> tuple[float, float]:
-        return time.perf_counter(), time.thread_time() - self._runner.cpu_seconds
+    def _read(self) -> _Reading:
+        return _Reading(time.perf_counter(), time.thread_time() - self._runner.cpu_seconds, time.process_time())
 
 
 def measure(runner: Runner, options: EngineOptions, load: Load) -> Measured:
