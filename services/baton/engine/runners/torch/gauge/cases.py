@@ -55,8 +55,8 @@ class Case(NamedTuple):
 
 DECODE = Tiles(1, 16, 32, 4, 2)
 PREFILL = Tiles(16, 32, 32, 4, 2)
-_ONE = ((4, 5), (0, 1), (63, 64))
-_MIXED = ((0, 19), (30, 31), (40, 57), (5, 6))
+_ONE = ((0, 1), (63, 64))
+_MIXED = ((0, 9), (30, 31), (20, 37))
 
 CASES = {
     "prompts": Case(((0, 17), (0, 8), (0, 1)), PREFILL),
