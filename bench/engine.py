@@ -2,7 +2,8 @@
 
 Run as `python -m bench.engine --out bench/results/engine_cpu.json --plot bench/results/engine_cpu.png`. Every engine
 has one thread and the same random model of SmolLM-135M's shape; in every round each of them in turn does each case with
-prompts that nobody had before. METHODOLOGY.md defines the numbers.
+prompts that nobody had before; `--cases`, `--systems` and `--dtypes` measure a part, which joins what `--out` holds
+already. METHODOLOGY.md defines the numbers.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from bench.engines.case import CASES, CONTEXT, Case
@@ -48,6 +48,8 @@ class Row:
     """Tokens of one round."""
     roofline: list[float] = field(default_factory=list)
     """Tokens per CPU-second that the core could reach at best, by the rates of the same round."""
+    baton_cpu_seconds: list[float] = field(default_factory=list)
+    """What Baton took in the same rounds."""
 
     def rates(self) -> list[float]:
         """Return the tokens per CPU-second of each round."""
@@ -66,23 +68,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, RuntimeError) as error:
         print(f"bench.engine: {error}", file=sys.stderr)
         return 1
-    Console(width=150).print(table_of(rows))
     if options.out:
-        document = {
-            "format": FORMAT,
-            "machine": describe_machine(),
-            "settings": {"repeat": options.repeat, "cases": [case._asdict() for case in CASES]},
-            "rows": [
-                {**asdict(row), "tokens_per_cpu_second": statistics.median(row.rates()), "share": row.share()}
-                for row in rows
-            ],
-        }
-        options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        rows = merged(read_rows(options.out), rows) if options.out.exists() else rows
+        write_rows(options.out, rows)
+    Console(width=150).print(table_of(rows))
     if options.plot:
         from bench.engine_plot import draw_engines
 
         draw_engines(rows, options.plot)
     return 0
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Write the JSON, a row per line."""
+    head = {"format": FORMAT, "machine": describe_machine(), "cases": [case._asdict() for case in CASES]}
+    lines = [
+        json.dumps({**asdict(row), "tokens_per_cpu_second": statistics.median(row.rates()), "share": row.share()})
+        for row in rows
+    ]
+    text = json.dumps({**head, "rows": []})[: -len("]}")] + "\n" + ",\n".join(lines) + "\n]}\n"
+    path.write_text(text, encoding="utf-8")
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a file that `write_rows` wrote."""
+    names = [entry.name for entry in fields(Row)]
+    return [Row(**{name: row[name] for name in names}) for row in json.loads(path.read_text(encoding="utf-8"))["rows"]]
+
+
+def merged(old: Sequence[Row], measured: Sequence[Row]) -> list[Row]:
+    """Return all rows, those that were measured again in the place of the old ones."""
+    rows = {(row.dtype, row.case, row.system): row for row in (*old, *measured)}
+    return list(rows.values())
 
 
 def roofline(case: Case, dtype: str, rates: Mapping[str, float]) -> float:
@@ -100,10 +117,9 @@ def roofline(case: Case, dtype: str, rates: Mapping[str, float]) -> float:
     return case.num_prompts / max(reading, step_flops(case.num_prompts, CONTEXT) / rates["flops"])
 
 
-def ratio(rows: Sequence[Row], row: Row) -> float:
+def ratio(row: Row) -> float:
     """Return how many times the row's tokens Baton computes in a CPU-second: the median of the rounds' ratios."""
-    baton = next(other for other in rows if (other.dtype, other.case, other.system) == (row.dtype, row.case, BATON))
-    return statistics.median(own / other for own, other in zip(baton.rates(), row.rates(), strict=True))
+    return statistics.median(other / own for own, other in zip(row.baton_cpu_seconds, row.cpu_seconds, strict=True))
 
 
 def table_of(rows: Sequence[Row]) -> Table:
@@ -115,13 +131,17 @@ def table_of(rows: Sequence[Row]) -> Table:
         for system in SYSTEMS:
             chosen = {row.case: row for row in rows if (row.dtype, row.system) == (dtype, system)}
             if chosen:
-                table.add_row(dtype, system, *(_cell(rows, chosen[case.name]) for case in CASES))
+                table.add_row(dtype, system, *(_cell(chosen.get(case.name)) for case in CASES))
     return table
 
 
-def _cell(rows: Sequence[Row], row: Row) -> str:
+def _cell(row: Row | None) -> str:
+    if row is None:
+        return "-"
     rate = f"{statistics.median(row.rates()):.1f}"
-    return f"{rate} ({row.share():.2f} of best)" if row.system == BATON else f"{rate} (x{ratio(rows, row):.2f})"
+    if row.system == BATON:
+        return f"{rate} ({row.share():.2f} of best)"
+    return f"{rate} (x{ratio(row):.2f})" if row.baton_cpu_seconds else rate
 
 
 def _measure(options: argparse.Namespace) -> list[Row]:
@@ -130,35 +150,36 @@ def _measure(options: argparse.Namespace) -> list[Row]:
         if model is None:
             model = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-bench-")))
             write_model(model)
-        progress = stack.enter_context(Progress(console=Console(stderr=True)))
-        task = progress.add_task("rounds", total=len(options.dtypes) * (options.repeat + 1) * len(CASES))
         rows: list[Row] = []
         for dtype in options.dtypes:
-            for _ in _rounds(model, dtype, options, rows):
-                progress.advance(task)
+            for told in _rounds(model, dtype, options, rows):
+                print(told, file=sys.stderr, flush=True)
         return rows
 
 
-def _rounds(model: Path, dtype: str, options: argparse.Namespace, rows: list[Row]) -> Iterator[None]:
-    """Measure with one dtype; the first round warms up and does not count. Yields after each case."""
+def _rounds(model: Path, dtype: str, options: argparse.Namespace, rows: list[Row]) -> Iterator[str]:
+    """Measure with one dtype; yields the CPU seconds after each case. Rounds that warm up do not count."""
     with ExitStack() as stack:
         best = stack.enter_context(running_child([sys.executable, "-m", "bench.engines.roofline_child"]))
         systems = _start(model, dtype, options, stack)
+        chosen = [case for case in CASES if case.name in options.cases]
         own = {
             (case, name): Row(dtype, case.name, name, num_counted=case.num_counted)
-            for case in CASES
+            for case in chosen
             for name in systems
         }
         rows += own.values()
-        for number in range(options.repeat + 1):
-            for case in CASES:
+        for number in range(1 - options.warm_up, options.repeat + 1):
+            for case in chosen:
                 rates = best.ask({"dtype": dtype})
-                for name, system in systems.items():
-                    seconds = system.measure(case, options.seed + number)
-                    if number:
-                        own[case, name].cpu_seconds.append(seconds)
-                        own[case, name].roofline.append(roofline(case, dtype, rates))
-                yield
+                seconds = {name: system.measure(case, options.seed + number) for name, system in systems.items()}
+                if number > 0:
+                    for name, taken in seconds.items():
+                        row = own[case, name]
+                        row.cpu_seconds.append(taken)
+                        row.roofline.append(roofline(case, dtype, rates))
+                        row.baton_cpu_seconds += [seconds[BATON]] if BATON in seconds else []
+                yield f"{dtype} {case.name} " + " ".join(f"{name}={taken:.3f}" for name, taken in seconds.items())
 
 
 def _start(model: Path, dtype: str, options: argparse.Namespace, stack: ExitStack) -> dict[str, System]:
@@ -187,10 +208,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", type=Path, help="model folder of the same shape; default: one is written")
     parser.add_argument("--dtypes", nargs="+", choices=tuple(DTYPES), default=list(DTYPES))
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=[BATON, "transformers", "transformers-cb"])
+    names = [case.name for case in CASES]
+    parser.add_argument("--cases", nargs="+", choices=names, default=names)
     parser.add_argument("--llama-python", type=Path, help="python that has llama-cpp-python and gguf")
     parser.add_argument("--repeat", type=int, default=5, help="rounds that count")
+    parser.add_argument("--warm-up", type=int, choices=(0, 1), default=1, help="rounds before them")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="JSON with all raw samples")
+    parser.add_argument(
+        "--out", type=Path, help="JSON with all raw samples; what is in it already and not measured again stays"
+    )
     parser.add_argument("--plot", type=Path, help="PNG")
     return parser
 

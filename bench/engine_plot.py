@@ -40,5 +40,6 @@ def _draw_case(axes: Any, rows: Sequence[Row]) -> None:
         spread = [[middle - min(rates)], [max(rates) - middle]]
         bars = axes.bar([place], [middle], yerr=spread, capsize=3, color=f"C{place}")
         axes.bar_label(bars, fmt="%.0f" if middle >= 100 else "%.1f", fontsize=8, label_type="center", color="white")
-    axes.axhline(statistics.median(rows[0].roofline), linestyle="--", color="black", linewidth=1)
+    for row in rows[:1]:
+        axes.axhline(statistics.median(row.roofline), linestyle="--", color="black", linewidth=1)
     axes.set_xticks(range(len(SYSTEMS)), SYSTEMS, rotation=30, ha="right", fontsize=7)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.engine import Row, ratio, roofline, table_of
+from bench.engine import Row, merged, ratio, read_rows, roofline, table_of, write_rows
 from bench.engine_plot import draw_engines
 from bench.engines.case import CASES, Case, prompts_of
 from bench.engines.model import NUM_HEAD_PARAMETERS, NUM_LINEAR_PARAMETERS, flops, step_bytes
@@ -20,7 +20,7 @@ def case_of(name: str) -> Case:
 def rows_of(baton: list[float], other: list[float]) -> list[Row]:
     """Return rows of all cases with the given CPU seconds."""
     return [
-        Row("float32", case.name, system, seconds, 100, [50.0] * len(seconds))
+        Row("float32", case.name, system, seconds, 100, [50.0] * len(seconds), baton)
         for case in CASES
         for system, seconds in (("baton", baton), ("transformers", other))
     ]
@@ -63,7 +63,7 @@ def test_a_ratio_is_taken_within_each_round() -> None:
     """A round in which the machine was slow for both says as much as another."""
     rows = rows_of(baton=[1.0, 10.0, 1.0], other=[2.0, 20.0, 3.0])
 
-    assert ratio(rows, rows[1]) == pytest.approx(2.0)
+    assert ratio(rows[1]) == pytest.approx(2.0)
     assert rows[0].share() == pytest.approx(2.0)  # 100 tokens in a second, where 50 would be the best
 
 
@@ -75,3 +75,13 @@ def test_table_and_plot_show_every_engine(tmp_path: Path) -> None:
 
     assert table_of(rows).row_count == 2
     assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_part_that_is_measured_again_takes_the_place_of_the_old_one(tmp_path: Path) -> None:
+    """So that a long measurement can be made in pieces."""
+    old, again = rows_of(baton=[1.0], other=[2.0]), rows_of(baton=[4.0], other=[5.0])[:2]
+    write_rows(tmp_path / "rows.json", old)
+
+    rows = merged(read_rows(tmp_path / "rows.json"), again)
+
+    assert rows == [*again, *old[2:]]

@@ -6,6 +6,7 @@ by oneDNN take 2 to 3 (one thread, paired). Scores and their exponentials are fl
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -72,7 +73,7 @@ def attend_causally(query: torch.Tensor, kv: KeysValues, scoring: Scoring, *, fi
         end = min(num_queries, start + num_block_queries)
         first_key = max(0, first_query + start + 1 - window_tokens) if window_tokens else 0
         first_hidden = first_key if window_tokens else first_query + start  # before it every query sees every key
-        mask = _mask(first_query + start, end - start, first_hidden, window_tokens, query.device)
+        mask = _mask(end - start, first_query + start - first_hidden, window_tokens, query.device)
         visible = slice(first_key, first_query + end)
         for head in range(num_kv_heads):
             rows = scaled[head, :, start:end].reshape(num_groups * (end - start), -1)
@@ -102,10 +103,14 @@ def _block_queries(num_groups: int, num_keys: int) -> int:
     return min(_MAX_BLOCK_QUERIES, max(MIN_QUERIES, fitting // MIN_QUERIES * MIN_QUERIES))
 
 
-def _mask(first_query: int, num_queries: int, first_key: int, window_tokens: int, device: torch.device) -> torch.Tensor:
-    """Return 0 where a query sees a key and -inf where not: [num_queries, num_keys], float32."""
-    queries = torch.arange(first_query, first_query + num_queries, device=device)[:, None]
-    keys = torch.arange(first_key, first_query + num_queries, device=device)[None, :]
+@lru_cache(maxsize=16)  # at most 64 MiB, and the same in all layers: without a window nearly all blocks share one
+def _mask(num_queries: int, num_before: int, window_tokens: int, device: torch.device) -> torch.Tensor:
+    """Return 0 where a query sees a key and -inf where not: [num_queries, num_before + num_queries], float32.
+
+    The first key lies `num_before` positions before the first query.
+    """
+    queries = torch.arange(num_before, num_before + num_queries, device=device)[:, None]
+    keys = torch.arange(num_before + num_queries, device=device)[None, :]
     is_hidden = keys > queries
     if window_tokens:
         is_hidden |= keys <= queries - window_tokens
