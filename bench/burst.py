@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,6 +29,7 @@ from bench.load import LoadSettings, run_load
 from bench.machine import describe_machine
 from bench.metrics import Summary, summarize
 from bench.option_values import program
+from bench.rows_json import write_rows_json
 from bench.sample import RequestSample
 from bench.vocabulary import TokenIds
 
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     Console(width=150).print(table_of(rows))
     if options.out:
-        document = {
+        head = {
             "format": FORMAT,
             "machine": describe_machine(),
             "settings": {
@@ -81,9 +81,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for key, value in vars(options).items()
                 if key not in ("out", "plot")
             },
-            "rows": [{**asdict(row), "medians": row.medians(), "ratios": ratios(rows, row)} for row in rows],
         }
-        options.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        told = [{**asdict(row), "medians": row.medians(), "ratios": ratios(rows, row)} for row in rows]
+        write_rows_json(options.out, head, told)
     if options.plot:
         from bench.burst_plot import draw_burst
 

@@ -26,6 +26,7 @@ from bench.engines.model import flops, step_bytes, step_flops, write_model
 from bench.engines.systems import Child, System, running_baton, running_child
 from bench.machine import describe_machine
 from bench.option_values import program
+from bench.rows_json import write_rows_json
 
 FORMAT = "baton-bench-engine/1"
 BATON = "baton"
@@ -82,12 +83,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def write_rows(path: Path, rows: Sequence[Row]) -> None:
     """Write the JSON, a row per line."""
     head = {"format": FORMAT, "machine": describe_machine(), "cases": [case._asdict() for case in CASES]}
-    lines = [
-        json.dumps({**asdict(row), "tokens_per_cpu_second": statistics.median(row.rates()), "share": row.share()})
-        for row in rows
+    told = [
+        {**asdict(row), "tokens_per_cpu_second": statistics.median(row.rates()), "share": row.share()} for row in rows
     ]
-    text = json.dumps({**head, "rows": []})[: -len("]}")] + "\n" + ",\n".join(lines) + "\n]}\n"
-    path.write_text(text, encoding="utf-8")
+    write_rows_json(path, head, told)
 
 
 def read_rows(path: Path) -> list[Row]:
