@@ -31,7 +31,7 @@ def test_single_queries_see_their_own_blocks_alone(dtype: torch.dtype) -> None:
     tables, spans, rows = [(3, 1, 8), (5,), (0, 7)], [(2, 11), (0, 1), (3, 8)], [3, 0, 2]
     output = torch.full((4, 6, 16), 7.0, dtype=dtype)
 
-    attend_single(query, (keys, values), pack_single_queries(rows, tables, spans), 0.2, output)
+    attend_single(query, (array_of(keys), array_of(values)), pack_single_queries(rows, tables, spans), 0.2, output)
 
     for row, table, (first, end) in zip(rows, tables, spans, strict=True):
         seen = [
@@ -51,7 +51,7 @@ def test_a_key_that_is_not_a_number_shows_in_the_result(dtype: torch.dtype) -> N
     keys[0, 0, 2, 5] = float("nan")
     output = torch.zeros_like(query)
 
-    attend_single(query, (keys, values), pack_single_queries([0], [(0,)], [(0, 4)]), 0.25, output)
+    attend_single(query, (array_of(keys), array_of(values)), pack_single_queries([0], [(0,)], [(0, 4)]), 0.25, output)
 
     assert output.isnan().all()
 

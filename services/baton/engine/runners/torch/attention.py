@@ -126,8 +126,8 @@ def attend_rows(
     single = batch.single_queries(segments, scoring.window_tokens) if _is_paged(query, scoring) else None
     if single is None:
         return torch.cat([_attend_segment(batch, segment, layer, query, scoring) for segment in segments], dim=1)
-    blocks = batch.pool.layer(layer)
-    output = query.new_empty(query.shape[1], query.shape[0], blocks.values.shape[-1])
+    blocks = batch.pool.arrays(layer)
+    output = query.new_empty(query.shape[1], query.shape[0], blocks[1].shape[-1])
     attend_single(query.transpose(0, 1), blocks, single, scoring.scaling, output)
     for segment in segments:
         if segment.num_rows > 1:
@@ -138,7 +138,7 @@ def attend_rows(
 
 def _is_paged(query: torch.Tensor, scoring: Scoring) -> bool:
     """Return whether single queries are answered from the blocks in place."""
-    return scoring.is_plain and query.device.type == "cpu" and can_attend(query.dtype)
+    return scoring.is_plain and query.is_cpu and can_attend(query.dtype)
 
 
 def _attend_segment(

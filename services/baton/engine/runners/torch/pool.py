@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 
 from baton.engine.runners.base import LayerKv
+from baton.engine.runners.torch.compiled.support import Array, array_of
 from baton.engine.runners.torch.upload import upload
 from baton.kv.layout import LayerSpec
 
@@ -70,6 +71,7 @@ class KvPool:
         self._specs = tuple(layers)
         self._dtype = dtype
         self._device = device
+        self._arrays: dict[int, tuple[Array, Array]] = {}
         self._layers = [
             tuple(
                 torch.zeros(spec.num_kv_heads, num_blocks, block_tokens, head_dim, dtype=dtype, device=device)
@@ -86,6 +88,13 @@ class KvPool:
         """Return K and V of all blocks of a layer: [num_kv_heads, num_blocks, block_tokens, head_dim]."""
         keys, values = self._layers[layer]
         return KeysValues(keys, values)
+
+    def arrays(self, layer: int) -> tuple[Array, Array]:
+        """Return the same as numpy arrays of the same memory, on a CPU: bfloat16 as its bits."""
+        if layer not in self._arrays:
+            keys, values = self._layers[layer]
+            self._arrays[layer] = array_of(keys), array_of(values)
+        return self._arrays[layer]
 
     def table(self, block_table: Sequence[int], num_tokens: int) -> BlockTable:
         """Return the blocks that hold positions [0, num_tokens)."""
@@ -138,6 +147,7 @@ class KvPool:
     def clear(self) -> None:
         """Free all blocks."""
         self._layers.clear()
+        self._arrays.clear()
 
     def _blocks(self, pool: torch.Tensor, table: BlockTable, first_block: int, last_block: int) -> torch.Tensor:
         if table.is_run:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from baton.engine.runners.torch.compiled.support import array_of
+from baton.engine.runners.torch.compiled.support import Array, array_of
 
 Indices = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 """Whole numbers."""
@@ -36,7 +36,7 @@ def pack_single_queries(
 
 
 def attend_single(
-    query: torch.Tensor, kv: tuple[torch.Tensor, torch.Tensor], single: SingleQueries, scaling: float, output: Any
+    query: torch.Tensor, kv: tuple[Array, Array], single: SingleQueries, scaling: float, output: Any
 ) -> None:
     """Answer single queries from the blocks in place.
 
@@ -51,5 +51,4 @@ def attend_single(
 
     keys, values = kv
     attend = paged_attention(query.shape[1] // keys.shape[0], keys.shape[3], values.shape[3])
-    arrays = (array_of(tensor) for tensor in (query.contiguous(), keys, values))
-    attend(*arrays, *single, np.float32(scaling), array_of(output))
+    attend(array_of(query.contiguous()), keys, values, *single, np.float32(scaling), array_of(output))

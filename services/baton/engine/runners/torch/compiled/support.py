@@ -17,16 +17,17 @@ log = logging.getLogger(__name__)
 
 PANEL_OUTPUTS = 64
 _MAX_RELATIVE_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
-Panels = np.ndarray[tuple[int, ...], np.dtype[Any]]
-"""A weight in oneDNN's layout, as `product.multiply` takes it."""
+Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
+"""A tensor's memory, as kernels take it."""
 
 
-def array_of(tensor: torch.Tensor) -> Any:
+def array_of(tensor: torch.Tensor) -> Array:
     """Return the numpy array of the same memory; bfloat16 as the bits, uint16."""
-    return (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
+    array: Array = (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
+    return array
 
 
-def panels_of(packed: torch.Tensor, num_outputs: int, dtype: torch.dtype) -> Panels:
+def panels_of(packed: torch.Tensor, num_outputs: int, dtype: torch.dtype) -> Array:
     """Return a packed weight as panels, which live no longer than it does.
 
     Args:

@@ -113,7 +113,7 @@ class FusedLayer:
 
     def _project(self, hidden: torch.Tensor, rotation: Rotation, batch: Batch) -> torch.Tensor:
         """Write K and V into their blocks; return the queries, [num_query_heads, num_rows, head_dim]."""
-        heads = self._qkv(self._attention_norm(hidden)).view(len(hidden), -1, self._head_dim)
+        heads = self._qkv(self._attention_norm(hidden)).view(hidden.shape[0], -1, self._head_dim)
         if runs_triton(heads.device) and not batch.has_sinks:
             pool, norms = batch.pool.layer(self._index), self._head_norms()
             return between.rotate_and_store(heads, *rotation, norms, batch.slots(), pool).transpose(0, 1)
@@ -128,10 +128,10 @@ class FusedLayer:
     def _rotate_and_store(self, heads: torch.Tensor, rotation: Rotation, batch: PackedBatch) -> torch.Tensor:
         from baton.engine.runners.torch.compiled.elementwise import rotate_and_store
 
-        queries = heads.new_empty(len(heads), self._num_query_heads, self._head_dim)
-        blocks = batch.pool.layer(self._index)
-        tensors = (heads, rotation.cosines, rotation.signed_sines, batch.slots(), *blocks, queries)
-        rotate_and_store(*(array_of(tensor) for tensor in tensors))
+        queries = heads.new_empty(heads.shape[0], self._num_query_heads, self._head_dim)
+        blocks = batch.pool.arrays(self._index)
+        angles = (array_of(rotation.cosines), array_of(rotation.signed_sines))
+        rotate_and_store(array_of(heads), *angles, array_of(batch.slots()), *blocks, array_of(queries))
         return queries.transpose(0, 1)
 
     def _head_norms(self) -> between.HeadNorms | None:
@@ -146,7 +146,7 @@ class FusedLayer:
         return torch.cat([self._query_norm(query), self._key_norm(key)], dim=1)
 
     def _finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        delta = self._ranks.sum(self._output(attended.transpose(0, 1).reshape(len(hidden), -1)))
+        delta = self._ranks.sum(self._output(attended.transpose(0, 1).reshape(hidden.shape[0], -1)))
         if runs_triton(hidden.device):
             hidden, normalised = between.add_and_normalise(hidden, delta, *self._mlp_norm)
             return hidden + self._ranks.sum(self._down(between.gate(self._gate_up(normalised))))
@@ -159,7 +159,7 @@ def gated(gate_up: torch.Tensor) -> torch.Tensor:
     if runs_compiled(gate_up):
         from baton.engine.runners.torch.compiled.elementwise import gate
 
-        output = gate_up.new_empty(len(gate_up), gate_up.shape[1] // 2)
+        output = gate_up.new_empty(gate_up.shape[0], gate_up.shape[1] // 2)
         gate(array_of(gate_up), array_of(output))
         return output
     gates, others = gate_up.chunk(2, dim=-1)
@@ -168,7 +168,7 @@ def gated(gate_up: torch.Tensor) -> torch.Tensor:
 
 def runs_compiled(rows: torch.Tensor) -> bool:
     """Return whether what goes between the products of these rows is done by Baton's kernels, which use one thread."""
-    return rows.device.type == "cpu" and is_one_thread() and rows.is_contiguous() and can_multiply(rows.dtype)
+    return rows.is_cpu and is_one_thread() and rows.is_contiguous() and can_multiply(rows.dtype)
 
 
 def norm_of(module: Any) -> Norm:

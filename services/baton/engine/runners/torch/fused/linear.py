@@ -39,7 +39,7 @@ class Linear:
         """Return [num_rows, num_outputs] of [num_rows, num_inputs]."""
         if not self._is_packed:
             return linear(rows, self._weight, self._bias)
-        num_rows = len(rows)
+        num_rows = rows.shape[0]
         if 0 < num_rows <= self._num_streamed_rows:
             return self._stream(rows)
         num_missing = padded_rows(num_rows) - num_rows
@@ -48,7 +48,7 @@ class Linear:
     def _stream(self, rows: torch.Tensor) -> torch.Tensor:
         from baton.engine.runners.torch.compiled.product import multiply
 
-        output = rows.new_empty(len(rows), self._num_outputs)
+        output = rows.new_empty(rows.shape[0], self._num_outputs)
         multiply(array_of(rows.contiguous()), self._panels, self._bias_array, array_of(output))
         return output
 
