@@ -18,13 +18,14 @@ except ImportError as error:  # pragma: no cover
 
 
 def draw_engines(rows: Sequence[Row], path: Path) -> None:
-    """Write a PNG: a line of panels per dtype, a panel per case."""
+    """Write a PNG: a line of panels per dtype, a panel per case that was measured."""
     dtypes = list(dict.fromkeys(row.dtype for row in rows))
+    cases = [case for case in CASES if any(row.case == case.name for row in rows)]
     figure = Figure(figsize=(14, 3.4 * len(dtypes)), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = figure.subplots(len(dtypes), len(CASES), squeeze=False)
+    panels = figure.subplots(len(dtypes), len(cases), squeeze=False)
     for line, dtype in zip(panels, dtypes, strict=True):
-        for axes, case in zip(line, CASES, strict=True):
+        for axes, case in zip(line, cases, strict=True):
             _draw_case(axes, [row for row in rows if (row.dtype, row.case) == (dtype, case.name)])
             axes.set_title(case.name)
         line[0].set_ylabel(f"{dtype}\ntokens per CPU-second")
