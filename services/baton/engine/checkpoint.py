@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, cast
 
+from baton.engine.quantization import Quantization, read_quantization
 from baton.engine.runners.base import ModelInfo
 from baton.errors import ConfigurationError
 from baton.kv.layout import KvDtype, KvLayout, LayerSpec
@@ -36,6 +38,7 @@ TORCH_ONLY_FAMILIES = ("gpt_oss",)
 
 _SWITCHED_WINDOW_FAMILIES = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
 """Those whose `sliding_window` counts only together with `use_sliding_window`."""
+_EXPERTS_OF_MLX = ".switch_mlp."
 _UNSTABLE_ROPE_TYPES = ("dynamic", "longrope", "yarn")
 _LAYER_KINDS = ("full_attention", "sliding_attention")
 """Values of `layer_types` whose caches can be carried; others keep a state that is no K and V per position."""
@@ -54,9 +57,11 @@ class Checkpoint:
     eos_token_ids: tuple[int, ...]
     """End tokens, from generation_config.json where it has them, else config.json."""
     tensor_shapes: Mapping[str, tuple[int, ...]]
-    """Shape of every tensor in the safetensors files."""
+    """Shape of every tensor in the safetensors files; of packed ones, as if they were not."""
     revision_digest: str
     """Digest of configuration, end tokens and weights."""
+    quantization: Quantization | None = None
+    """How MLX packed the weights; None: they are as they were trained."""
 
     @property
     def family(self) -> str:
@@ -99,13 +104,18 @@ class Checkpoint:
     def _num_active_linear_parameters(self) -> int:
         """Return the parameters that multiply a token: of the experts, as many as a token is sent to."""
         sizes = {
-            name: shape[0] * shape[1]
+            name: math.prod(shape)
             for name, shape in self.tensor_shapes.items()
-            if len(shape) == 2 and ".layers." in name
+            if ".layers." in name and (len(shape) == 2 or _EXPERTS_OF_MLX in name)
         }
-        num_expert = sum(size for name, size in sizes.items() if ".experts." in name)
+        num_expert = sum(size for name, size in sizes.items() if _is_of_experts(name))
         num_chosen = int(self.config.get("num_experts_per_tok") or 0)
         return sum(sizes.values()) - num_expert + num_expert * num_chosen // max(1, self.num_experts)
+
+    def _weight_bytes(self, num_parameters: int, dtype: KvDtype) -> int:
+        if self.quantization is None:
+            return num_parameters * dtype.num_bytes
+        return self.quantization.weight_bytes(num_parameters, dtype.num_bytes)
 
     @property
     def num_experts(self) -> int:
@@ -125,7 +135,7 @@ class Checkpoint:
             num_head_parameters=num_head,
             num_attention_heads=int(self.config["num_attention_heads"]),
             head_dim=self.head_dim,
-            weight_bytes=(num_linear + num_head) * dtype.num_bytes,
+            weight_bytes=self._weight_bytes(num_linear + num_head, dtype),
             max_context_tokens=int(self.config["max_position_embeddings"]),
             vocabulary_size=vocabulary_size,
             eos_token_ids=self.eos_token_ids,
@@ -160,7 +170,16 @@ def read_checkpoint(directory: Path) -> Checkpoint:
     for file in files:
         shapes.update(_tensor_shapes(file))
     end_token_ids = _eos_token_ids(directory, config)
-    return Checkpoint(directory, config, end_token_ids, shapes, _revision_digest(config, end_token_ids, files))
+    quantization = read_quantization(str(directory), config)
+    if quantization is not None:
+        shapes = quantization.shapes(shapes)
+    revision_digest = _revision_digest(config, end_token_ids, files)
+    return Checkpoint(directory, config, end_token_ids, shapes, revision_digest, quantization)
+
+
+def _is_of_experts(name: str) -> bool:
+    """Return whether a tensor is one expert's, or all experts' as MLX saves them."""
+    return ".experts." in name or _EXPERTS_OF_MLX in name
 
 
 def _check_layers(directory: Path, config: Mapping[str, Any]) -> None:

@@ -138,6 +138,9 @@ def describe_whole(options: LoadOptions) -> ModelInfo:
     """
     options.check()
     checkpoint = read_checkpoint(options.directory)
+    if checkpoint.quantization is not None:
+        cause = f"quantization: weights of {checkpoint.quantization.bits} bits in MLX's format are for the mlx engine"
+        raise ConfigurationError(f"model {options.directory}: {cause}")
     if quantization := checkpoint.config.get("quantization_config"):
         cause = f"quantization_config {quantization.get('quant_method')!r}: the torch engine reads none"
         raise ConfigurationError(f"model {options.directory}: {cause}")
