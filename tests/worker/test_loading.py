@@ -23,3 +23,12 @@ def test_what_only_torch_does_is_refused_by_name(engine: str, setting: dict[str,
 
     with pytest.raises(ConfigurationError, match=f"{named}: engine {engine}"):
         load_runner(settings)
+
+
+@pytest.mark.parametrize("engine", ["mock", "torch"])
+def test_kv_in_8_bits_is_refused_where_only_mlx_has_it(engine: str) -> None:
+    """Other engines keep K and V in the number format of the model."""
+    settings = DecodeSettings(model_dir=DEMO, engine=engine, kv_quantization="8")
+
+    with pytest.raises(ConfigurationError, match=f"kv_quantization 8: engine {engine}"):
+        load_runner(settings)

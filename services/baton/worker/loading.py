@@ -38,6 +38,7 @@ def load_runner(settings: WorkerSettings) -> Runner:
             dtype=settings.dtype,
             num_blocks=settings.num_blocks,
             block_tokens=settings.block_tokens,
+            is_kv_quantized=settings.kv_quantization == "8",
         )
     return _load_torch_runner(settings)
 
@@ -63,7 +64,10 @@ def _load_torch_runner(settings: WorkerSettings) -> Runner:
 
 
 def _check_engine_has(settings: WorkerSettings) -> None:
-    """Refuse what other engines than torch would ignore."""
+    """Refuse what the engine would ignore."""
+    if settings.kv_quantization != "none" and settings.engine != "mlx":
+        cause = f"engine {settings.engine} keeps K and V as they are; only mlx quantizes them"
+        raise ConfigurationError(f"kv_quantization {settings.kv_quantization}: {cause}")
     if settings.engine == "torch":
         return
     if settings.tensor_parallel > 1:

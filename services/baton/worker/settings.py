@@ -40,6 +40,8 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
     """torch device, e.g. cpu or cuda:0; mlx chooses by itself."""
     weight_dtype: Literal["auto", "int8", "int4", "fp8"] = "auto"
     """For engine torch: number format of the layers' weights; auto: `dtype`. Equal on nodes that work together."""
+    kv_quantization: Literal["none", "8"] = "none"
+    """For engine mlx: bits in which K and V are kept, with scales; none: `dtype`. The wire has `dtype` either way."""
     tensor_parallel: int = Field(default=1, ge=1, le=64)
     """For engine torch: GPUs of this host that share each layer out, from `device` on; on a CPU, processes."""
     num_threads: int = Field(default=0, ge=0, le=1024)

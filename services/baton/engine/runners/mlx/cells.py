@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import cast
 
 import mlx.core as mx
 
@@ -13,16 +13,11 @@ _WORD_BITS = 32
 _GROUP_SIZES = (64, 32)
 
 
-class Quantized(NamedTuple):
-    """Elements in MLX's affine format, as `mx.quantized_matmul` takes them: element = scale * integer + bias."""
+Quantized = tuple[mx.array, mx.array, mx.array]
+"""Elements in MLX's affine format, as mlx-lm's attention takes them: scale * integer + bias.
 
-    packed: mx.array
-    """[..., head_dim / 4], uint32: four integers each."""
-    scales: mx.array
-    """[..., head_dim / group size]."""
-    biases: mx.array
-    """[..., head_dim / group size]."""
-
+Packed integers, [..., head_dim / 4], uint32; scales and biases, [..., head_dim / group size].
+"""
 
 Kv = mx.array | Quantized
 """K or V: [..., head_dim]."""
@@ -71,7 +66,7 @@ class Cells:
 
     def decode(self, kv: Kv) -> mx.array:
         """Return what `get` returned as plain elements."""
-        if not isinstance(kv, Quantized):
+        if isinstance(kv, mx.array):
             return kv
         elements: mx.array = mx.dequantize(*kv, group_size=self.group_size, bits=QUANTIZED_BITS).astype(self.dtype)
         return elements
@@ -101,4 +96,4 @@ class Cells:
 
 def as_kv(parts: Sequence[mx.array]) -> Kv:
     """Return the arrays of K or V as attention takes them."""
-    return parts[0] if len(parts) == 1 else Quantized(*parts)
+    return parts[0] if len(parts) == 1 else cast(Quantized, tuple(parts))

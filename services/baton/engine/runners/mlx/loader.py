@@ -9,11 +9,13 @@ import mlx.core as mx
 from mlx_lm.utils import load_model
 
 from baton.engine.checkpoint import TORCH_ONLY_FAMILIES, Checkpoint, rope_parameters
+from baton.engine.runners.mlx.cells import group_size_of
 from baton.engine.runners.mlx.fused import fuse
 from baton.errors import ConfigurationError
 
 _ACTIVATIONS = ("silu", "swish")
 _GEMMA_ACTIVATIONS = ("gelu_pytorch_tanh",)
+_PLAIN_KV_FAMILIES = ("gemma2",)
 
 
 def compute_device() -> mx.Device:
@@ -55,6 +57,20 @@ def load_mlx_model(checkpoint: Checkpoint, dtype: mx.Dtype) -> Any:
     # Module.parameters() leaves out private arrays such as the rotation's frequencies.
     mx.eval([list(module.values()) for module in model.modules()])
     return model
+
+
+def check_can_quantize_kv(checkpoint: Checkpoint) -> None:
+    """Refuse a model whose K and V cannot be kept in 8 bits.
+
+    Raises:
+        ConfigurationError: If its attention takes plain K and V alone, or its heads have no groups that MLX knows.
+    """
+    if checkpoint.family in _PLAIN_KV_FAMILIES:
+        raise ConfigurationError(
+            f"kv_quantization: mlx-lm's attention of {checkpoint.family} takes plain K and V alone"
+        )
+    if group_size_of(checkpoint.head_dim) is None:
+        raise ConfigurationError(f"kv_quantization: heads of {checkpoint.head_dim} elements have no groups of 32 or 64")
 
 
 def _overrides(checkpoint: Checkpoint) -> Mapping[str, Any]:

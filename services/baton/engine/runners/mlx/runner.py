@@ -15,7 +15,7 @@ from baton.engine.runners.mlx.backbone import Backbone, Batch
 from baton.engine.runners.mlx.batches import Batches
 from baton.engine.runners.mlx.evaluation import begin
 from baton.engine.runners.mlx.launched import LaunchedPass
-from baton.engine.runners.mlx.loader import compute_device, device_name, load_mlx_model
+from baton.engine.runners.mlx.loader import check_can_quantize_kv, compute_device, device_name, load_mlx_model
 from baton.engine.runners.mlx.logits import MlxLogits
 from baton.engine.runners.mlx.pool import MLX_DTYPES, LayerPool
 from baton.engine.runners.mlx.positions import slots_of
@@ -39,7 +39,9 @@ class MlxRunner(Runner):
 
     runs_ahead = True
 
-    def __init__(self, model: Any, info: ModelInfo, *, num_blocks: int, block_tokens: int) -> None:
+    def __init__(
+        self, model: Any, info: ModelInfo, *, num_blocks: int, block_tokens: int, is_kv_quantized: bool = False
+    ) -> None:
         self.info = info
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
@@ -47,13 +49,15 @@ class MlxRunner(Runner):
         self._backbone = Backbone(model, [spec.sliding_window_tokens for spec in specs])
         self._device = compute_device()
         dtype = MLX_DTYPES[info.layout.dtype]
-        self._pools = [LayerPool(spec, num_blocks, block_tokens, dtype) for spec in specs]
+        self._pools = [LayerPool(spec, num_blocks, block_tokens, dtype, is_quantized=is_kv_quantized) for spec in specs]
         self._reader: list[mx.array] = []
         self._batches = Batches(
             self._pools,
             {spec.sliding_window_tokens for spec in specs},
             block_tokens,
-            new_rows=lambda: RowSet([LayerRows(spec, dtype, is_quantized=False) for spec in specs], block_tokens),
+            new_rows=lambda: RowSet(
+                [LayerRows(spec, dtype, is_quantized=is_kv_quantized) for spec in specs], block_tokens
+            ),
             max_row_positions=num_blocks * block_tokens * 5 // 4,
             weight_bytes=info.weight_bytes,
             token_bytes=info.layout.num_token_bytes(),
@@ -148,7 +152,13 @@ class MlxRunner(Runner):
 
 
 def load_mlx_runner(
-    directory: Path, *, model_id: str, dtype: str = "float32", num_blocks: int, block_tokens: int = 16
+    directory: Path,
+    *,
+    model_id: str,
+    dtype: str = "float32",
+    num_blocks: int,
+    block_tokens: int = 16,
+    is_kv_quantized: bool = False,
 ) -> MlxRunner:
     """Load a Hugging Face folder with mlx-lm, on the GPU where Metal is available, else on the CPU.
 
@@ -158,6 +168,7 @@ def load_mlx_runner(
         dtype: Of weights and cache: float32, float16 or bfloat16.
         num_blocks: Blocks in the pool, 1 or more.
         block_tokens: Tokens of one block, 1 or more.
+        is_kv_quantized: Whether K and V are kept in 8 bits. Those that come or go are of `dtype` all the same.
 
     Raises:
         ConfigurationError: If the folder or the dtype cannot be served; the message says why.
@@ -167,11 +178,13 @@ def load_mlx_runner(
         raise ConfigurationError(f"dtype: {dtype!r} is not one of {names}")
     kv_dtype = kv_dtype_of(dtype)
     checkpoint = read_checkpoint(directory)
+    if is_kv_quantized:
+        check_can_quantize_kv(checkpoint)
     with mx.stream(compute_device()):
         info = checkpoint.model_info(model_id, kv_dtype, engine="mlx", device=device_name())
         mx.set_cache_limit(_freed_bytes(num_blocks * block_tokens * info.layout.num_token_bytes()))
         model = load_mlx_model(checkpoint, MLX_DTYPES[kv_dtype])
-        return MlxRunner(model, info, num_blocks=num_blocks, block_tokens=block_tokens)
+        return MlxRunner(model, info, num_blocks=num_blocks, block_tokens=block_tokens, is_kv_quantized=is_kv_quantized)
 
 
 def _freed_bytes(pool_bytes: int) -> int:
