@@ -12,6 +12,7 @@ from baton.capacity.hardware import PRESETS
 from baton.engine.events import Ended, Failed
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.mock import MockRunner
+from baton.kv.hashing import BlockHash, block_hashes, root_hash
 from engine.rig import GREEDY, INFO, Listening, Rig, expected_tokens, mock_runner, prompt_of, request_of
 
 LONG = replace(GREEDY, max_tokens=40)
@@ -43,6 +44,24 @@ def test_preempted_requests_say_what_they_would_have_said(host_bytes: int) -> No
         assert sum(_ended(listening).num_preemptions for listening in listenings) > 0
         assert (len(store) > 0) == (host_bytes > 0)
         assert len(store) <= store.max_blocks
+
+
+def test_a_prompt_that_has_left_the_device_comes_back_from_host_memory() -> None:
+    """Whoever asks: every byte, for the next token depends on each; and it counts as cached."""
+    prompts = [prompt_of(40, seed) for seed in range(4)]
+    with Rig(mock_runner(num_blocks=16), host_bytes=HOST_BYTES) as rig:
+        for seed, prompt in enumerate(prompts):
+            rig.generate(request_of(prompt, f"first{seed}"))
+        assert rig.do(lambda: len(rig.engine.scheduler.pool.match(_hashes(prompts[0])))) == 0
+
+        for seed, prompt in enumerate(prompts):
+            listening = rig.submit(request_of(prompt, f"second{seed}"))
+            assert listening.result() == expected_tokens(prompt, 8)
+            assert _ended(listening).num_cached_tokens == 36
+
+
+def _hashes(prompt: Sequence[int]) -> list[BlockHash]:
+    return block_hashes(root_hash(INFO.layout.model_revision_digest, 4), prompt, 4)
 
 
 def test_a_request_whose_blocks_cannot_be_restored_fails_and_the_engine_goes_on() -> None:

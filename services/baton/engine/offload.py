@@ -1,27 +1,35 @@
-"""What becomes of the blocks of preempted sequences: copied to host memory, or computed again.
+"""What becomes of blocks that leave the device: copied to host memory, or computed again when they are needed.
 
-Their blocks stay in the prefix cache until others need them. Only then, and only where two copies take less time than
-the computation, what they hold is copied out; a sequence that comes back finds the head of its blocks on the device
-and what follows in host memory. Whatever neither has any more is computed again, so nothing depends on the copies.
+Blocks that nobody holds stay in the prefix cache until others need their place. Only then, and only where two copies
+take less time than the computation, what they hold is copied out. A sequence finds the head of its blocks on the device
+and what follows in host memory, if copying that takes less than computing it. Whatever neither has any more is computed
+again, so nothing depends on the copies.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence as Seq
 from typing import NamedTuple, TypeAlias
 
-from baton.engine.pace import PassCost
+from baton.engine.pace import Pace, PassCost
 from baton.engine.runners.base import LayerKv
 from baton.engine.sequence import Sequence
 from baton.kv.hashing import BlockHash
 from baton.kv.host_store import HostBlockStore
-from baton.kv.pool import BlockId
+from baton.kv.pool import BlockId, BlockPool
 
 BlockKv: TypeAlias = tuple[LayerKv, ...]
 """K and V of a block, layer by layer."""
 
+MAX_COPY_SECONDS = 0.05
+"""What copies of blocks that no sequence waits for may add to a pass."""
+AHEAD_BLOCKS = 64
+"""Blocks copied out at once where one must be: a copy waits for the device, and those to be taken next can go along."""
 _RATE_DECAY = 0.9
 """What a copying rate is taken for after a slower copy: one that had to wait for the device says little."""
+_HOPE = 1.001
+"""What a copying rate is multiplied by where it was too low to copy: some day it is measured again."""
 
 
 class MovedOut(NamedTuple):
@@ -45,7 +53,7 @@ class Restored(NamedTuple):
 
 
 class Offload:
-    """Decides what is copied out, and remembers for whom.
+    """Decides what is copied out and in, and remembers for whom.
 
     Invariant: `_wanted` counts, for each hash, the waiting sequences that have it in `kept_hashes`.
 
@@ -62,6 +70,7 @@ class Offload:
         self._bytes_per_second = 0.0
         self._wanted: Counter[BlockHash] = Counter()
         self._evicted: list[MovedOut] = []
+        self._spare: list[MovedOut] = []
 
     @property
     def is_wanted(self) -> bool:
@@ -71,12 +80,7 @@ class Offload:
     def keep(self, sequence: Sequence, cost: PassCost | None) -> None:
         """Remember the hashed blocks of a sequence that is about to lose them, if copies are worth their time."""
         num_blocks = min(sequence.num_stored_blocks, self.store.max_blocks)
-        if num_blocks and is_moved(
-            num_tokens=num_blocks * self._block_tokens,
-            num_bytes=num_blocks * self._block_bytes,
-            bytes_per_second=self._bytes_per_second,
-            cost=cost,
-        ):
+        if num_blocks and self._is_quicker(0, num_blocks, cost, num_copies=2):
             sequence.kept_hashes = sequence.hashes[:num_blocks]
             self._wanted.update(sequence.kept_hashes)
 
@@ -89,14 +93,49 @@ class Offload:
         sequence.kept_hashes = []
 
     def note_evicted(self, block_id: BlockId, block_hash: BlockHash) -> None:
-        """Plan to copy a block out that is about to be overwritten, if a sequence wants it."""
-        if block_hash in self._wanted and block_hash not in self.store:
-            self._evicted.append(MovedOut(block_id, block_hash))
+        """Plan to copy a block out that is about to be overwritten."""
+        if self.store.max_blocks and block_hash not in self.store:
+            is_wanted = block_hash in self._wanted
+            (self._evicted if is_wanted else self._spare).append(MovedOut(block_id, block_hash))
 
-    def drain(self) -> list[MovedOut]:
-        """Return and forget what is to be copied out."""
-        evicted, self._evicted = self._evicted, []
+    def forget_evicted(self) -> None:
+        """Give up what was to be copied out: it is overwritten."""
+        self._evicted, self._spare = [], []
+
+    def drain(self, pool: BlockPool, pace: Pace) -> list[MovedOut]:
+        """Return and forget what is to be copied out.
+
+        All that preempted sequences want; of the rest as much as may be, and what comes last: blocks are evicted from
+        the tails of prompts on, and a tail is of no use without its head.
+
+        Args:
+            pool: Whose cached blocks may go along, so that the next pass need not wait for copies.
+            pace: Tells what computing costs.
+        """
+        if not (self._evicted or self._spare):
+            return []
+        evicted, spare = self._evicted, self._spare
+        self.forget_evicted()
+        if spare and not self._is_quicker(0, 1, pace.cost, num_copies=2):
+            self._bytes_per_second *= _HOPE
+        elif spare:
+            max_blocks = min(self._max_blocks(MAX_COPY_SECONDS), self.store.max_blocks)
+            spare = spare[-max_blocks:]
+            evicted += spare + self._ahead(pool, min(max_blocks, AHEAD_BLOCKS) - len(spare))
         return evicted
+
+    def take_run(self, hashes: Seq[BlockHash], begin: int, pace: Pace) -> list[BlockKv]:
+        """Return the contents of consecutive blocks that a sequence had better copy in than compute.
+
+        Args:
+            hashes: Of all blocks that it may take over.
+            begin: Index of the first one that the device lacks.
+            pace: Tells what computing costs.
+        """
+        if not len(self.store) or begin == len(hashes):
+            return []
+        contents = self.store.take_run(hashes[begin:])
+        return contents if contents and self._is_quicker(begin, begin + len(contents), pace.cost) else []
 
     def note_copied(self, num_blocks: int, seconds: float) -> None:
         """Take in how long it took to copy blocks, in or out."""
@@ -104,16 +143,38 @@ class Offload:
             rate = num_blocks * self._block_bytes / seconds
             self._bytes_per_second = max(rate, _RATE_DECAY * self._bytes_per_second)
 
+    def _ahead(self, pool: BlockPool, num_blocks: int) -> list[MovedOut]:
+        """Return blocks that are to be taken next and are not in host memory, of so many."""
+        candidates = pool.next_evicted(max(0, num_blocks))
+        return [MovedOut(*each) for each in candidates if each.block_hash not in self.store]
 
-def is_moved(*, num_tokens: int, num_bytes: int, bytes_per_second: float, cost: PassCost | None) -> bool:
-    """Return whether KV is rather copied out and in than computed again.
+    def _max_blocks(self, seconds: float) -> int:
+        """Return the blocks that can be copied in some time, 1 or more; if that is not known, as many as go at once."""
+        if not self._bytes_per_second:
+            return AHEAD_BLOCKS
+        return max(1, int(seconds * self._bytes_per_second / self._block_bytes))
+
+    def _is_quicker(self, begin: int, end: int, cost: PassCost | None, *, num_copies: int = 1) -> bool:
+        """Return whether blocks [begin, end) of a sequence are rather copied than computed."""
+        return is_moved(
+            begin * self._block_tokens,
+            end * self._block_tokens,
+            num_bytes=num_copies * (end - begin) * self._block_bytes,
+            bytes_per_second=self._bytes_per_second,
+            cost=cost,
+        )
+
+
+def is_moved(begin: int, end: int, *, num_bytes: int, bytes_per_second: float, cost: PassCost | None) -> bool:
+    """Return whether KV is rather copied than computed.
 
     Args:
-        num_tokens: Positions, from a sequence's first on.
-        num_bytes: Size of their KV.
+        begin: First position.
+        end: Position after the last one.
+        num_bytes: Size of their KV, as often as it is copied.
         bytes_per_second: Rate of copies; 0: not known, and a copy tells.
         cost: Of passes; None: not known.
     """
     if cost is None or not bytes_per_second:
         return True
-    return 2 * num_bytes / bytes_per_second < cost.prompt_seconds(0, num_tokens)
+    return num_bytes / bytes_per_second < cost.prompt_seconds(begin, end)

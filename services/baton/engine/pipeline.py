@@ -95,6 +95,7 @@ class Pipeline:
         choice = choice_of(step) if self._chooses_by_batch else Choice.BY_HAND
         if self._may_lengthen(step) and choice is not Choice.BY_HAND:
             self._scheduler.progress.lengthen(step, self._max_launch_steps)
+            step.moved_out += self._scheduler.moved_out()
         try:
             if step.moved_out or step.restored:
                 self._move_blocks(step)

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
 from operator import attrgetter
 
-from baton.engine.offload import Offload, Restored
+from baton.engine.limits import SchedulerLimits as SchedulerLimits  # for those who make a scheduler
+from baton.engine.offload import MovedOut, Offload, Restored
 from baton.engine.order import Claim, due_seconds, share
 from baton.engine.pace import Pace
 from baton.engine.progress import Progress
@@ -23,25 +23,6 @@ from baton.engine.step import Step
 from baton.errors import OutOfMemoryError
 from baton.kv.host_store import HostBlockStore
 from baton.kv.pool import BlockId, BlockPool
-
-
-@dataclass(frozen=True, slots=True)
-class SchedulerLimits:
-    """Bounds of a batch."""
-
-    max_batch_size: int = 64
-    """Sequences that hold blocks at once."""
-    max_step_tokens: int = 512
-    """Positions computed in one pass."""
-    max_step_prompts: int = 0
-    """Prompts computed in one pass; 0: as many as `max_step_tokens` allows."""
-    shares_prompts: bool = True
-    """Whether equal beginnings of prompts that are there at the same time are computed once."""
-    max_host_bytes: int = 0
-    """Host memory for what preempted sequences' blocks hold; 0: they are computed again."""
-    target_tpot_seconds: float = 0.0
-    """What a pass takes at most in which sequences generate, as far as the share of prompts in it decides; 0: any."""
-
 
 SCORED_CHUNK_TOKENS = 128
 """Positions in one pass of a prompt whose log-probabilities are wanted: each brings a row of the vocabulary's size."""
@@ -121,13 +102,13 @@ class Scheduler:
         Decoding sequences come first: each needs one position, and their clients are reading along. Then prompts, those
         of sequences with blocks before those that get theirs here.
         """
-        self.offload.drain()  # blocks that were taken for anything but a plan are overwritten by now
+        self.offload.forget_evicted()  # blocks that were taken for anything but a plan are overwritten by now
         num_waiting = len(self._waiting)
         self._reserve_blocks()
         is_short = len(self._waiting) > num_waiting
         if self._may_repeat():
             self._last = self._last.again()
-            self._last.moved_out = self.offload.drain()
+            self._last.moved_out = self.moved_out()
             return self._last
         self._last = step = Step()
         self._has_same_batch = True
@@ -139,8 +120,12 @@ class Scheduler:
             is_short and step.spans
         ):  # who lost blocks just now would come back for a pass or two
             self._admit(step)
-        step.moved_out = self.offload.drain()
+        step.moved_out = self.moved_out()
         return step
+
+    def moved_out(self) -> list[MovedOut]:
+        """Return, once, the blocks to copy to host memory: of those taken since the last call, and to be taken next."""
+        return self.offload.drain(self.pool, self._pace)
 
     def undo(self, step: Step) -> None:
         """Take a pass back that was under way when one failed: what of it still runs is computed again, later."""
@@ -298,7 +283,7 @@ class Scheduler:
 
     def _underway(self, step: Step) -> Underway:
         """Return what the running sequences compute, in this pass and after it."""
-        underway = Underway(self.pool, self.offload.store)
+        underway = Underway(self.pool, self.offload, self._pace)
         for sequence in self._running:
             self._note(underway, sequence, step)
         return underway

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from baton.engine.offload import BlockKv
+from baton.engine.offload import BlockKv, Offload
+from baton.engine.pace import Pace
 from baton.engine.sequence import Purpose, Sequence
 from baton.kv.hashing import BlockHash
-from baton.kv.host_store import HostBlockStore
 from baton.kv.pool import BlockId, BlockPool
 
 
@@ -42,9 +42,10 @@ class Underway:
     position, is pending.
     """
 
-    def __init__(self, pool: BlockPool, store: HostBlockStore[BlockKv]) -> None:
+    def __init__(self, pool: BlockPool, offload: Offload, pace: Pace) -> None:
         self._pool = pool
-        self._store = store
+        self._offload = offload
+        self._pace = pace
         self._pending: dict[BlockHash, int] = {}  # the highest priority with which it is computed
         self._landing: dict[BlockHash, BlockId] = {}
         self._finishing: dict[BlockHash, Sequence] = {}
@@ -89,8 +90,8 @@ class Underway:
         return Beginning(leader.block_table[:num_full_blocks], num_cached, leader=leader)
 
     def _with_restored(self, hashes: list[BlockHash], blocks: list[BlockId]) -> Beginning:
-        """Return a beginning of cached blocks, and of what host memory has after them."""
-        return Beginning(blocks, len(blocks), self._store.take_run(hashes[len(blocks) :]))
+        """Return a beginning of cached blocks, and of what host memory has after them if copying it takes less."""
+        return Beginning(blocks, len(blocks), self._offload.take_run(hashes, len(blocks), self._pace))
 
     def _reusable_hashes(self, sequence: Sequence) -> list[BlockHash]:
         """Return the hashes of the leading blocks that a sequence may take over instead of computing them."""

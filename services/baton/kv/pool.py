@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple, NewType
 
 from baton.errors import OutOfMemoryError
@@ -21,6 +22,15 @@ class BlockEvents(NamedTuple):
     """Hashes that can be hit and could not be before."""
     removed: list[BlockHash]
     """Hashes that can no longer be hit."""
+
+
+class CachedBlock(NamedTuple):
+    """A block of the prefix cache."""
+
+    block_id: BlockId
+    """Where it is."""
+    block_hash: BlockHash
+    """What it holds."""
 
 
 class BlockPool:
@@ -65,6 +75,10 @@ class BlockPool:
     def num_blocks_for(self, num_tokens: int) -> int:
         """Return the blocks that hold `num_tokens` positions."""
         return -(-num_tokens // self.block_tokens)
+
+    def next_evicted(self, num_blocks: int) -> list[CachedBlock]:
+        """Return the cached blocks that `allocate` would take next once no block is free, at most so many."""
+        return [CachedBlock(block_id, self._hash_of[block_id]) for block_id in islice(self._evictable, num_blocks)]
 
     def match(self, hashes: Iterable[BlockHash]) -> list[BlockId]:
         """Return the blocks of the longest cached prefix. O(blocks matched)."""

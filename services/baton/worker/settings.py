@@ -71,7 +71,7 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
     share_prompts: bool = True
     """Whether what requests that come together have in common is computed once."""
     host_kv_bytes: int = Field(default=2**30, ge=0)
-    """Host memory for the KV of requests that had to give up their blocks; 0: it is always computed again."""
+    """Host memory for KV that leaves the pool, of requests and of the prefix cache; 0: it is always computed again."""
     target_tpot_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Milliseconds between tokens that prompts beside a request may cause, but 16 positions always fit; 0: any."""
     max_waiting: int = Field(default=1024, ge=1)
