@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import queue
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -11,14 +13,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.engine.events import Ended, Failed, TokenReady
+from baton.capacity.hardware import PRESETS
+from baton.engine.engine import Engine
+from baton.engine.events import Deliverable, Ended, Failed, TokenReady, deliver
 from baton.engine.options import EngineOptions
 from baton.engine.runners.base import Launched, Span
 from baton.engine.runners.mock import QueuedMockRunner
 from baton.engine.runners.mock.queued import MockPass
 from baton.engine.sampling_params import SamplingParams
+from baton.engine.scheduler import SchedulerLimits
 from baton.engine.sequence import EngineRequest, Purpose
-from engine.rig import GREEDY, Listening, Rig, expected_tokens, mock_runner, prompt_of, request_of
+from engine.rig import (
+    GREEDY,
+    INFO,
+    TIMEOUT_SECONDS,
+    Listening,
+    Rig,
+    expected_tokens,
+    mock_runner,
+    prompt_of,
+    request_of,
+)
 
 EVERY_OPTION = [
     EngineOptions(),
@@ -245,3 +260,38 @@ def test_a_hand_over_is_the_same_with_any_option(options: EngineOptions) -> None
         assert rig.generate(request) == expected_tokens(prompt_of(17, seed=2), 1)
         assert other.result() == expected_tokens(prompt_of(9), 60)
     assert {layer for _, layer in parts} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    "options", [EngineOptions(), EngineOptions(max_launch_steps=1), EngineOptions(runs_ahead=False)]
+)
+def test_a_request_joins_the_pass_after_the_one_under_way(options: EngineOptions) -> None:
+    """Running ahead must not cost a newcomer a pass: while the device is at one, the next is not planned yet."""
+    runner = QueuedMockRunner(INFO, PRESETS["h200"], num_blocks=64, block_tokens=4, fixed_step_seconds=0.2)
+    arrivals: queue.SimpleQueue[tuple[str, int, int]] = queue.SimpleQueue()
+    num_posts = 0
+
+    def post(deliverables: list[Deliverable]) -> None:
+        nonlocal num_posts
+        num_posts += 1
+        deliver(deliverables)
+
+    def listener(name: str) -> Any:
+        return lambda event: (
+            arrivals.put((name, event.output_index, num_posts)) if isinstance(event, TokenReady) else None
+        )
+
+    engine = Engine(runner, SchedulerLimits(), post=post, options=options)
+    engine.start()
+    try:
+        engine.submit(request_of(prompt_of(5), "old", replace(GREEDY, max_tokens=40)), listener("old"))
+        while arrivals.get(timeout=TIMEOUT_SECONDS)[1] < 5:
+            pass
+        time.sleep(0.03)  # the device is at token 6 of the old one
+        engine.submit(request_of(prompt_of(6), "new"), listener("new"))
+        seen = [arrivals.get(timeout=TIMEOUT_SECONDS) for _ in range(4)]
+    finally:
+        engine.close()
+
+    posts = {(name, index): number for name, index, number in seen}
+    assert posts["new", 0] == posts["old", 7]

@@ -10,7 +10,9 @@ import logging
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
 from baton.engine.events import Admitted, Deliverable, FrameLanded, Listener
 from baton.engine.integrity import IntegrityWatch
@@ -72,6 +74,7 @@ class Engine:
         self._max_waiting = max_waiting
         self._clock = clock
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._seen: deque[Callable[[], None] | None] = deque()  # commands that have been waited for
         self._living = LivingRequests(self.scheduler, clock, delivers_columns=options.delivers_columns)
         self._pipeline = Pipeline(
             runner,
@@ -80,7 +83,7 @@ class Engine:
             options,
             clock,
             deliver=self._deliver,
-            is_awaited=lambda: not self._commands.empty(),
+            await_command=self._await_command,
         )
         self._is_stepping = False
         self._integrity = IntegrityWatch(self.scheduler, clock)
@@ -162,19 +165,37 @@ class Engine:
         Returns:
             False to stop.
         """
-        must_wait = not self._is_stepping
+        must_wait, began = not self._is_stepping, self._clock()
         while True:
             try:
-                command = self._commands.get(block=must_wait, timeout=self._rest() if must_wait else None)
+                command = self._next_command(self._rest() if must_wait else self._pipeline.rest_seconds)
             except queue.Empty:
                 if must_wait:
                     continue
+                self._pipeline.note_rest(self._clock() - began)
                 return True
             if command is None:
                 return False
             command()
             self._integrity.note_change()
-            must_wait = False
+            must_wait, began = False, self._clock() if must_wait else began
+
+    def _next_command(self, seconds: float | None) -> Callable[[], None] | None:
+        """Return the next command; wait for it for some seconds, None: for ever.
+
+        Raises:
+            queue.Empty: If there is none.
+        """
+        if self._seen:
+            return self._seen.popleft()
+        return self._commands.get(block=seconds != 0.0, timeout=seconds)
+
+    def _await_command(self, seconds: float) -> bool:
+        """Wait for a command for some seconds; return whether there is one."""
+        if not self._seen:
+            with suppress(queue.Empty):
+                self._seen.append(self._commands.get(block=seconds > 0, timeout=seconds or None))
+        return bool(self._seen)
 
     def _announce(self, admitted: list[Sequence]) -> None:
         for sequence in admitted:

@@ -18,6 +18,13 @@ from baton.engine.runners.base import Runner
 from baton.engine.scheduler import Scheduler
 from baton.engine.step import Step
 
+_REST_SHARE = 0.6
+"""Part of the time for which the device was waited for that the host rests: a request that comes then joins the next
+pass. The remainder is for planning, and for passes that take less than the one before.
+"""
+_LEAST_REST_SECONDS = 1e-3
+"""Shorter rests cost more than they bring."""
+
 
 class Pipeline:
     """Launches passes and processes what they bring.
@@ -32,7 +39,7 @@ class Pipeline:
         options: How.
         clock: Seconds, monotonic.
         deliver: Called when there may be something to deliver, before the device is waited for.
-        is_awaited: Whether somebody waits for the end of what is under way.
+        await_command: Waits for a command for some seconds, 0 or more; whether there is one.
     """
 
     def __init__(
@@ -44,7 +51,7 @@ class Pipeline:
         clock: Callable[[], float],
         *,
         deliver: Callable[[], None],
-        is_awaited: Callable[[], bool],
+        await_command: Callable[[float], bool],
     ) -> None:
         self.num_steps = 0
         self._runner = runner
@@ -52,13 +59,27 @@ class Pipeline:
         self._living = living
         self._clock = clock
         self._deliver = deliver
-        self._is_awaited = is_awaited
+        self._await_command = await_command
         self._runs_ahead = options.runs_ahead and runner.runs_ahead
         self._chooses_by_batch = options.chooses_by_batch
         self._max_launch_steps = min(options.max_launch_steps, runner.max_launch_steps)
         self._health = PassHealth(runner, scheduler.pool)
         self._underway: Pass | None = None
         self._free_since = 0.0
+        self._idle_seconds = 0.0  # for which the host waited for the last pass, resting included
+        self._rested_seconds = 0.0
+
+    @property
+    def rest_seconds(self) -> float:
+        """Return for how long the next pass need not be planned: the device is at one that lasts, by the last one."""
+        underway = self._underway
+        if underway is None or not underway.step.is_decode:
+            return 0.0
+        return self._rest_left()
+
+    def note_rest(self, seconds: float) -> None:
+        """Note that the host has rested."""
+        self._rested_seconds += seconds
 
     def run(self, step: Step) -> bool:
         """Launch what the scheduler planned, and process what was under way before.
@@ -81,13 +102,24 @@ class Pipeline:
         """Process all but the last of several passes in a row, as they come; fewer if somebody waits for the end."""
         index = 0
         while (launched := self._underway) is not None and index < launched.step.num_passes - 1:
-            if self._is_awaited():
+            if self._rest():
                 self._scheduler.progress.shorten(launched.step, launched.launched.cut(index + 1))
             if index == launched.step.num_passes - 1:
                 break
             self._settle(launched, index)
             self._deliver()
             index += 1
+
+    def _rest(self) -> bool:
+        """Let the device work; return whether somebody waits for the end of what is under way."""
+        began = self._clock()
+        is_awaited = self._await_command(self._rest_left())
+        self.note_rest(self._clock() - began)
+        return is_awaited
+
+    def _rest_left(self) -> float:
+        seconds = self._free_since + _REST_SHARE * self._idle_seconds - self._clock()
+        return seconds if seconds > _LEAST_REST_SECONDS else 0.0
 
     def _launch(self, step: Step) -> Pass | None:
         if not step.members and not step.moved_out:
@@ -114,11 +146,12 @@ class Pipeline:
         offload.note_copied(num_blocks, self._clock() - started)
 
     def _may_lengthen(self, step: Step) -> bool:
-        is_alone = not self._scheduler.waiting and not self._scheduler.receiving and not self._is_awaited()
+        is_alone = not self._scheduler.waiting and not self._scheduler.receiving and not self._await_command(0.0)
         return self._max_launch_steps > 1 and step.is_decode and bool(step.spans) and is_alone
 
     def _settle(self, launched: Pass, index: int) -> None:
         """Wait for a step of what was launched, and process what it brings."""
+        began = self._clock()
         try:
             result = collect(launched, index)
         except Exception as error:  # the edge of the pass's work
@@ -130,6 +163,8 @@ class Pipeline:
         now = self._clock()
         self._scheduler.note_pass(launched.step, now - self._free_since)
         self._free_since = now
+        self._idle_seconds = now - began + self._rested_seconds if launched.step.is_decode else 0.0
+        self._rested_seconds = 0.0
         self._health.note(result.outcomes)
         self.num_steps += 1
         self._enter(result)
