@@ -74,7 +74,7 @@ class Stepper:
         if fails:
             for sequence in step.members:
                 self.scheduler.finish(sequence)
-            return step if step.spans else None
+            return step if step.members else None
         self.num_moved += move_blocks(self.runner, step, self.scheduler.offload.store)
         if not step.spans:
             assert not step.twins
