@@ -3,7 +3,7 @@
 ```
 BatonError
 ├── InvalidFieldError        a request field has a value that cannot be served          INVALID_ARGUMENT
-├── AuthenticationError      a caller shows no API key, or one that is not known        UNAUTHENTICATED
+├── AuthenticationError      a caller shows no key or token, or one that is not known   UNAUTHENTICATED
 ├── NotFoundError            a model or node does not exist                             NOT_FOUND
 ├── MismatchError            two nodes disagree on a field                              FAILED_PRECONDITION
 ├── OutOfMemoryError         a request can never fit                                    RESOURCE_EXHAUSTED
@@ -46,7 +46,7 @@ class InvalidFieldError(BatonError):
 
 
 class AuthenticationError(BatonError):
-    """A caller shows no API key, or one that is not known."""
+    """A caller shows no API key or join token, or one that is not known."""
 
     reason = "INVALID_API_KEY"
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from agent.programs import Lines, program, run
-from baton.agent.server import AgentServicer, worker_command
+from baton.agent.membership import Work
+from baton.agent.server import AgentServicer, worker_command, worker_environment
 from baton.agent.settings import AgentSettings
 from baton.agent.supervisor import Supervisor
+from baton.config.loading import load_settings
+from baton.errors import ConfigurationError
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
+from baton.rpc.tls import TlsIdentity
 from baton.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 
@@ -40,7 +46,7 @@ def test_the_status_says_what_is_supervised() -> None:
     run(main)
 
 
-def test_the_worker_gets_its_address_and_the_further_flags(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worker_gets_its_address_and_the_further_flags() -> None:
     """Flags are split as a shell does."""
     settings = AgentSettings(
         worker_role="decode",
@@ -49,7 +55,39 @@ def test_the_worker_gets_its_address_and_the_further_flags(monkeypatch: pytest.M
         worker_arguments="--engine mlx --model-dir '/a b'",
     )
 
-    command = list(worker_command(settings))
+    command = list(worker_command(settings, "decode"))
 
     assert command[-4:] == ["--engine", "mlx", "--model-dir", "/a b"]
     assert command[2:8] == ["baton.cli", "serve", "decode", "--host=127.0.0.1", "--port=7001", "--node-id=mac-1"]
+
+
+def test_what_the_router_assigns_reaches_the_worker_as_its_environment() -> None:
+    """Flags of the machine's owner win over it."""
+    identity = TlsIdentity(Path("/s/node.crt"), Path("/s/node.key"), Path("/s/ca.crt"), "baton")
+    work = Work("decode", {"engine": "mlx", "router_address": "10.0.0.1:8010"})
+
+    environment = worker_environment(work, identity)
+
+    assert environment == {
+        "BATON_DECODE_ENGINE": "mlx",
+        "BATON_DECODE_ROUTER_ADDRESS": "10.0.0.1:8010",
+        "BATON_DECODE_TLS_CERT_FILE": "/s/node.crt",
+        "BATON_DECODE_TLS_KEY_FILE": "/s/node.key",
+        "BATON_DECODE_TLS_CA_FILE": "/s/ca.crt",
+        "BATON_DECODE_TLS_SERVER_NAME": "baton",
+    }
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        ({}, "worker_role: needed"),
+        ({"join_token": "x", "worker_role": "decode"}, "worker_role: comes from the router"),
+        ({"join_token": "x", "join_token_file": "y"}, "give one of them"),
+        ({"worker_role": "decode", "join_address": "a:1"}, "join_address: without effect"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(flags: dict[str, str], problem: str) -> None:
+    """The message names the setting."""
+    with pytest.raises(ConfigurationError, match=problem):
+        load_settings(AgentSettings, flags)

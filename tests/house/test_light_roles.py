@@ -29,7 +29,7 @@ importlib.import_module(f"baton.{role}.server")
 @pytest.mark.parametrize("role", ["router", "cache_index", "agent"])
 def test_small_roles_need_the_base_installation_only(role: str) -> None:
     """`pip install baton` without extras runs them."""
-    _import_without(role, _EXTRAS)
+    _import_without(role, (*_EXTRAS, "cryptography", "zeroconf", "psutil"))
 
 
 def test_the_gateway_needs_no_framework() -> None:

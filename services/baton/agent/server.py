@@ -7,7 +7,8 @@ import os
 import platform
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -16,7 +17,11 @@ from baton.agent.health import HealthWatch, is_serving
 from baton.agent.settings import AgentSettings
 from baton.agent.supervisor import SupervisedState, Supervisor
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
+from baton.rpc.tls import TlsIdentity, secured_by
 from baton.v1 import agent_service_pb2, agent_service_pb2_grpc
+
+if TYPE_CHECKING:
+    from baton.agent.membership import Work
 
 _CHECK_TIMEOUT_SECONDS = 2.0
 _DRAIN_SECONDS = 1.0
@@ -58,21 +63,63 @@ def status_message(node_id: str, supervisor: Supervisor) -> agent_service_pb2.Ge
     return message
 
 
-def worker_command(settings: AgentSettings) -> Sequence[str]:
+def worker_command(settings: AgentSettings, role: str) -> Sequence[str]:
     """Return the command line of the worker."""
-    own = (f"--host={settings.host}", f"--port={settings.worker_port}", f"--node-id={settings.worker_node_id}")
+    own = (f"--host={settings.host}", f"--port={settings.worker_port}", f"--node-id={settings.node_id}")
     return (
-        *(sys.executable, "-m", "baton.cli", "serve", settings.worker_role),
+        *(sys.executable, "-m", "baton.cli", "serve", role),
         *own,
         *shlex.split(settings.worker_arguments),
     )
 
 
+def worker_environment(work: Work, identity: TlsIdentity) -> Mapping[str, str]:
+    """Return what a joined machine's worker runs, as settings in its environment, where flags win over them."""
+    files = {"tls_cert_file": identity.cert_file, "tls_key_file": identity.key_file, "tls_ca_file": identity.ca_file}
+    values = {**work.settings, **files, "tls_server_name": identity.server_name}
+    return {f"BATON_{work.role}_{name}".upper(): str(value) for name, value in values.items()}
+
+
 async def serve(settings: AgentSettings) -> None:
-    """Supervise the worker and serve until SIGTERM or SIGINT; the worker is stopped before this returns."""
+    """Join a deployment if told to, then supervise the worker until SIGTERM or SIGINT; it ends before this returns.
+
+    Raises:
+        BatonError: If the router refuses this machine.
+    """
+    stop = asyncio.ensure_future(wait_for_stop_signal())
+    try:
+        if settings.is_joining:
+            await _join_and_supervise(settings, stop)
+        else:
+            await _supervise(settings, worker_command(settings, settings.worker_role), {}, stop)
+    finally:
+        stop.cancel()
+
+
+async def _join_and_supervise(settings: AgentSettings, stop: asyncio.Future[None]) -> None:
+    from baton.agent.joining import joiner_of  # its packages are no part of the base installation
+
+    joiner = joiner_of(settings)
+    joining = asyncio.ensure_future(joiner.join())
+    await asyncio.wait((stop, joining), return_when=asyncio.FIRST_COMPLETED)
+    if not joining.done():
+        joining.cancel()
+        return
+    joined = joining.result()
+    with secured_by(joiner.identity):
+        async with asyncio.TaskGroup() as group:
+            renewing = group.create_task(joiner.renew(joined.certificate))
+            command = worker_command(settings, joined.work.role)
+            await _supervise(settings, command, worker_environment(joined.work, joiner.identity), stop)
+            renewing.cancel()
+
+
+async def _supervise(
+    settings: AgentSettings, command: Sequence[str], environment: Mapping[str, str], stop: asyncio.Future[None]
+) -> None:
     worker_address = host_port(settings.host, settings.worker_port)
     supervisor = Supervisor(
-        ChildSpec(settings.worker_node_id, worker_command(settings)),
+        ChildSpec(settings.node_id, command, environment),
         lambda _, line: print(line, file=sys.stderr, flush=True),  # noqa: T201 - the worker's own log lines
         grace_seconds=settings.stop_grace_seconds,
     )
@@ -84,7 +131,7 @@ async def serve(settings: AgentSettings) -> None:
         start_timeout_seconds=settings.start_timeout_seconds,
     )
     server = GrpcServer(host_port(settings.host, settings.port))
-    servicer = AgentServicer(settings.worker_node_id, supervisor)
+    servicer = AgentServicer(settings.node_id, supervisor)
     server.add(
         "baton.v1.AgentService",
         lambda target: agent_service_pb2_grpc.add_AgentServiceServicer_to_server(servicer, target),  # type: ignore[no-untyped-call]
@@ -93,7 +140,7 @@ async def serve(settings: AgentSettings) -> None:
     try:
         async with asyncio.TaskGroup() as group:
             tasks = (group.create_task(supervisor.run()), group.create_task(watch.run()))
-            await wait_for_stop_signal()
+            await stop
             for task in tasks:
                 task.cancel()
     finally:

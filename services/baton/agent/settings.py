@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import re
+import socket
+from pathlib import Path
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from baton.rpc.tls import ServerTlsSettings
@@ -22,14 +25,23 @@ class AgentSettings(MetricsSettings, ServerTlsSettings):
     """Address on which agent and worker listen."""
     port: int = Field(default=8040, ge=0, le=65535)
     """Port of the agent; 0: any free one."""
-    worker_role: Literal["prefill", "decode"]
-    """What the worker serves."""
+    worker_role: Literal["prefill", "decode", ""] = ""
+    """What the worker serves; empty: what the router assigns to a machine that joins."""
     worker_port: int = Field(default=8020, ge=1, le=65535)
     """Port of the worker, where its health is asked for."""
-    worker_node_id: str = Field(pattern=r"^[a-z0-9-]{1,63}$")
-    """Node id of the worker."""
+    worker_node_id: str = Field(default="", pattern=r"^[a-z0-9-]{0,63}$")
+    """Node id of the worker; empty: the host's name."""
     worker_arguments: str = ""
-    """Further flags of `baton serve ROLE`, quoted as in a shell, e.g. "--engine mlx --model /models/llama"."""
+    """Further flags of `baton serve ROLE`, quoted as in a shell, e.g. "--engine mlx --model-dir /models/llama"; they
+    win over what the router assigns."""
+    join_token: SecretStr = SecretStr("")
+    """Token by which this machine joins a deployment; empty: it joins none, and `worker_role` says what runs."""
+    join_token_file: Path | None = None
+    """File that holds the token instead."""
+    join_address: str = ""
+    """host:port of the router's join service; empty: found by multicast DNS on the local network."""
+    state_dir: Path = Path("~/.local/state/baton-agent")
+    """Folder for this machine's key, certificate and profile."""
     start_timeout_seconds: float = Field(default=600.0, gt=0)
     """Longest time from the worker's start until it is healthy; after it the worker is started again."""
     health_interval_seconds: float = Field(default=2.0, gt=0)
@@ -40,3 +52,37 @@ class AgentSettings(MetricsSettings, ServerTlsSettings):
     """Time from SIGTERM to SIGKILL when the worker is stopped."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""
+
+    @property
+    def is_joining(self) -> bool:
+        """Return whether this machine joins a deployment."""
+        return bool(self.join_token.get_secret_value()) or self.join_token_file is not None
+
+    @property
+    def state_folder(self) -> Path:
+        """Return where this machine's files are."""
+        return self.state_dir.expanduser()
+
+    @property
+    def node_id(self) -> str:
+        """Return the node id of the worker."""
+        return self.worker_node_id or node_id_of(socket.gethostname())
+
+    @model_validator(mode="after")
+    def _check_join(self) -> Self:
+        if self.join_token.get_secret_value() and self.join_token_file is not None:
+            raise ValueError("join_token, join_token_file: give one of them")
+        if self.is_joining:
+            given = [name for name in ("worker_role", "tls_cert_file") if getattr(self, name)]
+            if given:
+                raise ValueError(f"{given[0]}: comes from the router where this machine joins by a token")
+        elif not self.worker_role:
+            raise ValueError("worker_role: needed (prefill or decode) unless this machine joins by join_token")
+        elif self.join_address:
+            raise ValueError("join_address: without effect unless join_token or join_token_file is given")
+        return self
+
+
+def node_id_of(host_name: str) -> str:
+    """Return a host's name without its domain, in the characters of node ids."""
+    return re.sub(r"[^a-z0-9-]+", "-", host_name.partition(".")[0].lower())[:63].strip("-") or "node"

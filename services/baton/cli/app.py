@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from baton import __version__
-from baton.cli import bench, chat, doctor, fetch, kv_link, nodes, plan, serve, simulate, up
+from baton.cli import agent, authority, bench, chat, doctor, fetch, kv_link, nodes, plan, serve, simulate, up
 
 app = typer.Typer(
     name="baton",
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 app.command("up")(up.command)
 app.command("serve", context_settings=serve.CONTEXT_SETTINGS)(serve.command)
+app.command("agent", context_settings=agent.CONTEXT_SETTINGS)(agent.command)
 app.command("chat")(chat.command)
 app.command("plan")(plan.command)
 app.command("nodes")(nodes.command)
@@ -25,6 +26,7 @@ app.command("doctor")(doctor.command)
 app.command("simulate")(simulate.command)
 app.add_typer(bench.app, name="bench")
 app.add_typer(kv_link.app, name="kv-link")
+app.add_typer(authority.app, name="authority")
 app.command("fetch")(fetch.command)
 
 

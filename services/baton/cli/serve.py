@@ -58,8 +58,17 @@ def command(
     if role in ("", "--help", "-h"):
         print(context.get_help() if role else f"usage: baton serve {'|'.join(ROLES)} [--key value ...]")
         raise typer.Exit(0 if role else 2)
+    serve_role(role, context.args)
+
+
+def serve_role(role: str, arguments: Sequence[str]) -> None:
+    """Run the service of a role with its flags, or print them if they ask for help.
+
+    Raises:
+        ConfigurationError: If the role or a flag is unknown or invalid, or a dependency is missing.
+    """
     service = load_service(role)
-    config_text, arguments = take_option(context.args, "--config")
+    config_text, arguments = take_option(arguments, "--config")
     level, arguments = _take_level(service.settings_class, arguments)
     if any(argument in ("--help", "-h") for argument in arguments):
         _print_help(role, service.settings_class)

@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 
 from baton.router.cache_lookup import CacheIndexClient, NoCacheLookup
@@ -45,12 +45,22 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
     server.add(SERVICE_NAME, partial(service.add_RouterServiceServicer_to_server, servicer))
     try:
         await server.start()
-        yield server
+        async with _joining(settings, server.port):
+            yield server
     finally:
         registrations.close()
         await server.drain(settings.drain_seconds)
         if channel:
             await channel.close()
+
+
+def _joining(settings: RouterSettings, port: int) -> AbstractAsyncContextManager[object]:
+    """Return the context in which machines can join, if the settings want that."""
+    if not settings.join_port:
+        return nullcontext()
+    from baton.router.joining import running_join_service  # its packages are no part of the base installation
+
+    return running_join_service(settings, settings.host, port, settings.cache_index_address)
 
 
 async def serve(settings: RouterSettings) -> None:

@@ -8,14 +8,14 @@ from pydantic_settings import SettingsConfigDict
 from baton.capacity.placement import PrefillPolicy
 from baton.capacity.snapshot import Link
 from baton.capacity.wire import WirePolicy
+from baton.router.join_settings import JoinSettings
 from baton.router.state import StateLimits
-from baton.rpc.tls import ServerTlsSettings
 from baton.telemetry.metrics_server import MetricsSettings
 
 _WIRE_DTYPE = "auto|cache|bfloat16|float16|int8|affine8|fp8"
 
 
-class RouterSettings(MetricsSettings, ServerTlsSettings):
+class RouterSettings(MetricsSettings, JoinSettings):
     """Read from the environment, prefix BATON_ROUTER_; arguments win."""
 
     model_config = SettingsConfigDict(

@@ -41,12 +41,18 @@ class GrpcServer:
         address: host:port to listen on.
         is_public: Whether clients outside the deployment call it: then it has no TLS of the deployment's own.
         is_shared: Whether other processes listen on the same port.
+        demands_certificate: Whether, with TLS, clients must show a certificate of the deployment. Where they need not,
+            health is served on this port alone.
     """
 
-    def __init__(self, address: str, *, is_public: bool = False, is_shared: bool = False) -> None:
+    def __init__(
+        self, address: str, *, is_public: bool = False, is_shared: bool = False, demands_certificate: bool = True
+    ) -> None:
         self._address = address
         self._identity = None if is_public else current_identity()
-        self._probed = grpc.aio.server() if self._identity and self._identity.health_port else None
+        self._demands_certificate = demands_certificate
+        is_probed = self._identity and self._identity.health_port and demands_certificate
+        self._probed = grpc.aio.server() if is_probed else None
         options = (("grpc.so_reuseport", int(is_shared)), *_OPTIONS)
         self._server = grpc.aio.server(options=options, interceptors=(*server_interceptors(), ErrorInterceptor()))
         self._health = HealthServicer()
@@ -76,7 +82,8 @@ class GrpcServer:
         )
         try:
             if self._identity:
-                self.port = self._server.add_secure_port(self._address, self._identity.server_credentials())
+                credentials = self._identity.server_credentials(demands_certificate=self._demands_certificate)
+                self.port = self._server.add_secure_port(self._address, credentials)
             else:
                 self.port = self._server.add_insecure_port(self._address)
             await self._start_probed()

@@ -37,6 +37,8 @@ _CLASSES: dict[str, type[errors.BatonError]] = {
     "KEY_CONCURRENCY": errors.OverloadedError,
     "KEY_RATE": errors.OverloadedError,
     "INVALID_API_KEY": errors.AuthenticationError,
+    "INVALID_JOIN_TOKEN": errors.AuthenticationError,
+    "JOIN_RATE": errors.OverloadedError,
     "ATTEMPT_REUSED": errors.AttemptReusedError,
     "NODE_SUPERSEDED": errors.SupersededError,
     "KV_STREAM_BROKEN": errors.StreamBrokenError,

@@ -49,8 +49,11 @@ class TlsIdentity:
         certificate, key, authorities = self._read()
         return grpc.ssl_channel_credentials(authorities, key, certificate)
 
-    def server_credentials(self) -> grpc.ServerCredentials:
-        """Return what a server shows and believes: clients must show a certificate; files that change are taken.
+    def server_credentials(self, *, demands_certificate: bool = True) -> grpc.ServerCredentials:
+        """Return what a server shows and believes; files that change are taken.
+
+        Args:
+            demands_certificate: Whether clients must show a certificate.
 
         Raises:
             ConfigurationError: If a file cannot be read.
@@ -59,7 +62,7 @@ class TlsIdentity:
         return grpc.dynamic_ssl_server_credentials(
             initial,
             self._fetch,  # type: ignore[arg-type] # None, which gRPC documents, is missing in its types
-            require_client_authentication=True,
+            require_client_authentication=demands_certificate,
         )
 
     def server_context(self) -> ssl.SSLContext:

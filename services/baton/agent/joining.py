@@ -1,0 +1,167 @@
+"""Joins a deployment: finds the router, shows the token, keeps what it answers. Every connection goes out from here."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import grpc
+
+from baton.agent.membership import Membership, Work, renewal_seconds, work_of
+from baton.agent.settings import AgentSettings
+from baton.discovery.lan import find_router
+from baton.errors import BatonError, ConfigurationError, UnavailableError
+from baton.rpc.authority import certificate_request
+from baton.rpc.join_token import JoinToken, parse_join_token
+from baton.rpc.status import error_from_rpc
+from baton.rpc.tls import TlsIdentity
+from baton.v1 import join_service_pb2 as messages
+from baton.v1.join_service_pb2_grpc import JoinServiceStub
+
+log = logging.getLogger(__name__)
+
+_CALL_SECONDS = 15.0
+_FIND_SECONDS = 10.0
+_FIRST_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 30.0
+_RENEWAL_PAUSE_SECONDS = 60.0
+
+Find = Callable[[], Awaitable[str]]
+"""Returns host:port of a router's join service."""
+
+
+class Joined(NamedTuple):
+    """A membership that holds."""
+
+    work: Work
+    """What to run."""
+    certificate: bytes
+    """This machine's, PEM."""
+
+
+class Joiner:
+    """Joins for one machine, again whenever it is asked to.
+
+    Args:
+        token: Shown to the router, once it has proved to be of the deployment.
+        node_id: Name of the machine's worker.
+        membership: Keeps the answers.
+        find: Finds the router anew for every attempt.
+        sleep: Waits.
+    """
+
+    def __init__(
+        self,
+        token: JoinToken,
+        node_id: str,
+        membership: Membership,
+        find: Find,
+        *,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._token = token
+        self._node_id = node_id
+        self._membership = membership
+        self._find = find
+        self._sleep = sleep
+
+    @property
+    def identity(self) -> TlsIdentity:
+        """Return who this machine is once it has joined."""
+        return self._membership.identity
+
+    async def join(self) -> Joined:
+        """Join; where no router answers, go on with the membership kept last, or wait for one.
+
+        Raises:
+            AuthenticationError: If the token is refused.
+            BatonError: If the router refuses otherwise.
+        """
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                return await self.ask()
+            except UnavailableError as error:
+                log.warning("join_waits cause=%r", error.message)
+            if kept := self._membership.kept(datetime.now(UTC)):
+                log.info("join_kept node=%s", self._node_id)
+                return Joined(work_of(kept, self._membership.asked_address()), kept.certificate)
+            await self._sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - many machines must not come at once
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+
+    async def ask(self) -> Joined:
+        """Ask a router once.
+
+        Raises:
+            BatonError: If there is none, or it refuses.
+        """
+        address = await self._find()
+        request = messages.JoinRequest(
+            secret=self._token.secret,
+            node_id=self._node_id,
+            certificate_request=certificate_request(self._membership.key(), self._node_id),
+        )
+        try:
+            async with self._channel(address) as channel:
+                stub = JoinServiceStub(channel)  # type: ignore[no-untyped-call]
+                answer = await stub.Join(request, timeout=_CALL_SECONDS)
+        except grpc.aio.AioRpcError as error:
+            raise error_from_rpc(error) from error
+        self._membership.keep(answer, address)
+        work = work_of(answer, address)
+        log.info("joined router=%s node=%s role=%s", address, self._node_id, work.role)
+        return Joined(work, answer.certificate)
+
+    async def renew(self, certificate: bytes) -> NoReturn:
+        """Renew the certificate whenever two thirds of its life have passed, until cancelled."""
+        while True:
+            await self._sleep(max(_RENEWAL_PAUSE_SECONDS, renewal_seconds(certificate, datetime.now(UTC))))
+            try:
+                certificate = (await self.ask()).certificate
+            except BatonError as error:  # the certificate still holds for a third of its life
+                log.warning("renewal_failed cause=%r", error.message)
+
+    def _channel(self, address: str) -> grpc.aio.Channel:
+        """Return a channel that believes nobody but those whom the token's authority has signed."""
+        options = (("grpc.ssl_target_name_override", self._membership.identity.server_name),)
+        credentials = grpc.ssl_channel_credentials(root_certificates=self._token.authority)
+        return grpc.aio.secure_channel(address, credentials, options=options)
+
+
+def joiner_of(settings: AgentSettings) -> Joiner:
+    """Return what joins for an agent.
+
+    Raises:
+        ConfigurationError: If its token is none.
+    """
+    token = parse_join_token(read_token(settings.join_token.get_secret_value(), settings.join_token_file))
+    membership = Membership(settings.state_folder, settings.tls_server_name)
+    return Joiner(token, settings.node_id, membership, finder(settings.join_address))
+
+
+def finder(join_address: str, find_seconds: float = _FIND_SECONDS) -> Find:
+    """Return what finds the router: at an address, or, where that is empty, by multicast DNS."""
+
+    async def given() -> str:
+        return join_address
+
+    return given if join_address else lambda: find_router(find_seconds)
+
+
+def read_token(token: str, token_file: Path | None) -> str:
+    """Return the token from a setting or a file.
+
+    Raises:
+        ConfigurationError: If the file cannot be read.
+    """
+    if token_file is None:
+        return token
+    try:
+        return token_file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"join_token_file: {error}") from error

@@ -1,0 +1,101 @@
+"""What a machine keeps of its membership: key, certificate, authorities, and the router's answer, in one folder."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from baton.rpc.authority import create_key, valid_period
+from baton.rpc.tls import TlsIdentity
+from baton.v1 import join_service_pb2 as messages
+from baton.v1 import node_pb2
+
+WorkerRole = Literal["prefill", "decode"]
+
+
+class Work(NamedTuple):
+    """What the router wants a machine to run."""
+
+    role: WorkerRole
+    """What its worker serves."""
+    settings: Mapping[str, str]
+    """Settings of `baton serve ROLE` by name."""
+
+
+class Membership:
+    """One machine's files. Only the owner can read them.
+
+    Args:
+        folder: Where they are; made when something is kept.
+        server_name: Name in the certificates of the deployment.
+    """
+
+    def __init__(self, folder: Path, server_name: str) -> None:
+        self._folder = folder
+        self._answer_file = folder / "join.bin"
+        self._address_file = folder / "join.address"
+        self.identity = TlsIdentity(folder / "node.crt", folder / "node.key", folder / "ca.crt", server_name)
+
+    def key(self) -> bytes:
+        """Return this machine's key, PEM, made at the first call."""
+        if not self.identity.key_file.is_file():
+            self._write(self.identity.key_file, create_key())
+        return self.identity.key_file.read_bytes()
+
+    def keep(self, answer: messages.JoinResponse, asked_address: str) -> None:
+        """Keep the answer from host:port; those who open connections from now on show its certificate."""
+        self._write(self.identity.ca_file, answer.authorities)
+        self._write(self.identity.cert_file, answer.certificate)
+        self._write(self._address_file, asked_address.encode("utf-8"))
+        self._write(self._answer_file, answer.SerializeToString())
+
+    def kept(self, now: datetime) -> messages.JoinResponse | None:
+        """Return the answer kept last, if its certificate is still valid."""
+        try:
+            answer = messages.JoinResponse.FromString(self._answer_file.read_bytes())
+            return answer if now < valid_period(answer.certificate)[1] else None
+        except (OSError, DecodeError, ValueError):
+            return None
+
+    def asked_address(self) -> str:
+        """Return host:port from which the kept answer came."""
+        return self._address_file.read_text("utf-8")
+
+    def _write(self, path: Path, content: bytes) -> None:
+        """Replace a file as a whole: readers see the old one or the new one."""
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor, name = tempfile.mkstemp(dir=self._folder)  # readable by the owner alone
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(name, path)
+
+
+def renewal_seconds(certificate: bytes, now: datetime) -> float:
+    """Return the time until two thirds of a certificate's life have passed, 0 or more."""
+    begin, end = valid_period(certificate)
+    return max(0.0, (begin + (end - begin) * 2 / 3 - now).total_seconds())
+
+
+def work_of(answer: messages.JoinResponse, asked_address: str) -> Work:
+    """Return what to run, with the addresses of router and cache index among the settings.
+
+    Args:
+        answer: The router's.
+        asked_address: host:port of the join service; its host stands in where the answer names a port alone.
+    """
+    host = asked_address.rpartition(":")[0]
+
+    def whole(address: str) -> str:
+        return f"{host}{address}" if address.startswith(":") else address
+
+    role: WorkerRole = "prefill" if answer.worker.role == node_pb2.NODE_ROLE_PREFILL else "decode"
+    settings = dict(answer.worker.settings) | {"router_address": whole(answer.router_address)}
+    if answer.cache_index_address:
+        settings["cache_index_address"] = whole(answer.cache_index_address)
+    return Work(role, settings)

@@ -1,0 +1,147 @@
+"""JoinService: takes in machines that hold the deployment's secret, on a port of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import re
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import grpc
+
+from baton.discovery.lan import announced
+from baton.errors import AuthenticationError, InvalidFieldError
+from baton.router.assignments import assigned, read_assignments
+from baton.router.attempt_limit import AttemptLimit
+from baton.router.join_settings import JoinSettings
+from baton.rpc.authority import Authority
+from baton.rpc.join_token import read_secret
+from baton.rpc.server import GrpcServer, host_port
+from baton.v1 import join_service_pb2 as messages
+from baton.v1 import join_service_pb2_grpc as service
+from baton.v1 import node_pb2
+
+log = logging.getLogger(__name__)
+
+SERVICE_NAME = messages.DESCRIPTOR.services_by_name["JoinService"].full_name
+_NODE_ID = re.compile(r"^[a-z0-9-]{1,63}$")
+
+Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
+
+
+@dataclass(frozen=True, slots=True)
+class JoinPolicy:
+    """What those who join get."""
+
+    secret: str
+    """Proves the right to join."""
+    authority: Authority
+    """Signs their certificates."""
+    assignments_file: Path
+    """Says what they run."""
+    server_name: str
+    """Name in their certificates."""
+    lifetime: timedelta
+    """Of their certificates."""
+    router_address: str
+    """host:port of the router, or :port."""
+    cache_index_address: str
+    """The same of the cache index; empty: none."""
+
+
+class JoinServicer(service.JoinServiceServicer):
+    """Checks tokens and answers those who hold the right one."""
+
+    def __init__(self, policy: JoinPolicy, limit: AttemptLimit) -> None:
+        self._policy = policy
+        self._limit = limit
+
+    async def Join(self, request: messages.JoinRequest, context: Context) -> messages.JoinResponse:  # noqa: N802
+        """Take a machine in."""
+        address = _host_of(context.peer())
+        self._limit.check(address)
+        if not hmac.compare_digest(request.secret.encode("utf-8"), self._policy.secret.encode("utf-8")):
+            self._limit.note_failure(address)
+            log.warning("join_refused peer=%s node=%r", address, request.node_id[:63])
+            raise AuthenticationError("the join token is not that of this deployment", reason="INVALID_JOIN_TOKEN")
+        return await asyncio.to_thread(join, self._policy, request, datetime.now(UTC))
+
+
+def join(policy: JoinPolicy, request: messages.JoinRequest, now: datetime) -> messages.JoinResponse:
+    """Return what a machine with the right secret gets.
+
+    Raises:
+        InvalidFieldError: If its name or its request is none.
+        NotFoundError: If there is no assignment for it.
+        ConfigurationError: If the assignments cannot be read.
+    """
+    if not _NODE_ID.match(request.node_id):
+        raise InvalidFieldError("node_id", f"expected 1 to 63 characters of a-z 0-9 -, got {request.node_id[:80]!r}")
+    assignment = assigned(read_assignments(policy.assignments_file), request.node_id)
+    certificate = policy.authority.sign(
+        request.certificate_request,
+        node_id=request.node_id,
+        server_name=policy.server_name,
+        now=now,
+        lifetime=policy.lifetime,
+    )
+    log.info("node_joined node=%s role=%s", request.node_id, assignment.role)
+    role = node_pb2.NODE_ROLE_PREFILL if assignment.role == "prefill" else node_pb2.NODE_ROLE_DECODE
+    return messages.JoinResponse(
+        certificate=certificate,
+        authorities=policy.authority.certificate,
+        router_address=policy.router_address,
+        cache_index_address=policy.cache_index_address,
+        worker=messages.WorkerAssignment(role=role, settings=assignment.settings),
+    )
+
+
+@asynccontextmanager
+async def running_join_service(
+    settings: JoinSettings, host: str, router_port: int, cache_index_address: str
+) -> AsyncIterator[GrpcServer]:
+    """Serve, and announce if the settings say so, as long as the context lasts.
+
+    Raises:
+        ConfigurationError: If a file cannot be read or the address cannot be bound.
+    """
+    server = GrpcServer(host_port(host, settings.join_port), demands_certificate=False)
+    servicer = JoinServicer(_policy(settings, router_port, cache_index_address), AttemptLimit(time.monotonic))
+    server.add(SERVICE_NAME, partial(service.add_JoinServiceServicer_to_server, servicer))
+    async with AsyncExitStack() as stack:
+        await server.start()
+        stack.push_async_callback(server.drain, 0.0)
+        if settings.announce_address:
+            await stack.enter_async_context(announced(settings.announce_address, server.port))
+        yield server
+
+
+def _policy(settings: JoinSettings, router_port: int, cache_index_address: str) -> JoinPolicy:
+    ca_file, key_file = settings.tls_ca_file, settings.join_authority_key_file
+    secret_file, assignments_file = settings.join_secret_file, settings.join_assignments_file
+    if not (ca_file and key_file and secret_file and assignments_file):
+        raise AssertionError("the settings have all files or no join port")
+    read_assignments(assignments_file)  # a mistake in it is told at the start
+    cache_index_port = cache_index_address.rpartition(":")[2]
+    return JoinPolicy(
+        read_secret(secret_file),
+        Authority.read(ca_file, key_file),
+        assignments_file,
+        settings.tls_server_name,
+        timedelta(days=settings.join_certificate_days),
+        settings.join_router_address or f":{router_port}",
+        settings.join_cache_index_address or (f":{cache_index_port}" if cache_index_port else ""),
+    )
+
+
+def _host_of(peer: str) -> str:
+    """Return the host of gRPC's name of a peer, e.g. "ipv4:10.0.0.7:50123"."""
+    return peer.partition(":")[2].rpartition(":")[0] or peer

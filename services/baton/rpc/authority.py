@@ -1,0 +1,139 @@
+"""Certificates of a deployment: its authority, requests of those who join, and what is signed for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from baton.errors import ConfigurationError, InvalidFieldError
+
+try:
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+except ModuleNotFoundError as missing:
+    raise ConfigurationError("joining needs the package cryptography: pip install 'baton[agent]'") from missing
+
+_CLOCK_SKEW = timedelta(minutes=5)
+"""Certificates begin so much earlier: the clock of a machine that joins may be behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """Signs certificates: its own certificate and the key of it, PEM."""
+
+    certificate: bytes
+    """Certificates of the authority; the first is the one that signs."""
+    key: bytes
+    """Key of the first. Whoever has it can join without a token."""
+
+    @classmethod
+    def read(cls, cert_file: Path, key_file: Path) -> Authority:
+        """Return the authority in two files.
+
+        Raises:
+            ConfigurationError: If they cannot be read, or the key is not that of the certificate.
+        """
+        try:
+            authority = cls(cert_file.read_bytes(), key_file.read_bytes())
+            certificate = x509.load_pem_x509_certificate(authority.certificate)
+            key = serialization.load_pem_private_key(authority.key, None)
+        except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+            raise ConfigurationError(f"authority {cert_file}, {key_file}: {error}") from error
+        if key.public_key() != certificate.public_key():
+            raise ConfigurationError(f"{key_file} is not the key of {cert_file}")
+        return authority
+
+    def sign(self, request: bytes, *, node_id: str, server_name: str, now: datetime, lifetime: timedelta) -> bytes:
+        """Return a certificate for the key of a PEM request; names in the request are not taken.
+
+        Raises:
+            InvalidFieldError: If the request is none, or not signed by its own key.
+        """
+        try:
+            wanted = x509.load_pem_x509_csr(request)
+            is_signed = wanted.is_signature_valid
+        except (ValueError, InvalidSignature, UnsupportedAlgorithm) as error:
+            raise InvalidFieldError("certificate_request", f"expected a PKCS #10 request in PEM: {error}") from error
+        if not is_signed:
+            raise InvalidFieldError("certificate_request", "expected a request that is signed by its own key")
+        issuer = x509.load_pem_x509_certificate(self.certificate)
+        builder = _builder(node_id, issuer.subject, now, lifetime).public_key(wanted.public_key())
+        usages = (ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH)
+        builder = (
+            builder.add_extension(x509.SubjectAlternativeName([x509.DNSName(server_name)]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
+            .add_extension(_authority_identifier(issuer), critical=False)
+        )
+        return builder.sign(_signing_key(self.key), hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+def create_authority(now: datetime, lifetime: timedelta) -> Authority:
+    """Return an authority with a key of its own (P-256)."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "baton authority")])
+    certificate = (
+        _builder("baton authority", name, now, lifetime)
+        .public_key(key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    return Authority(certificate.public_bytes(serialization.Encoding.PEM), _key_pem(key))
+
+
+def create_key() -> bytes:
+    """Return a key, PEM (P-256)."""
+    return _key_pem(ec.generate_private_key(ec.SECP256R1()))
+
+
+def certificate_request(key: bytes, node_id: str) -> bytes:
+    """Return the request for a certificate of a PEM key."""
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node_id)])
+    request = x509.CertificateSigningRequestBuilder().subject_name(name).sign(_signing_key(key), hashes.SHA256())
+    return request.public_bytes(serialization.Encoding.PEM)
+
+
+def valid_period(certificate: bytes) -> tuple[datetime, datetime]:
+    """Return from when until when the first certificate of a PEM text is valid, in UTC.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    first = x509.load_pem_x509_certificate(certificate)
+    return first.not_valid_before_utc, first.not_valid_after_utc
+
+
+def _builder(common_name: str, issuer: x509.Name, now: datetime, lifetime: timedelta) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)]))
+        .issuer_name(issuer)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_after(now + lifetime)
+    )
+
+
+def _authority_identifier(issuer: x509.Certificate) -> x509.AuthorityKeyIdentifier:
+    try:
+        extension = issuer.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+    except x509.ExtensionNotFound:
+        key = issuer.public_key()
+        return x509.AuthorityKeyIdentifier.from_issuer_public_key(key)  # type: ignore[arg-type] # an issuer's key signs
+    return x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(extension.value)
+
+
+def _signing_key(pem: bytes) -> CertificateIssuerPrivateKeyTypes:
+    return serialization.load_pem_private_key(pem, None)  # type: ignore[return-value] # signing refuses others
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -1,0 +1,223 @@
+"""Joining a deployment, over real connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from typer.testing import CliRunner
+
+from agent.programs import run
+from baton.agent.joining import Joiner
+from baton.agent.membership import Membership, renewal_seconds
+from baton.cli.app import app
+from baton.cli.ports import free_ports
+from baton.errors import AuthenticationError, BatonError, NotFoundError, OverloadedError, UnavailableError
+from baton.router.attempt_limit import MAX_FAILURES
+from baton.router.joining import running_join_service
+from baton.router.settings import RouterSettings
+from baton.rpc.channel import open_channel
+from baton.rpc.join_token import JoinToken, parse_join_token
+from baton.rpc.server import GrpcServer
+from baton.rpc.tls import TlsIdentity, secured_by
+
+Attempt = Callable[[str], Coroutine[Any, Any, object]]
+ASSIGNMENT = '[[node]]\nnode_id = "mac-*"\nrole = "decode"\nengine = "mlx"\n'
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Path:
+    """Return the folder of a deployment's certificates, as `baton authority create` makes it."""
+    folder = tmp_path / "deployment"
+    assert CliRunner().invoke(app, ["authority", "create", str(folder)]).exit_code == 0
+    (folder / "assignments.toml").write_text(ASSIGNMENT)
+    return folder
+
+
+def token_of(deployment: Path) -> JoinToken:
+    """Return the token that `baton authority token` prints."""
+    return parse_join_token(CliRunner().invoke(app, ["authority", "token", str(deployment)]).output)
+
+
+def own(deployment: Path) -> TlsIdentity:
+    """Return who the deployment's own processes are."""
+    return TlsIdentity(deployment / "tls.crt", deployment / "tls.key", deployment / "ca.crt", "baton")
+
+
+@asynccontextmanager
+async def joinable(deployment: Path) -> AsyncIterator[str]:
+    """Serve joining, and yield the address."""
+    settings = RouterSettings(
+        join_port=free_ports("127.0.0.1", ["join"], {})["join"],
+        join_secret_file=deployment / "join.secret",
+        join_authority_key_file=deployment / "ca.key",
+        join_assignments_file=deployment / "assignments.toml",
+        tls_cert_file=deployment / "tls.crt",
+        tls_key_file=deployment / "tls.key",
+        tls_ca_file=deployment / "ca.crt",
+    )
+    with secured_by(settings.tls_identity()):
+        async with running_join_service(settings, "127.0.0.1", 8010, "10.0.0.1:8011") as server:
+            yield f"127.0.0.1:{server.port}"
+
+
+def joiner(folder: Path, token: JoinToken, address: str, node_id: str = "mac-1") -> Joiner:
+    """Return what joins for a machine."""
+
+    async def find() -> str:
+        return address
+
+    return Joiner(token, node_id, Membership(folder, "baton"), find)
+
+
+def test_a_machine_with_the_token_becomes_a_member(deployment: Path, tmp_path: Path) -> None:
+    """It learns what to run and where, and its certificate opens the deployment's servers."""
+
+    async def main() -> None:
+        async with joinable(deployment) as address:
+            machine = joiner(tmp_path / "mac", token_of(deployment), address)
+
+            joined = await machine.join()
+
+        assert joined.work.role == "decode"
+        assert joined.work.settings == {
+            "engine": "mlx",
+            "router_address": "127.0.0.1:8010",
+            "cache_index_address": "127.0.0.1:8011",
+        }
+        with secured_by(own(deployment)):
+            server = GrpcServer("127.0.0.1:0")
+            port = await server.start()
+        with secured_by(machine.identity):
+            async with open_channel(f"127.0.0.1:{port}") as channel:
+                answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+        await server.drain(0)
+        assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        assert (tmp_path / "mac" / "node.key").stat().st_mode & 0o077 == 0
+
+    run(main)
+
+
+def _refused(
+    deployment: Path, attempt: Callable[[str], Coroutine[Any, Any, object]], expected: type[BatonError]
+) -> str:
+    reasons: list[str] = []
+
+    async def main() -> None:
+        async with joinable(deployment) as address:
+            with pytest.raises(expected) as caught:
+                await attempt(address)
+            reasons.append(caught.value.reason)
+
+    run(main)
+    return reasons[0]
+
+
+def test_a_wrong_token_is_refused_and_after_some_unseen(deployment: Path, tmp_path: Path) -> None:
+    """UNAUTHENTICATED with its reason; then even the right one has to wait. Nothing is signed."""
+    right = token_of(deployment)
+    wrong = JoinToken("w" * 64, right.authority)
+
+    async def attempt(address: str) -> None:
+        for _ in range(MAX_FAILURES):
+            with pytest.raises(AuthenticationError) as caught:
+                await joiner(tmp_path / "mac", wrong, address).join()
+            assert caught.value.reason == "INVALID_JOIN_TOKEN"
+        await joiner(tmp_path / "mac", right, address).ask()
+
+    assert _refused(deployment, attempt, OverloadedError) == "JOIN_RATE"
+    assert not (tmp_path / "mac" / "node.crt").exists()
+
+
+def test_a_machine_that_nobody_has_work_for_is_told(deployment: Path, tmp_path: Path) -> None:
+    """The patterns that there are stand in the message."""
+    reason = _refused(
+        deployment,
+        lambda address: joiner(tmp_path / "pc", token_of(deployment), address, "pc-1").join(),
+        NotFoundError,
+    )
+
+    assert reason == "NO_ASSIGNMENT"
+
+
+def test_a_router_of_another_authority_does_not_get_the_secret(deployment: Path, tmp_path: Path) -> None:
+    """Whoever else answers to multicast DNS fails the handshake."""
+    other = tmp_path / "other"
+    assert CliRunner().invoke(app, ["authority", "create", str(other)]).exit_code == 0
+    stranger = JoinToken(token_of(deployment).secret, token_of(other).authority)
+
+    _refused(deployment, lambda address: joiner(tmp_path / "mac", stranger, address).ask(), UnavailableError)
+
+
+def test_a_member_starts_while_the_router_is_away(deployment: Path, tmp_path: Path) -> None:
+    """What was kept is used as long as its certificate is valid."""
+
+    async def main() -> None:
+        async with joinable(deployment) as address:
+            machine = joiner(tmp_path / "mac", token_of(deployment), address)
+            before = await machine.join()
+
+        assert await machine.join() == before
+
+    run(main)
+
+
+def test_a_machine_that_is_no_member_waits_for_the_router(deployment: Path, tmp_path: Path) -> None:
+    """It asks again until one answers."""
+
+    async def main() -> None:
+        pauses: list[float] = []
+        async with joinable(deployment) as address:
+            addresses = iter(["127.0.0.1:1", "127.0.0.1:1", address])
+
+            async def find() -> str:
+                return next(addresses)
+
+            async def sleep(seconds: float) -> None:
+                pauses.append(seconds)
+                await asyncio.sleep(0)
+
+            membership = Membership(tmp_path / "mac", "baton")
+            joined = await Joiner(token_of(deployment), "mac-1", membership, find, sleep=sleep).join()
+
+        assert joined.work.role == "decode"
+        assert len(pauses) == 2
+
+    run(main)
+
+
+def test_a_certificate_is_renewed_after_two_thirds_of_its_life(deployment: Path, tmp_path: Path) -> None:
+    """Servers and channels read the files anew for each connection, so nothing restarts."""
+
+    async def main() -> None:
+        renewed = asyncio.Event()
+        async with joinable(deployment) as address:
+            waits: list[float] = []
+
+            async def find() -> str:
+                return address
+
+            async def sleep(seconds: float) -> None:
+                waits.append(seconds)
+                if len(waits) > 1:
+                    renewed.set()
+                    await asyncio.Event().wait()
+
+            machine = Joiner(token_of(deployment), "mac-1", Membership(tmp_path / "mac", "baton"), find, sleep=sleep)
+            first = await machine.join()
+            task = asyncio.ensure_future(machine.renew(first.certificate))
+            await renewed.wait()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        assert waits[0] == pytest.approx(timedelta(days=20).total_seconds(), rel=0.01)
+        assert machine.identity.cert_file.read_bytes() != first.certificate
+        assert renewal_seconds(first.certificate, datetime.now(UTC) + timedelta(days=29)) == 0.0
+
+    run(main)

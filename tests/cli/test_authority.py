@@ -1,0 +1,46 @@
+"""`baton authority`."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from baton.cli.app import app
+from baton.errors import ConfigurationError
+
+
+def test_files_are_for_their_owner_alone_and_never_replaced(tmp_path: Path) -> None:
+    """A second authority in the same folder would lock every member out."""
+    folder = tmp_path / "deployment"
+    done = CliRunner().invoke(app, ["authority", "create", str(folder)])
+
+    again = CliRunner().invoke(app, ["authority", "create", str(folder)])
+
+    assert done.exit_code == 0
+    assert {path.name for path in folder.iterdir()} == {"ca.crt", "ca.key", "tls.crt", "tls.key", "join.secret"}
+    assert [path.name for path in folder.iterdir() if path.stat().st_mode & 0o077] == []
+    assert isinstance(again.exception, ConfigurationError)
+
+
+def test_the_processes_certificate_fits_its_key_and_the_authority(tmp_path: Path) -> None:
+    """OpenSSL takes both."""
+    folder = tmp_path / "deployment"
+    CliRunner().invoke(app, ["authority", "create", str(folder)])
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    context.load_verify_locations(folder / "ca.crt")
+
+    assert len(context.get_ca_certs()) == 1
+
+
+def test_a_token_needs_the_files(tmp_path: Path) -> None:
+    """The message says which is missing."""
+    done = CliRunner().invoke(app, ["authority", "token", str(tmp_path)])
+
+    assert isinstance(done.exception, ConfigurationError)
+    with pytest.raises(ConfigurationError, match=r"ca\.crt"):
+        raise done.exception

@@ -1,0 +1,41 @@
+"""Routers on the local network."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from baton.discovery.lan import announced, find_router
+from baton.errors import ConfigurationError, UnavailableError
+
+
+def test_an_announced_router_is_found() -> None:
+    """By multicast on the loopback interface, which is all that this test may use."""
+
+    async def main() -> None:
+        async with announced("127.0.0.1", 8013, name="test_lan"):
+            assert await find_router(20.0, interfaces=["127.0.0.1"]) == "127.0.0.1:8013"
+
+    asyncio.run(main())
+
+
+def test_where_nobody_answers_the_wait_ends() -> None:
+    """The message says what was asked for."""
+
+    async def main() -> None:
+        with pytest.raises(UnavailableError, match=r"_baton\._tcp"):
+            await find_router(0.05, interfaces=["127.0.0.1"])
+
+    asyncio.run(main())
+
+
+def test_an_address_that_cannot_be_announced_is_refused() -> None:
+    """The message names the setting."""
+
+    async def main() -> None:
+        with pytest.raises(ConfigurationError, match="announce_address"):
+            async with announced("router.example", 8013):
+                pass
+
+    asyncio.run(main())
