@@ -99,7 +99,40 @@ def test_the_first_token_reaches_the_client_before_the_last_kv_frame(bench: Benc
     assert max(trace.computed.values()) < trace.client_first_token
 
 
+def test_the_trace_tells_each_term_estimated_and_measured(bench: Bench) -> None:
+    """Why a request was slow is one look: what the router expected stands beside what came."""
+    bench.link.bytes_per_second = 0.0
+
+    trace_id, _ = _ask(bench, seed=3)
+    place, gateway = "baton.v1.RouterService/Place", names.SPAN_TEXT_COMPLETION
+    spans = bench.spans.wait_for_trace(bytes.fromhex(trace_id), (place, gateway), TIMEOUT_SECONDS)
+
+    estimated = _numbers(spans[place], "baton.estimated.")
+    measured = _numbers(spans[gateway], "baton.measured.")
+    assert estimated.keys() >= {"queue_seconds", "prefill_seconds", "transfer_seconds", "step_seconds"}
+    assert measured.keys() == {f"{term}_seconds" for term in ("queue", "prefill", "transfer", "exposed", "decode")}
+    assert measured["prefill_seconds"] > 0.5 * estimated["prefill_seconds"] > 0
+
+
+def _numbers(span: Span, prefix: str) -> dict[str, float]:
+    """Return the attributes of a span whose names begin so, without that beginning."""
+    found = [each for each in span.attributes if each.key.startswith(prefix)]
+    return {each.key.removeprefix(prefix): each.value.double_value for each in found}
+
+
 def _generate(bench: Bench, seed: int) -> Trace:
+    trace_id, client_first_token = _ask(bench, seed)
+    wanted = (PREFILL_SPAN, names.SPAN_RECEIVE_KV)
+    spans = bench.spans.wait_for_trace(bytes.fromhex(trace_id), wanted, TIMEOUT_SECONDS)
+    return Trace(
+        _event_times(spans[PREFILL_SPAN], names.EVENT_LAYER_COMPUTED),
+        _event_times(spans[names.SPAN_RECEIVE_KV], names.EVENT_FRAME_RECEIVED),
+        client_first_token,
+    )
+
+
+def _ask(bench: Bench, seed: int) -> tuple[str, int]:
+    """Generate after a prompt; return the trace and when the first token was read, nanoseconds since 1970."""
     trace_id = secrets.token_hex(16)
     body = {
         "model": MODEL_NAME,
@@ -116,13 +149,7 @@ def _generate(bench: Bench, seed: int) -> Trace:
         client_first_token = time.time_ns()
         assert b'"text"' in first
         assert b'"fallback_reason":""' in response.read()
-    wanted = (PREFILL_SPAN, names.SPAN_RECEIVE_KV)
-    spans = bench.spans.wait_for_trace(bytes.fromhex(trace_id), wanted, TIMEOUT_SECONDS)
-    return Trace(
-        _event_times(spans[PREFILL_SPAN], names.EVENT_LAYER_COMPUTED),
-        _event_times(spans[names.SPAN_RECEIVE_KV], names.EVENT_FRAME_RECEIVED),
-        client_first_token,
-    )
+    return trace_id, client_first_token
 
 
 def _event_times(span: Span, name: str) -> dict[int, int]:

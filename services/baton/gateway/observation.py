@@ -8,8 +8,11 @@ from opentelemetry import trace
 
 from baton.gateway.call import Call
 from baton.gateway.requests import GenerationResult, PreparedPrompt
+from baton.rpc.wire_time import seconds_from_duration
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
+
+_TERMS = ("queue", "prefill", "transfer", "exposed", "decode")
 
 
 class Observation:
@@ -44,6 +47,10 @@ class Observation:
             seconds_per_token = (now_seconds - self._first_seconds) / num_further_tokens
         duration_seconds = now_seconds - self._prompt.arrival_seconds
         self._metrics.record_end(duration_seconds, seconds_per_token, self._prompt.request.model, self._context)
+        if not self._span.is_recording():
+            return
+        terms = {term: seconds_from_duration(getattr(result.summary, f"{term}_duration")) for term in _TERMS}
+        self._span.set_attributes({names.MEASURED_TERM.format(term=term): terms[term] for term in terms})
         self._span.set_attributes(
             {
                 names.GEN_AI_REQUEST_MODEL: self._prompt.request.model,

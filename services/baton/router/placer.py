@@ -20,6 +20,8 @@ from baton.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
+_TERMS = ("queue", "prefill", "transfer", "exposed", "time_to_first_token", "start", "step", "imposed")
+
 MAX_ALTERNATIVES = 2
 """Prefill nodes named beside the chosen one."""
 
@@ -158,7 +160,11 @@ def _no_choice(query: PlaceQuery, snapshot: ClusterSnapshot, decision: Decision)
 def _record(query: PlaceQuery, placement_id: str, choice: Candidate) -> None:
     """Put the decision into the log and onto the call's span."""
     total_seconds = choice.estimate.total_seconds if choice.estimate else -1.0
-    trace.get_current_span().set_attributes(
+    span = trace.get_current_span()
+    if span.is_recording() and choice.estimate:
+        terms = {term: getattr(choice.estimate, f"{term}_seconds") for term in _TERMS}
+        span.set_attributes({names.ESTIMATED_TERM.format(term=term): seconds for term, seconds in terms.items()})
+    span.set_attributes(
         {
             names.REQUEST_ID: query.request_id,
             names.DECODE_NODE_ID: choice.decode_node_id,

@@ -134,6 +134,11 @@ PART = "baton.part"
 """Part of a machine: "gpu", "performance_cpu" or "efficiency_cpu"."""
 ESTIMATED_SECONDS = "baton.estimated_seconds"
 """What the router expected, seconds until the last token."""
+ESTIMATED_TERM = "baton.estimated.{term}_seconds"
+"""Place: a term of the chosen estimate: queue, prefill, transfer, exposed, time_to_first_token, start, step or imposed.
+"""
+MEASURED_TERM = "baton.measured.{term}_seconds"
+"""Gateway: the same as it was: queue, prefill, transfer, exposed or decode."""
 
 
 def rpc_attributes(method: str) -> dict[str, str]:
