@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import platform
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import grpc
 
-from baton.agent.child import ChildSpec
+from baton.agent.child import Child, ChildSpec, describe_exit
 from baton.agent.health import HealthWatch, is_serving
+from baton.agent.machine_lock import machine_used_for
 from baton.agent.settings import AgentSettings
 from baton.agent.supervisor import SupervisedState, Supervisor
+from baton.errors import UnavailableError
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 from baton.rpc.tls import TlsIdentity, secured_by
 from baton.v1 import agent_service_pb2, agent_service_pb2_grpc
@@ -23,8 +27,13 @@ from baton.v1 import agent_service_pb2, agent_service_pb2_grpc
 if TYPE_CHECKING:
     from baton.agent.membership import Work
 
+log = logging.getLogger(__name__)
+
 _CHECK_TIMEOUT_SECONDS = 2.0
 _DRAIN_SECONDS = 1.0
+_LOCK_PAUSE_SECONDS = 0.5
+PROFILE_NAME = "profile.json"
+"""File of the machine's profile in the state folder."""
 
 _STATES = {
     SupervisedState.STARTING: agent_service_pb2.WORKER_STATE_STARTING,
@@ -106,12 +115,39 @@ async def _join_and_supervise(settings: AgentSettings, stop: asyncio.Future[None
         joining.cancel()
         return
     joined = joining.result()
+    if settings.profile_machine and not (settings.state_folder / PROFILE_NAME).exists():
+        profiling = asyncio.ensure_future(_profile(settings))
+        await asyncio.wait((stop, profiling), return_when=asyncio.FIRST_COMPLETED)
+        if not profiling.done():
+            profiling.cancel()
+            await asyncio.wait((profiling,))
+            return
     with secured_by(joiner.identity):
         async with asyncio.TaskGroup() as group:
             renewing = group.create_task(joiner.renew(joined.certificate))
             command = worker_command(settings, joined.work.role)
             await _supervise(settings, command, worker_environment(joined.work, joiner.identity), stop)
             renewing.cancel()
+
+
+async def _profile(settings: AgentSettings) -> None:
+    """Measure the machine in a process of its own, which gives all its memory back; a failure is logged, no more."""
+    arguments = (sys.executable, "-m", "baton.cli", "profile", f"--state-dir={settings.state_folder}", "--json")
+    status = await Child(ChildSpec("profile", arguments), lambda _name, _line: None).run()
+    log.info("machine_profiled how=%s", describe_exit(status).replace(" ", "_"))
+
+
+@asynccontextmanager
+async def _serving(settings: AgentSettings) -> AsyncIterator[None]:
+    """Hold the machine for serving; where it is being measured, that ends first. Without a folder nobody measures."""
+    with ExitStack() as stack:
+        while settings.is_joining or settings.state_folder.exists():
+            try:
+                stack.enter_context(machine_used_for("serving", settings.state_folder))
+                break
+            except UnavailableError:
+                await asyncio.sleep(_LOCK_PAUSE_SECONDS)
+        yield
 
 
 async def _supervise(
@@ -138,7 +174,7 @@ async def _supervise(
     )
     await server.start()
     try:
-        async with asyncio.TaskGroup() as group:
+        async with asyncio.TaskGroup() as group, _serving(settings):
             tasks = (group.create_task(supervisor.run()), group.create_task(watch.run()))
             await stop
             for task in tasks:

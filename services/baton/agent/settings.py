@@ -13,6 +13,9 @@ from pydantic_settings import SettingsConfigDict
 from baton.rpc.tls import ServerTlsSettings
 from baton.telemetry.metrics_server import MetricsSettings
 
+DEFAULT_STATE_DIR = Path("~/.local/state/baton-agent")
+"""Where a machine's files are unless a setting says otherwise."""
+
 
 class AgentSettings(MetricsSettings, ServerTlsSettings):
     """Read from the environment, prefix BATON_AGENT_; arguments win."""
@@ -40,8 +43,10 @@ class AgentSettings(MetricsSettings, ServerTlsSettings):
     """File that holds the token instead."""
     join_address: str = ""
     """host:port of the router's join service; empty: found by multicast DNS on the local network."""
-    state_dir: Path = Path("~/.local/state/baton-agent")
+    state_dir: Path = DEFAULT_STATE_DIR
     """Folder for this machine's key, certificate and profile."""
+    profile_machine: bool = True
+    """Whether a machine that joins is measured first, if it has no profile yet (`baton profile` prints it)."""
     start_timeout_seconds: float = Field(default=600.0, gt=0)
     """Longest time from the worker's start until it is healthy; after it the worker is started again."""
     health_interval_seconds: float = Field(default=2.0, gt=0)

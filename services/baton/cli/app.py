@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from baton import __version__
-from baton.cli import agent, authority, bench, chat, doctor, fetch, kv_link, nodes, plan, serve, simulate, up
+from baton.cli import agent, authority, bench, chat, doctor, fetch, kv_link, nodes, plan, profile, serve, simulate, up
 
 app = typer.Typer(
     name="baton",
@@ -21,6 +21,7 @@ app.command("serve", context_settings=serve.CONTEXT_SETTINGS)(serve.command)
 app.command("agent", context_settings=agent.CONTEXT_SETTINGS)(agent.command)
 app.command("chat")(chat.command)
 app.command("plan")(plan.command)
+app.command("profile")(profile.command)
 app.command("nodes")(nodes.command)
 app.command("doctor")(doctor.command)
 app.command("simulate")(simulate.command)

@@ -1,0 +1,112 @@
+"""What a machine can do, whatever it serves: rates with their spread, measured once and kept as JSON."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRate:
+    """A rate from several runs."""
+
+    median: float
+    """Per second, above 0."""
+    spread: float
+    """Distance of the quartiles / median, 0 or more."""
+    num_runs: int
+    """Runs, 2 or more."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLink:
+    """The way from another node to this machine."""
+
+    bytes_per_second: MeasuredRate
+    """Payload rate."""
+    round_trip_seconds: float
+    """Median time of an empty call."""
+    measured_at: str
+    """ISO 8601, UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineProfile:
+    """One machine's figures."""
+
+    machine: str
+    """In words."""
+    device: str
+    """What computed, in words."""
+    engine: str
+    """Framework that was used."""
+    measured_at: str
+    """ISO 8601, UTC."""
+    matmul_flops: Mapping[str, MeasuredRate]
+    """FLOP/s of a square product, by number format."""
+    memory_read_bytes_per_second: MeasuredRate
+    """Bytes read by a sum over more than caches hold."""
+    memory_copy_bytes_per_second: MeasuredRate
+    """Bytes read and written by a copy, both counted."""
+    disk_read_bytes_per_second: MeasuredRate
+    """Sequential, past the page cache where the system allows it."""
+    disk_write_bytes_per_second: MeasuredRate
+    """Sequential, to the medium (fsync)."""
+    memory_bytes: int
+    """Main memory, or the accelerator's own."""
+    usable_memory_bytes: int
+    """What of it could be given to a process at the time."""
+    free_disk_bytes: int
+    """Free where models and this profile are kept."""
+    links: Mapping[str, MeasuredLink] = field(default_factory=dict)
+    """Links by the sending node's id."""
+
+    def as_json(self) -> str:
+        """Return the profile as a document."""
+        return json.dumps(asdict(self), indent=1)
+
+
+def measured_rate(work: float, seconds: Sequence[float]) -> MeasuredRate:
+    """Return the rate of runs that each did `work`.
+
+    Raises:
+        ValueError: If there are fewer than two runs, or one took no time.
+    """
+    return rate_of([work / duration for duration in seconds if duration > 0 or _no_time(duration)])
+
+
+def rate_of(rates: Sequence[float]) -> MeasuredRate:
+    """Return median and spread of rates.
+
+    Raises:
+        ValueError: If there are fewer than two.
+    """
+    if len(rates) < 2:
+        raise ValueError(f"need 2 runs, got {len(rates)}")
+    low, median, high = statistics.quantiles(rates, n=4, method="inclusive")
+    return MeasuredRate(median, (high - low) / median, len(rates))
+
+
+def read_profile(text: str) -> MachineProfile:
+    """Return the profile of a document that `as_json` wrote.
+
+    Raises:
+        ValueError: If it is none.
+    """
+    try:
+        document = json.loads(text)
+        rates = {name: MeasuredRate(**value) for name, value in document.items() if name.endswith("_per_second")}
+        matmul = {dtype: MeasuredRate(**value) for dtype, value in document["matmul_flops"].items()}
+        links = {
+            node_id: MeasuredLink(**(value | {"bytes_per_second": MeasuredRate(**value["bytes_per_second"])}))
+            for node_id, value in document["links"].items()
+        }
+        return MachineProfile(**(document | rates | {"matmul_flops": matmul, "links": links}))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"no profile of a machine: {error!r}") from error
+
+
+def _no_time(duration: float) -> bool:
+    raise ValueError(f"durations must be positive, got {duration}")
