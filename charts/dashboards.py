@@ -163,6 +163,16 @@ NODES = Dashboard(
             "Per second; 0 with a batch: the engine hangs.",
             [Query(f"rate({names.NODE_PASSES.name.replace('.', '_')}_total{{{SCOPE}}}[{WINDOW}])", _NODE)],
         ),
+        Panel(
+            "Prefix cache hits",
+            "Tokens per second, by where their KV was.",
+            [Query(per_second(names.NODE_PREFIX_HITS, names.TIER), legend(names.TIER))],
+        ),
+        Panel(
+            "KV files dropped",
+            "Blocks on disk per second that were torn or flipped.",
+            [Query(per_second(names.NODE_DROPPED_FILES, names.NODE_ID), _NODE)],
+        ),
         Panel("Memory in use", "Of the machine.", [Query(gauge(names.NODE_MEMORY_USED), _NODE)], "bytes"),
         Panel(
             "Utilization",

@@ -17,6 +17,7 @@ from baton.engine.runners.mock.state import next_token, states_of
 from baton.engine.sampling_params import SamplingParams
 from baton.engine.scheduler import SchedulerLimits
 from baton.engine.sequence import EngineRequest
+from baton.kv.disk_store import DiskBlockStore
 from baton.kv.layout import KvDtype, KvLayout, LayerSpec
 from baton.kv.pool import BlockEvents
 
@@ -128,6 +129,7 @@ class Rig:
         host_bytes: int = 0,
         clock: Callable[[], float] = lambda: 1.0,
         options: EngineOptions = DEFAULT_OPTIONS,
+        disk: DiskBlockStore | None = None,
     ) -> None:
         self.runner = runner or mock_runner()
         self.hashes: set[bytes] = set()
@@ -141,6 +143,7 @@ class Rig:
             max_waiting=max_waiting,
             clock=clock,
             options=options,
+            disk=disk,
         )
 
     def __enter__(self) -> Rig:

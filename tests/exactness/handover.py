@@ -15,6 +15,7 @@ from baton.engine.sampling import SampledToken
 from baton.engine.sampling_params import SamplingParams
 from baton.engine.scheduler import SchedulerLimits
 from baton.engine.sequence import EngineRequest, Purpose
+from baton.kv.disk_store import DiskBlockStore
 from baton.kv.progress import KvProgress
 from baton.kv.stream import KvFrame, StreamLedger, payload_crc32c
 from baton.prefill.export import FrameExport
@@ -23,14 +24,16 @@ from exactness.structured import compiled
 TIMEOUT_SECONDS = 60.0
 
 
-def start_engine(runner: Runner, *, max_step_tokens: int = 256, host_bytes: int = 0) -> Engine:
+def start_engine(
+    runner: Runner, *, max_step_tokens: int = 256, host_bytes: int = 0, disk: DiskBlockStore | None = None
+) -> Engine:
     """Return a running engine whose events are delivered at once."""
 
     def post(deliveries: list[Deliverable]) -> None:
         deliver(deliveries)
 
     limits = SchedulerLimits(max_batch_size=32, max_step_tokens=max_step_tokens, max_host_bytes=host_bytes)
-    engine = Engine(runner, limits, post=post)
+    engine = Engine(runner, limits, post=post, disk=disk)
     engine.start()
     return engine
 

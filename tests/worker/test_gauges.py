@@ -9,6 +9,7 @@ from baton.capacity.cost import prefill_seconds
 from baton.capacity.profile import NodeProfile
 from baton.capacity.reference_models import REFERENCE_MODELS
 from baton.engine.load import EngineLoad
+from baton.engine.offload import TierHits
 from baton.v1.node_pb2 import SystemSample
 from baton.worker.gauges import observe_load, observe_machine
 
@@ -24,7 +25,7 @@ def test_queue_time_and_kv_use_follow_the_load() -> None:
     meter = provider.get_meter("test")
     observe_load(meter, "decode-0", lambda: load, shape=_SHAPE, profile=_PROFILE, num_blocks=100)
     idle = _values(reader)
-    load = EngineLoad(1, 2, 2048, 25, 0.0, 7)
+    load = EngineLoad(1, 2, 2048, 25, 0.0, 7, TierHits(5, 5, 5), 3)
     busy = _values(reader)
     provider.shutdown()
 
@@ -35,6 +36,8 @@ def test_queue_time_and_kv_use_follow_the_load() -> None:
         "baton.node.waiting": 1,
         "baton.node.running": 2,
         "baton.node.passes": 7,
+        "baton.node.prefix_hits": 5,
+        "baton.node.kv_files_dropped": 3,
     }
 
 

@@ -1,18 +1,21 @@
-"""Copies of blocks between a runner and host memory."""
+"""Copies of blocks between a runner and what keeps them elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from baton.engine.offload import BlockKv
+from baton.engine.disk_tier import BlockKv, DiskTier
 from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.step import Step
 from baton.kv.host_store import HostBlockStore
+from baton.kv.pool import BlockPool
 
 READ_BLOCKS = 64
 """Blocks read at once."""
+SAVE_SECONDS = 5.0
+"""Time that saving the prefix cache may take when the engine ends, beside what the disk takes afterwards."""
 
 
 def move_blocks(runner: Runner, step: Step, store: HostBlockStore[BlockKv]) -> int:
@@ -25,6 +28,20 @@ def move_blocks(runner: Runner, step: Step, store: HostBlockStore[BlockKv]) -> i
     for restored in step.restored:
         write_blocks(runner, restored.sequence.block_table, restored.first_block, restored.contents)
     return len(step.moved_out) + sum(len(restored.contents) for restored in step.restored)
+
+
+def save_cached(runner: Runner, pool: BlockPool, disk: DiskTier, clock: Callable[[], float]) -> None:
+    """Let the prefix cache be written to disk, the last used first, as far as the time goes."""
+    deadline = clock() + SAVE_SECONDS
+    blocks = [each for each in reversed(pool.next_evicted(pool.num_blocks)) if each.block_hash not in disk]
+    for begin in range(0, len(blocks), READ_BLOCKS):
+        remaining_seconds = deadline - clock()
+        if remaining_seconds <= 0 or not disk.wait_for_room(remaining_seconds):
+            return
+        saved = blocks[begin : begin + READ_BLOCKS]
+        contents = read_blocks(runner, [each.block_id for each in saved])
+        for each, content in zip(saved, contents, strict=True):
+            disk.put(each.block_hash, content)
 
 
 def read_blocks(runner: Runner, block_ids: Sequence[int]) -> list[BlockKv]:

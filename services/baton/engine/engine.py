@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
+from baton.engine.block_copy import save_cached
+from baton.engine.disk_tier import DiskTier
 from baton.engine.events import Admitted, Deliverable, FrameLanded, Listener
 from baton.engine.integrity import IntegrityWatch
 from baton.engine.kv_exchange import write_frame
@@ -27,6 +29,7 @@ from baton.engine.scheduler import Scheduler, SchedulerLimits
 from baton.engine.sequence import EngineRequest, Phase, Purpose, Sequence, new_sequence
 from baton.engine.validation import check_request
 from baton.errors import AttemptReusedError, BatonError, OverloadedError
+from baton.kv.disk_store import DiskBlockStore
 from baton.kv.pool import BlockEvents, BlockPool
 from baton.kv.stream import KvFrame
 
@@ -46,6 +49,7 @@ class Engine:
         on_fatal: Called from the engine's thread when it dies of a bug; no event follows.
         max_waiting: Requests waiting at most.
         options: How it keeps the host out of the device's way.
+        disk: Where contents of blocks are kept that leave the device, besides host memory; closed with the engine.
         clock: Seconds, monotonic.
     """
 
@@ -59,14 +63,20 @@ class Engine:
         on_fatal: Callable[[BaseException], None] = lambda _error: None,
         max_waiting: int = 1024,
         options: EngineOptions = DEFAULT_OPTIONS,
+        disk: DiskBlockStore | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.runner = runner
+        self._disk = disk
+        self._disk_tier = (
+            DiskTier(disk, runner.info.layout, runner.block_tokens, self.call) if disk is not None else None
+        )
         self.scheduler = Scheduler(
             BlockPool(runner.num_blocks, runner.block_tokens),
             limits,
             block_bytes=runner.block_tokens * runner.info.layout.num_token_bytes(),
             reuses_steps=options.reuses_steps,
+            disk=self._disk_tier,
         )
         self._post = post
         self._on_block_events = on_block_events
@@ -153,11 +163,15 @@ class Engine:
                 self._announce(step.admitted)
                 self._is_stepping = self._pipeline.run(step)
                 self._deliver()
+            if self._disk_tier is not None:
+                save_cached(self.runner, self.scheduler.pool, self._disk_tier, self._clock)
         except BaseException as error:  # the edge of the thread: without it the process would live on, deaf
             log.exception("engine_died")
             self._on_fatal(error)
         finally:
             self.runner.close()
+            if self._disk is not None:
+                self._disk.close()
 
     def _take_commands(self) -> bool:
         """Execute what has been asked. Wait for it if the last pass was empty: only a command can change that.

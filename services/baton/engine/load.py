@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from baton.engine.offload import TierHits
 from baton.engine.scheduler import Scheduler
 from baton.engine.sequence import Purpose
 
@@ -24,6 +25,10 @@ class EngineLoad:
     """Mean length of the running requests."""
     num_steps: int
     """Passes since start."""
+    tier_hits: TierHits = TierHits()
+    """Positions found in the prefix cache since start, by where."""
+    num_dropped_files: int = 0
+    """Blocks on disk that turned out to be broken, since start."""
 
 
 def load_of(scheduler: Scheduler, num_steps: int) -> EngineLoad:
@@ -37,4 +42,6 @@ def load_of(scheduler: Scheduler, num_steps: int) -> EngineLoad:
         num_available_blocks=scheduler.pool.num_available,
         mean_context_tokens=sum(len(sequence.token_ids) for sequence in running) / max(1, len(running)),
         num_steps=num_steps,
+        tier_hits=scheduler.offload.hits,
+        num_dropped_files=scheduler.offload.num_dropped_files,
     )

@@ -1,26 +1,25 @@
-"""What becomes of blocks that leave the device: copied to host memory, or computed again when they are needed.
+"""What becomes of blocks that leave the device: copied to host memory and disk, or computed again when needed.
 
 Blocks that nobody holds stay in the prefix cache until others need their place. Only then, and only where two copies
 take less time than the computation, what they hold is copied out. A sequence finds the head of its blocks on the device
-and what follows in host memory, if copying that takes less than computing it. Whatever neither has any more is computed
-again, so nothing depends on the copies.
+and what follows in host memory, if copying that takes less than computing it; what is on disk only is read first, while
+others are computed. Whatever none has any more is computed again, so nothing depends on the copies.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from collections.abc import Container
 from collections.abc import Sequence as Seq
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
+from baton.engine.disk_tier import BlockKv, DiskTier
 from baton.engine.pace import Pace, PassCost
-from baton.engine.runners.base import LayerKv
 from baton.engine.sequence import Sequence
 from baton.kv.hashing import BlockHash
 from baton.kv.host_store import HostBlockStore
 from baton.kv.pool import BlockId, BlockPool
-
-BlockKv: TypeAlias = tuple[LayerKv, ...]
-"""K and V of a block, layer by layer."""
 
 MAX_COPY_SECONDS = 0.05
 """What copies of blocks that no sequence waits for may add to a pass."""
@@ -52,8 +51,22 @@ class Restored(NamedTuple):
     """One per block."""
 
 
+class TierHits(NamedTuple):
+    """Positions that sequences found when they were first admitted, by where."""
+
+    device: int = 0
+    """In the pool."""
+    host: int = 0
+    """In host memory."""
+    disk: int = 0
+    """On disk."""
+
+
 class Offload:
     """Decides what is copied out and in, and remembers for whom.
+
+    Attributes:
+        hits: What has been found so far.
 
     Invariant: `_wanted` counts, for each hash, the waiting sequences that have it in `kept_hashes`.
 
@@ -61,10 +74,15 @@ class Offload:
         store: Where contents go.
         block_bytes: Bytes of a block's contents.
         block_tokens: Positions of a block.
+        disk: Where contents go besides; None: nowhere.
     """
 
-    def __init__(self, store: HostBlockStore[BlockKv], *, block_bytes: int, block_tokens: int) -> None:
+    def __init__(
+        self, store: HostBlockStore[BlockKv], *, block_bytes: int, block_tokens: int, disk: DiskTier | None = None
+    ) -> None:
         self.store = store
+        self.hits = TierHits()
+        self._disk = disk
         self._block_bytes = block_bytes
         self._block_tokens = block_tokens
         self._bytes_per_second = 0.0
@@ -76,6 +94,11 @@ class Offload:
     def is_wanted(self) -> bool:
         """Return whether any waiting sequence wants blocks back."""
         return bool(self._wanted)
+
+    @property
+    def num_dropped_files(self) -> int:
+        """Return the blocks on disk that turned out to be broken."""
+        return self._disk.num_dropped_files if self._disk is not None else 0
 
     def keep(self, sequence: Sequence, cost: PassCost | None) -> None:
         """Remember the hashed blocks of a sequence that is about to lose them, if copies are worth their time."""
@@ -124,6 +147,43 @@ class Offload:
             evicted += spare + self._ahead(pool, min(max_blocks, AHEAD_BLOCKS) - len(spare))
         return evicted
 
+    def is_reading(self, sequence: Sequence, hashes: Seq[BlockHash], begin: int, pace: Pace) -> bool:
+        """Return whether a sequence had better wait for blocks that are on disk only; they are read meanwhile, once.
+
+        Args:
+            sequence: Who.
+            hashes: Of all blocks that it may take over.
+            begin: Index of the first one that the device lacks.
+            pace: Tells what computing costs.
+        """
+        if self._disk is None or sequence.has_read_disk:
+            return sequence.is_reading
+        end = self._end_of_run(hashes, begin, begin + self.store.max_blocks // 2)
+        missing = [block_hash for block_hash in hashes[begin:end] if block_hash not in self.store]
+        if missing and self._is_read_quicker(missing, hashes.index(missing[0]), end, pace.cost):
+            sequence.is_reading = sequence.has_read_disk = True
+            self._disk.read(missing, lambda contents: self._take_in(sequence, hashes[begin:end], missing, contents))
+        return sequence.is_reading
+
+    def write_through(self, moved_out: Seq[MovedOut]) -> None:
+        """Let what has been copied out be written to disk."""
+        if self._disk is not None:
+            for each in moved_out:
+                for contents in self.store.take_run([each.block_hash]):
+                    self._disk.put(each.block_hash, contents)
+
+    def forget(self, hashes: Seq[BlockHash]) -> None:
+        """Drop contents that may be wrong, wherever they are."""
+        self.store.forget(hashes)
+        if self._disk is not None:
+            self._disk.forget(hashes)
+
+    def note_admitted(self, sequence: Sequence, num_cached_blocks: int, num_restored_blocks: int) -> None:
+        """Count what a sequence found when it was first admitted: on the device, and what is copied there for it."""
+        num_read = min(sequence.num_read_blocks, num_restored_blocks)
+        found = (num_cached_blocks, num_restored_blocks - num_read, num_read)
+        self.hits = TierHits(*(total + more * self._block_tokens for total, more in zip(self.hits, found, strict=True)))
+
     def take_run(self, hashes: Seq[BlockHash], begin: int, pace: Pace) -> list[BlockKv]:
         """Return the contents of consecutive blocks that a sequence had better copy in than compute.
 
@@ -142,6 +202,37 @@ class Offload:
         if seconds > 0.0:
             rate = num_blocks * self._block_bytes / seconds
             self._bytes_per_second = max(rate, _RATE_DECAY * self._bytes_per_second)
+
+    def _end_of_run(self, hashes: Seq[BlockHash], begin: int, limit: int) -> int:
+        """Return the index after the last of consecutive blocks from `begin` on that are in host memory or on disk."""
+        end = begin
+        while end < min(len(hashes), limit) and (hashes[end] in self.store or hashes[end] in self._on_disk):
+            end += 1
+        return end
+
+    @property
+    def _on_disk(self) -> Container[BlockHash]:
+        return self._disk if self._disk is not None else ()
+
+    def _is_read_quicker(self, missing: Seq[BlockHash], begin: int, end: int, cost: PassCost | None) -> bool:
+        """Return whether reading the missing ones of blocks [begin, end) and copying all in beats computing them."""
+        read_rate = self._disk.bytes_per_second if self._disk is not None else 0.0
+        if cost is None or not read_rate:
+            return True
+        read_seconds = len(missing) * self._block_bytes / read_rate
+        copy_seconds = (end - begin) * self._block_bytes / (self._bytes_per_second or math.inf)
+        return read_seconds + copy_seconds < cost.prompt_seconds(begin * self._block_tokens, end * self._block_tokens)
+
+    def _take_in(
+        self, sequence: Sequence, run: Seq[BlockHash], missing: Seq[BlockHash], contents: Seq[BlockKv]
+    ) -> None:
+        """Keep in host memory what has been read, and let the sequence go on; what was forgotten meanwhile stays so."""
+        sequence.is_reading = False
+        self.store.take_run(run)  # what is here counts as used, lest it make room
+        for block_hash, content in zip(missing, contents, strict=False):
+            if block_hash in self._on_disk:
+                self.store.put(block_hash, content)
+                sequence.num_read_blocks += 1
 
     def _ahead(self, pool: BlockPool, num_blocks: int) -> list[MovedOut]:
         """Return blocks that are to be taken next and are not in host memory, of so many."""

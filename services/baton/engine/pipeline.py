@@ -144,6 +144,7 @@ class Pipeline:
         started, offload = self._clock(), self._scheduler.offload
         num_blocks = move_blocks(self._runner, step, offload.store)
         offload.note_copied(num_blocks, self._clock() - started)
+        offload.write_through(step.moved_out)
 
     def _may_lengthen(self, step: Step) -> bool:
         is_alone = not self._scheduler.waiting and not self._scheduler.receiving and not self._await_command(0.0)

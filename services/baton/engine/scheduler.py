@@ -12,6 +12,7 @@ from bisect import insort
 from collections.abc import Sequence as Seq
 from operator import attrgetter
 
+from baton.engine.disk_tier import BlockKv, DiskTier
 from baton.engine.limits import SchedulerLimits as SchedulerLimits  # for those who make a scheduler
 from baton.engine.offload import MovedOut, Offload, Restored
 from baton.engine.order import Claim, due_seconds, share
@@ -41,12 +42,17 @@ class Scheduler:
     """
 
     def __init__(
-        self, pool: BlockPool, limits: SchedulerLimits, *, block_bytes: int = 0, reuses_steps: bool = True
+        self,
+        pool: BlockPool,
+        limits: SchedulerLimits,
+        *,
+        block_bytes: int = 0,
+        reuses_steps: bool = True,
+        disk: DiskTier | None = None,
     ) -> None:
         self.pool = pool
-        self.offload = Offload(
-            HostBlockStore(limits.max_host_bytes, block_bytes), block_bytes=block_bytes, block_tokens=pool.block_tokens
-        )
+        store = HostBlockStore[BlockKv](limits.max_host_bytes, block_bytes)
+        self.offload = Offload(store, block_bytes=block_bytes, block_tokens=pool.block_tokens, disk=disk)
         pool.on_evict = self.offload.note_evicted
         self.progress = Progress(pool)
         self._limits = limits
@@ -131,7 +137,7 @@ class Scheduler:
         """Take a pass back that was under way when one failed: what of it still runs is computed again, later."""
         for block_hash in step.stored:
             self.pool.forget(self.pool.match([block_hash]))
-        self.offload.store.forget(step.stored)
+        self.offload.forget(step.stored)
         for scoring in step.scored:
             scoring.sequence.num_scored -= scoring.num_rows
         for sequence in dict.fromkeys(entry.sequence for entry in step.sampled):
@@ -174,7 +180,7 @@ class Scheduler:
     def distrust(self, sequence: Sequence) -> None:
         """Take the sequence's blocks out of every cache: what they hold may be what spoiled its logits."""
         self.pool.forget(sequence.block_table)
-        self.offload.store.forget(sequence.hashes)
+        self.offload.forget(sequence.hashes)
 
     def check_integrity(self) -> None:
         """Prove the pool's invariants against the block tables of all sequences.
@@ -229,7 +235,7 @@ class Scheduler:
         """Return whether a sequence is there that is likely to get its blocks now."""
         if not self._has_place():
             return False
-        newcomer = next((sequence for sequence in self._waiting if sequence.awaited is None), None)
+        newcomer = next((sequence for sequence in self._waiting if not sequence.is_held_up), None)
         return newcomer is not None and self._has_blocks(newcomer, [])
 
     def _admit(self, step: Step) -> None:
@@ -337,6 +343,7 @@ class Scheduler:
         if not sequence.is_admitted:
             num_cached_blocks = beginning.num_cached_blocks + len(beginning.restored)
             sequence.num_cached = num_cached_blocks * self.pool.block_tokens
+            self.offload.note_admitted(sequence, beginning.num_cached_blocks, len(beginning.restored))
             sequence.num_shared = sequence.num_computed - sequence.num_cached
             sequence.is_admitted = True
         if sequence.purpose is Purpose.RECEIVE:

@@ -162,6 +162,12 @@ class Sequence:
     """While it waits: block, or whole sequence, that another one computes and that it will take over."""
     kept_hashes: list[BlockHash] = field(default_factory=list)
     """While it waits after a preemption: hashes of leading blocks that are copied to host memory if they must go."""
+    is_reading: bool = False
+    """While it waits: whether blocks of it are being read from disk."""
+    has_read_disk: bool = False
+    """Whether blocks of it have been asked for from disk, which happens once."""
+    num_read_blocks: int = 0
+    """Blocks that came from there."""
     num_preemptions: int = 0
     """Times its blocks were taken from it."""
     is_admitted: bool = False
@@ -183,6 +189,11 @@ class Sequence:
     def num_output_tokens(self) -> int:
         """Return the output tokens so far, those of earlier attempts included."""
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def is_held_up(self) -> bool:
+        """Return whether it waits for something besides its turn and its blocks."""
+        return self.is_reading or self.awaited is not None
 
     @property
     def num_pending(self) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from baton.engine.offload import BlockKv, Offload
+from baton.engine.disk_tier import BlockKv
+from baton.engine.offload import Offload
 from baton.engine.pace import Pace
 from baton.engine.sequence import Purpose, Sequence
 from baton.kv.hashing import BlockHash
@@ -66,14 +67,14 @@ class Underway:
 
     def beginning_of(self, sequence: Sequence) -> Beginning | None:
         """Return what a waiting sequence finds, or None if more of its beginning is pending: it had better wait."""
-        if sequence.awaited is not None and self._is_pending(sequence.awaited, sequence):
+        if sequence.is_reading or (sequence.awaited is not None and self._is_pending(sequence.awaited, sequence)):
             return None
         sequence.awaited = None
         hashes = self._reusable_hashes(sequence)
         blocks = self._pool.match(hashes)
         num_cached = len(blocks)
         if not _can_share(sequence):
-            return self._with_restored(hashes, blocks)
+            return self._with_restored(sequence, hashes, blocks)
         for block_hash in hashes[num_cached:]:
             if block_hash not in self._landing:
                 break
@@ -85,12 +86,18 @@ class Underway:
             return None
         leader = self._finishing.get(sequence.whole_hash(self._pool.block_tokens))
         if leader is None or _must_be_stored(sequence):
-            return self._with_restored(hashes, blocks) if len(blocks) == num_cached else Beginning(blocks, num_cached)
+            is_cached = len(blocks) == num_cached
+            return self._with_restored(sequence, hashes, blocks) if is_cached else Beginning(blocks, num_cached)
         num_full_blocks = len(sequence.token_ids) // self._pool.block_tokens
         return Beginning(leader.block_table[:num_full_blocks], num_cached, leader=leader)
 
-    def _with_restored(self, hashes: list[BlockHash], blocks: list[BlockId]) -> Beginning:
-        """Return a beginning of cached blocks, and of what host memory has after them if copying it takes less."""
+    def _with_restored(self, sequence: Sequence, hashes: list[BlockHash], blocks: list[BlockId]) -> Beginning | None:
+        """Return a beginning of cached blocks, and of what host memory has after them if copying it takes less.
+
+        None if more is on its way from disk.
+        """
+        if self._offload.is_reading(sequence, hashes, len(blocks), self._pace):
+            return None
         return Beginning(blocks, len(blocks), self._offload.take_run(hashes, len(blocks), self._pace))
 
     def _reusable_hashes(self, sequence: Sequence) -> list[BlockHash]:

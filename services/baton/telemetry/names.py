@@ -130,6 +130,8 @@ SIDE = "baton.side"
 """ "prefill" or "decode"."""
 TERM = "baton.term"
 """Term of an estimate: "prefill", "transfer", "step" or "total"."""
+TIER = "baton.tier"
+"""Where KV blocks were: "device", "host" or "disk"."""
 PART = "baton.part"
 """Part of a machine: "gpu", "performance_cpu" or "efficiency_cpu"."""
 ESTIMATED_SECONDS = "baton.estimated_seconds"
@@ -223,6 +225,12 @@ NODE_WAITING = MetricName(
     "baton.node.waiting", "{request}", "Requests on a node that no pass computes yet, by NODE_ID."
 )
 NODE_PASSES = MetricName("baton.node.passes", "{pass}", "Forward passes of a node since its start, by NODE_ID.")
+NODE_PREFIX_HITS = MetricName(
+    "baton.node.prefix_hits", "{token}", "Positions that requests found in a node's prefix cache, by NODE_ID and TIER."
+)
+NODE_DROPPED_FILES = MetricName(
+    "baton.node.kv_files_dropped", "{file}", "KV blocks on a node's disk that were broken and dropped, by NODE_ID."
+)
 NODE_POWER = MetricName("baton.node.power", "W", "Power that a node's machine draws, by NODE_ID.")
 NODE_TEMPERATURE = MetricName(
     "baton.node.temperature", "Cel", "Temperature of a node's accelerator, else of its CPU, by NODE_ID."

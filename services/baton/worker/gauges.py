@@ -49,11 +49,12 @@ def observe_load(
     labels = {names.NODE_ID: node_id}
     for metric, value in values.items():
         _observe(meter, metric, partial(_observation, load, value, labels))
-    meter.create_observable_counter(
-        names.NODE_PASSES.name,
-        [lambda _: [Observation(load().num_steps, labels)]],
-        unit=names.NODE_PASSES.unit,
-        description=names.NODE_PASSES.description,
+    _count(meter, names.NODE_PASSES, lambda: [Observation(load().num_steps, labels)])
+    _count(meter, names.NODE_DROPPED_FILES, lambda: [Observation(load().num_dropped_files, labels)])
+    _count(
+        meter,
+        names.NODE_PREFIX_HITS,
+        lambda: [Observation(count, labels | {names.TIER: tier}) for tier, count in load().tier_hits._asdict().items()],
     )
 
 
@@ -98,3 +99,10 @@ def _observe(meter: Meter, metric: names.MetricName, read: Callable[[], Iterable
         return read()
 
     meter.create_observable_gauge(metric.name, [callback], unit=metric.unit, description=metric.description)
+
+
+def _count(meter: Meter, metric: names.MetricName, read: Callable[[], Iterable[Observation]]) -> None:
+    def callback(_: CallbackOptions) -> Iterable[Observation]:
+        return read()
+
+    meter.create_observable_counter(metric.name, [callback], unit=metric.unit, description=metric.description)

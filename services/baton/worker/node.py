@@ -18,6 +18,7 @@ from baton.engine.events import Deliverable, deliver
 from baton.engine.runners.base import Runner
 from baton.engine.scheduler import SchedulerLimits
 from baton.errors import UnavailableError
+from baton.kv.disk_store import DiskBlockStore
 from baton.kv.pool import BlockEvents
 from baton.rpc.fast_server import FastServer
 from baton.rpc.lasting import keep_what_is_loaded
@@ -25,6 +26,7 @@ from baton.rpc.server import GrpcServer, wait_for_stop_signal
 from baton.text.tokenizer import load_tokenizer
 from baton.v1 import node_pb2
 from baton.worker.description import describe_node, load_message
+from baton.worker.disk import open_disk
 from baton.worker.gauges import observe_load, observe_machine
 from baton.worker.loading import load_runner
 from baton.worker.monitor import NodeMonitor
@@ -49,6 +51,7 @@ class WorkerNode:
         runner: Runner,
         profile: NodeProfile,
         wire_abilities: Sequence[WireAbility] = (),
+        disk: DiskBlockStore | None = None,
     ) -> None:
         self.settings = settings
         self.runner = runner
@@ -74,6 +77,7 @@ class WorkerNode:
             on_block_events=self._post_block_events,
             on_fatal=lambda error: self._call_soon(self._die, error),
             max_waiting=settings.max_waiting,
+            disk=disk,
         )
 
     @property
@@ -229,7 +233,8 @@ async def load_node(settings: WorkerSettings, role: node_pb2.NodeRole) -> Worker
         profile.prefill_flops,
         profile.decode_bytes_per_second,
     )
-    return WorkerNode(settings, role, runner, profile, wire_abilities)
+    disk = await asyncio.to_thread(open_disk, settings, runner)
+    return WorkerNode(settings, role, runner, profile, wire_abilities, disk)
 
 
 def _limits(settings: WorkerSettings) -> SchedulerLimits:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import socket
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from baton.discovery.target import parse_target
@@ -72,6 +72,10 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
     """Whether what requests that come together have in common is computed once."""
     host_kv_bytes: int = Field(default=2**30, ge=0)
     """Host memory for KV that leaves the pool, of requests and of the prefix cache; 0: it is always computed again."""
+    disk_kv_dir: str = ""
+    """Local folder for the KV of the prefix cache, which outlives the process; of one node. Empty: none."""
+    disk_kv_bytes: int = Field(default=2**34, ge=1)
+    """Size of the files in `disk_kv_dir` together; the least recently used go first."""
     target_tpot_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Milliseconds between tokens that prompts beside a request may cause, but 16 positions always fit; 0: any."""
     max_waiting: int = Field(default=1024, ge=1)
@@ -104,6 +108,12 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
         except ConfigurationError as error:
             raise ValueError(error.message) from error
         return value
+
+    @model_validator(mode="after")
+    def _check_disk(self) -> Self:
+        if self.disk_kv_dir and not self.host_kv_bytes:
+            raise ValueError("disk_kv_dir needs host_kv_bytes above 0: blocks go to disk and come back by host memory")
+        return self
 
     @property
     def served_name(self) -> str:
