@@ -11,7 +11,9 @@ from rich import box
 from rich.table import Table
 
 from baton.capacity.estimate import Candidate
+from baton.capacity.snapshot import PlacementRequest
 from baton.capacity.table import HEADINGS, format_seconds, plan_rows
+from baton.cli.cluster_plan import print_cluster_plan
 from baton.cli.console import make_console
 from baton.cli.fitting import print_table
 from baton.cli.quantities import format_bytes
@@ -26,9 +28,20 @@ def command(
     prompt_tokens: Annotated[int, typer.Option(min=1, help="Tokens of the prompt.")] = 1024,
     max_tokens: Annotated[int, typer.Option(min=1, help="Most tokens to generate.")] = 128,
     model: Annotated[str, typer.Option(help="Served name; default: that of the first node.")] = "",
+    is_cluster: Annotated[
+        bool, typer.Option("--nodes", help="Which node should do what; `--model` may be a reference model too.")
+    ] = False,
 ) -> None:
-    """Print what every placement of a request would cost now, in seconds, and which the router would take."""
-    model = model or _first_model(router)
+    """Print what every placement of a request would cost now, in seconds, and which the router would take.
+
+    With --nodes: which of the live nodes should prefill, which decode, and what fits in memory, whatever they do today.
+    """
+    if is_cluster:
+        states = _live_nodes(router)
+        size = PlacementRequest(prompt_tokens, max_tokens)
+        print_cluster_plan(states, model or states[0].node.model_id, size)
+        return
+    model = model or _live_nodes(router)[0].node.model_id
     request = router_service_pb2.PlaceRequest(
         request_id=f"plan-{uuid.uuid4()}",
         model_id=model,
@@ -76,10 +89,11 @@ def plan_table(candidates: Sequence[Candidate]) -> Table:
     return table
 
 
-def _first_model(router: str) -> str:
+def _live_nodes(router: str) -> Sequence[router_service_pb2.NodeState]:
+    """Return the nodes that the router knows, at least one."""
     answer = ask_router(
         router, lambda stub: stub.ListNodes(router_service_pb2.ListNodesRequest(), timeout=CALL_SECONDS)
     )
     if not answer.nodes:
         raise NotFoundError(f"router at {router} knows no nodes")
-    return str(answer.nodes[0].node.model_id)
+    return tuple(answer.nodes)
