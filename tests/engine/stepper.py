@@ -18,6 +18,8 @@ from engine.rig import INFO, LAYOUT, expected_tokens, mock_runner
 
 BLOCK_TOKENS = 4
 BLOCK_BYTES = BLOCK_TOKENS * LAYOUT.num_token_bytes()
+SWIFT = 1e-9
+"""Seconds of the copy of a block where copies are bounded: less than any computation."""
 
 
 class Stepper:
@@ -32,6 +34,7 @@ class Stepper:
         max_step_prompts: int = 0,
         shares_prompts: bool = True,
         host_blocks: int = 0,
+        copied_blocks: int = 0,
         target_tpot_seconds: float = 0.0,
     ) -> None:
         self.limits = SchedulerLimits(
@@ -44,6 +47,9 @@ class Stepper:
         )
         self.runner = mock_runner(num_blocks, BLOCK_TOKENS)
         self.scheduler = Scheduler(BlockPool(num_blocks, BLOCK_TOKENS), self.limits, block_bytes=BLOCK_BYTES)
+        if copied_blocks:
+            self.scheduler.offload.note_copied(1, SWIFT)
+            self.scheduler.offload.max_copy_seconds = (copied_blocks + 0.5) * SWIFT
         self.sequences: list[Sequence] = []
         self.now = 0.0
         self.num_moved = 0
@@ -72,6 +78,7 @@ class Stepper:
         if step.spans:
             self._check_step(step)
         if fails:
+            self.scheduler.undo(Step(stored=step.stored))
             for sequence in step.members:
                 self.scheduler.finish(sequence)
             return step if step.members else None

@@ -31,6 +31,7 @@ SMALLEST_POOL = -(-(LONGEST_PROMPT + LONGEST_OUTPUT - 1) // BLOCK_TOKENS)
     max_step_prompts=st.sampled_from([0, 0, 1, 2]),
     shares_prompts=st.sampled_from([True, True, False]),
     host_blocks=st.sampled_from([0, 1, 4, 100]),
+    copied_blocks=st.sampled_from([0, 1, 2]),
     target_tpot_seconds=st.sampled_from([0.0, 0.0, 0.005, 0.03]),
     num_requests=st.integers(1, 12),
     seed=st.integers(0, 2**32),

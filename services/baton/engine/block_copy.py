@@ -26,7 +26,7 @@ def move_blocks(runner: Runner, step: Step, store: HostBlockStore[BlockKv]) -> i
         for each, content in zip(moved, contents, strict=True):
             store.put(each.block_hash, content)
     for restored in step.restored:
-        write_blocks(runner, restored.sequence.block_table, restored.first_block, restored.contents)
+        write_blocks(runner, restored.block_table, restored.first_block, restored.contents)
     return len(step.moved_out) + sum(len(restored.contents) for restored in step.restored)
 
 

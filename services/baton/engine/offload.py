@@ -22,7 +22,7 @@ from baton.kv.host_store import HostBlockStore
 from baton.kv.pool import BlockId, BlockPool
 
 MAX_COPY_SECONDS = 0.05
-"""What copies of blocks that no sequence waits for may add to a pass."""
+"""What copies may add to a pass beside which somebody waits."""
 AHEAD_BLOCKS = 64
 """Blocks copied out at once where one must be: a copy waits for the device, and those to be taken next can go along."""
 _RATE_DECAY = 0.9
@@ -41,12 +41,14 @@ class MovedOut(NamedTuple):
 
 
 class Restored(NamedTuple):
-    """Contents from host memory that go into a sequence's blocks before a pass reads them."""
+    """Contents from host memory that go into blocks before a pass reads them."""
 
     sequence: Sequence
-    """Whose blocks."""
+    """For whom."""
+    block_table: Seq[BlockId]
+    """The blocks among others."""
     first_block: int
-    """Index of the first of them in its table."""
+    """Index of the first of them in the table."""
     contents: list[BlockKv]
     """One per block."""
 
@@ -67,6 +69,7 @@ class Offload:
 
     Attributes:
         hits: What has been found so far.
+        max_copy_seconds: What copies may add to a pass beside which somebody waits, if nobody was put out for them.
 
     Invariant: `_wanted` counts, for each hash, the waiting sequences that have it in `kept_hashes`.
 
@@ -82,6 +85,7 @@ class Offload:
     ) -> None:
         self.store = store
         self.hits = TierHits()
+        self.max_copy_seconds = MAX_COPY_SECONDS
         self._disk = disk
         self._block_bytes = block_bytes
         self._block_tokens = block_tokens
@@ -99,6 +103,11 @@ class Offload:
     def num_dropped_files(self) -> int:
         """Return the blocks on disk that turned out to be broken."""
         return self._disk.num_dropped_files if self._disk is not None else 0
+
+    @property
+    def max_restored_blocks(self) -> int:
+        """Return the blocks that are copied in with one pass while others are computed."""
+        return self._max_blocks()
 
     def keep(self, sequence: Sequence, cost: PassCost | None) -> None:
         """Remember the hashed blocks of a sequence that is about to lose them, if copies are worth their time."""
@@ -142,7 +151,7 @@ class Offload:
         if spare and not self._is_quicker(0, 1, pace.cost, num_copies=2):
             self._bytes_per_second *= _HOPE
         elif spare:
-            max_blocks = min(self._max_blocks(MAX_COPY_SECONDS), self.store.max_blocks)
+            max_blocks = min(self._max_blocks(), self.store.max_blocks)
             spare = spare[-max_blocks:]
             evicted += spare + self._ahead(pool, min(max_blocks, AHEAD_BLOCKS) - len(spare))
         return evicted
@@ -180,8 +189,10 @@ class Offload:
 
     def note_admitted(self, sequence: Sequence, num_cached_blocks: int, num_restored_blocks: int) -> None:
         """Count what a sequence found when it was first admitted: on the device, and what is copied there for it."""
-        num_read = min(sequence.num_read_blocks, num_restored_blocks)
-        found = (num_cached_blocks, num_restored_blocks - num_read, num_read)
+        num_filled = min(sequence.num_filled_blocks, num_cached_blocks)
+        num_copied = num_filled + num_restored_blocks
+        num_read = min(sequence.num_read_blocks, num_copied)
+        found = (num_cached_blocks - num_filled, num_copied - num_read, num_read)
         self.hits = TierHits(*(total + more * self._block_tokens for total, more in zip(self.hits, found, strict=True)))
 
     def take_run(self, hashes: Seq[BlockHash], begin: int, pace: Pace) -> list[BlockKv]:
@@ -239,11 +250,11 @@ class Offload:
         candidates = pool.next_evicted(max(0, num_blocks))
         return [MovedOut(*each) for each in candidates if each.block_hash not in self.store]
 
-    def _max_blocks(self, seconds: float) -> int:
-        """Return the blocks that can be copied in some time, 1 or more; if that is not known, as many as go at once."""
+    def _max_blocks(self) -> int:
+        """Return the blocks that a pass may copy, 1 or more; if the rate is not known, as many as go at once."""
         if not self._bytes_per_second:
             return AHEAD_BLOCKS
-        return max(1, int(seconds * self._bytes_per_second / self._block_bytes))
+        return max(1, int(self.max_copy_seconds * self._bytes_per_second / self._block_bytes))
 
     def _is_quicker(self, begin: int, end: int, cost: PassCost | None, *, num_copies: int = 1) -> bool:
         """Return whether blocks [begin, end) of a sequence are rather copied than computed."""

@@ -18,6 +18,7 @@ from baton.engine.offload import MovedOut, Offload, Restored
 from baton.engine.order import Claim, due_seconds, share
 from baton.engine.pace import Pace
 from baton.engine.progress import Progress
+from baton.engine.restoring import fill_first
 from baton.engine.sequence import Phase, Purpose, Sequence
 from baton.engine.sharing import Beginning, Underway
 from baton.engine.step import Step
@@ -253,7 +254,7 @@ class Scheduler:
             beginning = underway.beginning_of(sequence) if not sequence.num_ahead else None
             if beginning is None or (beginning.must_join and self._is_full(step)):
                 continue
-            if not self._has_blocks(sequence, beginning.blocks):
+            if not self._has_blocks(sequence, beginning.blocks) or self._fills_first(step, sequence, beginning):
                 blocked = blocked or sequence
                 continue
             if not sequence.request.may_begin():
@@ -262,10 +263,17 @@ class Scheduler:
                 blocked.num_overtaken_blocks += self._num_blocks(sequence)
             self._enter(sequence, beginning)
             if beginning.restored:
-                step.restored.append(Restored(sequence, len(beginning.blocks), beginning.restored))
+                step.restored.append(
+                    Restored(sequence, sequence.block_table, len(beginning.blocks), beginning.restored)
+                )
             self._join(step, sequence, beginning)
             if sequence.phase is Phase.RUNNING:
                 self._note(underway, sequence, step)
+
+    def _fills_first(self, step: Step, sequence: Sequence, beginning: Beginning) -> bool:
+        """Return whether a sequence waits while part of it is restored, because others are computed meanwhile."""
+        is_held_up = bool(self._running) and bool(beginning.restored)
+        return is_held_up and fill_first(self.pool, self.offload, step, sequence, beginning)
 
     def _join(self, step: Step, sequence: Sequence, beginning: Beginning) -> None:
         """Add a sequence that has got its blocks to the pass."""

@@ -168,6 +168,10 @@ class Sequence:
     """Whether blocks of it have been asked for from disk, which happens once."""
     num_read_blocks: int = 0
     """Blocks that came from there."""
+    num_filled_blocks: int = 0
+    """Blocks that were copied into the prefix cache for it while it waited."""
+    filled_end: int = 0
+    """Index of the block after the last of these."""
     num_preemptions: int = 0
     """Times its blocks were taken from it."""
     is_admitted: bool = False

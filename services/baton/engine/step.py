@@ -108,7 +108,7 @@ class Step:
     @property
     def members(self) -> list[Sequence]:
         """Return the sequences that fail if the pass does."""
-        if not self.admitted and not self.twins:
+        if not self.admitted and not self.twins and not self.restored:
             return self.sequences
         exporting = (sequence for sequence in self.admitted if sequence.request.export)
         twins = (twin.sequence for twin in self.twins)
