@@ -14,6 +14,8 @@ from baton.engine.runners.torch.compiled.single_queries import attend_single, pa
 from baton.engine.runners.torch.compiled.support import array_of, can_attend, can_multiply, panels_of
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
+HEADS = {torch.float32: (3, 24, 16), torch.bfloat16: (2, 16, 16)}
+"""Queries of a KV head and elements of keys and values; each shape is a compilation, and the checks' own is there."""
 both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 
 
@@ -27,15 +29,17 @@ def test_the_checks_at_start_pass(dtype: torch.dtype) -> None:
 @both_dtypes
 def test_single_queries_see_their_own_blocks_alone(dtype: torch.dtype) -> None:
     """Sequences of different lengths, scattered blocks and windows that begin within a block."""
-    query, keys, values = (torch.randn(size).to(dtype) for size in ((4, 6, 24), (2, 9, 4, 24), (2, 9, 4, 16)))
+    group, key_size, value_size = HEADS[dtype]
+    sizes = ((4, 2 * group, key_size), (2, 9, 4, key_size), (2, 9, 4, value_size))
+    query, keys, values = (torch.randn(size).to(dtype) for size in sizes)
     tables, spans, rows = [(3, 1, 8), (5,), (0, 7)], [(2, 11), (0, 1), (3, 8)], [3, 0, 2]
-    output = torch.full((4, 6, 16), 7.0, dtype=dtype)
+    output = torch.full((4, 2 * group, value_size), 7.0, dtype=dtype)
 
     attend_single(query, (array_of(keys), array_of(values)), pack_single_queries(rows, tables, spans), 0.2, output)
 
     for row, table, (first, end) in zip(rows, tables, spans, strict=True):
         seen = [
-            tensor[:, list(table)].flatten(1, 2)[:, first:end].double().repeat_interleave(3, 0)
+            tensor[:, list(table)].flatten(1, 2)[:, first:end].double().repeat_interleave(group, 0)
             for tensor in (keys, values)
         ]
         expected = scaled_dot_product_attention(query[row].double()[:, None], *seen, scale=0.2)[:, 0]

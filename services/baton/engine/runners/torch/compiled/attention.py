@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from baton.engine.runners.torch.compiled.kernel import kernel
 from baton.engine.runners.torch.compiled.numbers import FAST, exponential, narrow, widen
 from baton.engine.runners.torch.compiled.vectors import Kernel, prefetch
 
 _LINE_BYTES = 64
-_FLAGS: dict[str, Any] = {"nogil": True, "fastmath": FAST, "error_model": "numpy", "cache": True}
 
 
 @cache
@@ -33,7 +33,7 @@ def paged_attention(num_groups: int, key_head_dim: int, value_head_dim: int) -> 
     written.
     """
 
-    @njit(**_FLAGS)
+    @kernel
     def attend(
         query: Any, keys: Any, values: Any, rows: Any, tables: Any, spans: Any, scaling: Any, output: Any
     ) -> None:
@@ -100,7 +100,7 @@ def _softmax(scores: Any, num_tokens: int) -> None:
             scores[group, token] *= factor
 
 
-@njit(**_FLAGS)
+@kernel
 def _score(size: Any, queries: Any, keys: Any, scores: Any, start: int, num_tokens: int) -> None:
     """Write the products of queries [num_groups, head_dim] and the keys of one block."""
     num_groups, head_dim = size
@@ -125,7 +125,7 @@ def _score(size: Any, queries: Any, keys: Any, scores: Any, start: int, num_toke
             scores[group, start + token] = total
 
 
-@njit(**_FLAGS)
+@kernel
 def _add_values(size: Any, weights: Any, values: Any, sums: Any, start: int, num_tokens: int) -> None:
     """Add the values of one block, weighted, to the sums [num_groups, head_dim]."""
     num_groups, head_dim = size

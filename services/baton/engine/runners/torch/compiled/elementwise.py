@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from baton.engine.runners.torch.compiled.numbers import FAST, exponential, narrow, widen
+from baton.engine.runners.torch.compiled.kernel import kernel
+from baton.engine.runners.torch.compiled.numbers import exponential, narrow, widen
 
 
-@njit(nogil=True, fastmath=FAST, cache=True, error_model="numpy")
+@kernel
 def normalise(rows: Any, weight: Any, epsilon: Any, output: Any) -> None:
     """Write rows [num_rows, size] divided by their root mean square, times the weight [size]."""
     for row in range(rows.shape[0]):
@@ -23,7 +23,7 @@ def normalise(rows: Any, weight: Any, epsilon: Any, output: Any) -> None:
             output[row, element] = narrow(widen(rows[row, element]) * factor * widen(weight[element]), output)
 
 
-@njit(nogil=True, fastmath=FAST, cache=True, error_model="numpy")
+@kernel
 def gate(gate_up: Any, output: Any) -> None:
     """Write up times SiLU of gate: [num_rows, size] of [num_rows, 2 * size], the gates first."""
     size = output.shape[1]
@@ -34,7 +34,7 @@ def gate(gate_up: Any, output: Any) -> None:
             output[row, element] = narrow(activated * widen(gate_up[row, size + element]), output)
 
 
-@njit(nogil=True, fastmath=FAST, cache=True, error_model="numpy")
+@kernel
 def rotate_and_store(
     heads: Any, cosines: Any, signed_sines: Any, slots: Any, keys: Any, values: Any, queries: Any
 ) -> None:

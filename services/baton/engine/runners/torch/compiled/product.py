@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from baton.engine.runners.torch.compiled.numbers import FAST, narrow, widen
+from baton.engine.runners.torch.compiled.kernel import kernel
+from baton.engine.runners.torch.compiled.numbers import narrow, widen
 from baton.engine.runners.torch.compiled.vectors import PANEL_OUTPUTS, panel_product
 
 MAX_ROWS = 8
@@ -19,7 +19,7 @@ MAX_ROWS = 8
 _one_row, _two_rows, _four_rows = panel_product(1), panel_product(2), panel_product(4)
 
 
-@njit(nogil=True, fastmath=FAST, cache=True, error_model="numpy")
+@kernel
 def multiply(rows: Any, panels: Any, bias: Any, output: Any) -> None:
     """Write rows times the transposed weight, plus the bias; sums are float32.
 

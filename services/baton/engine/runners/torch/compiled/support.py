@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import time
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,8 @@ log = logging.getLogger(__name__)
 
 PANEL_OUTPUTS = 64
 _MAX_RELATIVE_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
+_LONG_SECONDS = 1.0
+"""A check that takes longer has compiled; numba's cache would have spared it."""
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 """A tensor's memory, as kernels take it."""
 
@@ -54,14 +57,18 @@ def can_multiply(dtype: torch.dtype) -> bool:
 
 
 def _is_sound(name: str, measure: Any, dtype: torch.dtype) -> bool:
+    started_seconds = time.monotonic()
     try:
         error = measure(dtype)
-    except (ImportError, RuntimeError, AttributeError, ValueError) as cause:
+    except (ImportError, RuntimeError, AttributeError, ValueError, OSError) as cause:
         log.warning("compiled_off kernel=%s dtype=%s cause=%r", name, dtype, str(cause))
         return False
     if not error <= _MAX_RELATIVE_ERROR[dtype]:  # also where it is not a number
         log.warning("compiled_off kernel=%s dtype=%s relative_error=%s", name, dtype, error)
         return False
+    seconds = time.monotonic() - started_seconds
+    if seconds > _LONG_SECONDS:
+        log.info("kernel_compiled kernel=%s dtype=%s seconds=%.1f", name, dtype, seconds)
     return True
 
 
