@@ -29,7 +29,7 @@ _RATES = ("memory_read_bytes_per_second", "memory_copy_bytes_per_second")
 
 def main() -> None:
     """Run everything and write what was measured."""
-    parser = argparse.ArgumentParser(prog="bench.two_hosts", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", type=Path, required=True, help="folder of a small model")
     parser.add_argument("--bits-per-second", type=float, default=DEFAULT_BITS_PER_SECOND, help="shape of the link")
     parser.add_argument("--no-profile", action="store_true", help="leave out the two profiles of the machine")
@@ -69,9 +69,7 @@ def run(model: Path, bits_per_second: float, *, has_profiles: bool) -> dict[str,
                 "shaped_bits_per_second": bits_per_second,
                 "link_bits_per_second": [8 * each.bytes_per_second for each in (measured, measured_again)],
                 "refusal": refused.strip().splitlines()[-1],
-                "found_router": next(line for line in deployment.log_of("far-1").splitlines() if " joined " in line)[
-                    25:
-                ],
+                "found_router": _joined_line(deployment.log_of("far-1")),
                 "answer": answer,
                 "is_new_process": status.worker_process_id not in (0, killed),
                 "restarts": status.restart_count,

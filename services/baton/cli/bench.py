@@ -41,9 +41,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "kv-transport": Benchmark("kv_transport", "What carries KV frames fastest, beside other projects' transports."),
         "wire-precision": Benchmark("wire_precision", "What narrower number formats of KV lose and save."),
         "shaped": Benchmark("shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."),
-        "two-hosts": Benchmark(
-            "two_hosts", "A bare machine joins over a shaped link, serves, fails, comes back (root)."
-        ),
+        "two-hosts": Benchmark("two_hosts", "A bare machine joins over a link, serves, fails and comes back (root)."),
         "overlap": Benchmark("overlap", "How much of the KV transfer hides behind prefill (Linux, root)."),
     }
 )
