@@ -10,6 +10,7 @@ from baton.decode.peers import PeerSet
 from baton.decode.receiver import Timeouts
 from baton.decode.servicer import DecodeServicer
 from baton.decode.settings import DecodeSettings
+from baton.engine.options import EngineOptions
 from baton.rpc.server import GrpcServer, host_port
 from baton.telemetry.metrics import Metrics
 from baton.v1 import decode_service_pb2 as messages
@@ -26,7 +27,8 @@ async def serve(settings: DecodeSettings) -> None:
     Raises:
         ConfigurationError: If the model cannot be loaded or the address cannot be bound.
     """
-    node = await load_node(settings, node_pb2.NODE_ROLE_DECODE)
+    options = EngineOptions(ingest_share=settings.ingest_share)
+    node = await load_node(settings, node_pb2.NODE_ROLE_DECODE, options)
     metrics = Metrics()
     peers = PeerSet(
         settings.probe_bytes,
