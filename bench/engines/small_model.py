@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 VOCABULARY_SIZE = 2048
 
 
-def write_small_model(folder: Path) -> None:
-    """Write a Hugging Face folder: two Llama layers of random weights, and a tokenizer that knows its ids."""
+SMALL_SHAPE = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+"""As Hugging Face's configuration names it."""
+
+
+def write_small_model(folder: Path, shape: Mapping[str, int] = SMALL_SHAPE) -> None:
+    """Write a Hugging Face folder: Llama layers of random weights, and a tokenizer that knows its ids."""
     import torch
     from tokenizers import Tokenizer, models
     from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
@@ -17,11 +28,7 @@ def write_small_model(folder: Path) -> None:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=VOCABULARY_SIZE,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        **shape,
         max_position_embeddings=4096,
         bos_token_id=None,
         eos_token_id=2,

@@ -110,13 +110,12 @@ class Node:
     async def settle(self) -> None:
         """Return when the engine holds nothing any more; every block is free then."""
         scheduler = self.engine.scheduler
-        while await self.ask(lambda: bool(scheduler.waiting or scheduler.running or scheduler.receiving)):
+        while await self._ask(lambda: bool(scheduler.waiting or scheduler.running or scheduler.receiving)):
             pass
-        await self.ask(scheduler.check_integrity)
+        await self._ask(scheduler.check_integrity)
         assert scheduler.pool.num_available == scheduler.pool.num_blocks
 
-    async def ask(self, question: Callable[[], Any]) -> Any:
-        """Return what the engine's thread says between two passes."""
+    async def _ask(self, question: Callable[[], Any]) -> Any:
         answer = self._loop.create_future()
 
         def run() -> None:

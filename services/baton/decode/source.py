@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import grpc
 from opentelemetry import trace
@@ -73,7 +73,7 @@ class PrefillSource:
             finally:
                 stream.close()
         else:
-            async with grpc_call(self._stub.Prefill(request)) as messages:
+            async with _grpc_call(self._stub, request) as messages:
                 yield messages
 
     async def _open_fast(self, request: prefill_service_pb2.PrefillRequest, reception: Reception) -> FastStream | None:
@@ -96,12 +96,10 @@ class PrefillSource:
 
 
 @asynccontextmanager
-async def grpc_call(call: Any) -> AsyncIterator[AsyncIterable[Any]]:
-    """Return the messages of a call of a `KvStub` or `BlockStub`; leaving the context ends it.
-
-    Raises:
-        BatonError: If the call fails, in the context too.
-    """
+async def _grpc_call(
+    stub: KvStub, request: prefill_service_pb2.PrefillRequest
+) -> AsyncIterator[AsyncIterable[Message]]:
+    call = stub.Prefill(request)
     try:
         yield _readable(call)
     except grpc.aio.AioRpcError as error:
@@ -111,7 +109,7 @@ async def grpc_call(call: Any) -> AsyncIterator[AsyncIterable[Any]]:
         if task is not None and task.cancelling():
             raise
         # grpc.aio ends calls of a closed channel like cancelled ones, though nobody cancelled this task.
-        raise UnavailableError("the connection to the node was closed", reason="CHANNEL_CLOSED") from None
+        raise UnavailableError("the connection to the prefill node was closed", reason="CHANNEL_CLOSED") from None
     finally:
         call.cancel()
 
