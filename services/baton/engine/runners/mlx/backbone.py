@@ -103,6 +103,9 @@ def batch_of_rows(
 def _batch_of_many(
     spans: Sequence[Span], token_ids: mx.array, readings: dict[int, Reading], block_tokens: int
 ) -> Batch:
+    if len(spans) == 1:  # a slice and a plain offset take fewer kernels than their arrays
+        start, table = spans[0].start, spans[0].block_table
+        return Batch(token_ids, start, slots_of(table, start, start + 1, block_tokens), readings)
     blocks = [span.block_table[span.start // block_tokens] for span in spans]
     slots = [block * block_tokens + span.start % block_tokens for block, span in zip(blocks, spans, strict=True)]
     return Batch(

@@ -32,7 +32,7 @@ class LayerRows:
         shape = (0, spec.num_kv_heads, 0)
         self.keys = Cells(shape, spec.key_head_dim, dtype, is_quantized=is_quantized)
         self.values = Cells(shape, spec.value_head_dim, dtype, is_quantized=is_quantized)
-        self._ends: mx.array = mx.zeros(0, mx.int32)
+        self._ends: int | mx.array = 0
 
     @property
     def arrays(self) -> list[mx.array]:
@@ -44,15 +44,24 @@ class LayerRows:
         """Return the heads of a row."""
         return self.keys.shape[1]
 
-    def aim(self, cell_indices: mx.array) -> None:
-        """Say where the step's K and V go: [num_rows * num_kv_heads] in the flattened axes, int32."""
-        self._ends = cell_indices
+    def aim(self, ends: int | mx.array) -> None:
+        """Say where the step's K and V go.
+
+        Args:
+            ends: The position, if it is the same in all rows; else [num_rows * num_kv_heads] in the flattened axes,
+                int32.
+        """
+        self._ends = ends
 
     def write_encoded(self, keys: list[mx.array], values: list[mx.array]) -> None:
         """Write [num_rows, num_kv_heads, head_dim], encoded, where `aim` said."""
         for cells, parts in ((self.keys, keys), (self.values, values)):
-            flat = [part.reshape(-1, part.shape[-1]) for part in parts]
-            cells.put(self._ends, flat, shape=(math.prod(cells.shape),))
+            if isinstance(self._ends, int):
+                index = (slice(0, parts[0].shape[0]), slice(None), slice(self._ends, self._ends + 1))
+                cells.put(index, [part[:, :, None] for part in parts])
+            else:
+                flat = [part.reshape(-1, part.shape[-1]) for part in parts]
+                cells.put(self._ends, flat, shape=(math.prod(cells.shape),))
 
     def read(self, num_rows: int, reading: Reading) -> tuple[Kv, Kv]:
         """Return K and V of the first rows, each [num_rows, num_kv_heads, num_tokens, head_dim]: views, lazily."""
@@ -150,6 +159,10 @@ class RowSet:
         mx.eval([layer.arrays for layer in self.layers])  # or the step's write would copy the pools that this reads
 
     def _aim(self, starts: npt.NDArray[np.int32]) -> None:
+        if starts.min() == starts.max():  # a slice costs less than a scatter
+            for layer in self.layers:
+                layer.aim(int(starts[0]))
+            return
         for num_heads in {layer.num_heads for layer in self.layers}:
             firsts = np.arange(len(starts) * num_heads, dtype=np.int32) * self._num_tokens
             cell_indices = mx.array(firsts + np.repeat(starts, num_heads))
