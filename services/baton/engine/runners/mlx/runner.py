@@ -17,13 +17,11 @@ from baton.engine.runners.mlx.evaluation import begin
 from baton.engine.runners.mlx.launched import LaunchedPass
 from baton.engine.runners.mlx.loader import check_can_quantize_kv, compute_device, device_name, load_mlx_model
 from baton.engine.runners.mlx.logits import MlxLogits
+from baton.engine.runners.mlx.memory import device_bytes, position_bytes, row_positions, set_limits
 from baton.engine.runners.mlx.pool import MLX_DTYPES, LayerPool
 from baton.engine.runners.mlx.positions import slots_of
 from baton.engine.runners.mlx.rows import LayerRows, RowSet
 from baton.errors import ConfigurationError
-
-_LEAST_FREED_BYTES, _MOST_FREED_BYTES = 128 << 20, 1 << 30
-"""Bounds of the freed memory that MLX keeps for reuse; by default it may keep most of the machine's."""
 
 
 class MlxRunner(Runner):
@@ -49,6 +47,12 @@ class MlxRunner(Runner):
         self._backbone = Backbone(model, [spec.sliding_window_tokens for spec in specs])
         self._device = compute_device()
         dtype = MLX_DTYPES[info.layout.dtype]
+        max_row_positions = row_positions(
+            num_blocks * block_tokens,
+            position_bytes(info.layout, is_quantized=is_kv_quantized),
+            info.weight_bytes,
+            device_bytes(),
+        )
         self._pools = [LayerPool(spec, num_blocks, block_tokens, dtype, is_quantized=is_kv_quantized) for spec in specs]
         self._reader: list[mx.array] = []
         self._batches = Batches(
@@ -58,7 +62,7 @@ class MlxRunner(Runner):
             new_rows=lambda: RowSet(
                 [LayerRows(spec, dtype, is_quantized=is_kv_quantized) for spec in specs], block_tokens
             ),
-            max_row_positions=num_blocks * block_tokens * 5 // 4,
+            max_row_positions=max_row_positions,
             weight_bytes=info.weight_bytes,
             token_bytes=info.layout.num_token_bytes(),
         )
@@ -182,11 +186,6 @@ def load_mlx_runner(
         check_can_quantize_kv(checkpoint)
     with mx.stream(compute_device()):
         info = checkpoint.model_info(model_id, kv_dtype, engine="mlx", device=device_name())
-        mx.set_cache_limit(_freed_bytes(num_blocks * block_tokens * info.layout.num_token_bytes()))
+        set_limits(num_blocks * block_tokens * info.layout.num_token_bytes(), device_bytes())
         model = load_mlx_model(checkpoint, MLX_DTYPES[kv_dtype])
         return MlxRunner(model, info, num_blocks=num_blocks, block_tokens=block_tokens, is_kv_quantized=is_kv_quantized)
-
-
-def _freed_bytes(pool_bytes: int) -> int:
-    """Return how much freed memory to keep: as much as the pool has, for what a pass gathers is part of it."""
-    return min(max(pool_bytes, _LEAST_FREED_BYTES), _MOST_FREED_BYTES)

@@ -1,0 +1,72 @@
+"""How much of the device's memory a node may take, and what MLX is told about it."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+
+from baton.engine.runners.mlx.cells import QUANTIZED_BITS, group_size_of
+from baton.errors import ConfigurationError
+from baton.kv.layout import KvLayout
+
+_LEAST_FREED_BYTES, _MOST_FREED_BYTES = 128 << 20, 1 << 30
+"""Bounds of the freed memory that MLX keeps for reuse; by default it may keep most of the machine's."""
+
+
+def freed_bytes(pool_bytes: int) -> int:
+    """Return how much freed memory to keep: as much as the pool has, for what a pass gathers is part of it."""
+    return min(max(pool_bytes, _LEAST_FREED_BYTES), _MOST_FREED_BYTES)
+
+
+def position_bytes(layout: KvLayout, *, is_quantized: bool) -> int:
+    """Return what K and V of one position in all layers take in a node's memory, which is less than on the wire."""
+    if not is_quantized:
+        return layout.num_token_bytes()
+    element_bytes = layout.dtype.num_bytes
+    num_bytes = 0
+    for spec in layout.layers:
+        for head_dim in (spec.key_head_dim, spec.value_head_dim):
+            num_groups = head_dim // (group_size_of(head_dim) or head_dim)
+            num_bytes += spec.num_kv_heads * (head_dim * QUANTIZED_BITS // 8 + 2 * num_groups * element_bytes)
+    return num_bytes
+
+
+def row_positions(pool_positions: int, position_bytes: int, weight_bytes: int, device_bytes: int) -> int:
+    """Return the positions that rows may have beside the pool.
+
+    A quarter more than the pool's, so that every block may be in a row of a length rounded up, or what is left of the
+    device; where nothing is, sequences decode from their blocks.
+
+    Args:
+        pool_positions: Of all blocks.
+        position_bytes: K and V of one position in all layers.
+        weight_bytes: Of the model.
+        device_bytes: What the device gives without swapping; 0: unknown.
+
+    Raises:
+        ConfigurationError: If model and blocks alone do not fit.
+    """
+    wanted = pool_positions * 5 // 4
+    if not device_bytes:
+        return wanted
+    num_left = device_bytes - weight_bytes - pool_positions * position_bytes
+    if num_left < 0:
+        raise ConfigurationError(
+            f"num_blocks: the model's {weight_bytes} bytes and {pool_positions} positions of {position_bytes} bytes do "
+            f"not fit into the device's {device_bytes} bytes"
+        )
+    return min(wanted, num_left // position_bytes)
+
+
+def device_bytes() -> int:
+    """Return the memory that the GPU gives without swapping; 0 where there is none."""
+    if not mx.metal.is_available():
+        return 0
+    return int(mx.device_info(mx.Device(mx.gpu)).get("max_recommended_working_set_size", 0))
+
+
+def set_limits(pool_bytes: int, num_device_bytes: int) -> None:
+    """Bound what MLX keeps, and have the GPU's memory wired, lest the system page the weights out between requests."""
+    mx.set_cache_limit(freed_bytes(pool_bytes))
+    if num_device_bytes:
+        mx.set_memory_limit(num_device_bytes)
+        mx.set_wired_limit(num_device_bytes)
