@@ -3,6 +3,8 @@ PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+# Processes that run tests at a time; most tests keep one core busy.
+WORKERS ?= 2
 
 .PHONY: help up test check lint fmt protos chart clean
 .DEFAULT_GOAL := help
@@ -20,7 +22,7 @@ up: $(STAMP) ## Start all of Baton on this machine with the demo model (UP='--mo
 	@$(BIN)/baton up $(UP)
 
 test: lint ## Run all gates and all tests (TEST=tests/kv for some of them)
-	@$(BIN)/python -m pytest $(TEST)
+	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --durations=15 $(TEST)
 
 check: lint ## Run the fast gates: format, lint, types, layers, protos, sizes, defaults
 	@$(BIN)/python -m pytest --quiet tests/house
