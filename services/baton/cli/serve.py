@@ -38,6 +38,10 @@ CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "h
 LEVELS = ("debug", "info", "warning", "error")
 
 _ENGINE_ROLES = ("prefill", "decode")
+_SWITCH_SECONDS = 2e-4
+"""Longest time for which a thread of a node's Python keeps the others waiting: the engine's and those that carry KV
+take turns many times within a pass, and the interpreter's own 5 ms are more than one.
+"""
 
 
 class Service(NamedTuple):
@@ -113,6 +117,8 @@ def run_service(role: str, service: Service, settings: BaseSettings, level: str)
         level: One of LEVELS.
     """
     die_with_parent()
+    if role in _ENGINE_ROLES:
+        sys.setswitchinterval(_SWITCH_SECONDS)
     level = str(getattr(settings, "log_level", level)).lower()
     check_level(level)
     configure_logging(_log_name(role, settings), level)
