@@ -36,6 +36,8 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "burst": Benchmark("burst", "What batching and sharing the prompts of a burst is worth."),
         "engine": Benchmark("engine", "Tokens per CPU-second beside other engines and the machine's limits."),
         "ablation": Benchmark("ablation", "What each lesson of the engine's asynchronous core is worth."),
+        "full-stack": Benchmark("full_stack", "Whole servers, HTTP to HTTP, beside transformers' and mlx-lm's."),
+        "mlx-decode": Benchmark("mlx_decode", "Decoding on MLX beside mlx-lm's batches."),
         "gateway-cost": Benchmark("gateway_cost", "CPU time per streamed token of gateway, router and node (Linux)."),
         "gpu": Benchmark("gpu", "The torch engine on a CUDA GPU beside its limits and transformers."),
         "kv-transport": Benchmark("kv_transport", "What carries KV frames fastest, beside other projects' transports."),
