@@ -58,6 +58,7 @@ class Answer:
     placement: dict[str, Any] | None = None
     """What the server says of the request's way through it (`baton` of Baton's last chunk)."""
     is_done: bool = False
+    """Whether the stream has said that it is complete: by `[DONE]`, or by the reason why its choice ended."""
 
     @property
     def num_output_tokens(self) -> int:
@@ -74,6 +75,7 @@ class Answer:
             raise HttpError(f"error in the stream: {json.dumps(chunk['error'])[:300]}")
         for choice in chunk.get("choices") or ():
             text = _output(choice)
+            self.is_done = self.is_done or bool(choice.get("finish_reason"))  # some servers send no `[DONE]`
             # Tokens may have no text (half a character); the end is then the first sign of output.
             if text or (choice.get("finish_reason") and not self.token_seconds):
                 self.token_seconds.append(seconds)
@@ -90,7 +92,7 @@ async def stream_answer(client: HttpClient, path: str, body: bytes, clock: Clock
     """Send a request and fill `answer` as its stream comes; what came before a failure stays in it.
 
     Raises:
-        HttpError: If the status is not 200, or the stream reports an error or ends before `[DONE]`.
+        HttpError: If the status is not 200, or the stream reports an error or ends before it says that it is complete.
         OSError: If the server cannot be reached.
     """
     parser = SseParser()
@@ -104,7 +106,7 @@ async def stream_answer(client: HttpClient, path: str, body: bytes, clock: Clock
             for event in parser.feed(piece):
                 _take_event(answer, event.data, event.comment, seconds)
     if not answer.is_done:
-        raise HttpError("the stream ended before [DONE]")
+        raise HttpError("the stream ended before finish_reason and [DONE]")
 
 
 def request_fields(path: str, history: Sequence[tuple[str, str]], prompt: Prompt) -> dict[str, object]:

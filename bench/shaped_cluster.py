@@ -54,7 +54,13 @@ class Cluster:
 
 @contextmanager
 def shaped_cluster(
-    link: ShapedLink, model: Path, decode: NodePlan, prefill: NodePlan | None, *, flags: Sequence[str] = ()
+    link: ShapedLink,
+    model: Path,
+    decode: NodePlan,
+    prefill: NodePlan | None,
+    *,
+    flags: Sequence[str] = (),
+    prefill_niceness: int = 0,
 ) -> Iterator[Cluster]:
     """Run a cluster as long as the context lasts.
 
@@ -64,6 +70,7 @@ def shaped_cluster(
         decode: Node on this side.
         prefill: Node on the far side; None: none.
         flags: Of both nodes.
+        prefill_niceness: 0 to 19: how much the prefill node leaves to the others of the cores that they share here.
 
     Raises:
         TimeoutError: If the nodes do not register.
@@ -78,7 +85,7 @@ def shaped_cluster(
         stack.enter_context(_process(("cache-index", "--host", NEAR_ADDRESS, "--port", "18911"), logs))
         if prefill is not None:
             far = ("--engine", prefill.engine, "--host", FAR_ADDRESS, "--port", "18920", *common, *prefill.flags)
-            stack.enter_context(_process(("prefill", *far), logs, link))
+            stack.enter_context(_process(("prefill", *far), logs, link, prefill_niceness))
         stack.enter_context(_process(("decode", *near), logs))
         router_channel = stack.enter_context(grpc.insecure_channel(_ROUTER))
         stub = RouterServiceStub(router_channel)  # type: ignore[no-untyped-call]
@@ -94,8 +101,8 @@ def shaped_cluster(
 
 
 @contextmanager
-def _process(arguments: Sequence[str], logs: Path, link: ShapedLink | None = None) -> Iterator[None]:
-    command = [sys.executable, "-m", "baton.cli", "serve", *arguments]
+def _process(arguments: Sequence[str], logs: Path, link: ShapedLink | None = None, niceness: int = 0) -> Iterator[None]:
+    command = ["nice", "-n", str(niceness), sys.executable, "-m", "baton.cli", "serve", *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
     with (logs / f"{arguments[0]}.log").open("wb") as log:
         command = link.far_command(command) if link else command

@@ -143,6 +143,16 @@ KV_TRANSPORT = Dashboard(
             [Query(per_second(names.KV_BREAKS, names.RECOVERY), legend(names.RECOVERY))],
         ),
         Panel(
+            "Prefixes from neighbours",
+            "Asked per second, by what came of it.",
+            [Query(per_second(names.PULLS, names.REASON), legend(names.REASON))],
+        ),
+        Panel(
+            "Prompt tokens from neighbours",
+            "Per second, from other nodes' prefix caches.",
+            [Query(per_second(names.PULLED_PROMPT_TOKENS))],
+        ),
+        Panel(
             "Streams without the fast path",
             "Per second, by reason.",
             [Query(per_second(names.FAST_PATH_FALLBACKS, names.REASON), legend(names.REASON))],

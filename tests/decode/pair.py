@@ -110,12 +110,13 @@ class Node:
     async def settle(self) -> None:
         """Return when the engine holds nothing any more; every block is free then."""
         scheduler = self.engine.scheduler
-        while await self._ask(lambda: bool(scheduler.waiting or scheduler.running or scheduler.receiving)):
+        while await self.ask(lambda: bool(scheduler.waiting or scheduler.running or scheduler.receiving)):
             pass
-        await self._ask(scheduler.check_integrity)
+        await self.ask(scheduler.check_integrity)
         assert scheduler.pool.num_available == scheduler.pool.num_blocks
 
-    async def _ask(self, question: Callable[[], Any]) -> Any:
+    async def ask(self, question: Callable[[], Any]) -> Any:
+        """Return what the engine's thread says between two passes."""
         answer = self._loop.create_future()
 
         def run() -> None:

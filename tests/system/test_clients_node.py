@@ -37,7 +37,7 @@ def test_a_node_client_streams_a_generation(
     *deltas, last = lines
 
     assert status == 0
-    assert len(deltas) > 2  # a busy machine may send several tokens at once
+    assert len(deltas) >= 2  # a busy machine may send several tokens at once
     assert all(delta.keys() == {"text", "token_ids"} for delta in deltas)
     usage = last["finished"]["usage"]
     assert sum(len(delta["token_ids"]) for delta in deltas) == usage["completion_token_count"] == 16

@@ -21,11 +21,12 @@ SERVICES = {
 
 @pytest.mark.parametrize("process", SERVICES)
 def test_every_server_lists_its_services(demo_cluster: Cluster, process: str) -> None:
-    """Its own, health and reflection."""
+    """Its own, on nodes also that of their prefix cache, health and reflection."""
     with grpc.insecure_channel(demo_cluster.address_of(process)) as channel:
         services = set(ProtoReflectionDescriptorDatabase(channel).get_services())
 
-    assert services == {SERVICES[process], "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+    blocks = {"baton.v1.BlockService"} if process.endswith("-0") else set()
+    assert services == {SERVICES[process], *blocks, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
 
 
 def test_the_public_service_is_described_completely(demo_cluster: Cluster) -> None:

@@ -44,6 +44,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "wire-precision": Benchmark("wire_precision", "What narrower number formats of KV lose and save."),
         "shaped": Benchmark("shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."),
         "two-hosts": Benchmark("two_hosts", "A bare machine joins over a link, serves, fails and comes back (root)."),
+        "ingest": Benchmark("ingest", "What KV that arrives costs those who generate (Linux, root)."),
         "overlap": Benchmark("overlap", "How much of the KV transfer hides behind prefill (Linux, root)."),
     }
 )

@@ -11,6 +11,7 @@ from typing import Protocol
 
 from opentelemetry import trace
 
+from baton.decode.block_pull import BlockPull, check_pull, pull_request
 from baton.decode.handover import KvHandover
 from baton.decode.options import local_seconds, prefill_options
 from baton.decode.peers import PeerSet
@@ -99,6 +100,8 @@ class Generator:
         check_priority(request.priority)
         if request.placement.prefill_node_id:
             wire_from_proto(request.placement, layout)
+        if request.placement.HasField("prefix_pull"):
+            check_pull(request.placement, layout)
         is_greedy = request.sampling.HasField("temperature") and request.sampling.temperature == 0
         if not is_greedy and not request.sampling.HasField("seed"):
             raise InvalidFieldError("sampling.seed", "expected a seed unless the temperature is 0")
@@ -128,6 +131,7 @@ class Generation:
         self._span = trace.get_current_span()
         self._is_over = False
         self._handover: KvHandover | None = None
+        self._pull: BlockPull | None = None
         self._compilation: asyncio.Task[None] | None = None
         self._reception: asyncio.Task[None] | None = None
         timeout_seconds = seconds_from_duration(request.timeout) if request.HasField("timeout") else None
@@ -174,8 +178,10 @@ class Generation:
     def _follow(self, event: EngineEvent) -> None:
         if isinstance(event, Admitted) and self._prefill_node_id:
             self._begin_handover(event.num_cached_tokens)
-        elif isinstance(event, FrameLanded) and self._handover:
-            self._handover.receiver.frame_landed()
+        elif isinstance(event, Admitted) and self._engine_request.purpose is Purpose.RECEIVE:
+            self._begin_pull(event.num_cached_tokens)
+        elif isinstance(event, FrameLanded) and (taker := self._pull or (self._handover and self._handover.receiver)):
+            taker.frame_landed()
         elif isinstance(event, PromptScored):
             self._outlet.prompt(event.position, event.tokens)
         elif isinstance(event, Ended):
@@ -196,6 +202,8 @@ class Generation:
 
     def _end(self, ended: Ended) -> None:
         summary = outcome_of(self._request, ended, self._handover, decode_node_id=self._node.node_id)
+        if self._pull is not None:
+            self._pull.describe(summary)
         reception = self._handover.receiver.reception if self._handover else None
         measure_resources(summary, reception, self._node.monitor)
         self._count(ended, summary)
@@ -223,19 +231,22 @@ class Generation:
             num_cached = min(summary.prefill_cached_token_count, ended.num_prompt_tokens)
         else:
             side, num_cached = "decode", ended.num_cached_tokens
-            num_cached = min(num_cached + summary.kv_kept_token_count, ended.num_prompt_tokens)
+            num_received = summary.kv_kept_token_count + summary.pulled_token_count
+            num_cached = min(num_cached + num_received, ended.num_prompt_tokens)
         num_computed = max(0, ended.num_prompt_tokens - num_cached - ended.num_shared_tokens)
         metrics.add_prompt(side, num_cached_tokens=num_cached, num_computed_tokens=num_computed)
         metrics.add_shared_prompt(ended.num_shared_tokens)
 
     def _make_engine_request(self) -> EngineRequest:
-        request = self._request
+        request, params = self._request, sampling_from_proto(self._request.sampling)
+        is_scored = params.num_prompt_logprobs is not None and not request.output_token_ids
+        is_pulling = request.placement.HasField("prefix_pull") and not (request.bypass_prefix_cache or is_scored)
         return EngineRequest(
             request_id=self._request_id,
             prompt_token_ids=tuple(request.prompt_token_ids),
             output_token_ids=tuple(request.output_token_ids),
-            params=sampling_from_proto(request.sampling),
-            purpose=Purpose.RECEIVE if self._prefill_node_id else Purpose.GENERATE,
+            params=params,
+            purpose=Purpose.RECEIVE if self._prefill_node_id or is_pulling else Purpose.GENERATE,
             cache_salt=request.cache_salt,
             priority=request.priority,
             is_cache_bypassed=request.bypass_prefix_cache,
@@ -278,6 +289,23 @@ class Generation:
             metrics=generator.metrics,
         )
         self._reception = self._tasks.create_task(self._handover.run(), context=self._context)
+
+    def _begin_pull(self, num_cached_tokens: int) -> None:
+        node, generator = self._node, self._generator
+        num_tokens = len(self._request.prompt_token_ids) + len(self._request.output_token_ids)
+        self._pull = BlockPull(
+            self._engine,
+            generator.peers,
+            pull_request(self._request, node.runner, num_cached_tokens),
+            self._request.placement.prefix_pull.node_id,
+            generator.timeouts,
+            engine_id=self._request_id,
+            num_cached_tokens=num_cached_tokens,
+            local_seconds=local_seconds(node, min(num_cached_tokens, num_tokens - 1), num_tokens),
+            deadline=self._deadline,
+            metrics=generator.metrics,
+        )
+        self._reception = self._tasks.create_task(self._pull.run(), context=self._context)
 
     def _prefill_request(self, num_cached_tokens: int) -> prefill_service_pb2.PrefillRequest:
         request = self._request

@@ -14,6 +14,7 @@ import grpc
 from baton.decode.source import PrefillSource, TransportChoice
 from baton.errors import NotFoundError
 from baton.kv.staging import StagingPool
+from baton.rpc.block_service import BlockStub
 from baton.rpc.channel import open_channel
 from baton.rpc.fast_channel import FastChannel
 from baton.rpc.kv_service import KvStub
@@ -77,6 +78,16 @@ class PeerSet:
         if node_id not in self._channels:
             raise NotFoundError(f"prefill node {node_id!r} is not known here", reason="NODE_NOT_FOUND")
         return KvStub(self._channels[node_id])
+
+    def blocks(self, node_id: str) -> BlockStub:
+        """Return the stub of a node's prefix cache.
+
+        Raises:
+            NotFoundError: If the router has not named it.
+        """
+        if node_id not in self._channels:
+            raise NotFoundError(f"node {node_id!r} is not known here", reason="NODE_NOT_FOUND")
+        return BlockStub(self._channels[node_id])
 
     def has(self, node_id: str) -> bool:
         """Return whether the router names a prefill node."""

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from opentelemetry import trace
 
@@ -27,8 +27,9 @@ from baton.rpc.wire_kv import layout_from_proto, wire_from_proto
 from baton.rpc.wire_time import seconds_from_duration
 from baton.telemetry import names
 from baton.telemetry.frames import frame_attributes
-from baton.v1 import kv_pb2, prefill_service_pb2
+from baton.v1 import block_service_pb2, kv_pb2, prefill_service_pb2
 
+_Message = TypeVar("_Message", Message, block_service_pb2.PullBlocksResponse | ReceivedFrame)
 MAX_FRAMES_IN_FLIGHT = 8
 """Frames read from the network and not yet written by the engine; more wait in HTTP/2's window."""
 
@@ -122,7 +123,7 @@ class KvReceiver:
             except TimeoutError:
                 raise SilentStreamError(f"the stream was silent for {limit:g} seconds") from None
             stack.callback(self._drop_unpacked)
-            await self._take(_timed(messages, self._timeouts), request)
+            await self._take(timed(messages, self._timeouts), request)
 
     async def _take(
         self,
@@ -244,7 +245,7 @@ class KvReceiver:
         self.commit()
 
 
-async def _timed(messages: AsyncIterable[Message], timeouts: Timeouts) -> AsyncIterator[Message]:
+async def timed(messages: AsyncIterable[_Message], timeouts: Timeouts) -> AsyncIterator[_Message]:
     """Yield messages; a silence longer than allowed breaks the stream."""
     limit = timeouts.first_frame_seconds
     iterator = aiter(messages)

@@ -10,11 +10,15 @@ from baton.decode.peers import PeerSet
 from baton.decode.receiver import Timeouts
 from baton.decode.servicer import DecodeServicer
 from baton.decode.settings import DecodeSettings
+from baton.engine.options import EngineOptions
+from baton.rpc.block_service import SERVICE_NAME as BLOCK_SERVICE_NAME
+from baton.rpc.block_service import add_block_service
 from baton.rpc.server import GrpcServer, host_port
 from baton.telemetry.metrics import Metrics
 from baton.v1 import decode_service_pb2 as messages
 from baton.v1 import decode_service_pb2_grpc as service
 from baton.v1 import node_pb2
+from baton.worker.blocks import BlockServicer
 from baton.worker.node import load_node
 
 SERVICE_NAME = messages.DESCRIPTOR.services_by_name["DecodeService"].full_name
@@ -26,7 +30,8 @@ async def serve(settings: DecodeSettings) -> None:
     Raises:
         ConfigurationError: If the model cannot be loaded or the address cannot be bound.
     """
-    node = await load_node(settings, node_pb2.NODE_ROLE_DECODE)
+    options = EngineOptions(ingest_share=settings.ingest_share)
+    node = await load_node(settings, node_pb2.NODE_ROLE_DECODE, options)
     metrics = Metrics()
     peers = PeerSet(
         settings.probe_bytes,
@@ -38,6 +43,7 @@ async def serve(settings: DecodeSettings) -> None:
     server = GrpcServer(host_port(settings.host, settings.port))
     servicer = DecodeServicer(Generator(node, peers, timeouts, metrics))
     server.add(SERVICE_NAME, partial(service.add_DecodeServiceServicer_to_server, servicer))
+    server.add(BLOCK_SERVICE_NAME, partial(add_block_service, BlockServicer(node)))
     async with asyncio.TaskGroup() as tasks:
         following = tasks.create_task(peers.run())
         try:

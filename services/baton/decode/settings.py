@@ -25,3 +25,5 @@ class DecodeSettings(WorkerSettings):
     """What carries KV streams: fast is gRPC on plain sockets, grpc the gRPC library, auto the former where it works."""
     probe_bytes: int = Field(default=8 << 20, ge=0, le=256 << 20)
     """Bytes with which the link from each prefill node is measured; 0: not measured."""
+    ingest_share: float = Field(default=0.1, ge=0, le=1)
+    """Part of a pass's time for which arriving KV is written after it while others generate; 0: any."""

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import grpc
 from opentelemetry import trace
@@ -73,7 +73,7 @@ class PrefillSource:
             finally:
                 stream.close()
         else:
-            async with _grpc_call(self._stub, request) as messages:
+            async with grpc_call(self._stub.Prefill(request)) as messages:
                 yield messages
 
     async def _open_fast(self, request: prefill_service_pb2.PrefillRequest, reception: Reception) -> FastStream | None:
@@ -96,10 +96,12 @@ class PrefillSource:
 
 
 @asynccontextmanager
-async def _grpc_call(
-    stub: KvStub, request: prefill_service_pb2.PrefillRequest
-) -> AsyncIterator[AsyncIterable[Message]]:
-    call = stub.Prefill(request)
+async def grpc_call(call: Any) -> AsyncIterator[AsyncIterable[Any]]:
+    """Return the messages of a call of a `KvStub` or `BlockStub`; leaving the context ends it.
+
+    Raises:
+        BatonError: If the call fails, in the context too.
+    """
     try:
         yield _readable(call)
     except grpc.aio.AioRpcError as error:
@@ -109,7 +111,7 @@ async def _grpc_call(
         if task is not None and task.cancelling():
             raise
         # grpc.aio ends calls of a closed channel like cancelled ones, though nobody cancelled this task.
-        raise UnavailableError("the connection to the prefill node was closed", reason="CHANNEL_CLOSED") from None
+        raise UnavailableError("the connection to the node was closed", reason="CHANNEL_CLOSED") from None
     finally:
         call.cancel()
 

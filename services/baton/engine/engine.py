@@ -17,8 +17,10 @@ from contextlib import suppress
 from baton.engine.block_copy import save_cached
 from baton.engine.disk_tier import DiskTier
 from baton.engine.events import Admitted, Deliverable, FrameLanded, Listener
+from baton.engine.ingest import Ingest
+from baton.engine.ingest_pace import IngestPace
 from baton.engine.integrity import IntegrityWatch
-from baton.engine.kv_exchange import write_frame
+from baton.engine.kv_exchange import FrameCursor
 from baton.engine.living import LivingRequests
 from baton.engine.load import EngineLoad, load_of
 from baton.engine.options import DEFAULT_OPTIONS, EngineOptions
@@ -95,6 +97,13 @@ class Engine:
             deliver=self._deliver,
             await_command=self._await_command,
         )
+        self._ingest = Ingest(
+            runner,
+            IngestPace(options.ingest_share),
+            clock,
+            failing=self._living.failing,
+            on_landed=lambda sequence: self._living.tell(sequence, FrameLanded()),
+        )
         self._is_stepping = False
         self._integrity = IntegrityWatch(self.scheduler, clock)
         self._load_taken_at = 0.0
@@ -123,7 +132,7 @@ class Engine:
         self._commands.put(lambda: self._abort(request))
 
     def write_kv(self, request_id: str, frame: KvFrame) -> None:
-        """Write a received frame into the request's blocks; `FrameLanded` follows."""
+        """Have a received frame written into the request's blocks when there is time; `FrameLanded` follows."""
         self._commands.put(lambda: self._write_kv(request_id, frame))
 
     def take_first_token(self, request_id: str, token: SampledToken) -> None:
@@ -159,9 +168,10 @@ class Engine:
     def _run(self) -> None:
         try:
             while self._take_commands():
+                self._write_arrived()
                 step = self.scheduler.schedule()
                 self._announce(step.admitted)
-                self._is_stepping = self._pipeline.run(step)
+                self._is_stepping = self._pipeline.run(step) or self._ingest.is_pending
                 self._deliver()
             if self._disk_tier is not None:
                 save_cached(self.runner, self.scheduler.pool, self._disk_tier, self._clock)
@@ -260,6 +270,7 @@ class Engine:
     def _abort(self, request: EngineRequest) -> None:
         sequence = self._living.get(request.request_id)
         if sequence is not None and sequence.request is request:
+            self._ingest.drop(sequence)
             self._living.drop(sequence)
 
     def _write_kv(self, request_id: str, frame: KvFrame) -> None:
@@ -267,8 +278,15 @@ class Engine:
         if sequence is None:
             return
         with self._living.failing(sequence):
-            write_frame(self.runner, sequence, frame)
-            self._living.tell(sequence, FrameLanded())
+            num_kv_heads = self.runner.info.layout.layers[frame.layer_begin].num_kv_heads
+            self._ingest.add(sequence, FrameCursor(frame, num_kv_heads, self.runner.block_tokens))
+
+    def _write_arrived(self) -> None:
+        """Write KV that has arrived: all of it, or what those who generate hardly notice."""
+        if self._ingest.is_pending:
+            is_generating = any(not sequence.is_prefilling for sequence in self.scheduler.running)
+            self._ingest.run(self._pipeline.pass_seconds if is_generating else None)
+            self._integrity.note_change()
 
     def _take_first_token(self, request_id: str, token: SampledToken) -> None:
         sequence = self._receiving(request_id)
@@ -280,7 +298,7 @@ class Engine:
     def _change_receiving(self, request_id: str, change: Callable[[Sequence], None]) -> None:
         sequence = self._receiving(request_id)
         if sequence is not None:
-            change(sequence)
+            self._ingest.after(sequence, lambda: change(sequence))
 
     def _receiving(self, request_id: str) -> Sequence | None:
         """Return the request if it still receives: after an abort nothing late can land."""

@@ -19,6 +19,8 @@ class EngineOptions:
     """Whether tokens of greedy and plainly drawn rows are chosen for the batch, not row by row."""
     delivers_columns: bool = True
     """Whether the tokens of a pass are delivered as columns, not as an event each."""
+    ingest_share: float = 0.1
+    """Part of a pass's time for which KV that arrives is written after it while others generate; 0: any."""
 
 
 DEFAULT_OPTIONS = EngineOptions()

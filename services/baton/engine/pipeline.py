@@ -54,6 +54,7 @@ class Pipeline:
         await_command: Callable[[float], bool],
     ) -> None:
         self.num_steps = 0
+        self.pass_seconds = 0.0  # of the last one
         self._runner = runner
         self._scheduler = scheduler
         self._living = living
@@ -162,7 +163,8 @@ class Pipeline:
                 self._scheduler.undo(behind.step)
             return
         now = self._clock()
-        self._scheduler.note_pass(launched.step, now - self._free_since)
+        self.pass_seconds = now - self._free_since
+        self._scheduler.note_pass(launched.step, self.pass_seconds)
         self._free_since = now
         self._idle_seconds = now - began + self._rested_seconds if launched.step.is_decode else 0.0
         self._rested_seconds = 0.0

@@ -8,10 +8,13 @@ from baton.prefill.fast_path import FastPrefill
 from baton.prefill.prefiller import Prefiller
 from baton.prefill.servicer import PrefillServicer
 from baton.prefill.settings import PrefillSettings
+from baton.rpc.block_service import SERVICE_NAME as BLOCK_SERVICE_NAME
+from baton.rpc.block_service import add_block_service
 from baton.rpc.fast_server import FastServer
 from baton.rpc.kv_service import SERVICE_NAME, add_prefill_service
 from baton.rpc.server import GrpcServer, host_port
 from baton.v1 import node_pb2
+from baton.worker.blocks import BlockServicer
 from baton.worker.node import load_node
 
 
@@ -25,6 +28,7 @@ async def serve(settings: PrefillSettings) -> None:
     server = GrpcServer(host_port(settings.host, settings.port))
     prefiller = Prefiller(node, settings.max_outbox_bytes)
     server.add(SERVICE_NAME, partial(add_prefill_service, PrefillServicer(prefiller)))
+    server.add(BLOCK_SERVICE_NAME, partial(add_block_service, BlockServicer(node)))
     await node.run(server, _fast_server(settings, prefiller) if settings.fast_path else None)
 
 

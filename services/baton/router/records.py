@@ -128,3 +128,5 @@ class Outcome:
     """Why a planned remote prefill was given up; empty if it was not."""
     num_breaks: int = 0
     """KV streams that broke: its times are then those of the repair, and say nothing of node or link."""
+    is_pulled: bool = False
+    """Whether the prompt's beginning was asked of another node's cache: that wait is no computation."""

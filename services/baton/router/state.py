@@ -172,7 +172,7 @@ class RouterState:
 
     def _learn_prefill(self, placed: PlacedRequest, outcome: Outcome) -> None:
         computing = self.nodes.get(outcome.prefill_node_id or outcome.decode_node_id)
-        if computing is None or outcome.num_preemptions or outcome.num_breaks:
+        if computing is None or outcome.num_preemptions or outcome.num_breaks or outcome.is_pulled:
             return
         shape, profile = computing.description.shape, computing.description.profile
         num_cached = min(outcome.prefill_cached_tokens, placed.num_prompt_tokens - 1)

@@ -177,6 +177,7 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
         num_preemptions=message.preemption_count,
         fallback_reason=message.fallback_reason,
         num_breaks=len(message.kv_break_reasons),
+        is_pulled=bool(message.pull_node_id),
     )
 
 

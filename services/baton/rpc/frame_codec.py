@@ -2,19 +2,22 @@
 
 protobuf copies a payload three times on its way; here the sender copies it once where the transport wants one piece,
 else not at all, and the receiver, whose frame is a view of the message, not at all. The bytes are those of
-`PrefillResponse` (prefill_service.proto) in every respect: any protobuf implementation reads what is written here, and
-what any implementation writes is read here.
+`PrefillResponse` (prefill_service.proto), and of `PullBlocksResponse`, in every respect: any protobuf implementation
+reads what is written here, and what any implementation writes is read here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from baton.kv.stream import KvFrame
 from baton.rpc.wire_time import duration_from_seconds, seconds_from_duration
-from baton.v1 import kv_pb2, prefill_service_pb2
+from baton.v1 import block_service_pb2, kv_pb2, prefill_service_pb2
 
+Response = prefill_service_pb2.PrefillResponse | block_service_pb2.PullBlocksResponse
+"""Messages that carry frames, and number their elements alike."""
+_Response = TypeVar("_Response", prefill_service_pb2.PrefillResponse, block_service_pb2.PullBlocksResponse)
 _LENGTH_DELIMITED = 2
 _FRAME_TAG = prefill_service_pb2.PrefillResponse.FRAME_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
 _KEYS_TAG = kv_pb2.KvFrame.KEYS_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
@@ -80,7 +83,7 @@ def encode_frame(frame: KvFrame, sequence_number: int, crc: int, header_crc: int
     return EncodedFrame((start + before_keys, frame.keys, before_values, frame.values))
 
 
-def serialize_response(response: prefill_service_pb2.PrefillResponse | EncodedFrame) -> bytes:
+def serialize_response(response: Response | EncodedFrame) -> bytes:
     """Return the bytes of a response."""
     return b"".join(response.parts) if isinstance(response, EncodedFrame) else response.SerializeToString()
 
@@ -91,9 +94,22 @@ def parse_response(data: bytes | memoryview) -> prefill_service_pb2.PrefillRespo
     Raises:
         google.protobuf.message.DecodeError: If it is none.
     """
+    return _parse(data, prefill_service_pb2.PrefillResponse)
+
+
+def parse_pull_response(data: bytes | memoryview) -> block_service_pb2.PullBlocksResponse | ReceivedFrame:
+    """Return the response of a message of `PullBlocks`, as `parse_response` does.
+
+    Raises:
+        google.protobuf.message.DecodeError: If it is none.
+    """
+    return _parse(data, block_service_pb2.PullBlocksResponse)
+
+
+def _parse(data: bytes | memoryview, kind: type[_Response]) -> _Response | ReceivedFrame:
     parts = _split_frame(data)
     if parts is None:
-        response = prefill_service_pb2.PrefillResponse.FromString(bytes(data))
+        response = kind.FromString(bytes(data))
         if response.WhichOneof("element") != "frame":
             return response
         return _received(response.frame, response.frame.keys, response.frame.values)

@@ -10,9 +10,15 @@ from baton.capacity.wire import WireAbility
 from baton.errors import InvalidFieldError
 from baton.kv.layout import KvDtype, KvLayout, LayerSpec, RopeState, WireFormat
 from baton.kv.wire import check_wire
-from baton.v1 import kv_pb2, node_pb2, prefill_service_pb2, router_service_pb2
+from baton.v1 import block_service_pb2, kv_pb2, node_pb2, prefill_service_pb2, router_service_pb2
 
-WireMessage: TypeAlias = kv_pb2.KvLayout | prefill_service_pb2.PrefillRequest | router_service_pb2.Placement
+WireMessage: TypeAlias = (
+    kv_pb2.KvLayout
+    | prefill_service_pb2.PrefillRequest
+    | block_service_pb2.PullBlocksRequest
+    | router_service_pb2.Placement
+    | router_service_pb2.PrefixPull
+)
 """Messages that say in what frames travel, by `wire_dtype` and `value_wire_dtype`."""
 
 _DTYPES = {

@@ -54,6 +54,8 @@ class Metrics:
         self._regret = _histogram(meter, names.REGRET)
         self._fallbacks = _counter(meter, names.FALLBACKS)
         self._kv_breaks = _counter(meter, names.KV_BREAKS)
+        self._pulls = _counter(meter, names.PULLS)
+        self._pulled_tokens = _counter(meter, names.PULLED_PROMPT_TOKENS)
         self._failures = _counter(meter, names.FAILURES)
         self._preemptions = _counter(meter, names.PREEMPTIONS)
         self._failed_lookups = _counter(meter, names.FAILED_LOOKUPS)
@@ -92,6 +94,11 @@ class Metrics:
     def add_kv_break(self, reason: str, recovery: str) -> None:
         """Count a KV stream that broke, by its cause and what took over."""
         self._kv_breaks.add(1, {names.REASON: reason, names.RECOVERY: recovery})
+
+    def add_pull(self, outcome: str, num_tokens: int) -> None:
+        """Count a prefix asked of another node, by what came of it, and the prompt tokens that did come."""
+        self._pulls.add(1, {names.REASON: outcome})
+        self._pulled_tokens.add(num_tokens)
 
     def add_failure(self, reason: str) -> None:
         """Count a request that the engine of a decode node failed."""

@@ -179,6 +179,12 @@ REGRET = MetricName(
 )
 FALLBACKS = MetricName("baton.fallbacks", "{fallback}", "Remote prefills given up, by REASON.")
 KV_BREAKS = MetricName("baton.kv.breaks", "{stream}", "KV streams that broke, by REASON and RECOVERY.")
+PULLS = MetricName(
+    "baton.kv.pulls", "{stream}", "Prefixes asked of other nodes' caches, by REASON: COMPLETE, or why not all came."
+)
+PULLED_PROMPT_TOKENS = MetricName(
+    "baton.prompt_tokens.pulled", "{token}", "Prompt tokens whose KV came from another node's prefix cache."
+)
 FAILURES = MetricName("baton.requests.failed", "{request}", "Requests that an engine failed, by REASON.")
 PREEMPTIONS = MetricName("baton.preemptions", "{preemption}", "Requests taken from a batch for want of memory.")
 FAILED_LOOKUPS = MetricName(

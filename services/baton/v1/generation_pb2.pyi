@@ -95,7 +95,7 @@ class Usage(_message.Message):
     def __init__(self, prompt_token_count: _Optional[int] = ..., cached_token_count: _Optional[int] = ..., completion_token_count: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
 
 class PlacementSummary(_message.Message):
-    __slots__ = ("decode_node_id", "prefill_node_id", "placement_id", "decode_cached_token_count", "prefill_cached_token_count", "kv_byte_count", "kv_frame_count", "queue_duration", "prefill_duration", "transfer_duration", "exposed_duration", "decode_duration", "fallback_reason", "preemption_count", "completion_token_count", "decode_peak_memory_byte_count", "prefill_peak_memory_byte_count", "prefill_energy_joules", "decode_energy_joules", "kv_transport", "kv_transport_reason", "kv_break_reasons", "kv_resume_count", "kv_kept_token_count", "kv_timeline", "key_wire_dtype", "value_wire_dtype")
+    __slots__ = ("decode_node_id", "prefill_node_id", "placement_id", "decode_cached_token_count", "prefill_cached_token_count", "kv_byte_count", "kv_frame_count", "queue_duration", "prefill_duration", "transfer_duration", "exposed_duration", "decode_duration", "fallback_reason", "preemption_count", "completion_token_count", "decode_peak_memory_byte_count", "prefill_peak_memory_byte_count", "prefill_energy_joules", "decode_energy_joules", "kv_transport", "kv_transport_reason", "kv_break_reasons", "kv_resume_count", "kv_kept_token_count", "kv_timeline", "key_wire_dtype", "value_wire_dtype", "pull_node_id", "pulled_token_count")
     DECODE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     PREFILL_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -123,6 +123,8 @@ class PlacementSummary(_message.Message):
     KV_TIMELINE_FIELD_NUMBER: _ClassVar[int]
     KEY_WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     VALUE_WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    PULL_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    PULLED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     decode_node_id: str
     prefill_node_id: str
     placement_id: str
@@ -150,7 +152,9 @@ class PlacementSummary(_message.Message):
     kv_timeline: KvTimeline
     key_wire_dtype: _kv_pb2.KvDtype
     value_wire_dtype: _kv_pb2.KvDtype
-    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., placement_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., kv_byte_count: _Optional[int] = ..., kv_frame_count: _Optional[int] = ..., queue_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., prefill_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., transfer_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., exposed_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., fallback_reason: _Optional[str] = ..., preemption_count: _Optional[int] = ..., completion_token_count: _Optional[int] = ..., decode_peak_memory_byte_count: _Optional[int] = ..., prefill_peak_memory_byte_count: _Optional[int] = ..., prefill_energy_joules: _Optional[float] = ..., decode_energy_joules: _Optional[float] = ..., kv_transport: _Optional[_Union[_kv_pb2.KvTransport, str]] = ..., kv_transport_reason: _Optional[str] = ..., kv_break_reasons: _Optional[_Iterable[str]] = ..., kv_resume_count: _Optional[int] = ..., kv_kept_token_count: _Optional[int] = ..., kv_timeline: _Optional[_Union[KvTimeline, _Mapping]] = ..., key_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., value_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ...) -> None: ...
+    pull_node_id: str
+    pulled_token_count: int
+    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., placement_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., kv_byte_count: _Optional[int] = ..., kv_frame_count: _Optional[int] = ..., queue_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., prefill_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., transfer_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., exposed_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., fallback_reason: _Optional[str] = ..., preemption_count: _Optional[int] = ..., completion_token_count: _Optional[int] = ..., decode_peak_memory_byte_count: _Optional[int] = ..., prefill_peak_memory_byte_count: _Optional[int] = ..., prefill_energy_joules: _Optional[float] = ..., decode_energy_joules: _Optional[float] = ..., kv_transport: _Optional[_Union[_kv_pb2.KvTransport, str]] = ..., kv_transport_reason: _Optional[str] = ..., kv_break_reasons: _Optional[_Iterable[str]] = ..., kv_resume_count: _Optional[int] = ..., kv_kept_token_count: _Optional[int] = ..., kv_timeline: _Optional[_Union[KvTimeline, _Mapping]] = ..., key_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., value_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., pull_node_id: _Optional[str] = ..., pulled_token_count: _Optional[int] = ...) -> None: ...
 
 class KvTimeline(_message.Message):
     __slots__ = ("frames", "computed_micros")

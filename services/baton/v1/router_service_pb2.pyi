@@ -100,7 +100,7 @@ class PlaceResponse(_message.Message):
     def __init__(self, placement: _Optional[_Union[Placement, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("placement_id", "decode_node_id", "decode_address", "prefill_node_id", "wire_dtype", "layers_per_frame", "estimate", "alternatives", "value_wire_dtype")
+    __slots__ = ("placement_id", "decode_node_id", "decode_address", "prefill_node_id", "wire_dtype", "layers_per_frame", "estimate", "alternatives", "value_wire_dtype", "prefix_pull")
     PLACEMENT_ID_FIELD_NUMBER: _ClassVar[int]
     DECODE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     DECODE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -110,6 +110,7 @@ class Placement(_message.Message):
     ESTIMATE_FIELD_NUMBER: _ClassVar[int]
     ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
     VALUE_WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_PULL_FIELD_NUMBER: _ClassVar[int]
     placement_id: str
     decode_node_id: str
     decode_address: str
@@ -119,7 +120,22 @@ class Placement(_message.Message):
     estimate: CostEstimate
     alternatives: _containers.RepeatedCompositeFieldContainer[PrefillAlternative]
     value_wire_dtype: _kv_pb2.KvDtype
-    def __init__(self, placement_id: _Optional[str] = ..., decode_node_id: _Optional[str] = ..., decode_address: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., alternatives: _Optional[_Iterable[_Union[PrefillAlternative, _Mapping]]] = ..., value_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ...) -> None: ...
+    prefix_pull: PrefixPull
+    def __init__(self, placement_id: _Optional[str] = ..., decode_node_id: _Optional[str] = ..., decode_address: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., alternatives: _Optional[_Iterable[_Union[PrefillAlternative, _Mapping]]] = ..., value_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., prefix_pull: _Optional[_Union[PrefixPull, _Mapping]] = ...) -> None: ...
+
+class PrefixPull(_message.Message):
+    __slots__ = ("node_id", "block_count", "wire_dtype", "value_wire_dtype", "layers_per_frame")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    LAYERS_PER_FRAME_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    block_count: int
+    wire_dtype: _kv_pb2.KvDtype
+    value_wire_dtype: _kv_pb2.KvDtype
+    layers_per_frame: int
+    def __init__(self, node_id: _Optional[str] = ..., block_count: _Optional[int] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., value_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ...) -> None: ...
 
 class PrefillAlternative(_message.Message):
     __slots__ = ("prefill_node_id", "wire_dtype", "layers_per_frame", "estimate", "value_wire_dtype")

@@ -15,6 +15,7 @@ from baton.discovery.source import open_source
 from baton.engine.constraint_compiler import ConstraintCompiler
 from baton.engine.engine import Engine
 from baton.engine.events import Deliverable, deliver
+from baton.engine.options import DEFAULT_OPTIONS, EngineOptions
 from baton.engine.runners.base import Runner
 from baton.engine.scheduler import SchedulerLimits
 from baton.errors import UnavailableError
@@ -52,6 +53,7 @@ class WorkerNode:
         profile: NodeProfile,
         wire_abilities: Sequence[WireAbility] = (),
         disk: DiskBlockStore | None = None,
+        options: EngineOptions = DEFAULT_OPTIONS,
     ) -> None:
         self.settings = settings
         self.runner = runner
@@ -78,6 +80,7 @@ class WorkerNode:
             on_fatal=lambda error: self._call_soon(self._die, error),
             max_waiting=settings.max_waiting,
             disk=disk,
+            options=options,
         )
 
     @property
@@ -212,7 +215,9 @@ class WorkerNode:
             self._loop.call_soon_threadsafe(function, *arguments)
 
 
-async def load_node(settings: WorkerSettings, role: node_pb2.NodeRole) -> WorkerNode:
+async def load_node(
+    settings: WorkerSettings, role: node_pb2.NodeRole, options: EngineOptions = DEFAULT_OPTIONS
+) -> WorkerNode:
     """Load the model, measure the node's speed on it, and return the node.
 
     Raises:
@@ -234,7 +239,7 @@ async def load_node(settings: WorkerSettings, role: node_pb2.NodeRole) -> Worker
         profile.decode_bytes_per_second,
     )
     disk = await asyncio.to_thread(open_disk, settings, runner)
-    return WorkerNode(settings, role, runner, profile, wire_abilities, disk)
+    return WorkerNode(settings, role, runner, profile, wire_abilities, disk, options)
 
 
 def _limits(settings: WorkerSettings) -> SchedulerLimits:

@@ -1,0 +1,129 @@
+"""A second decode node, whose prefix cache the first one may read, and a way to damage what passes between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, cast
+
+from baton.decode.generation import Generator
+from baton.decode.peers import PeerSet
+from baton.decode.servicer import DecodeServicer
+from baton.engine.runners.base import Runner
+from baton.engine.sampling_params import SamplingParams
+from baton.rpc.block_service import BlockStub, ReceivedPull, add_block_service
+from baton.rpc.channel import open_channel
+from baton.rpc.frame_codec import serialize_response
+from baton.rpc.server import GrpcServer
+from baton.telemetry.metrics import Metrics
+from baton.v1 import (
+    block_service_pb2,
+    decode_service_pb2,
+    decode_service_pb2_grpc,
+    router_service_pb2,
+)
+from baton.worker.blocks import BlockServicer
+from baton.worker.node import WorkerNode
+from decode.pair import PATIENT, TIMEOUT_SECONDS, Damage, Node, Pair, follow, intact, request_of, with_pair
+from engine.rig import GREEDY, mock_runner
+
+NEIGHBOUR_ID = "decode-2"
+
+
+class DamagedBlocks(BlockServicer):
+    """Serves a prefix cache and passes it through what the test wants to go wrong."""
+
+    def __init__(self, node: WorkerNode, damage: Damage) -> None:
+        super().__init__(node)
+        self.damage = damage
+        self.requests: list[block_service_pb2.PullBlocksRequest] = []
+
+    async def PullBlocks(self, request: ReceivedPull, context: Any) -> Any:  # noqa: N802
+        """Stream blocks, damaged."""
+        self.requests.append(request.message)
+        responses, damage = super().PullBlocks(request, context), cast(Any, self.damage)  # it knows either response
+        async for response in damage(
+            block_service_pb2.PullBlocksResponse.FromString(serialize_response(each)) async for each in responses
+        ):
+            yield response
+
+
+class Neighbour:
+    """A decode node with its server, known to the decode node of a pair."""
+
+    def __init__(self, pair: Pair, damage: Damage, runner: Runner | None) -> None:
+        self._pair = pair
+        self.node = Node(NEIGHBOUR_ID, runner or mock_runner())
+        node = cast(WorkerNode, self.node)
+        self.servicer = DamagedBlocks(node, damage)
+        generator = Generator(node, PeerSet(0, lambda _link: None), PATIENT, Metrics())
+        self.server = GrpcServer("127.0.0.1:0")
+        self.server.add("baton.v1.BlockService", partial(add_block_service, self.servicer))
+        self.server.add(
+            "baton.v1.DecodeService",
+            partial(decode_service_pb2_grpc.add_DecodeServiceServicer_to_server, DecodeServicer(generator)),
+        )
+
+    async def start(self) -> None:
+        """Serve, and make the node known to the pair."""
+        self.node.engine.start()
+        await self.server.start()
+        address = f"127.0.0.1:{self.server.port}"
+        self._channel = open_channel(address)
+        self.blocks = BlockStub(self._channel)
+        await self._pair.name_peers(router_service_pb2.Peer(node_id=NEIGHBOUR_ID, address=address, epoch=1))
+
+    async def close(self) -> None:
+        """Stop serving."""
+        await self._channel.close()
+        await self.server.drain(0)
+        await asyncio.to_thread(self.node.engine.close)
+
+    async def warm(self, prompt: Sequence[int], **fields: Any) -> None:
+        """Fill its prefix cache with a prompt."""
+        params = SamplingParams(temperature=0.0, max_tokens=1)
+        request = request_of(prompt, params, prefill_node_id="", request_id="warm", **fields)
+        stub = decode_service_pb2_grpc.DecodeServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        await follow(stub.Generate(request, timeout=TIMEOUT_SECONDS))
+
+    async def forget(self) -> None:
+        """Have everything leave its prefix cache."""
+        pool = self.node.engine.scheduler.pool
+        await self.node.ask(lambda: pool.forget(range(pool.num_blocks)))
+
+
+def with_neighbour(
+    client: Callable[[Pair, Neighbour], Awaitable[None]],
+    *,
+    damage: Damage = intact,
+    neighbour_runner: Runner | None = None,
+    **parts: Any,
+) -> None:
+    """Run a client against two decode nodes; afterwards every block of both must be free."""
+
+    async def run(pair: Pair) -> None:
+        neighbour = Neighbour(pair, damage, neighbour_runner)
+        await neighbour.start()
+        try:
+            await client(pair, neighbour)
+            await neighbour.node.settle()
+        finally:
+            await neighbour.close()
+
+    with_pair(run, **parts)
+
+
+def pulling_request(
+    prompt: Sequence[int],
+    num_blocks: int = 1 << 20,
+    *,
+    params: SamplingParams = GREEDY,
+    pull: dict[str, Any] | None = None,
+    **fields: Any,
+) -> decode_service_pb2.DecodeServiceGenerateRequest:
+    """Return a request whose beginning is to be taken from the neighbour."""
+    request = request_of(prompt, params, prefill_node_id="", **fields)
+    whole = {"node_id": NEIGHBOUR_ID, "block_count": num_blocks, "layers_per_frame": 2, **(pull or {})}
+    request.placement.prefix_pull.CopyFrom(router_service_pb2.PrefixPull(**whole))
+    return request
