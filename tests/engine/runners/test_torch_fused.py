@@ -13,7 +13,9 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 from baton.engine.runners.base import Span
 from baton.engine.runners.torch import TorchRunner, load_torch_runner, onednn
+from baton.engine.runners.torch.fused import layer, linear
 from baton.engine.runners.torch.fused.layer import FusedLayer
+from baton.engine.runners.torch.fused.streamed import StreamedLayer
 from baton.engine.runners.torch.fused.support import is_fusible
 from baton.engine.runners.torch.loader import ModelCode
 from baton.errors import ConfigurationError
@@ -143,3 +145,23 @@ def test_a_layer_with_parameters_of_its_own_is_left_to_transformers() -> None:
     model.get_decoder().layers[0].self_attn.register_parameter("sinks", torch.nn.Parameter(torch.zeros(2)))
 
     assert not is_fusible(model)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_steps_of_few_rows_equal_the_layers_one_by_one(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
+    """What a layer's kernels compute in two calls is, bit for bit, what they compute in many."""
+    if not onednn.is_sound(getattr(torch, dtype)):
+        pytest.skip("oneDNN is off here")
+    monkeypatch.setattr(linear, "is_one_thread", lambda: True)
+    monkeypatch.setattr(layer, "is_one_thread", lambda: True)
+    runner = load("llama", "baton", dtype)
+    tables = [[9, 4, 5], [0, 3, 8]]
+    for table in tables:
+        runner.forward([Span(PROMPT[:30], 0, table, needs_logits=False)])
+    steps = [Span([7], 30, tables[0], needs_logits=True), Span([9], 30, tables[1], needs_logits=True)]
+
+    streamed = runner.forward(steps).rows()
+    monkeypatch.setattr(StreamedLayer, "serves", lambda *_: False)
+
+    np.testing.assert_array_equal(runner.forward(steps).rows(), streamed)
+    assert runner._model._streamed, "no layer is streamed"

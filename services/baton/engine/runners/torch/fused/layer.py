@@ -14,6 +14,7 @@ from baton.engine.runners.torch.blocked_attention import Scoring
 from baton.engine.runners.torch.compiled.support import array_of, can_multiply
 from baton.engine.runners.torch.fused.linear import is_one_thread
 from baton.engine.runners.torch.fused.quantised import WeightDtype, projection
+from baton.engine.runners.torch.fused.streamed import StreamedLayer, streamed_layer
 from baton.engine.runners.torch.parallel.ranks import Ranks
 from baton.engine.runners.torch.pool import KeysValues
 from baton.engine.runners.torch.triton_support import runs_triton
@@ -66,6 +67,9 @@ class FusedLayer:
         window_tokens: Positions that a query sees, its own included; 0: all.
         ranks: Who holds the other heads and columns of a layer of which this is a share.
         weight_dtype: In what the projections are held.
+
+    Attributes:
+        streamed: The same for steps of few rows; None where Baton's kernels do not serve.
     """
 
     def __init__(
@@ -93,6 +97,7 @@ class FusedLayer:
         self._output = projection([attention.o_proj], weight_dtype)
         self._gate_up = projection([mlp.gate_proj, mlp.up_proj], weight_dtype)
         self._down = projection([mlp.down_proj], weight_dtype)
+        self.streamed = self._stream() if ranks.size == 1 and self._query_norm is None else None
 
     def __call__(self, hidden: torch.Tensor, rotation: Rotation, batch: Batch) -> torch.Tensor:
         """Return [num_rows, hidden_size] of the same."""
@@ -110,6 +115,16 @@ class FusedLayer:
         rows = batch.last_rows()
         attended = attend_rows(batch, batch.last_segments, self._index, query[:, rows], self._scoring)
         return self._finish(hidden[rows], attended)
+
+    def _stream(self) -> StreamedLayer | None:
+        """Return the layer for steps of few rows, where it is one that kernels compute."""
+        return streamed_layer(
+            self._index,
+            (self._attention_norm, self._mlp_norm),
+            (self._qkv, self._output, self._gate_up, self._down),
+            num_query_heads=self._num_query_heads,
+            scoring=self._scoring,
+        )
 
     def _project(self, hidden: torch.Tensor, rotation: Rotation, batch: Batch) -> torch.Tensor:
         """Write K and V into their blocks; return the queries, [num_query_heads, num_rows, head_dim]."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch.nn.functional import linear, pad
 
-from baton.engine.runners.torch.compiled.support import array_of, can_multiply, panels_of
+from baton.engine.runners.torch.compiled.support import Array, array_of, can_multiply, panels_of
 from baton.engine.runners.torch.onednn import is_sound, pack, product
 
 _MAX_STREAMED_ROWS = {torch.float32: 8, torch.bfloat16: 4}
@@ -18,6 +18,11 @@ float32, 14 and 20 ms against 17 and 24; at 1 and 4 rows in bfloat16, 8.0 and 11
 class Linear:
     """y = x W^T + b, of one projection or of several of the same input, outputs side by side.
 
+    Attributes:
+        dtype: Of the weights.
+        num_outputs: Outputs of all projections.
+        num_streamed_rows: Rows up to which Baton's kernel multiplies.
+
     Args:
         modules: The projections, in order of their outputs. Their weights are copied.
     """
@@ -25,14 +30,15 @@ class Linear:
     def __init__(self, modules: Sequence[torch.nn.Linear]) -> None:
         weight = torch.cat([module.weight for module in modules])
         has_bias = any(module.bias is not None for module in modules)
+        self.dtype = weight.dtype
         self._bias = torch.cat([_bias_of(module) for module in modules]) if has_bias else None
-        self._num_outputs = len(weight)
+        self.num_outputs = len(weight)
         self._is_packed = weight.device.type == "cpu" and is_sound(weight.dtype)
         self._weight = pack(weight) if self._is_packed else weight
-        self._num_streamed_rows = 0
+        self.num_streamed_rows = 0
         if self._is_packed and is_one_thread() and can_multiply(weight.dtype):
-            self._num_streamed_rows = _MAX_STREAMED_ROWS[weight.dtype]
-            self._panels = panels_of(self._weight, self._num_outputs, weight.dtype)
+            self.num_streamed_rows = _MAX_STREAMED_ROWS[weight.dtype]
+            self._panels = panels_of(self._weight, self.num_outputs, weight.dtype)
             self._bias_array = array_of(weight.new_empty(0) if self._bias is None else self._bias)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
@@ -40,15 +46,19 @@ class Linear:
         if not self._is_packed:
             return linear(rows, self._weight, self._bias)
         num_rows = rows.shape[0]
-        if 0 < num_rows <= self._num_streamed_rows:
+        if 0 < num_rows <= self.num_streamed_rows:
             return self._stream(rows)
         num_missing = padded_rows(num_rows) - num_rows
         return product(pad(rows, (0, 0, 0, num_missing)) if num_missing else rows, self._weight, self._bias)[:num_rows]
 
+    def arrays(self) -> tuple[Array, Array]:
+        """Return the panels and the bias, which may be empty, where `num_streamed_rows` is not 0."""
+        return self._panels, self._bias_array
+
     def _stream(self, rows: torch.Tensor) -> torch.Tensor:
         from baton.engine.runners.torch.compiled.product import multiply
 
-        output = rows.new_empty(rows.shape[0], self._num_outputs)
+        output = rows.new_empty(rows.shape[0], self.num_outputs)
         multiply(array_of(rows.contiguous()), self._panels, self._bias_array, array_of(output))
         return output
 

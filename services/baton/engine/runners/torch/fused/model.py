@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch.nn.functional import embedding
 
-from baton.engine.runners.torch.batch import Batch
+from baton.engine.runners.torch.batch import Batch, PackedBatch
 from baton.engine.runners.torch.fused.layer import FusedLayer, Rotation, norm_of
 from baton.engine.runners.torch.fused.linear import Linear
 from baton.engine.runners.torch.fused.quantised import WeightDtype
+from baton.engine.runners.torch.fused.streamed import stream
 from baton.engine.runners.torch.parallel.ranks import Alone, Ranks
 from baton.kv.layout import KvLayout
 
@@ -51,15 +52,20 @@ class FusedModel:
             )
             decoder.layers[index] = torch.nn.Identity()  # lets go of its weights before the next layer doubles its own
             self._layers.append(fused)
+        streamed = [layer.streamed for layer in self._layers if layer.streamed is not None]
+        self._streamed = streamed if len(streamed) == len(self._layers) else []
         self._head = Linear([model.get_output_embeddings()])
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Return the logits of the wanted rows: [num_logits, vocabulary_size]."""
         hidden = embedding(batch.token_ids()[0], self._embedding)
         rotation = self._rotation(hidden, batch.positions())
-        for layer in self._layers[:-1]:
-            hidden = layer(hidden, rotation, batch)
-        hidden = self._layers[-1].last(hidden, rotation, batch)
+        if self._streamed and isinstance(batch, PackedBatch) and self._streamed[0].serves(batch):
+            hidden = stream(self._streamed, hidden, (rotation.cosines, rotation.signed_sines), batch)
+        else:
+            for layer in self._layers[:-1]:
+                hidden = layer(hidden, rotation, batch)
+            hidden = self._layers[-1].last(hidden, rotation, batch)
         logits = self._ranks.join(self._head(self._norm(hidden)))
         return logits[:, : len(self._embedding)]
 
