@@ -40,6 +40,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "mlx-decode": Benchmark("mlx_decode", "Decoding on MLX beside mlx-lm's batches."),
         "gateway-cost": Benchmark("gateway_cost", "CPU time per streamed token of gateway, router and node (Linux)."),
         "gpu": Benchmark("gpu", "The torch engine on a CUDA GPU beside its limits and transformers."),
+        "kv-tiers": Benchmark("kv_tiers", "What a cached prefix saves, by the memory that holds it."),
         "kv-transport": Benchmark("kv_transport", "What carries KV frames fastest, beside other projects' transports."),
         "wire-precision": Benchmark("wire_precision", "What narrower number formats of KV lose and save."),
         "shaped": Benchmark("shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."),
