@@ -1,6 +1,6 @@
 """How long a prompt takes whose KV is in the pool, in host memory, on disk, or nowhere: through the engine.
 
-Run as `python -m bench.kv_tiers --out bench/results/kv_tiers.json --plot bench/results/kv_tiers.png`. The four are
+Run as `baton bench kv-tiers --out bench/results/kv_tiers.json --plot bench/results/kv_tiers.png`. The four are
 measured in turn, round by round, on one CPU thread; METHODOLOGY.md defines the numbers.
 """
 
@@ -21,6 +21,7 @@ from rich.table import Table
 
 from bench.engines.small_model import write_small_model
 from bench.machine import describe_machine
+from bench.option_values import program
 from bench.rows_json import write_rows_json
 
 FORMAT = "baton-bench-kv-tiers/1"
@@ -79,7 +80,7 @@ def table_of(rows: Sequence[Row]) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, write the files."""
-    parser = argparse.ArgumentParser(prog="python -m bench.kv_tiers", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog=program("kv-tiers"), description=__doc__.splitlines()[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=[256, 1024, 3072])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)
