@@ -28,6 +28,8 @@ from bench.shaped_link import ShapedLink, shaped_link
 from bench.shaped_plot import draw_shaped
 
 _CALL_TIMEOUT_SECONDS = 300.0
+_PAYLOAD_SHARE = 1448 / 1514
+"""Payload of a full packet: Ethernet, IP and TCP with timestamps take the rest of what the shaper counts."""
 _SHAPE = ("--mock-shape", "llama-3.1-8b", "--dtype", "bfloat16", "--num-blocks", "1200")
 _SPARK = NodePlan("mock", ("--mock-hardware", "dgx-spark", *_SHAPE))
 _ULTRA = NodePlan("mock", ("--mock-hardware", "m3-ultra", *_SHAPE))
@@ -73,8 +75,8 @@ class Row:
 
     @property
     def wire_seconds(self) -> float:
-        """Return the time that the link needs for the bytes alone."""
-        return 8 * self.median("num_bytes") / self.link_bits_per_second
+        """Return the time that the link needs for the bytes, in full packets with their headers."""
+        return 8 * self.median("num_bytes") / (self.link_bits_per_second * _PAYLOAD_SHARE)
 
     @property
     def start_seconds(self) -> float:

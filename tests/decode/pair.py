@@ -98,6 +98,8 @@ class Node:
         limits = SchedulerLimits(max_batch_size=8, max_step_tokens=self.settings.max_step_tokens)
         self.engine = Engine(runner, limits, post=self._post)
 
+    is_kv_quantized = False
+
     def check_accepts(self) -> None:
         """Refuse while draining."""
         if self.is_draining:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -378,3 +379,31 @@ def test_a_gateway_that_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatc
 def _pass(gate: threading.Event) -> None:
     """Keep the engine's thread until a test lets it go."""
     assert gate.wait(TIMEOUT_SECONDS)
+
+
+def test_what_would_begin_while_its_call_ends_is_left() -> None:
+    """No coroutine is lost half made: the call cancels the generation next."""
+
+    async def work() -> None:
+        raise AssertionError("it must not run")
+
+    async def main() -> None:
+        ending = generation.Generation.__new__(generation.Generation)
+        ending._context = contextvars.copy_context()
+        async with asyncio.TaskGroup() as tasks:
+            ending._tasks = tasks
+            tasks.create_task(_break())
+            try:
+                await asyncio.sleep(TIMEOUT_SECONDS)
+            finally:
+                begun.append(ending._begin(work()))
+
+    begun: list[asyncio.Task[None] | None] = []
+    with pytest.raises(ExceptionGroup):
+        asyncio.run(main())
+
+    assert begun == [None]
+
+
+async def _break() -> None:
+    raise ValueError("the call breaks")

@@ -15,7 +15,7 @@ import grpc
 from baton.agent.membership import Membership, Work, renewal_seconds, work_of
 from baton.agent.settings import AgentSettings
 from baton.discovery.lan import find_router
-from baton.errors import BatonError, ConfigurationError, UnavailableError
+from baton.errors import BatonError, ConfigurationError, OverloadedError, UnavailableError
 from baton.rpc.authority import certificate_request
 from baton.rpc.join_token import JoinToken, parse_join_token
 from baton.rpc.status import error_from_rpc
@@ -86,7 +86,7 @@ class Joiner:
         while True:
             try:
                 return await self.ask()
-            except UnavailableError as error:
+            except (UnavailableError, OverloadedError) as error:
                 log.warning("join_waits cause=%r", error.message)
             if kept := self._membership.kept(datetime.now(UTC)):
                 log.info("join_kept node=%s", self._node_id)

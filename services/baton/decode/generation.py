@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from opentelemetry import trace
 
@@ -154,7 +154,7 @@ class Generation:
         if self._engine_request.params.structured_output is None:
             self._engine.submit(self._engine_request, self._take_event)
         else:
-            self._compilation = self._tasks.create_task(self._submit_compiled(), context=self._context)
+            self._compilation = self._begin(self._submit_compiled())
 
     def close(self) -> None:
         """Drop the request and everything that it holds, if it has not ended."""
@@ -189,6 +189,14 @@ class Generation:
         elif isinstance(event, Failed):
             self._generator.metrics.add_failure(event.error.reason)
             self._fail(event.error)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
+        """Begin a task of the call; None if the call is ending, which will cancel this generation next."""
+        try:
+            return self._tasks.create_task(work, context=self._context)
+        except RuntimeError:  # how a TaskGroup that shuts down says so
+            work.close()
+            return None
 
     def _fail(self, error: BatonError) -> None:
         self._stop()
@@ -288,7 +296,7 @@ class Generation:
             deadline=self._deadline,
             metrics=generator.metrics,
         )
-        self._reception = self._tasks.create_task(self._handover.run(), context=self._context)
+        self._reception = self._begin(self._handover.run())
 
     def _begin_pull(self, num_cached_tokens: int) -> None:
         node, generator = self._node, self._generator
@@ -305,7 +313,7 @@ class Generation:
             deadline=self._deadline,
             metrics=generator.metrics,
         )
-        self._reception = self._tasks.create_task(self._pull.run(), context=self._context)
+        self._reception = self._begin(self._pull.run())
 
     def _prefill_request(self, num_cached_tokens: int) -> prefill_service_pb2.PrefillRequest:
         request = self._request

@@ -202,6 +202,8 @@ class Engine:
                 return False
             command()
             self._integrity.note_change()
+            if self._living.has_news:  # a first token from elsewhere does not wait for the pass under way
+                self._deliver()
             must_wait, began = False, self._clock() if must_wait else began
 
     def _next_command(self, seconds: float | None) -> Callable[[], None] | None:

@@ -109,6 +109,11 @@ class LivingRequests:
         """Gather the failure of a request that is not taken in."""
         self._deliveries.append(Delivery(listener, Failed(error)))
 
+    @property
+    def has_news(self) -> bool:
+        """Return whether something was gathered."""
+        return bool(self._deliveries)
+
     def drain(self) -> list[Deliverable]:
         """Return and forget what was gathered, in order."""
         deliveries, self._deliveries = self._deliveries, []

@@ -166,7 +166,10 @@ class Pipeline:
         self.pass_seconds = now - self._free_since
         self._scheduler.note_pass(launched.step, self.pass_seconds)
         self._free_since = now
-        self._idle_seconds = now - began + self._rested_seconds if launched.step.is_decode else 0.0
+        waited = now - began
+        # A pass that was over before the host looked says nothing of how long the next may be left alone.
+        is_lasting = launched.step.is_decode and waited > _LEAST_REST_SECONDS / 10
+        self._idle_seconds = waited + self._rested_seconds if is_lasting else 0.0
         self._rested_seconds = 0.0
         self._health.note(result.outcomes)
         self.num_steps += 1

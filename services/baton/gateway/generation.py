@@ -85,7 +85,8 @@ class Generator:
                     output.flush()
                     result = _result(prompt, sampling, progress, finished)
                 result = self._with_reasoning(result._replace(stop=output.stop), prompt, progress)
-                entry.result = result = _with_prompt(result, prompt, progress)
+                entry.result = result
+                result = _with_prompt(result, prompt, progress)  # the journal keeps no log-probabilities
             observation.note_result(result)
             return result
         except InvalidFieldError as error:

@@ -52,8 +52,11 @@ def write_block(path: Path, identity: bytes, block_hash: BlockHash, parts: Seque
     """
     part_path = path.with_name(path.name + PART_SUFFIX)
     try:
-        with part_path.open("wb", buffering=0) as file:
-            _write_all(file.fileno(), [_header(identity, block_hash, parts), *parts])
+        descriptor = os.open(part_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        try:
+            _write_all(descriptor, [_header(identity, block_hash, parts), *parts])
+        finally:
+            os.close(descriptor)
         part_path.replace(path)
     except OSError:
         part_path.unlink(missing_ok=True)

@@ -114,7 +114,7 @@ class FolderLock:
         Raises:
             OSError: If it cannot be made, or another process has it.
         """
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # KV tells as much as the prompts
         descriptor = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

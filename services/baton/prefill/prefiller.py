@@ -123,7 +123,14 @@ class Prefiller:
         messages = StreamMessages(layout, received, owed, self._node.monitor, share.sent)
         packer = FramePacker(self._node.runner.wire_codec, layout, self._lane, sink.put)
         engine_request = self._engine_request(request, constraint, owed, packer.put_frame, share.may_begin)
-        with self._streams.running(request, sink.end):
+
+        def end(error: BatonError) -> None:
+            """Stop working for a stream that may hang in a write, and tell it so."""
+            self._node.engine.abort(engine_request)
+            share.close()
+            sink.end(error)
+
+        with self._streams.running(request, end):
             self._node.engine.submit(engine_request, sink.put_event if layout.is_wire_lossless else packer.put_event)
             try:
                 yield messages

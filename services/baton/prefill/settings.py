@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Self
+
+from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from baton.rpc.server import host_port
@@ -24,6 +26,12 @@ class PrefillSettings(WorkerSettings):
     """Port of the fast path; 0: any free one."""
     fast_advertise_address: str = ""
     """host:port under which decode nodes reach the fast path; empty: the host that is advertised, and `fast_port`."""
+
+    @model_validator(mode="after")
+    def _check_kv(self) -> Self:
+        if self.kv_quantization != "none":
+            raise ValueError("kv_quantization: a prefill node's KV goes to nodes that take it for exact; expected none")
+        return self
 
     def advertised_fast(self, port: int) -> str:
         """Return host:port of the fast path for other nodes, given the port that it listens on."""

@@ -32,7 +32,7 @@ from baton.v1 import node_pb2
 log = logging.getLogger(__name__)
 
 SERVICE_NAME = messages.DESCRIPTOR.services_by_name["JoinService"].full_name
-_NODE_ID = re.compile(r"^[a-z0-9-]{1,63}$")
+_NODE_ID = re.compile(r"[a-z0-9-]{1,63}")
 
 Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 
@@ -83,7 +83,7 @@ def join(policy: JoinPolicy, request: messages.JoinRequest, now: datetime) -> me
         NotFoundError: If there is no assignment for it.
         ConfigurationError: If the assignments cannot be read.
     """
-    if not _NODE_ID.match(request.node_id):
+    if not _NODE_ID.fullmatch(request.node_id):
         raise InvalidFieldError("node_id", f"expected 1 to 63 characters of a-z 0-9 -, got {request.node_id[:80]!r}")
     assignment = assigned(read_assignments(policy.assignments_file), request.node_id)
     certificate = policy.authority.sign(

@@ -50,7 +50,7 @@ class LoopChannel:
         self._address = address
         self._host, self._port = host.strip("[]"), int(port)
         self._identity = current_identity()
-        self._making = asyncio.Lock()
+        self._connecting: asyncio.Task[LoopConnection] | None = None
         self._connection: LoopConnection | None = None
         self._is_closed = False
 
@@ -63,6 +63,8 @@ class LoopChannel:
     async def close(self) -> None:
         """End the connection and every call on it."""
         self._is_closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
         if self._connection is not None:
             self._connection.shut_down(CANCELLED_HERE)
 
@@ -75,20 +77,25 @@ class LoopChannel:
         """
         if self._connection is not None and self._connection.is_open and not self._connection.is_full:
             return self._connection
-        async with self._making:
-            if self._is_closed:
-                raise asyncio.CancelledError("the channel is closed")
-            known = self._connection
-            if known is not None and known.is_open and not known.is_full:
-                return known
-            if known is not None:
-                known.retire()
-            try:
-                self._connection = await self._connect()
-            except (OSError, ConfigurationError) as error:
-                text = f"failed to connect to {self._address}: {error or type(error).__name__}"
-                raise rpc_error(Status(Code.UNAVAILABLE, text)) from error
-            return self._connection
+        if self._is_closed:
+            raise asyncio.CancelledError("the channel is closed")
+        if self._connecting is None or self._connecting.done():
+            self._connecting = asyncio.create_task(self._reconnect())
+            self._connecting.add_done_callback(_take_failure)
+        return await asyncio.shield(self._connecting)  # a caller's short deadline must not end it for the next
+
+    async def _reconnect(self) -> LoopConnection:
+        if self._connection is not None:
+            self._connection.retire()
+        try:
+            connection = await self._connect()
+        except (OSError, ConfigurationError) as error:
+            text = f"failed to connect to {self._address}: {error or type(error).__name__}"
+            raise rpc_error(Status(Code.UNAVAILABLE, text)) from error
+        self._connection = connection
+        if self._is_closed:
+            connection.shut_down(CANCELLED_HERE)
+        return connection
 
     # What generated stubs ask for; names and arguments are grpc.aio's.
 
@@ -168,3 +175,9 @@ class LoopChannel:
             return await connect(self._host, self._port, limits=_LIMITS, timing=_TIMING)
         context, name = self._identity.client_context(), self._identity.server_name
         return await connect(self._host, self._port, limits=_LIMITS, timing=_TIMING, tls=context, server_name=name)
+
+
+def _take_failure(connecting: asyncio.Task[LoopConnection]) -> None:
+    """Look at what became of a connection for which nobody waits any more."""
+    if not connecting.cancelled():
+        connecting.exception()

@@ -39,6 +39,7 @@ class CachingNode(Protocol):
 
     engine: Engine
     runner: Runner
+    is_kv_quantized: bool
 
     def check_accepts(self) -> None:
         """Refuse new work while the node shuts down."""
@@ -67,6 +68,8 @@ class BlockServicer(BlockServiceServicer):
         """Stream the leading blocks that are cached; frames as `baton.rpc.frame_codec` encodes them."""
         arrived = time.perf_counter()
         self._node.check_accepts()
+        if self._node.is_kv_quantized:
+            raise MismatchError("kv_quantization", "rounded KV, which is not for others", "a request for it")
         message = request.message
         hashes = self._check(message)
         layout = replace(self._layout, wire=wire_from_proto(message, self._layout))

@@ -56,6 +56,8 @@ class WorkerNode:
         options: EngineOptions = DEFAULT_OPTIONS,
     ) -> None:
         self.settings = settings
+        self.is_kv_quantized = settings.kv_quantization != "none"
+        """Whether the KV here is rounded, so that no other node may take it for exact."""
         self.runner = runner
         self.profile = profile
         self._wire_abilities = wire_abilities
