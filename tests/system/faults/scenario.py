@@ -26,7 +26,7 @@ ASKS = tuple(
 LONG_ASK = Ask(tuple(place % 500 + 3 for place in range(2000)), 20)
 """Its prefill takes more than a second there."""
 
-_SOME_CHUNKS = 4
+_SOME_CHUNKS = 2
 _salts = itertools.count(1)
 
 
