@@ -13,7 +13,7 @@ import pytest
 from system.cluster import Cluster
 
 _PROTOS = Path(__file__).parents[2] / "protos"
-_GREEDY = json.dumps({"temperature": 0, "max_token_count": 16, "ignore_eos": True})
+_GREEDY = json.dumps({"temperature": 0, "max_token_count": 128, "ignore_eos": True})
 _RUN_SECONDS = 60
 
 DEFINITIONS = {"protos": ("--protos", str(_PROTOS)), "reflection": ("--reflection",)}
@@ -37,10 +37,10 @@ def test_a_node_client_streams_a_generation(
     *deltas, last = lines
 
     assert status == 0
-    assert len(deltas) >= 2  # a busy machine may send several tokens at once
+    assert len(deltas) >= 2  # a busy machine may send many tokens at once, but not all of so many
     assert all(delta.keys() == {"text", "token_ids"} for delta in deltas)
     usage = last["finished"]["usage"]
-    assert sum(len(delta["token_ids"]) for delta in deltas) == usage["completion_token_count"] == 16
+    assert sum(len(delta["token_ids"]) for delta in deltas) == usage["completion_token_count"] == 128
     assert last["finished"]["reason"] == "FINISH_REASON_LENGTH"
     assert last["finished"]["placement"]["decode_node_id"] == "decode-0"
     if question[0] == "--messages":
