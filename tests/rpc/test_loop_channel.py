@@ -13,7 +13,11 @@ import pytest
 import trustme
 
 from baton.errors import ConfigurationError, InvalidFieldError
+from baton.h2 import loop_connection
+from baton.h2.limits import Limits, Timing
+from baton.h2.loop_connection import LoopConnection
 from baton.h2.protocol import ACK, END_HEADERS, PREFACE, FrameType, pack_header, settings_frame
+from baton.rpc import loop_channel
 from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.server import GrpcServer
 from baton.rpc.status import error_from_rpc
@@ -32,6 +36,7 @@ class Handlers(grpc.GenericRpcHandler):
 
     def __init__(self) -> None:
         self.cancelled = asyncio.Event()
+        self.hangs = asyncio.Event()
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Return the handler of a method."""
@@ -52,6 +57,7 @@ class Handlers(grpc.GenericRpcHandler):
 
     async def hang(self, _request: bytes, _context: Context) -> bytes:
         """Wait to be cancelled."""
+        self.hangs.set()
         try:
             await asyncio.sleep(SECONDS)
         except asyncio.CancelledError:
@@ -325,6 +331,60 @@ def test_a_peer_that_falls_silent_is_given_up() -> None:
 
     assert error.code() is grpc.StatusCode.UNAVAILABLE
     assert "silent" in str(error.details())
+
+
+def test_short_calls_at_a_dead_peer_find_out_that_it_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls that end long before a sign of life is due are followed by others: they get another connection."""
+    monkeypatch.setattr(loop_channel, "_TIMING", Timing(connect_seconds=SECONDS, idle_seconds=0.1, ping_seconds=0.1))
+    num_connections = 0
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal num_connections
+        num_connections += 1
+        writer.write(GREETING)
+        while await reader.read(1 << 16):
+            pass
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(listen, "127.0.0.1", 0)
+        async with server, LoopChannel(f"127.0.0.1:{server.sockets[0].getsockname()[1]}") as channel:
+            while num_connections < 2:
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await unary(channel, "Echo")(b"", timeout=0.01)
+                await asyncio.sleep(0.06)  # no call runs when the connection is looked at
+
+    asyncio.run(asyncio.wait_for(main(), SECONDS))
+
+
+def test_a_connection_whose_stream_numbers_are_used_up_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After 2 to the 30 calls, which a gateway makes in days; here after 3."""
+    monkeypatch.setattr(loop_connection, "LARGEST_STREAM_ID", 5)
+
+    async def test(channel: LoopChannel, _handlers: Handlers) -> None:
+        connections = list[LoopConnection]()
+        for number in range(7):
+            connections.append(await channel.connected())
+            assert await unary(channel, "Echo")(b"%d" % number) == b"%d" % number
+        assert [connections.index(each) for each in connections] == [0, 0, 0, 3, 3, 3, 6]
+
+    run(test)
+
+
+def test_closing_the_channel_ends_calls_on_connections_that_were_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that was full was followed by another; both end."""
+    monkeypatch.setattr(loop_channel, "_LIMITS", Limits(num_streams=1))
+
+    async def test(channel: LoopChannel, handlers: Handlers) -> None:
+        hanging = asyncio.ensure_future(unary(channel, "Hang")(b""))
+        await handlers.hangs.wait()
+        await unary(channel, "Echo")(b"")
+        await channel.close()
+        await asyncio.gather(hanging, return_exceptions=True)
+
+        assert hanging.cancelled()
+
+    run(test)
 
 
 async def called_at_peer(frames: bytes) -> grpc.aio.AioRpcError:

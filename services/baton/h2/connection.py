@@ -5,10 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 
+from baton.h2.control_budget import ControlBudget
 from baton.h2.headers import HeaderDecoder
 from baton.h2.limits import Limits, Timing
 from baton.h2.messages import MessageParts
@@ -67,8 +67,7 @@ class Connection(ABC):
         self._decoder = HeaderDecoder(limits.header_bytes)
         self._window = ReceiveWindow(limits.connection_window_bytes, limits.connection_window_bytes)
         self._num_silences = 0
-        self._control_budget = float(limits.num_control_frames_per_second)
-        self._control_seen_at = time.monotonic()
+        self._control = ControlBudget(limits.num_control_frames_per_second)
 
     def run(self) -> None:
         """Read until the connection ends, whatever ends it; then every call on it has ended too."""
@@ -185,7 +184,7 @@ class Connection(ABC):
             if num_bytes < 0:
                 raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "more padding than frame")
         if not header.num_bytes:
-            self._count_control()
+            self._control.spend()
         self._opened(0, self._window.received(header.num_bytes))
         self._on_data(header.stream_id, num_bytes, padding, is_last=bool(header.flags & END_STREAM))
 
@@ -203,7 +202,7 @@ class Connection(ABC):
             if more.frame_type != FrameType.CONTINUATION or more.stream_id != header.stream_id:
                 raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted")
             if not more.num_bytes:
-                self._count_control()
+                self._control.spend()
             block += self._reader.read(self._checked_block(more.num_bytes + len(block)) - len(block))
             flags |= more.flags & END_HEADERS
         headers = self._decoder.decode(block)
@@ -219,7 +218,7 @@ class Connection(ABC):
         if kind == FrameType.WINDOW_UPDATE:
             self.windows.add(stream_id, number_of(payload, FrameType.WINDOW_UPDATE) & 0x7FFFFFFF)
             return
-        self._count_control()
+        self._control.spend()
         if kind == FrameType.SETTINGS:
             self._take_settings(payload, stream_id, is_ack=bool(header.flags & ACK))
         elif kind == FrameType.PING:
@@ -254,18 +253,6 @@ class Connection(ABC):
                 self._on_setting(key, value)
         self.writer.post(SETTINGS_ACK)
         self.greeted.set()
-
-    def _count_control(self) -> None:
-        """Count a frame that costs work and no window.
-
-        Raises:
-            ProtocolError: If there were too many.
-        """
-        now, rate = time.monotonic(), self.limits.num_control_frames_per_second
-        self._control_budget = min(rate, self._control_budget + rate * (now - self._control_seen_at)) - 1
-        self._control_seen_at = now
-        if self._control_budget < 0:
-            raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, "too many control frames")
 
     def _on_silence(self) -> None:
         """Ask a silent peer for a sign of life while calls are open; give it up when it gives none."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
+from baton.h2.control_budget import ControlBudget
 from baton.h2.headers import HeaderDecoder
 from baton.h2.limits import Limits
 from baton.h2.protocol import (
@@ -50,8 +50,7 @@ class FrameParser:
         self._decoder = HeaderDecoder(limits.header_bytes)
         self._rest = b""
         self._block: Frame | None = None
-        self._control_budget = float(limits.num_control_frames_per_second)
-        self._control_seen_at = time.monotonic()
+        self._control = ControlBudget(limits.num_control_frames_per_second)
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Yield the frames that bytes complete.
@@ -95,7 +94,7 @@ class FrameParser:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"{FrameType(kind).name} without a stream")
         if kind == FrameType.DATA:
             if not frame.payload:
-                self._count_control()
+                self._control.spend()
             payload = _unpadded(frame, 0) if frame.flags & PADDED else frame.payload
             return frame._replace(payload=payload, num_window_bytes=len(frame.payload))
         if kind == FrameType.HEADERS:
@@ -104,7 +103,7 @@ class FrameParser:
         if kind == FrameType.PUSH_PROMISE:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE out of place")
         if kind != FrameType.WINDOW_UPDATE:
-            self._count_control()
+            self._control.spend()
             _check_control(frame)
         return frame
 
@@ -112,7 +111,7 @@ class FrameParser:
         block = self._block
         if block is None or frame.frame_type != FrameType.CONTINUATION or frame.stream_id != block.stream_id:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted, or continued without one")
-        self._count_control()
+        self._control.spend()
         flags = block.flags | frame.flags & END_HEADERS
         return self._whole(block._replace(flags=flags, payload=block.payload + frame.payload))
 
@@ -122,18 +121,6 @@ class FrameParser:
         is_whole = frame.flags & END_HEADERS
         self._block = None if is_whole else frame
         return frame if is_whole else None
-
-    def _count_control(self) -> None:
-        """Count a frame that costs work and no window.
-
-        Raises:
-            ProtocolError: If there were too many.
-        """
-        now, rate = time.monotonic(), self._limits.num_control_frames_per_second
-        self._control_budget = min(rate, self._control_budget + rate * (now - self._control_seen_at)) - 1
-        self._control_seen_at = now
-        if self._control_budget < 0:
-            raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, "too many control frames")
 
 
 def _unpadded(frame: Frame, begin: int) -> bytes:

@@ -20,6 +20,7 @@ from baton.h2.loop_sending import FrameSender
 from baton.h2.protocol import (
     ACK,
     DEFAULT_FRAME_BYTES,
+    LARGEST_STREAM_ID,
     PREFACE,
     SETTINGS_ACK,
     ErrorCode,
@@ -66,8 +67,13 @@ class LoopConnection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Return whether calls can be made."""
-        return not self._refusal
+        """Return whether calls can be made; a connection that has used up its stream numbers takes no more."""
+        return not self._refusal and self._next_id <= LARGEST_STREAM_ID
+
+    @property
+    def is_lost(self) -> bool:
+        """Return whether nothing runs on it, and nothing will."""
+        return self._sender.transport.is_closing()
 
     @property
     def is_full(self) -> bool:
@@ -84,8 +90,8 @@ class LoopConnection(asyncio.Protocol):
         Raises:
             CallError: If the connection takes no call.
         """
-        if self._refusal:
-            raise CallError(Code.UNAVAILABLE, self._refusal)
+        if not self.is_open:
+            raise CallError(Code.UNAVAILABLE, self._refusal or "the connection has used up its stream numbers")
         if self.is_full:
             raise CallError(Code.RESOURCE_EXHAUSTED, f"{self._most_calls} calls run on the connection already")
         limits = self._limits
@@ -94,7 +100,6 @@ class LoopConnection(asyncio.Protocol):
         self._next_id += 2
         self._sender.begin(call, header_block, request)
         if self._timer is None:
-            self._heard_seconds = self._loop.time()
             self._watch()
         return call
 
@@ -266,13 +271,16 @@ class LoopConnection(asyncio.Protocol):
         return self._calls.get(stream_id)
 
     def _watch(self) -> None:
-        """Ask a silent peer for a sign of life while calls are open; give it up when it gives none."""
+        """Ask a silent peer for a sign of life while calls are open; give it up when it gives none.
+
+        Calls shorter than the wait for the sign must not end the wait: else nobody finds out that the peer is dead.
+        """
         self._timer = None
         now = self._loop.time()
         if self._pinged_seconds is not None and now - self._pinged_seconds >= self._timing.ping_seconds:
             self._give_up(ErrorCode.NO_ERROR, f"the peer was silent for {now - self._heard_seconds:.1f} seconds")
             return
-        if not self._calls:
+        if not self._calls and self._pinged_seconds is None:
             return
         if self._pinged_seconds is None and now - self._heard_seconds >= self._timing.idle_seconds:
             self._pinged_seconds = now

@@ -17,6 +17,8 @@ LARGEST_FRAME_BYTES = (1 << 24) - 1
 DEFAULT_WINDOW_BYTES = 65_535
 """Window of a connection, and of a stream unless settings say otherwise."""
 LARGEST_WINDOW_BYTES = (1 << 31) - 1
+LARGEST_STREAM_ID = (1 << 31) - 1
+"""After it, a connection takes no further stream."""
 
 END_STREAM = ACK = 0x1
 END_HEADERS = 0x4

@@ -52,6 +52,8 @@ class LoopChannel:
         self._identity = current_identity()
         self._connecting: asyncio.Task[LoopConnection] | None = None
         self._connection: LoopConnection | None = None
+        self._retired = list[LoopConnection]()
+        """Take no further call, but calls may still run on them."""
         self._is_closed = False
 
     async def __aenter__(self) -> LoopChannel:
@@ -61,12 +63,14 @@ class LoopChannel:
         await self.close()
 
     async def close(self) -> None:
-        """End the connection and every call on it."""
+        """End every connection and every call on it."""
         self._is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
         if self._connection is not None:
             self._connection.shut_down(CANCELLED_HERE)
+        for connection in self._retired:
+            connection.shut_down(CANCELLED_HERE)
 
     async def connected(self) -> LoopConnection:
         """Return the connection, made if there is none that takes a call.
@@ -87,6 +91,8 @@ class LoopChannel:
     async def _reconnect(self) -> LoopConnection:
         if self._connection is not None:
             self._connection.retire()
+            self._retired = [each for each in (*self._retired, self._connection) if not each.is_lost]
+            self._connection = None
         try:
             connection = await self._connect()
         except (OSError, ConfigurationError) as error:
