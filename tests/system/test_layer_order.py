@@ -7,6 +7,7 @@ import secrets
 import time
 import urllib.request
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import pytest
@@ -87,6 +88,24 @@ def test_a_layer_is_received_before_the_next_one_is_computed(bench: Bench) -> No
 
     overlaps = [[layer for layer in range(79) if trace.received[layer] < trace.computed[layer + 1]] for trace in traces]
     assert any(0 in overlap and len(overlap) > 40 for overlap in overlaps), overlaps
+
+
+def test_the_bars_of_the_trace_show_the_overlap(bench: Bench) -> None:
+    """A trace view draws spans: each layer's computation and its way, the way beside the next layer's computation."""
+    bench.link.bytes_per_second = 0.0
+    layers = range(40)
+    verbs = ("compute", "transfer")
+
+    trace_id, _ = _ask(bench, seed=4)
+    wanted = [names.layers_span(verb, layer, 1) for verb in verbs for layer in layers]
+    spans = bench.spans.wait_for_trace(bytes.fromhex(trace_id), wanted, TIMEOUT_SECONDS)
+
+    computed, sent = ([spans[names.layers_span(verb, layer, 1)] for layer in layers] for verb in verbs)
+    assert all(old.end_time_unix_nano == new.start_time_unix_nano for old, new in pairwise(computed))
+    assert all(each.end_time_unix_nano > each.start_time_unix_nano for each in computed)
+    assert any(
+        way.end_time_unix_nano < later.end_time_unix_nano for way, later in zip(sent, computed[1:], strict=False)
+    )
 
 
 def test_the_first_token_reaches_the_client_before_the_last_kv_frame(bench: Bench) -> None:

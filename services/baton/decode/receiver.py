@@ -27,6 +27,7 @@ from baton.rpc.wire_kv import layout_from_proto, wire_from_proto
 from baton.rpc.wire_time import seconds_from_duration
 from baton.telemetry import names
 from baton.telemetry.frames import frame_attributes
+from baton.telemetry.layer_spans import LayerSpans
 from baton.v1 import block_service_pb2, kv_pb2, prefill_service_pb2
 
 _Message = TypeVar("_Message", Message, block_service_pb2.PullBlocksResponse | ReceivedFrame)
@@ -93,6 +94,7 @@ class KvReceiver:
         self._layout = layout
         self._timeouts = timeouts
         self._clock = clock
+        self._spans = LayerSpans("transfer", clock)
         self._slots = asyncio.Semaphore(MAX_FRAMES_IN_FLIGHT)
         self._stream_layout = layout
         self._unpacking: _Unpacking | None = None
@@ -194,6 +196,7 @@ class KvReceiver:
     async def _take_frame(self, received: ReceivedFrame, ledger: StreamLedger) -> None:
         frame = received.frame
         clock, now = self.reception.clock, self._clock()
+        self._spans.add(frame, clock.way_began(frame.ready_seconds), now)
         clock.frame_arrived(now, frame.ready_seconds)
         if self.reception.timeline is not None:
             self.reception.timeline.add(frame, clock.origin + frame.ready_seconds, now)

@@ -36,8 +36,12 @@ class ReceptionClock:
 
     def frame_arrived(self, now: float, ready_seconds: float) -> None:
         """Enter a frame that the sender had ready at `ready_seconds`."""
-        self.busy_seconds += max(0.0, now - max(self.last_arrival, self.origin + ready_seconds))
+        self.busy_seconds += max(0.0, now - self.way_began(ready_seconds))
         self.last_arrival = now
+
+    def way_began(self, ready_seconds: float) -> float:
+        """Return when the link was there for the frame that has just come and was ready at `ready_seconds`."""
+        return max(self.last_arrival, self.origin + ready_seconds)
 
     def summary_arrived(self, compute_ended_seconds: float) -> None:
         """Set when the sender had computed everything, on its clock."""

@@ -19,6 +19,7 @@ from baton.rpc.wire_kv import layout_to_proto
 from baton.rpc.wire_time import duration_from_seconds
 from baton.telemetry import names
 from baton.telemetry.frames import frame_attributes
+from baton.telemetry.layer_spans import LayerSpans
 from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.worker.monitor import NodeMonitor
 
@@ -52,6 +53,8 @@ class StreamMessages:
         self._key = request.crc32c
         self._ledger = StreamLedger(layout, owed, request.crc32c)
         self._started_at = time.time_ns()
+        self._spans = LayerSpans("compute", lambda: 0.0)
+        self._last_ready_seconds = 0.0
         self.is_complete = False
         """Whether the summary has been made."""
 
@@ -91,6 +94,8 @@ class StreamMessages:
         ready_at = self._started_at + round(frame.ready_seconds * 1e9)
         trace.get_current_span().add_event(names.EVENT_LAYER_COMPUTED, attributes, ready_at)
         trace.get_current_span().add_event(names.EVENT_FRAME_SENT, attributes)
+        self._spans.add(frame, self._last_ready_seconds, frame.ready_seconds)
+        self._last_ready_seconds = frame.ready_seconds
         return encode_frame(frame, sequence_number, crc, header_crc32c(self._key, sequence_number, frame, crc))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 # -- Spans: one per hop ------------------------------------------------------------------------------------------------
 
@@ -16,6 +16,19 @@ SPAN_DETOKENIZE = "detokenize"
 """Gateway: the text of tokens, for a client."""
 SPAN_RECEIVE_KV = "receive_kv"
 """Decode node: the KV stream of one remote prefill."""
+
+
+LayerVerb = Literal["compute", "transfer"]
+"""What the span of a group of layers shows."""
+
+
+def layers_span(verb: LayerVerb, first_layer: int, num_layers: int) -> str:
+    """Return the name of a frame's child span: "compute layers 0-3" (prefill node) or "transfer layer 5" (decode node).
+
+    Attributes: LAYER, LAYER_COUNT, TOKEN_START, TOKEN_COUNT, BYTE_COUNT. A model's layers bound the number of names.
+    """
+    last_layer = first_layer + num_layers - 1
+    return f"{verb} layer {first_layer}" if num_layers == 1 else f"{verb} layers {first_layer}-{last_layer}"
 
 
 def server_span(method: str) -> str:
