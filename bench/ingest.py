@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import random
 import sys
 import threading
 import time
@@ -21,15 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from baton.v1 import decode_service_pb2, generation_pb2, router_service_pb2
 from bench.machine import describe_machine
 from bench.option_values import program
 from bench.rows_json import write_rows_json
-from bench.shaped_cluster import MODEL, Cluster, NodePlan, shaped_cluster
+from bench.shaped_cluster import Cluster, NodePlan, shaped_cluster
 from bench.shaped_link import ShapedLink, shaped_link
 
 FORMAT = "baton-bench-ingest/1"
-_CALL_TIMEOUT_SECONDS = 300.0
 _NICENESS = 19  # the prefill node stands for another machine: it takes no core from those who generate
 _MOCK = ("--mock-shape", "llama-3.1-8b", "--dtype", "bfloat16", "--num-blocks", "2400")
 _VARIANTS = {"paced": (), "not paced": ("--ingest-share", "0")}
@@ -204,10 +201,10 @@ def _round(cluster: Cluster, pair: Pair, num_requests: int, seeds: Iterator[int]
 
 def _generate_batch(cluster: Cluster, pair: Pair, num_requests: int, seeds: Iterator[int]) -> tuple[float, ...]:
     """Return the gaps between tokens of requests that generate at once, one request after the other."""
-    placement = _place(cluster, 32, pair.num_output_tokens, is_remote=False)
+    placement = cluster.place(32, pair.num_output_tokens, is_remote=False)
     with ThreadPoolExecutor(num_requests) as executor:
         calls = [
-            executor.submit(_generate, cluster, placement, 32, pair.num_output_tokens, next(seeds))
+            executor.submit(cluster.generate, placement, 32, pair.num_output_tokens, next(seeds))
             for _ in range(num_requests)
         ]
         streams = [call.result()[0] for call in calls]
@@ -219,57 +216,11 @@ def _generate_batch(cluster: Cluster, pair: Pair, num_requests: int, seeds: Iter
 
 
 def _arrive(cluster: Cluster, pair: Pair, seed: int) -> tuple[float, int]:
-    """Hand a prompt over; return its seconds and bytes.
-
-    Raises:
-        RuntimeError: If it was not computed on the prefill node.
-    """
-    placement = _place(cluster, pair.num_arriving_tokens, 2, is_remote=True)
+    """Hand a prompt over; return its seconds and bytes."""
+    placement = cluster.place(pair.num_arriving_tokens, 2, is_remote=True)
     started = time.perf_counter()
-    times, summary = _generate(cluster, placement, pair.num_arriving_tokens, 2, seed)
-    if summary.fallback_reason or not summary.kv_byte_count:
-        raise RuntimeError(f"the prompt was not computed remotely: {summary}")
+    times, summary = cluster.generate(placement, pair.num_arriving_tokens, 2, seed)
     return times[-1] - started, summary.kv_byte_count
-
-
-def _generate(
-    cluster: Cluster, placement: router_service_pb2.Placement, num_prompt_tokens: int, num_output_tokens: int, seed: int
-) -> tuple[list[float], generation_pb2.PlacementSummary]:
-    """Return when each token of a request came, and its summary."""
-    tokens = random.Random(seed)
-    request = decode_service_pb2.DecodeServiceGenerateRequest(
-        request_id=f"ingest-{seed}-{time.time_ns()}",
-        attempt=1,
-        model_id=MODEL,
-        prompt_token_ids=[tokens.randrange(3, 90) for _ in range(num_prompt_tokens)],
-        sampling=generation_pb2.SamplingParameters(temperature=0, ignore_eos=True, max_token_count=num_output_tokens),
-        placement=placement,
-        bypass_prefix_cache=True,
-    )
-    times, summary = list[float](), generation_pb2.PlacementSummary()
-    for response in cluster.decode.Generate(request, timeout=_CALL_TIMEOUT_SECONDS):
-        if response.HasField("tokens"):
-            times.append(time.perf_counter())
-        elif response.HasField("finished"):
-            summary = response.finished.summary
-    return times, summary
-
-
-def _place(
-    cluster: Cluster, num_prompt_tokens: int, num_output_tokens: int, *, is_remote: bool
-) -> router_service_pb2.Placement:
-    prefill_node_id = cluster.prefill_node_id if is_remote else ""
-    pin = router_service_pb2.PlacementPin(decode_node_id=cluster.decode_node_id, prefill_node_id=prefill_node_id)
-    request = router_service_pb2.PlaceRequest(
-        request_id="ingest",
-        model_id=MODEL,
-        prompt_token_count=num_prompt_tokens,
-        max_token_count=num_output_tokens,
-        bypass_prefix_cache=True,
-        pins=[pin],
-    )
-    response: router_service_pb2.PlaceResponse = cluster.router.Place(request, timeout=_CALL_TIMEOUT_SECONDS)
-    return response.placement
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import random
 import statistics
 import sys
 import time
@@ -21,13 +20,12 @@ from typing import Any
 
 from google.protobuf.duration_pb2 import Duration
 
-from baton.v1 import decode_service_pb2, generation_pb2, router_service_pb2
+from baton.v1 import router_service_pb2
 from bench.machine import describe_machine
-from bench.shaped_cluster import MODEL, Cluster, NodePlan, shaped_cluster
+from bench.shaped_cluster import Cluster, NodePlan, shaped_cluster
 from bench.shaped_link import ShapedLink, shaped_link
 from bench.shaped_plot import draw_shaped
 
-_CALL_TIMEOUT_SECONDS = 300.0
 _PAYLOAD_SHARE = 1448 / 1514
 """Payload of a full packet: Ethernet, IP and TCP with timestamps take the rest of what the shaper counts."""
 _SHAPE = ("--mock-shape", "llama-3.1-8b", "--dtype", "bfloat16", "--num-blocks", "1200")
@@ -185,54 +183,16 @@ def _predicted_seconds(placement: router_service_pb2.Placement, num_output_token
     return estimate.start_seconds + (num_output_tokens - 1) * estimate.step_seconds
 
 
-def _place(cluster: Cluster, num_prompt_tokens: int, num_output_tokens: int) -> router_service_pb2.Placement:
-    request = router_service_pb2.PlaceRequest(
-        request_id="shaped",
-        model_id=MODEL,
-        prompt_token_count=num_prompt_tokens,
-        max_token_count=num_output_tokens,
-        bypass_prefix_cache=True,
-        pins=[
-            router_service_pb2.PlacementPin(
-                decode_node_id=cluster.decode_node_id, prefill_node_id=cluster.prefill_node_id
-            )
-        ],
-    )
-    response: router_service_pb2.PlaceResponse = cluster.router.Place(request, timeout=_CALL_TIMEOUT_SECONDS)
-    return response.placement
-
-
 def _generate(cluster: Cluster, num_prompt_tokens: int, seed: int, num_output_tokens: int = 2) -> Sample:
-    """Generate tokens after a prompt of random tokens, placed by the router.
-
-    Raises:
-        RuntimeError: If the prompt was not computed on the prefill node, where there is one.
-    """
-    tokens = random.Random(seed)
-    placement = _place(cluster, num_prompt_tokens, num_output_tokens)
-    request = decode_service_pb2.DecodeServiceGenerateRequest(
-        request_id=f"shaped-{seed}-{time.time_ns()}",
-        attempt=1,
-        model_id=MODEL,
-        prompt_token_ids=[tokens.randrange(3, 90) for _ in range(num_prompt_tokens)],
-        sampling=generation_pb2.SamplingParameters(temperature=0, ignore_eos=True, max_token_count=num_output_tokens),
-        placement=placement,
-        bypass_prefix_cache=True,
-    )
+    """Generate tokens after a prompt of random tokens, on the prefill node where there is one."""
+    placement = cluster.place(num_prompt_tokens, num_output_tokens, is_remote=True)
     started = time.perf_counter()
-    summary, last = generation_pb2.PlacementSummary(), 0.0
-    for response in cluster.decode.Generate(request, timeout=_CALL_TIMEOUT_SECONDS):
-        if response.HasField("tokens"):
-            last = time.perf_counter() - started
-        elif response.HasField("finished"):
-            summary = response.finished.summary
-    if cluster.prefill_node_id and (summary.fallback_reason or not summary.kv_byte_count):
-        raise RuntimeError(f"the prompt was not computed remotely: {summary}")
+    times, summary = cluster.generate(placement, num_prompt_tokens, num_output_tokens, seed)
     return Sample(
         compute_seconds=_seconds(summary.prefill_duration),
         transfer_seconds=_seconds(summary.transfer_duration),
         exposed_seconds=_seconds(summary.exposed_duration),
-        last_token_seconds=last,
+        last_token_seconds=times[-1] - started,
         predicted_seconds=_predicted_seconds(placement, num_output_tokens),
         num_bytes=summary.kv_byte_count,
         num_frames=summary.kv_frame_count,

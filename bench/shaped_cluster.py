@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import tempfile
@@ -15,14 +16,18 @@ from pathlib import Path
 import grpc
 
 from baton.v1 import router_service_pb2
+from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest
 from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters
 from baton.v1.node_pb2 import NODE_ROLE_DECODE, NODE_ROLE_PREFILL, NodeDescription
+from baton.v1.router_service_pb2 import Placement
 from baton.v1.router_service_pb2_grpc import RouterServiceStub
 from bench.shaped_link import FAR_ADDRESS, NEAR_ADDRESS, ShapedLink
 
 MODEL = "model"
 """Served name."""
 START_TIMEOUT_SECONDS = 120.0
+_CALL_TIMEOUT_SECONDS = 300.0
 
 _ROUTER = f"{NEAR_ADDRESS}:18910"
 _CACHE_INDEX = f"{NEAR_ADDRESS}:18911"
@@ -50,6 +55,52 @@ class Cluster:
     """Its node's id."""
     prefill_node_id: str
     """Id of the prefill node; empty: there is none."""
+
+    def place(self, num_prompt_tokens: int, num_output_tokens: int, *, is_remote: bool) -> Placement:
+        """Return where the router has a prompt computed, with or without the prefill node."""
+        prefill_node_id = self.prefill_node_id if is_remote else ""
+        pin = router_service_pb2.PlacementPin(decode_node_id=self.decode_node_id, prefill_node_id=prefill_node_id)
+        request = router_service_pb2.PlaceRequest(
+            request_id="bench",
+            model_id=MODEL,
+            prompt_token_count=num_prompt_tokens,
+            max_token_count=num_output_tokens,
+            bypass_prefix_cache=True,
+            pins=[pin],
+        )
+        response: router_service_pb2.PlaceResponse = self.router.Place(request, timeout=_CALL_TIMEOUT_SECONDS)
+        return response.placement
+
+    def generate(
+        self, placement: Placement, num_prompt_tokens: int, num_output_tokens: int, seed: int
+    ) -> tuple[list[float], PlacementSummary]:
+        """Generate after a prompt of random tokens.
+
+        Returns:
+            Seconds (`time.perf_counter`) at which each token came, and the request's summary.
+
+        Raises:
+            RuntimeError: If the prompt was to be computed on the prefill node, and was not.
+        """
+        tokens = random.Random(seed)
+        request = DecodeServiceGenerateRequest(
+            request_id=f"bench-{seed}-{time.time_ns()}",
+            attempt=1,
+            model_id=MODEL,
+            prompt_token_ids=[tokens.randrange(3, 90) for _ in range(num_prompt_tokens)],
+            sampling=SamplingParameters(temperature=0, ignore_eos=True, max_token_count=num_output_tokens),
+            placement=placement,
+            bypass_prefix_cache=True,
+        )
+        times, summary = list[float](), PlacementSummary()
+        for response in self.decode.Generate(request, timeout=_CALL_TIMEOUT_SECONDS):
+            if response.HasField("tokens"):
+                times.append(time.perf_counter())
+            elif response.HasField("finished"):
+                summary = response.finished.summary
+        if placement.prefill_node_id and (summary.fallback_reason or not summary.kv_byte_count):
+            raise RuntimeError(f"the prompt was not computed remotely: {summary}")
+        return times, summary
 
 
 @contextmanager

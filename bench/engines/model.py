@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from bench.engines.llama_folder import write_llama
 
 VOCABULARY_SIZE = 49_152
 HIDDEN_SIZE = 576
@@ -26,29 +27,17 @@ NUM_HEAD_PARAMETERS = VOCABULARY_SIZE * HIDDEN_SIZE
 
 def write_model(folder: Path) -> None:
     """Write a Hugging Face folder with the model and a tokenizer that knows its ids."""
-    import torch
-    from tokenizers import Tokenizer, models
-    from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY_SIZE,
+    write_llama(
+        folder,
+        VOCABULARY_SIZE,
+        MAX_CONTEXT_TOKENS,
         hidden_size=HIDDEN_SIZE,
         intermediate_size=INTERMEDIATE_SIZE,
         num_hidden_layers=NUM_LAYERS,
         num_attention_heads=NUM_HEADS,
         num_key_value_heads=NUM_KV_HEADS,
-        max_position_embeddings=MAX_CONTEXT_TOKENS,
         tie_word_embeddings=True,
-        bos_token_id=None,
-        eos_token_id=2,
-        pad_token_id=0,
     )
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    words = {f"t{index}": index for index in range(VOCABULARY_SIZE)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="t1"))
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="t2", pad_token="t0").save_pretrained(folder)
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}), encoding="utf-8")
 
 
 def flops(num_tokens: int) -> float:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
+
+from bench.engines.llama_folder import write_llama
 
 VOCABULARY_SIZE = 2048
 
@@ -21,21 +22,4 @@ SMALL_SHAPE = {
 
 def write_small_model(folder: Path, shape: Mapping[str, int] = SMALL_SHAPE) -> None:
     """Write a Hugging Face folder: Llama layers of random weights, and a tokenizer that knows its ids."""
-    import torch
-    from tokenizers import Tokenizer, models
-    from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=VOCABULARY_SIZE,
-        **shape,
-        max_position_embeddings=4096,
-        bos_token_id=None,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    words = {f"t{index}": index for index in range(VOCABULARY_SIZE)}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="t1"))
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="t2", pad_token="t0").save_pretrained(folder)
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}), encoding="utf-8")
+    write_llama(folder, VOCABULARY_SIZE, 4096, **shape)

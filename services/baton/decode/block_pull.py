@@ -20,9 +20,9 @@ from baton.kv.hashing import HASH_BYTES, block_hashes, join_hashes, root_hash
 from baton.kv.layout import KvLayout
 from baton.kv.packing import unpack_frame
 from baton.kv.progress import KvProgress
-from baton.kv.stream import KvFrame, StreamLedger, StreamTotals
+from baton.kv.stream import KvFrame, StreamLedger
 from baton.rpc.block_service import BlockStub, serialize_pull
-from baton.rpc.frame_codec import ReceivedFrame
+from baton.rpc.frame_codec import ReceivedFrame, totals_from_proto
 from baton.rpc.kv_service import request_crc32c
 from baton.rpc.wire_kv import dtype_to_proto, layout_from_proto, layout_to_proto, wire_from_proto
 from baton.rpc.wire_time import duration_from_seconds
@@ -215,11 +215,8 @@ class BlockPull:
         self._engine.write_kv(self._engine_id, frame)
 
     def _take_summary(self, message: kv_pb2.KvSummary, ledger: StreamLedger) -> None:
-        totals = StreamTotals(
-            message.frame_count, message.byte_count, message.frames_crc32c, message.token_begin, message.token_end
-        )
         try:
-            ledger.close(totals)
+            ledger.close(totals_from_proto(message))
         except StreamBrokenError:
             self._num_here = self._num_cached  # whoever miscounts what it sends may have sent anything
             raise

@@ -18,9 +18,9 @@ from baton.errors import BatonError, MismatchError, StreamBrokenError
 from baton.kv.layout import KvLayout
 from baton.kv.packing import unpack_frame
 from baton.kv.progress import KvProgress
-from baton.kv.stream import KvFrame, StreamLedger, StreamTotals, tokens_crc32c
+from baton.kv.stream import KvFrame, StreamLedger, tokens_crc32c
 from baton.rpc.fast_channel import Message
-from baton.rpc.frame_codec import ReceivedFrame
+from baton.rpc.frame_codec import ReceivedFrame, totals_from_proto
 from baton.rpc.kv_service import request_crc32c, serialize_request
 from baton.rpc.wire_generation import token_from_proto
 from baton.rpc.wire_kv import layout_from_proto, wire_from_proto
@@ -231,11 +231,8 @@ class KvReceiver:
             self._unpacking = None
 
     def _take_summary(self, message: kv_pb2.KvSummary, ledger: StreamLedger) -> None:
-        totals = StreamTotals(
-            message.frame_count, message.byte_count, message.frames_crc32c, message.token_begin, message.token_end
-        )
         try:
-            ledger.close(totals)
+            ledger.close(totals_from_proto(message))
         except StreamBrokenError:
             self.progress = self._begin  # whoever miscounts what it sends may have sent anything
             raise

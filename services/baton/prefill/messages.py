@@ -12,7 +12,7 @@ from baton.kv.layout import KvLayout
 from baton.kv.progress import KvProgress
 from baton.kv.stream import KvFrame, StreamLedger, StreamTotals, header_crc32c, tokens_crc32c
 from baton.prefill.outbox import Item
-from baton.rpc.frame_codec import EncodedFrame, encode_frame
+from baton.rpc.frame_codec import EncodedFrame, encode_frame, totals_to_proto
 from baton.rpc.kv_service import ReceivedRequest
 from baton.rpc.wire_generation import token_to_proto
 from baton.rpc.wire_kv import layout_to_proto
@@ -100,15 +100,12 @@ class StreamMessages:
 
 
 def _summary(ended: Ended, totals: StreamTotals, monitor: NodeMonitor) -> kv_pb2.KvSummary:
-    return kv_pb2.KvSummary(
-        frame_count=totals.num_frames,
-        byte_count=totals.num_bytes,
-        token_begin=totals.token_begin,
-        token_end=totals.token_end,
+    summary = kv_pb2.KvSummary(
         cached_token_count=ended.num_cached_tokens,
         queue_duration=duration_from_seconds(ended.queue_seconds),
         compute_duration=duration_from_seconds(ended.prefill_seconds),
-        frames_crc32c=totals.frames_crc32c,
         peak_memory_byte_count=monitor.peak_memory_bytes(),
         energy_joules=monitor.energy_joules(ended.decode_seconds + ended.prefill_seconds, ended.decode_seconds),
     )
+    summary.MergeFrom(totals_to_proto(totals))
+    return summary

@@ -1,4 +1,4 @@
-"""Frames of a KV stream as the bytes of their message, written and read around protobuf.
+"""Frames of a KV stream as the bytes of their message, written and read around protobuf; and the totals at its end.
 
 protobuf copies a payload three times on its way; here the sender copies it once where the transport wants one piece,
 else not at all, and the receiver, whose frame is a view of the message, not at all. The bytes are those of
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from baton.kv.stream import KvFrame
+from baton.kv.stream import KvFrame, StreamTotals
 from baton.rpc.wire_time import duration_from_seconds, seconds_from_duration
 from baton.v1 import block_service_pb2, kv_pb2, prefill_service_pb2
 
@@ -217,3 +217,21 @@ def _varint(number: int) -> bytes:
         number >>= 7
     encoded.append(number)
     return bytes(encoded)
+
+
+def totals_to_proto(totals: StreamTotals) -> kv_pb2.KvSummary:
+    """Return the summary of a stream, without what its sender says about itself."""
+    return kv_pb2.KvSummary(
+        frame_count=totals.num_frames,
+        byte_count=totals.num_bytes,
+        frames_crc32c=totals.frames_crc32c,
+        token_begin=totals.token_begin,
+        token_end=totals.token_end,
+    )
+
+
+def totals_from_proto(message: kv_pb2.KvSummary) -> StreamTotals:
+    """Return what a summary promises."""
+    return StreamTotals(
+        message.frame_count, message.byte_count, message.frames_crc32c, message.token_begin, message.token_end
+    )

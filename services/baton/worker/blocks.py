@@ -20,7 +20,7 @@ from baton.kv.packing import pack_frame
 from baton.kv.progress import KvProgress
 from baton.kv.stream import KvFrame, StreamLedger, frame_groups, header_crc32c
 from baton.rpc.block_service import ReceivedPull
-from baton.rpc.frame_codec import EncodedFrame, encode_frame
+from baton.rpc.frame_codec import EncodedFrame, encode_frame, totals_to_proto
 from baton.rpc.wire_kv import layout_from_proto, layout_to_proto, wire_from_proto
 from baton.v1 import block_service_pb2, kv_pb2
 from baton.v1.block_service_pb2_grpc import BlockServiceServicer
@@ -170,12 +170,6 @@ def _joined(kvs: Sequence[LayerKv], layers: range, token_begin: int, num_tokens:
 
 
 def _summary(ledger: StreamLedger, num_tokens: int) -> kv_pb2.KvSummary:
-    totals = ledger.totals
-    return kv_pb2.KvSummary(
-        frame_count=totals.num_frames,
-        byte_count=totals.num_bytes,
-        token_begin=totals.token_begin,
-        token_end=totals.token_end,
-        cached_token_count=num_tokens,
-        frames_crc32c=totals.frames_crc32c,
-    )
+    summary = totals_to_proto(ledger.totals)
+    summary.cached_token_count = num_tokens
+    return summary
