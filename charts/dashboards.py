@@ -192,6 +192,13 @@ NODES = Dashboard(
         ),
         Panel("Power", "Of what can be measured.", [Query(gauge(names.NODE_POWER), _NODE)], "watt", needs_sensors=True),
         Panel(
+            "Power by part",
+            "Accelerator, neural engine and CPU, where a sensor tells them apart.",
+            [Query(gauge(names.NODE_PART_POWER), f"{_NODE} {legend(names.PART)}")],
+            "watt",
+            needs_sensors=True,
+        ),
+        Panel(
             "Temperature",
             "Of the accelerator, else of the CPU.",
             [Query(gauge(names.NODE_TEMPERATURE), _NODE)],

@@ -74,3 +74,17 @@ def test_the_status_says_what_there_is() -> None:
     assert (cells["worker"], cells["last exit"], cells["power"]) == ("backing off, pid -", "-9", "31.2 W")
     assert [name for name, _ in sensor_rows(sample)] == ["power", "CPU in use", "memory"]
     assert sensor_rows(None) == []
+
+
+def test_a_machine_that_cannot_measure_power_says_so() -> None:
+    """With what it would take, rather than with a zero."""
+    rows = dict(sensor_rows(SystemSample(performance_cpu_usage=0.5)))
+
+    assert rows["power"].startswith("not measured: ")
+
+
+def test_parts_of_a_chip_have_their_power() -> None:
+    """Accelerator and neural engine stand apart, also where one is idle."""
+    rows = dict(sensor_rows(SystemSample(power_watts=31, gpu_power_watts=22.5, ane_power_watts=0)))
+
+    assert (rows["power"], rows["GPU power"], rows["neural engine power"]) == ("31.0 W", "22.5 W", "0.0 W")

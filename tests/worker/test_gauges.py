@@ -49,7 +49,12 @@ def test_a_machine_exports_what_its_sensors_measure_and_no_more() -> None:
     observe_machine(provider.get_meter("test"), "decode-0", lambda: sample)
     before = reader.get_metrics_data()
     sample = SystemSample(
-        power_watts=42.0, gpu_usage=0.5, memory_byte_count=100, available_memory_byte_count=30, temperature_celsius=61
+        power_watts=42.0,
+        ane_power_watts=3.0,
+        gpu_usage=0.5,
+        memory_byte_count=100,
+        available_memory_byte_count=30,
+        temperature_celsius=61,
     )
     after = _values(reader)
     provider.shutdown()
@@ -57,6 +62,7 @@ def test_a_machine_exports_what_its_sensors_measure_and_no_more() -> None:
     assert before is None
     assert after == {
         "baton.node.power": 42.0,
+        "baton.node.part_power": 3.0,
         "baton.node.temperature": 61.0,
         "baton.node.utilization": 0.5,
         "baton.node.memory_used": 70,

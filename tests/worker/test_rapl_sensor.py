@@ -55,7 +55,8 @@ def test_power_is_the_energy_of_all_packages_by_the_time_between_readings(machin
     machine.seconds = 2.0
 
     assert not first.HasField("power_watts")
-    assert reading(sensor).power_watts == pytest.approx(3.0)
+    sample = reading(sensor)
+    assert (sample.power_watts, sample.cpu_power_watts) == (pytest.approx(3.0), pytest.approx(3.0))
 
 
 def test_a_counter_that_began_anew_is_not_negative_power(machine: Machine) -> None:
@@ -79,7 +80,9 @@ def test_the_whole_platform_counts_alone(machine: Machine) -> None:
     machine.set("intel-rapl:1", "psys", 4_000_000)
     machine.seconds = 1.0
 
-    assert reading(sensor).power_watts == pytest.approx(4.0)
+    sample = reading(sensor)
+    assert sample.power_watts == pytest.approx(4.0)
+    assert not sample.HasField("cpu_power_watts")
 
 
 def test_a_machine_without_counters_has_no_power(machine: Machine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -25,8 +26,13 @@ from baton.v1.node_pb2 import SystemSample
 
 DEFAULT_AGENT = "127.0.0.1:8040"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-_SENSOR_SECONDS = 0.5
-"""Between two readings: use and power are differences."""
+_SENSOR_SECONDS = 2.5 if sys.platform == "darwin" else 0.5
+"""Between two readings: use and power are differences, and Apple's sensors speak once a second."""
+_NO_POWER = "not measured: " + (
+    "needs macmon (brew install macmon), or powermetrics as root"
+    if sys.platform == "darwin"
+    else "no NVIDIA accelerator with nvidia-ml-py, and no energy counters of the CPU (RAPL) that this user may read"
+)
 
 
 def command(
@@ -72,16 +78,19 @@ def sensor_rows(sample: SystemSample | None) -> list[tuple[str, str]]:
         return []
     formats = {
         "power_watts": ("power", "{:.1f} W"),
+        "gpu_power_watts": ("GPU power", "{:.1f} W"),
+        "ane_power_watts": ("neural engine power", "{:.1f} W"),
+        "cpu_power_watts": ("CPU power", "{:.1f} W"),
         "temperature_celsius": ("temperature", "{:.0f} °C"),
         "gpu_usage": ("GPU in use", "{:.0%}"),
         "performance_cpu_usage": ("CPU in use", "{:.0%}"),
         "efficiency_cpu_usage": ("efficiency cores in use", "{:.0%}"),
     }
     rows = [
-        (name, text.format(getattr(sample, field)))
-        for field, (name, text) in formats.items()
-        if sample.HasField(field) and not (field == "power_watts" and sample.power_watts == 0)
+        (name, text.format(getattr(sample, field))) for field, (name, text) in formats.items() if sample.HasField(field)
     ]
+    if not sample.HasField("power_watts"):
+        rows.insert(0, ("power", _NO_POWER))
     free, total = format_bytes(sample.available_memory_byte_count), format_bytes(sample.memory_byte_count)
     return [*rows, ("memory", f"{free} of {total} available")]
 

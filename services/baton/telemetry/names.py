@@ -146,7 +146,7 @@ TERM = "baton.term"
 TIER = "baton.tier"
 """Where KV blocks were: "device", "host" or "disk"."""
 PART = "baton.part"
-"""Part of a machine: "gpu", "performance_cpu" or "efficiency_cpu"."""
+"""Part of a machine: "gpu", "ane", "cpu", "performance_cpu" or "efficiency_cpu"."""
 ESTIMATED_SECONDS = "baton.estimated_seconds"
 """What the router expected, seconds until the last token."""
 ESTIMATED_TERM = "baton.estimated.{term}_seconds"
@@ -251,6 +251,9 @@ NODE_DROPPED_FILES = MetricName(
     "baton.node.kv_files_dropped", "{file}", "KV blocks on a node's disk that were broken and dropped, by NODE_ID."
 )
 NODE_POWER = MetricName("baton.node.power", "W", "Power that a node's machine draws, by NODE_ID.")
+NODE_PART_POWER = MetricName(
+    "baton.node.part_power", "W", "Power that a part of a node's machine draws, by NODE_ID and PART."
+)
 NODE_TEMPERATURE = MetricName(
     "baton.node.temperature", "Cel", "Temperature of a node's accelerator, else of its CPU, by NODE_ID."
 )

@@ -14,7 +14,8 @@ from baton.engine.load import EngineLoad
 from baton.telemetry import names
 from baton.v1.node_pb2 import SystemSample
 
-_PARTS = {"gpu": "gpu_usage", "performance_cpu": "performance_cpu_usage", "efficiency_cpu": "efficiency_cpu_usage"}
+_USES = {"gpu": "gpu_usage", "performance_cpu": "performance_cpu_usage", "efficiency_cpu": "efficiency_cpu_usage"}
+_POWERS = {"gpu": "gpu_power_watts", "ane": "ane_power_watts", "cpu": "cpu_power_watts"}
 
 
 def observe_load(
@@ -73,8 +74,8 @@ def observe_machine(meter: Meter, node_id: str, latest: Callable[[], SystemSampl
         if sample is not None and sample.HasField(name):
             yield Observation(getattr(sample, name), labels)
 
-    def utilization() -> Iterable[Observation]:
-        for part, name in _PARTS.items():
+    def parts(fields: Mapping[str, str]) -> Iterable[Observation]:
+        for part, name in fields.items():
             yield from (Observation(seen.value, labels | {names.PART: part}) for seen in field(name))
 
     def memory_used() -> Iterable[Observation]:
@@ -83,8 +84,9 @@ def observe_machine(meter: Meter, node_id: str, latest: Callable[[], SystemSampl
             yield Observation(sample.memory_byte_count - sample.available_memory_byte_count, labels)
 
     _observe(meter, names.NODE_POWER, lambda: field("power_watts"))
+    _observe(meter, names.NODE_PART_POWER, lambda: parts(_POWERS))
     _observe(meter, names.NODE_TEMPERATURE, lambda: field("temperature_celsius"))
-    _observe(meter, names.NODE_UTILIZATION, utilization)
+    _observe(meter, names.NODE_UTILIZATION, lambda: parts(_USES))
     _observe(meter, names.NODE_MEMORY_USED, memory_used)
 
 

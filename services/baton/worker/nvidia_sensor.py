@@ -33,7 +33,8 @@ class NvidiaSensor:
         try:
             sample.gpu_usage = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
             sample.temperature_celsius = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
-            sample.power_watts += nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+            sample.gpu_power_watts = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
+            sample.power_watts += sample.gpu_power_watts
         except nvml.NVMLError as error:
             raise OSError(f"NVML: {error}") from error
 

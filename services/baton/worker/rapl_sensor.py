@@ -36,7 +36,10 @@ class RaplSensor:
     """
 
     def __init__(self, folder: Path = _POWERCAP, clock: Callable[[], float] = time.monotonic) -> None:
-        self._counters = _counters(folder)
+        by_name = _counters(folder)
+        platform = by_name.get("psys", [])
+        self._counters = platform or [counter for counters in by_name.values() for counter in counters]
+        self._is_cpu_alone = not platform
         self._clock = clock
         self._last_seconds = 0.0
         self._last: list[int] = []
@@ -58,11 +61,14 @@ class RaplSensor:
             (new - old) % (counter.range_microjoules + 1)
             for counter, old, new in zip(self._counters, before, now, strict=True)
         )
-        sample.power_watts += microjoules / 1e6 / elapsed
+        watts = microjoules / 1e6 / elapsed
+        sample.power_watts += watts
+        if self._is_cpu_alone:
+            sample.cpu_power_watts = watts
 
 
-def _counters(folder: Path) -> list[_Counter]:
-    """Return the counters to add up; none where there are none, or they cannot be read."""
+def _counters(folder: Path) -> dict[str, list[_Counter]]:
+    """Return the counters that can be read, by the name of what they count."""
     by_name: dict[str, list[_Counter]] = {}
     # Parts of a package have a second number (intel-rapl:0:1) and are counted in it already.
     for domain in sorted(folder.glob("intel-rapl:*")):
@@ -74,4 +80,4 @@ def _counters(folder: Path) -> list[_Counter]:
             by_name.setdefault((domain / "name").read_text().strip(), []).append(counter)
         except (OSError, ValueError):
             continue
-    return by_name.get("psys") or [counter for counters in by_name.values() for counter in counters]
+    return by_name

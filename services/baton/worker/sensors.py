@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from baton.v1.node_pb2 import SystemSample
+from baton.worker.apple_sensor import open_apple_sensor
 from baton.worker.cpu_sensor import CpuSensor, read_cpu_temperature
 from baton.worker.memory_sensor import read_memory
 from baton.worker.nvidia_sensor import open_nvidia_sensor
@@ -49,6 +50,6 @@ class MachineSensors:
 
 def machine_sensors(device: str) -> MachineSensors:
     """Return the sensors of this machine and of the accelerator that a torch device such as "cuda:0" names."""
-    nvidia = open_nvidia_sensor(device)
     always: list[Sensor] = [CpuSensor().read, read_cpu_temperature, read_memory, RaplSensor().read]
-    return MachineSensors([*always, nvidia.read] if nvidia else always)
+    own = (open_nvidia_sensor(device), open_apple_sensor())
+    return MachineSensors([*always, *(sensor.read for sensor in own if sensor is not None)])
