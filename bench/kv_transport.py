@@ -159,6 +159,7 @@ def _contenders(peers_python: str) -> Iterator[Contender]:
     yield Contender(RAW, (sys.executable, "-m", "bench.transport_peers.raw_tcp"))
     yield Contender("Baton, fast path", link, ("--path", "fast"))
     yield Contender("Baton, fast path as in nodes (CRC-32C)", link, ("--path", "fast-checked"))
+    yield Contender("Baton, shared memory as in nodes (CRC-32C)", link, ("--path", "shared"))
     yield Contender("Baton, grpcio path", link, ("--path", "grpc"))
     if peers_python:
         yield Contender("nixl, UCX over TCP", (peers_python, "-m", "bench.transport_peers.nixl_ucx"))

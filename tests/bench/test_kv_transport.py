@@ -14,6 +14,7 @@ CONTENDERS = {
     "raw": Contender("raw TCP", PEER),
     "fast": Contender("fast", LINK, ("--path", "fast")),
     "fast-checked": Contender("fast-checked", LINK, ("--path", "fast-checked")),
+    "shared": Contender("shared", LINK, ("--path", "shared")),
     "grpc": Contender("grpc", LINK, ("--path", "grpc")),
 }
 

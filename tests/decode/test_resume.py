@@ -24,9 +24,9 @@ NUM_FRAMES = 6
 """Of the prompt: three passes, and two groups of layers in each."""
 
 
-@pytest.fixture(params=["grpc", "fast"], autouse=True)
+@pytest.fixture(params=["grpc", "fast", "shared"], autouse=True)
 def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> TransportChoice:
-    """Have every test run with the gRPC library and with the fast path."""
+    """Have every test run with the gRPC library, with the fast path, and with shared memory."""
     monkeypatch.setattr("decode.pair.TRANSPORT", request.param)
     return cast(TransportChoice, request.param)
 

@@ -18,7 +18,7 @@ from baton.kv.staging import StagingPool
 from baton.rpc.channel import open_channel
 from baton.rpc.fast_channel import FastChannel
 from baton.rpc.tls import TlsIdentity, secured_by
-from baton.v1.kv_pb2 import KV_TRANSPORT_FAST, KV_TRANSPORT_GRPC, KV_TRANSPORT_UNSPECIFIED
+from baton.v1.kv_pb2 import KV_TRANSPORT_FAST, KV_TRANSPORT_GRPC, KV_TRANSPORT_SHARED, KV_TRANSPORT_UNSPECIFIED
 from baton.v1.prefill_service_pb2_grpc import PrefillServiceStub
 from decode.faulty_link import FaultyLink
 from decode.pair import PREFILL_ID, Pair, generate, request_of, with_pair
@@ -30,7 +30,13 @@ EXPECTED = expected_tokens(PROMPT, 8)
 
 
 @pytest.mark.parametrize(
-    ("choice", "transport"), [("auto", KV_TRANSPORT_FAST), ("fast", KV_TRANSPORT_FAST), ("grpc", KV_TRANSPORT_GRPC)]
+    ("choice", "transport"),
+    [
+        ("auto", KV_TRANSPORT_SHARED),
+        ("shared", KV_TRANSPORT_SHARED),
+        ("fast", KV_TRANSPORT_FAST),
+        ("grpc", KV_TRANSPORT_GRPC),
+    ],
 )
 def test_the_summary_says_what_carried_the_stream(choice: TransportChoice, transport: int) -> None:
     """And nothing of a reason where nothing had to take over."""
@@ -110,7 +116,7 @@ def test_the_grpc_library_takes_over_where_the_fast_path_does_not_work(case: str
             assert answer.summary.kv_transport_reason == reason
             assert pair.fast_path_fallbacks == [reason]
 
-    with_pair(client, transport="auto")
+    with_pair(client, transport="auto", shared_memory_bytes=0)
 
 
 def test_a_node_that_offers_no_fast_path_is_called_by_the_grpc_library() -> None:
@@ -122,7 +128,7 @@ def test_a_node_that_offers_no_fast_path_is_called_by_the_grpc_library() -> None
 
         assert (summary.kv_transport, summary.kv_transport_reason) == (KV_TRANSPORT_GRPC, "NOT_OFFERED")
 
-    with_pair(client, transport="auto")
+    with_pair(client, transport="auto", shared_memory_bytes=0)
 
 
 @pytest.mark.parametrize("case", UNUSABLE)
@@ -156,7 +162,7 @@ def test_a_path_that_failed_is_left_alone_for_a_while() -> None:
 
         assert pair.fast_path_fallbacks == ["CONNECT_FAILED"] * 3
 
-    with_pair(client, transport="auto")
+    with_pair(client, transport="auto", shared_memory_bytes=0)
 
 
 def test_the_fast_path_receives_from_the_grpc_library() -> None:

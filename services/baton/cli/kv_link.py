@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 import typer
 
-PathName = Literal["fast", "fast-checked", "grpc"]
+PathName = Literal["fast", "fast-checked", "shared", "grpc"]
 
 _HOST = "127.0.0.1"
 
@@ -41,9 +41,10 @@ def receive(
     """Take frames to warm up; after a line on stdin, take others and print seconds, CPU time, and if all was right."""
     from baton.rpc.kv_link import MAX_FRAMES_KEPT, Landing, LinkPath, receive_frames  # needs an extra
 
-    asyncio.run(receive_frames(LinkPath(path), address, num_slots, Landing(num_slots, frame_bytes)))
-    # The gRPC library lands each message in memory of its own, which a node frees after a few frames.
-    landing = Landing(MAX_FRAMES_KEPT if path == "grpc" else num_slots, frame_bytes)
+    kept = MAX_FRAMES_KEPT if path == "shared" else num_slots
+    asyncio.run(receive_frames(LinkPath(path), address, num_slots, Landing(kept, frame_bytes)))
+    # A node frees after a few frames what the gRPC library allocates for each message, and shared memory.
+    landing = Landing(MAX_FRAMES_KEPT if path in ("grpc", "shared") else num_slots, frame_bytes)
     _say({"is_ready": True})
     sys.stdin.readline()
     started, cpu_started = time.perf_counter(), time.process_time()
@@ -59,7 +60,7 @@ async def _send(path: PathName, host: str, port: int) -> None:
     from baton.rpc.kv_service import SERVICE_NAME, add_prefill_service
     from baton.rpc.server import GrpcServer, host_port
 
-    source = FrameSource(has_checksums=path == "fast-checked")
+    source = FrameSource(has_checksums=path in ("fast-checked", "shared"))
     server: GrpcServer | FastServer
     if path == "grpc":
         server = GrpcServer(host_port(host, port))

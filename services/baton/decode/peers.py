@@ -19,6 +19,7 @@ from baton.rpc.channel import open_channel
 from baton.rpc.fast_channel import FastChannel
 from baton.rpc.kv_service import KvStub
 from baton.rpc.wire_time import duration_from_seconds
+from baton.shm.lender import Lender
 from baton.telemetry.metrics import Metrics
 from baton.v1 import node_pb2, prefill_service_pb2, router_service_pb2
 from baton.worker.registration import Peers
@@ -39,6 +40,7 @@ class PeerSet:
         probe_bytes: Bytes of a link measurement; 0: none is made.
         report_link: Takes a measurement.
         choice: What may carry KV streams.
+        lender: Memory that prefill nodes of this host may write into; None: none is lent. Started and closed by `run`.
         metrics: Where to count.
         linger_seconds: Time that running streams get when their node leaves the router's list.
     """
@@ -49,10 +51,12 @@ class PeerSet:
         report_link: Callable[[node_pb2.LinkMeasurement], None],
         *,
         choice: TransportChoice = "auto",
+        lender: Lender | None = None,
         metrics: Metrics | None = None,
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
         self._choice = choice
+        self._lender = lender if choice in ("auto", "shared") else None
         self._metrics = metrics or Metrics()
         self._probe_bytes = probe_bytes
         self._report_link = report_link
@@ -109,10 +113,12 @@ class PeerSet:
         Raises:
             NotFoundError: If the router has not named it.
         """
-        return PrefillSource(self.stub(node_id), self._fast.get(node_id), self._choice, self._metrics)
+        return PrefillSource(self.stub(node_id), self._fast.get(node_id), self._lender, self._choice, self._metrics)
 
     async def run(self) -> None:
         """Follow the router's list until cancelled; measure the link from each node that appears."""
+        if self._lender is not None:
+            self._lender.start()
         try:
             async with asyncio.TaskGroup() as tasks:
                 while True:
@@ -125,6 +131,8 @@ class PeerSet:
                         if self._probe_bytes:
                             tasks.create_task(self._probe(peer))
         finally:
+            if self._lender is not None:
+                self._lender.close()
             for fast in self._fast.values():
                 fast.close()
             for channel in self._channels.values():

@@ -21,8 +21,11 @@ class DecodeSettings(WorkerSettings):
     """Longest silence of a KV stream once its prefill has begun; then the prompt is computed here."""
     prefill_queue_timeout_seconds: float = Field(default=30.0, gt=0)
     """Longest wait for the first frame of a KV stream; then the prompt is computed here."""
-    kv_transport: Literal["auto", "grpc", "fast"] = "auto"
-    """What carries KV streams: fast is gRPC on plain sockets, grpc the gRPC library, auto the former where it works."""
+    kv_transport: Literal["auto", "grpc", "fast", "shared"] = "auto"
+    """What carries KV: shared is memory that two nodes of one host share, fast gRPC on plain sockets, grpc the gRPC
+    library; auto is the first of them that works."""
+    shared_memory_bytes: int = Field(default=256 << 20, ge=0)
+    """Bound of the memory that is lent to prefill nodes of this host, 32 MiB for each KV stream; below that: none."""
     probe_bytes: int = Field(default=8 << 20, ge=0, le=256 << 20)
     """Bytes with which the link from each prefill node is measured; 0: not measured."""
     ingest_share: float = Field(default=0.1, ge=0, le=1)

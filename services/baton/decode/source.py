@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Any, Literal, Protocol
 
 import grpc
@@ -15,16 +15,20 @@ from baton.decode.reception import Reception
 from baton.errors import StreamBrokenError, UnavailableError
 from baton.rpc.decoding import Undecodable
 from baton.rpc.fast_channel import FastChannel, FastPathError, FastStream, Message
+from baton.rpc.frame_codec import ReceivedFrame
 from baton.rpc.kv_service import KvStub
+from baton.rpc.shared_frames import located
 from baton.rpc.status import error_from_rpc
+from baton.shm.lender import Lender, Loan
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.v1 import prefill_service_pb2
 
 log = logging.getLogger(__name__)
 
-TransportChoice = Literal["auto", "grpc", "fast"]
-"""What may carry KV streams: auto is the fast path where it is offered and works, else the gRPC library."""
+TransportChoice = Literal["auto", "grpc", "fast", "shared"]
+"""What may carry KV streams: shared is shared memory, with headers by the fast path or else the gRPC library; auto is
+the first of shared memory, fast path and gRPC library that works."""
 
 
 class KvSource(Protocol):
@@ -50,13 +54,22 @@ class PrefillSource:
     Args:
         stub: Calls it by the gRPC library.
         fast: Its fast path; None: it offers none, or this node must not use it.
+        lender: Memory of this node; None: none is lent.
         choice: What may be used.
         metrics: Where to count.
     """
 
-    def __init__(self, stub: KvStub, fast: FastChannel | None, choice: TransportChoice, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        stub: KvStub,
+        fast: FastChannel | None,
+        lender: Lender | None,
+        choice: TransportChoice,
+        metrics: Metrics,
+    ) -> None:
         self._stub = stub
         self._fast = fast
+        self._lender = lender
         self._choice = choice
         self._metrics = metrics
 
@@ -64,26 +77,69 @@ class PrefillSource:
     async def prefill(
         self, request: prefill_service_pb2.PrefillRequest, reception: Reception
     ) -> AsyncIterator[AsyncIterable[Message]]:
-        """See `KvSource`. The gRPC library takes over only from a fast path on which the stream has not begun."""
-        stream = await self._open_fast(request, reception)
-        trace.get_current_span().set_attribute(names.KV_TRANSPORT, reception.transport)
-        if stream is not None:
-            try:
-                yield stream
-            finally:
-                stream.close()
-        else:
-            async with grpc_call(self._stub.Prefill(request)) as messages:
-                yield messages
+        """See `KvSource`. The gRPC library takes over only from a fast path on which the stream has not begun.
 
-    async def _open_fast(self, request: prefill_service_pb2.PrefillRequest, reception: Reception) -> FastStream | None:
+        The request gets the offer of this node's memory, or none.
+        """
+        with self._offered(request) as loan:
+            stream = await self._open_fast(request, loan, reception)
+            if stream is not None:
+                try:
+                    yield self._messages(stream, loan, reception)
+                finally:
+                    stream.close()
+            else:
+                async with grpc_call(self._stub.Prefill(request)) as messages:
+                    yield self._messages(messages, loan, reception)
+            if loan is not None:
+                loan.finish()  # the stream has come to its summary
+
+    @contextmanager
+    def _offered(self, request: prefill_service_pb2.PrefillRequest) -> Iterator[Loan | None]:
+        """Put an offer into a request; it is withdrawn at the end."""
+        request.ClearField("shared_memory")
+        if self._lender is None or not self._lender.address:
+            yield None
+            return
+        loan = self._lender.lend()
+        request.shared_memory.address, request.shared_memory.token = loan.address, loan.token
+        try:
+            yield loan
+        finally:
+            loan.close()
+
+    async def _messages(
+        self, messages: AsyncIterable[Message], loan: Loan | None, reception: Reception
+    ) -> AsyncIterator[Message]:
+        """Yield messages, frames with their payload; take note of what carries it."""
+        async for message in messages:
+            if isinstance(message, ReceivedFrame):
+                yield located(message, loan)
+                continue
+            if message.WhichOneof("element") == "layout":
+                self._note_transport(message.uses_shared_memory, loan, reception)
+            yield message
+
+    def _note_transport(self, is_shared: bool, loan: Loan | None, reception: Reception) -> None:
+        if is_shared:
+            reception.transport = "shared"
+        elif loan is not None and loan.is_refused:
+            reception.transport_reason = reception.transport_reason or "SHARED_MEMORY_FULL"
+        trace.get_current_span().set_attribute(names.KV_TRANSPORT, reception.transport)
+        if not is_shared and self._choice == "shared":
+            raise UnavailableError("the prefill node shares no memory with this one", reason="NOT_SHARED")
+
+    async def _open_fast(
+        self, request: prefill_service_pb2.PrefillRequest, loan: Loan | None, reception: Reception
+    ) -> FastStream | None:
         """Return the stream on the fast path; None: the gRPC library is to carry it."""
+        reception.transport = "grpc"
         if self._choice == "grpc":
             return None
         try:
             if self._fast is None:
                 raise FastPathError("the prefill node offers no fast path", reason="NOT_OFFERED")
-            stream = await self._fast.prefill(request)
+            stream = await self._fast.prefill(request, loan)
         except FastPathError as error:
             if self._choice == "fast":
                 raise
@@ -91,7 +147,7 @@ class PrefillSource:
             reception.transport_reason = error.reason
             self._metrics.add_fast_path_fallback(error.reason)
             return None
-        reception.transport = "fast"
+        reception.transport = "fast"  # unless the first message says that memory is shared
         return stream
 
 

@@ -15,6 +15,7 @@ from baton.worker.monitor import NodeMonitor
 _TRANSPORTS: dict[Transport, kv_pb2.KvTransport] = {
     "grpc": kv_pb2.KV_TRANSPORT_GRPC,
     "fast": kv_pb2.KV_TRANSPORT_FAST,
+    "shared": kv_pb2.KV_TRANSPORT_SHARED,
 }
 _REASONS = {"stop": generation_pb2.FINISH_REASON_STOP, "length": generation_pb2.FINISH_REASON_LENGTH}
 

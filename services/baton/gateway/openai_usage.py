@@ -75,7 +75,11 @@ class PlacementBody(msgspec.Struct, omit_defaults=True):
     """One per choice where there is more than one; the fields above are those of the first."""
 
 
-_TRANSPORTS: Mapping[int, str] = {kv_pb2.KV_TRANSPORT_GRPC: "grpc", kv_pb2.KV_TRANSPORT_FAST: "fast"}
+_TRANSPORTS: Mapping[int, str] = {
+    kv_pb2.KV_TRANSPORT_GRPC: "grpc",
+    kv_pb2.KV_TRANSPORT_FAST: "fast",
+    kv_pb2.KV_TRANSPORT_SHARED: "shared",
+}
 
 
 def usage_body(results_by_prompt: Sequence[Sequence[GenerationResult]]) -> UsageBody:

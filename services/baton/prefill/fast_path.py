@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from functools import partial
 
 from baton.engine.events import Failed, TokenReady
 from baton.h2.call import ServerCall
 from baton.h2.windows import StreamEndedError
-from baton.prefill.messages import Message
+from baton.prefill.messages import Message, StreamMessages
 from baton.prefill.outbox import Item
 from baton.prefill.prefiller import Prefiller, StreamSink
 from baton.rpc.frame_codec import EncodedFrame
@@ -74,10 +75,16 @@ class FastPrefill:
         constraint = self._prefiller.compile(request.message)
         sink = StreamSink(outbox.put, outbox.put, lambda error: outbox.put(Failed(error)))
         with self._prefiller.begin(request, constraint, sink) as messages:
+            call.watch(partial(_end, outbox, messages))
             call.send(*_parts(messages.layout()))
             while not messages.is_complete:
-                for message in messages.of(outbox.get(call.remaining_seconds())):
+                for message in messages.of(outbox.get(call.remaining_seconds()), call.remaining_seconds()):
                     call.send(*_parts(message))
+
+
+def _end(outbox: ThreadOutbox, messages: StreamMessages) -> None:
+    outbox.close()
+    messages.close()
 
 
 def _parts(message: Message) -> tuple[bytes | memoryview, ...]:

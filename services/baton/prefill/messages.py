@@ -14,6 +14,7 @@ from baton.kv.stream import KvFrame, StreamLedger, StreamTotals, header_crc32c, 
 from baton.prefill.outbox import Item
 from baton.rpc.frame_codec import EncodedFrame, encode_frame, totals_to_proto
 from baton.rpc.kv_service import ReceivedRequest
+from baton.rpc.shared_frames import SharedOutlet, open_outlet
 from baton.rpc.wire_generation import token_to_proto
 from baton.rpc.wire_kv import layout_to_proto
 from baton.rpc.wire_time import duration_from_seconds
@@ -55,21 +56,47 @@ class StreamMessages:
         self._started_at = time.time_ns()
         self._spans = LayerSpans("compute", lambda: 0.0)
         self._last_ready_seconds = 0.0
+        self._request = request.message
+        self._outlet: SharedOutlet | None = None
+        self._is_closed = False
         self.is_complete = False
         """Whether the summary has been made."""
 
-    def layout(self) -> Message:
-        """Return the first message."""
-        return prefill_service_pb2.PrefillResponse(layout=layout_to_proto(self._layout), request_crc32c=self._key)
+    @property
+    def shares_memory(self) -> bool:
+        """Return whether payloads go to memory that the caller lends: `of` may wait for room there."""
+        return self._outlet is not None
 
-    def of(self, item: Item) -> Iterator[Message]:
+    def layout(self) -> Message:
+        """Return the first message. Takes what memory the caller offers, for which it may wait a moment."""
+        self._outlet = open_outlet(self._request)
+        if self._outlet is not None:
+            trace.get_current_span().set_attribute(names.KV_TRANSPORT, "shared")
+            if self._is_closed:
+                self._outlet.close()
+        return prefill_service_pb2.PrefillResponse(
+            layout=layout_to_proto(self._layout), request_crc32c=self._key, uses_shared_memory=self.shares_memory
+        )
+
+    def close(self) -> None:
+        """Write no more into the caller's memory; from any thread."""
+        self._is_closed = True
+        if self._outlet is not None:
+            self._outlet.close()
+
+    def of(self, item: Item, timeout_seconds: float | None = None) -> Iterator[Message]:
         """Yield the message of a frame or event, if it has one.
+
+        Args:
+            item: The frame or event.
+            timeout_seconds: Longest wait for room in the caller's memory; None: as long as the stream runs.
 
         Raises:
             BatonError: If the request has failed.
+            TimeoutError: If there is no room in time.
         """
         if isinstance(item, KvFrame):
-            yield self._frame(item)
+            yield self._frame(item, timeout_seconds)
         elif isinstance(item, TokenReady):
             yield self._first_token(item)
         elif isinstance(item, Failed):
@@ -87,7 +114,7 @@ class StreamMessages:
             message.cached_token_count = work.num_cached_tokens
         return prefill_service_pb2.PrefillResponse(first_token=message)
 
-    def _frame(self, frame: KvFrame) -> EncodedFrame:
+    def _frame(self, frame: KvFrame, timeout_seconds: float | None) -> EncodedFrame:
         self._on_sending(frame)
         sequence_number, crc = self._ledger.append(frame)
         attributes = frame_attributes(frame)
@@ -96,7 +123,10 @@ class StreamMessages:
         trace.get_current_span().add_event(names.EVENT_FRAME_SENT, attributes)
         self._spans.add(frame, self._last_ready_seconds, frame.ready_seconds)
         self._last_ready_seconds = frame.ready_seconds
-        return encode_frame(frame, sequence_number, crc, header_crc32c(self._key, sequence_number, frame, crc))
+        header_crc = header_crc32c(self._key, sequence_number, frame, crc)
+        if self._outlet is None:
+            return encode_frame(frame, sequence_number, crc, header_crc)
+        return self._outlet.encode(frame, sequence_number, crc, header_crc, timeout_seconds)
 
 
 def _summary(ended: Ended, totals: StreamTotals, monitor: NodeMonitor) -> kv_pb2.KvSummary:

@@ -83,9 +83,14 @@ class Prefiller:
         structured_output, output_token_ids = self._form(received.message)
         constraint = await self._node.constraints.constraint(structured_output, output_token_ids)
         with self.begin(received, constraint, StreamSink(put, outbox.put, end)) as messages:
-            yield messages.layout()
+            has_offer = received.message.HasField("shared_memory")
+            yield await asyncio.to_thread(messages.layout) if has_offer else messages.layout()
             while not messages.is_complete:
-                for message in messages.of(await outbox.get()):
+                item = await outbox.get()
+                if messages.shares_memory and isinstance(item, KvFrame):
+                    yield await asyncio.to_thread(next, messages.of(item))
+                    continue
+                for message in messages.of(item):
                     yield message
 
     def compile(self, request: prefill_service_pb2.PrefillRequest) -> Constraint | None:
@@ -128,6 +133,7 @@ class Prefiller:
             """Stop working for a stream that may hang in a write, and tell it so."""
             self._node.engine.abort(engine_request)
             share.close()
+            messages.close()
             sink.end(error)
 
         with self._streams.running(request, end):
@@ -135,6 +141,7 @@ class Prefiller:
             try:
                 yield messages
             finally:
+                messages.close()
                 packer.close()
                 self._node.engine.abort(engine_request)
                 share.close()

@@ -22,7 +22,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from opentelemetry import propagate
 
-from baton.errors import BatonError, ConfigurationError, UnavailableError
+from baton.errors import BatonError, ConfigurationError, StreamBrokenError, UnavailableError
 from baton.h2.client import ClientCall, ClientConnection, connect
 from baton.h2.limits import Limits, Timing
 from baton.h2.status import CallError, Code, Status
@@ -30,8 +30,10 @@ from baton.kv.stream import frame_crc32c
 from baton.rpc.channel import KEEPALIVE_MILLISECONDS, KV_WINDOW_BYTES, MAX_MESSAGE_BYTES, PING_TIMEOUT_MILLISECONDS
 from baton.rpc.frame_codec import ReceivedFrame, parse_response
 from baton.rpc.kv_service import PREFILL_PATH, serialize_request
+from baton.rpc.shared_frames import located
 from baton.rpc.status import error_from_status, info_of
 from baton.rpc.tls import current_identity
+from baton.shm.lender import Loan
 from baton.v1 import prefill_service_pb2
 
 log = logging.getLogger(__name__)
@@ -73,10 +75,12 @@ class FastStream:
     Args:
         staging: Memory for messages.
         is_closed: Tells whether this side has closed the channel.
+        loan: Memory that the sender may have taken; None: none was offered.
     """
 
-    def __init__(self, staging: Staging, is_closed: Callable[[], bool]) -> None:
+    def __init__(self, staging: Staging, is_closed: Callable[[], bool], loan: Loan | None = None) -> None:
         self._staging = staging
+        self._loan = loan
         self._is_closed = is_closed
         self._loop = asyncio.get_running_loop()
         self._call: ClientCall | None = None
@@ -96,7 +100,9 @@ class FastStream:
         except DecodeError as error:
             raise CallError(Code.INTERNAL, "a message of the KV stream cannot be read") from error
         if isinstance(message, ReceivedFrame):
-            message = message.checked(frame_crc32c(message.frame))
+            with contextlib.suppress(StreamBrokenError):  # whoever takes the message finds that it cannot be located
+                message = located(message, self._loan)
+                message = message.checked(frame_crc32c(message.frame))
         self._post(self._append, message, len(data))
 
     def ended(self, status: Status) -> None:
@@ -194,14 +200,18 @@ class FastChannel:
         self._retry_at = 0.0
         self._is_closed = False
 
-    async def prefill(self, request: prefill_service_pb2.PrefillRequest) -> FastStream:
-        """Ask for a prompt's KV; returns when its first message, the layout, is there: nothing is computed before it.
+    async def prefill(self, request: prefill_service_pb2.PrefillRequest, loan: Loan | None = None) -> FastStream:
+        """Ask for a prompt's KV; returns when its first message, the layout, is there.
+
+        Args:
+            request: What to ask for.
+            loan: Memory that the request offers; None: none.
 
         Raises:
             FastPathError: If the node does not serve the path.
             BatonError: If it refuses the request, or is lost.
         """
-        stream = FastStream(self._staging, lambda: self._is_closed)
+        stream = FastStream(self._staging, lambda: self._is_closed, loan)
         metadata: dict[str, str | bytes] = {}
         propagate.inject(metadata)
         call = partial(self._call, request, stream, metadata)

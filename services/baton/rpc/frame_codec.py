@@ -42,6 +42,8 @@ class ReceivedFrame:
     """Checksum of its number and place that the sender gave it; None: none."""
     actual_crc32c: int | None = None
     """Checksum of what arrived, where it was computed on arrival."""
+    shared: kv_pb2.SharedPayload | None = None
+    """Where the payload is that the message lacks; None: in the message, or found (baton.rpc.shared_frames)."""
 
     def checked(self, actual_crc32c: int) -> ReceivedFrame:
         """Return the frame with the checksum of what arrived."""
@@ -64,7 +66,32 @@ def encode_frame(frame: KvFrame, sequence_number: int, crc: int, header_crc: int
         crc: Checksum of its payload.
         header_crc: Checksum of its number and place; None: the stream has no key.
     """
-    header = kv_pb2.KvFrame(
+    message = _header(frame, sequence_number, crc, header_crc)
+    message.key_scales, message.value_scales = bytes(frame.key_scales), bytes(frame.value_scales)
+    header = message.SerializeToString()
+    before_keys = header + _varint(_KEYS_TAG) + _varint(len(frame.keys))
+    before_values = _varint(_VALUES_TAG) + _varint(len(frame.values))
+    num_bytes = len(before_keys) + len(frame.keys) + len(before_values) + len(frame.values)
+    start = _varint(_FRAME_TAG) + _varint(num_bytes)
+    return EncodedFrame((start + before_keys, frame.keys, before_values, frame.values))
+
+
+def encode_shared_frame(
+    frame: KvFrame, sequence_number: int, crc: int, header_crc: int | None, offset: int
+) -> EncodedFrame:
+    """Return a `PrefillResponse` that says where in shared memory a frame's payload is; see `encode_frame`."""
+    message = _header(frame, sequence_number, crc, header_crc)
+    message.shared.offset = offset
+    message.shared.key_scales_byte_count = len(frame.key_scales)
+    message.shared.value_scales_byte_count = len(frame.value_scales)
+    message.shared.keys_byte_count = len(frame.keys)
+    message.shared.values_byte_count = len(frame.values)
+    return EncodedFrame((prefill_service_pb2.PrefillResponse(frame=message).SerializeToString(),))
+
+
+def _header(frame: KvFrame, sequence_number: int, crc: int, header_crc: int | None) -> kv_pb2.KvFrame:
+    """Return the message of a frame, without its payload."""
+    return kv_pb2.KvFrame(
         sequence_number=sequence_number,
         layer_begin=frame.layer_begin,
         layer_count=frame.num_layers,
@@ -73,14 +100,7 @@ def encode_frame(frame: KvFrame, sequence_number: int, crc: int, header_crc: int
         crc32c=crc,
         header_crc32c=header_crc,
         ready_offset=duration_from_seconds(frame.ready_seconds),
-        key_scales=bytes(frame.key_scales),
-        value_scales=bytes(frame.value_scales),
-    ).SerializeToString()
-    before_keys = header + _varint(_KEYS_TAG) + _varint(len(frame.keys))
-    before_values = _varint(_VALUES_TAG) + _varint(len(frame.values))
-    num_bytes = len(before_keys) + len(frame.keys) + len(before_values) + len(frame.values)
-    start = _varint(_FRAME_TAG) + _varint(num_bytes)
-    return EncodedFrame((start + before_keys, frame.keys, before_values, frame.values))
+    )
 
 
 def serialize_response(response: Response | EncodedFrame) -> bytes:
@@ -140,7 +160,8 @@ def _received(message: kv_pb2.KvFrame, keys: bytes | memoryview, values: bytes |
         value_scales=message.value_scales,
     )
     header_crc = message.header_crc32c if message.HasField("header_crc32c") else None
-    return ReceivedFrame(frame, message.sequence_number, message.crc32c, header_crc)
+    shared = message.shared if message.HasField("shared") else None
+    return ReceivedFrame(frame, message.sequence_number, message.crc32c, header_crc, shared=shared)
 
 
 def _split_frame(data: bytes | memoryview) -> _FrameParts | None:

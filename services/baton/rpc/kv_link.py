@@ -22,6 +22,8 @@ from baton.rpc.channel import KV_WINDOW_BYTES, open_channel
 from baton.rpc.fast_channel import FastChannel
 from baton.rpc.frame_codec import EncodedFrame, ReceivedFrame, encode_frame, parse_response
 from baton.rpc.kv_service import PREFILL_PATH, KvStub, ReceivedRequest
+from baton.rpc.shared_frames import SharedOutlet, open_outlet
+from baton.shm.lender import SEGMENT_BYTES, Lender
 from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.v1.prefill_service_pb2_grpc import PrefillServiceServicer
 
@@ -42,6 +44,8 @@ class LinkPath(StrEnum):
     """baton.h2 alone: no checksums, no event loop."""
     CHECKED = "fast-checked"
     """The fast path as nodes use it: a CRC-32C at either end, messages handed to an event loop."""
+    SHARED = "shared"
+    """Shared memory as nodes use it: a CRC-32C at either end, headers by the fast path."""
     GRPC = "grpc"
     """The gRPC library as nodes use it, without checksums."""
 
@@ -53,7 +57,12 @@ async def receive_frames(path: LinkPath, address: str, num_frames: int, landing:
         RuntimeError: If the stream fails.
     """
     request = prefill_service_pb2.PrefillRequest(chunk_token_count=num_frames, layers_per_frame=landing.frame_bytes)
-    receive = {LinkPath.FAST: _receive_fast, LinkPath.CHECKED: _receive_checked, LinkPath.GRPC: _receive_by_grpc}
+    receive = {
+        LinkPath.FAST: _receive_fast,
+        LinkPath.CHECKED: _receive_checked,
+        LinkPath.SHARED: _receive_shared,
+        LinkPath.GRPC: _receive_by_grpc,
+    }
     await receive[path](address, request, landing)
 
 
@@ -68,19 +77,23 @@ class FrameSource:
         self._memory = source_memory()
         self._has_checksums = has_checksums
 
-    def frames(self, request: prefill_service_pb2.PrefillRequest) -> Iterator[EncodedFrame]:
-        """Yield frames whose payloads are views of the source."""
+    def frames(
+        self, request: prefill_service_pb2.PrefillRequest, outlet: SharedOutlet | None = None
+    ) -> Iterator[EncodedFrame]:
+        """Yield frames whose payloads are views of the source, or in shared memory."""
         view, num_bytes = memoryview(self._memory.data), request.layers_per_frame
         for index in range(request.chunk_token_count):
             start = index * num_bytes % SOURCE_BYTES
             middle = start + num_bytes // 2
             keys, values = view[start:middle], view[middle : start + num_bytes]
             crc = payload_crc32c(keys, values) if self._has_checksums else 0
-            yield encode_frame(KvFrame(0, 1, index, 1, keys, values), index, crc)
+            frame = KvFrame(0, 1, index, 1, keys, values)
+            yield outlet.encode(frame, index, crc, None, None) if outlet else encode_frame(frame, index, crc)
 
     def serve(self, request: ReceivedRequest, call: ServerCall) -> None:
-        """Send on the fast path, in the thread of a call."""
-        for frame in self.frames(request.message):
+        """Send on the fast path, in the thread of a call; payloads by shared memory where the request offers some."""
+        outlet = open_outlet(request.message)
+        for frame in self.frames(request.message, outlet):
             call.send(*frame.parts)
         call.send(_SUMMARY.SerializeToString())
 
@@ -186,6 +199,20 @@ async def _receive_checked(address: str, request: prefill_service_pb2.PrefillReq
             raise RuntimeError(f"frame {message.sequence_number} has a wrong checksum")
         landing.landed(message)
     channel.close()
+
+
+async def _receive_shared(address: str, request: prefill_service_pb2.PrefillRequest, landing: Landing) -> None:
+    lender = Lender(SEGMENT_BYTES)
+    lender.start()
+    loan = lender.lend()
+    request.shared_memory.address, request.shared_memory.token = loan.address, loan.token
+    channel = FastChannel(address, landing)
+    async for message in await channel.prefill(request, loan):
+        if isinstance(message, ReceivedFrame) and message.actual_crc32c != message.crc32c:
+            raise RuntimeError(f"frame {message.sequence_number} has a wrong checksum")
+        landing.landed(message)
+    channel.close()
+    lender.close()
 
 
 async def _receive_by_grpc(address: str, request: prefill_service_pb2.PrefillRequest, landing: Landing) -> None:

@@ -17,7 +17,7 @@ from baton.telemetry.tracing import has_endpoint, service_resource
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 Side = Literal["prefill", "decode"]
-Transport = Literal["grpc", "fast"]
+Transport = Literal["grpc", "fast", "shared"]
 
 
 def configure_metrics(service_name: str, *, is_scraped: bool = False) -> None:

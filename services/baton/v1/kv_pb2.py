@@ -15,27 +15,31 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11\x62\x61ton/v1/kv.proto\x12\x08\x62\x61ton.v1\x1a\x1egoogle/protobuf/duration.proto\"\xa7\x01\n\x0bKvLayerSpec\x12/\n\x0e\x61ttention_kind\x18\x01 \x01(\x0e\x32\x17.baton.v1.AttentionKind\x12\x15\n\rkv_head_count\x18\x02 \x01(\x05\x12\x14\n\x0ckey_head_dim\x18\x03 \x01(\x05\x12\x16\n\x0evalue_head_dim\x18\x04 \x01(\x05\x12\"\n\x1asliding_window_token_count\x18\x05 \x01(\x05\"\xb5\x02\n\x08KvLayout\x12\x18\n\x10protocol_version\x18\x01 \x01(\x05\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x1d\n\x15model_revision_digest\x18\x03 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x04 \x01(\t\x12%\n\x06layers\x18\x05 \x03(\x0b\x32\x15.baton.v1.KvLayerSpec\x12\'\n\nrope_state\x18\x06 \x01(\x0e\x32\x13.baton.v1.RopeState\x12 \n\x05\x64type\x18\x07 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12%\n\nwire_dtype\x18\x08 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12+\n\x10value_wire_dtype\x18\t \x01(\x0e\x32\x11.baton.v1.KvDtype\"\xad\x02\n\x07KvFrame\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x03\x12\x13\n\x0blayer_begin\x18\x02 \x01(\x05\x12\x13\n\x0blayer_count\x18\x03 \x01(\x05\x12\x13\n\x0btoken_begin\x18\x04 \x01(\x05\x12\x13\n\x0btoken_count\x18\x05 \x01(\x05\x12\x0e\n\x06\x63rc32c\x18\x06 \x01(\x07\x12/\n\x0cready_offset\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\rheader_crc32c\x18\x08 \x01(\x07H\x00\x88\x01\x01\x12\x12\n\nkey_scales\x18\x0c \x01(\x0c\x12\x14\n\x0cvalue_scales\x18\r \x01(\x0c\x12\x0c\n\x04keys\x18\x0e \x01(\x0c\x12\x0e\n\x06values\x18\x0f \x01(\x0c\x42\x10\n\x0e_header_crc32c\"\xc5\x02\n\tKvSummary\x12\x13\n\x0b\x66rame_count\x18\x01 \x01(\x03\x12\x12\n\nbyte_count\x18\x02 \x01(\x03\x12\x13\n\x0btoken_begin\x18\x03 \x01(\x05\x12\x11\n\ttoken_end\x18\x04 \x01(\x05\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x05 \x01(\x05\x12\x31\n\x0equeue_duration\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10\x63ompute_duration\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rframes_crc32c\x18\x08 \x01(\x07\x12\x1e\n\x16peak_memory_byte_count\x18\t \x01(\x03\x12\x1a\n\renergy_joules\x18\n \x01(\x01H\x00\x88\x01\x01\x42\x10\n\x0e_energy_joules*\xa1\x01\n\x07KvDtype\x12\x18\n\x14KV_DTYPE_UNSPECIFIED\x10\x00\x12\x14\n\x10KV_DTYPE_FLOAT32\x10\x01\x12\x14\n\x10KV_DTYPE_FLOAT16\x10\x02\x12\x15\n\x11KV_DTYPE_BFLOAT16\x10\x03\x12\x11\n\rKV_DTYPE_INT8\x10\x04\x12\x14\n\x10KV_DTYPE_AFFINE8\x10\x05\x12\x10\n\x0cKV_DTYPE_FP8\x10\x06*Y\n\x0bKvTransport\x12\x1c\n\x18KV_TRANSPORT_UNSPECIFIED\x10\x00\x12\x15\n\x11KV_TRANSPORT_GRPC\x10\x01\x12\x15\n\x11KV_TRANSPORT_FAST\x10\x02*d\n\rAttentionKind\x12\x1e\n\x1a\x41TTENTION_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41TTENTION_KIND_FULL\x10\x01\x12\x1a\n\x16\x41TTENTION_KIND_SLIDING\x10\x02*Y\n\tRopeState\x12\x1a\n\x16ROPE_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17ROPE_STATE_ROTATED_HALF\x10\x01\x12\x13\n\x0fROPE_STATE_NONE\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x11\x62\x61ton/v1/kv.proto\x12\x08\x62\x61ton.v1\x1a\x1egoogle/protobuf/duration.proto\"\xa7\x01\n\x0bKvLayerSpec\x12/\n\x0e\x61ttention_kind\x18\x01 \x01(\x0e\x32\x17.baton.v1.AttentionKind\x12\x15\n\rkv_head_count\x18\x02 \x01(\x05\x12\x14\n\x0ckey_head_dim\x18\x03 \x01(\x05\x12\x16\n\x0evalue_head_dim\x18\x04 \x01(\x05\x12\"\n\x1asliding_window_token_count\x18\x05 \x01(\x05\"\xb5\x02\n\x08KvLayout\x12\x18\n\x10protocol_version\x18\x01 \x01(\x05\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x1d\n\x15model_revision_digest\x18\x03 \x01(\t\x12\x18\n\x10tokenizer_digest\x18\x04 \x01(\t\x12%\n\x06layers\x18\x05 \x03(\x0b\x32\x15.baton.v1.KvLayerSpec\x12\'\n\nrope_state\x18\x06 \x01(\x0e\x32\x13.baton.v1.RopeState\x12 \n\x05\x64type\x18\x07 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12%\n\nwire_dtype\x18\x08 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12+\n\x10value_wire_dtype\x18\t \x01(\x0e\x32\x11.baton.v1.KvDtype\"3\n\x11SharedMemoryOffer\x12\x0f\n\x07\x61\x64\x64ress\x18\x01 \x01(\x0c\x12\r\n\x05token\x18\x02 \x01(\x0c\"\x93\x01\n\rSharedPayload\x12\x0e\n\x06offset\x18\x01 \x01(\x03\x12\x1d\n\x15key_scales_byte_count\x18\x02 \x01(\x05\x12\x1f\n\x17value_scales_byte_count\x18\x03 \x01(\x05\x12\x17\n\x0fkeys_byte_count\x18\x04 \x01(\x05\x12\x19\n\x11values_byte_count\x18\x05 \x01(\x05\"\xd6\x02\n\x07KvFrame\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x03\x12\x13\n\x0blayer_begin\x18\x02 \x01(\x05\x12\x13\n\x0blayer_count\x18\x03 \x01(\x05\x12\x13\n\x0btoken_begin\x18\x04 \x01(\x05\x12\x13\n\x0btoken_count\x18\x05 \x01(\x05\x12\x0e\n\x06\x63rc32c\x18\x06 \x01(\x07\x12/\n\x0cready_offset\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x1a\n\rheader_crc32c\x18\x08 \x01(\x07H\x00\x88\x01\x01\x12\'\n\x06shared\x18\t \x01(\x0b\x32\x17.baton.v1.SharedPayload\x12\x12\n\nkey_scales\x18\x0c \x01(\x0c\x12\x14\n\x0cvalue_scales\x18\r \x01(\x0c\x12\x0c\n\x04keys\x18\x0e \x01(\x0c\x12\x0e\n\x06values\x18\x0f \x01(\x0c\x42\x10\n\x0e_header_crc32c\"\xc5\x02\n\tKvSummary\x12\x13\n\x0b\x66rame_count\x18\x01 \x01(\x03\x12\x12\n\nbyte_count\x18\x02 \x01(\x03\x12\x13\n\x0btoken_begin\x18\x03 \x01(\x05\x12\x11\n\ttoken_end\x18\x04 \x01(\x05\x12\x1a\n\x12\x63\x61\x63hed_token_count\x18\x05 \x01(\x05\x12\x31\n\x0equeue_duration\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10\x63ompute_duration\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x15\n\rframes_crc32c\x18\x08 \x01(\x07\x12\x1e\n\x16peak_memory_byte_count\x18\t \x01(\x03\x12\x1a\n\renergy_joules\x18\n \x01(\x01H\x00\x88\x01\x01\x42\x10\n\x0e_energy_joules*\xa1\x01\n\x07KvDtype\x12\x18\n\x14KV_DTYPE_UNSPECIFIED\x10\x00\x12\x14\n\x10KV_DTYPE_FLOAT32\x10\x01\x12\x14\n\x10KV_DTYPE_FLOAT16\x10\x02\x12\x15\n\x11KV_DTYPE_BFLOAT16\x10\x03\x12\x11\n\rKV_DTYPE_INT8\x10\x04\x12\x14\n\x10KV_DTYPE_AFFINE8\x10\x05\x12\x10\n\x0cKV_DTYPE_FP8\x10\x06*r\n\x0bKvTransport\x12\x1c\n\x18KV_TRANSPORT_UNSPECIFIED\x10\x00\x12\x15\n\x11KV_TRANSPORT_GRPC\x10\x01\x12\x15\n\x11KV_TRANSPORT_FAST\x10\x02\x12\x17\n\x13KV_TRANSPORT_SHARED\x10\x03*d\n\rAttentionKind\x12\x1e\n\x1a\x41TTENTION_KIND_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41TTENTION_KIND_FULL\x10\x01\x12\x1a\n\x16\x41TTENTION_KIND_SLIDING\x10\x02*Y\n\tRopeState\x12\x1a\n\x16ROPE_STATE_UNSPECIFIED\x10\x00\x12\x1b\n\x17ROPE_STATE_ROTATED_HALF\x10\x01\x12\x13\n\x0fROPE_STATE_NONE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.kv_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_KVDTYPE']._serialized_start=1178
-  _globals['_KVDTYPE']._serialized_end=1339
-  _globals['_KVTRANSPORT']._serialized_start=1341
-  _globals['_KVTRANSPORT']._serialized_end=1430
-  _globals['_ATTENTIONKIND']._serialized_start=1432
-  _globals['_ATTENTIONKIND']._serialized_end=1532
-  _globals['_ROPESTATE']._serialized_start=1534
-  _globals['_ROPESTATE']._serialized_end=1623
+  _globals['_KVDTYPE']._serialized_start=1422
+  _globals['_KVDTYPE']._serialized_end=1583
+  _globals['_KVTRANSPORT']._serialized_start=1585
+  _globals['_KVTRANSPORT']._serialized_end=1699
+  _globals['_ATTENTIONKIND']._serialized_start=1701
+  _globals['_ATTENTIONKIND']._serialized_end=1801
+  _globals['_ROPESTATE']._serialized_start=1803
+  _globals['_ROPESTATE']._serialized_end=1892
   _globals['_KVLAYERSPEC']._serialized_start=64
   _globals['_KVLAYERSPEC']._serialized_end=231
   _globals['_KVLAYOUT']._serialized_start=234
   _globals['_KVLAYOUT']._serialized_end=543
-  _globals['_KVFRAME']._serialized_start=546
-  _globals['_KVFRAME']._serialized_end=847
-  _globals['_KVSUMMARY']._serialized_start=850
-  _globals['_KVSUMMARY']._serialized_end=1175
+  _globals['_SHAREDMEMORYOFFER']._serialized_start=545
+  _globals['_SHAREDMEMORYOFFER']._serialized_end=596
+  _globals['_SHAREDPAYLOAD']._serialized_start=599
+  _globals['_SHAREDPAYLOAD']._serialized_end=746
+  _globals['_KVFRAME']._serialized_start=749
+  _globals['_KVFRAME']._serialized_end=1091
+  _globals['_KVSUMMARY']._serialized_start=1094
+  _globals['_KVSUMMARY']._serialized_end=1419
 # @@protoc_insertion_point(module_scope)

@@ -22,6 +22,7 @@ class KvTransport(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     KV_TRANSPORT_UNSPECIFIED: _ClassVar[KvTransport]
     KV_TRANSPORT_GRPC: _ClassVar[KvTransport]
     KV_TRANSPORT_FAST: _ClassVar[KvTransport]
+    KV_TRANSPORT_SHARED: _ClassVar[KvTransport]
 
 class AttentionKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -44,6 +45,7 @@ KV_DTYPE_FP8: KvDtype
 KV_TRANSPORT_UNSPECIFIED: KvTransport
 KV_TRANSPORT_GRPC: KvTransport
 KV_TRANSPORT_FAST: KvTransport
+KV_TRANSPORT_SHARED: KvTransport
 ATTENTION_KIND_UNSPECIFIED: AttentionKind
 ATTENTION_KIND_FULL: AttentionKind
 ATTENTION_KIND_SLIDING: AttentionKind
@@ -87,8 +89,30 @@ class KvLayout(_message.Message):
     value_wire_dtype: KvDtype
     def __init__(self, protocol_version: _Optional[int] = ..., model_id: _Optional[str] = ..., model_revision_digest: _Optional[str] = ..., tokenizer_digest: _Optional[str] = ..., layers: _Optional[_Iterable[_Union[KvLayerSpec, _Mapping]]] = ..., rope_state: _Optional[_Union[RopeState, str]] = ..., dtype: _Optional[_Union[KvDtype, str]] = ..., wire_dtype: _Optional[_Union[KvDtype, str]] = ..., value_wire_dtype: _Optional[_Union[KvDtype, str]] = ...) -> None: ...
 
+class SharedMemoryOffer(_message.Message):
+    __slots__ = ("address", "token")
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    address: bytes
+    token: bytes
+    def __init__(self, address: _Optional[bytes] = ..., token: _Optional[bytes] = ...) -> None: ...
+
+class SharedPayload(_message.Message):
+    __slots__ = ("offset", "key_scales_byte_count", "value_scales_byte_count", "keys_byte_count", "values_byte_count")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    KEY_SCALES_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    VALUE_SCALES_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    KEYS_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    VALUES_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    key_scales_byte_count: int
+    value_scales_byte_count: int
+    keys_byte_count: int
+    values_byte_count: int
+    def __init__(self, offset: _Optional[int] = ..., key_scales_byte_count: _Optional[int] = ..., value_scales_byte_count: _Optional[int] = ..., keys_byte_count: _Optional[int] = ..., values_byte_count: _Optional[int] = ...) -> None: ...
+
 class KvFrame(_message.Message):
-    __slots__ = ("sequence_number", "layer_begin", "layer_count", "token_begin", "token_count", "crc32c", "ready_offset", "header_crc32c", "key_scales", "value_scales", "keys", "values")
+    __slots__ = ("sequence_number", "layer_begin", "layer_count", "token_begin", "token_count", "crc32c", "ready_offset", "header_crc32c", "shared", "key_scales", "value_scales", "keys", "values")
     SEQUENCE_NUMBER_FIELD_NUMBER: _ClassVar[int]
     LAYER_BEGIN_FIELD_NUMBER: _ClassVar[int]
     LAYER_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +121,7 @@ class KvFrame(_message.Message):
     CRC32C_FIELD_NUMBER: _ClassVar[int]
     READY_OFFSET_FIELD_NUMBER: _ClassVar[int]
     HEADER_CRC32C_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
     KEY_SCALES_FIELD_NUMBER: _ClassVar[int]
     VALUE_SCALES_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
@@ -109,11 +134,12 @@ class KvFrame(_message.Message):
     crc32c: int
     ready_offset: _duration_pb2.Duration
     header_crc32c: int
+    shared: SharedPayload
     key_scales: bytes
     value_scales: bytes
     keys: bytes
     values: bytes
-    def __init__(self, sequence_number: _Optional[int] = ..., layer_begin: _Optional[int] = ..., layer_count: _Optional[int] = ..., token_begin: _Optional[int] = ..., token_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., ready_offset: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., header_crc32c: _Optional[int] = ..., key_scales: _Optional[bytes] = ..., value_scales: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, sequence_number: _Optional[int] = ..., layer_begin: _Optional[int] = ..., layer_count: _Optional[int] = ..., token_begin: _Optional[int] = ..., token_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., ready_offset: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., header_crc32c: _Optional[int] = ..., shared: _Optional[_Union[SharedPayload, _Mapping]] = ..., key_scales: _Optional[bytes] = ..., value_scales: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class KvSummary(_message.Message):
     __slots__ = ("frame_count", "byte_count", "token_begin", "token_end", "cached_token_count", "queue_duration", "compute_duration", "frames_crc32c", "peak_memory_byte_count", "energy_joules")

@@ -15,6 +15,7 @@ import pytest
 
 from baton.decode.receiver import Timeouts
 from baton.decode.source import TransportChoice
+from baton.shm.lender import SEGMENT_BYTES
 from checkpoints import checkpoint
 from decode.pair import Pair, with_pair
 from exactness.loading import load_runner
@@ -22,15 +23,17 @@ from system.kv_faults.campaign import SILENCE_SECONDS, Campaign, LocalOracle
 from system.kv_faults.proxy import Kind
 from system.kv_faults.report import table_of, write_results
 
-NUM_FAULTS = int(os.environ.get("BATON_FAULTS", "60"))
+NUM_FAULTS = int(os.environ.get("BATON_FAULTS", "90"))
 SEED = int(os.environ.get("BATON_FAULTS_SEED", "1"))
 OUT = os.environ.get("BATON_FAULTS_OUT", "")
 REAL_KINDS: tuple[Kind, ...] = ("cut_inside", "reset", "drop", "truncate", "flip", "kill_sender", "kill_receiver")
+LENT_BYTES = {"grpc": 0, "auto": 0, "shared": 4 * SEGMENT_BYTES}
+"""What carries the streams, and how much memory the nodes may share."""
 _TOLERATED_BYTES = 12 << 20
 """Growth of the process: of allocators and of what is kept of each fault."""
 
 
-@pytest.mark.parametrize("transport", ["grpc", "auto"])
+@pytest.mark.parametrize("transport", list(LENT_BYTES))
 def test_requests_survive_every_fault_of_their_kv_stream(transport: str, caplog: pytest.LogCaptureFixture) -> None:
     """Right tokens before the deadline, every block free after each; the process does not grow."""
     caplog.set_level("CRITICAL")  # what is captured would be most of what the process grows by
@@ -39,26 +42,33 @@ def test_requests_survive_every_fault_of_their_kv_stream(transport: str, caplog:
 
     async def client(pair: Pair) -> None:
         after_batch = lambda: resident.append(process.memory_info().rss)  # noqa: E731
-        await campaign.run(pair, NUM_FAULTS // 2, after_batch=after_batch)
+        await campaign.run(pair, NUM_FAULTS // 3, after_batch=after_batch)
 
     timeouts = Timeouts(first_frame_seconds=SILENCE_SECONDS, frame_seconds=SILENCE_SECONDS)
-    with_pair(client, transport=transport, timeouts=timeouts, linger_seconds=0.0, timeout_seconds=30 + NUM_FAULTS)
+    with_pair(
+        client,
+        transport=transport,
+        shared_memory_bytes=LENT_BYTES[transport],
+        timeouts=timeouts,
+        linger_seconds=0.0,
+        timeout_seconds=30 + NUM_FAULTS,
+    )
 
     print(f"\n{transport}: {len(campaign.results)} faults, {campaign.num_missed} not reached")
     print(table_of(campaign.results))
     print("resident MB:", " ".join(str(num_bytes >> 20) for num_bytes in resident))
     if OUT:
         write_results(Path(OUT), campaign, resident)
-    assert len(campaign.results) == NUM_FAULTS // 2
+    assert len(campaign.results) == NUM_FAULTS // 3
     assert max(resident) - resident[0] < _TOLERATED_BYTES
 
 
-@pytest.mark.parametrize("transport", ["grpc", "auto"])
+@pytest.mark.parametrize("transport", list(LENT_BYTES))
 def test_the_kv_of_torch_survives_its_way_to_mlx(transport: str, caplog: pytest.LogCaptureFixture) -> None:
     """The same with real models: their tokens are those of the decode node alone, in float32."""
     pytest.importorskip("mlx_lm")
     caplog.set_level("CRITICAL")
-    num_faults = max(len(REAL_KINDS), NUM_FAULTS // 20)
+    num_faults = max(len(REAL_KINDS), NUM_FAULTS // 30)
     campaign = Campaign(SEED, cast(TransportChoice, transport), LocalOracle("tiny"), num_prompt_seeds=4)
 
     async def client(pair: Pair) -> None:
@@ -70,7 +80,13 @@ def test_the_kv_of_torch_survives_its_way_to_mlx(transport: str, caplog: pytest.
         "decode_runner": load_runner("mlx", checkpoint("llama"), num_blocks=64),
     }
     with_pair(
-        client, transport=transport, timeouts=timeouts, linger_seconds=0.0, timeout_seconds=60 + num_faults, **runners
+        client,
+        transport=transport,
+        shared_memory_bytes=LENT_BYTES[transport],
+        timeouts=timeouts,
+        linger_seconds=0.0,
+        timeout_seconds=60 + num_faults,
+        **runners,
     )
 
     print(f"\n{transport}, torch to MLX:")

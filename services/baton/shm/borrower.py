@@ -1,0 +1,138 @@
+"""The sender's side: takes a receiver's offer of memory and writes into it what the receiver does not read."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from baton.shm.lender import MAX_RANGES, NAME_PREFIX, OFFSET, TOKEN_BYTES
+from baton.shm.ring import Ring
+from baton.shm.segment import CAN_SEAL, Segment, open_segment
+
+Buffer = bytes | bytearray | memoryview
+
+_HANDSHAKE_SECONDS = 1.0
+_READ_BYTES = OFFSET.size * MAX_RANGES
+
+
+class Borrowed:
+    """A receiver's memory, for one stream. `place` is for one thread at a time; `close` for any.
+
+    Invariant: only ranges that the receiver has released, or never had, are written; after `close`, and when the
+    receiver has ended the loan, none is.
+
+    Args:
+        segment: The memory.
+        connection: Tells which ranges are released.
+    """
+
+    def __init__(self, segment: Segment, connection: socket.socket) -> None:
+        self._memory = segment.memory
+        self._connection = connection
+        self._ring = Ring(segment.num_bytes, MAX_RANGES)
+        self._unread = b""
+        self._is_over = False
+        weakref.finalize(self, connection.close).atexit = False
+
+    def place(self, parts: Sequence[Buffer], timeout_seconds: float | None = None) -> int | None:
+        """Write buffers one after the other; return where they begin. Waits until there is room.
+
+        Args:
+            parts: What to write, 1 byte or more together.
+            timeout_seconds: Longest wait; None: until the receiver releases ranges or ends the loan.
+
+        Returns:
+            None if they never fit, or the loan has ended.
+
+        Raises:
+            TimeoutError: If there is no room in time.
+        """
+        num_bytes = sum(map(len, parts))
+        if num_bytes > self._ring.num_bytes:
+            return None
+        begin = self._take(num_bytes, None if timeout_seconds is None else time.monotonic() + timeout_seconds)
+        if begin is None:
+            return None
+        position = begin
+        for part in parts:
+            np.copyto(self._memory[position : position + len(part)], np.frombuffer(part, np.uint8))  # without the GIL
+            position += len(part)
+        return begin
+
+    def close(self) -> None:
+        """End the loan; whoever waits in `place` wakes."""
+        self._is_over = True
+        with contextlib.suppress(OSError):  # the receiver was first
+            self._connection.shutdown(socket.SHUT_RDWR)
+
+    def _take(self, num_bytes: int, deadline: float | None) -> int | None:
+        """Return the begin of a range, waiting for it until the deadline; None: the loan has ended."""
+        self._collect(0.0)
+        while not self._is_over:
+            begin = self._ring.take(num_bytes)
+            if begin is not None:
+                return begin
+            if deadline is not None and time.monotonic() >= deadline:
+                raise TimeoutError("the receiver has not released any memory in time")
+            self._collect(None if deadline is None else max(0.0, deadline - time.monotonic()))
+        return None
+
+    def _collect(self, timeout_seconds: float | None) -> None:
+        """Take note of released ranges, waiting for the first of them."""
+        try:
+            self._connection.settimeout(timeout_seconds)
+            data = self._connection.recv(_READ_BYTES)
+        except (BlockingIOError, TimeoutError):
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._is_over = True
+            return
+        data, whole = self._unread + data, (len(self._unread) + len(data)) // OFFSET.size * OFFSET.size
+        self._unread = data[whole:]
+        for (begin,) in OFFSET.iter_unpack(data[:whole]):
+            try:
+                self._ring.free(begin)
+            except KeyError:  # a receiver that cannot be trusted gets no further ranges
+                self._is_over = True
+
+
+def borrow(address: bytes, token: bytes, *, can_seal: bool = CAN_SEAL) -> Borrowed:
+    """Take an offer.
+
+    Args:
+        address: Where the receiver listens.
+        token: What it has sent with the offer.
+        can_seal: Whether this system's segments are sealed.
+
+    Raises:
+        OSError: If the receiver cannot be reached, which is so on another host, or gives no memory.
+        ValueError: If that is no receiver's address, or no token.
+    """
+    name = address[1:] if address[:1] == b"\0" else os.fsencode(Path(os.fsdecode(address)).name)
+    if not name.startswith(NAME_PREFIX.encode()) or b"\0" in name or len(token) != TOKEN_BYTES:
+        raise ValueError("the offer of memory names no receiver of Baton")
+    connection = socket.socket(socket.AF_UNIX)
+    descriptors: list[int] = []
+    try:
+        connection.settimeout(_HANDSHAKE_SECONDS)
+        connection.connect(address)
+        connection.sendall(token)
+        size, descriptors, _, _ = socket.recv_fds(connection, OFFSET.size, 1)
+        if len(size) != OFFSET.size or len(descriptors) != 1:
+            raise OSError("the receiver gives no memory")
+        segment = open_segment(descriptors.pop(), OFFSET.unpack(size)[0], can_seal=can_seal)
+    except OSError:
+        connection.close()
+        for descriptor in descriptors:
+            os.close(descriptor)
+        raise
+    return Borrowed(segment, connection)

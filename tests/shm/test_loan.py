@@ -1,0 +1,354 @@
+"""A receiver lends memory, a sender writes into it: nothing that is read is overwritten, and nothing stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from baton.shm.borrower import Borrowed, borrow
+from baton.shm.lender import MAX_RANGES, NAME_PREFIX, Lender, Loan
+from baton.shm.segment import CAN_SEAL, create_segment, open_segment
+
+SEGMENT_BYTES = 1 << 20
+TIMEOUT_SECONDS = 20.0
+KINDS = [True, False] if CAN_SEAL else [False]
+"""Sealed memory with a socket outside the file system, and what every Unix has."""
+
+
+@asynccontextmanager
+async def lending(num_segments: int = 2, *, can_seal: bool = CAN_SEAL) -> AsyncIterator[Lender]:
+    """Run a lender."""
+    lender = Lender(num_segments * SEGMENT_BYTES, segment_bytes=SEGMENT_BYTES, can_seal=can_seal)
+    lender.start()
+    try:
+        yield lender
+    finally:
+        lender.close()
+
+
+async def taken(loan: Loan, *, can_seal: bool = CAN_SEAL) -> Borrowed:
+    """Return what a sender gets for an offer."""
+    return await asyncio.to_thread(borrow, loan.address, loan.token, can_seal=can_seal)
+
+
+def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
+    """Run a test on an event loop."""
+    asyncio.run(asyncio.wait_for(test(), TIMEOUT_SECONDS))
+
+
+@pytest.mark.parametrize("can_seal", KINDS)
+def test_what_a_sender_writes_is_what_the_receiver_reads(can_seal: bool) -> None:
+    """Both map the same memory, on every system."""
+
+    async def test() -> None:
+        async with lending(can_seal=can_seal) as lender:
+            loan = lender.lend()
+            borrowed = await taken(loan, can_seal=can_seal)
+
+            for index in range(3):
+                begin = borrowed.place([b"keys" * 1000, memoryview(b"values"), bytes([index])])
+                assert begin is not None
+                assert bytes(loan.view(begin, 4007)) == b"keys" * 1000 + b"values" + bytes([index])
+            borrowed.close()
+            loan.close()
+
+    run(test)
+
+
+def test_memory_that_is_read_is_not_written() -> None:
+    """Place after place is used until one that somebody still sees is next; then the sender waits for it."""
+
+    async def test() -> None:
+        async with lending() as lender:
+            loan = lender.lend()
+            borrowed = await taken(loan)
+            half = SEGMENT_BYTES // 2
+            views = [loan.view(borrowed.place([bytes([index]) * half]) or 0, half) for index in range(2)]
+
+            with pytest.raises(TimeoutError):
+                borrowed.place([b"x" * half], 0.0)
+            part = views[0][10:20]
+            del views[0]
+            with pytest.raises(TimeoutError):
+                borrowed.place([b"x" * half], 0.0)
+            placing = asyncio.create_task(asyncio.to_thread(borrowed.place, [b"x" * half]))
+            assert bytes(part) == b"\0" * 10
+            del part
+            assert await placing == 0
+            assert bytes(views[0]) == b"\1" * half
+            loan.close()
+
+    run(test)
+
+
+def test_a_sender_that_waits_for_room_wakes_when_either_side_ends_the_loan() -> None:
+    """It has no memory then, and sends what is left otherwise."""
+
+    async def test() -> None:
+        async with lending() as lender:
+            for end in ("receiver", "sender"):
+                loan = lender.lend()
+                borrowed = await taken(loan)
+                view = loan.view(borrowed.place([bytes(SEGMENT_BYTES)]) or 0, SEGMENT_BYTES)
+                placing = asyncio.create_task(asyncio.to_thread(borrowed.place, [b"x"]))
+                (loan if end == "receiver" else borrowed).close()
+
+                assert await placing is None
+                assert len(view) == SEGMENT_BYTES
+                loan.close()
+
+    run(test)
+
+
+def test_what_never_fits_is_not_waited_for() -> None:
+    """It goes another way."""
+
+    async def test() -> None:
+        async with lending() as lender:
+            loan = lender.lend()
+            borrowed = await taken(loan)
+
+            assert borrowed.place([bytes(SEGMENT_BYTES + 1)]) is None
+            assert borrowed.place([b"small"]) == 0
+            loan.close()
+
+    run(test)
+
+
+def test_only_the_memory_of_finished_streams_without_readers_is_lent_again() -> None:
+    """A sender that was given up may still write: what it has is never another's."""
+
+    async def test() -> None:
+        async with lending() as lender:
+            finished, abandoned = lender.lend(), lender.lend()
+            zombie = await taken(abandoned)
+            borrowed = await taken(finished)
+            view = finished.view(borrowed.place([b"read"]) or 0, 4)
+            for loan in (finished, abandoned):
+                loan.close()
+            finished.finish()
+
+            third = lender.lend()
+            await taken(third)
+            assert lender.num_bytes == 2 * SEGMENT_BYTES, "the abandoned one is gone, the read one is still lent"
+            zombie._is_over = False
+            zombie._memory[:4] = list(b"late")
+            assert bytes(view) == b"read"
+            third_view = third.view(0, 4)
+            assert bytes(third_view) == b"\0" * 4
+            del view, loan, finished
+            gc.collect()
+            assert lender.num_bytes == 2 * SEGMENT_BYTES, "it is idle now"
+            third.close()
+
+    run(test)
+
+
+def test_no_more_memory_is_lent_than_allowed() -> None:
+    """Whoever comes then is refused, and the loan says so."""
+
+    async def test() -> None:
+        async with lending(1) as lender:
+            first, second = lender.lend(), lender.lend()
+            kept = await taken(first)
+            with pytest.raises(OSError, match="gives no memory"):
+                await taken(second)
+
+            assert (first.is_refused, second.is_refused) == (False, True)
+            assert lender.num_bytes == SEGMENT_BYTES
+            kept.close()
+            first.close()
+            second.close()
+
+    run(test)
+
+
+def test_strangers_get_nothing() -> None:
+    """Neither with another token, nor with that of a stream that has ended, nor a second time."""
+
+    async def test() -> None:
+        async with lending() as lender:
+            loan, ended = lender.lend(), lender.lend()
+            ended.close()
+            await taken(loan)
+            for token in (b"x" * 16, ended.token, loan.token):
+                with pytest.raises(OSError):
+                    await asyncio.to_thread(borrow, lender.address, token)
+            loan.close()
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("address", "token"),
+    [(b"\0docker", b"x" * 16), (b"/run/docker.sock", b"x" * 16), (NAME_PREFIX.encode(), b"x"), (b"", b"x" * 16)],
+)
+def test_a_sender_connects_to_nothing_but_receivers(address: bytes, token: bytes) -> None:
+    """An offer must not make it talk to other sockets of its host."""
+    with pytest.raises(ValueError, match="names no receiver"):
+        borrow(address, token)
+
+
+def test_a_receiver_that_cannot_be_reached_gives_nothing() -> None:
+    """As on another host."""
+    with pytest.raises(OSError):
+        borrow(b"\0" + NAME_PREFIX.encode() + b"nobody", b"x" * 16)
+
+
+@pytest.mark.parametrize(
+    ("begin", "num_bytes"),
+    [(-1, 4), (0, 0), (SEGMENT_BYTES - 1, 2), (2, 4), (0, 10), (1 << 62, 1 << 62)],
+)
+def test_a_range_that_the_sender_may_not_have_used_is_refused(begin: int, num_bytes: int) -> None:
+    """Outside of the memory, empty, or beside one that is being read."""
+
+    async def test() -> None:
+        async with lending() as lender:
+            loan = lender.lend()
+            with pytest.raises(ValueError, match="no memory"):
+                loan.view(0, 4)
+            borrowed = await taken(loan)
+            view = loan.view(0, 4)
+            with pytest.raises(ValueError, match=r"in use|is not in"):
+                loan.view(begin, num_bytes)
+            assert len(view) == 4
+            borrowed.close()
+            loan.close()
+
+    run(test)
+
+
+def test_a_sender_uses_no_more_ranges_at_once_than_their_releases_fit_into_a_socket() -> None:
+    """However small they are."""
+
+    async def test() -> None:
+        async with lending() as lender:
+            loan = lender.lend()
+            borrowed = await taken(loan)
+            views = [loan.view(borrowed.place([b"x"]) or 0, 1) for _ in range(MAX_RANGES)]
+            with pytest.raises(TimeoutError):
+                borrowed.place([b"x"], 0.0)
+            with pytest.raises(ValueError, match="more than"):
+                loan.view(SEGMENT_BYTES - 1, 1)
+
+            views.clear()
+            assert all(borrowed.place([b"x"], TIMEOUT_SECONDS) is not None for _ in range(MAX_RANGES))
+            loan.close()
+
+    run(test)
+
+
+@pytest.mark.skipif(not CAN_SEAL, reason="this system seals no files")
+def test_memory_that_could_be_taken_away_is_refused() -> None:
+    """Whoever reads past the end of a file is killed."""
+    unsealed = create_segment(4096, can_seal=False)
+    with pytest.raises(OSError, match=r"smaller|Invalid"):
+        open_segment(os.dup(unsealed.descriptor), 4096, can_seal=True)
+    sealed = create_segment(4096)
+    with pytest.raises(OSError, match="promised"):
+        open_segment(os.dup(sealed.descriptor), 8192)
+    with pytest.raises(PermissionError):
+        os.ftruncate(sealed.descriptor, 0)
+
+
+def descriptors() -> int:
+    """Return how many descriptors this process has open."""
+    return len(os.listdir("/dev/fd"))
+
+
+@pytest.mark.parametrize("can_seal", KINDS)
+def test_loans_leave_nothing_behind(can_seal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No descriptors, no files, no memory, however they end."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    async def test() -> None:
+        async with lending(4, can_seal=can_seal) as lender:
+            for index in range(20):
+                loan = lender.lend()
+                borrowed = await taken(loan, can_seal=can_seal)
+                view = loan.view(borrowed.place([b"x" * 100]) or 0, 100)
+                if index % 2:
+                    loan.finish()
+                (loan if index % 3 else borrowed).close()
+                loan.close()
+                del view, loan, borrowed
+            gc.collect()
+            assert lender.num_bytes <= SEGMENT_BYTES
+
+    before = descriptors()
+    run(test)
+    gc.collect()
+
+    assert descriptors() <= before
+    assert list(tmp_path.iterdir()) == []
+
+
+_SENDER = """
+import sys
+from baton.shm.borrower import borrow
+borrowed = borrow(bytes.fromhex(sys.argv[1]), bytes.fromhex(sys.argv[2]))
+print(borrowed.place([b"written"]), flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(not CAN_SEAL, reason="looks at what Linux knows of shared memory")
+def test_a_sender_killed_in_the_middle_leaves_the_memory_to_its_readers_and_then_nobody() -> None:
+    """By SIGKILL, in another process; nothing appears in /dev/shm at any time."""
+
+    async def test() -> None:
+        before = set(os.listdir("/dev/shm"))
+        async with lending(1) as lender:
+            loan = lender.lend()
+            command = [sys.executable, "-c", _SENDER, loan.address.hex(), loan.token.hex()]
+            process = await asyncio.to_thread(
+                partial(subprocess.Popen, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            )
+            assert process.stdout is not None
+            begin = int(await asyncio.to_thread(process.stdout.readline))
+            view = loan.view(begin, 7)
+            assert set(os.listdir("/dev/shm")) == before
+            process.send_signal(signal.SIGKILL)
+            await asyncio.to_thread(process.wait)
+            process.stdout.close()
+            assert process.stdin is not None
+            process.stdin.close()
+
+            assert bytes(view) == b"written"
+            loan.close()
+            del view, loan
+            gc.collect()
+            assert lender.num_bytes == 0
+        assert set(os.listdir("/dev/shm")) == before
+
+    run(test)
+
+
+def test_a_connection_that_says_nothing_is_ended() -> None:
+    """And others are served meanwhile."""
+
+    async def test() -> None:
+        async with lending() as lender:
+            silent = socket.socket(socket.AF_UNIX)
+            silent.connect(lender.address)
+            loan = lender.lend()
+            borrowed = await taken(loan)
+            assert borrowed.place([b"x"]) == 0
+
+            silent.settimeout(TIMEOUT_SECONDS)
+            assert await asyncio.to_thread(silent.recv, 1) == b""
+            silent.close()
+            loan.close()
+
+    run(test)
