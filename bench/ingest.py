@@ -43,6 +43,8 @@ class Pair:
     """Of each request that generates."""
     num_arriving_tokens: int
     """Of each prompt that is handed over."""
+    num_cached_prompts: int = 0
+    """Prompts that take turns: the prefill node keeps them all, the decode node fewer. 0: each is new, and computed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,14 @@ PAIRS = {
         num_output_tokens=512,
         num_arriving_tokens=3072,
     ),
+    "torch-cached": Pair(
+        "torch on a CPU, cached prompts",
+        NodePlan("torch", ("--num-blocks", "4800")),
+        NodePlan("torch", ("--num-blocks", "2400", "--host-kv-bytes", "0")),
+        num_output_tokens=512,
+        num_arriving_tokens=3072,
+        num_cached_prompts=20,
+    ),
 }
 
 
@@ -168,24 +178,26 @@ def _rounded(row: Row) -> dict[str, object]:
 def _measure(link: ShapedLink, options: argparse.Namespace, pair: Pair, variant: str) -> Iterator[Row]:
     decode = NodePlan(pair.decode.engine, (*pair.decode.flags, *_VARIANTS[variant]))
     seeds = itertools.count(1)
+    prompts = itertools.cycle(range(pair.num_cached_prompts)) if pair.num_cached_prompts else itertools.count()
     with shaped_cluster(link, options.model, decode, pair.prefill, prefill_niceness=_NICENESS) as cluster:
         _generate_batch(cluster, pair, options.requests, seeds)
-        _arrive(cluster, pair, next(seeds))
+        for _ in range(max(1, pair.num_cached_prompts)):
+            _arrive(cluster, pair, next(prompts))
         for rate in sorted(options.gbps):  # 0, not shaped, before the others
             if rate:
                 link.set_rate(1e9 * rate)
-            rounds = tuple(_round(cluster, pair, options.requests, seeds) for _ in range(options.rounds))
+            rounds = tuple(_round(cluster, pair, options.requests, seeds, prompts) for _ in range(options.rounds))
             yield Row(pair.name, variant, rate, options.requests, rounds)
         link.clear_rate()
 
 
-def _round(cluster: Cluster, pair: Pair, num_requests: int, seeds: Iterator[int]) -> Round:
+def _round(cluster: Cluster, pair: Pair, num_requests: int, seeds: Iterator[int], prompts: Iterator[int]) -> Round:
     alone = _generate_batch(cluster, pair, num_requests, seeds)
     stop, arrivals, num_bytes = threading.Event(), list[float](), [0]
 
     def arrive() -> None:
         while not stop.is_set():
-            seconds, size = _arrive(cluster, pair, next(seeds))
+            seconds, size = _arrive(cluster, pair, next(prompts))
             arrivals.append(seconds)
             num_bytes[0] += size
 
@@ -215,11 +227,18 @@ def _generate_batch(cluster: Cluster, pair: Pair, num_requests: int, seeds: Iter
     return tuple(float(gap) for each in gaps for gap in each[:shortest])
 
 
-def _arrive(cluster: Cluster, pair: Pair, seed: int) -> tuple[float, int]:
-    """Hand a prompt over; return its seconds and bytes."""
+def _arrive(cluster: Cluster, pair: Pair, prompt: int) -> tuple[float, int]:
+    """Hand a prompt over; return its seconds and bytes.
+
+    Raises:
+        RuntimeError: If the decode node had a part of it.
+    """
     placement = cluster.place(pair.num_arriving_tokens, 2, is_remote=True)
+    is_cached = bool(pair.num_cached_prompts)
     started = time.perf_counter()
-    times, summary = cluster.generate(placement, pair.num_arriving_tokens, 2, seed)
+    times, summary = cluster.generate(placement, pair.num_arriving_tokens, 2, prompt, is_cached=is_cached)
+    if summary.decode_cached_token_count:
+        raise RuntimeError(f"prompt {prompt} came only in part: {summary}")
     return times[-1] - started, summary.kv_byte_count
 
 

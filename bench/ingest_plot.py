@@ -32,6 +32,7 @@ def draw_ingest(rows: Sequence[Row], path: Path) -> None:
         name, rate = panel
         axes.set_title(f"{name}\n{f'{rate:g} Gb/s' if rate else 'link not shaped'}\nTPOT p99: {ratios}", fontsize=9)
         axes.set(xscale="log", yscale="log", xlabel="ms between tokens", ylabel="share of gaps that are longer")
+        axes.tick_params(axis="x", which="both", labelsize=7, labelrotation=60)  # less than a decade: all have numbers
         axes.grid(alpha=0.3)
         axes.legend(fontsize=7)
     figure.suptitle("Requests that generate, alone and while long prompts' KV arrives")

@@ -72,9 +72,15 @@ class Cluster:
         return response.placement
 
     def generate(
-        self, placement: Placement, num_prompt_tokens: int, num_output_tokens: int, seed: int
+        self,
+        placement: Placement,
+        num_prompt_tokens: int,
+        num_output_tokens: int,
+        seed: int,
+        *,
+        is_cached: bool = False,
     ) -> tuple[list[float], PlacementSummary]:
-        """Generate after a prompt of random tokens.
+        """Generate after a prompt of random tokens, which is kept in prefix caches, and taken from them, on demand.
 
         Returns:
             Seconds (`time.perf_counter`) at which each token came, and the request's summary.
@@ -90,7 +96,7 @@ class Cluster:
             prompt_token_ids=[tokens.randrange(3, 90) for _ in range(num_prompt_tokens)],
             sampling=SamplingParameters(temperature=0, ignore_eos=True, max_token_count=num_output_tokens),
             placement=placement,
-            bypass_prefix_cache=True,
+            bypass_prefix_cache=not is_cached,
         )
         times, summary = list[float](), PlacementSummary()
         for response in self.decode.Generate(request, timeout=_CALL_TIMEOUT_SECONDS):
