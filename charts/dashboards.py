@@ -153,6 +153,11 @@ KV_TRANSPORT = Dashboard(
             [Query(per_second(names.PULLED_PROMPT_TOKENS))],
         ),
         Panel(
+            "KV from neighbours",
+            "Bytes per second, from other nodes' prefix caches.",
+            [Query(per_second(names.PULLED_BYTES, names.KV_TRANSPORT), legend(names.KV_TRANSPORT))],
+        ),
+        Panel(
             "Streams without the fast path",
             "Per second, by reason.",
             [Query(per_second(names.FAST_PATH_FALLBACKS, names.REASON), legend(names.REASON))],

@@ -160,13 +160,6 @@ def test_a_probe_out_of_bounds_is_refused(byte_count: int, message_byte_count: i
     with_pair(client)
 
 
-def test_a_probe_in_single_bytes_takes_no_memory_for_its_plan() -> None:
-    """The largest probe in the smallest messages is 268 million of them."""
-    sizes = prefiller.probe_sizes(2**28, 1)
-
-    assert [next(sizes) for _ in range(3)] == [1, 1, 1]
-
-
 def test_the_first_token_overtakes_frames_and_a_failure_everything() -> None:
     """The rest keeps its order."""
 

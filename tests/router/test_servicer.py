@@ -60,7 +60,7 @@ async def read_peers(call: Any) -> list[str]:
     """Return the ids in the next peers notice."""
     notice = await call.read()
     assert notice.HasField("peers")
-    return [peer.node_id for peer in notice.peers.prefill_nodes]
+    return [peer.node_id for peer in notice.peers.nodes]
 
 
 def place_request(**changed: Any) -> messages.PlaceRequest:

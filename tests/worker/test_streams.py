@@ -334,9 +334,7 @@ def test_peers_are_handed_on_by_name() -> None:
         call = await router.take()
         peer = router_service_pb2.Peer(node_id="p", address="127.0.0.1:1", epoch=3)
         call.responses.put_nowait(router_service_pb2.RegisterResponse(registered=router_service_pb2.Registered()))
-        call.responses.put_nowait(
-            router_service_pb2.RegisterResponse(peers=router_service_pb2.Peers(prefill_nodes=[peer]))
-        )
+        call.responses.put_nowait(router_service_pb2.RegisterResponse(peers=router_service_pb2.Peers(nodes=[peer])))
         peers = await asyncio.wait_for(seen.get(), TIMEOUT_SECONDS)
         await stop(task)
 

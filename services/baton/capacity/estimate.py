@@ -14,11 +14,11 @@ class CostEstimate:
     prefill_seconds: float
     """To compute the positions that are in no cache of the prefill node."""
     transfer_seconds: float
-    """That the link needs for the positions that the decode node lacks."""
+    """That the link needs for the positions that travel to the decode node."""
     exposed_seconds: float
     """Part of the transfer that remains after the computation."""
     time_to_first_token_seconds: float
-    """Queue, prefill, calls."""
+    """Queue, pull, prefill, calls."""
     start_seconds: float
     """Until decoding can begin."""
     step_seconds: float
@@ -27,6 +27,8 @@ class CostEstimate:
     """Output tokens counted on."""
     imposed_seconds: float
     """Slow-down of the requests already on the nodes, summed over them."""
+    pull_seconds: float = 0.0
+    """Until a prefix from another node's cache is here, as far as the queue does not hide it."""
 
     @property
     def decode_seconds(self) -> float:
@@ -87,6 +89,10 @@ class Candidate:
     """Why it cannot run the request; empty if it can."""
     wire: WireEstimate | None = None
     """In what K and V would travel; None for a local prefill."""
+    pull_node_id: str = ""
+    """Node from whose prefix cache the prompt's beginning would come; empty: none. `kv_bytes` are then those."""
+    pulled_tokens: int = 0
+    """Prompt tokens that would come from there."""
 
     @property
     def is_local(self) -> bool:
@@ -94,7 +100,7 @@ class Candidate:
         return not self.prefill_node_id
 
     @property
-    def rank(self) -> tuple[float, bool, str, str]:
+    def rank(self) -> tuple[float, bool, bool, str, str]:
         """Return the order of preference: least total, local before remote, then by ids; the infeasible come last."""
         total = self.estimate.total_seconds if self.estimate else float("inf")
-        return (total, not self.is_local, self.decode_node_id, self.prefill_node_id)
+        return (total, not self.is_local, bool(self.pull_node_id), self.decode_node_id, self.prefill_node_id)

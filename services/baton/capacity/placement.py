@@ -1,4 +1,4 @@
-"""Where a request should run: every decode node, alone or with every prefill node, compared in seconds. Pure."""
+"""Where a request should run: every decode node, alone or with other nodes, compared in seconds. Pure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Literal
 from baton.capacity import cost
 from baton.capacity.estimate import Candidate, CostEstimate, WireEstimate
 from baton.capacity.feasibility import blocks_for, expected_output_tokens, infeasible_reason, room_seconds
+from baton.capacity.pull import Pull, best_pull
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodePair, NodeSnapshot, PlacementRequest
 from baton.capacity.wire import WireChoice, WirePolicy, cache_option, choose_wire
 
@@ -32,6 +33,7 @@ class Decision:
 def place(snapshot: ClusterSnapshot, request: PlacementRequest, *, policy: PrefillPolicy = "cheapest") -> Decision:
     """Estimate every candidate, or every pinned one, and order them by total seconds. O(decode nodes * prefill nodes).
 
+    A decode node that lacks a prefix which others have is a candidate besides with whoever brings it soonest.
     A policy other than "cheapest" moves the candidates of its kind before the others, where they are feasible at all.
 
     Source: DESIGN.md §4.
@@ -44,6 +46,7 @@ def place(snapshot: ClusterSnapshot, request: PlacementRequest, *, policy: Prefi
         for prefiller in (None, *prefillers)
         if not request.pins or NodePair(decoder.node_id, prefiller.node_id if prefiller else "") in request.pins
     ]
+    candidates += [candidate for decoder in decoders if (candidate := _pulling(snapshot, request, decoder)) is not None]
     return Decision(tuple(sorted(candidates, key=lambda candidate: (_is_put_back(candidate, policy), candidate.rank))))
 
 
@@ -71,6 +74,15 @@ def _candidate(
     if prefiller is None or link is None:
         return _local(request, decoder, decode)
     return _remote(request, decoder, prefiller, link, decode, snapshot.wire_policy)
+
+
+def _pulling(snapshot: ClusterSnapshot, request: PlacementRequest, decoder: NodeSnapshot) -> Candidate | None:
+    """Return what it costs to copy the prompt's beginning from elsewhere; None: nobody has what the node lacks."""
+    expected = expected_output_tokens(request, decoder, snapshot.expected_output_tokens)
+    if infeasible_reason(decoder, request, request.num_prompt_tokens + math.ceil(expected)):
+        return None  # the candidate without a pull says why
+    pull = best_pull(snapshot, request, decoder)
+    return _local(request, decoder, _decode_terms(request, decoder, expected), pull) if pull else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,23 +116,45 @@ def _decode_terms(request: PlacementRequest, decoder: NodeSnapshot, expected: fl
     )
 
 
-def _local(request: PlacementRequest, decoder: NodeSnapshot, decode: _DecodeTerms) -> Candidate:
-    """T_local = queue_d + prefill_d(c_d, n). Every running request stands still while the prompt is computed."""
+def _local(
+    request: PlacementRequest, decoder: NodeSnapshot, decode: _DecodeTerms, pull: Pull | None = None
+) -> Candidate:
+    """T_local = max(queue_d, pull) + prefill_d(c, n). Every running request stands still while the prompt is computed.
+
+    Interval table: [0, c_d) is on d already; [c_d, c) is pulled, as soon as d has room, while prompts before this one
+    are computed; [c, n) is computed on d. Without a pull c = c_d.
+    """
     cached = request.cached_on(decoder)
     queue = max(_queue_seconds(decoder), decode.room_seconds)
-    prefill = cost.prefill_seconds(decoder.shape, decoder.profile, cached, request.num_prompt_tokens)
+    num_here = pull.end if pull else cached
+    prefill = cost.prefill_seconds(decoder.shape, decoder.profile, num_here, request.num_prompt_tokens)
+    waiting = max(0.0, decode.room_seconds + pull.seconds - queue) if pull else 0.0
     estimate = CostEstimate(
         queue_seconds=queue,
         prefill_seconds=prefill,
-        transfer_seconds=0.0,
+        transfer_seconds=pull.transfer_seconds if pull else 0.0,
         exposed_seconds=0.0,
-        time_to_first_token_seconds=queue + prefill,
-        start_seconds=queue + prefill,
+        time_to_first_token_seconds=queue + waiting + prefill,
+        start_seconds=queue + waiting + prefill,
         step_seconds=decode.step_seconds,
         expected_output_tokens=decode.expected_output_tokens,
         imposed_seconds=decode.slowdown_seconds + decoder.load.num_running * prefill,
+        pull_seconds=waiting,
     )
-    return Candidate(decoder.node_id, "", decode_cached_tokens=cached, prefill_cached_tokens=cached, estimate=estimate)
+    if pull is None:
+        return Candidate(decoder.node_id, "", cached, cached, estimate=estimate)
+    return Candidate(
+        decoder.node_id,
+        "",
+        cached,
+        cached,
+        pull.num_bytes,
+        pull.layers_per_frame,
+        estimate,
+        is_link_declared=pull.is_link_declared,
+        pull_node_id=pull.node_id,
+        pulled_tokens=pull.num_tokens,
+    )
 
 
 def _remote(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -52,11 +52,13 @@ class NodeSnapshot:
     """Its work."""
     unusable_reason: str = ""
     """Why it takes no requests (draining, stuck, silent); empty if it does."""
+    serves_blocks: bool = True
+    """Whether other nodes may take blocks from its prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """The way from a prefill node to a decode node."""
+    """The way from one node to a decode node."""
 
     bytes_per_second: float
     """Payload rate, above 0."""
@@ -79,15 +81,17 @@ class ClusterSnapshot:
     default_link: Link
     """Declared figures for pairs that nobody has measured."""
     links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
-    """By (prefill node id, decode node id)."""
+    """By (sending node id, decode node id)."""
     expected_output_tokens: float | None = None
     """Mean output of recent requests; None: none yet."""
     wire_policy: WirePolicy = WirePolicy()
     """In what KV may travel."""
+    holder_ids: Collection[str] = frozenset()
+    """Nodes from whose prefix caches something may be pulled; the links from them are among `links`."""
 
-    def link(self, prefill_node_id: str, decode_node_id: str) -> Link:
+    def link(self, sender_id: str, decode_node_id: str) -> Link:
         """Return the link of a pair, the declared one if it is not known."""
-        return self.links.get((prefill_node_id, decode_node_id), self.default_link)
+        return self.links.get((sender_id, decode_node_id), self.default_link)
 
 
 class NodePair(NamedTuple):

@@ -26,7 +26,7 @@ class PlanRow(NamedTuple):
     wire: str
     """Number formats of K and V on the link."""
     exposed: str
-    """Part of it that does not hide."""
+    """Part of it that does not hide behind computation, or a pull behind the queue."""
     ttft: str
     """Until the first token."""
     start: str
@@ -40,7 +40,7 @@ class PlanRow(NamedTuple):
     total: str
     """What candidates are compared by."""
     note: str
-    """"chosen", why it is infeasible, or how much dearer than the choice it is."""
+    """"chosen" or how much dearer than the choice it is, and what is pulled; or why it is infeasible."""
 
 
 HEADINGS = PlanRow(
@@ -87,7 +87,7 @@ def _row(candidate: Candidate, best: CostEstimate | None, *, is_choice: bool) ->
         return PlanRow._make((*ends, *["-"] * 12, candidate.infeasible_reason))
     before = (estimate.queue_seconds, estimate.prefill_seconds, estimate.transfer_seconds)
     after = (
-        estimate.exposed_seconds,
+        estimate.exposed_seconds + estimate.pull_seconds,
         estimate.time_to_first_token_seconds,
         estimate.start_seconds,
         estimate.step_seconds,
@@ -97,10 +97,11 @@ def _row(candidate: Candidate, best: CostEstimate | None, *, is_choice: bool) ->
     )
     cached = f"{candidate.decode_cached_tokens}/{candidate.prefill_cached_tokens}"
     dearer = estimate.total_seconds - best.total_seconds
+    pull = f", {candidate.pulled_tokens} tokens from {candidate.pull_node_id}" if candidate.pull_node_id else ""
     link = ", link rate declared" if candidate.is_link_declared else ""
     note = "chosen" if is_choice else f"{'-' if dearer < 0 else '+'}{format_seconds(abs(dearer))}"
     times = (*map(format_seconds, before), _wire(candidate), *map(format_seconds, after))
-    return PlanRow._make((*ends, cached, *times, note + link))
+    return PlanRow._make((*ends, cached, *times, note + pull + link))
 
 
 def _wire(candidate: Candidate) -> str:

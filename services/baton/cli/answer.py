@@ -60,6 +60,11 @@ def placement_lines(placement: Mapping[str, object]) -> Sequence[str]:
     cached = f", {int(num_cached)} tokens cached" if num_cached else ""
     if placement.get("fallback_reason"):
         return [f"prefill on {decode} after a fallback: {placement['fallback_reason']}{cached} · decode on {decode}"]
+    if placement.get("pull_node"):
+        num_bytes, seconds = number(placement, "kv_bytes"), number(placement, "pull_seconds")
+        pulled = f"{int(number(placement, 'pulled_tokens'))} tokens from the cache of {placement['pull_node']}"
+        pull = f"{pulled}, KV {format_bytes(num_bytes)} in {format_seconds(seconds)}"
+        return [f"prefill and decode on {decode}{cached}", pull]
     if prefill == decode:
         return [f"prefill and decode on {decode}{cached}"]
     transfer, exposed = number(placement, "transfer_seconds"), number(placement, "exposed_seconds")

@@ -25,7 +25,7 @@ from baton.rpc.block_service import BlockStub, serialize_pull
 from baton.rpc.frame_codec import ReceivedFrame, totals_from_proto
 from baton.rpc.kv_service import request_crc32c
 from baton.rpc.wire_kv import dtype_to_proto, layout_from_proto, layout_to_proto, wire_from_proto
-from baton.rpc.wire_time import duration_from_seconds
+from baton.rpc.wire_time import duration_from_seconds, seconds_from_duration
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.telemetry.tracing import tracer
@@ -99,6 +99,7 @@ class BlockPull:
         self._slots = asyncio.Semaphore(MAX_FRAMES_IN_FLIGHT)
         self._reception = Reception(ReceptionClock(time.perf_counter()))
         self._break_reason = ""
+        self._seconds = 0.0
 
     def frame_landed(self) -> None:
         """Take note that the engine has written a frame."""
@@ -111,6 +112,9 @@ class BlockPull:
         summary.pulled_token_count = self._num_here - self._num_cached
         summary.kv_byte_count, summary.kv_frame_count = reception.num_bytes, reception.num_frames
         summary.transfer_duration.CopyFrom(duration_from_seconds(reception.clock.busy_seconds))
+        summary.pull_duration.CopyFrom(duration_from_seconds(self._seconds))
+        computing = max(0.0, seconds_from_duration(summary.prefill_duration) - self._seconds)
+        summary.prefill_duration.CopyFrom(duration_from_seconds(computing))
         if self._break_reason:
             summary.kv_break_reasons.append(self._break_reason)
         if reception.wire is not None:
@@ -130,7 +134,13 @@ class BlockPull:
         except Exception:  # the edge of the stream: the request must not hang on a bug in it
             log.exception("pull_failed request=%s", self._engine_id)
             outcome = self._break_reason = "INTERNAL"
-        self._metrics.add_pull(outcome, self._num_here - self._num_cached)
+        self._seconds = time.perf_counter() - self._reception.clock.called
+        self._metrics.add_pull(
+            outcome,
+            num_tokens=self._num_here - self._num_cached,
+            num_bytes=self._reception.num_bytes,
+            transport=self._reception.transport,
+        )
         self._engine.fall_back(self._engine_id, self._num_here)
 
     async def _pull(self) -> bool:
@@ -138,7 +148,7 @@ class BlockPull:
         stub = self._nodes.blocks(self._node_id)
         attributes: dict[str, str | int] = {
             names.CACHED_TOKENS: self._num_cached,
-            names.PREFILL_NODE_ID: self._node_id,
+            names.PULL_NODE_ID: self._node_id,
         }
         with tracer().start_as_current_span(names.SPAN_RECEIVE_KV, attributes=attributes):
             try:

@@ -1,4 +1,4 @@
-"""The prefill nodes that this node may call: their channels, and how fast the links from them are."""
+"""The nodes that this node may call: their channels, and how fast the links from them are."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import UTC, datetime
 
 import grpc
@@ -21,7 +22,7 @@ from baton.rpc.kv_service import KvStub
 from baton.rpc.wire_time import duration_from_seconds
 from baton.shm.lender import Lender
 from baton.telemetry.metrics import Metrics
-from baton.v1 import node_pb2, prefill_service_pb2, router_service_pb2
+from baton.v1 import node_pb2, router_service_pb2
 from baton.worker.registration import Peers
 
 log = logging.getLogger(__name__)
@@ -34,7 +35,10 @@ LINGER_SECONDS = 60.0
 
 
 class PeerSet:
-    """Channels to the prefill nodes that the router has named. A node that it has not named cannot be called.
+    """Channels to the nodes that the router has named. A node that it has not named cannot be called.
+
+    Links from prefill nodes are measured as soon as they appear; those from other decode nodes, of which there may be
+    many and which are seldom called, one after the other.
 
     Args:
         probe_bytes: Bytes of a link measurement; 0: none is made.
@@ -66,6 +70,7 @@ class PeerSet:
         self._fast: dict[str, FastChannel] = {}
         self._staging = StagingPool()
         self._changes: asyncio.Queue[Peers] = asyncio.Queue(64)
+        self._neighbours_turn = asyncio.Lock()
 
     def update(self, peers: Peers) -> None:
         """Take the router's list."""
@@ -80,7 +85,7 @@ class PeerSet:
             NotFoundError: If the router has not named it.
         """
         if node_id not in self._channels:
-            raise NotFoundError(f"prefill node {node_id!r} is not known here", reason="NODE_NOT_FOUND")
+            raise NotFoundError(f"node {node_id!r} is not known here", reason="NODE_NOT_FOUND")
         return KvStub(self._channels[node_id])
 
     def blocks(self, node_id: str) -> BlockStub:
@@ -94,17 +99,17 @@ class PeerSet:
         return BlockStub(self._channels[node_id])
 
     def has(self, node_id: str) -> bool:
-        """Return whether the router names a prefill node."""
+        """Return whether the router names a node."""
         return node_id in self._peers
 
     def known(self, node_id: str) -> router_service_pb2.Peer:
-        """Return what the router has said of a prefill node.
+        """Return what the router has said of a node.
 
         Raises:
             NotFoundError: If it has not named it.
         """
         if node_id not in self._peers:
-            raise NotFoundError(f"prefill node {node_id!r} is not known here", reason="NODE_NOT_FOUND")
+            raise NotFoundError(f"node {node_id!r} is not known here", reason="NODE_NOT_FOUND")
         return self._peers[node_id]
 
     def source(self, node_id: str) -> PrefillSource:
@@ -169,15 +174,18 @@ class PeerSet:
             await channel.close()
 
     async def _probe(self, peer: router_service_pb2.Peer) -> None:
+        is_neighbour = peer.role == node_pb2.NODE_ROLE_DECODE
         try:
-            self._report_link(await measure_link(self.stub(peer.node_id), peer.node_id, self._probe_bytes))
+            async with self._neighbours_turn if is_neighbour else nullcontext():
+                stub = self.blocks(peer.node_id) if is_neighbour else self.stub(peer.node_id)
+                self._report_link(await measure_link(stub, peer.node_id, self._probe_bytes))
         except (grpc.aio.AioRpcError, NotFoundError, TimeoutError) as error:
             log.warning("link_probe_failed peer=%s cause=%s", peer.node_id, error)
         except Exception:  # the edge of the task: a link that cannot be measured must not end the node
             log.exception("link_probe_failed peer=%s", peer.node_id)
 
 
-async def measure_link(stub: KvStub, node_id: str, num_bytes: int) -> node_pb2.LinkMeasurement:
+async def measure_link(stub: KvStub | BlockStub, node_id: str, num_bytes: int) -> node_pb2.LinkMeasurement:
     """Time empty calls and streams of `num_bytes`, and take the quickest of each: what delays one is not the link.
 
     A link on which a stream takes long is not burdened with another.
@@ -221,9 +229,8 @@ def link_bytes_per_second(num_bytes: int, seconds: float, round_trip_seconds: fl
     return num_bytes / max(seconds - round_trip_seconds, seconds / 2)
 
 
-async def _timed_probe(stub: KvStub, num_bytes: int) -> float:
+async def _timed_probe(stub: KvStub | BlockStub, num_bytes: int) -> float:
     started = time.perf_counter()
-    request = prefill_service_pb2.ProbeLinkRequest(byte_count=num_bytes)
-    async for _ in stub.ProbeLink(request, timeout=_PROBE_TIMEOUT_SECONDS):
+    async for _ in stub.probe(num_bytes, _PROBE_TIMEOUT_SECONDS):
         pass
     return time.perf_counter() - started

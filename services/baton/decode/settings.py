@@ -27,6 +27,6 @@ class DecodeSettings(WorkerSettings):
     shared_memory_bytes: int = Field(default=256 << 20, ge=0)
     """Bound of the memory that is lent to prefill nodes of this host, 32 MiB for each KV stream; below that: none."""
     probe_bytes: int = Field(default=8 << 20, ge=0, le=256 << 20)
-    """Bytes with which the link from each prefill node is measured; 0: not measured."""
+    """Bytes with which the link from each other node is measured; 0: not measured."""
     ingest_share: float = Field(default=0.1, ge=0, le=1)
     """Part of a pass's time for which arriving KV is written after it while others generate; 0: any."""

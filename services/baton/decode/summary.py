@@ -90,7 +90,9 @@ def finished_message(
     """Return the end of a generation."""
     usage = generation_pb2.Usage(
         prompt_token_count=ended.num_prompt_tokens,
-        cached_token_count=max(summary.decode_cached_token_count, summary.prefill_cached_token_count),
+        cached_token_count=max(
+            summary.decode_cached_token_count + summary.pulled_token_count, summary.prefill_cached_token_count
+        ),
         completion_token_count=ended.num_output_tokens,
         seed=request.sampling.seed,
     )

@@ -12,7 +12,7 @@ from baton.rpc.wire_time import seconds_from_duration
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 
-_TERMS = ("queue", "prefill", "transfer", "exposed", "decode")
+_TERMS = ("queue", "pull", "prefill", "transfer", "exposed", "decode")
 
 
 class Observation:
@@ -61,6 +61,7 @@ class Observation:
                 names.CACHED_TOKENS: result.num_cached_tokens,
                 names.DECODE_NODE_ID: result.summary.decode_node_id,
                 names.PREFILL_NODE_ID: result.summary.prefill_node_id,
+                names.PULL_NODE_ID: result.summary.pull_node_id,
             }
         )
 

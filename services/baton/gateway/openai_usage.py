@@ -58,6 +58,12 @@ class PlacementBody(msgspec.Struct, omit_defaults=True):
     """Why the fast path did not, although it could have been used; else empty."""
     decode_cached_tokens: int | None = None
     prefill_cached_tokens: int | None = None
+    pull_node: str | None = None
+    """Node from whose prefix cache the prompt's beginning was asked; this and the next two are left out without one."""
+    pulled_tokens: int | None = None
+    """Prompt tokens that came from there."""
+    pull_seconds: float | None = None
+    """Time for which they were waited for."""
     queue_seconds: float | None = None
     prefill_seconds: float | None = None
     transfer_seconds: float | None = None
@@ -143,6 +149,10 @@ def _measure(body: PlacementBody, summary: PlacementSummary) -> None:
     body.kv_transport_reason = summary.kv_transport_reason
     body.decode_cached_tokens = summary.decode_cached_token_count
     body.prefill_cached_tokens = summary.prefill_cached_token_count
+    if summary.pull_node_id:
+        body.pull_node = summary.pull_node_id
+        body.pulled_tokens = summary.pulled_token_count
+        body.pull_seconds = _seconds(summary.pull_duration)
     body.queue_seconds = _seconds(summary.queue_duration)
     body.prefill_seconds = _seconds(summary.prefill_duration)
     body.transfer_seconds = transfer_seconds

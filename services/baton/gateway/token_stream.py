@@ -239,11 +239,11 @@ def _expected_cached_tokens(response: PlaceResponse) -> int:
     chosen = response.placement
 
     def is_chosen(candidate: Candidate) -> bool:
-        nodes = (candidate.decode_node_id, candidate.prefill_node_id)
-        return nodes == (chosen.decode_node_id, chosen.prefill_node_id)
+        nodes = (candidate.decode_node_id, candidate.prefill_node_id, candidate.pull_node_id)
+        return nodes == (chosen.decode_node_id, chosen.prefill_node_id, chosen.prefix_pull.node_id)
 
     counts = [
-        max(candidate.decode_cached_token_count, candidate.prefill_cached_token_count)
+        max(candidate.decode_cached_token_count, candidate.prefill_cached_token_count) + candidate.pulled_token_count
         for candidate in response.candidates
         if is_chosen(candidate)
     ]

@@ -13,7 +13,7 @@ from baton.v1.generation_pb2 import KvTimeline, PlacementSummary
 from baton.v1.node_pb2 import NodeRole
 from baton.v1.router_service_pb2 import CostEstimate, NodeState
 
-_MEASURED = ("queue", "prefill", "transfer", "exposed", "decode")
+_MEASURED = ("queue", "pull", "prefill", "transfer", "exposed", "decode")
 
 
 def state_document(
@@ -87,6 +87,8 @@ def _request(entry: Entry, now_seconds: float) -> Mapping[str, Any]:
         document["measured"] = _measured(summary)
         document["fallback_reason"] = summary.fallback_reason
         document["kv_bytes"] = summary.kv_byte_count
+        document["pull_node"] = summary.pull_node_id
+        document["pulled_tokens"] = summary.pulled_token_count
         document["timeline"] = _timeline(summary.kv_timeline) if summary.HasField("kv_timeline") else None
     return document
 
@@ -102,6 +104,7 @@ def _state(entry: Entry) -> str:
 def _estimate(estimate: CostEstimate) -> Mapping[str, float]:
     return {
         "queue": estimate.queue_seconds,
+        "pull": estimate.pull_seconds,
         "prefill": estimate.prefill_seconds,
         "transfer": estimate.transfer_seconds,
         "exposed": estimate.exposed_seconds,

@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator
 import grpc
 
 from baton.prefill.messages import Message
-from baton.prefill.prefiller import Prefiller, probe_sizes
+from baton.prefill.prefiller import Prefiller
 from baton.rpc.kv_service import ReceivedRequest
 from baton.v1 import prefill_service_pb2 as messages
 from baton.v1 import prefill_service_pb2_grpc as service
+from baton.worker.probe import probe_sizes
 
 
 class PrefillServicer(service.PrefillServiceServicer):

@@ -9,8 +9,8 @@ from baton.capacity.estimate import CostEstimate
 from baton.router.ledger import PlacedRequest
 from baton.router.records import Outcome
 
-Term = Literal["prefill", "transfer", "step", "total"]
-"""What is compared: computing the prompt, sending its KV, one decode step, and all of it from queue to last token."""
+Term = Literal["prefill", "transfer", "pull", "step", "total"]
+"""What is compared: computing the prompt, sending its KV, or a cached prefix, one step, and all to the last token."""
 
 
 class Comparison(NamedTuple):
@@ -26,18 +26,23 @@ def compare(placed: PlacedRequest, outcome: Outcome) -> Comparison | None:
     """Compare a placement, as it was estimated with all corrections of its time, with its outcome.
 
     Returns:
-        None where something else happened than was placed: a fallback or a preemption.
+        None where something else happened than was placed: a fallback, a preemption, a pull of fewer tokens or of more.
     """
     estimate, num_tokens = placed.candidate.estimate, outcome.num_completion_tokens
-    if estimate is None or outcome.fallback_reason or outcome.num_preemptions or not num_tokens:
+    is_other = outcome.fallback_reason or outcome.num_preemptions
+    if estimate is None or is_other or not num_tokens or outcome.pulled_tokens != placed.candidate.pulled_tokens:
         return None
-    total_seconds = outcome.queue_seconds + outcome.prefill_seconds + outcome.decode_seconds
+    before_seconds = outcome.queue_seconds + outcome.pull_seconds + outcome.prefill_seconds
+    total_seconds = before_seconds + outcome.decode_seconds
     pairs: dict[Term, tuple[float, float]] = {
         "prefill": (outcome.prefill_seconds, estimate.prefill_seconds),
         "total": (total_seconds, _seconds_of(estimate, num_tokens)),
     }
-    if not placed.candidate.is_local:
-        pairs["transfer"] = (outcome.transfer_seconds, estimate.transfer_seconds)
+    if not placed.candidate.is_local or placed.candidate.pull_node_id:
+        pairs["pull" if placed.candidate.pull_node_id else "transfer"] = (
+            outcome.transfer_seconds,
+            estimate.transfer_seconds,
+        )
     if num_tokens > 1:
         steps_seconds = outcome.decode_seconds - outcome.exposed_seconds
         pairs["step"] = (steps_seconds / (num_tokens - 1), estimate.step_seconds)

@@ -33,12 +33,12 @@ def _links(state: RouterState, decoder: Node) -> list[node_pb2.LinkMeasurement]:
     if decoder.description.role != "decode":
         return []
     links = []
-    for prefiller in state.nodes.of_model(decoder.description.model_id):
-        link = state.link(prefiller, decoder)
-        if prefiller.description.role == "prefill" and link.is_measured:
+    for sender in state.nodes.of_model(decoder.description.model_id):
+        link = state.link(sender, decoder)
+        if sender is not decoder and link.is_measured:
             links.append(
                 node_pb2.LinkMeasurement(
-                    from_node_id=prefiller.description.node_id,
+                    from_node_id=sender.description.node_id,
                     bytes_per_second=link.bytes_per_second,
                     round_trip=duration_from_seconds(link.round_trip_seconds),
                 )

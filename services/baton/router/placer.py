@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 from opentelemetry import trace
 
@@ -20,10 +20,12 @@ from baton.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-_TERMS = ("queue", "prefill", "transfer", "exposed", "time_to_first_token", "start", "step", "imposed")
+_TERMS = ("queue", "pull", "prefill", "transfer", "exposed", "time_to_first_token", "start", "step", "imposed")
 
 MAX_ALTERNATIVES = 2
 """Prefill nodes named beside the chosen one."""
+MAX_HOLDERS = 4
+"""Nodes with the longest cached prefixes from which one may be pulled: every one is priced for every decode node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class PlaceQuery:
     """The only pairs of nodes that may be chosen; none: any."""
     needs_local_prefill: bool = False
     """Whether the prompt must be computed on the decode node."""
+    assumed_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Tokens that nodes are taken to have cached, by node id, in place of what the cache index says; none: ask it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,8 @@ class Placed:
     """Names the decision."""
     decode_address: str
     """host:port of the chosen decode node."""
+    block_tokens: int
+    """Tokens of its blocks."""
     choice: Candidate
     """What was chosen."""
     candidates: tuple[Candidate, ...]
@@ -110,9 +116,12 @@ class Placer:
         """
         if not self._state.nodes.of_model(query.model_id):
             raise NotFoundError(f"no node serves the model {query.model_id!r}")
-        prefixes = {} if query.bypass_prefix_cache else await self._lookup.longest_prefixes(query.block_hashes)
-        snapshot = self._state.snapshot(query.model_id)
-        request = _request(query, snapshot, prefixes)
+        prefixes = await self._prefixes(query)
+        cached_tokens = query.assumed_tokens or {
+            node_id: count * self._block_tokens(node_id) for node_id, count in prefixes.items()
+        }
+        snapshot = self._state.snapshot(query.model_id, holder_ids=_longest(cached_tokens))
+        request = _request(query, cached_tokens)
         decision = place(snapshot, request, policy=self._policy)
         choice = decision.choice
         if choice is None:
@@ -124,14 +133,31 @@ class Placer:
         _record(query, placement_id, choice)
         node = self._state.nodes.get(choice.decode_node_id)
         assert node is not None
-        return Placed(placement_id, node.description.address, choice, decision.candidates)
+        return Placed(
+            placement_id, node.description.address, node.description.block_tokens, choice, decision.candidates
+        )
+
+    async def _prefixes(self, query: PlaceQuery) -> Mapping[str, int]:
+        """Return the leading blocks that each node has cached."""
+        if query.bypass_prefix_cache or query.assumed_tokens:
+            return {}
+        return await self._lookup.longest_prefixes(query.block_hashes)
+
+    def _block_tokens(self, node_id: str) -> int:
+        node = self._state.nodes.get(node_id)
+        return node.description.block_tokens if node else 0
 
 
-def _request(query: PlaceQuery, snapshot: ClusterSnapshot, prefixes: dict[str, int]) -> PlacementRequest:
+def _longest(cached_tokens: Mapping[str, int]) -> list[str]:
+    """Return the nodes with the longest cached prefixes."""
+    return sorted(cached_tokens, key=lambda node_id: (-cached_tokens[node_id], node_id))[:MAX_HOLDERS]
+
+
+def _request(query: PlaceQuery, cached_tokens: Mapping[str, int]) -> PlacementRequest:
     return PlacementRequest(
         num_prompt_tokens=query.num_prompt_tokens,
         max_tokens=query.max_tokens,
-        cached_tokens={node.node_id: prefixes.get(node.node_id, 0) * node.block_tokens for node in snapshot.nodes},
+        cached_tokens=cached_tokens,
         excluded_node_ids=query.excluded_node_ids,
         pins=query.pins,
         needs_local_prefill=query.needs_local_prefill,
@@ -169,14 +195,16 @@ def _record(query: PlaceQuery, placement_id: str, choice: Candidate) -> None:
             names.REQUEST_ID: query.request_id,
             names.DECODE_NODE_ID: choice.decode_node_id,
             names.PREFILL_NODE_ID: choice.prefill_node_id or choice.decode_node_id,
+            names.PULL_NODE_ID: choice.pull_node_id,
             names.ESTIMATED_SECONDS: total_seconds,
         }
     )
     log.debug(
-        "placed request_id=%s placement_id=%s decode=%s prefill=%s total_seconds=%.4f",
+        "placed request_id=%s placement_id=%s decode=%s prefill=%s pull=%s total_seconds=%.4f",
         query.request_id,
         placement_id,
         choice.decode_node_id,
         choice.prefill_node_id or "local",
+        choice.pull_node_id or "none",
         total_seconds,
     )

@@ -52,6 +52,8 @@ class NodeDescription:
     """host:port of its fast path for KV; empty: it offers none."""
     wire_abilities: tuple[WireAbility, ...] = ()
     """Number formats besides its cache's own in which it can send or receive KV."""
+    is_cache_private: bool = False
+    """Whether its prefix cache is for itself alone, because what it holds is rounded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,5 +130,9 @@ class Outcome:
     """Why a planned remote prefill was given up; empty if it was not."""
     num_breaks: int = 0
     """KV streams that broke: its times are then those of the repair, and say nothing of node or link."""
-    is_pulled: bool = False
-    """Whether the prompt's beginning was asked of another node's cache: that wait is no computation."""
+    pull_node_id: str = ""
+    """Node from whose cache the prompt's beginning was asked; empty: none. Bytes and transfer are then of that."""
+    pulled_tokens: int = 0
+    """Prompt tokens that came from there."""
+    pull_seconds: float = 0.0
+    """Time from asking for them until they were here; no part of `prefill_seconds`."""

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 Report: TypeAlias = NodeDescription | LoadReport | LinkMeasurement | Outcome
 """What a node sends."""
 Peers: TypeAlias = tuple[NodeDescription, ...]
-"""All prefill nodes of a model: what a decode node is sent whenever they change."""
+"""All other nodes of a model: what a decode node is sent whenever they change."""
 
 
 class Registered(NamedTuple):
@@ -74,7 +74,7 @@ class Session:
 
 
 class Registrations:
-    """All sessions; feeds their reports to the state and tells decode nodes who the prefill nodes are."""
+    """All sessions; feeds their reports to the state and tells decode nodes who the others are."""
 
     def __init__(self, state: RouterState, metrics: Metrics | None = None) -> None:
         self._state = state
@@ -150,21 +150,20 @@ class Registrations:
             description.address,
         )
         if description.role == "decode":
-            session.send_peers(self._peers_of(description.model_id))
+            session.send_peers(self._peers_of(description))
         self._tell_peers(description)
         if self._is_closed:
             session.end()
 
     def _tell_peers(self, changed: NodeDescription) -> None:
-        """Tell the decode nodes of a model, if a prefill node of it has come or gone."""
-        if changed.role != "prefill":
-            return
-        peers = self._peers_of(changed.model_id)
+        """Tell the other decode nodes of a model that a node of it has come or gone."""
         for session in self._sessions.values():
-            node = session.node
-            if node and node.description.role == "decode" and node.description.model_id == changed.model_id:
-                session.send_peers(peers)
+            if session.node is None or session.node.description.node_id == changed.node_id:
+                continue
+            description = session.node.description
+            if description.role == "decode" and description.model_id == changed.model_id:
+                session.send_peers(self._peers_of(description))
 
-    def _peers_of(self, model_id: str) -> Peers:
-        nodes = self._state.nodes.of_model(model_id)
-        return tuple(node.description for node in nodes if node.description.role == "prefill")
+    def _peers_of(self, description: NodeDescription) -> Peers:
+        nodes = self._state.nodes.of_model(description.model_id)
+        return tuple(node.description for node in nodes if node.description.node_id != description.node_id)

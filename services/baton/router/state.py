@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from baton.capacity import cost
@@ -88,34 +88,43 @@ class RouterState:
             self.prefill_calibration.factor(description.node_id), self.decode_calibration.factor(description.node_id)
         )
 
-    def snapshot(self, model_id: str) -> ClusterSnapshot:
-        """Return the nodes of a model and their links. O(decode nodes * prefill nodes)."""
+    def snapshot(self, model_id: str, holder_ids: Collection[str] = ()) -> ClusterSnapshot:
+        """Return the nodes of a model and their links. O(decode nodes * (prefill nodes + holders)).
+
+        Args:
+            model_id: Served name of the model.
+            holder_ids: Nodes from whose prefix caches something may be pulled.
+        """
         nodes = self.nodes.of_model(model_id)
-        prefillers = [node for node in nodes if node.description.role == "prefill"]
+        senders = [
+            node for node in nodes if node.description.role == "prefill" or node.description.node_id in holder_ids
+        ]
         decoders = [node for node in nodes if node.description.role == "decode"]
         return ClusterSnapshot(
             nodes=tuple(self._node_snapshot(node) for node in nodes),
             default_link=self._default_link,
             links={
-                (prefiller.description.node_id, decoder.description.node_id): self.link(prefiller, decoder)
-                for prefiller in prefillers
+                (sender.description.node_id, decoder.description.node_id): self.link(sender, decoder)
+                for sender in senders
                 for decoder in decoders
+                if sender is not decoder
             },
+            holder_ids=frozenset(holder_ids),
             expected_output_tokens=self._output_lengths.mean(model_id),
             wire_policy=self._wire_policy,
         )
 
-    def link(self, prefiller: Node, decoder: Node) -> Link:
+    def link(self, sender: Node, decoder: Node) -> Link:
         """Return the way from one node to another, corrected, with the reason if they cannot exchange KV."""
-        pair = (prefiller.description.node_id, decoder.description.node_id)
+        pair = (sender.description.node_id, decoder.description.node_id)
         probe = decoder.links.get(pair[0])
         bytes_per_second = probe.bytes_per_second if probe else self._default_link.bytes_per_second
         return Link(
             bytes_per_second=bytes_per_second / self.link_calibration.factor(pair),
             round_trip_seconds=probe.round_trip_seconds if probe else self._default_link.round_trip_seconds,
             is_measured=probe is not None or self.link_calibration.reported(pair) > 0,
-            mismatch=self._mismatch(prefiller.description, decoder.description),
-            wires=self._wire_options(prefiller.description, decoder.description),
+            mismatch=self._mismatch(sender.description, decoder.description),
+            wires=self._wire_options(sender.description, decoder.description),
         )
 
     def account(
@@ -139,7 +148,7 @@ class RouterState:
             return
         num_new_tokens = request.num_prompt_tokens - candidate.decode_cached_tokens
         num_blocks = self._blocks(decoder, num_new_tokens + round(estimate.expected_output_tokens))
-        local_tokens = num_new_tokens if candidate.is_local else 0
+        local_tokens = num_new_tokens - candidate.pulled_tokens if candidate.is_local else 0
         self._assumed.add(placement_id, candidate.decode_node_id, AssumedWork(local_tokens, num_blocks))
         prefiller = self.nodes.get(candidate.prefill_node_id)
         if prefiller:
@@ -163,7 +172,7 @@ class RouterState:
         if outcome.num_completion_tokens:
             self._output_lengths.add(decoder.description.model_id, outcome.num_completion_tokens)
         self._learn_prefill(placed, outcome)
-        self._learn_link(placed, outcome)
+        self._learn_link(outcome)
         if outcome.num_completion_tokens > 1 and not (outcome.num_preemptions or outcome.num_breaks):
             # The first token of a remote prefill is out before its KV is in: that wait is not the decode node's.
             measured = (outcome.decode_seconds - outcome.exposed_seconds) / (outcome.num_completion_tokens - 1)
@@ -172,23 +181,24 @@ class RouterState:
 
     def _learn_prefill(self, placed: PlacedRequest, outcome: Outcome) -> None:
         computing = self.nodes.get(outcome.prefill_node_id or outcome.decode_node_id)
-        if computing is None or outcome.num_preemptions or outcome.num_breaks or outcome.is_pulled:
+        if computing is None or outcome.num_preemptions or outcome.num_breaks:
             return
         shape, profile = computing.description.shape, computing.description.profile
-        num_cached = min(outcome.prefill_cached_tokens, placed.num_prompt_tokens - 1)
+        num_cached = min(outcome.prefill_cached_tokens + outcome.pulled_tokens, placed.num_prompt_tokens - 1)
         estimated = cost.prefill_seconds(shape, profile, num_cached, placed.num_prompt_tokens)
         self.prefill_calibration.add(computing.description.node_id, outcome.prefill_seconds, estimated)
 
-    def _learn_link(self, placed: PlacedRequest, outcome: Outcome) -> None:
-        sender, receiver = self.nodes.get(outcome.prefill_node_id), self.nodes.get(outcome.decode_node_id)
+    def _learn_link(self, outcome: Outcome) -> None:
+        sender_id = outcome.pull_node_id or outcome.prefill_node_id
+        sender, receiver = self.nodes.get(sender_id), self.nodes.get(outcome.decode_node_id)
         is_repaired = bool(outcome.fallback_reason or outcome.num_breaks)
-        if placed.candidate.is_local or is_repaired or sender is None or receiver is None:
+        if sender_id == outcome.decode_node_id or is_repaired or sender is None or receiver is None:
             return
-        pair = (outcome.prefill_node_id, outcome.decode_node_id)
+        pair = (sender_id, outcome.decode_node_id)
         factor = self.link_calibration.factor(pair)
         estimated = outcome.kv_bytes / (self.link(sender, receiver).bytes_per_second * factor)
         was_hidden = outcome.exposed_seconds < HIDDEN_SHARE * outcome.transfer_seconds
-        if was_hidden and outcome.transfer_seconds > estimated * factor:
+        if was_hidden and not outcome.pull_node_id and outcome.transfer_seconds > estimated * factor:
             return
         self.link_calibration.add(pair, outcome.transfer_seconds, estimated)
 
@@ -210,29 +220,30 @@ class RouterState:
             max_batch_size=description.max_batch_size,
             load=self._assumed.added_to(description.node_id, node.load),
             unusable_reason=self.nodes.unusable_reason(node),
+            serves_blocks=not description.is_cache_private,
         )
 
-    def _mismatch(self, prefiller: NodeDescription, decoder: NodeDescription) -> str:
+    def _mismatch(self, sender: NodeDescription, decoder: NodeDescription) -> str:
         """Return why two nodes cannot exchange KV. Kept until any node registers: layouts are long."""
-        pair = (prefiller.node_id, decoder.node_id)
+        pair = (sender.node_id, decoder.node_id)
         if pair not in self._mismatches:
-            self._mismatches[pair] = _mismatch(prefiller, decoder)
+            self._mismatches[pair] = _mismatch(sender, decoder)
         return self._mismatches[pair]
 
-    def _wire_options(self, prefiller: NodeDescription, decoder: NodeDescription) -> tuple[WireOption, ...]:
+    def _wire_options(self, sender: NodeDescription, decoder: NodeDescription) -> tuple[WireOption, ...]:
         """Return in what two nodes can exchange KV. Kept as mismatches are."""
-        pair = (prefiller.node_id, decoder.node_id)
+        pair = (sender.node_id, decoder.node_id)
         if pair not in self._wires:
-            self._wires[pair] = wire_options(prefiller, decoder)
+            self._wires[pair] = wire_options(sender, decoder)
         return self._wires[pair]
 
     def _blocks(self, node: Node, num_tokens: int) -> int:
         return blocks_for(self._node_snapshot(node), num_tokens)
 
 
-def _mismatch(prefiller: NodeDescription, decoder: NodeDescription) -> str:
+def _mismatch(sender: NodeDescription, decoder: NodeDescription) -> str:
     try:
-        decoder.layout.check_matches(prefiller.layout)
+        decoder.layout.check_matches(sender.layout)
     except MismatchError as error:
         return f"KV layouts differ in {error.message}"
     return ""

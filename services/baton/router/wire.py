@@ -93,6 +93,7 @@ def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription
         tokenizer_digest=message.tokenizer_digest,
         eos_token_ids=tuple(message.eos_token_ids),
         wire_abilities=abilities_from_proto(message.wire_abilities, field="node.wire_abilities"),
+        is_cache_private=message.is_cache_private,
     )
 
 
@@ -116,6 +117,7 @@ def description_to_proto(description: NodeDescription) -> node_pb2.NodeDescripti
         tokenizer_digest=description.tokenizer_digest,
         eos_token_ids=description.eos_token_ids,
         wire_abilities=abilities_to_proto(description.wire_abilities),
+        is_cache_private=description.is_cache_private,
     )
 
 
@@ -177,7 +179,9 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
         num_preemptions=message.preemption_count,
         fallback_reason=message.fallback_reason,
         num_breaks=len(message.kv_break_reasons),
-        is_pulled=bool(message.pull_node_id),
+        pull_node_id=message.pull_node_id,
+        pulled_tokens=message.pulled_token_count,
+        pull_seconds=seconds_from_duration(message.pull_duration),
     )
 
 
@@ -194,6 +198,12 @@ def query_from_proto(message: router_service_pb2.PlaceRequest) -> PlaceQuery:
             raise InvalidFieldError(name, f"must be at least 1, got {getattr(message, name)}")
     if len(message.block_hashes) % HASH_BYTES:
         raise InvalidFieldError("block_hashes", f"{len(message.block_hashes)} bytes are no whole number of hashes")
+    if message.assumed_prefixes and not message.is_dry_run:
+        raise InvalidFieldError("assumed_prefixes", "expected none but in a dry run")
+    for index, prefix in enumerate(message.assumed_prefixes):
+        if prefix.token_count < 1:
+            field = f"assumed_prefixes[{index}].token_count"
+            raise InvalidFieldError(field, f"must be at least 1, got {prefix.token_count}")
     if len(message.pins) > MAX_PINS:
         raise InvalidFieldError("pins", f"expected at most {MAX_PINS}, got {len(message.pins)}")
     return PlaceQuery(
@@ -207,6 +217,7 @@ def query_from_proto(message: router_service_pb2.PlaceRequest) -> PlaceQuery:
         is_dry_run=message.is_dry_run,
         needs_local_prefill=message.needs_local_prefill,
         pins=frozenset(NodePair(pin.decode_node_id, pin.prefill_node_id) for pin in message.pins),
+        assumed_tokens={prefix.node_id: prefix.token_count for prefix in message.assumed_prefixes},
     )
 
 
@@ -218,9 +229,10 @@ def placed_to_proto(placed: Placed) -> router_service_pb2.PlaceResponse:
         decode_node_id=choice.decode_node_id,
         decode_address=placed.decode_address,
         prefill_node_id=choice.prefill_node_id,
-        layers_per_frame=choice.layers_per_frame,
+        layers_per_frame=0 if choice.pull_node_id else choice.layers_per_frame,
         estimate=estimate_to_proto(choice.estimate) if choice.estimate else None,
         alternatives=[_alternative_to_proto(candidate) for candidate in placed.alternatives],
+        prefix_pull=_pull_to_proto(placed) if choice.pull_node_id else None,
     )
     _set_wire(placement, choice)
     candidates = [candidate_to_proto(candidate) for candidate in placed.candidates]
@@ -234,14 +246,28 @@ def registered_to_proto(report_interval_seconds: float) -> router_service_pb2.Re
 
 
 def peers_to_proto(nodes: tuple[NodeDescription, ...]) -> router_service_pb2.RegisterResponse:
-    """Return the notice that names the prefill nodes."""
+    """Return the notice that names the nodes which a decode node may call."""
     peers = [
         router_service_pb2.Peer(
-            node_id=node.node_id, address=node.address, epoch=node.epoch, fast_address=node.fast_address
+            node_id=node.node_id,
+            address=node.address,
+            epoch=node.epoch,
+            fast_address=node.fast_address,
+            role=_ROLES[node.role],
         )
         for node in nodes
     ]
-    return router_service_pb2.RegisterResponse(peers=router_service_pb2.Peers(prefill_nodes=peers))
+    return router_service_pb2.RegisterResponse(peers=router_service_pb2.Peers(nodes=peers))
+
+
+def _pull_to_proto(placed: Placed) -> router_service_pb2.PrefixPull:
+    """Whole blocks are pulled, the node's own cached ones count among them."""
+    choice = placed.choice
+    return router_service_pb2.PrefixPull(
+        node_id=choice.pull_node_id,
+        block_count=(choice.decode_cached_tokens + choice.pulled_tokens) // placed.block_tokens,
+        layers_per_frame=choice.layers_per_frame,
+    )
 
 
 def _alternative_to_proto(candidate: Candidate) -> router_service_pb2.PrefillAlternative:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterable
+from typing import Any, NamedTuple, cast
 
 import crc32c
 import grpc
@@ -50,6 +51,11 @@ class BlockStub(BlockServiceStub):
             response_deserializer=tolerant(parse_pull_response),
         )
 
+    def probe(self, num_bytes: int, timeout_seconds: float) -> AsyncIterable[object]:
+        """Call `ProbeLink`."""
+        request = messages.BlockServiceProbeLinkRequest(byte_count=num_bytes)
+        return cast("AsyncIterable[object]", self.ProbeLink(request, timeout=timeout_seconds))
+
 
 def add_block_service(servicer: BlockServiceServicer, server: grpc.aio.Server) -> None:
     """Add a servicer; its `PullBlocks` takes a `ReceivedPull`, yields `PullBlocksResponse`s, and `EncodedFrame`s."""
@@ -58,6 +64,11 @@ def add_block_service(servicer: BlockServiceServicer, server: grpc.aio.Server) -
             servicer.PullBlocks,
             request_deserializer=parse_pull,
             response_serializer=serialize_response,
+        ),
+        "ProbeLink": grpc.unary_stream_rpc_method_handler(
+            servicer.ProbeLink,
+            request_deserializer=messages.BlockServiceProbeLinkRequest.FromString,
+            response_serializer=messages.BlockServiceProbeLinkResponse.SerializeToString,
         ),
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE_NAME, handlers),))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import AsyncIterable
+from typing import Any, NamedTuple, cast
 
 import crc32c
 import grpc
@@ -55,6 +56,11 @@ class KvStub(PrefillServiceStub):
             request_serializer=serialize_request,
             response_deserializer=tolerant(parse_response),
         )
+
+    def probe(self, num_bytes: int, timeout_seconds: float) -> AsyncIterable[object]:
+        """Call `ProbeLink`."""
+        request = messages.ProbeLinkRequest(byte_count=num_bytes)
+        return cast("AsyncIterable[object]", self.ProbeLink(request, timeout=timeout_seconds))
 
 
 def add_prefill_service(servicer: PrefillServiceServicer, server: grpc.aio.Server) -> None:

@@ -93,6 +93,7 @@ def estimate_to_proto(estimate: CostEstimate) -> router_service_pb2.CostEstimate
         decode_seconds=estimate.decode_seconds,
         imposed_seconds=estimate.imposed_seconds,
         total_seconds=estimate.total_seconds,
+        pull_seconds=estimate.pull_seconds,
     )
 
 
@@ -108,6 +109,7 @@ def estimate_from_proto(message: router_service_pb2.CostEstimate) -> CostEstimat
         step_seconds=message.step_seconds,
         expected_output_tokens=message.expected_output_token_count,
         imposed_seconds=message.imposed_seconds,
+        pull_seconds=message.pull_seconds,
     )
 
 
@@ -123,6 +125,8 @@ def candidate_to_proto(candidate: Candidate) -> router_service_pb2.Candidate:
         kv_byte_count=candidate.kv_bytes,
         is_link_declared=candidate.is_link_declared,
         wire=_wire_to_proto(candidate.wire) if candidate.wire else None,
+        pull_node_id=candidate.pull_node_id,
+        pulled_token_count=candidate.pulled_tokens,
     )
 
 
@@ -138,6 +142,8 @@ def candidate_from_proto(message: router_service_pb2.Candidate) -> Candidate:
         estimate=estimate_from_proto(message.estimate) if message.HasField("estimate") else None,
         infeasible_reason=message.infeasible_reason,
         wire=_wire_from_proto(message.wire) if message.HasField("wire") else None,
+        pull_node_id=message.pull_node_id,
+        pulled_tokens=message.pulled_token_count,
     )
 
 

@@ -56,6 +56,7 @@ class Metrics:
         self._kv_breaks = _counter(meter, names.KV_BREAKS)
         self._pulls = _counter(meter, names.PULLS)
         self._pulled_tokens = _counter(meter, names.PULLED_PROMPT_TOKENS)
+        self._pulled_bytes = _counter(meter, names.PULLED_BYTES)
         self._failures = _counter(meter, names.FAILURES)
         self._preemptions = _counter(meter, names.PREEMPTIONS)
         self._failed_lookups = _counter(meter, names.FAILED_LOOKUPS)
@@ -95,10 +96,18 @@ class Metrics:
         """Count a KV stream that broke, by its cause and what took over."""
         self._kv_breaks.add(1, {names.REASON: reason, names.RECOVERY: recovery})
 
-    def add_pull(self, outcome: str, num_tokens: int) -> None:
-        """Count a prefix asked of another node, by what came of it, and the prompt tokens that did come."""
+    def add_pull(self, outcome: str, *, num_tokens: int, num_bytes: int, transport: Transport) -> None:
+        """Count a prefix asked of another node.
+
+        Args:
+            outcome: What came of it.
+            num_tokens: Prompt tokens that did come.
+            num_bytes: Payload, also of what was of no use.
+            transport: What carried it.
+        """
         self._pulls.add(1, {names.REASON: outcome})
         self._pulled_tokens.add(num_tokens)
+        self._pulled_bytes.add(num_bytes, {names.KV_TRANSPORT: transport})
 
     def add_failure(self, reason: str) -> None:
         """Count a request that the engine of a decode node failed."""

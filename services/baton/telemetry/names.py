@@ -117,6 +117,8 @@ NODE_ID = "baton.node.id"
 """Node that did the work."""
 PREFILL_NODE_ID = "baton.prefill.node.id"
 """Node that computed the prompt."""
+PULL_NODE_ID = "baton.pull.node.id"
+"""Node from whose prefix cache the prompt's beginning was taken; empty: none."""
 DECODE_NODE_ID = "baton.decode.node.id"
 """Node that decoded."""
 CACHED_TOKENS = "baton.cached_tokens"
@@ -142,7 +144,7 @@ STREAM_NUMBER = "baton.kv.stream"
 SIDE = "baton.side"
 """ "prefill" or "decode"."""
 TERM = "baton.term"
-"""Term of an estimate: "prefill", "transfer", "step" or "total"."""
+"""Term of an estimate: "prefill", "transfer", "pull", "step" or "total"."""
 TIER = "baton.tier"
 """Where KV blocks were: "device", "host" or "disk"."""
 PART = "baton.part"
@@ -150,10 +152,10 @@ PART = "baton.part"
 ESTIMATED_SECONDS = "baton.estimated_seconds"
 """What the router expected, seconds until the last token."""
 ESTIMATED_TERM = "baton.estimated.{term}_seconds"
-"""Place: a term of the chosen estimate: queue, prefill, transfer, exposed, time_to_first_token, start, step or imposed.
-"""
+"""Place: a term of the chosen estimate: queue, pull, prefill, transfer, exposed, time_to_first_token, start, step or
+imposed."""
 MEASURED_TERM = "baton.measured.{term}_seconds"
-"""Gateway: the same as it was: queue, prefill, transfer, exposed or decode."""
+"""Gateway: the same as it was: queue, pull, prefill, transfer, exposed or decode."""
 
 
 def rpc_attributes(method: str) -> dict[str, str]:
@@ -197,6 +199,9 @@ PULLS = MetricName(
 )
 PULLED_PROMPT_TOKENS = MetricName(
     "baton.prompt_tokens.pulled", "{token}", "Prompt tokens whose KV came from another node's prefix cache."
+)
+PULLED_BYTES = MetricName(
+    "baton.kv.pulled", "By", "KV bytes received from other nodes' prefix caches, by KV_TRANSPORT."
 )
 FAILURES = MetricName("baton.requests.failed", "{request}", "Requests that an engine failed, by REASON.")
 PREEMPTIONS = MetricName("baton.preemptions", "{preemption}", "Requests taken from a batch for want of memory.")

@@ -40,3 +40,17 @@ class PullBlocksResponse(_message.Message):
     request_crc32c: int
     block_count: int
     def __init__(self, layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., frame: _Optional[_Union[_kv_pb2.KvFrame, _Mapping]] = ..., summary: _Optional[_Union[_kv_pb2.KvSummary, _Mapping]] = ..., request_crc32c: _Optional[int] = ..., block_count: _Optional[int] = ...) -> None: ...
+
+class BlockServiceProbeLinkRequest(_message.Message):
+    __slots__ = ("byte_count", "message_byte_count")
+    BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    byte_count: int
+    message_byte_count: int
+    def __init__(self, byte_count: _Optional[int] = ..., message_byte_count: _Optional[int] = ...) -> None: ...
+
+class BlockServiceProbeLinkResponse(_message.Message):
+    __slots__ = ("payload",)
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    payload: bytes
+    def __init__(self, payload: _Optional[bytes] = ...) -> None: ...

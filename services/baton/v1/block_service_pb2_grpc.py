@@ -45,6 +45,11 @@ class BlockServiceStub(object):
                 request_serializer=baton_dot_v1_dot_block__service__pb2.PullBlocksRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_block__service__pb2.PullBlocksResponse.FromString,
                 _registered_method=True)
+        self.ProbeLink = channel.unary_stream(
+                '/baton.v1.BlockService/ProbeLink',
+                request_serializer=baton_dot_v1_dot_block__service__pb2.BlockServiceProbeLinkRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_block__service__pb2.BlockServiceProbeLinkResponse.FromString,
+                _registered_method=True)
 
 
 class BlockServiceServicer(object):
@@ -65,6 +70,15 @@ class BlockServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ProbeLink(self, request, context):
+        """Sends bytes as fast as the link takes them, as PrefillService.ProbeLink does.
+
+        Errors: INVALID_ARGUMENT INVALID_FIELD if a count is out of range.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_BlockServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -72,6 +86,11 @@ def add_BlockServiceServicer_to_server(servicer, server):
                     servicer.PullBlocks,
                     request_deserializer=baton_dot_v1_dot_block__service__pb2.PullBlocksRequest.FromString,
                     response_serializer=baton_dot_v1_dot_block__service__pb2.PullBlocksResponse.SerializeToString,
+            ),
+            'ProbeLink': grpc.unary_stream_rpc_method_handler(
+                    servicer.ProbeLink,
+                    request_deserializer=baton_dot_v1_dot_block__service__pb2.BlockServiceProbeLinkRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_block__service__pb2.BlockServiceProbeLinkResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -101,6 +120,33 @@ class BlockService(object):
             '/baton.v1.BlockService/PullBlocks',
             baton_dot_v1_dot_block__service__pb2.PullBlocksRequest.SerializeToString,
             baton_dot_v1_dot_block__service__pb2.PullBlocksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ProbeLink(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/baton.v1.BlockService/ProbeLink',
+            baton_dot_v1_dot_block__service__pb2.BlockServiceProbeLinkRequest.SerializeToString,
+            baton_dot_v1_dot_block__service__pb2.BlockServiceProbeLinkResponse.FromString,
             options,
             channel_credentials,
             insecure,

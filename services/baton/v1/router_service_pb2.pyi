@@ -42,25 +42,27 @@ class Registered(_message.Message):
     def __init__(self, report_interval: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Peers(_message.Message):
-    __slots__ = ("prefill_nodes",)
-    PREFILL_NODES_FIELD_NUMBER: _ClassVar[int]
-    prefill_nodes: _containers.RepeatedCompositeFieldContainer[Peer]
-    def __init__(self, prefill_nodes: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ...) -> None: ...
+    __slots__ = ("nodes",)
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    nodes: _containers.RepeatedCompositeFieldContainer[Peer]
+    def __init__(self, nodes: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ...) -> None: ...
 
 class Peer(_message.Message):
-    __slots__ = ("node_id", "address", "epoch", "fast_address")
+    __slots__ = ("node_id", "address", "epoch", "fast_address", "role")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     FAST_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     address: str
     epoch: int
     fast_address: str
-    def __init__(self, node_id: _Optional[str] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ..., fast_address: _Optional[str] = ...) -> None: ...
+    role: _node_pb2.NodeRole
+    def __init__(self, node_id: _Optional[str] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ..., fast_address: _Optional[str] = ..., role: _Optional[_Union[_node_pb2.NodeRole, str]] = ...) -> None: ...
 
 class PlaceRequest(_message.Message):
-    __slots__ = ("request_id", "model_id", "prompt_token_count", "max_token_count", "block_hashes", "excluded_node_ids", "bypass_prefix_cache", "is_dry_run", "pins", "needs_local_prefill")
+    __slots__ = ("request_id", "model_id", "prompt_token_count", "max_token_count", "block_hashes", "excluded_node_ids", "bypass_prefix_cache", "is_dry_run", "pins", "needs_local_prefill", "assumed_prefixes")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +73,7 @@ class PlaceRequest(_message.Message):
     IS_DRY_RUN_FIELD_NUMBER: _ClassVar[int]
     PINS_FIELD_NUMBER: _ClassVar[int]
     NEEDS_LOCAL_PREFILL_FIELD_NUMBER: _ClassVar[int]
+    ASSUMED_PREFIXES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model_id: str
     prompt_token_count: int
@@ -81,7 +84,16 @@ class PlaceRequest(_message.Message):
     is_dry_run: bool
     pins: _containers.RepeatedCompositeFieldContainer[PlacementPin]
     needs_local_prefill: bool
-    def __init__(self, request_id: _Optional[str] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., bypass_prefix_cache: bool = ..., is_dry_run: bool = ..., pins: _Optional[_Iterable[_Union[PlacementPin, _Mapping]]] = ..., needs_local_prefill: bool = ...) -> None: ...
+    assumed_prefixes: _containers.RepeatedCompositeFieldContainer[AssumedPrefix]
+    def __init__(self, request_id: _Optional[str] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., bypass_prefix_cache: bool = ..., is_dry_run: bool = ..., pins: _Optional[_Iterable[_Union[PlacementPin, _Mapping]]] = ..., needs_local_prefill: bool = ..., assumed_prefixes: _Optional[_Iterable[_Union[AssumedPrefix, _Mapping]]] = ...) -> None: ...
+
+class AssumedPrefix(_message.Message):
+    __slots__ = ("node_id", "token_count")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    token_count: int
+    def __init__(self, node_id: _Optional[str] = ..., token_count: _Optional[int] = ...) -> None: ...
 
 class PlacementPin(_message.Message):
     __slots__ = ("decode_node_id", "prefill_node_id")
@@ -152,7 +164,7 @@ class PrefillAlternative(_message.Message):
     def __init__(self, prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., value_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ...) -> None: ...
 
 class CostEstimate(_message.Message):
-    __slots__ = ("queue_seconds", "prefill_seconds", "transfer_seconds", "exposed_seconds", "time_to_first_token_seconds", "start_seconds", "step_seconds", "expected_output_token_count", "decode_seconds", "imposed_seconds", "total_seconds")
+    __slots__ = ("queue_seconds", "prefill_seconds", "transfer_seconds", "exposed_seconds", "time_to_first_token_seconds", "start_seconds", "step_seconds", "expected_output_token_count", "decode_seconds", "imposed_seconds", "total_seconds", "pull_seconds")
     QUEUE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -164,6 +176,7 @@ class CostEstimate(_message.Message):
     DECODE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     IMPOSED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PULL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     queue_seconds: float
     prefill_seconds: float
     transfer_seconds: float
@@ -175,10 +188,11 @@ class CostEstimate(_message.Message):
     decode_seconds: float
     imposed_seconds: float
     total_seconds: float
-    def __init__(self, queue_seconds: _Optional[float] = ..., prefill_seconds: _Optional[float] = ..., transfer_seconds: _Optional[float] = ..., exposed_seconds: _Optional[float] = ..., time_to_first_token_seconds: _Optional[float] = ..., start_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., expected_output_token_count: _Optional[float] = ..., decode_seconds: _Optional[float] = ..., imposed_seconds: _Optional[float] = ..., total_seconds: _Optional[float] = ...) -> None: ...
+    pull_seconds: float
+    def __init__(self, queue_seconds: _Optional[float] = ..., prefill_seconds: _Optional[float] = ..., transfer_seconds: _Optional[float] = ..., exposed_seconds: _Optional[float] = ..., time_to_first_token_seconds: _Optional[float] = ..., start_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., expected_output_token_count: _Optional[float] = ..., decode_seconds: _Optional[float] = ..., imposed_seconds: _Optional[float] = ..., total_seconds: _Optional[float] = ..., pull_seconds: _Optional[float] = ...) -> None: ...
 
 class Candidate(_message.Message):
-    __slots__ = ("decode_node_id", "prefill_node_id", "decode_cached_token_count", "prefill_cached_token_count", "estimate", "infeasible_reason", "kv_byte_count", "is_link_declared", "wire")
+    __slots__ = ("decode_node_id", "prefill_node_id", "decode_cached_token_count", "prefill_cached_token_count", "estimate", "infeasible_reason", "kv_byte_count", "is_link_declared", "wire", "pull_node_id", "pulled_token_count")
     DECODE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     PREFILL_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     DECODE_CACHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -188,6 +202,8 @@ class Candidate(_message.Message):
     KV_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     IS_LINK_DECLARED_FIELD_NUMBER: _ClassVar[int]
     WIRE_FIELD_NUMBER: _ClassVar[int]
+    PULL_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    PULLED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     decode_node_id: str
     prefill_node_id: str
     decode_cached_token_count: int
@@ -197,7 +213,9 @@ class Candidate(_message.Message):
     kv_byte_count: int
     is_link_declared: bool
     wire: WireEstimate
-    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., infeasible_reason: _Optional[str] = ..., kv_byte_count: _Optional[int] = ..., is_link_declared: bool = ..., wire: _Optional[_Union[WireEstimate, _Mapping]] = ...) -> None: ...
+    pull_node_id: str
+    pulled_token_count: int
+    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., infeasible_reason: _Optional[str] = ..., kv_byte_count: _Optional[int] = ..., is_link_declared: bool = ..., wire: _Optional[_Union[WireEstimate, _Mapping]] = ..., pull_node_id: _Optional[str] = ..., pulled_token_count: _Optional[int] = ...) -> None: ...
 
 class WireEstimate(_message.Message):
     __slots__ = ("key_dtype", "value_dtype", "key_byte_count", "value_byte_count", "key_seconds", "value_seconds", "pack_seconds", "loss", "reason")

@@ -6,12 +6,13 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import grpc
 
+from baton.capacity.pull import FRAME_TOKENS, MAX_FRAME_BYTES
 from baton.engine.engine import Engine
-from baton.engine.kv_exchange import EXPORT_TOKENS, read_blocks
+from baton.engine.kv_exchange import read_blocks
 from baton.engine.runners.base import LayerKv, Runner
 from baton.errors import InvalidFieldError, MismatchError
 from baton.kv.hashing import BlockHash, split_hashes
@@ -25,12 +26,12 @@ from baton.rpc.wire_kv import layout_from_proto, layout_to_proto, wire_from_prot
 from baton.v1 import block_service_pb2, kv_pb2
 from baton.v1.block_service_pb2_grpc import BlockServiceServicer
 from baton.worker.identity import check_identity
-
-MAX_FRAME_BYTES = 16 << 20
-"""Largest frame made of several layers."""
+from baton.worker.probe import probe_sizes
 
 Message = block_service_pb2.PullBlocksResponse | EncodedFrame
 """What is sent."""
+ProbeRequest: TypeAlias = block_service_pb2.BlockServiceProbeLinkRequest
+ProbeResponse: TypeAlias = block_service_pb2.BlockServiceProbeLinkResponse
 _T = TypeVar("_T")
 
 
@@ -87,6 +88,15 @@ class BlockServicer(BlockServiceServicer):
             yield encode_frame(stamped, number, crc, header_crc32c(request.crc32c, number, stamped, crc))
         yield block_service_pb2.PullBlocksResponse(summary=_summary(ledger, num_blocks * block_tokens))
 
+    async def ProbeLink(  # noqa: N802
+        self,
+        request: ProbeRequest,
+        context: grpc.aio.ServicerContext[ProbeRequest, ProbeResponse],  # noqa: ARG002
+    ) -> AsyncIterator[ProbeResponse]:
+        """Send bytes."""
+        for num_bytes in probe_sizes(request.byte_count, request.message_byte_count):
+            yield ProbeResponse(payload=bytes(num_bytes))
+
     def _check(self, message: block_service_pb2.PullBlocksRequest) -> list[BlockHash]:
         """Return the hashes of a request that can be served.
 
@@ -116,7 +126,7 @@ class BlockServicer(BlockServiceServicer):
         self, message: block_service_pb2.PullBlocksRequest, hashes: list[BlockHash], layout: KvLayout
     ) -> AsyncIterator[KvFrame]:
         block_tokens = self._node.runner.block_tokens
-        num_chunk_blocks = max(1, EXPORT_TOKENS // block_tokens)
+        num_chunk_blocks = max(1, FRAME_TOKENS // block_tokens)
         loop, codec = asyncio.get_running_loop(), self._node.runner.wire_codec
         for start in range(0, len(hashes), num_chunk_blocks):
             chunk = hashes[start : start + num_chunk_blocks]

@@ -26,6 +26,7 @@ def describe_node(
     fast_address: str,
     max_batch_size: int,
     wire_abilities: Sequence[WireAbility] = (),
+    is_cache_private: bool = False,
 ) -> node_pb2.NodeDescription:
     """Return who a node is; its longest sequence is one for which model's context and node's blocks have room."""
     info = runner.info
@@ -50,6 +51,7 @@ def describe_node(
         tokenizer_digest=info.layout.tokenizer_digest,
         eos_token_ids=info.eos_token_ids,
         wire_abilities=abilities_to_proto(wire_abilities),
+        is_cache_private=is_cache_private,
     )
 
 

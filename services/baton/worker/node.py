@@ -119,7 +119,7 @@ class WorkerNode:
         Args:
             server: With the services of the role added, not yet started.
             fast: Serves KV streams besides; not yet started. None: nothing does.
-            on_peers: Called when the prefill nodes change.
+            on_peers: Called when the other nodes of the model change.
             on_drain: Called when no new work is accepted any more.
 
         Raises:
@@ -180,6 +180,7 @@ class WorkerNode:
             fast_address=fast_address,
             max_batch_size=self.settings.max_batch_size,
             wire_abilities=self._wire_abilities,
+            is_cache_private=self.is_kv_quantized,
         )
 
     async def _wait_for_end(self) -> None:

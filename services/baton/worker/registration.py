@@ -27,7 +27,7 @@ RegisterCall: TypeAlias = (
     "grpc.aio.StreamStreamCall[router_service_pb2.RegisterRequest, router_service_pb2.RegisterResponse]"
 )
 Peers = Mapping[str, router_service_pb2.Peer]
-"""Prefill nodes by node id."""
+"""Nodes that may be called, by node id."""
 
 
 class Registration:
@@ -38,7 +38,7 @@ class Registration:
         node: Who the node is.
         load: Returns what it is doing; called for every report.
         report_seconds: Longest time between reports.
-        on_peers: Called with all prefill nodes when they change.
+        on_peers: Called with all other nodes of the model when they change.
         links: Measured before; told when the node registers.
     """
 
@@ -107,7 +107,7 @@ class Registration:
                 wanted_seconds = seconds_from_duration(response.registered.report_interval)
                 self._report_seconds = min(self._report_seconds, wanted_seconds or self._report_seconds)
             else:
-                peers = {peer.node_id: peer for peer in response.peers.prefill_nodes}
+                peers = {peer.node_id: peer for peer in response.peers.nodes}
                 self._links = {node_id: link for node_id, link in self._links.items() if node_id in peers}
                 self._on_peers(peers)
 

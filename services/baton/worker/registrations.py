@@ -35,7 +35,7 @@ class Registrations:
         node: Who the node is.
         load: Returns what it is doing, given the placements that it has accepted since a router was last told.
         report_seconds: Longest time between reports.
-        on_peers: Called with all prefill nodes when they change.
+        on_peers: Called with all other nodes of the model when they change.
     """
 
     def __init__(

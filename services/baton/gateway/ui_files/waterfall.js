@@ -37,7 +37,10 @@ function sentence(request) {
   const { measured, timeline } = request;
   if (!measured) return request.error || `The request is ${request.state}.`;
   const parts = [`${request.prompt_tokens} prompt tokens on ${request.prefill_node}, decoded on ${request.decode_node}`];
-  if (request.kv_bytes > 0) {
+  if (request.pull_node) {
+    const pulled = `${request.pulled_tokens} of them from the cache of ${request.pull_node}`;
+    parts.push(`${pulled}, ${amount(request.kv_bytes, "B")} in ${duration(measured.pull)}`);
+  } else if (request.kv_bytes > 0) {
     const hidden = measured.transfer > 0 ? Math.max(0, 1 - measured.exposed / measured.transfer) : 1;
     parts.push(`${amount(request.kv_bytes, "B")} of KV in ${duration(measured.transfer)}, ${Math.round(100 * hidden)} % hidden`);
     if (!timeline) parts.push("frames are timed for requests that begin while this page is open");
@@ -48,7 +51,7 @@ function sentence(request) {
 
 function stages(terms) {
   if (!terms) return [];
-  const kinds = [["queue", terms.queue], ["compute", terms.prefill], ["exposed", terms.exposed], ["decode", terms.decode]];
+  const kinds = [["queue", terms.queue], ["pull", terms.pull || 0], ["compute", terms.prefill], ["exposed", terms.exposed], ["decode", terms.decode]];
   let start = 0;
   return kinds.map(([kind, seconds]) => {
     // The first token of a remote prefill is out before its KV is in: decoding's time holds the wait already.

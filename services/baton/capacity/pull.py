@@ -1,0 +1,115 @@
+"""What it would take to copy the beginning of a prompt from another node's prefix cache. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from baton.capacity import cost
+from baton.capacity.snapshot import ClusterSnapshot, NodeSnapshot, PlacementRequest
+
+FRAME_TOKENS = 512
+"""Positions of one frame at most."""
+MAX_FRAME_BYTES = 16 << 20
+"""Largest frame made of several layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """One way to get a prefix."""
+
+    node_id: str
+    """Node that has it."""
+    begin: int
+    """First position that would travel."""
+    end: int
+    """Position after the last one: what is computed begins here."""
+    num_bytes: int
+    """KV bytes that travel."""
+    transfer_seconds: float
+    """Time that the link needs for them."""
+    seconds: float
+    """From the call until the last of them is there."""
+    layers_per_frame: int
+    """Layers of one frame."""
+    is_link_declared: bool
+    """Whether the link's rate is the declared default."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the positions that travel."""
+        return self.end - self.begin
+
+
+def best_pull(snapshot: ClusterSnapshot, request: PlacementRequest, decoder: NodeSnapshot) -> Pull | None:
+    """Return the pull after which a decode node has the least time before it; None: nobody has what it lacks.
+
+    Whole blocks travel, none of them the last position's. All that a node has is taken: a position costs the link the
+    same wherever it is, and the computation the more the further back it is.
+    """
+    if request.needs_local_prefill or request.pins or not snapshot.holder_ids:
+        return None
+    pulls = [
+        pull
+        for source in snapshot.nodes
+        if source.node_id in snapshot.holder_ids and (pull := _pull(snapshot, request, source, decoder)) is not None
+    ]
+
+    def seconds(pull: Pull) -> float:
+        return pull.seconds + cost.prefill_seconds(decoder.shape, decoder.profile, pull.end, request.num_prompt_tokens)
+
+    return min(pulls, key=lambda pull: (seconds(pull), pull.node_id), default=None)
+
+
+def _pull(
+    snapshot: ClusterSnapshot, request: PlacementRequest, source: NodeSnapshot, decoder: NodeSnapshot
+) -> Pull | None:
+    block_tokens, begin = decoder.block_tokens, request.cached_on(decoder)
+    end = request.cached_on(source) // block_tokens * block_tokens
+    is_usable = source.serves_blocks and not source.unusable_reason and source.node_id not in request.excluded_node_ids
+    if source is decoder or end <= begin or source.block_tokens != block_tokens or not is_usable:
+        return None
+    link = snapshot.link(source.node_id, decoder.node_id)
+    if link.mismatch:
+        return None
+    num_bytes = (end - begin) * decoder.shape.kv_bytes_per_token
+    transfer = cost.transfer_seconds(num_bytes, link.bytes_per_second)
+    group = _layers_per_frame(source, end - begin, transfer)
+    return Pull(
+        node_id=source.node_id,
+        begin=begin,
+        end=end,
+        num_bytes=num_bytes,
+        transfer_seconds=transfer,
+        seconds=link.round_trip_seconds + _stream_seconds(source, end - begin, transfer, group),
+        layers_per_frame=group,
+        is_link_declared=not link.is_measured,
+    )
+
+
+def _layers_per_frame(source: NodeSnapshot, num_tokens: int, transfer_seconds: float) -> int:
+    """Return the group size of the shortest stream, of the number of layers halved again and again."""
+    num_layers, token_bytes = source.shape.num_layers, source.shape.kv_bytes_per_token
+    layer_bytes = min(num_tokens, FRAME_TOKENS) * token_bytes / num_layers
+    sizes = [max(1, num_layers >> halvings) for halvings in range(num_layers.bit_length())]
+    fitting = [size for size in sizes if size == 1 or size * layer_bytes <= MAX_FRAME_BYTES]
+    return min(fitting, key=lambda size: _stream_seconds(source, num_tokens, transfer_seconds, size))
+
+
+def _stream_seconds(source: NodeSnapshot, num_tokens: int, transfer_seconds: float, layers_per_frame: int) -> float:
+    """Return the time of a stream: frames are read one ahead of the link, each between two passes of the node.
+
+    Reading takes as long as the link where nothing is known of it, so the first frame's way is not hidden.
+    """
+    num_frames = math.ceil(num_tokens / FRAME_TOKENS) * math.ceil(source.shape.num_layers / layers_per_frame)
+    turn_seconds = _pass_seconds(source)
+    stream = max(transfer_seconds * (1 + 1 / num_frames), num_frames * turn_seconds)
+    return stream + num_frames * cost.FRAME_OVERHEAD_SECONDS
+
+
+def _pass_seconds(source: NodeSnapshot) -> float:
+    """Return the time of a pass of a node, between two of which it reads; 0: it is idle."""
+    load = source.load
+    if not load.num_running:
+        return 0.0
+    return cost.step_seconds(source.shape, source.profile, load.num_running, load.mean_context_tokens)
