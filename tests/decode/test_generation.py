@@ -168,11 +168,31 @@ async def with_other_layout(responses: Responses) -> Responses:
 
 
 async def with_two_first_tokens(responses: Responses) -> Responses:
-    """Say the first token twice."""
+    """Say the first token twice, ahead of all frames: how many of them it overtakes is not the damage's matter."""
+    frames = []
     async for response in responses:
-        yield response
+        if response.HasField("frame"):
+            frames.append(response)
+            continue
         if response.HasField("first_token"):
             yield response
+        elif response.HasField("summary"):
+            for frame in frames:
+                yield frame
+        yield response
+
+
+async def with_two_first_tokens_at_the_end(responses: Responses) -> Responses:
+    """Say the first token twice, behind all frames."""
+    first_token = None
+    async for response in responses:
+        if response.HasField("first_token"):
+            first_token = response
+            continue
+        if response.HasField("summary") and first_token is not None:
+            yield first_token
+            yield first_token
+        yield response
 
 
 async def without_first_token(responses: Responses) -> Responses:
@@ -279,7 +299,8 @@ def test_a_damaged_stream_is_replaced_by_a_local_prefill(damage: Damage, reason:
     with_pair(client, damage=damage, timeouts=SHORT if damage.__name__.startswith("silent") else Timeouts(10, 10))
 
 
-def test_a_stream_that_lacks_its_summary_alone_is_complete() -> None:
+@pytest.mark.parametrize("damage", [without_summary, with_two_first_tokens_at_the_end])
+def test_a_stream_that_breaks_when_only_its_summary_is_missing_is_complete(damage: Damage) -> None:
     """Every frame has proven its bytes and its place, and they cover the prompt: nothing is computed again."""
 
     async def client(pair: Pair) -> None:
@@ -288,7 +309,7 @@ def test_a_stream_that_lacks_its_summary_alone_is_complete() -> None:
         assert (summary.fallback_reason, summary.kv_break_reasons) == ("", [BROKEN])
         assert (summary.prefill_node_id, summary.kv_resume_count, summary.kv_kept_token_count) == (PREFILL_ID, 0, 41)
 
-    with_pair(client, damage=without_summary)
+    with_pair(client, damage=damage)
 
 
 def test_a_node_of_another_revision_refuses_and_names_the_field() -> None:
