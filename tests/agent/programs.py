@@ -9,7 +9,7 @@ from typing import Any
 
 from baton.agent.child import ChildSpec
 
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 60.0
 FOREVER = "print('ready'); import time; time.sleep(60)"
 """Says that it is ready, then runs until it is stopped; SIGTERM ends it."""
 STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); time.sleep(60)"

@@ -17,7 +17,6 @@ from agent.programs import run
 from baton.agent.joining import Joiner
 from baton.agent.membership import Membership, renewal_seconds
 from baton.cli.app import app
-from baton.cli.ports import free_ports
 from baton.errors import AuthenticationError, BatonError, NotFoundError, OverloadedError, UnavailableError
 from baton.router.attempt_limit import MAX_FAILURES
 from baton.router.joining import running_join_service
@@ -26,6 +25,7 @@ from baton.rpc.channel import open_channel
 from baton.rpc.join_token import JoinToken, parse_join_token
 from baton.rpc.server import GrpcServer
 from baton.rpc.tls import TlsIdentity, secured_by
+from system.plan import free_ports
 
 Attempt = Callable[[str], Coroutine[Any, Any, object]]
 ASSIGNMENT = '[[node]]\nnode_id = "mac-*"\nrole = "decode"\nengine = "mlx"\n'
@@ -54,7 +54,7 @@ def own(deployment: Path) -> TlsIdentity:
 async def joinable(deployment: Path) -> AsyncIterator[str]:
     """Serve joining, and yield the address."""
     settings = RouterSettings(
-        join_port=free_ports("127.0.0.1", ["join"], {})["join"],
+        join_port=free_ports(["join"])["join"],
         join_secret_file=deployment / "join.secret",
         join_authority_key_file=deployment / "ca.key",
         join_assignments_file=deployment / "assignments.toml",

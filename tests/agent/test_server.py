@@ -35,7 +35,7 @@ def test_the_status_says_what_is_supervised() -> None:
         async with open_channel(f"127.0.0.1:{port}") as channel:
             stub = agent_service_pb2_grpc.AgentServiceStub(channel)
 
-            status = await stub.GetStatus(agent_service_pb2.GetStatusRequest(), timeout=5)
+            status = await stub.GetStatus(agent_service_pb2.GetStatusRequest(), timeout=20)
 
         await server.drain(0)
         assert (status.node_id, status.restart_count) == ("decode-a", 2)

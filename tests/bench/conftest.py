@@ -29,7 +29,7 @@ def serving() -> Iterator[Any]:
 
         thread = threading.Thread(target=asyncio.run, args=(run(),))
         thread.start()
-        assert ready.wait(10)
+        assert ready.wait(40)
         server, loop, stop = box[0]
         stops.append((thread, loop, stop))
         return server
@@ -37,4 +37,4 @@ def serving() -> Iterator[Any]:
     yield serve
     for thread, loop, stop in stops:
         loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
+        thread.join(40)

@@ -29,7 +29,7 @@ def ask(script: Script, path: str = "/v1/completions", num_requests: int = 1) ->
     """Send requests one after another; return the last answer and the number of connections."""
 
     async def run() -> tuple[Answer, int]:
-        async with fake_server(script) as server, asyncio.timeout(10):
+        async with fake_server(script) as server, asyncio.timeout(40):
             client = HttpClient(server.url)
             try:
                 for _ in range(num_requests):

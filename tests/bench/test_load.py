@@ -33,7 +33,7 @@ def load(
     """Run the sessions, all at once; return samples and server."""
 
     async def run() -> tuple[list[RequestSample], FakeServer]:
-        async with fake_server(script) as server, asyncio.timeout(10):
+        async with fake_server(script) as server, asyncio.timeout(40):
             client = HttpClient(server.url)
             try:
                 load_settings = LoadSettings(path, Sampling("m"), **settings)

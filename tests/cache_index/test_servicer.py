@@ -18,7 +18,7 @@ from baton.v1 import cache_index_service_pb2 as messages
 from baton.v1 import cache_index_service_pb2_grpc as service
 
 HASHES = [BlockHash(bytes([number]) * 16) for number in range(4)]
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 60.0
 
 
 def with_index(client: Callable[[service.CacheIndexServiceStub, grpc.aio.Channel], Awaitable[None]]) -> None:
@@ -56,7 +56,7 @@ async def holds(stub: service.CacheIndexServiceStub, expected: dict[str, int]) -
     """Look up all hashes until the answer is the expected one; reports and lookups travel on different calls."""
     found: dict[str, int] | None = None
     while found != expected:
-        response = await stub.Lookup(messages.LookupRequest(block_hashes=join_hashes(HASHES)), timeout=5)
+        response = await stub.Lookup(messages.LookupRequest(block_hashes=join_hashes(HASHES)), timeout=20)
         found = {prefix.node_id: prefix.block_count for prefix in response.prefixes}
 
 
@@ -145,7 +145,7 @@ def test_bad_lookups_are_refused(joined: bytes) -> None:
 
     async def client(stub: service.CacheIndexServiceStub, channel: grpc.aio.Channel) -> None:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Lookup(messages.LookupRequest(block_hashes=joined), timeout=5)
+            await stub.Lookup(messages.LookupRequest(block_hashes=joined), timeout=20)
         assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
     with_index(client)
@@ -156,7 +156,7 @@ def test_health_names_the_service() -> None:
 
     async def client(stub: service.CacheIndexServiceStub, channel: grpc.aio.Channel) -> None:
         request = health_pb2.HealthCheckRequest(service="baton.v1.CacheIndexService")
-        response = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=5)
+        response = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=20)
         assert response.status == health_pb2.HealthCheckResponse.SERVING
 
     with_index(client)

@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 import pytest
 
-from baton.cli.ports import free_ports
 from baton.gateway.settings import GatewaySettings
+from system.plan import free_ports
 from text.tokenizer_folders import byte_level, save
 
 
@@ -31,7 +31,7 @@ class Running(NamedTuple):
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
     """Run two gateways without a router: they serve what needs none."""
-    ports = free_ports("127.0.0.1", ["http", "grpc", "metrics"], {})
+    ports = free_ports(["http", "grpc", "metrics"])
     flags = ["--http-port", ports["http"], "--grpc-port", ports["grpc"], "--metrics-port", ports["metrics"]]
     model = save(byte_level(), tmp_path / "tiny")
     command = [sys.executable, "-m", "baton.cli", "serve", "gateway", "--processes", "2", "--model-dir", str(model)]
@@ -71,7 +71,7 @@ def test_processes_share_a_port_come_back_and_stop_together(running: Running) ->
     _wait(lambda: all(_status(running.metrics_port + index, "/metrics") == 200 for index in range(2)))
     first, second = _children(running.parent.pid)
 
-    assert _status(running.http_port, "/health") == 200
+    _wait(lambda: _status(running.http_port, "/health") == 200)
     assert _status(running.http_port, "/metrics") == 404
     os.kill(first, signal.SIGKILL)
     _wait(lambda: _status(running.metrics_port, "/metrics") == 200 and first not in _children(running.parent.pid))
@@ -83,7 +83,7 @@ def test_processes_share_a_port_come_back_and_stop_together(running: Running) ->
 
 def test_processes_that_cannot_start_end_with_the_name_of_the_setting(tmp_path: Path) -> None:
     """As one gateway would, instead of being started again for ever."""
-    ports = free_ports("127.0.0.1", ["http", "grpc", "metrics"], {})
+    ports = free_ports(["http", "grpc", "metrics"])
     flags = ["--http-port", ports["http"], "--grpc-port", ports["grpc"], "--metrics-port", ports["metrics"]]
     command = [sys.executable, "-m", "baton.cli", "serve", "gateway", "--processes", "2"]
 

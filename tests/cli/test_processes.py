@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from pathlib import Path
 
 import pytest
 
@@ -19,16 +20,19 @@ def _is_alive(process_id: int) -> bool:
     return True
 
 
-def test_the_first_to_die_is_named_and_the_others_are_stopped() -> None:
+def test_the_first_to_die_is_named_and_the_others_are_stopped(tmp_path: Path) -> None:
     """The error has its status and its last words."""
+    sign = tmp_path / "die"
 
     async def main() -> None:
         lines = Lines()
-        dying = program("router", "print('about to fail'); import time; time.sleep(0.3); raise SystemExit(5)")
+        waiting = f"while not os.path.exists({str(sign)!r}): time.sleep(0.01)"
+        dying = program("router", f"import os, time\nprint('about to fail')\n{waiting}\nraise SystemExit(5)")
         processes = Processes([program("gateway", FOREVER), dying], lines)
         task = asyncio.ensure_future(processes.run())
         await lines.wait_for("gateway", "ready")
         gateway = processes.process_id("gateway")
+        sign.touch()
 
         with pytest.raises(ChildDiedError, match="router ended unexpectedly with exit status 5") as death:
             await task

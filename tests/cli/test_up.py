@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from baton.cli.ports import free_ports
 from cli.commands import baton
+from system.plan import free_ports
 
 
 def test_a_part_that_cannot_start_is_named_and_all_is_stopped(tmp_path: Path) -> None:
     """A model folder without anything in it fails in a worker or the gateway: status 1, its name and its last line."""
     (tmp_path / "config.json").write_text("{}")
-    ports = free_ports("127.0.0.1", ["http", "grpc"], {})
+    ports = free_ports(["http", "grpc"])
 
     result = baton(
         *("up", "--model", str(tmp_path), "--prefill", "mock", "--decode", "mock"),
@@ -27,7 +27,7 @@ def test_a_part_that_cannot_start_is_named_and_all_is_stopped(tmp_path: Path) ->
 
 def test_all_is_stopped_in_order_when_nobody_reads_the_output() -> None:
     """As when a terminal is closed, e.g. behind `baton up | head`: no traceback, status 0."""
-    ports = free_ports("127.0.0.1", ["http", "grpc"], {})
+    ports = free_ports(["http", "grpc"])
     flags = ("--http-port", str(ports["http"]), "--grpc-port", str(ports["grpc"]))
     command = (sys.executable, "-m", "baton.cli", "up", "--prefill", "mock", "--decode", "mock", *flags)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -55,7 +55,7 @@ from engine.tokens import tokenizer_text
 PREFILL_ID, SPARE_ID, DECODE_ID = "prefill-1", "prefill-2", "decode-1"
 TRANSPORT: TransportChoice = "grpc"
 """What carries KV where a test does not say; a fixture may set it."""
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 60.0
 PATIENT = Timeouts(first_frame_seconds=10.0, frame_seconds=10.0)
 
 Responses = AsyncIterator[prefill_service_pb2.PrefillResponse]

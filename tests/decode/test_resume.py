@@ -202,7 +202,7 @@ def test_a_stream_is_given_up_while_there_is_time_to_compute_the_rest() -> None:
 
     async def client(pair: Pair) -> None:
         request = request_of(PROMPT)
-        request.timeout.FromMilliseconds(400)
+        request.timeout.FromMilliseconds(1500)
         answer = await generate(pair, request)
 
         assert answer.token_ids == EXPECTED

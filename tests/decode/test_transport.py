@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from decode.faulty_link import FaultyLink
 from decode.pair import PREFILL_ID, Pair, generate, request_of, with_pair
 from engine.rig import expected_tokens, prompt_of
 from prefill.test_servicer import request_of as prefill_request_of
+from system.plan import free_ports
 
 PROMPT = prompt_of(41)
 EXPECTED = expected_tokens(PROMPT, 8)
@@ -63,8 +63,7 @@ def test_a_local_prefill_has_no_transport() -> None:
 
 def closed_port() -> int:
     """Return a port on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
+    return free_ports(["closed"])["closed"]
 
 
 @asynccontextmanager

@@ -16,7 +16,7 @@ from baton.discovery.target import ServiceTarget
 
 TARGET = ServiceTarget("router", "llm", "grpc")
 PORT = 8010
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 60.0
 """Bound for a loaded machine; on a quiet one a view is right within some tens of milliseconds."""
 _PATH = "/apis/discovery.k8s.io/v1/namespaces/llm/endpointslices"
 

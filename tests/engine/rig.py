@@ -21,7 +21,7 @@ from baton.kv.disk_store import DiskBlockStore
 from baton.kv.layout import KvDtype, KvLayout, LayerSpec
 from baton.kv.pool import BlockEvents
 
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 60.0
 VOCABULARY_SIZE = 211
 EOS = 7
 LAYOUT = KvLayout(

@@ -24,6 +24,7 @@ from baton.v1 import kv_pb2, node_pb2
 from baton.v1 import router_service_pb2 as router
 from baton.v1.decode_service_pb2_grpc import DecodeServiceServicer, add_DecodeServiceServicer_to_server
 from baton.v1.router_service_pb2_grpc import RouterServiceServicer, add_RouterServiceServicer_to_server
+from system.plan import free_ports
 
 MODEL = "tiny"
 CONTEXT_TOKENS = 256
@@ -227,7 +228,7 @@ class FakeCluster:
         self.context_tokens = CONTEXT_TOKENS
         self.tokenizer_digest = ""
         self.router_server: GrpcServer | None = None
-        self.router_port = 0
+        self.router_port = free_ports(["router"])["router"]
 
     def describe(self, node_id: str) -> node_pb2.NodeDescription:
         """Return the description of a node."""
@@ -250,7 +251,7 @@ class FakeCluster:
         await self.start_router()
         try:
             defaults = {"model_dir": self.model_dir, "model_name": MODEL, "http_port": 0, "grpc_port": 0}
-            defaults |= {"node_poll_seconds": 0.05, "drain_seconds": 1.0, "router_timeout_seconds": 2.0}
+            defaults |= {"node_poll_seconds": 0.05, "drain_seconds": 1.0, "router_timeout_seconds": 10.0}
             defaults |= {"router_address": f"127.0.0.1:{self.router_port}"}
             async with run_gateway(GatewaySettings(**(defaults | settings))) as running:
                 yield running
@@ -260,7 +261,7 @@ class FakeCluster:
                 await server.drain(0)
 
     async def start_router(self) -> None:
-        """Start the router, on its former port if it had one."""
+        """Start the router; always on the same port."""
         self.router_server = GrpcServer(f"127.0.0.1:{self.router_port}")
         self.router_server.add(
             "baton.v1.RouterService", lambda server: add_RouterServiceServicer_to_server(self.router, server)

@@ -102,7 +102,7 @@ def test_a_stop_string_over_token_borders_is_cut_and_ends_the_generation(
         text, reason = choice.text, choice.finish_reason
 
     assert (text, reason) == ("abcd", "stop")
-    assert cluster.decodes[0].cancelled.wait(10)
+    assert cluster.decodes[0].cancelled.wait(20)
 
 
 def test_figures_that_nobody_measured_are_left_out(client: openai.OpenAI, cluster: FakeCluster) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from baton.cli.ports import free_ports
 from baton.gateway.exo_documents import INSTANCE_TAG
 from baton.gateway.instances import MAX_INSTANCES
 from baton.gateway.server import RunningGateway
@@ -15,6 +14,7 @@ from baton.v1 import node_pb2
 from baton.v1 import router_service_pb2 as router
 from gateway.cluster import MODEL, FakeCluster, Loop
 from gateway.rest import ask
+from system.plan import free_ports
 
 PREVIEWS = f"/instance/previews?model_id={MODEL}"
 
@@ -234,7 +234,7 @@ def test_they_need_an_api_key_where_the_gateway_asks_for_one(loop: Loop, cluster
 
 def test_nothing_is_pinned_where_several_processes_share_the_port(loop: Loop, cluster: FakeCluster) -> None:
     """The next request may reach another one: a pin that holds for some is worse than none."""
-    ports = free_ports("127.0.0.1", ["http", "grpc", "metrics"], {})
+    ports = free_ports(["http", "grpc", "metrics"])
     wanted = {f"{name}_port": port for name, port in ports.items()}
     with loop.running(cluster, processes=2, process_index=0, **wanted) as running:
         refused = ask(running, "/instance", view())

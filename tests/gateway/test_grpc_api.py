@@ -117,4 +117,4 @@ def test_a_cancelled_call_cancels_its_generation(channel: grpc.Channel, cluster:
     next(call)
     call.cancel()
 
-    assert cluster.decodes[0].cancelled.wait(10)
+    assert cluster.decodes[0].cancelled.wait(20)

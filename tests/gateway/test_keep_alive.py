@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -12,13 +14,14 @@ import pytest
 from baton.gateway.keep_alive import COMMENT
 from gateway.cluster import MODEL, FakeCluster, Loop, finished, tokens
 from gateway.rest import ask
+from gateway.steps import TIMEOUT_SECONDS, TOKENS, Steps
 
 PROMPT = [71, 72, 73]
 STREAMS: dict[str, dict[str, Any]] = {
-    "/v1/completions": {"prompt": PROMPT, "max_tokens": 2},
-    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2},
+    "/v1/completions": {"prompt": PROMPT, "max_tokens": 3},
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3},
     "/v1/responses": {"input": "x", "max_output_tokens": 16},
-    "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2},
+    "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "max_tokens": 3},
 }
 
 
@@ -35,16 +38,24 @@ def test_an_idle_stream_gets_comments_before_and_between_its_tokens(
     loop: Loop, cluster: FakeCluster, path: str
 ) -> None:
     """Its events are those of any other stream."""
-    cluster.decodes[0].script = _slow
+    steps = Steps()
+    cluster.decodes[0].script = steps.script
+    body = json.dumps({"model": MODEL, "stream": True, **STREAMS[path]})
     with loop.running(cluster, stream_idle_seconds=0.2) as running:
-        answer = ask(running, path, {"model": MODEL, "stream": True, **STREAMS[path]}).data
+        connection = http.client.HTTPConnection("127.0.0.1", running.http_port, timeout=TIMEOUT_SECONDS)
+        connection.request("POST", path, body, {"content-type": "application/json"})
+        response = connection.getresponse()
+        for text in TOKENS.values():
+            _read_to(response, COMMENT.decode().strip())
+            steps.next()
+            _read_to(response, f'"{text}"')
+        response.read()
+        connection.close()
 
-    events = [event + b"\n\n" for event in answer.split(b"\n\n") if event]
-    first = next(index for index, event in enumerate(events) if event != COMMENT)
-    assert first >= 1
-    assert COMMENT in events[first:]
-    assert b'"h"' in answer
-    assert b'"i"' in answer
+
+def _read_to(response: http.client.HTTPResponse, text: str) -> None:
+    while text not in (line := response.readline().decode()):
+        assert line, f"the stream ended before {text}"
 
 
 def test_a_client_does_not_see_comments(loop: Loop, cluster: FakeCluster) -> None:

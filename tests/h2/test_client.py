@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -202,7 +203,8 @@ def test_a_server_that_falls_silent_ends_its_calls() -> None:
 
         threading.Thread(target=answer, daemon=True).start()
         listener = Listener()
-        with connected(server.getsockname()[1], timing=QUICK) as connection:
+        timing = replace(QUICK, connect_seconds=SECONDS)
+        with connected(server.getsockname()[1], timing=timing) as connection:
             connection.call(PATH, b"", listener)
             status = listener.result()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import threading
 
 import hpack
 import pytest
@@ -19,7 +20,7 @@ from baton.h2.protocol import (
     FrameType,
 )
 from baton.h2.status import Code
-from h2.peers import PATH, QUICK, SMALL, FramePeer, Listener, connected, serving
+from h2.peers import PATH, QUICK, SECONDS, SMALL, FramePeer, Listener, connected, serving
 
 _REQUEST = b"\x00\x00\x00\x00\x02hi"
 _HEADERS = [
@@ -212,6 +213,29 @@ def test_more_streams_than_allowed_are_refused_one_by_one() -> None:
 
         assert int.from_bytes(peer.wait_for(FrameType.RST_STREAM), "big") == ErrorCode.REFUSED_STREAM
         peer.send(FrameType.DATA, _REQUEST, flags=END_STREAM, stream_id=1)
+        assert peer.wait_for(FrameType.DATA) == _REQUEST
+        peer.socket.close()
+
+
+def test_a_ping_is_answered_while_a_handler_computes() -> None:
+    """A prefill of several seconds is no dead peer."""
+    begun, may_end = threading.Event(), threading.Event()
+
+    def compute(call: ServerCall) -> None:
+        begun.set()
+        assert may_end.wait(SECONDS)
+        call.send(call.request)
+
+    with serving(compute, limits=SMALL) as port:
+        peer = FramePeer.connect(port)
+        peer.greet()
+        peer.send(FrameType.HEADERS, block(), flags=END_HEADERS, stream_id=1)
+        peer.send(FrameType.DATA, _REQUEST, flags=END_STREAM, stream_id=1)
+        assert begun.wait(SECONDS)
+        peer.send(FrameType.PING, b"12345678")
+
+        assert peer.wait_for(FrameType.PING) == b"12345678"
+        may_end.set()
         assert peer.wait_for(FrameType.DATA) == _REQUEST
         peer.socket.close()
 

@@ -89,7 +89,7 @@ def test_a_certificate_that_is_not_trusted_is_refused(certificate: Path) -> None
     with (
         serving(test_server.sizes_asked, tls=server_context(certificate)) as port,
         pytest.raises(ssl.SSLCertVerificationError),
-        connected(port, tls=ssl.create_default_context(), timing=QUICK),
+        connected(port, tls=ssl.create_default_context()),
     ):
         pass
 

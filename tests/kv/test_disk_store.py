@@ -17,7 +17,7 @@ from baton.kv.block_file import HEADER_BYTES, write_block
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.hashing import BlockHash
 
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 60.0
 IDENTITY = b"i" * 16
 BLOCK_BYTES = 10
 FILE_BYTES = BLOCK_BYTES + HEADER_BYTES

@@ -76,7 +76,7 @@ def place_request(**changed: Any) -> messages.PlaceRequest:
 
 async def list_until(stub: service.RouterServiceStub, is_wanted: Callable[[messages.ListNodesResponse], bool]) -> None:
     """List nodes until the answer is as wanted; reports and listings travel on different calls."""
-    while not is_wanted(await stub.ListNodes(messages.ListNodesRequest(), timeout=5)):
+    while not is_wanted(await stub.ListNodes(messages.ListNodesRequest(), timeout=20)):
         pass
 
 
@@ -87,7 +87,7 @@ def test_a_pair_is_placed_with_every_term() -> None:
         _mac = await register(stub, MAC)
         _dgx = await register(stub, DGX)
 
-        response = await stub.Place(place_request(), timeout=5)
+        response = await stub.Place(place_request(), timeout=20)
 
         placement = response.placement
         assert (placement.decode_node_id, placement.decode_address) == ("mac", MAC.address)
@@ -112,7 +112,7 @@ def test_a_placement_names_the_prefill_nodes_that_could_take_over() -> None:
         _mac = await register(stub, MAC)
         _others = [await register(stub, replace(DGX, node_id=f"dgx-{number}")) for number in range(4)]
 
-        response = await stub.Place(place_request(), timeout=5)
+        response = await stub.Place(place_request(), timeout=20)
 
         placement = response.placement
         assert placement.prefill_node_id == "dgx-0"
@@ -131,7 +131,7 @@ def test_a_pinned_placement_has_no_alternative() -> None:
         _others = [await register(stub, replace(DGX, node_id=f"dgx-{number}")) for number in range(2)]
         pin = messages.PlacementPin(decode_node_id="mac", prefill_node_id="dgx-1")
 
-        response = await stub.Place(place_request(pins=[pin]), timeout=5)
+        response = await stub.Place(place_request(pins=[pin]), timeout=20)
 
         assert not response.placement.alternatives
 
@@ -165,7 +165,7 @@ def test_a_greater_epoch_ends_the_old_stream() -> None:
         assert caught.value.code() is grpc.StatusCode.ABORTED
         assert info is not None
         assert info.reason == "NODE_SUPERSEDED"
-        listing = await stub.ListNodes(messages.ListNodesRequest(), timeout=5)
+        listing = await stub.ListNodes(messages.ListNodesRequest(), timeout=20)
         assert [(state.node.node_id, state.node.epoch) for state in listing.nodes] == [("dgx", 2)]
         new.cancel()
 
@@ -247,7 +247,7 @@ def test_requests_that_cannot_be_placed_say_why(changed: dict[str, Any], code: g
     async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
         _mac = await register(stub, MAC)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await stub.Place(place_request(**changed), timeout=5)
+            await stub.Place(place_request(**changed), timeout=20)
         info = error_info(caught.value)
         assert caught.value.code() is code
         assert info is not None
@@ -262,7 +262,7 @@ def test_unlike_caches_are_refused_by_field() -> None:
     async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
         _mac = await register(stub, MAC)
         _other = await register(stub, replace(DGX, layout=replace(LAYOUT, dtype=KvDtype.FLOAT32)))
-        response = await stub.Place(place_request(), timeout=5)
+        response = await stub.Place(place_request(), timeout=20)
         assert response.placement.prefill_node_id == ""
         assert "dtype" in response.candidates[1].infeasible_reason
 
@@ -274,7 +274,7 @@ def test_load_links_and_outcomes_are_listed() -> None:
 
     async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
         mac, dgx = await register(stub, MAC), await register(stub, DGX)
-        placement = (await stub.Place(place_request(), timeout=5)).placement
+        placement = (await stub.Place(place_request(), timeout=20)).placement
         load = node_pb2.LoadReport(running_request_count=2, free_block_count=5, step_count=9)
         link = node_pb2.LinkMeasurement(from_node_id="dgx", bytes_per_second=2e9)
         outcome = generation_pb2.PlacementSummary(
@@ -288,7 +288,7 @@ def test_load_links_and_outcomes_are_listed() -> None:
         for report in ({"load": load}, {"link": link}, {"outcomes": messages.Outcomes(outcomes=[outcome])}):
             await mac.write(messages.RegisterRequest(**report))  # type: ignore[arg-type]
         await list_until(stub, lambda listing: listing.nodes[1].decode_calibration > 0)
-        listing = await stub.ListNodes(messages.ListNodesRequest(), timeout=5)
+        listing = await stub.ListNodes(messages.ListNodesRequest(), timeout=20)
         shown_dgx, shown_mac = listing.nodes
         assert shown_mac.load == load
         assert [(item.from_node_id, item.bytes_per_second) for item in shown_mac.links] == [("dgx", 2e9)]
@@ -304,9 +304,9 @@ def test_a_dry_run_leaves_no_trace() -> None:
 
     async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
         _mac = await register(stub, MAC)
-        first = await stub.Place(place_request(is_dry_run=True), timeout=5)
-        second = await stub.Place(place_request(), timeout=5)
-        third = await stub.Place(place_request(), timeout=5)
+        first = await stub.Place(place_request(is_dry_run=True), timeout=20)
+        second = await stub.Place(place_request(), timeout=20)
+        third = await stub.Place(place_request(), timeout=20)
         assert second.placement.estimate == first.placement.estimate
         assert third.placement.estimate.queue_seconds > second.placement.estimate.queue_seconds
 
@@ -350,13 +350,13 @@ def test_registrations_end_when_the_router_drains() -> None:
     """Nodes see the end of the stream at once, not after the grace, and register again with the next router."""
 
     async def run() -> None:
-        async with running_router(RouterSettings(port=0, drain_seconds=20.0)) as server:
+        async with running_router(RouterSettings(port=0, drain_seconds=60.0)) as server:
             channel = open_channel(f"127.0.0.1:{server.port}")
             call = await register(service.RouterServiceStub(channel), DGX)
         assert await call.read() is grpc.aio.EOF
         await channel.close()
 
-    asyncio.run(asyncio.wait_for(run(), 10.0))
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_SECONDS))
 
 
 def test_health_names_the_service() -> None:
@@ -364,7 +364,7 @@ def test_health_names_the_service() -> None:
 
     async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
         request = health_pb2.HealthCheckRequest(service="baton.v1.RouterService")
-        response = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=5)
+        response = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=20)
         assert response.status == health_pb2.HealthCheckResponse.SERVING
 
     with_router(client)

@@ -16,7 +16,7 @@ from baton.rpc.status import error_info
 from baton.v1 import cache_index_service_pb2 as messages
 from baton.v1 import cache_index_service_pb2_grpc as service
 
-_TIMEOUT_SECONDS = 5.0
+_TIMEOUT_SECONDS = 20.0
 _BAD_BYTES = b"\xff\xff"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,8 +21,9 @@ from baton.rpc.server import GrpcServer
 from baton.rpc.tls import TlsIdentity, secured_by
 from baton.v1 import router_service_pb2
 from baton.v1.router_service_pb2_grpc import RouterServiceStub
+from system.plan import free_ports
 
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 60.0
 SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
@@ -135,9 +135,7 @@ def test_a_public_server_has_no_tls_of_the_deployment(tmp_path: Path) -> None:
 
 def test_probes_without_a_certificate_learn_health_and_nothing_else(tmp_path: Path) -> None:
     """Kubernetes' gRPC probes know no TLS: they have a port of their own."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        health_port = free.getsockname()[1]
+    health_port = free_ports(["health"])["health"]
     who = identity(tmp_path / "router", trustme.CA(), health_port=health_port)
 
     async def run() -> None:

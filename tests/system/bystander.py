@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from types import TracebackType
 from typing import Self
 
@@ -36,13 +35,10 @@ class Bystander:
         self._first_token = threading.Event()
         self._error: grpc.RpcError | None = None
         self._outputs: list[list[int]] = []
-        self.longest_pause_seconds = 0.0
-        """Longest time between two messages so far."""
 
     def __enter__(self) -> Self:
         with grpc.insecure_channel(self._address) as channel:
             self._alone = self._generate(channel)
-        self.longest_pause_seconds = 0.0
         self._thread.start()
         assert self._first_token.wait(DEADLINE_SECONDS)
         return self
@@ -68,11 +64,7 @@ class Bystander:
 
     def _generate(self, channel: grpc.Channel) -> list[int]:
         output: list[int] = []
-        previous = time.monotonic()
         for response in GenerationServiceStub(channel).Generate(_REQUEST, timeout=DEADLINE_SECONDS):  # type: ignore[no-untyped-call]
-            now = time.monotonic()
-            self.longest_pause_seconds = max(self.longest_pause_seconds, now - previous)
-            previous = now
             output += response.token_ids
             self._first_token.set()
         return output

@@ -18,7 +18,7 @@ from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
 from system.cluster import Cluster
 from system.plan import MODEL_NAME
 
-DEADLINE_SECONDS = 40.0
+DEADLINE_SECONDS = 60.0
 """Nothing that a client asks for may take longer, whatever dies meanwhile."""
 
 
@@ -84,6 +84,11 @@ class Stream:
                 DEADLINE_SECONDS,
             )
         assert self._outcome.num_chunks >= count, f"only {self._outcome.num_chunks} chunks came: {self._outcome.error}"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        return not self._thread.is_alive()
 
     def outcome(self, timeout_seconds: float = DEADLINE_SECONDS) -> Outcome:
         """Return what came, once the stream has ended.

@@ -10,11 +10,12 @@ with Cluster(checkpoint("llama"), prefill=("torch",), decode=("mlx",)) as cluste
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -27,7 +28,7 @@ from baton.v1.router_service_pb2 import ListNodesRequest, NodeState
 from baton.v1.router_service_pb2_grpc import RouterServiceStub
 from system.plan import HOST, ClusterPlan, EngineName
 
-READY_SECONDS = 90.0
+READY_SECONDS = 200.0
 """Longest time until a cluster serves; the machines that run the tests may be busy."""
 
 _POLL_SECONDS = 0.02
@@ -164,6 +165,19 @@ class Cluster:
                 return False
         return bool(answer.status == HealthCheckResponse.SERVING)
 
+    @contextlib.contextmanager
+    def changed(self, name: str, **settings: str) -> Iterator[None]:
+        """Run a process with other settings while the context lasts; both ways it is started again."""
+        process = self.processes[name]
+        former = process.settings
+        try:
+            process.settings = {**former, **settings}
+            self.restart(name)
+            yield
+        finally:
+            process.settings = former
+            self.restart(name)
+
     def wait_ready(self) -> None:
         """Wait until every process is healthy, every node registered, and the gateway serves.
 
@@ -181,9 +195,12 @@ class Cluster:
         Raises:
             AssertionError: If that takes longer: a request or a block has leaked.
         """
-        self.wait_until(
-            lambda: all(is_idle(state) for state in self.nodes().values()), "every block is free", timeout_seconds
-        )
+
+        def are_idle() -> bool:
+            states = self.nodes().values()
+            return bool(states) and all(is_idle(state) for state in states)
+
+        self.wait_until(are_idle, "every block is free", timeout_seconds)
 
     def wait_until(self, is_true: Callable[[], object], what: str, timeout_seconds: float = READY_SECONDS) -> None:
         """Return when a question about the processes is answered with yes.

@@ -15,7 +15,7 @@ from system.bystander import Bystander
 from system.cluster import Cluster
 
 _NODE = Path(__file__).parent / "node"
-_INSTALL_SECONDS = 120
+_INSTALL_SECONDS = 300
 
 
 @pytest.fixture(scope="session")
@@ -28,7 +28,10 @@ def node_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         if source.is_file():
             shutil.copy(source, folder)
     command = ("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
-    installed = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_INSTALL_SECONDS)
+    try:
+        installed = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_INSTALL_SECONDS)
+    except subprocess.TimeoutExpired:
+        pytest.skip(f"npm does not install the clients' packages within {_INSTALL_SECONDS} s")
     if installed.returncode != 0:
         pytest.skip(f"npm cannot install the clients' packages: {installed.stderr.strip()[-300:]}")
     return folder
@@ -43,7 +46,7 @@ def demo_cluster() -> Iterator[Cluster]:
     has_mlx = importlib.util.find_spec("mlx_lm") is not None
     with Cluster(checkpoint_dir(), prefill=("torch",), decode=("mlx" if has_mlx else "torch",)) as cluster:
         yield cluster
-        cluster.wait_until(lambda: _is_idle(cluster), "no request is left on any node", 10)
+        cluster.wait_until(lambda: _is_idle(cluster), "no request is left on any node")
         logs = {name: log.read_text(errors="replace") for name, log in cluster.log_files.items()}
         assert {name: log for name, log in logs.items() if "Traceback" in log} == {}
 

@@ -94,7 +94,7 @@ class ExoClient:
 
     def wait_gone(self, instance_id: str) -> None:
         """Wait until an instance is not found."""
-        deadline = time.monotonic() + 3
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < deadline:
             try:
                 self.call("GET", f"/instance/{instance_id}")

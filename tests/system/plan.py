@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from collections.abc import Mapping, Sequence
@@ -110,9 +111,11 @@ class ClusterPlan:
 
 
 def free_ports(keys: Sequence[str]) -> Mapping[str, int]:
-    """Return a port for each key on which nobody listens."""
+    """Return a port for each key on which nobody listens, and which no other process of the test run draws."""
     ports: dict[str, int] = {}
-    candidates = iter(random.SystemRandom().sample(range(_FIRST_PORT, _END_PORT), _NUM_SPARE_PORTS + len(keys)))
+    worker, num_workers = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    own = range(_FIRST_PORT + int(worker.removeprefix("gw")), _END_PORT, int(num_workers))
+    candidates = iter(random.SystemRandom().sample(own, _NUM_SPARE_PORTS + len(keys)))
     while len(ports) < len(keys):
         port = next(candidates)
         with socket.socket() as probe:

@@ -45,6 +45,11 @@ class Tally:
     errors: list[str] = field(default_factory=list)
     """Requests that failed."""
 
+    @property
+    def is_telling(self) -> bool:
+        """Return whether clients have finished more than one request each, or failed, and some were left."""
+        return self.num_left > 0 and self.num_requests + len(self.errors) > NUM_CLIENTS
+
 
 class Outputs(dict[Ask, str]):
     """The text of each request when it ran alone."""
@@ -70,7 +75,14 @@ async def read_alone(cluster: Cluster, asks: Sequence[Ask]) -> Outputs:
 
 
 async def run_clients(cluster: Cluster, outputs: Mapping[Ask, str], seconds: float, seed: int) -> Tally:
-    """Run all clients for some time, each with one request after the other; every request is finished or left."""
+    """Run all clients, each with one request after the other; every request is finished or left.
+
+    Args:
+        cluster: Where.
+        outputs: What each request gives alone.
+        seconds: For how long; longer, until some were left and clients began anew, where the machine is slow.
+        seed: Of what is drawn.
+    """
     tally = Tally()
     deadline = asyncio.get_running_loop().time() + seconds
     async with grpc.aio.insecure_channel(cluster.grpc_address) as channel, asyncio.TaskGroup() as tasks:
@@ -89,7 +101,7 @@ async def _run_client(
     tally: Tally,
 ) -> None:
     asks = list(outputs)
-    while asyncio.get_running_loop().time() < deadline:
+    while asyncio.get_running_loop().time() < deadline or not tally.is_telling:
         ask = drawn.choice(asks)
         is_rest = drawn.random() < REST_SHARE
         num_chunks = drawn.randint(1, 6) if drawn.random() < DISCONNECT_SHARE else None

@@ -36,7 +36,6 @@ def test_a_message_is_answered_whole_and_streamed(client: anthropic.Anthropic) -
     assert "42" in whole.content[0].text  # type: ignore[union-attr]
     assert "".join(texts) == whole.content[0].text == streamed.content[0].text  # type: ignore[union-attr]
     assert (whole.stop_reason, streamed.stop_reason) == ("end_turn", "end_turn")
-    assert len(texts) > 5
 
 
 def test_counted_tokens_are_those_that_are_used(client: anthropic.Anthropic) -> None:

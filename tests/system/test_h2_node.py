@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,29 +20,13 @@ from h2.peers import PATH, Listener, connected, serving
 from h2.test_server import pattern, sizes_asked
 from prefill.test_servicer import PROMPT, request_of
 
-_SOURCE = Path(__file__).parent / "node"
 _PROTOS = Path(__file__).parents[2] / "protos"
-_INSTALL_SECONDS, _RUN_SECONDS = 120, 60
+_RUN_SECONDS = 180
 _SIZES = (0, 1, 16384, 65535, 3_000_003)
 _QUESTION = " ".join(map(str, _SIZES))
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the script and its packages."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("node and npm are not installed")
-    folder = tmp_path_factory.mktemp("node")
-    for name in ("stream_bytes.js", "receive_kv.js", "package.json", "package-lock.json"):
-        shutil.copy(_SOURCE / name, folder)
-    command = ("npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error")
-    installed = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_INSTALL_SECONDS)
-    if installed.returncode != 0:
-        pytest.skip(f"npm cannot install the script's packages: {installed.stderr.strip()[-300:]}")
-    return folder
-
-
-def test_node_receives_a_stream(folder: Path) -> None:
+def test_node_receives_a_stream(node_folder: Path) -> None:
     """Messages larger than windows, metadata, and a status with details."""
 
     def answer(call: ServerCall) -> None:
@@ -54,7 +37,7 @@ def test_node_receives_a_stream(folder: Path) -> None:
 
     with serving(answer) as port:
         command = ("node", "stream_bytes.js", "receive", f"127.0.0.1:{port}", _QUESTION)
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_RUN_SECONDS)
+        done = subprocess.run(command, cwd=node_folder, capture_output=True, text=True, timeout=_RUN_SECONDS)
 
     assert done.stderr == ""
     assert json.loads(done.stdout) == {
@@ -66,10 +49,10 @@ def test_node_receives_a_stream(folder: Path) -> None:
 
 
 @pytest.fixture
-def node_port(folder: Path) -> Iterator[int]:
+def node_port(node_folder: Path) -> Iterator[int]:
     """Return the port of a server in Node."""
     command = ("node", "stream_bytes.js", "serve")
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, cwd=node_folder, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield int(process.stdout.readline())
@@ -89,7 +72,7 @@ def test_node_sends_a_stream(node_port: int) -> None:
             call.release(sum(_SIZES))
 
 
-def test_node_receives_the_kv_of_a_prompt_by_the_fast_path(folder: Path) -> None:
+def test_node_receives_the_kv_of_a_prompt_by_the_fast_path(node_folder: Path) -> None:
     """From the .proto files alone: layout, frames, first token and summary, and every byte as grpcio gets it."""
     request = request_of(chunk_token_count=11, bypass_prefix_cache=True)
 
@@ -98,7 +81,7 @@ def test_node_receives_the_kv_of_a_prompt_by_the_fast_path(folder: Path) -> None
         process = await asyncio.create_subprocess_exec(
             *command,
             MessageToJson(request, preserving_proto_field_name=True),
-            cwd=folder,
+            cwd=node_folder,
             stdout=asyncio.subprocess.PIPE,
         )
         output, _ = await asyncio.wait_for(process.communicate(), _RUN_SECONDS)

@@ -168,7 +168,7 @@ def test_a_schema_that_cannot_be_enforced_is_refused(tool_cluster: Cluster) -> N
 
 
 def test_the_client_for_node_calls(tool_cluster: Cluster, node_folder: Path) -> None:
-    """The same call whole, from deltas, and by the client's own helper."""
+    """The same call whole, put together from deltas, and by the client's own helper."""
     request = {name: value for name, value in CHAT.items() if name != "model"} | {"tool_choice": NAMED}
     status, answer = _run_node(tool_cluster, node_folder, request)
 
@@ -176,7 +176,6 @@ def test_the_client_for_node_calls(tool_cluster: Cluster, node_folder: Path) -> 
     assert answer["whole"] == answer["streamed"] == answer["helped"]
     assert answer["whole"]["name"] == "get_weather"
     assert _is_weather(json.loads(answer["whole"]["arguments"]))
-    assert answer["deltas"] > 3
 
 
 def test_the_client_for_node_gets_refusals_by_name(tool_cluster: Cluster, node_folder: Path) -> None:

@@ -15,6 +15,7 @@ from baton.v1.cache_index_service_pb2_grpc import (
     add_CacheIndexServiceServicer_to_server,
 )
 from baton.worker.publication import Publication
+from system.plan import free_ports
 
 WAIT_SECONDS = 20.0
 FIRST, SECOND, THIRD = (BlockHash(bytes([number]) * 16) for number in (1, 2, 3))
@@ -38,7 +39,7 @@ class FakeIndex(CacheIndexServiceServicer):
         return await asyncio.wait_for(self.received.get(), WAIT_SECONDS)
 
 
-async def start_index(port: int = 0) -> tuple[FakeIndex, GrpcServer]:
+async def start_index(port: int) -> tuple[FakeIndex, GrpcServer]:
     """Return a fake index and its server."""
     index, server = FakeIndex(), GrpcServer(f"127.0.0.1:{port}")
     server.add(
@@ -58,8 +59,8 @@ def test_an_index_that_starts_again_is_sent_everything_first() -> None:
     """The first report of every stream is a snapshot, however many streams have broken before."""
 
     async def scenario() -> None:
-        index, server = await start_index()
-        port = server.port
+        port = free_ports(["index"])["index"]
+        index, server = await start_index(port)
         publication = Publication(f"127.0.0.1:{port}", "decode-0")
         publication.add(stored(FIRST))
         running = asyncio.create_task(publication.run())

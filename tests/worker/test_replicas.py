@@ -23,7 +23,7 @@ from baton.worker.registration import Peers
 from baton.worker.registrations import Registrations, merged_peers
 from router.samples import DGX, MAC
 
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 60.0
 
 _DECODE, _PREFILL = description_to_proto(MAC), description_to_proto(DGX)
 

@@ -24,7 +24,7 @@ from baton.v1 import (
 from baton.worker.publication import Publication
 from baton.worker.registration import Registration
 
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 60.0
 HASHES = [BlockHash(bytes([number]) * 16) for number in range(8)]
 
 
@@ -263,15 +263,13 @@ def test_outcomes_without_a_pause_do_not_put_the_load_report_off() -> None:
             node.report_outcome(outcome(number))
         num_loads = num_outcomes = 0
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            while num_loads < 4:
+            while num_loads < 4 or num_outcomes <= 20:
                 report = await call.next()
                 num_loads += report.HasField("load")
                 if report.HasField("outcomes"):
                     num_outcomes += len(report.outcomes.outcomes)
                     node.report_outcome(outcome(num_outcomes))  # the next one is there before the interval is over
         await stop(task)
-
-        assert num_outcomes > 20
 
     with_services(client)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import grpc
@@ -15,8 +15,8 @@ from baton.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
 from system.client import Ask, Outcome, Stream, open_grpc, open_rest
 from system.cluster import Cluster
 
-NOTICED_SECONDS = 10.0
-"""Within this, whoever depends on a process knows that it is gone."""
+NOTICED_SECONDS = 25.0
+"""Within this, whoever depends on a process knows that it is gone: within seconds, on a machine that does much else."""
 
 ASKS = tuple(
     Ask(tuple((7 * index + 5 * place) % 500 + 3 for place in range(40 + 30 * index)), 30, index % 2, seed=index)
@@ -26,7 +26,7 @@ ASKS = tuple(
 LONG_ASK = Ask(tuple(place % 500 + 3 for place in range(2000)), 20)
 """Its prefill takes more than a second there."""
 
-_SOME_CHUNKS = 2
+_MOST_STARTS = 20
 _salts = itertools.count(1)
 
 
@@ -54,10 +54,13 @@ def uncached(ask: Ask) -> Ask:
 
 
 def begin(cluster: Cluster, asks: Sequence[Ask]) -> list[Stream]:
-    """Send requests by both APIs in turn, and return once all of them stream."""
+    """Send requests by both APIs in turn, and return once all of them stream.
+
+    One message each is waited for: a busy machine may send all the tokens that follow it in the next one.
+    """
     streams = [(open_rest if index % 2 else open_grpc)(cluster, ask) for index, ask in enumerate(asks)]
     for stream in streams:
-        stream.wait_for_chunks(_SOME_CHUNKS)
+        stream.wait_for_chunks(1)
     return streams
 
 
@@ -71,20 +74,22 @@ def check_equal(streams: Sequence[Stream], expected: Sequence[Outcome]) -> None:
         assert outcome.finish_reason
 
 
-def busy_node(cluster: Cluster, role: str) -> str:
-    """Return a node of a role that holds a request, once there is one."""
-    found: list[str] = []
+def caught(cluster: Cluster, role: str, start: Callable[[], Sequence[Stream]]) -> tuple[Sequence[Stream], str]:
+    """Return requests under way, and a node of a role that holds one of them.
 
-    def find() -> bool:
-        found.extend(
-            name
-            for name, state in cluster.nodes().items()
-            if name.startswith(role) and state.load.running_request_count
-        )
-        return bool(found)
-
-    cluster.wait_until(find, f"a {role} node is busy", NOTICED_SECONDS)
-    return found[0]
+    Args:
+        cluster: Where.
+        role: The beginning of the node's name.
+        start: Sends the requests. On a busy machine they may be over before their node has reported them: then it is
+            called again.
+    """
+    for _ in range(_MOST_STARTS):
+        streams = start()
+        while not all(stream.is_over for stream in streams):
+            for name, state in cluster.nodes().items():
+                if name.startswith(role) and state.load.running_request_count + state.load.waiting_request_count:
+                    return streams, name
+    raise AssertionError(f"no {role} node was busy while requests were under way")
 
 
 def check_restart(cluster: Cluster, name: str, asks: Sequence[Ask], expected: Sequence[Outcome]) -> None:

@@ -8,17 +8,16 @@ import pytest
 
 from system.client import Outcome, open_grpc
 from system.cluster import Cluster
-from system.faults.scenario import ASKS, NOTICED_SECONDS, begin, busy_node, check_equal, check_restart
+from system.faults.scenario import ASKS, NOTICED_SECONDS, begin, caught, check_equal, check_restart
 
 
 def test_a_decode_node_finishes_its_streams_while_new_ones_go_elsewhere(
     mock_cluster: Cluster, expected: list[Outcome]
 ) -> None:
     """A draining node is no candidate, and nothing that it has is moved."""
-    stream = open_grpc(mock_cluster, ASKS[0])
-    stream.wait_for_chunks(1)
-    victim = busy_node(mock_cluster, "decode")
+    (stream,), victim = caught(mock_cluster, "decode", lambda: begin(mock_cluster, ASKS[:: len(ASKS)]))
     mock_cluster.kill(victim, signal.SIGTERM)
+    mock_cluster.wait_until(lambda: _takes_nothing_new(mock_cluster, victim), f"{victim} drains", NOTICED_SECONDS)
     later = begin(mock_cluster, ASKS)
 
     check_equal([stream], expected[:1])
@@ -50,3 +49,8 @@ def test_a_gateway_finishes_its_streams_and_takes_no_new_ones(mock_cluster: Clus
     check_equal(streams, expected)
     assert mock_cluster.processes["gateway"].wait(NOTICED_SECONDS) == 0
     check_restart(mock_cluster, "gateway", ASKS, expected)
+
+
+def _takes_nothing_new(cluster: Cluster, name: str) -> bool:
+    state = cluster.nodes().get(name)
+    return state is None or state.load.is_draining

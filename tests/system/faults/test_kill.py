@@ -10,13 +10,16 @@ from system.faults.scenario import (
     NOTICED_SECONDS,
     FaultFree,
     begin,
-    busy_node,
+    caught,
     check_equal,
     check_restart,
     holders_of,
     only_one_of_each,
     uncached,
 )
+
+PATIENT = {"router_timeout_seconds": "50"}
+"""For a gateway that is to outwait the start of a process, which a busy machine may take long for."""
 
 
 def test_streams_do_not_notice_the_death_of_the_router(mock_cluster: Cluster, expected: list[Outcome]) -> None:
@@ -32,10 +35,11 @@ def test_streams_do_not_notice_the_death_of_the_router(mock_cluster: Cluster, ex
 
 def test_requests_wait_for_a_router_that_starts_again(mock_cluster: Cluster, expected: list[Outcome]) -> None:
     """Neither its absence nor that it knows no node at first is an error, if it takes seconds only."""
-    mock_cluster.kill("router")
-    mock_cluster.start("router")
+    with mock_cluster.changed("gateway", **PATIENT):
+        mock_cluster.kill("router")
+        mock_cluster.start("router")
 
-    check_equal(begin(mock_cluster, ASKS), expected)
+        check_equal(begin(mock_cluster, ASKS), expected)
 
 
 def test_a_restarted_router_learns_everything_again_and_breaks_no_kv_stream(
@@ -43,8 +47,7 @@ def test_a_restarted_router_learns_everything_again_and_breaks_no_kv_stream(
 ) -> None:
     """Nodes come back one by one with their links; a prefill that runs meanwhile is not given up."""
     whole = fault_free.outcome(mock_cluster, LONG_ASK)
-    stream = open_grpc(mock_cluster, uncached(LONG_ASK))
-    busy_node(mock_cluster, "prefill")
+    (stream,), _ = caught(mock_cluster, "prefill", lambda: [open_grpc(mock_cluster, uncached(LONG_ASK))])
     mock_cluster.restart("router")
 
     assert stream.outcome().token_ids == whole.token_ids
@@ -71,8 +74,7 @@ def test_a_prompt_is_computed_elsewhere_if_its_prefill_node_dies(
 ) -> None:
     """The decode node computes the prompt itself, and says so."""
     whole = fault_free.outcome(mock_cluster, LONG_ASK)
-    stream = open_grpc(mock_cluster, uncached(LONG_ASK))
-    victim = busy_node(mock_cluster, "prefill")
+    (stream,), victim = caught(mock_cluster, "prefill", lambda: [open_grpc(mock_cluster, uncached(LONG_ASK))])
     mock_cluster.kill(victim)
 
     assert stream.outcome().token_ids == whole.token_ids
@@ -83,8 +85,7 @@ def test_a_prompt_is_computed_elsewhere_if_its_prefill_node_dies(
 
 def test_streams_move_if_their_decode_node_dies(mock_cluster: Cluster, expected: list[Outcome]) -> None:
     """They go on elsewhere, without a gap and without a double."""
-    streams = begin(mock_cluster, ASKS)
-    victim = busy_node(mock_cluster, "decode")
+    streams, victim = caught(mock_cluster, "decode", lambda: begin(mock_cluster, ASKS))
     mock_cluster.kill(victim)
 
     check_equal(streams, expected)
@@ -97,8 +98,7 @@ def test_a_request_moves_if_its_decode_node_dies_before_the_first_token(
 ) -> None:
     """Its KV is on its way: the prefill is dropped, and the request begins again with another decode node."""
     whole = fault_free.outcome(mock_cluster, LONG_ASK)
-    stream = open_grpc(mock_cluster, uncached(LONG_ASK))
-    victim = busy_node(mock_cluster, "decode")
+    (stream,), victim = caught(mock_cluster, "decode", lambda: [open_grpc(mock_cluster, uncached(LONG_ASK))])
     mock_cluster.kill(victim)
 
     assert stream.outcome().token_ids == whole.token_ids
@@ -135,7 +135,7 @@ def test_a_stream_goes_on_if_the_only_decode_node_comes_back_in_time(
     mock_cluster: Cluster, expected: list[Outcome]
 ) -> None:
     """The gateway asks for a placement for a few seconds, and the restarted node may be one."""
-    with only_one_of_each(mock_cluster):
+    with mock_cluster.changed("gateway", **PATIENT), only_one_of_each(mock_cluster):
         streams = begin(mock_cluster, ASKS)
         mock_cluster.kill("decode-0")
         mock_cluster.start("decode-0")
@@ -149,8 +149,7 @@ def test_a_lone_decode_node_does_without_its_lone_prefill_node(
     """The prompt whose prefill dies is computed locally, and so are later ones."""
     whole = fault_free.outcome(mock_cluster, LONG_ASK)
     with only_one_of_each(mock_cluster):
-        stream = open_grpc(mock_cluster, uncached(LONG_ASK))
-        busy_node(mock_cluster, "prefill")
+        (stream,), _ = caught(mock_cluster, "prefill", lambda: [open_grpc(mock_cluster, uncached(LONG_ASK))])
         mock_cluster.kill("prefill-0")
 
         assert stream.outcome().token_ids == whole.token_ids

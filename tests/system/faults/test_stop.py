@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from system.client import Outcome, open_grpc
 from system.cluster import Cluster
-from system.faults.scenario import ASKS, LONG_ASK, NOTICED_SECONDS, FaultFree, begin, busy_node, check_equal, uncached
+from system.faults.scenario import ASKS, LONG_ASK, NOTICED_SECONDS, FaultFree, begin, caught, check_equal, uncached
 
 
 def test_a_prefill_node_that_stops_is_replaced_within_seconds(
@@ -15,8 +15,7 @@ def test_a_prefill_node_that_stops_is_replaced_within_seconds(
 ) -> None:
     """The prompt is computed on the decode node; what the stopped one sends later lands nowhere."""
     whole = fault_free.outcome(mock_cluster, LONG_ASK)
-    stream = open_grpc(mock_cluster, uncached(LONG_ASK))
-    victim = busy_node(mock_cluster, "prefill")
+    (stream,), victim = caught(mock_cluster, "prefill", lambda: [open_grpc(mock_cluster, uncached(LONG_ASK))])
     mock_cluster.kill(victim, signal.SIGSTOP)
 
     outcome = stream.outcome(NOTICED_SECONDS)
@@ -27,8 +26,7 @@ def test_a_prefill_node_that_stops_is_replaced_within_seconds(
 
 def test_streams_leave_a_decode_node_that_stops(mock_cluster: Cluster, expected: list[Outcome]) -> None:
     """They go on elsewhere within seconds, and the stopped node's later tokens reach nobody."""
-    streams = begin(mock_cluster, ASKS)
-    victim = busy_node(mock_cluster, "decode")
+    streams, victim = caught(mock_cluster, "decode", lambda: begin(mock_cluster, ASKS))
     mock_cluster.kill(victim, signal.SIGSTOP)
 
     check_equal(streams, expected)

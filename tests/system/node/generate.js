@@ -6,6 +6,8 @@
 //   node generate.js --protos protos --messages '[{"role": "user", "content": "What is 12 + 30?"}]'
 //   node generate.js --reflection    --tokens 1,2,3 --sampling '{"temperature": 0, "max_token_count": 8}'
 //
+// With --take N it leaves after N messages, and the server drops what is left of the generation.
+//
 // Writes one JSON object per line as messages arrive: {"text", "token_ids"} for each delta, then {"finished"}; an error is
 // {"error": {"code", "reason", "field", "details"}} and exit status 1.
 'use strict';
@@ -28,18 +30,27 @@ const FLAGS = {
   tokens: { type: 'string' },
   sampling: { type: 'string', default: '{"temperature": 0, "max_token_count": 32}' },
   stop: { type: 'string', multiple: true, default: [] },
+  take: { type: 'string', default: 'Infinity' },
 };
 
 async function main() {
   const { values: flags } = parseArgs({ options: FLAGS });
   const packages = await load(flags);
   const client = new packages.baton.v1.GenerationService(flags.address, grpc.credentials.createInsecure());
-  const deadline = Date.now() + 60_000;
+  const deadline = Date.now() + 180_000;
+  let left = Number(flags.take);
   try {
-    for await (const response of client.Generate(request(flags), { deadline })) print(response);
+    const call = client.Generate(request(flags), { deadline });
+    for await (const response of call) {
+      if (left > 0) print(response);
+      left -= 1;
+      if (left === 0) call.cancel();
+    }
   } catch (error) {
-    console.log(JSON.stringify({ error: describe(error) }));
-    process.exitCode = 1;
+    if (left > 0 || error.code !== grpc.status.CANCELLED) {
+      console.log(JSON.stringify({ error: describe(error) }));
+      process.exitCode = 1;
+    }
   } finally {
     client.close();
   }

@@ -3,8 +3,8 @@
 //
 //   node tools.js --url http://127.0.0.1:8000/v1 --model NAME --request '{"messages": [...], "tools": [...], ...}'
 //
-// Writes one JSON object: {"whole": call, "streamed": call, "helped": call, "deltas": number of pieces of arguments,
-// "finish_reason"}, where a call is {"name", "arguments"}; an error is {"error": {"status", "param", "code"}} and exit status 1.
+// Writes one JSON object: {"whole": call, "streamed": call, "helped": call, "finish_reason"}, where a call is {"name",
+// "arguments"}; an error is {"error": {"status", "param", "code"}} and exit status 1.
 'use strict';
 
 const { parseArgs } = require('node:util');
@@ -37,18 +37,16 @@ async function main() {
 // One call of a stream, put together from its deltas as a user would.
 async function collect(stream) {
   const call = { name: '', arguments: '' };
-  let deltas = 0;
   let finishReason = null;
   for await (const chunk of stream) {
     const [choice] = chunk.choices;
     for (const part of choice.delta.tool_calls ?? []) {
       if (part.function.name) call.name = part.function.name;
       call.arguments += part.function.arguments;
-      deltas += 1;
     }
     finishReason = choice.finish_reason ?? finishReason;
   }
-  return { streamed: call, deltas, finish_reason: finishReason };
+  return { streamed: call, finish_reason: finishReason };
 }
 
 function called(call) {
