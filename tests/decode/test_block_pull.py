@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-import baton.worker.blocks
+import baton.worker.block_stream
 from baton.decode.receiver import Timeouts
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.mock import QueuedMockRunner
@@ -164,7 +164,8 @@ def test_blocks_travel_in_the_format_that_the_placement_names(keys: KvDtype, val
 @pytest.mark.parametrize("num_frames", [0, 1, 4, 7])
 def test_blocks_that_leave_the_cache_meanwhile_are_computed(num_frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has come in every layer is kept; the neighbour says what happened."""
-    monkeypatch.setattr(baton.worker.blocks, "FRAME_TOKENS", 8)
+    monkeypatch.setattr(baton.worker.block_stream, "FRAME_TOKENS", 8)
+    monkeypatch.setattr(baton.worker.block_stream, "FRAMES_AHEAD", 1)
 
     async def evicting(responses: Responses) -> Responses:
         seen = 0
@@ -204,7 +205,7 @@ def test_blocks_that_leave_the_cache_meanwhile_are_computed(num_frames: int, mon
 )
 def test_no_damage_makes_a_wrong_token(damage: Damage, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rest is computed here, and the summary says why."""
-    monkeypatch.setattr(baton.worker.blocks, "FRAME_TOKENS", 8)
+    monkeypatch.setattr(baton.worker.block_stream, "FRAME_TOKENS", 8)
 
     async def client(pair: Pair, neighbour: Neighbour) -> None:
         await neighbour.warm(PROMPT)

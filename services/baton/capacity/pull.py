@@ -12,6 +12,8 @@ FRAME_TOKENS = 512
 """Positions of one frame at most."""
 MAX_FRAME_BYTES = 16 << 20
 """Largest frame made of several layers."""
+FRAMES_AHEAD = 4
+"""Frames of a stream that are read ahead of the link at most, between two passes of the node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +99,13 @@ def _layers_per_frame(source: NodeSnapshot, num_tokens: int, transfer_seconds: f
 
 
 def _stream_seconds(source: NodeSnapshot, num_tokens: int, transfer_seconds: float, layers_per_frame: int) -> float:
-    """Return the time of a stream: frames are read one ahead of the link, each between two passes of the node.
+    """Return the time of a stream: frames are read ahead of the link, between two passes of the node.
 
     Reading takes as long as the link where nothing is known of it, so the first frame's way is not hidden.
     """
     num_frames = math.ceil(num_tokens / FRAME_TOKENS) * math.ceil(source.shape.num_layers / layers_per_frame)
     turn_seconds = _pass_seconds(source)
-    stream = max(transfer_seconds * (1 + 1 / num_frames), num_frames * turn_seconds)
+    stream = max(transfer_seconds * (1 + 1 / num_frames), num_frames / FRAMES_AHEAD * turn_seconds)
     return stream + num_frames * cost.FRAME_OVERHEAD_SECONDS
 
 

@@ -12,9 +12,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from collections.abc import Sequence as Items
+from concurrent.futures import Future
 from contextlib import suppress
 
 from baton.engine.block_copy import save_cached
+from baton.engine.block_reads import BlockRead, BlockReads
 from baton.engine.disk_tier import DiskTier
 from baton.engine.events import Admitted, Deliverable, FrameLanded, Listener
 from baton.engine.ingest import Ingest
@@ -25,13 +28,14 @@ from baton.engine.living import LivingRequests
 from baton.engine.load import EngineLoad, load_of
 from baton.engine.options import DEFAULT_OPTIONS, EngineOptions
 from baton.engine.pipeline import Pipeline
-from baton.engine.runners.base import Runner
+from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.sampling import SampledToken
 from baton.engine.scheduler import Scheduler, SchedulerLimits
 from baton.engine.sequence import EngineRequest, Phase, Purpose, Sequence, new_sequence
 from baton.engine.validation import check_request
 from baton.errors import AttemptReusedError, BatonError, OverloadedError
 from baton.kv.disk_store import DiskBlockStore
+from baton.kv.hashing import BlockHash
 from baton.kv.pool import BlockEvents, BlockPool
 from baton.kv.stream import KvFrame
 
@@ -104,6 +108,7 @@ class Engine:
             failing=self._living.failing,
             on_landed=lambda sequence: self._living.tell(sequence, FrameLanded()),
         )
+        self._reads = BlockReads(runner, self.scheduler.pool, IngestPace(options.ingest_share), clock)
         self._is_stepping = False
         self._integrity = IntegrityWatch(self.scheduler, clock)
         self._load_taken_at = 0.0
@@ -157,6 +162,21 @@ class Engine:
 
         self._commands.put(lambda: self._change_receiving(request_id, change))
 
+    def count_cached(self, hashes: Items[BlockHash]) -> Future[int]:
+        """Return how many blocks, from the first on, are in the prefix cache."""
+        answer: Future[int] = Future()
+        self.call(lambda: answer.set_result(len(self.scheduler.pool.match(hashes))))
+        return answer
+
+    def read_blocks(self, hashes: Items[BlockHash], layers: range) -> Future[list[LayerKv]]:
+        """Return K and V of consecutive cached blocks, layer by layer, when there is time; they count as used then.
+
+        The result fails with `NotFoundError` if one of them has left the prefix cache; cancelled, it is not read.
+        """
+        answer: Future[list[LayerKv]] = Future()
+        self.call(lambda: self._reads.add(BlockRead(hashes, layers, answer)))
+        return answer
+
     def call(self, function: Callable[[], None]) -> None:
         """Run a function in the engine's thread, between two passes."""
         self._commands.put(function)
@@ -168,10 +188,10 @@ class Engine:
     def _run(self) -> None:
         try:
             while self._take_commands():
-                self._write_arrived()
+                self._exchange()
                 step = self.scheduler.schedule()
                 self._announce(step.admitted)
-                self._is_stepping = self._pipeline.run(step) or self._ingest.is_pending
+                self._is_stepping = self._pipeline.run(step) or self._ingest.is_pending or self._reads.is_pending
                 self._deliver()
             if self._disk_tier is not None:
                 save_cached(self.runner, self.scheduler.pool, self._disk_tier, self._clock)
@@ -283,11 +303,15 @@ class Engine:
             num_kv_heads = self.runner.info.layout.layers[frame.layer_begin].num_kv_heads
             self._ingest.add(sequence, FrameCursor(frame, num_kv_heads, self.runner.block_tokens))
 
-    def _write_arrived(self) -> None:
-        """Write KV that has arrived: all of it, or what those who generate hardly notice."""
+    def _exchange(self) -> None:
+        """Write KV that has arrived and read what others ask for: all, or what those who generate hardly notice."""
+        if not (self._ingest.is_pending or self._reads.is_pending):
+            return
+        is_generating = any(not sequence.is_prefilling for sequence in self.scheduler.running)
+        pass_seconds = self._pipeline.pass_seconds if is_generating else None
+        self._reads.run(pass_seconds)
         if self._ingest.is_pending:
-            is_generating = any(not sequence.is_prefilling for sequence in self.scheduler.running)
-            self._ingest.run(self._pipeline.pass_seconds if is_generating else None)
+            self._ingest.run(pass_seconds)
             self._integrity.note_change()
 
     def _take_first_token(self, request_id: str, token: SampledToken) -> None:

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from collections.abc import Sequence as Items
 from typing import NamedTuple
 
 import numpy as np
 
 from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.sequence import Sequence
-from baton.errors import NotFoundError
-from baton.kv.hashing import BlockHash
-from baton.kv.pool import BlockPool
 from baton.kv.stream import KvFrame
 
 EXPORT_TOKENS = 512
@@ -122,19 +117,3 @@ def export_cached(runner: Runner, sequence: Sequence) -> None:
         num_tokens = min(EXPORT_TOKENS, sequence.num_computed - start)
         for layer in range(runner.info.layout.num_layers):
             request.export(start, layer, runner.read_kv(sequence.block_table, layer, start, num_tokens))
-
-
-def read_blocks(runner: Runner, pool: BlockPool, hashes: Items[BlockHash], layers: Iterable[int]) -> list[LayerKv]:
-    """Return K and V of consecutive cached blocks, layer by layer; they count as used now.
-
-    Raises:
-        NotFoundError: If one of them has left the prefix cache.
-    """
-    blocks = pool.match(hashes)
-    if len(blocks) < len(hashes):
-        raise NotFoundError(f"{len(hashes) - len(blocks)} blocks have left the prefix cache", reason="BLOCKS_EVICTED")
-    pool.acquire(blocks)
-    try:
-        return [runner.read_kv(blocks, layer, 0, len(blocks) * pool.block_tokens) for layer in layers]
-    finally:
-        pool.release(blocks)

@@ -20,7 +20,8 @@ class EngineOptions:
     delivers_columns: bool = True
     """Whether the tokens of a pass are delivered as columns, not as an event each."""
     ingest_share: float = 0.1
-    """Part of a pass's time for which KV that arrives is written after it while others generate; 0: any."""
+    """Part of a pass's time for which KV that arrives is written after it while others generate, and as much again for
+    blocks that other nodes ask for; 0: any."""
 
 
 DEFAULT_OPTIONS = EngineOptions()

@@ -1,0 +1,116 @@
+"""Blocks that other nodes ask for: read in pieces that fit between passes, from whatever is cached then."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+import pytest
+
+from baton.engine.block_reads import BlockRead, BlockReads
+from baton.engine.ingest_pace import IngestPace
+from baton.engine.runners.base import LayerKv
+from baton.errors import NotFoundError
+from baton.kv.hashing import BlockHash
+from baton.kv.pool import BlockPool
+from engine.rig import LAYOUT, mock_runner
+
+NUM_LAYERS = LAYOUT.num_layers
+HASHES = [BlockHash(bytes([index]) * 16) for index in range(4)]
+
+
+class Clock:
+    """Every look at it takes a second."""
+
+    seconds = 0.0
+
+    def __call__(self) -> float:
+        """Return the time."""
+        self.seconds += 1.0
+        return self.seconds
+
+
+def cached() -> tuple[BlockPool, BlockReads]:
+    """Return a pool that has the blocks, and their reads."""
+    runner = mock_runner()
+    pool = BlockPool(runner.num_blocks, runner.block_tokens)
+    block_ids = pool.allocate(len(HASHES))
+    for block_id, block_hash in zip(block_ids, HASHES, strict=True):
+        pool.store(block_id, block_hash)
+    pool.release(block_ids)
+    return pool, BlockReads(runner, pool, IngestPace(0.1), Clock())
+
+
+def asked(reads: BlockReads) -> Future[list[LayerKv]]:
+    """Ask for all layers of the blocks."""
+    answer: Future[list[LayerKv]] = Future()
+    reads.add(BlockRead(HASHES, range(NUM_LAYERS), answer))
+    return answer
+
+
+def test_everything_is_read_at_once_where_nobody_generates() -> None:
+    """Layer by layer, with all positions of each; afterwards no block is held."""
+    pool, reads = cached()
+    answers = [asked(reads), asked(reads)]
+
+    reads.run(None)
+
+    num_bytes = len(HASHES) * pool.block_tokens * LAYOUT.num_token_bytes()
+    for answer in answers:
+        assert sum(len(kv.keys) + len(kv.values) for kv in answer.result(0)) == num_bytes
+    assert not reads.is_pending
+    pool.check_integrity([])
+
+
+def test_a_gap_reads_a_layer_at_least_and_no_more_than_fits() -> None:
+    """Each read takes a second here, a tenth of a pass of one second is less: a layer per gap."""
+    pool, reads = cached()
+    answer = asked(reads)
+
+    for _ in range(NUM_LAYERS - 1):
+        reads.run(1.0)
+        assert not answer.done()
+        pool.check_integrity([])
+    reads.run(1.0)
+
+    assert len(answer.result(0)) == NUM_LAYERS
+
+
+def test_what_has_left_the_cache_between_two_pieces_is_not_read() -> None:
+    """Whoever asked hears of it."""
+    pool, reads = cached()
+    answer = asked(reads)
+    reads.run(1.0)
+
+    pool.forget(pool.match(HASHES)[2:])
+    reads.run(1.0)
+
+    with pytest.raises(NotFoundError, match="2 blocks have left"):
+        answer.result(0)
+    assert not reads.is_pending
+
+
+def test_what_nobody_wants_any_more_is_not_read() -> None:
+    """A caller that has gone costs no gap."""
+    _, reads = cached()
+    gone, wanted = asked(reads), asked(reads)
+    assert gone.cancel()
+
+    for _ in range(NUM_LAYERS):
+        reads.run(1.0)
+
+    assert wanted.done()
+
+
+def test_a_runner_that_fails_fails_the_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blocks are released, and the next read goes on."""
+    pool, reads = cached()
+    failing, sound = asked(reads), asked(reads)
+    runner = reads._runner
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "read_kv", lambda *_: 1 / 0)
+        reads.run(1.0)
+    reads.run(None)
+
+    assert isinstance(failing.exception(0), ZeroDivisionError)
+    assert len(sound.result(0)) == NUM_LAYERS
+    pool.check_integrity([])
