@@ -81,6 +81,7 @@ def generate(
     prefill: Engine | None = None,
     layers_per_frame: int = 1,
     output: Sequence[int] = (),
+    adapter: str = "",
 ) -> Generation:
     """Start a generation on `decode`, with its prompt computed on `prefill` if there is one."""
     generation = Generation()
@@ -91,6 +92,7 @@ def generate(
         params=params,
         constraint=_constraint(params, output),
         purpose=Purpose.RECEIVE if prefill else Purpose.GENERATE,
+        adapter=adapter,
     )
 
     def listen(event: EngineEvent) -> None:
@@ -122,6 +124,7 @@ def _hand_over(
             params=request.params,
             constraint=_constraint(request.params, request.output_token_ids),
             purpose=Purpose.PREFILL,
+            adapter=request.adapter,
             kv_token_begin=num_cached_tokens,
             export=FrameExport(layout, owed, layers_per_frame, items.put),
         ),

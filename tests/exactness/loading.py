@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal, get_args
 
 from baton.engine.runners.base import Runner
@@ -19,14 +21,20 @@ SERVED: tuple[tuple[CheckpointName, Framework], ...] = tuple(
 """Every family with every framework that serves it."""
 
 
-def load_runner(framework: Framework, folder: Path, *, dtype: str = "float32", num_blocks: int = 512) -> Runner:
+def load_runner(
+    framework: Framework,
+    folder: Path,
+    *,
+    dtype: str = "float32",
+    num_blocks: int = 512,
+    adapters: Mapping[str, Path] = MappingProxyType({}),
+) -> Runner:
     """Return a runner on the CPU, with blocks of 16 tokens."""
+    sizes = {"num_blocks": num_blocks, "block_tokens": BLOCK_TOKENS}
     if framework == "torch":
         from baton.engine.runners.torch import load_torch_runner
 
-        return load_torch_runner(
-            folder, model_id="tiny", dtype=dtype, num_blocks=num_blocks, block_tokens=BLOCK_TOKENS, num_threads=1
-        )
+        return load_torch_runner(folder, model_id="tiny", dtype=dtype, **sizes, num_threads=1, adapters=adapters)
     from baton.engine.runners.mlx import load_mlx_runner
 
-    return load_mlx_runner(folder, model_id="tiny", dtype=dtype, num_blocks=num_blocks, block_tokens=BLOCK_TOKENS)
+    return load_mlx_runner(folder, model_id="tiny", dtype=dtype, **sizes)

@@ -36,6 +36,8 @@ class Ask:
     """Seed of the sampling."""
     cache_salt: str = ""
     """Requests of another salt find nothing in prefix caches."""
+    model: str = MODEL_NAME
+    """The model, or an adapter of it."""
 
 
 @dataclass
@@ -163,7 +165,7 @@ def grpc_request(ask: Ask) -> GenerateRequest:
         temperature=ask.temperature, seed=ask.seed, max_token_count=ask.num_tokens, ignore_eos=True
     )
     return GenerateRequest(
-        model=MODEL_NAME,
+        model=ask.model,
         tokens=TokenSequence(token_ids=ask.prompt_token_ids),
         sampling=sampling,
         cache_salt=ask.cache_salt,
@@ -173,7 +175,7 @@ def grpc_request(ask: Ask) -> GenerateRequest:
 def rest_body(ask: Ask) -> bytes:
     """Return the body for POST /v1/completions, streamed."""
     body: dict[str, Any] = {
-        "model": MODEL_NAME,
+        "model": ask.model,
         "prompt": list(ask.prompt_token_ids),
         "max_tokens": ask.num_tokens,
         "temperature": ask.temperature,

@@ -40,6 +40,8 @@ class Site:
     """Level of every process."""
     needs_key: bool = False
     """Whether the gateway asks for API keys."""
+    lora: str = ""
+    """NAME=FOLDER of the adapters that all nodes load, separated by commas."""
 
     @property
     def url(self) -> str:
@@ -125,6 +127,7 @@ def _worker(site: Site, node_id: str, spec: NodeSpec, ports: Mapping[str, int], 
         "model_name": site.model_name,
         "num_threads": str(threads_per_worker(num_workers)),
         "drain_seconds": str(WORKER_DRAIN_SECONDS),
+        **({"lora": site.lora} if site.lora else {}),
         **spec.options,
     }
     child = ChildSpec(node_id, _command(site, spec.role, settings), worker_environment(spec.engine, num_workers))

@@ -39,6 +39,9 @@ class StopRequestedError(Exception):
 def command(
     model: Annotated[Path | None, typer.Option(help="Checkpoint folder; default: the demo model.")] = None,
     model_name: Annotated[str, typer.Option(help="Name to serve it under; default: the folder's name.")] = "",
+    lora: Annotated[
+        list[str] | None, typer.Option(help="LoRA adapter in PEFT's format as NAME=FOLDER; may be repeated.")
+    ] = None,
     prefill: Annotated[str, typer.Option(help="Engine of the prefill node: torch, mlx or mock.")] = "torch",
     decode: Annotated[
         str, typer.Option(help="Engine of the decode node; default: mlx where installed, else torch.")
@@ -67,7 +70,8 @@ def command(
         )
     )
     name = model_name or _served_name(model, model_dir)
-    site = Site(host, http_port, grpc_port, model_dir, name, log_level, bool(os.environ.get(_KEYS_FILE_VARIABLE)))
+    needs_key = bool(os.environ.get(_KEYS_FILE_VARIABLE))
+    site = Site(host, http_port, grpc_port, model_dir, name, log_level, needs_key, ",".join(lora or ()))
     check_ports_are_free(
         host,
         (

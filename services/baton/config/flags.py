@@ -9,6 +9,9 @@ from pydantic import BaseModel, SecretStr
 
 from baton.errors import ConfigurationError
 
+REPEATABLE = "repeatable"
+"""Key in a field's `json_schema_extra`: its flag may be given several times; the values are joined by commas."""
+
 _SECRET_ENDINGS = ("_key", "_keys", "_secret", "_password", "_credentials")
 _MASK = "**********"
 
@@ -33,16 +36,16 @@ def parse_flags(settings_class: type[BaseModel], arguments: Sequence[str]) -> Ma
     while remaining:
         flag, equals, value = remaining.pop(0).partition("=")
         name, implied = _field_of(settings_class, flag)
-        if name in values:
+        if name in values and not _is_repeatable(settings_class, name):
             raise ConfigurationError(f"flag {flag} is given twice")
-        if equals:
-            values[name] = value
-        elif implied is not None:
-            values[name] = implied
-        elif remaining and not _is_flag(settings_class, remaining[0]):
-            values[name] = remaining.pop(0)
-        else:
-            raise ConfigurationError(f"flag {flag} needs a value")
+        if not equals:
+            if implied is not None:
+                value = implied
+            elif remaining and not _is_flag(settings_class, remaining[0]):
+                value = remaining.pop(0)
+            else:
+                raise ConfigurationError(f"flag {flag} needs a value")
+        values[name] = f"{values[name]},{value}" if name in values else value
     return values
 
 
@@ -75,6 +78,11 @@ def _field_of(settings_class: type[BaseModel], flag: str) -> tuple[str, str | No
     if flag.startswith("--no-") and negated in fields and fields[negated].annotation is bool:
         return negated, "false"
     raise ConfigurationError(f"unknown flag {flag}; this service takes {', '.join(map(flag_of, fields))}")
+
+
+def _is_repeatable(settings_class: type[BaseModel], name: str) -> bool:
+    extra = settings_class.model_fields[name].json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get(REPEATABLE))
 
 
 def _is_flag(settings_class: type[BaseModel], argument: str) -> bool:

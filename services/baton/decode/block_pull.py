@@ -258,7 +258,8 @@ def pull_request(
     pull, layout, block_tokens = request.placement.prefix_pull, runner.info.layout, runner.block_tokens
     tokens = [*request.prompt_token_ids, *request.output_token_ids]
     begin, end = num_cached_tokens // block_tokens, min(pull.block_count, (len(tokens) - 1) // block_tokens)
-    root = root_hash(layout.model_revision_digest, block_tokens, request.cache_salt)
+    revision = runner.info.layout_with(request.adapter).model_revision_digest
+    root = root_hash(revision, block_tokens, request.cache_salt)
     hashes = block_hashes(root, tokens[: end * block_tokens], block_tokens)[begin:]
     return block_service_pb2.PullBlocksRequest(
         request_id=request.request_id,

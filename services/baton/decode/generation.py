@@ -90,7 +90,7 @@ class Generator:
         return generation
 
     def _check(self, request: messages.DecodeServiceGenerateRequest) -> None:
-        layout = self.node.runner.info.layout
+        layout = self.node.runner.info.layout_with(request.adapter)
         digest = request.model_revision_digest
         if request.model_id != layout.model_id:
             raise MismatchError("model_id", layout.model_id, request.model_id, reason="MODEL_MISMATCH")
@@ -138,6 +138,7 @@ class Generation:
         self._deadline = None if timeout_seconds is None else asyncio.get_running_loop().time() + timeout_seconds
         placement = request.placement
         self._prefill_node_id = placement.prefill_node_id if placement.prefill_node_id != self._node.node_id else ""
+        self._layout = self._node.runner.info.layout_with(request.adapter)
         self._engine_request = self._make_engine_request()
 
     def submit(self) -> None:
@@ -255,6 +256,7 @@ class Generation:
             output_token_ids=tuple(request.output_token_ids),
             params=params,
             purpose=Purpose.RECEIVE if self._prefill_node_id or is_pulling else Purpose.GENERATE,
+            adapter=request.adapter,
             cache_salt=request.cache_salt,
             priority=request.priority,
             is_cache_bypassed=request.bypass_prefix_cache,
@@ -281,7 +283,7 @@ class Generation:
     def _begin_handover(self, num_cached_tokens: int) -> None:
         node, generator = self._node, self._generator
         request = self._prefill_request(num_cached_tokens)
-        layout, num_tokens = node.runner.info.layout, len(request.token_ids)
+        layout, num_tokens = self._layout, len(request.token_ids)
         progress = KvProgress.begin(layout, num_cached_tokens, num_tokens)
         receiver = KvReceiver(self._engine, self._request_id, progress, layout, generator.timeouts)
         if self._request.wants_kv_timeline:
@@ -323,7 +325,8 @@ class Generation:
             token_ids=[*request.prompt_token_ids, *request.output_token_ids],
             output_token_count=len(request.output_token_ids),
             kv_token_begin=num_cached_tokens,
-            expected_layout=layout_to_proto(self._node.runner.info.layout),
+            expected_layout=layout_to_proto(self._layout),
+            adapter=request.adapter,
             sampling=request.sampling,
             layers_per_frame=request.placement.layers_per_frame,
             wire_dtype=request.placement.wire_dtype,

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from baton.engine.quantization import Quantization, read_quantization
 from baton.engine.runners.base import ModelInfo
@@ -151,7 +151,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         ConfigurationError: If the folder is no model, holds no safetensors or broken ones, or its family is not
             supported; the message says what is.
     """
-    config = _read_json(directory / "config.json", is_required=True)
+    config = read_json(directory / "config.json", is_required=True)
     family = config.get("model_type")
     if family not in SUPPORTED_FAMILIES:
         raise ConfigurationError(
@@ -168,7 +168,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         raise ConfigurationError(f"model {directory}: no *.safetensors file (other weight formats are not read)")
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
-        shapes.update(_tensor_shapes(file))
+        shapes.update(tensor_shapes(file))
     end_token_ids = _eos_token_ids(directory, config)
     quantization = read_quantization(str(directory), config)
     if quantization is not None:
@@ -213,30 +213,48 @@ def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
     return parameters
 
 
-def _read_json(path: Path, *, is_required: bool = False) -> dict[str, Any]:
+def read_json(path: Path, *, is_required: bool = False, kind: str = "model") -> dict[str, Any]:
+    """Return the object in a file of a folder; an empty one where there is no file and none is required.
+
+    Args:
+        path: The file.
+        is_required: Whether it must be there.
+        kind: What the folder is, for errors.
+
+    Raises:
+        ConfigurationError: If it is not there, or is no JSON object.
+    """
     if not path.is_file():
         if is_required:
-            raise ConfigurationError(f"model {path.parent}: no {path.name}")
+            raise ConfigurationError(f"{kind} {path.parent}: no {path.name}")
         return {}
     try:
-        return cast(dict[str, Any], json.loads(path.read_text()))
+        value = json.loads(path.read_text())
     except ValueError as error:
-        raise ConfigurationError(f"model {path.parent}: {path.name} is not JSON: {error}") from error
+        raise ConfigurationError(f"{kind} {path.parent}: {path.name} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{kind} {path.parent}: {path.name} is no JSON object")
+    return value
 
 
 def _eos_token_ids(directory: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
-    value = _read_json(directory / "generation_config.json").get("eos_token_id", config.get("eos_token_id"))
+    value = read_json(directory / "generation_config.json").get("eos_token_id", config.get("eos_token_id"))
     if value is None:
         return ()
     return tuple(int(token_id) for token_id in value) if isinstance(value, list) else (int(value),)
 
 
-def _tensor_shapes(file: Path) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(file: Path, *, kind: str = "model") -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor in a safetensors file.
+
+    Raises:
+        ConfigurationError: If it is no such file; `kind` says what its folder is.
+    """
     try:
         header = json.loads(_safetensors_header(file))
         return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
     except (struct.error, ValueError, LookupError, AttributeError, TypeError) as error:
-        raise ConfigurationError(f"model {file.parent}: {file.name} is not a safetensors file: {error}") from error
+        raise ConfigurationError(f"{kind} {file.parent}: {file.name} is not a safetensors file: {error}") from error
 
 
 def _safetensors_header(file: Path) -> bytes:

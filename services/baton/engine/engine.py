@@ -270,7 +270,7 @@ class Engine:
                 max_context_tokens=info.max_context_tokens,
                 max_pool_tokens=self.runner.num_blocks * self.runner.block_tokens,
                 eos_token_ids=info.eos_token_ids,
-                model_revision_digest=info.layout.model_revision_digest,
+                model_revision_digest=info.layout_with(request.adapter).model_revision_digest,
                 block_tokens=self.runner.block_tokens,
             )
             self.scheduler.add(sequence, self._clock())

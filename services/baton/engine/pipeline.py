@@ -149,7 +149,8 @@ class Pipeline:
 
     def _may_lengthen(self, step: Step) -> bool:
         is_alone = not self._scheduler.waiting and not self._scheduler.receiving and not self._await_command(0.0)
-        return self._max_launch_steps > 1 and step.is_decode and bool(step.spans) and is_alone
+        is_plain = step.is_decode and not step.has_adapters
+        return self._max_launch_steps > 1 and is_plain and bool(step.spans) and is_alone
 
     def _settle(self, launched: Pass, index: int) -> None:
         """Wait for a step of what was launched, and process what it brings."""

@@ -64,6 +64,8 @@ class EngineRequest:
     """What to do."""
     constraint: Constraint | None = None
     """Compiled `params.structured_output`; from the submission on the engine's alone."""
+    adapter: str = ""
+    """Name of the adapter with which it is computed; empty: the model alone."""
     cache_salt: str = ""
     """Separates prefix caches."""
     priority: int = 0

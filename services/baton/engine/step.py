@@ -96,6 +96,8 @@ class Step:
     """Whether a span hands its K and V out."""
     is_following: bool = False
     """Whether a span feeds a token that the pass before chooses."""
+    has_adapters: bool = False
+    """Whether a span is computed with an adapter."""
     _sampled: list[Sampled] = field(default_factory=list)
     _is_sorted: bool = True
     _prompts: dict[Sequence, tuple[int, int]] = field(default_factory=dict)  # end of the span, last row so far
@@ -154,6 +156,7 @@ class Step:
         self.sequences.append(sequence)
         self.spans.append(span := _span(sequence, end, logits_from))
         self.has_sinks = self.has_sinks or span.layer_sink is not None
+        self.has_adapters = self.has_adapters or span.adapter != ""
 
     def add_decoding(self, sequence: Sequence) -> None:
         """Compute the next position of a sequence that decodes, as `add` does."""
@@ -170,7 +173,9 @@ class Step:
         self.sequences.append(sequence)
         start = sequence.num_computed
         self.num_pairs += start
-        self.spans.append(Span(token_ids, start, sequence.block_table, True, None, None, follows_row))
+        adapter = sequence.request.adapter
+        self.has_adapters = self.has_adapters or adapter != ""
+        self.spans.append(Span(token_ids, start, sequence.block_table, True, None, None, follows_row, adapter))
         self._add_sampled(sequence, row)
 
     def may_repeat(self, num_sequences: int) -> bool:
@@ -183,13 +188,13 @@ class Step:
         first = self.sequences[0]
         if first.num_ahead:
             spans = [
-                Span(_UNKNOWN, sequence.num_computed, sequence.block_table, True, None, None, row)
-                for row, sequence in enumerate(self.sequences)
+                Span(_UNKNOWN, each.num_computed, each.block_table, True, None, None, row, each.request.adapter)
+                for row, each in enumerate(self.sequences)
             ]
         else:
             spans = [
-                Span(sequence.token_ids[-1:], sequence.num_computed, sequence.block_table, True)
-                for sequence in self.sequences
+                Span(each.token_ids[-1:], each.num_computed, each.block_table, True, adapter=each.request.adapter)
+                for each in self.sequences
             ]
         return Step(
             sequences=self.sequences,
@@ -199,6 +204,7 @@ class Step:
             num_rows=self.num_rows,
             max_tokens=self.max_tokens,
             is_following=first.num_ahead > 0,
+            has_adapters=self.has_adapters,
             _sampled=self._sampled,
             _is_sorted=self._is_sorted,
         )
@@ -225,7 +231,8 @@ class Step:
 def _span(sequence: Sequence, end: int, logits_from: int) -> Span:
     start, export = sequence.num_computed, sequence.request.export
     if sequence.num_ahead:
-        return Span(_UNKNOWN, start, sequence.block_table, True, follows_row=sequence.last_row)
+        follows_row, adapter = sequence.last_row, sequence.request.adapter
+        return Span(_UNKNOWN, start, sequence.block_table, True, follows_row=follows_row, adapter=adapter)
     return Span(
         token_ids=sequence.token_ids[start:end],
         start=start,
@@ -233,4 +240,5 @@ def _span(sequence: Sequence, end: int, logits_from: int) -> Span:
         needs_logits=logits_from < end,
         logits_from=logits_from if logits_from < end - 1 else None,
         layer_sink=partial(export, start) if export and end > sequence.request.kv_token_begin else None,
+        adapter=sequence.request.adapter,
     )

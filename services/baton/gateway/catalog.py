@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from baton.errors import BatonError, MismatchError, NotFoundError, UnavailableError
 from baton.gateway.router_client import NO_NODE, RouterClient
+from baton.kv.adapter import Adapter, adapted_revision
 from baton.v1.node_pb2 import NODE_ROLE_DECODE, NodeDescription
 
 log = logging.getLogger(__name__)
@@ -19,9 +20,9 @@ class ServedModel:
     """A model as its decode nodes describe it."""
 
     name: str
-    """Served name."""
+    """Served name; of the model alone."""
     revision_digest: str
-    """Digest of configuration and weights."""
+    """Digest of configuration and weights, those of the adapter included."""
     tokenizer_digest: str
     """Digest of the tokenizer; empty: not known, not compared."""
     block_tokens: int
@@ -32,10 +33,16 @@ class ServedModel:
     """Rows of the output projection."""
     eos_token_ids: frozenset[int]
     """Tokens that end a generation."""
+    adapter: Adapter | None = None
+    """What is computed besides the model; None: nothing."""
+
+    def with_adapter(self, adapter: Adapter) -> ServedModel:
+        """Return the model with an adapter, which is another one."""
+        return replace(self, revision_digest=adapted_revision(self.revision_digest, adapter.digest), adapter=adapter)
 
 
 class ModelCatalog:
-    """Keeps the description of the one model whose tokenizer this gateway has.
+    """Keeps the description of the one model whose tokenizer this gateway has, and of its adapters.
 
     Invariant: a description stays until another replaces it, so that requests survive a restart of the router. Whoever
     wants to know which nodes there are is told by `on_nodes` at every look.
@@ -55,9 +62,10 @@ class ModelCatalog:
         self._poll_seconds = poll_seconds
         self._tokenizer_digest = tokenizer_digest
         self._served: ServedModel | None = None
+        self._adapted: dict[str, ServedModel] = {}
         self._problem = "the router has not been reached yet"
         self.model_name = model_name
-        """The one name that can be asked for."""
+        """Name of the model without an adapter."""
 
     @property
     def problem(self) -> str:
@@ -83,10 +91,16 @@ class ModelCatalog:
             self._note(f"no decode node serves {self.model_name}")
             return
         self._served = served
+        self._adapted = {each.name: served.with_adapter(each) for each in adapters_of(self.model_name, nodes)}
         self._note(str(self._mismatch(served) or ""))
 
+    @property
+    def adapter_names(self) -> tuple[str, ...]:
+        """Return the names of the model's adapters, sorted; each can be asked for like a model."""
+        return tuple(sorted(self._adapted))
+
     async def model(self, name: str) -> ServedModel:
-        """Return the model of a name.
+        """Return the model of a name, its own or an adapter's.
 
         Raises:
             NotFoundError: If the gateway does not serve it.
@@ -101,16 +115,27 @@ class ModelCatalog:
         mismatch = self._mismatch(self._served)
         if mismatch is not None:
             raise mismatch
-        return self._served
+        self.check_name(name)
+        return self._adapted.get(name, self._served)
 
     def check_name(self, name: str) -> None:
-        """Check that a model is served here.
+        """Check that a model, or an adapter of it, is served here; before a node has been seen, any might be.
+
+        Raises:
+            NotFoundError: If it is not.
+        """
+        if self._served is not None and name not in self._adapted:
+            self.check_model_name(name)
+
+    def check_model_name(self, name: str) -> None:
+        """Check that a name is the model's own.
 
         Raises:
             NotFoundError: If it is not.
         """
         if name != self.model_name:
-            raise NotFoundError(f"The model `{name}` does not exist; this gateway serves `{self.model_name}`")
+            served = ", ".join(f"`{each}`" for each in (self.model_name, *self.adapter_names))
+            raise NotFoundError(f"The model `{name}` does not exist; this gateway serves {served}")
 
     @property
     def max_context_tokens(self) -> int:
@@ -130,6 +155,18 @@ class ModelCatalog:
         if problem != self._problem:
             log.info("catalog_changed model=%s problem=%r", self.model_name, problem)
         self._problem = problem
+
+
+def adapters_of(model_name: str, nodes: Iterable[NodeDescription]) -> tuple[Adapter, ...]:
+    """Return the adapters that decode nodes have, by name; where digests differ, as the first of the nodes has it."""
+    adapters: dict[str, Adapter] = {}
+    for node in sorted(nodes, key=lambda node: node.node_id):
+        if node.role == NODE_ROLE_DECODE and node.model_id == model_name:
+            for adapter in node.adapters:
+                known = adapters.setdefault(adapter.name, Adapter(adapter.name, adapter.digest))
+                if known.digest != adapter.digest:
+                    log.warning("adapter_differs adapter=%s node=%s digest=%s", known, node.node_id, adapter.digest)
+    return tuple(adapters.values())
 
 
 def describe(model_name: str, nodes: Iterable[NodeDescription]) -> ServedModel | None:

@@ -107,7 +107,7 @@ class ExoApi:
         model = parameters.get("model_id")
         if not model:
             raise refused("model_id", "Missing required parameter: `model_id`", code="missing_required_parameter")
-        self._catalog.check_name(model)
+        self._catalog.check_model_name(model)
         wanted = wanted_request(parameters)
         nodes = [state.node for state in await self._nodes()]
         served = describe(model, nodes)
@@ -120,7 +120,7 @@ class ExoApi:
             raise ApiError(404, text, code="instances_unavailable")
         view = decode_view(body)
         instance = instance_of(view, {state.node.node_id: state.node for state in await self._nodes()})
-        self._catalog.check_name(instance.model)
+        self._catalog.check_model_name(instance.model)
         self._instances.add(instance)
         return _receipt(instance.instance_id)
 

@@ -80,8 +80,12 @@ class GenerationServicer(GenerationServiceServicer):
     async def ListModels(self, request: ListModelsRequest, context: Context) -> ListModelsResponse:  # noqa: ARG002, N802
         """List the models."""
         self._gate.keys.authenticate(_metadata(context))
-        model = Model(name=self._catalog.model_name, max_context_token_count=self._catalog.max_context_tokens)
-        return ListModelsResponse(models=[model])
+        catalog = self._catalog
+        names = (catalog.model_name, *catalog.adapter_names)
+        models = [Model(name=name, max_context_token_count=catalog.max_context_tokens) for name in names]
+        for model in models[1:]:
+            model.parent = catalog.model_name
+        return ListModelsResponse(models=models)
 
     @contextmanager
     def _watch(self, context: Context) -> Iterator[Call]:

@@ -20,6 +20,10 @@ class ModelBody(msgspec.Struct):
     """Format in which the model calls tools."""
     reasoning_parser: str
     """Format in which it marks its reasoning."""
+    root: str
+    """Name of the model that is loaded: its own, or that of which this is an adapter."""
+    parent: str | None
+    """Name of the model of which this is an adapter; null: it is none."""
     object: str = "model"
 
 
@@ -39,8 +43,9 @@ class Models:
         self._created_seconds = created_seconds
 
     def list_body(self) -> bytes:
-        """Return all models."""
-        return msgspec.json.encode(ModelListBody([self._model()]))
+        """Return the model and its adapters."""
+        names = (self._catalog.model_name, *self._catalog.adapter_names)
+        return msgspec.json.encode(ModelListBody([self._model(name) for name in names]))
 
     def model_body(self, name: str) -> bytes:
         """Return one model.
@@ -49,14 +54,17 @@ class Models:
             NotFoundError: If it is not served.
         """
         self._catalog.check_name(name)
-        return msgspec.json.encode(self._model())
+        return msgspec.json.encode(self._model(name))
 
-    def _model(self) -> ModelBody:
+    def _model(self, name: str) -> ModelBody:
+        model_name = self._catalog.model_name
         return ModelBody(
-            id=self._catalog.model_name,
+            id=name,
             created=self._created_seconds,
             owned_by="baton",
             max_context_tokens=self._catalog.max_context_tokens,
             tool_call_parser=self._dialect.tool_format or NONE,
             reasoning_parser=self._dialect.reasoning_format or NONE,
+            root=model_name,
+            parent=None if name == model_name else model_name,
         )

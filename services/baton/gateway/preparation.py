@@ -74,7 +74,7 @@ class Preparation:
         """Return the tokens of a prompt, which need not fit the context.
 
         Args:
-            model_name: Served name; empty: the one that is served.
+            model_name: Served name, also an adapter's; empty: the one that is served.
             prompt: What to tokenize.
 
         Raises:
@@ -124,6 +124,8 @@ class Preparation:
             token_ids=token_ids,
             block_hashes=join_hashes(block_hashes(root, token_ids, model.block_tokens)),
             block_tokens=model.block_tokens,
+            model_id=model.name,
+            adapter=model.adapter,
             model_revision_digest=model.revision_digest,
             sampling=sampling,
             end_token_ids=frozenset((*sampling.stop_token_ids, *ends)),

@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from baton.capacity.snapshot import NodePair
 from baton.gateway.tool_use import ToolUse
+from baton.kv.adapter import Adapter
 from baton.text.tokenizer import Message
 from baton.text.tools import Tool
 from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters, TokenLogprob
@@ -57,7 +58,7 @@ class GenerationRequest:
     request_id: str
     """Unique name, in logs and traces on every node; at most 120 characters."""
     model: str
-    """Served name."""
+    """Served name, the model's own or an adapter's."""
     prompt: Prompt
     """What to continue."""
     sampling: SamplingParameters
@@ -96,8 +97,12 @@ class PreparedPrompt:
     """Chained block hashes of the prompt, joined."""
     block_tokens: int
     """Tokens of one block."""
+    model_id: str
+    """Served name of the model alone."""
+    adapter: Adapter | None
+    """What is computed besides the model; None: nothing."""
     model_revision_digest: str
-    """Revision that the hashes are for."""
+    """Revision that the hashes are for, that of the adapter included."""
     sampling: SamplingParameters
     """With seed and token limit filled in."""
     end_token_ids: frozenset[int]

@@ -21,6 +21,7 @@ from baton.gateway.attempt import Attempt, Take
 from baton.gateway.node_links import NodeLinks
 from baton.gateway.requests import PreparedPrompt
 from baton.gateway.router_client import RouterClient
+from baton.kv.adapter import Adapter
 from baton.rpc.wire_time import duration_from_seconds
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
@@ -33,6 +34,7 @@ from baton.v1.generation_pb2 import (
     TokenLogprob,
     Usage,
 )
+from baton.v1.node_pb2 import Adapter as AdapterMessage
 from baton.v1.router_service_pb2 import Candidate, Placement, PlacementPin, PlaceRequest, PlaceResponse
 
 log = logging.getLogger(__name__)
@@ -131,7 +133,8 @@ class TokenStreams:
         is_scored = sampling.HasField("prompt_logprob_count") and not progress.output_token_ids
         request = PlaceRequest(
             request_id=generation_id,
-            model_id=prompt.request.model,
+            model_id=prompt.model_id,
+            adapter=_adapter_message(prompt.adapter),
             prompt_token_count=len(prompt.token_ids) + len(progress.output_token_ids),
             max_token_count=sampling.max_token_count - len(progress.output_token_ids),
             block_hashes=prompt.block_hashes,
@@ -159,7 +162,8 @@ class TokenStreams:
         request = DecodeServiceGenerateRequest(
             request_id=generation_id,
             attempt=progress.num_attempts,
-            model_id=prompt.request.model,
+            model_id=prompt.model_id,
+            adapter=prompt.adapter.name if prompt.adapter else "",
             model_revision_digest=prompt.model_revision_digest,
             prompt_token_ids=prompt.token_ids,
             output_token_ids=progress.output_token_ids,
@@ -210,6 +214,10 @@ class TokenStreams:
                 names.NODE_ID: placement.decode_node_id,
             },
         )
+
+
+def _adapter_message(adapter: Adapter | None) -> AdapterMessage | None:
+    return None if adapter is None else AdapterMessage(name=adapter.name, digest=adapter.digest)
 
 
 def _ending(prompt: PreparedPrompt, sampling: SamplingParameters, progress: Progress) -> Finished | None:

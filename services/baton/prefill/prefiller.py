@@ -118,8 +118,9 @@ class Prefiller:
         """
         request = received.message
         self._node.check_accepts()
-        self._check(request)
-        layout = replace(self._layout, wire=wire_from_proto(request, self._layout))
+        layout = self._node.runner.info.layout_with(request.adapter)
+        self._check(request, layout)
+        layout = replace(layout, wire=wire_from_proto(request, layout))
         owed = owed_of(request, self._layout)
         trace.get_current_span().set_attributes(
             {names.REQUEST_ID: request.request_id, names.ATTEMPT: request.attempt, names.NODE_ID: self._node.node_id}
@@ -150,8 +151,8 @@ class Prefiller:
         num_prompt = len(request.token_ids) - request.output_token_count
         return sampling_from_proto(request.sampling).structured_output, request.token_ids[num_prompt:]
 
-    def _check(self, request: prefill_service_pb2.PrefillRequest) -> None:
-        self._layout.check_matches(layout_from_proto(request.expected_layout, field="expected_layout"))
+    def _check(self, request: prefill_service_pb2.PrefillRequest, layout: KvLayout) -> None:
+        layout.check_matches(layout_from_proto(request.expected_layout, field="expected_layout"))
         check_identity(request.request_id, request.attempt, request.cache_salt)
         check_priority(request.priority)
         num_tokens = len(request.token_ids)
@@ -181,6 +182,7 @@ class Prefiller:
             params=sampling_from_proto(request.sampling),
             constraint=constraint,
             purpose=Purpose.PREFILL,
+            adapter=request.adapter,
             cache_salt=request.cache_salt,
             priority=request.priority,
             is_cache_bypassed=request.bypass_prefix_cache,

@@ -13,6 +13,7 @@ from baton.capacity.feasibility import blocks_for
 from baton.capacity.placement import Decision, PrefillPolicy, place
 from baton.capacity.snapshot import ClusterSnapshot, NodePair, PlacementRequest
 from baton.errors import NotFoundError, OutOfMemoryError, UnavailableError
+from baton.kv.adapter import Adapter
 from baton.router.cache_lookup import CacheLookup
 from baton.router.state import RouterState
 from baton.telemetry import names
@@ -54,6 +55,8 @@ class PlaceQuery:
     """Whether the prompt must be computed on the decode node."""
     assumed_tokens: Mapping[str, int] = field(default_factory=dict)
     """Tokens that nodes are taken to have cached, by node id, in place of what the cache index says; none: ask it."""
+    adapter: Adapter | None = None
+    """What is computed besides the model; None: nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class Placer:
         cached_tokens = query.assumed_tokens or {
             node_id: count * self._block_tokens(node_id) for node_id, count in prefixes.items()
         }
-        snapshot = self._state.snapshot(query.model_id, holder_ids=_longest(cached_tokens))
+        snapshot = self._state.snapshot(query.model_id, query.adapter, holder_ids=_longest(cached_tokens))
         request = _request(query, cached_tokens)
         decision = place(snapshot, request, policy=self._policy)
         choice = decision.choice

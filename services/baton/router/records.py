@@ -8,6 +8,7 @@ from baton.capacity.model_shape import ModelShape
 from baton.capacity.profile import NodeProfile
 from baton.capacity.snapshot import NodeRole
 from baton.capacity.wire import WireAbility
+from baton.kv.adapter import Adapter
 from baton.kv.layout import KvLayout
 from baton.v1.node_pb2 import SystemSample
 
@@ -54,6 +55,16 @@ class NodeDescription:
     """Number formats besides its cache's own in which it can send or receive KV."""
     is_cache_private: bool = False
     """Whether its prefix cache is for itself alone, because what it holds is rounded."""
+    adapters: tuple[Adapter, ...] = ()
+    """What it has loaded besides the model."""
+
+    def lack_of(self, adapter: Adapter | None) -> str:
+        """Return why it cannot compute with an adapter; empty if it can, or none is wanted."""
+        if adapter is None or adapter in self.adapters:
+            return ""
+        if any(own.name == adapter.name for own in self.adapters):
+            return f"adapter {adapter.name} has other weights"
+        return f"adapter {adapter.name} is not loaded"
 
 
 @dataclass(frozen=True, slots=True)

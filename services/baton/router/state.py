@@ -12,6 +12,7 @@ from baton.capacity.profile import NodeProfile
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeSnapshot, PlacementRequest
 from baton.capacity.wire import WireOption, WirePolicy
 from baton.errors import MismatchError
+from baton.kv.adapter import Adapter
 from baton.router.assumed import AssumedPlacements, AssumedWork
 from baton.router.calibration import Calibration, OutputLengths
 from baton.router.comparison import Comparison, compare
@@ -88,11 +89,14 @@ class RouterState:
             self.prefill_calibration.factor(description.node_id), self.decode_calibration.factor(description.node_id)
         )
 
-    def snapshot(self, model_id: str, holder_ids: Collection[str] = ()) -> ClusterSnapshot:
+    def snapshot(
+        self, model_id: str, adapter: Adapter | None = None, *, holder_ids: Collection[str] = ()
+    ) -> ClusterSnapshot:
         """Return the nodes of a model and their links. O(decode nodes * (prefill nodes + holders)).
 
         Args:
             model_id: Served name of the model.
+            adapter: What nodes must have besides to be of use; None: nothing.
             holder_ids: Nodes from whose prefix caches something may be pulled.
         """
         nodes = self.nodes.of_model(model_id)
@@ -101,7 +105,7 @@ class RouterState:
         ]
         decoders = [node for node in nodes if node.description.role == "decode"]
         return ClusterSnapshot(
-            nodes=tuple(self._node_snapshot(node) for node in nodes),
+            nodes=tuple(self._node_snapshot(node, adapter) for node in nodes),
             default_link=self._default_link,
             links={
                 (sender.description.node_id, decoder.description.node_id): self.link(sender, decoder)
@@ -208,7 +212,7 @@ class RouterState:
         self.decode_calibration.forget(lambda key: key == node_id)
         self.link_calibration.forget(lambda pair: node_id in pair)
 
-    def _node_snapshot(self, node: Node) -> NodeSnapshot:
+    def _node_snapshot(self, node: Node, adapter: Adapter | None = None) -> NodeSnapshot:
         description = node.description
         return NodeSnapshot(
             node_id=description.node_id,
@@ -219,7 +223,7 @@ class RouterState:
             block_tokens=description.block_tokens,
             max_batch_size=description.max_batch_size,
             load=self._assumed.added_to(description.node_id, node.load),
-            unusable_reason=self.nodes.unusable_reason(node),
+            unusable_reason=self.nodes.unusable_reason(node) or description.lack_of(adapter),
             serves_blocks=not description.is_cache_private,
         )
 

@@ -9,6 +9,7 @@ from baton.capacity.estimate import Candidate
 from baton.capacity.snapshot import NodePair, NodeRole
 from baton.capacity.wire import CACHE
 from baton.errors import InvalidFieldError
+from baton.kv.adapter import Adapter
 from baton.kv.hashing import HASH_BYTES
 from baton.kv.layout import KvDtype
 from baton.router.placer import Placed, PlaceQuery
@@ -33,6 +34,7 @@ from baton.rpc.wire_time import duration_from_seconds, seconds_from_duration
 from baton.v1 import generation_pb2, node_pb2, router_service_pb2
 
 MAX_PINS = 64
+_DIGEST = re.compile(r"[0-9a-f]{32}")
 _NODE_ID = re.compile(r"[a-z0-9-]{1,63}")
 _ROLES: dict[NodeRole, node_pb2.NodeRole] = {
     "prefill": node_pb2.NODE_ROLE_PREFILL,
@@ -94,6 +96,7 @@ def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription
         eos_token_ids=tuple(message.eos_token_ids),
         wire_abilities=abilities_from_proto(message.wire_abilities, field="node.wire_abilities"),
         is_cache_private=message.is_cache_private,
+        adapters=tuple(_adapter_from_proto(each, "node.adapters") for each in message.adapters),
     )
 
 
@@ -118,6 +121,7 @@ def description_to_proto(description: NodeDescription) -> node_pb2.NodeDescripti
         eos_token_ids=description.eos_token_ids,
         wire_abilities=abilities_to_proto(description.wire_abilities),
         is_cache_private=description.is_cache_private,
+        adapters=[node_pb2.Adapter(name=each.name, digest=each.digest) for each in description.adapters],
     )
 
 
@@ -216,6 +220,7 @@ def query_from_proto(message: router_service_pb2.PlaceRequest) -> PlaceQuery:
         bypass_prefix_cache=message.bypass_prefix_cache,
         is_dry_run=message.is_dry_run,
         needs_local_prefill=message.needs_local_prefill,
+        adapter=_adapter_from_proto(message.adapter, "adapter") if message.HasField("adapter") else None,
         pins=frozenset(NodePair(pin.decode_node_id, pin.prefill_node_id) for pin in message.pins),
         assumed_tokens={prefix.node_id: prefix.token_count for prefix in message.assumed_prefixes},
     )
@@ -268,6 +273,14 @@ def _pull_to_proto(placed: Placed) -> router_service_pb2.PrefixPull:
         block_count=(choice.decode_cached_tokens + choice.pulled_tokens) // placed.block_tokens,
         layers_per_frame=choice.layers_per_frame,
     )
+
+
+def _adapter_from_proto(message: node_pb2.Adapter, field: str) -> Adapter:
+    if not message.name:
+        raise InvalidFieldError(f"{field}.name", "must not be empty")
+    if not _DIGEST.fullmatch(message.digest):
+        raise InvalidFieldError(f"{field}.digest", f"expected 32 lower-case hexadecimal digits, got {message.digest!r}")
+    return Adapter(message.name, message.digest)
 
 
 def _alternative_to_proto(candidate: Candidate) -> router_service_pb2.PrefillAlternative:

@@ -17,7 +17,7 @@ from baton.v1 import router_service_pb2 as baton_dot_v1_dot_router__service__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62\x61ton/v1/decode_service.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x1d\x62\x61ton/v1/router_service.proto\x1a\x1egoogle/protobuf/duration.proto\"\x8a\x03\n\x1c\x44\x65\x63odeServiceGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x10\n\x08model_id\x18\x03 \x01(\t\x12\x1d\n\x15model_revision_digest\x18\x04 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x05 \x03(\x05\x12\x18\n\x10output_token_ids\x18\x06 \x03(\x05\x12.\n\x08sampling\x18\x07 \x01(\x0b\x32\x1c.baton.v1.SamplingParameters\x12&\n\tplacement\x18\x08 \x01(\x0b\x32\x13.baton.v1.Placement\x12\x12\n\ncache_salt\x18\t \x01(\t\x12\x1b\n\x13\x62ypass_prefix_cache\x18\n \x01(\x08\x12\x10\n\x08priority\x18\x0b \x01(\x05\x12*\n\x07timeout\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11wants_kv_timeline\x18\x14 \x01(\x08\"\xcb\x01\n\x1d\x44\x65\x63odeServiceGenerateResponse\x12&\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x12.baton.v1.AcceptedH\x00\x12&\n\x06tokens\x18\x02 \x01(\x0b\x32\x14.baton.v1.TokenChunkH\x00\x12\'\n\x06prompt\x18\x04 \x01(\x0b\x32\x15.baton.v1.PromptChunkH\x00\x12&\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x12.baton.v1.FinishedH\x00\x42\t\n\x07\x65lement\"\x1b\n\x08\x41\x63\x63\x65pted\x12\x0f\n\x07node_id\x18\x01 \x01(\t\"_\n\nTokenChunk\x12\x14\n\x0coutput_index\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12(\n\x08logprobs\x18\x03 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\"I\n\x0bPromptChunk\x12\x10\n\x08position\x18\x01 \x01(\x05\x12(\n\x08logprobs\x18\x02 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\"\xad\x01\n\x08\x46inished\x12&\n\x06reason\x18\x01 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x1e\n\x05usage\x18\x03 \x01(\x0b\x32\x0f.baton.v1.Usage\x12+\n\x07summary\x18\x04 \x01(\x0b\x32\x1a.baton.v1.PlacementSummaryB\x10\n\x0e_stop_token_id\"S\n\x0cServeRequest\x12%\n\x06starts\x18\x01 \x03(\x0b\x32\x15.baton.v1.StreamStart\x12\x1c\n\x14\x63\x61ncelled_stream_ids\x18\x02 \x03(\x03\"\xce\x01\n\x0bStreamStart\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12\x37\n\x07request\x18\x02 \x01(\x0b\x32&.baton.v1.DecodeServiceGenerateRequest\x12>\n\rtrace_context\x18\x03 \x03(\x0b\x32\'.baton.v1.StreamStart.TraceContextEntry\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb5\x02\n\rServeResponse\x12\x1b\n\x13\x61\x63\x63\x65pted_stream_ids\x18\x01 \x03(\x03\x12\'\n\x07prompts\x18\t \x03(\x0b\x32\x16.baton.v1.StreamPrompt\x12\x18\n\x10token_stream_ids\x18\x02 \x03(\x03\x12\x1c\n\x14token_output_indexes\x18\x03 \x03(\x05\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12&\n\x06tokens\x18\x05 \x03(\x0b\x32\x16.baton.v1.StreamTokens\x12*\n\x08\x66inished\x18\x06 \x03(\x0b\x32\x18.baton.v1.StreamFinished\x12&\n\x06\x66\x61iled\x18\x07 \x03(\x0b\x32\x16.baton.v1.StreamFailed\x12\x17\n\x0fis_engine_alive\x18\x08 \x01(\x08\"G\n\x0cStreamPrompt\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12$\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x15.baton.v1.PromptChunk\"F\n\x0cStreamTokens\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12#\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.baton.v1.TokenChunk\"I\n\x0eStreamFinished\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12$\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x12.baton.v1.Finished\"\xb9\x01\n\x0cStreamFailed\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x36\n\x08metadata\x18\x05 \x03(\x0b\x32$.baton.v1.StreamFailed.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xac\x01\n\rDecodeService\x12]\n\x08Generate\x12&.baton.v1.DecodeServiceGenerateRequest\x1a\'.baton.v1.DecodeServiceGenerateResponse0\x01\x12<\n\x05Serve\x12\x16.baton.v1.ServeRequest\x1a\x17.baton.v1.ServeResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62\x61ton/v1/decode_service.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x1d\x62\x61ton/v1/router_service.proto\x1a\x1egoogle/protobuf/duration.proto\"\x9b\x03\n\x1c\x44\x65\x63odeServiceGenerateRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\x05\x12\x10\n\x08model_id\x18\x03 \x01(\t\x12\x1d\n\x15model_revision_digest\x18\x04 \x01(\t\x12\x18\n\x10prompt_token_ids\x18\x05 \x03(\x05\x12\x18\n\x10output_token_ids\x18\x06 \x03(\x05\x12.\n\x08sampling\x18\x07 \x01(\x0b\x32\x1c.baton.v1.SamplingParameters\x12&\n\tplacement\x18\x08 \x01(\x0b\x32\x13.baton.v1.Placement\x12\x12\n\ncache_salt\x18\t \x01(\t\x12\x1b\n\x13\x62ypass_prefix_cache\x18\n \x01(\x08\x12\x10\n\x08priority\x18\x0b \x01(\x05\x12*\n\x07timeout\x18\x0c \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07\x61\x64\x61pter\x18\r \x01(\t\x12\x19\n\x11wants_kv_timeline\x18\x14 \x01(\x08\"\xcb\x01\n\x1d\x44\x65\x63odeServiceGenerateResponse\x12&\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x12.baton.v1.AcceptedH\x00\x12&\n\x06tokens\x18\x02 \x01(\x0b\x32\x14.baton.v1.TokenChunkH\x00\x12\'\n\x06prompt\x18\x04 \x01(\x0b\x32\x15.baton.v1.PromptChunkH\x00\x12&\n\x08\x66inished\x18\x03 \x01(\x0b\x32\x12.baton.v1.FinishedH\x00\x42\t\n\x07\x65lement\"\x1b\n\x08\x41\x63\x63\x65pted\x12\x0f\n\x07node_id\x18\x01 \x01(\t\"_\n\nTokenChunk\x12\x14\n\x0coutput_index\x18\x01 \x01(\x05\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12(\n\x08logprobs\x18\x03 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\"I\n\x0bPromptChunk\x12\x10\n\x08position\x18\x01 \x01(\x05\x12(\n\x08logprobs\x18\x02 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\"\xad\x01\n\x08\x46inished\x12&\n\x06reason\x18\x01 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1a\n\rstop_token_id\x18\x02 \x01(\x05H\x00\x88\x01\x01\x12\x1e\n\x05usage\x18\x03 \x01(\x0b\x32\x0f.baton.v1.Usage\x12+\n\x07summary\x18\x04 \x01(\x0b\x32\x1a.baton.v1.PlacementSummaryB\x10\n\x0e_stop_token_id\"S\n\x0cServeRequest\x12%\n\x06starts\x18\x01 \x03(\x0b\x32\x15.baton.v1.StreamStart\x12\x1c\n\x14\x63\x61ncelled_stream_ids\x18\x02 \x03(\x03\"\xce\x01\n\x0bStreamStart\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12\x37\n\x07request\x18\x02 \x01(\x0b\x32&.baton.v1.DecodeServiceGenerateRequest\x12>\n\rtrace_context\x18\x03 \x03(\x0b\x32\'.baton.v1.StreamStart.TraceContextEntry\x1a\x33\n\x11TraceContextEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\xb5\x02\n\rServeResponse\x12\x1b\n\x13\x61\x63\x63\x65pted_stream_ids\x18\x01 \x03(\x03\x12\'\n\x07prompts\x18\t \x03(\x0b\x32\x16.baton.v1.StreamPrompt\x12\x18\n\x10token_stream_ids\x18\x02 \x03(\x03\x12\x1c\n\x14token_output_indexes\x18\x03 \x03(\x05\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12&\n\x06tokens\x18\x05 \x03(\x0b\x32\x16.baton.v1.StreamTokens\x12*\n\x08\x66inished\x18\x06 \x03(\x0b\x32\x18.baton.v1.StreamFinished\x12&\n\x06\x66\x61iled\x18\x07 \x03(\x0b\x32\x16.baton.v1.StreamFailed\x12\x17\n\x0fis_engine_alive\x18\x08 \x01(\x08\"G\n\x0cStreamPrompt\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12$\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x15.baton.v1.PromptChunk\"F\n\x0cStreamTokens\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12#\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x14.baton.v1.TokenChunk\"I\n\x0eStreamFinished\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12$\n\x08\x66inished\x18\x02 \x01(\x0b\x32\x12.baton.v1.Finished\"\xb9\x01\n\x0cStreamFailed\x12\x11\n\tstream_id\x18\x01 \x01(\x03\x12\x0c\n\x04\x63ode\x18\x02 \x01(\x05\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x36\n\x08metadata\x18\x05 \x03(\x0b\x32$.baton.v1.StreamFailed.MetadataEntry\x1a/\n\rMetadataEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x32\xac\x01\n\rDecodeService\x12]\n\x08Generate\x12&.baton.v1.DecodeServiceGenerateRequest\x1a\'.baton.v1.DecodeServiceGenerateResponse0\x01\x12<\n\x05Serve\x12\x16.baton.v1.ServeRequest\x1a\x17.baton.v1.ServeResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -29,35 +29,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STREAMFAILED_METADATAENTRY']._loaded_options = None
   _globals['_STREAMFAILED_METADATAENTRY']._serialized_options = b'8\001'
   _globals['_DECODESERVICEGENERATEREQUEST']._serialized_start=134
-  _globals['_DECODESERVICEGENERATEREQUEST']._serialized_end=528
-  _globals['_DECODESERVICEGENERATERESPONSE']._serialized_start=531
-  _globals['_DECODESERVICEGENERATERESPONSE']._serialized_end=734
-  _globals['_ACCEPTED']._serialized_start=736
-  _globals['_ACCEPTED']._serialized_end=763
-  _globals['_TOKENCHUNK']._serialized_start=765
-  _globals['_TOKENCHUNK']._serialized_end=860
-  _globals['_PROMPTCHUNK']._serialized_start=862
-  _globals['_PROMPTCHUNK']._serialized_end=935
-  _globals['_FINISHED']._serialized_start=938
-  _globals['_FINISHED']._serialized_end=1111
-  _globals['_SERVEREQUEST']._serialized_start=1113
-  _globals['_SERVEREQUEST']._serialized_end=1196
-  _globals['_STREAMSTART']._serialized_start=1199
-  _globals['_STREAMSTART']._serialized_end=1405
-  _globals['_STREAMSTART_TRACECONTEXTENTRY']._serialized_start=1354
-  _globals['_STREAMSTART_TRACECONTEXTENTRY']._serialized_end=1405
-  _globals['_SERVERESPONSE']._serialized_start=1408
-  _globals['_SERVERESPONSE']._serialized_end=1717
-  _globals['_STREAMPROMPT']._serialized_start=1719
-  _globals['_STREAMPROMPT']._serialized_end=1790
-  _globals['_STREAMTOKENS']._serialized_start=1792
-  _globals['_STREAMTOKENS']._serialized_end=1862
-  _globals['_STREAMFINISHED']._serialized_start=1864
-  _globals['_STREAMFINISHED']._serialized_end=1937
-  _globals['_STREAMFAILED']._serialized_start=1940
-  _globals['_STREAMFAILED']._serialized_end=2125
-  _globals['_STREAMFAILED_METADATAENTRY']._serialized_start=2078
-  _globals['_STREAMFAILED_METADATAENTRY']._serialized_end=2125
-  _globals['_DECODESERVICE']._serialized_start=2128
-  _globals['_DECODESERVICE']._serialized_end=2300
+  _globals['_DECODESERVICEGENERATEREQUEST']._serialized_end=545
+  _globals['_DECODESERVICEGENERATERESPONSE']._serialized_start=548
+  _globals['_DECODESERVICEGENERATERESPONSE']._serialized_end=751
+  _globals['_ACCEPTED']._serialized_start=753
+  _globals['_ACCEPTED']._serialized_end=780
+  _globals['_TOKENCHUNK']._serialized_start=782
+  _globals['_TOKENCHUNK']._serialized_end=877
+  _globals['_PROMPTCHUNK']._serialized_start=879
+  _globals['_PROMPTCHUNK']._serialized_end=952
+  _globals['_FINISHED']._serialized_start=955
+  _globals['_FINISHED']._serialized_end=1128
+  _globals['_SERVEREQUEST']._serialized_start=1130
+  _globals['_SERVEREQUEST']._serialized_end=1213
+  _globals['_STREAMSTART']._serialized_start=1216
+  _globals['_STREAMSTART']._serialized_end=1422
+  _globals['_STREAMSTART_TRACECONTEXTENTRY']._serialized_start=1371
+  _globals['_STREAMSTART_TRACECONTEXTENTRY']._serialized_end=1422
+  _globals['_SERVERESPONSE']._serialized_start=1425
+  _globals['_SERVERESPONSE']._serialized_end=1734
+  _globals['_STREAMPROMPT']._serialized_start=1736
+  _globals['_STREAMPROMPT']._serialized_end=1807
+  _globals['_STREAMTOKENS']._serialized_start=1809
+  _globals['_STREAMTOKENS']._serialized_end=1879
+  _globals['_STREAMFINISHED']._serialized_start=1881
+  _globals['_STREAMFINISHED']._serialized_end=1954
+  _globals['_STREAMFAILED']._serialized_start=1957
+  _globals['_STREAMFAILED']._serialized_end=2142
+  _globals['_STREAMFAILED_METADATAENTRY']._serialized_start=2095
+  _globals['_STREAMFAILED_METADATAENTRY']._serialized_end=2142
+  _globals['_DECODESERVICE']._serialized_start=2145
+  _globals['_DECODESERVICE']._serialized_end=2317
 # @@protoc_insertion_point(module_scope)

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DecodeServiceGenerateRequest(_message.Message):
-    __slots__ = ("request_id", "attempt", "model_id", "model_revision_digest", "prompt_token_ids", "output_token_ids", "sampling", "placement", "cache_salt", "bypass_prefix_cache", "priority", "timeout", "wants_kv_timeline")
+    __slots__ = ("request_id", "attempt", "model_id", "model_revision_digest", "prompt_token_ids", "output_token_ids", "sampling", "placement", "cache_salt", "bypass_prefix_cache", "priority", "timeout", "adapter", "wants_kv_timeline")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class DecodeServiceGenerateRequest(_message.Message):
     BYPASS_PREFIX_CACHE_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     WANTS_KV_TIMELINE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     attempt: int
@@ -35,8 +36,9 @@ class DecodeServiceGenerateRequest(_message.Message):
     bypass_prefix_cache: bool
     priority: int
     timeout: _duration_pb2.Duration
+    adapter: str
     wants_kv_timeline: bool
-    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., model_id: _Optional[str] = ..., model_revision_digest: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParameters, _Mapping]] = ..., placement: _Optional[_Union[_router_service_pb2.Placement, _Mapping]] = ..., cache_salt: _Optional[str] = ..., bypass_prefix_cache: bool = ..., priority: _Optional[int] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., wants_kv_timeline: bool = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., attempt: _Optional[int] = ..., model_id: _Optional[str] = ..., model_revision_digest: _Optional[str] = ..., prompt_token_ids: _Optional[_Iterable[int]] = ..., output_token_ids: _Optional[_Iterable[int]] = ..., sampling: _Optional[_Union[_generation_pb2.SamplingParameters, _Mapping]] = ..., placement: _Optional[_Union[_router_service_pb2.Placement, _Mapping]] = ..., cache_salt: _Optional[str] = ..., bypass_prefix_cache: bool = ..., priority: _Optional[int] = ..., timeout: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., adapter: _Optional[str] = ..., wants_kv_timeline: bool = ...) -> None: ...
 
 class DecodeServiceGenerateResponse(_message.Message):
     __slots__ = ("accepted", "tokens", "prompt", "finished")

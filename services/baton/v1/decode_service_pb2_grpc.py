@@ -61,7 +61,7 @@ class DecodeServiceServicer(object):
         that ends without `finished` has failed.
 
         Errors: INVALID_ARGUMENT INVALID_FIELD for a bad request, FAILED_PRECONDITION MODEL_MISMATCH if the node serves another
-        revision, RESOURCE_EXHAUSTED QUEUE_FULL or OUT_OF_MEMORY, UNAVAILABLE DRAINING, ABORTED ATTEMPT_REUSED if (request_id, attempt)
+        revision or has not the adapter, RESOURCE_EXHAUSTED QUEUE_FULL or OUT_OF_MEMORY, UNAVAILABLE DRAINING, ABORTED ATTEMPT_REUSED if (request_id, attempt)
         is running already.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

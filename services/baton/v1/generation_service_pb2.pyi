@@ -81,9 +81,11 @@ class ListModelsResponse(_message.Message):
     def __init__(self, models: _Optional[_Iterable[_Union[Model, _Mapping]]] = ...) -> None: ...
 
 class Model(_message.Message):
-    __slots__ = ("name", "max_context_token_count")
+    __slots__ = ("name", "max_context_token_count", "parent")
     NAME_FIELD_NUMBER: _ClassVar[int]
     MAX_CONTEXT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PARENT_FIELD_NUMBER: _ClassVar[int]
     name: str
     max_context_token_count: int
-    def __init__(self, name: _Optional[str] = ..., max_context_token_count: _Optional[int] = ...) -> None: ...
+    parent: str
+    def __init__(self, name: _Optional[str] = ..., max_context_token_count: _Optional[int] = ..., parent: _Optional[str] = ...) -> None: ...

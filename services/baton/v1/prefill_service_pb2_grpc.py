@@ -64,7 +64,8 @@ class PrefillServiceServicer(object):
         A stream that breaks can be resumed by another call, to this or another node, that asks for what is missing of each layer
         (`layer_token_begins`).
 
-        Errors: FAILED_PRECONDITION KV_LAYOUT_MISMATCH if `expected_layout` differs (the field is named); INVALID_ARGUMENT
+        Errors: FAILED_PRECONDITION KV_LAYOUT_MISMATCH if `expected_layout` differs (the field is named), MODEL_MISMATCH if the node has not
+        the adapter; INVALID_ARGUMENT
         INVALID_FIELD for a bad request; RESOURCE_EXHAUSTED OUT_OF_MEMORY if the prompt can never fit; UNAVAILABLE DRAINING;
         ABORTED ATTEMPT_REUSED if a stream of this or a greater number runs for the attempt, or begins meanwhile.
         """

@@ -62,7 +62,7 @@ class Peer(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ..., fast_address: _Optional[str] = ..., role: _Optional[_Union[_node_pb2.NodeRole, str]] = ...) -> None: ...
 
 class PlaceRequest(_message.Message):
-    __slots__ = ("request_id", "model_id", "prompt_token_count", "max_token_count", "block_hashes", "excluded_node_ids", "bypass_prefix_cache", "is_dry_run", "pins", "needs_local_prefill", "assumed_prefixes")
+    __slots__ = ("request_id", "model_id", "prompt_token_count", "max_token_count", "block_hashes", "excluded_node_ids", "bypass_prefix_cache", "is_dry_run", "pins", "needs_local_prefill", "assumed_prefixes", "adapter")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -74,6 +74,7 @@ class PlaceRequest(_message.Message):
     PINS_FIELD_NUMBER: _ClassVar[int]
     NEEDS_LOCAL_PREFILL_FIELD_NUMBER: _ClassVar[int]
     ASSUMED_PREFIXES_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model_id: str
     prompt_token_count: int
@@ -85,7 +86,8 @@ class PlaceRequest(_message.Message):
     pins: _containers.RepeatedCompositeFieldContainer[PlacementPin]
     needs_local_prefill: bool
     assumed_prefixes: _containers.RepeatedCompositeFieldContainer[AssumedPrefix]
-    def __init__(self, request_id: _Optional[str] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., bypass_prefix_cache: bool = ..., is_dry_run: bool = ..., pins: _Optional[_Iterable[_Union[PlacementPin, _Mapping]]] = ..., needs_local_prefill: bool = ..., assumed_prefixes: _Optional[_Iterable[_Union[AssumedPrefix, _Mapping]]] = ...) -> None: ...
+    adapter: _node_pb2.Adapter
+    def __init__(self, request_id: _Optional[str] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., bypass_prefix_cache: bool = ..., is_dry_run: bool = ..., pins: _Optional[_Iterable[_Union[PlacementPin, _Mapping]]] = ..., needs_local_prefill: bool = ..., assumed_prefixes: _Optional[_Iterable[_Union[AssumedPrefix, _Mapping]]] = ..., adapter: _Optional[_Union[_node_pb2.Adapter, _Mapping]] = ...) -> None: ...
 
 class AssumedPrefix(_message.Message):
     __slots__ = ("node_id", "token_count")

@@ -52,6 +52,7 @@ def describe_node(
         eos_token_ids=info.eos_token_ids,
         wire_abilities=abilities_to_proto(wire_abilities),
         is_cache_private=is_cache_private,
+        adapters=[node_pb2.Adapter(name=each.name, digest=each.digest) for each in info.adapters],
     )
 
 

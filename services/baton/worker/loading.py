@@ -57,6 +57,7 @@ def _load_torch_runner(settings: WorkerSettings) -> Runner:
         model_code=settings.model_code,
         max_batch_size=settings.max_batch_size,
         weight_dtype=settings.weight_dtype,
+        adapters=settings.adapter_folders,
     )
     if settings.tensor_parallel > 1:
         return load_parallel_runner(options, settings.tensor_parallel)
@@ -68,6 +69,8 @@ def _check_engine_has(settings: WorkerSettings) -> None:
     if settings.kv_quantization != "none" and settings.engine != "mlx":
         cause = f"engine {settings.engine} keeps K and V as they are; only mlx quantizes them"
         raise ConfigurationError(f"kv_quantization {settings.kv_quantization}: {cause}")
+    if settings.lora and settings.engine != "torch":
+        raise ConfigurationError(f"lora {settings.lora}: engine {settings.engine} computes no adapters")
     if settings.engine == "torch":
         return
     if settings.tensor_parallel > 1:

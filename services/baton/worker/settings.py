@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from baton.config.flags import REPEATABLE
 from baton.discovery.target import parse_target
 from baton.errors import ConfigurationError
 from baton.rpc.server import host_port
@@ -17,6 +19,7 @@ from baton.rpc.tls import ServerTlsSettings
 from baton.telemetry.metrics_server import MetricsSettings
 
 EngineName = Literal["torch", "mlx", "mock"]
+MAX_ADAPTER_NAME_CHARACTERS = 128
 
 
 class WorkerSettings(MetricsSettings, ServerTlsSettings):
@@ -32,6 +35,8 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
     """Name under which the model is served; empty: the folder's name."""
     engine: EngineName = "torch"
     """Framework that runs the model; mock: none, with the timing of `mock_hardware`."""
+    lora: str = Field(default="", json_schema_extra={REPEATABLE: True})
+    """NAME=FOLDER of LoRA adapters in PEFT's format, separated by commas; the flag may be given several times."""
     dtype: Literal["float32", "float16", "bfloat16"] = "float32"
     """Number format of weights and KV cache. Equal on nodes that work together."""
     model_code: Literal["auto", "baton", "transformers"] = "auto"
@@ -110,6 +115,14 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
         return value
 
     @model_validator(mode="after")
+    def _check_lora(self) -> Self:
+        names = [name for name, _ in self._adapters()]
+        for name in names:
+            if name == self.served_name or names.count(name) > 1:
+                raise ValueError(f"lora: {name!r} names more than one of model and adapters")
+        return self
+
+    @model_validator(mode="after")
     def _check_disk(self) -> Self:
         if self.disk_kv_dir and not self.host_kv_bytes:
             raise ValueError("disk_kv_dir needs host_kv_bytes above 0: blocks go to disk and come back by host memory")
@@ -119,6 +132,11 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
     def served_name(self) -> str:
         """Return the name under which the model is served."""
         return self.model_name or self.model_dir.resolve().name
+
+    @property
+    def adapter_folders(self) -> Mapping[str, Path]:
+        """Return the folders of adapters by name."""
+        return dict(self._adapters())
 
     @property
     def engine_threads(self) -> int:
@@ -135,6 +153,20 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
         if self._has_advertised_port:
             return self.advertise_address.rpartition(":")[0].strip("[]")
         return self.advertise_address or self.host
+
+    def _adapters(self) -> list[tuple[str, Path]]:
+        """Return name and folder of every adapter, as they were given.
+
+        Raises:
+            ValueError: If one has no name or no folder.
+        """
+        adapters = []
+        for part in filter(None, map(str.strip, self.lora.split(","))):
+            name, equals, folder = part.partition("=")
+            if not (equals and folder and name.isprintable() and 1 <= len(name) <= MAX_ADAPTER_NAME_CHARACTERS):
+                raise ValueError(f"lora: expected NAME=FOLDER, got {part[:200]!r}")
+            adapters.append((name, Path(folder)))
+        return adapters
 
     @property
     def _has_advertised_port(self) -> bool:

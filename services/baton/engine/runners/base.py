@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -19,6 +19,8 @@ import numpy as np
 from baton.capacity.model_shape import ModelShape
 from baton.engine.runners.drawing import NOT_FINITE as NOT_FINITE  # for those who read logits
 from baton.engine.runners.drawing import Draws, draw_tokens
+from baton.errors import MismatchError
+from baton.kv.adapter import Adapter, adapted_revision
 from baton.kv.layout import KvDtype, KvLayout
 from baton.kv.numpy_codec import NumpyCodec
 from baton.kv.wire import WireCodec
@@ -72,6 +74,8 @@ class Span(NamedTuple):
     """Where to hand K and V of each layer, if they go on the wire."""
     follows_row: int | None = None
     """Row of the pass before, of whose last step the chosen token is fed; `token_ids` is then `UNKNOWN_TOKEN` alone."""
+    adapter: str = ""
+    """Name of the adapter with which it is computed; empty: the model alone."""
 
     @property
     def end(self) -> int:
@@ -174,6 +178,23 @@ class ModelInfo:
     """"torch", "mlx" or "mock"."""
     device: str
     """Device in words."""
+    adapters: tuple[Adapter, ...] = ()
+    """What is loaded besides the model; no two have one name."""
+
+    def layout_with(self, adapter: str) -> KvLayout:
+        """Return the layout of the cache of the model with an adapter, by name; empty: without any.
+
+        Raises:
+            MismatchError: If it is not loaded.
+        """
+        if not adapter:
+            return self.layout
+        for known in self.adapters:
+            if known.name == adapter:
+                revision = adapted_revision(self.layout.model_revision_digest, known.digest)
+                return replace(self.layout, model_revision_digest=revision)
+        names = ", ".join(known.name for known in self.adapters)
+        raise MismatchError("adapter", names or "none", adapter, reason="MODEL_MISMATCH")
 
     @property
     def shape(self) -> ModelShape:
@@ -204,7 +225,7 @@ class Runner(ABC):
     runs_ahead: bool = False
     """Whether `launch` returns before the pass is computed, so that the host may work meanwhile."""
     max_launch_steps: int = 1
-    """Passes that one `launch` may run."""
+    """Passes that one `launch` of spans without an adapter may run."""
     wire_codec: WireCodec = NumpyCodec()
     """Turns what `read_kv` and sinks give into the number formats of a wire, and back. Not bound to the thread."""
 

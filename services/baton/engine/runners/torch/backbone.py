@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 
 from baton.engine.runners.torch.batch import Batch
 from baton.engine.runners.torch.last_layer import LastLayerForward
+from baton.engine.runners.torch.lora import NO_ADAPTERS, AdapterLayers, Additions
 
 
 class Backbone(Protocol):
@@ -30,20 +32,38 @@ class TransformersModel:
 
     Args:
         model: A transformers causal language model, its attention `ATTENTION_NAME`; changed in place.
+        adapters: All that are loaded.
     """
 
     name = "transformers"
     is_capturable = False  # experts are chosen by what the host reads, and rotary embeddings look at positions
 
-    def __init__(self, model: Any) -> None:
-        last_layer = model.get_decoder().layers[-1]
-        last_layer.forward = LastLayerForward(last_layer.forward)
+    def __init__(self, model: Any, adapters: AdapterLayers = NO_ADAPTERS) -> None:
+        layers = model.get_decoder().layers
+        layers[-1].forward = LastLayerForward(layers[-1].forward)
         self._model = model
+        self._batch: Batch | None = None
+        for index, layer in enumerate(layers):
+            for name in {name for each in adapters.values() for name in each[index]}:
+                module = layer.get_submodule(name)
+                additions = Additions(adapters, index, {name: module.out_features})
+                module.register_forward_hook(partial(self._add, additions))
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Return the logits of the wanted rows: [num_logits, vocabulary_size]."""
+        self._batch = batch
         output = self._model(
             input_ids=batch.token_ids(), position_ids=batch.positions(), use_cache=False, baton_batch=batch
         )
         logits: torch.Tensor = output.logits[0]
         return logits
+
+    def _add(
+        self, additions: Additions, module: torch.nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor
+    ) -> None:
+        """Add to the output of a projection what adapters make of its input, [..., num_inputs]."""
+        del module
+        batch, rows = self._batch, inputs[0].flatten(0, -2)
+        assert batch is not None, "a projection runs in passes alone"
+        adapted = batch.adapted if len(rows) == batch.num_rows else batch.last_adapted
+        additions.add(output.flatten(0, -2), rows, adapted)

@@ -12,6 +12,7 @@ import torch
 from baton.engine.runners.base import Span
 from baton.engine.runners.torch.compiled.single_queries import SingleQueries, pack_single_queries
 from baton.engine.runners.torch.hand_over import HandOver
+from baton.engine.runners.torch.lora import AdaptedRows, adapted_rows
 from baton.engine.runners.torch.paged.queries import PagedQueries, pack_queries
 from baton.engine.runners.torch.paged.tiles import Tiles, tiles_for
 from baton.engine.runners.torch.pool import BlockTable, KvPool
@@ -59,6 +60,8 @@ class Batch(Protocol):
     last_segments: tuple[Segment, ...]
     is_paged: bool
     hand_over: HandOver | None
+    adapted: tuple[AdaptedRows, ...]
+    last_adapted: tuple[AdaptedRows, ...]
 
     @property
     def has_sinks(self) -> bool:
@@ -98,6 +101,8 @@ class PackedBatch:
         last_segments: Rows when only positions are whose logits are wanted: one segment per span that needs logits.
         is_paged: Whether all sequences are attended to at once, in their blocks.
         hand_over: What calls the spans' sinks; None: they are called at once.
+        adapted: Rows that have adapters, when all positions are computed.
+        last_adapted: The same among the positions whose logits are wanted.
 
     Args:
         spans: What is computed.
@@ -137,10 +142,28 @@ class PackedBatch:
             for span, segment in zip(self.spans, self.segments, strict=True)
             for position in range(span.first_logits_position, span.end)
         ]
+        self.adapted, self.last_adapted = self._adapted() if any(span.adapter for span in spans) else ((), ())
         self._slots: torch.Tensor | None = None
         self._paged: dict[tuple[bool, Tiles], PagedQueries] = {}
         self._masks: dict[tuple[int, int, int], torch.Tensor] = {}
         self._single: dict[tuple[bool, int], SingleQueries | None] = {}
+
+    def _adapted(self) -> tuple[tuple[AdaptedRows, ...], tuple[AdaptedRows, ...]]:
+        """Return the rows that have adapters among all, and among those whose logits are wanted."""
+        wanting = [span for span in self.spans if span.needs_logits]
+        kinds = ((self.spans, self.segments, self.num_rows), (wanting, self.last_segments, self.num_logits))
+        every, last = (
+            adapted_rows(
+                (
+                    (span.adapter, range(segment.first_row, segment.first_row + segment.num_rows))
+                    for span, segment in zip(spans, segments, strict=True)
+                ),
+                num_rows,
+                self._device,
+            )
+            for spans, segments, num_rows in kinds
+        )
+        return every, last
 
     @property
     def num_rows(self) -> int:

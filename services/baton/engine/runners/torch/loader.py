@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
 from baton.engine.checkpoint import read_checkpoint
+from baton.engine.lora import LoraFolder, read_adapters
 from baton.engine.runners.base import ModelInfo, kv_dtype_of
 from baton.engine.runners.torch.attention import ATTENTION_NAME, register_attention
 from baton.engine.runners.torch.backbone import Backbone, TransformersModel
 from baton.engine.runners.torch.fused.model import FusedModel
 from baton.engine.runners.torch.fused.quantised import WeightDtype, check_supported, revision_of, weight_bits
 from baton.engine.runners.torch.fused.support import is_fusible
+from baton.engine.runners.torch.lora import AdapterLayers, load_adapters
 from baton.engine.runners.torch.parallel.ranks import Alone, Ranks
 from baton.engine.runners.torch.parallel.share import share_of_info, take_share
 from baton.engine.runners.torch.runner import TorchRunner
@@ -61,6 +64,8 @@ class LoadOptions:
 
     weight_dtype: WeightDtype = "auto"
     """In what the projections of the layers are held; auto: as `dtype` says."""
+    adapters: Mapping[str, Path] = field(default_factory=dict)
+    """Folders of LoRA adapters by name."""
 
     @property
     def torch_device(self) -> torch.device:
@@ -136,6 +141,17 @@ def describe_whole(options: LoadOptions) -> ModelInfo:
     Raises:
         ConfigurationError: If an option cannot be, or the folder cannot be served.
     """
+    return _read(options).info
+
+
+class _Whole(NamedTuple):
+    """What is loaded, before its weights are."""
+
+    info: ModelInfo
+    folders: tuple[LoraFolder, ...]
+
+
+def _read(options: LoadOptions) -> _Whole:
     options.check()
     checkpoint = read_checkpoint(options.directory)
     if checkpoint.quantization is not None:
@@ -148,11 +164,14 @@ def describe_whole(options: LoadOptions) -> ModelInfo:
     info = checkpoint.model_info(options.model_id, kv_dtype_of(options.dtype), engine="torch", device=device)
     saved_bits = 8 * options.torch_dtype.itemsize - weight_bits(options.weight_dtype, options.torch_dtype)
     revision = revision_of(info.layout.model_revision_digest, options.weight_dtype)
-    return replace(
+    folders = read_adapters(options.adapters, checkpoint)
+    info = replace(
         info,
         layout=replace(info.layout, model_revision_digest=revision),
         weight_bytes=info.weight_bytes - saved_bits * info.num_linear_parameters // 8,
+        adapters=tuple(folder.adapter for folder in folders),
     )
+    return _Whole(info, folders)
 
 
 def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
@@ -163,10 +182,11 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
     """
     if options.num_threads is not None:
         torch.set_num_threads(options.num_threads)
-    info = describe_whole(options)
+    info, folders = _read(options)
     try:
         model = _load_model(options, ranks)
-        backbone = _backbone_of(model, info, options, ranks)
+        adapters = load_adapters(folders, options.torch_dtype, options.torch_device)
+        backbone = _backbone_of(model, info, options, ranks, adapters)
         log.info(
             "model_loaded model=%s code=%s dtype=%s device=%s rank=%d/%d",
             *(options.model_id, backbone.name, options.dtype, options.device, ranks.rank, ranks.size),
@@ -202,7 +222,7 @@ def _load_model(options: LoadOptions, ranks: Ranks) -> Any:
     return model.to(options.torch_device).eval().requires_grad_(False)
 
 
-def _backbone_of(model: Any, info: ModelInfo, options: LoadOptions, ranks: Ranks) -> Backbone:
+def _backbone_of(model: Any, info: ModelInfo, options: LoadOptions, ranks: Ranks, adapters: AdapterLayers) -> Backbone:
     can_fuse, model_code = is_fusible(model), options.model_code
     if options.weight_dtype != "auto" and (not can_fuse or model_code == "transformers"):
         cause = f"{type(model).__name__} in transformers' code keeps its weights; model_code baton rounds them"
@@ -213,8 +233,8 @@ def _backbone_of(model: Any, info: ModelInfo, options: LoadOptions, ranks: Ranks
     if model_code == "baton" and not can_fuse:
         raise ConfigurationError(f"model_code baton: {type(model).__name__} is not a model that it computes; use auto")
     if can_fuse and model_code != "transformers":
-        return FusedModel(model, info.layout, ranks, options.weight_dtype)
-    return TransformersModel(model)
+        return FusedModel(model, info.layout, ranks, options.weight_dtype, adapters)
+    return TransformersModel(model, adapters)
 
 
 def _describe(device: torch.device) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,12 +13,22 @@ from baton.engine.runners.torch.batch import Batch, PackedBatch
 from baton.engine.runners.torch.between import launch as between
 from baton.engine.runners.torch.blocked_attention import Scoring
 from baton.engine.runners.torch.compiled.support import array_of, can_multiply
+from baton.engine.runners.torch.fused.adapted import AdaptedProduct
 from baton.engine.runners.torch.fused.linear import is_one_thread
-from baton.engine.runners.torch.fused.quantised import WeightDtype, projection
+from baton.engine.runners.torch.fused.quantised import WeightDtype
 from baton.engine.runners.torch.fused.streamed import StreamedLayer, streamed_layer
+from baton.engine.runners.torch.lora import NO_ADAPTERS, AdaptedRows, AdapterLayers
 from baton.engine.runners.torch.parallel.ranks import Ranks
 from baton.engine.runners.torch.pool import KeysValues
 from baton.engine.runners.torch.triton_support import runs_triton
+
+_PRODUCTS = (
+    ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    ("self_attn.o_proj",),
+    ("mlp.gate_proj", "mlp.up_proj"),
+    ("mlp.down_proj",),
+)
+"""Projections of one input each, by their names in transformers' layer."""
 
 
 class Rotation(NamedTuple):
@@ -67,6 +78,7 @@ class FusedLayer:
         window_tokens: Positions that a query sees, its own included; 0: all.
         ranks: Who holds the other heads and columns of a layer of which this is a share.
         weight_dtype: In what the projections are held.
+        adapters: All that are loaded.
 
     Attributes:
         streamed: The same for steps of few rows; None where Baton's kernels do not serve.
@@ -81,8 +93,9 @@ class FusedLayer:
         window_tokens: int,
         ranks: Ranks,
         weight_dtype: WeightDtype = "auto",
+        adapters: AdapterLayers = NO_ADAPTERS,
     ) -> None:
-        attention, mlp = layer.self_attn, layer.mlp
+        attention = layer.self_attn
         self._ranks = ranks
         self._index = index
         self._head_dim = head_dim
@@ -93,17 +106,17 @@ class FusedLayer:
         self._mlp_norm = norm_of(layer.post_attention_layernorm)
         self._query_norm = norm_of(attention.q_norm) if hasattr(attention, "q_norm") else None
         self._key_norm = norm_of(attention.k_norm) if hasattr(attention, "k_norm") else None
-        self._qkv = projection([attention.q_proj, attention.k_proj, attention.v_proj], weight_dtype)
-        self._output = projection([attention.o_proj], weight_dtype)
-        self._gate_up = projection([mlp.gate_proj, mlp.up_proj], weight_dtype)
-        self._down = projection([mlp.down_proj], weight_dtype)
+        self._qkv, self._output, self._gate_up, self._down = (
+            AdaptedProduct({name: layer.get_submodule(name) for name in names}, index, weight_dtype, adapters)
+            for names in _PRODUCTS
+        )
         self.streamed = self._stream() if ranks.size == 1 and self._query_norm is None else None
 
     def __call__(self, hidden: torch.Tensor, rotation: Rotation, batch: Batch) -> torch.Tensor:
         """Return [num_rows, hidden_size] of the same."""
         query = self._project(hidden, rotation, batch)
         attended = attend_rows(batch, batch.segments, self._index, query, self._scoring)
-        return self._finish(hidden, attended)
+        return self._finish(hidden, attended, batch.adapted)
 
     def last(self, hidden: torch.Tensor, rotation: Rotation, batch: Batch) -> torch.Tensor:
         """Return the rows whose logits are wanted; of the others only K and V are computed."""
@@ -114,21 +127,21 @@ class FusedLayer:
             return hidden[:0]
         rows = batch.last_rows()
         attended = attend_rows(batch, batch.last_segments, self._index, query[:, rows], self._scoring)
-        return self._finish(hidden[rows], attended)
+        return self._finish(hidden[rows], attended, batch.last_adapted)
 
     def _stream(self) -> StreamedLayer | None:
         """Return the layer for steps of few rows, where it is one that kernels compute."""
         return streamed_layer(
             self._index,
             (self._attention_norm, self._mlp_norm),
-            (self._qkv, self._output, self._gate_up, self._down),
+            [product.plain for product in (self._qkv, self._output, self._gate_up, self._down)],
             num_query_heads=self._num_query_heads,
             scoring=self._scoring,
         )
 
     def _project(self, hidden: torch.Tensor, rotation: Rotation, batch: Batch) -> torch.Tensor:
         """Write K and V into their blocks; return the queries, [num_query_heads, num_rows, head_dim]."""
-        heads = self._qkv(self._attention_norm(hidden)).view(hidden.shape[0], -1, self._head_dim)
+        heads = self._qkv(self._attention_norm(hidden), batch.adapted).view(hidden.shape[0], -1, self._head_dim)
         if runs_triton(heads.device) and not batch.has_sinks:
             pool, norms = batch.pool.layer(self._index), self._head_norms()
             return between.rotate_and_store(heads, *rotation, norms, batch.slots(), pool).transpose(0, 1)
@@ -160,13 +173,16 @@ class FusedLayer:
         query, key = heads.split((self._num_query_heads, self._num_kv_heads), dim=1)
         return torch.cat([self._query_norm(query), self._key_norm(key)], dim=1)
 
-    def _finish(self, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
-        delta = self._ranks.sum(self._output(attended.transpose(0, 1).reshape(hidden.shape[0], -1)))
+    def _finish(self, hidden: torch.Tensor, attended: torch.Tensor, adapted: Sequence[AdaptedRows]) -> torch.Tensor:
+        rows = attended.transpose(0, 1).reshape(hidden.shape[0], -1)
+        delta = self._ranks.sum(self._output(rows, adapted))
         if runs_triton(hidden.device):
             hidden, normalised = between.add_and_normalise(hidden, delta, *self._mlp_norm)
-            return hidden + self._ranks.sum(self._down(between.gate(self._gate_up(normalised))))
-        hidden = hidden + delta
-        return hidden + self._ranks.sum(self._down(gated(self._gate_up(self._mlp_norm(hidden)))))
+            activated = between.gate(self._gate_up(normalised, adapted))
+        else:
+            hidden = hidden + delta
+            activated = gated(self._gate_up(self._mlp_norm(hidden), adapted))
+        return hidden + self._ranks.sum(self._down(activated, adapted))
 
 
 def gated(gate_up: torch.Tensor) -> torch.Tensor:

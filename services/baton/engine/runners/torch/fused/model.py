@@ -12,6 +12,7 @@ from baton.engine.runners.torch.fused.layer import FusedLayer, Rotation, norm_of
 from baton.engine.runners.torch.fused.linear import Linear
 from baton.engine.runners.torch.fused.quantised import WeightDtype
 from baton.engine.runners.torch.fused.streamed import stream
+from baton.engine.runners.torch.lora import NO_ADAPTERS, AdapterLayers
 from baton.engine.runners.torch.parallel.ranks import Alone, Ranks
 from baton.kv.layout import KvLayout
 
@@ -29,11 +30,19 @@ class FusedModel:
         layout: Its KV cache, of all ranks.
         ranks: Who holds the rest of a model of which this is a share.
         weight_dtype: In what the projections of the layers are held.
+        adapters: All that are loaded.
     """
 
     name = "baton"
 
-    def __init__(self, model: Any, layout: KvLayout, ranks: Ranks = _ALONE, weight_dtype: WeightDtype = "auto") -> None:
+    def __init__(
+        self,
+        model: Any,
+        layout: KvLayout,
+        ranks: Ranks = _ALONE,
+        weight_dtype: WeightDtype = "auto",
+        adapters: AdapterLayers = NO_ADAPTERS,
+    ) -> None:
         decoder = model.get_decoder()
         self._ranks = ranks
         self._embedding = decoder.embed_tokens.weight
@@ -49,6 +58,7 @@ class FusedModel:
                 window_tokens=spec.sliding_window_tokens,
                 ranks=ranks,
                 weight_dtype=weight_dtype,
+                adapters=adapters,
             )
             decoder.layers[index] = torch.nn.Identity()  # lets go of its weights before the next layer doubles its own
             self._layers.append(fused)

@@ -37,9 +37,13 @@ class StreamedLayer:
         self._scoring = scoring
 
     def serves(self, batch: PackedBatch) -> bool:
-        """Return whether a batch is one token each of a few sequences, which all want logits and hand nothing over."""
+        """Return whether a batch is one token each of a few sequences, which all want logits and hand nothing over.
+
+        None may have an adapter.
+        """
         num_rows = len(batch.segments)
-        return 0 < num_rows <= self._num_rows and batch.num_rows == batch.num_logits == num_rows and not batch.has_sinks
+        is_plain = not (batch.has_sinks or batch.adapted)
+        return 0 < num_rows <= self._num_rows and batch.num_rows == batch.num_logits == num_rows and is_plain
 
     def __call__(self, hidden: Array, angles: tuple[Array, Array], slots: Array, batch: PackedBatch) -> Array:
         """Return [num_rows, hidden_size] of the same; K and V are written."""

@@ -61,6 +61,8 @@ def load_parallel_runner(
     check_divisible(info, size)
     if options.weight_dtype != "auto":  # scales would be those of a share: another rounding than one device's
         raise ConfigurationError(f"weight_dtype {options.weight_dtype}: not together with tensor_parallel {size}")
+    if options.adapters:
+        raise ConfigurationError(f"lora {', '.join(options.adapters)}: not together with tensor_parallel {size}")
     os.environ.update({name: os.environ.get(name, value) for name, value in LOOPBACK_ONLY.items()})
     folder = tempfile.TemporaryDirectory(prefix="baton-ranks-")
     meeting_point = Path(folder.name) / "store"

@@ -7,6 +7,7 @@ import torch
 from baton.engine.runners.base import Span
 from baton.engine.runners.torch.batch import Segment
 from baton.engine.runners.torch.hand_over import HandOver
+from baton.engine.runners.torch.lora import AdaptedRows
 from baton.engine.runners.torch.paged.queries import PagedQueries
 from baton.engine.runners.torch.paged.tiles import Tiles, tiles_for
 from baton.engine.runners.torch.pool import KvPool
@@ -16,7 +17,8 @@ from baton.engine.runners.torch.static.buffers import DecodeBuffers, Field
 class DecodeBatch:
     """One token of each of the first rows of the buffers; every tensor follows from them on the device.
 
-    It stands where a `PackedBatch` stands, but holds no spans: nothing of it is handed out by layer.
+    It stands where a `PackedBatch` stands, but holds no spans: nothing of it is handed out by layer, and no row has an
+    adapter.
 
     Attributes:
         pool: Where K and V live.
@@ -29,6 +31,8 @@ class DecodeBatch:
     spans: tuple[Span, ...] = ()
     segments: tuple[Segment, ...] = ()
     last_segments: tuple[Segment, ...] = ()
+    adapted: tuple[AdaptedRows, ...] = ()
+    last_adapted: tuple[AdaptedRows, ...] = ()
 
     def __init__(self, buffers: DecodeBuffers, pool: KvPool, num_rows: int) -> None:
         self.pool = pool

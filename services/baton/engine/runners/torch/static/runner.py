@@ -26,8 +26,9 @@ _MAX_STEPS = 8
 class StaticRunner(TorchRunner):
     """Decodes by replaying a captured step, and leaves every pass before it is computed.
 
-    A pass in which every span is one token that wants logits is a decode pass: its rows live in static buffers, and the
-    host sends what differs from what the device knows already. All others are packed as on any device.
+    A pass in which every span is one token that wants logits, without an adapter, is a decode pass: its rows live in
+    static buffers, and the host sends what differs from what the device knows already. All others are packed as on any
+    device.
 
     Invariant: the device works in the order in which it was asked (one stream), so that a block which is freed while
     a pass that writes it is under way is written by its next owner afterwards.
@@ -106,7 +107,8 @@ class StaticRunner(TorchRunner):
 
     def _is_decode(self, spans: Sequence[Span]) -> bool:
         return len(spans) <= self._buffers.max_rows and all(
-            len(span.token_ids) == 1 and span.needs_logits and span.layer_sink is None for span in spans
+            len(span.token_ids) == 1 and span.needs_logits and span.layer_sink is None and not span.adapter
+            for span in spans
         )
 
     def _pack(self, spans: Sequence[Span], draws: Draws | None, after: LaunchedPass | None) -> LaunchedPass:

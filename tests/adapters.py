@@ -1,0 +1,102 @@
+"""Small random LoRA adapters, made and saved by PEFT, and what transformers generates with them."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from transformers import AutoModelForCausalLM
+
+from checkpoints import CheckpointName, checkpoint
+
+SEPARATE = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+FUSED = ("qkv_proj", "o_proj", "gate_up_proj", "down_proj")
+
+
+def targets_of(family: CheckpointName) -> tuple[str, ...]:
+    """Return every projection of a family that an adapter may change: of experts, none."""
+    if family == "phi3":
+        return FUSED
+    return SEPARATE[:4] if family in ("mixtral", "qwen2_moe", "qwen3_moe", "gpt_oss") else SEPARATE
+
+
+@cache
+def adapter_folder(family: CheckpointName, seed: int, targets: tuple[str, ...] = (), **options: Any) -> Path:
+    """Return the folder of an adapter of a tiny checkpoint.
+
+    Args:
+        family: Whose.
+        seed: Of its weights.
+        targets: Projections that it changes; none: all that it can.
+        options: Further fields of `LoraConfig`.
+    """
+    folder = checkpoint(family)
+    config = LoraConfig(
+        **{"r": 4, "lora_alpha": 8, **options},
+        target_modules=list(targets or targets_of(family)),
+        task_type="CAUSAL_LM",
+    )
+    with torch.random.fork_rng(devices=[]), _old_names():
+        torch.manual_seed(seed)
+        model = get_peft_model(_model(folder), config)
+        with torch.no_grad():
+            for name, parameter in model.named_parameters():
+                if "lora_" in name:
+                    parameter.normal_(0.0, 0.5 * parameter.shape[-1] ** -0.5)
+    target = folder.parent / f"{family}-{seed}-{'-'.join(targets)}-{'-'.join(sorted(options))}"
+    model.save_pretrained(target)
+    return target
+
+
+@cache
+def adapted_generate(
+    family: CheckpointName, adapter: Path | None, prompt_ids: tuple[int, ...], num_tokens: int
+) -> list[int]:
+    """Return the greedy continuation by transformers and PEFT in float32, without ending at EOS."""
+    model = _adapted_model(family, adapter)
+    prompt = torch.tensor([prompt_ids])
+    with torch.inference_mode():
+        output = model.generate(
+            input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=num_tokens, do_sample=False
+        )
+    tokens: list[int] = output[0, len(prompt_ids) :].tolist()
+    return tokens
+
+
+def random_prompt(num_tokens: int, seed: int = 0) -> tuple[int, ...]:
+    """Return tokens of the tiny vocabulary that are no special ones."""
+    draw = random.Random(seed * 10_007 + num_tokens)
+    return tuple(draw.randrange(3, 512) for _ in range(num_tokens))
+
+
+def differ(outputs: Sequence[Sequence[int]]) -> bool:
+    """Return whether no two outputs are equal."""
+    return len({tuple(output) for output in outputs}) == len(outputs)
+
+
+@cache
+def _adapted_model(family: CheckpointName, adapter: Path | None) -> Any:
+    model = _model(checkpoint(family))
+    with _old_names():
+        return model if adapter is None else PeftModel.from_pretrained(model, str(adapter)).eval()
+
+
+def _model(folder: Path) -> Any:
+    model = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32).eval()
+    model.generation_config.eos_token_id = None
+    return model
+
+
+@contextmanager
+def _old_names() -> Iterator[None]:
+    """Let PEFT ask a model for attributes that transformers has given other names."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield

@@ -1,0 +1,72 @@
+"""Adapters through all processes: loaded by nodes, placed by the router, asked for by clients like models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from adapters import adapted_generate, adapter_folder, differ, random_prompt
+from checkpoints import checkpoint
+from system.client import Ask, open_grpc
+from system.cluster import Cluster
+from system.plan import MODEL_NAME
+from system.rest import CHAT, CHAT_PATH, ask
+
+NUM_NEW_TOKENS = 12
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Return a cluster whose nodes have two adapters."""
+    nodes = {"lora": ",".join(f"{name}={adapter_folder('llama', seed)}" for name, seed in (("one", 1), ("two", 2)))}
+    settings = {"router": {"prefill_policy": "remote"}, "prefill": nodes, "decode": nodes}
+    with Cluster(checkpoint("llama"), prefill=("torch",), decode=("torch",), settings=settings) as running:
+        yield running
+
+
+def expected(model: str, prompt: tuple[int, ...]) -> list[int]:
+    """Return what PEFT says."""
+    folder = None if model == MODEL_NAME else adapter_folder("llama", {"one": 1, "two": 2}[model])
+    return adapted_generate("llama", folder, prompt, NUM_NEW_TOKENS)
+
+
+def test_clients_choose_an_adapter_by_the_name_of_the_model(cluster: Cluster) -> None:
+    """Equal prompts at the same time, twice: every model says its own, and none is served another's cache."""
+    models, prompt = (MODEL_NAME, "one", "two"), random_prompt(70)
+    for _ in range(2):
+        streams = [open_grpc(cluster, Ask(prompt, NUM_NEW_TOKENS, model=model)) for model in models]
+        outcomes = [stream.outcome() for stream in streams]
+
+        assert [outcome.error for outcome in outcomes] == ["", "", ""]
+        assert [outcome.token_ids for outcome in outcomes] == [expected(model, prompt) for model in models]
+        assert {outcome.placement.prefill_node_id for outcome in outcomes} == {"prefill-0"}
+        assert {outcome.placement.fallback_reason for outcome in outcomes} == {""}
+    assert differ([expected(model, prompt) for model in models])
+    cluster.wait_idle()
+
+
+def test_adapters_are_listed_as_models_with_a_parent(cluster: Cluster) -> None:
+    """The list, a single model, and the answer of a chat that asks for one."""
+    listed = ask(cluster, "/v1/models", None, method="GET").body["data"]
+    single = ask(cluster, "/v1/models/two", None, method="GET").body
+    chat = ask(cluster, CHAT_PATH, json.dumps({**CHAT, "model": "two"}).encode())
+
+    assert [(model["id"], model["parent"]) for model in listed] == [
+        (MODEL_NAME, None),
+        ("one", MODEL_NAME),
+        ("two", MODEL_NAME),
+    ]
+    assert single == listed[2]
+    assert chat.status == 200
+    assert chat.body["model"] == "two"
+
+
+def test_an_unknown_adapter_is_an_unknown_model(cluster: Cluster) -> None:
+    """The error is OpenAI's."""
+    assert ask(cluster, CHAT_PATH, json.dumps({**CHAT, "model": "three"}).encode()).error == (
+        404,
+        "model",
+        "model_not_found",
+    )
