@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 from checkpoints import CheckpointName, checkpoint
@@ -55,19 +55,23 @@ def adapter_folder(family: CheckpointName, seed: int, targets: tuple[str, ...] =
     return target
 
 
-@cache
-def adapted_generate(
-    family: CheckpointName, adapter: Path | None, prompt_ids: tuple[int, ...], num_tokens: int
-) -> list[int]:
-    """Return the greedy continuation by transformers and PEFT in float32, without ending at EOS."""
-    model = _adapted_model(family, adapter)
-    prompt = torch.tensor([prompt_ids])
+def adapted_argmax(family: CheckpointName, adapter: Path | None, token_ids: Sequence[int]) -> list[int]:
+    """Return the most probable token after every position, by transformers and PEFT in float32."""
+    model = _reference(family)
     with torch.inference_mode():
-        output = model.generate(
-            input_ids=prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=num_tokens, do_sample=False
-        )
-    tokens: list[int] = output[0, len(prompt_ids) :].tolist()
+        if adapter is None:
+            with model.disable_adapter():
+                logits = model(torch.tensor([token_ids])).logits
+        else:
+            _use(model, adapter)
+            logits = model(torch.tensor([token_ids])).logits
+    tokens: list[int] = logits[0].argmax(-1).tolist()
     return tokens
+
+
+def is_greedy(family: CheckpointName, adapter: Path | None, prompt: Sequence[int], output: Sequence[int]) -> bool:
+    """Return whether PEFT would generate the very output, each token the most probable one after those before it."""
+    return adapted_argmax(family, adapter, [*prompt, *output])[len(prompt) - 1 : -1] == list(output)
 
 
 def random_prompt(num_tokens: int, seed: int = 0) -> tuple[int, ...]:
@@ -82,10 +86,18 @@ def differ(outputs: Sequence[Sequence[int]]) -> bool:
 
 
 @cache
-def _adapted_model(family: CheckpointName, adapter: Path | None) -> Any:
-    model = _model(checkpoint(family))
+def _reference(family: CheckpointName) -> Any:
     with _old_names():
-        return model if adapter is None else PeftModel.from_pretrained(model, str(adapter)).eval()
+        return get_peft_model(_model(checkpoint(family)), LoraConfig(target_modules=list(targets_of(family)))).eval()
+
+
+def _use(model: Any, adapter: Path) -> None:
+    name = adapter.name.replace(".", "-")
+    with _old_names():
+        if name not in model.peft_config:
+            model.load_adapter(str(adapter), name)
+        model.set_adapter(name)
+    model.eval()
 
 
 def _model(folder: Path) -> Any:

@@ -37,4 +37,4 @@ def load_runner(
         return load_torch_runner(folder, model_id="tiny", dtype=dtype, **sizes, num_threads=1, adapters=adapters)
     from baton.engine.runners.mlx import load_mlx_runner
 
-    return load_mlx_runner(folder, model_id="tiny", dtype=dtype, **sizes)
+    return load_mlx_runner(folder, model_id="tiny", dtype=dtype, **sizes, adapters=adapters)

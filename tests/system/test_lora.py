@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from adapters import adapted_generate, adapter_folder, differ, random_prompt
+from adapters import adapter_folder, differ, is_greedy, random_prompt
 from checkpoints import checkpoint
 from system.client import Ask, open_grpc
 from system.cluster import Cluster
@@ -17,33 +18,34 @@ from system.rest import CHAT, CHAT_PATH, ask
 NUM_NEW_TOKENS = 12
 
 
+def folders() -> dict[str, Path]:
+    """Return the adapters by name."""
+    return {"one": adapter_folder("llama", 1), "two": adapter_folder("llama", 2)}
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Return a cluster whose nodes have two adapters."""
-    nodes = {"lora": ",".join(f"{name}={adapter_folder('llama', seed)}" for name, seed in (("one", 1), ("two", 2)))}
+    nodes = {"lora": ",".join(f"{name}={folder}" for name, folder in folders().items())}
     settings = {"router": {"prefill_policy": "remote"}, "prefill": nodes, "decode": nodes}
-    with Cluster(checkpoint("llama"), prefill=("torch",), decode=("torch",), settings=settings) as running:
+    with Cluster(checkpoint("llama"), prefill=("torch",), decode=("mlx",), settings=settings) as running:
         yield running
-
-
-def expected(model: str, prompt: tuple[int, ...]) -> list[int]:
-    """Return what PEFT says."""
-    folder = None if model == MODEL_NAME else adapter_folder("llama", {"one": 1, "two": 2}[model])
-    return adapted_generate("llama", folder, prompt, NUM_NEW_TOKENS)
 
 
 def test_clients_choose_an_adapter_by_the_name_of_the_model(cluster: Cluster) -> None:
     """Equal prompts at the same time, twice: every model says its own, and none is served another's cache."""
-    models, prompt = (MODEL_NAME, "one", "two"), random_prompt(70)
+    prompt = random_prompt(70)
+    by_model: dict[str, Path | None] = {MODEL_NAME: None, **folders()}
     for _ in range(2):
-        streams = [open_grpc(cluster, Ask(prompt, NUM_NEW_TOKENS, model=model)) for model in models]
+        streams = [open_grpc(cluster, Ask(prompt, NUM_NEW_TOKENS, model=model)) for model in by_model]
         outcomes = [stream.outcome() for stream in streams]
 
         assert [outcome.error for outcome in outcomes] == ["", "", ""]
-        assert [outcome.token_ids for outcome in outcomes] == [expected(model, prompt) for model in models]
-        assert {outcome.placement.prefill_node_id for outcome in outcomes} == {"prefill-0"}
-        assert {outcome.placement.fallback_reason for outcome in outcomes} == {""}
-    assert differ([expected(model, prompt) for model in models])
+        for folder, outcome in zip(by_model.values(), outcomes, strict=True):
+            assert is_greedy("llama", folder, prompt, outcome.token_ids)
+            assert outcome.placement.prefill_node_id == "prefill-0"
+            assert outcome.placement.fallback_reason == ""
+        assert differ([outcome.token_ids for outcome in outcomes])
     cluster.wait_idle()
 
 

@@ -39,6 +39,7 @@ def load_runner(settings: WorkerSettings) -> Runner:
             num_blocks=settings.num_blocks,
             block_tokens=settings.block_tokens,
             is_kv_quantized=settings.kv_quantization == "8",
+            adapters=settings.adapter_folders,
         )
     return _load_torch_runner(settings)
 
@@ -69,7 +70,7 @@ def _check_engine_has(settings: WorkerSettings) -> None:
     if settings.kv_quantization != "none" and settings.engine != "mlx":
         cause = f"engine {settings.engine} keeps K and V as they are; only mlx quantizes them"
         raise ConfigurationError(f"kv_quantization {settings.kv_quantization}: {cause}")
-    if settings.lora and settings.engine != "torch":
+    if settings.lora and settings.engine == "mock":
         raise ConfigurationError(f"lora {settings.lora}: engine {settings.engine} computes no adapters")
     if settings.engine == "torch":
         return

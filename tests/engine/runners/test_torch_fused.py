@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -93,9 +94,9 @@ def test_k_and_v_leave_before_the_layer_attends(monkeypatch: pytest.MonkeyPatch)
     runner, events = load("llama", "baton"), list[str]()
     finish = FusedLayer._finish
 
-    def recording(self: FusedLayer, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+    def recording(self: FusedLayer, hidden: torch.Tensor, attended: torch.Tensor, adapted: Any) -> torch.Tensor:
         events.append(f"mlp {self._index}")
-        return finish(self, hidden, attended)
+        return finish(self, hidden, attended, adapted)
 
     monkeypatch.setattr(FusedLayer, "_finish", recording)
     runner.forward([Span(PROMPT, 0, range(10), True, layer_sink=lambda layer, _: events.append(f"sink {layer}"))])
@@ -108,9 +109,9 @@ def test_only_wanted_rows_pass_the_last_mlp(monkeypatch: pytest.MonkeyPatch) -> 
     runner, rows = load("llama", "baton"), list[tuple[int, int]]()
     finish = FusedLayer._finish
 
-    def recording(self: FusedLayer, hidden: torch.Tensor, attended: torch.Tensor) -> torch.Tensor:
+    def recording(self: FusedLayer, hidden: torch.Tensor, attended: torch.Tensor, adapted: Any) -> torch.Tensor:
         rows.append((self._index, len(hidden)))
-        return finish(self, hidden, attended)
+        return finish(self, hidden, attended, adapted)
 
     monkeypatch.setattr(FusedLayer, "_finish", recording)
     runner.forward([Span(PROMPT[:40], 0, range(3), needs_logits=True)])

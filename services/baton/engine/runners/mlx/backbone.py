@@ -12,6 +12,7 @@ import numpy as np
 from baton.engine.runners.base import LayerSink, Span
 from baton.engine.runners.mlx.cache import ReadingCache, RowCache, WritingCache
 from baton.engine.runners.mlx.families import surroundings_of
+from baton.engine.runners.mlx.lora import AdapterChoice
 from baton.engine.runners.mlx.pool import LayerPool
 from baton.engine.runners.mlx.positions import Extent, Reading, Slots, read_many, read_one, slots_of
 from baton.engine.runners.mlx.rows import LayerRows
@@ -45,6 +46,8 @@ class Batch:
     """Where to hand K and V of each layer."""
     rows: Sequence[LayerRows] | None = None
     """Where attention reads K and V of each layer; None: in the pool."""
+    adapters: tuple[str, ...] = ()
+    """Name of the adapter of each row, or nothing; none at all: no row has one."""
 
     @property
     def row_arrays(self) -> list[mx.array]:
@@ -79,6 +82,7 @@ def batch_of_one(span: Span, token_ids: mx.array, windows: set[int], block_token
         if last.start > span.start
         else None,
         sink=span.layer_sink,
+        adapters=_adapters_of([span]),
     )
 
 
@@ -105,7 +109,8 @@ def _batch_of_many(
 ) -> Batch:
     if len(spans) == 1:  # a slice and a plain offset take fewer kernels than their arrays
         start, table = spans[0].start, spans[0].block_table
-        return Batch(token_ids, start, slots_of(table, start, start + 1, block_tokens), readings)
+        slots_of_one = slots_of(table, start, start + 1, block_tokens)
+        return Batch(token_ids, start, slots_of_one, readings, adapters=_adapters_of(spans))
     blocks = [span.block_table[span.start // block_tokens] for span in spans]
     slots = [block * block_tokens + span.start % block_tokens for block, span in zip(blocks, spans, strict=True)]
     return Batch(
@@ -113,7 +118,12 @@ def _batch_of_many(
         offset=mx.array([span.start for span in spans], dtype=mx.int32),
         slots=np.asarray(slots, dtype=np.int32),
         readings=readings,
+        adapters=_adapters_of(spans),
     )
+
+
+def _adapters_of(spans: Sequence[Span]) -> tuple[str, ...]:
+    return tuple(span.adapter for span in spans) if any(span.adapter for span in spans) else ()
 
 
 class Backbone:
@@ -121,9 +131,15 @@ class Backbone:
 
     mlx-lm's modules are used as they are, but not its loop over the layers: that one shares a mask among layers whose
     windows differ (it ignores Mistral's), and applies the head to every position.
+
+    Args:
+        model: mlx-lm's.
+        windows: Window of each layer, tokens; 0: none.
+        adapters: What the model's projections ask for the adapters of rows.
     """
 
-    def __init__(self, model: Any, windows: Sequence[int]) -> None:
+    def __init__(self, model: Any, windows: Sequence[int], adapters: AdapterChoice) -> None:
+        self._adapters = adapters
         self._surroundings = surroundings_of(model)
         self._layers = list(model.model.layers)
         self._windows = tuple(windows)
@@ -137,6 +153,7 @@ class Backbone:
         Returns:
             [num_positions, hidden_size], lazy; None without `needs_last`.
         """
+        self._adapters.choose(batch.adapters)
         hidden = self._surroundings.embed(batch.token_ids)
         for layer in range(len(self._layers)):
             before = hidden

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import mlx.core as mx
 
 from baton.engine.checkpoint import read_checkpoint
+from baton.engine.lora import read_adapters
 from baton.engine.runners.base import Launched, LayerKv, ModelInfo, Runner, Span, kv_dtype_of
 from baton.engine.runners.drawing import Draws
 from baton.engine.runners.mlx.backbone import Backbone, Batch
@@ -17,6 +20,7 @@ from baton.engine.runners.mlx.evaluation import begin
 from baton.engine.runners.mlx.launched import LaunchedPass
 from baton.engine.runners.mlx.loader import check_can_quantize_kv, compute_device, device_name, load_mlx_model
 from baton.engine.runners.mlx.logits import MlxLogits
+from baton.engine.runners.mlx.lora import AdapterChoice, adapt
 from baton.engine.runners.mlx.memory import device_bytes, position_bytes, row_positions, set_limits
 from baton.engine.runners.mlx.pool import MLX_DTYPES, LayerPool
 from baton.engine.runners.mlx.positions import slots_of
@@ -38,13 +42,21 @@ class MlxRunner(Runner):
     runs_ahead = True
 
     def __init__(
-        self, model: Any, info: ModelInfo, *, num_blocks: int, block_tokens: int, is_kv_quantized: bool = False
+        self,
+        model: Any,
+        info: ModelInfo,
+        *,
+        num_blocks: int,
+        block_tokens: int,
+        is_kv_quantized: bool = False,
+        adapters: AdapterChoice | None = None,
     ) -> None:
         self.info = info
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
         specs = info.layout.layers
-        self._backbone = Backbone(model, [spec.sliding_window_tokens for spec in specs])
+        windows = [spec.sliding_window_tokens for spec in specs]
+        self._backbone = Backbone(model, windows, adapters or AdapterChoice())
         self._device = compute_device()
         dtype = MLX_DTYPES[info.layout.dtype]
         max_row_positions = row_positions(
@@ -163,6 +175,7 @@ def load_mlx_runner(
     num_blocks: int,
     block_tokens: int = 16,
     is_kv_quantized: bool = False,
+    adapters: Mapping[str, Path] = MappingProxyType({}),
 ) -> MlxRunner:
     """Load a Hugging Face folder with mlx-lm, on the GPU where Metal is available, else on the CPU.
 
@@ -173,6 +186,7 @@ def load_mlx_runner(
         num_blocks: Blocks in the pool, 1 or more.
         block_tokens: Tokens of one block, 1 or more.
         is_kv_quantized: Whether K and V are kept in 8 bits. Those that come or go are of `dtype` all the same.
+        adapters: Folders of LoRA adapters by name.
 
     Raises:
         ConfigurationError: If the folder or the dtype cannot be served; the message says why.
@@ -182,10 +196,19 @@ def load_mlx_runner(
         raise ConfigurationError(f"dtype: {dtype!r} is not one of {names}")
     kv_dtype = kv_dtype_of(dtype)
     checkpoint = read_checkpoint(directory)
+    folders = read_adapters(adapters, checkpoint)
     if is_kv_quantized:
         check_can_quantize_kv(checkpoint)
     with mx.stream(compute_device()):
         info = checkpoint.model_info(model_id, kv_dtype, engine="mlx", device=device_name())
+        info = replace(info, adapters=tuple(folder.adapter for folder in folders))
         set_limits(num_blocks * block_tokens * info.layout.num_token_bytes(), device_bytes())
         model = load_mlx_model(checkpoint, MLX_DTYPES[kv_dtype])
-        return MlxRunner(model, info, num_blocks=num_blocks, block_tokens=block_tokens, is_kv_quantized=is_kv_quantized)
+        return MlxRunner(
+            model,
+            info,
+            num_blocks=num_blocks,
+            block_tokens=block_tokens,
+            is_kv_quantized=is_kv_quantized,
+            adapters=adapt(model, folders, checkpoint, MLX_DTYPES[kv_dtype]),
+        )
