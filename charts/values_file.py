@@ -11,7 +11,7 @@ from typing import cast
 import yaml
 
 _DOC = "# -- "
-_TAGS = ("# @schema ", "# @settings ", "# @pools ", "# @ref ")
+_TAGS = ("# @schema ", "# @settings ", "# @pools ", "# @ref ", "# @assignments ")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,7 @@ CHART_OWNED = frozenset(
 )
 """Settings that the chart sets from other values, or leaves alone: a pod is one process, more are more replicas."""
 
+_NAME_PATTERN: Schema = {"type": "string", "pattern": "^[a-z0-9*?-]{1,63}$"}
 _POOL_NAME = "^[a-z]([a-z0-9-]*[a-z0-9])?$"
 _KEPT = ("type", "enum", "const", "anyOf", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "pattern")
 _TYPES: Mapping[type, str] = {bool: "boolean", int: "integer", float: "number", str: "string", list: "array"}
@@ -51,6 +52,7 @@ def values_schema(values: Sequence[Value]) -> Schema:
         definitions[f"{role}Pool"] = _pool_schema(pool, role)
     source = next(value for root in values for value in root.walk() if value.path == "model.source")
     definitions["source"] = _object_schema(source)
+    definitions["assignment"] = _assignment_schema()
     return {
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "Values of the Baton chart",
@@ -101,6 +103,8 @@ def _schema_of(value: Value) -> Schema:
         pool = {"$ref": f"#/definitions/{value.tags['pools']}Pool"}
         names = {"propertyNames": {"pattern": _POOL_NAME}}
         return {**described, "type": "object", **names, "additionalProperties": pool}
+    if "assignments" in value.tags:
+        return {**described, "type": "array", "items": {"$ref": "#/definitions/assignment"}}
     if "ref" in value.tags:
         return {**described, "allOf": [{"$ref": "#/definitions/source"}]}
     if value.children:
@@ -130,6 +134,27 @@ def _pool_schema(pool: Value, role: str) -> Schema:
     assert isinstance(properties, dict)
     properties["settings"] = {**properties["settings"], **settings_schema(SETTINGS[role])}
     return schema
+
+
+def _assignment_schema() -> Schema:
+    """Return the schema of what a machine outside the cluster is told to run: settings of either role, and a folder."""
+    settings = settings_schema(DecodeSettings)
+    own = DecodeSettings.model_json_schema()["properties"]
+    properties = {camel_case(name): _setting(own[name]) for name in ("engine", "model_dir")}
+    for role in (PrefillSettings, DecodeSettings):
+        described = settings_schema(role)["properties"]
+        assert isinstance(described, dict)
+        properties |= described
+    return {
+        "type": "object",
+        "required": ["role", "settings"],
+        "additionalProperties": False,
+        "properties": {
+            "nodeId": {"description": "Which machines, a pattern with * and ?; default: all.", **_NAME_PATTERN},
+            "role": {"description": "What they serve.", "enum": ["prefill", "decode"]},
+            "settings": {**settings, "required": ["modelDir"], "properties": properties},
+        },
+    }
 
 
 def _shared_settings() -> Schema:

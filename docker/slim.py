@@ -6,6 +6,7 @@ python slim.py VENV prints megabytes before and after.
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 UNUSED = (
@@ -19,9 +20,16 @@ UNUSED = (
     "distutils-precedence.pth",
     "**/__pycache__",
     "**/tests",
-    # Of the Kubernetes client only the synchronous one is used.
+    # Of the Kubernetes client only the synchronous one is used, and what the other one alone needs.
     "kubernetes/aio",
-    "kubernetes/informer",
+    *("aiohttp", "aiohttp-*.dist-info", "aiohttp_retry", "aiohttp_retry-*.dist-info"),
+    *("aiohappyeyeballs", "aiohappyeyeballs-*.dist-info", "aiosignal", "aiosignal-*.dist-info"),
+    *("frozenlist", "frozenlist-*.dist-info", "multidict", "multidict-*.dist-info"),
+    *("propcache", "propcache-*.dist-info", "yarl", "yarl-*.dist-info"),
+    # What type checkers and compilers read.
+    "**/*.pyi",
+    "**/*.pxd",
+    "numpy/_core/include",
     # Models are not fetched from a hub by these services.
     "hf_xet",
     "hf_xet-*.dist-info",
@@ -34,6 +42,12 @@ UNUSED_WITHOUT_TORCH = tuple(
 )
 """Patterns below site-packages that only a framework could use; a gateway takes its tokenizer from there, no model."""
 
+USED = ("transformers/models/auto",)
+"""Folders below site-packages that stay whole: AutoTokenizer imports the tables of models there."""
+
+UNUSED_SCRIPTS = ("pip*", "wheel*", "Activate.ps1", "activate*")
+"""Patterns below the folder of commands."""
+
 STRIPPED = ("grpc", "tokenizers", "uvloop")
 """Packages whose libraries carry symbols. Libraries that bring others along in a folder NAME.libs do not bear it."""
 
@@ -41,15 +55,22 @@ STRIPPED = ("grpc", "tokenizers", "uvloop")
 def remove_unused(site_packages: Path) -> None:
     """Remove what the patterns name, and the debugging symbols of libraries."""
     has_torch = (site_packages / "torch").is_dir()
-    for pattern in (*UNUSED, *(() if has_torch else UNUSED_WITHOUT_TORCH)):
-        for path in list(site_packages.glob(pattern)):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
+    remove(site_packages, (*UNUSED, *(() if has_torch else UNUSED_WITHOUT_TORCH)))
     for package in STRIPPED:
         for path in site_packages.glob(f"{package}/**/*.so"):
             subprocess.run(["strip", "--strip-unneeded", str(path)], check=True)
+
+
+def remove(folder: Path, patterns: Iterable[str]) -> None:
+    """Remove the files and folders below a folder that patterns name."""
+    for pattern in patterns:
+        for path in list(folder.glob(pattern)):
+            if any(path.is_relative_to(folder / used) for used in USED) and path.name != "__pycache__":
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def megabytes(folder: Path) -> float:
@@ -62,4 +83,5 @@ if __name__ == "__main__":
     (folder,) = environment.glob("lib/python3.*/site-packages")
     before = megabytes(environment)
     remove_unused(folder)
+    remove(environment / "bin", UNUSED_SCRIPTS)
     print(f"{environment}: {before:.0f} MB, less what is not used {megabytes(environment):.0f} MB")

@@ -63,8 +63,26 @@ EVERYTHING: Mapping[str, Any] = {
     "bareMetal": {
         "enabled": True,
         "cidrs": ["10.1.0.0/16"],
-        "service": {"type": "NodePort", "routerNodePort": 30010},
-        "grpcRoute": {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["r.example"]},
+        "service": {"type": "NodePort", "routerNodePort": 30010, "joinNodePort": 30012},
+        "join": {
+            "existingSecret": "join",
+            "authority": {"existingSecret": "authority", "key": "tls.key"},
+            "cacheIndexAddress": "10.1.0.9:30011",
+            "assignments": [
+                {
+                    "nodeId": "mac-*",
+                    "role": "decode",
+                    "settings": {
+                        "engine": "mlx",
+                        "modelDir": '/models/a "b"',
+                        "numBlocks": 16384,
+                        "sharePrompts": False,
+                    },
+                },
+                {"role": "prefill", "settings": {"modelDir": "/m", "drainSeconds": 0.5}},
+            ],
+        },
+        "tlsRoute": {"enabled": True, "parentRefs": [{"name": "public", "namespace": "infra"}]},
     },
     "telemetry": {
         "otlpEndpoint": "http://collector:4317",
@@ -78,21 +96,33 @@ EVERYTHING: Mapping[str, Any] = {
 }
 """Values that turn on what no example does."""
 
+OPEN: Mapping[str, Any] = {
+    **MINIMAL,
+    "bareMetal": {
+        "enabled": True,
+        "cidrs": ["10.1.0.0/16"],
+        "service": {"type": "ClusterIP"},
+        "grpcRoute": {"enabled": True, "parentRefs": [{"name": "public"}], "hostnames": ["r.example"]},
+    },
+}
+"""Values with machines outside of the cluster and without TLS."""
+
+_VALUES = {"everything": EVERYTHING, "minimal values": MINIMAL, "open": OPEN}
+
 Manifest = dict[str, Any]
 
 
 @cache
 def _rendered(name: str) -> tuple[Manifest, ...]:
-    values = EVERYTHING if name == "everything" else MINIMAL if name == "minimal values" else read_example(name)
-    return tuple(manifests_of(render(values)))
+    return tuple(manifests_of(render(_VALUES.get(name) or read_example(name))))
 
 
-ALL = (*EXAMPLES, "everything", "minimal values")
+ALL = (*EXAMPLES, *_VALUES)
 """Names of the renderings that rules are checked on."""
 
 
 def manifests(name: str) -> list[Manifest]:
-    """Return the objects of an example, of EVERYTHING or of MINIMAL."""
+    """Return the objects of an example, or of EVERYTHING, MINIMAL or OPEN."""
     return copy.deepcopy(list(_rendered(name)))
 
 

@@ -17,7 +17,7 @@ _VERSIONS = ("1.28", "1.33", "1.37")
 """The oldest that the chart names, the first with image volumes, the newest that the schemas know."""
 _OTHERS = {
     "monitoring.coreos.com/v1": {"ServiceMonitor", "PodMonitor", "PrometheusRule"},
-    "gateway.networking.k8s.io/v1": {"HTTPRoute", "GRPCRoute"},
+    "gateway.networking.k8s.io/v1": {"HTTPRoute", "GRPCRoute", "TLSRoute"},
     "cert-manager.io/v1": {"Certificate"},
     "keda.sh/v1alpha1": {"ScaledObject"},
 }

@@ -12,6 +12,14 @@ from tests.charts.rendering import MINIMAL, with_values
 
 _GPU = {"resource": "nvidia.com/gpu"}
 _DOWNLOAD = {"url": "http://a.example/m.tar", "sha256": "0" * 64, "sizeLimit": "1Gi"}
+_OUTSIDE = {"enabled": True, "cidrs": ["10.0.0.0/8"]}
+_ROUTE = {"enabled": True, "parentRefs": [{"name": "g"}]}
+_TLS = {"tls": {"enabled": True, "secretName": "s"}}
+_JOIN = {
+    "existingSecret": "j",
+    "cacheIndexAddress": "index.example:8011",
+    "assignments": [{"role": "decode", "settings": {"engine": "mlx", "modelDir": "/models/llama"}}],
+}
 _OTLP = "http://collector:4317"
 
 _COMBINATIONS: list[tuple[dict[str, object], str]] = [
@@ -102,6 +110,56 @@ _COMBINATIONS: list[tuple[dict[str, object], str]] = [
     (
         {"bareMetal.grpcRoute": {"enabled": True, "parentRefs": [{"name": "g"}]}},
         "bareMetal.grpcRoute.enabled has no effect without bareMetal.enabled: set that too",
+    ),
+    (
+        {"bareMetal.tlsRoute": {"enabled": True, "parentRefs": [{"name": "g"}]}},
+        "bareMetal.tlsRoute.enabled has no effect without bareMetal.enabled: set that too",
+    ),
+    (
+        {"bareMetal": {**_OUTSIDE, "grpcRoute": _ROUTE}, **_TLS},
+        "but router and cache index ask machines for certificates: set bareMetal.tlsRoute instead",
+    ),
+    (
+        {"bareMetal": {**_OUTSIDE, "tlsRoute": _ROUTE}},
+        "tlsRoute passes TLS through, but router and cache index have none: set tls.enabled, or bareMetal.grpcRoute",
+    ),
+    (
+        {"bareMetal": {**_OUTSIDE, "service": {"routerNodePort": 30010, "joinNodePort": 30010}}},
+        "routerNodePort and joinNodePort are both 30010: set two different ports",
+    ),
+    (
+        {"bareMetal.join.assignments": _JOIN["assignments"]},
+        "assignments has no effect without a secret by which machines join: set bareMetal.join.existingSecret",
+    ),
+    ({"bareMetal.join": _JOIN, **_TLS}, "join.existingSecret has no effect without bareMetal.enabled: set that too"),
+    (
+        {"bareMetal": {**_OUTSIDE, "join": _JOIN}},
+        "bareMetal.join gives machines certificates, so connections need TLS: set tls.enabled",
+    ),
+    (
+        {"bareMetal": {**_OUTSIDE, "join": {**_JOIN, "assignments": []}}, **_TLS},
+        "bareMetal.join does not say what machines run: set bareMetal.join.assignments",
+    ),
+    (
+        {"bareMetal": {**_OUTSIDE, "join": {**_JOIN, "cacheIndexAddress": ""}}, **_TLS},
+        "set bareMetal.join.cacheIndexAddress to host:port of Service baton-cache-index-outside",
+    ),
+    (
+        {"bareMetal": {**_OUTSIDE, "join": _JOIN, "service": {"type": "NodePort"}}, **_TLS},
+        "its node port is any: set bareMetal.service.routerNodePort or bareMetal.join.routerAddress",
+    ),
+    (
+        {
+            "bareMetal": {
+                **_OUTSIDE,
+                "join": {
+                    **_JOIN,
+                    "assignments": [{"role": "decode", "settings": {"modelDir": "/m", "dtype": "float16"}}],
+                },
+            },
+            **_TLS,
+        },
+        "settings.dtype differs (float16 in bareMetal.join.assignments[0], float32 in decode.pools.d)",
     ),
     ({"telemetry.otlpEndpoint": "collector:4317"}, "telemetry.otlpEndpoint must be http://HOST:PORT"),
     ({"telemetry.podMonitor.enabled": True}, "set networkPolicy.metrics to the pods of Prometheus"),
@@ -202,6 +260,11 @@ _SINGLE_VALUES: list[tuple[str, object, str]] = [
     ("model.source.pvc", {"path": "x"}, "claimName"),
     ("bareMetal.cidrs", ["192.168.1.1"], "/bareMetal/cidrs/0"),
     ("bareMetal.service.routerNodePort", 8010, "routerNodePort"),
+    ("bareMetal.join.assignments", [{"role": "decode", "settings": {"engine": "mlx"}}], "modelDir"),
+    ("bareMetal.join.assignments", [{"role": "agent", "settings": {"modelDir": "/m"}}], "/role"),
+    ("bareMetal.join.assignments", [{"role": "decode", "settings": {"modelDir": "/m", "host": "h"}}], "host"),
+    ("bareMetal.join.cacheIndexAddress", "index.example:grpc", "cacheIndexAddress"),
+    ("bareMetal.tlsRoute.parentRefs", [{"name": "g", "sectionName": "s"}], "parentRefs"),
     ("telemetry.traceRatio", 2, "/telemetry/traceRatio"),
     ("image.control.digest", "latest", "/image/control/digest"),
 ]

@@ -10,31 +10,17 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import yaml
 
 from charts.render import manifests_of, read_example, render
+from docker.dockerfile import ancestry, read_stages
 
 _ROOT = Path(__file__).parents[2]
 _DOCKERFILE = _ROOT / "docker" / "Dockerfile"
 _IMAGES = ("control", "cpu", "cuda")
-
-
-class Instruction(NamedTuple):
-    """One instruction of a Dockerfile."""
-
-    word: str
-    arguments: str
-
-
-class Stage(NamedTuple):
-    """One stage of a Dockerfile."""
-
-    name: str
-    base: str
-    instructions: list[Instruction]
 
 
 def test_the_dockerfile_passes_hadolint() -> None:
@@ -48,7 +34,7 @@ def test_the_dockerfile_passes_hadolint() -> None:
 
 def test_images_run_without_rights_and_bring_no_tools() -> None:
     """Each image ends as a numbered user, copies from its build stage alone, and runs no package manager."""
-    stages = {stage.name: stage for stage in _stages()}
+    stages = {stage.name: stage for stage in read_stages(_DOCKERFILE)}
     for name in _IMAGES:
         words = [instruction.word for instruction in stages[name].instructions]
         last_user = [each.arguments for each in stages[name].instructions if each.word == "USER"]
@@ -57,18 +43,17 @@ def test_images_run_without_rights_and_bring_no_tools() -> None:
         assert last_user == ["65532:65532"]
         assert copies == [f"--from=build-{name} /opt/baton /opt/baton"]
         assert words[-1] == "ENTRYPOINT"
-        for stage in _ancestry(stages, name):
+        for stage in ancestry(list(stages.values()), name):
             for each in stage.instructions:
                 assert not re.search(r"\b(apt-get|pip install)\b", each.arguments), f"{stage.name}: {each.arguments}"
 
 
 def test_bases_are_pinned() -> None:
     """Every base is another stage or a version."""
-    names = {stage.name for stage in _stages()}
-    (default,) = re.findall(r"^ARG PYTHON_IMAGE=(\S+)$", _DOCKERFILE.read_text(), re.MULTILINE)
+    names = {stage.name for stage in read_stages(_DOCKERFILE)}
+    (base,) = {stage.base for stage in read_stages(_DOCKERFILE)} - names
 
-    assert re.fullmatch(r"python:\d+\.\d+\.\d+-slim-\w+", default)
-    assert {stage.base for stage in _stages()} - names == {"${PYTHON_IMAGE}"}
+    assert re.fullmatch(r"python:\d+\.\d+\.\d+-slim-\w+", base)
 
 
 def test_everything_that_is_copied_exists_and_is_sent_to_the_builder() -> None:
@@ -78,7 +63,7 @@ def test_everything_that_is_copied_exists_and_is_sent_to_the_builder() -> None:
     }
     copies = [
         each.arguments.split()[:-1]
-        for stage in _stages()
+        for stage in read_stages(_DOCKERFILE)
         for each in stage.instructions
         if each.word == "COPY" and "--from" not in each.arguments
     ]
@@ -93,7 +78,7 @@ def test_the_control_image_has_no_torch() -> None:
     extras = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     installed = {
         stage.name: re.findall(r"'\.\[([a-z,]+)\]'", each.arguments)
-        for stage in _stages()
+        for stage in read_stages(_DOCKERFILE)
         for each in stage.instructions
         if "pip install" in each.arguments
     }
@@ -108,7 +93,7 @@ def test_the_control_image_has_no_torch() -> None:
 @pytest.mark.parametrize("name", _IMAGES)
 def test_the_demo_model_lies_where_the_chart_looks(name: str) -> None:
     """The link in the image leads to the package's folder, and bears the name that `model.source.demo` gives."""
-    stage = next(stage for stage in _stages() if stage.name == name)
+    stage = next(stage for stage in read_stages(_DOCKERFILE) if stage.name == name)
     (link,) = [each.arguments for each in stage.instructions if each.arguments.startswith("ln -s")]
     _, _, target, path = link.split()
     arguments = str(manifests_of(render(read_example("minimal"))))
@@ -125,7 +110,7 @@ def test_the_bake_file_builds_what_the_chart_pulls() -> None:
     defaults = {name: variable["default"] for name, variable in bake["variable"].items()}
     targets = {name: bake["target"][name] for name in bake["group"]["default"]["targets"]}
 
-    assert set(targets) == set(_IMAGES) <= {stage.name for stage in _stages()}
+    assert set(targets) == set(_IMAGES) <= {stage.name for stage in read_stages(_DOCKERFILE)}
     assert (defaults["REGISTRY"], defaults["TAG"]) == (values["registry"], chart["appVersion"])
     for name, target in targets.items():
         assert target["target"] == name
@@ -165,30 +150,6 @@ def _set(values: dict[str, Any], path: str, value: object) -> None:
     for key in parents:
         values = values.setdefault(key, {})
     values[last] = value
-
-
-def _stages() -> list[Stage]:
-    stages: list[Stage] = []
-    for instruction in _instructions():
-        if instruction.word == "FROM":
-            base, _, name = instruction.arguments.partition(" AS ")
-            stages.append(Stage(name, base, []))
-        elif stages:
-            stages[-1].instructions.append(instruction)
-    return stages
-
-
-def _instructions() -> Iterator[Instruction]:
-    lines = [line for line in _DOCKERFILE.read_text().splitlines() if line and not line.startswith("#")]
-    for text in re.sub(r"\\\n\s*", "", "\n".join(lines)).splitlines():
-        word, _, arguments = text.partition(" ")
-        yield Instruction(word, arguments.strip())
-
-
-def _ancestry(stages: dict[str, Stage], name: str) -> Iterator[Stage]:
-    while name in stages:
-        yield stages[name]
-        name = stages[name].base
 
 
 def _closure(extras: dict[str, list[str]], extra: str) -> Iterator[str]:

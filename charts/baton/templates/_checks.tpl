@@ -121,18 +121,63 @@
 {{- if not $outside.cidrs -}}
 {{- fail "bareMetal.enabled opens router and cache index to other networks: set bareMetal.cidrs to those of the machines" -}}
 {{- end -}}
-{{- if and (eq $outside.service.type "ClusterIP") (not $outside.grpcRoute.enabled) -}}
-{{- fail "bareMetal.service.type ClusterIP is not reachable from outside: set LoadBalancer or NodePort, or bareMetal.grpcRoute.enabled" -}}
+{{- if and (eq $outside.service.type "ClusterIP") (not (or $outside.grpcRoute.enabled $outside.tlsRoute.enabled)) -}}
+{{- fail "bareMetal.service.type ClusterIP is not reachable from outside: set LoadBalancer or NodePort, or bareMetal.grpcRoute.enabled or tlsRoute.enabled" -}}
 {{- end -}}
-{{- if and $outside.service.routerNodePort (eq (int $outside.service.routerNodePort) (int $outside.service.cacheIndexNodePort)) -}}
-{{- fail (printf "bareMetal.service.routerNodePort and cacheIndexNodePort are both %d: set two different ports" (int $outside.service.routerNodePort)) -}}
+{{- include "baton.checks.nodePorts" $outside.service -}}
+{{- end -}}
+{{- range $route := list "grpcRoute" "tlsRoute" -}}
+{{- $values := get $outside $route -}}
+{{- if and $values.enabled (not $values.parentRefs) -}}
+{{- fail (printf "bareMetal.%s.enabled needs a Gateway to attach to: set bareMetal.%s.parentRefs" $route $route) -}}
+{{- end -}}
+{{- if and $values.enabled (not $outside.enabled) -}}
+{{- fail (printf "bareMetal.%s.enabled has no effect without bareMetal.enabled: set that too" $route) -}}
 {{- end -}}
 {{- end -}}
-{{- if and $outside.grpcRoute.enabled (not $outside.grpcRoute.parentRefs) -}}
-{{- fail "bareMetal.grpcRoute.enabled needs a Gateway to attach to: set bareMetal.grpcRoute.parentRefs" -}}
+{{- if and $outside.grpcRoute.enabled .Values.tls.enabled -}}
+{{- fail "bareMetal.grpcRoute ends TLS at the Gateway, but router and cache index ask machines for certificates: set bareMetal.tlsRoute instead" -}}
 {{- end -}}
-{{- if and $outside.grpcRoute.enabled (not $outside.enabled) -}}
-{{- fail "bareMetal.grpcRoute.enabled has no effect without bareMetal.enabled: set that too" -}}
+{{- if and $outside.tlsRoute.enabled (not .Values.tls.enabled) -}}
+{{- fail "bareMetal.tlsRoute passes TLS through, but router and cache index have none: set tls.enabled, or bareMetal.grpcRoute instead" -}}
+{{- end -}}
+{{- include "baton.checks.join" . -}}
+{{- end -}}
+
+{{- define "baton.checks.nodePorts" -}}
+{{- $owners := dict -}}
+{{- range $name := list "routerNodePort" "cacheIndexNodePort" "joinNodePort" -}}
+{{- $port := int (get $ $name) -}}
+{{- with get $owners (toString $port) -}}
+{{- fail (printf "bareMetal.service.%s and %s are both %d: set two different ports" . $name $port) -}}
+{{- end -}}
+{{- if $port -}}{{- $_ := set $owners (toString $port) $name -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "baton.checks.join" -}}
+{{- $join := .Values.bareMetal.join -}}
+{{- if not $join.existingSecret -}}
+{{- if $join.assignments -}}
+{{- fail "bareMetal.join.assignments has no effect without a secret by which machines join: set bareMetal.join.existingSecret" -}}
+{{- end -}}
+{{- else -}}
+{{- if not .Values.bareMetal.enabled -}}
+{{- fail "bareMetal.join.existingSecret has no effect without bareMetal.enabled: set that too" -}}
+{{- end -}}
+{{- if not .Values.tls.enabled -}}
+{{- fail "bareMetal.join gives machines certificates, so connections need TLS: set tls.enabled, and a certificate of the authority whose key is in bareMetal.join" -}}
+{{- end -}}
+{{- if not $join.assignments -}}
+{{- fail "bareMetal.join does not say what machines run: set bareMetal.join.assignments, e.g. [{role: decode, settings: {engine: mlx, modelDir: /models/llama}}]" -}}
+{{- end -}}
+{{- if not $join.cacheIndexAddress -}}
+{{- fail (printf "bareMetal.join must tell machines where the cache index is: set bareMetal.join.cacheIndexAddress to host:port of Service %s-cache-index-outside" (include "baton.fullname" .)) -}}
+{{- end -}}
+{{- $service := .Values.bareMetal.service -}}
+{{- if and (eq $service.type "NodePort") (not $service.routerNodePort) (not $join.routerAddress) -}}
+{{- fail "bareMetal.join must tell machines where the router is, and its node port is any: set bareMetal.service.routerNodePort or bareMetal.join.routerAddress" -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -234,10 +279,13 @@
 {{- $_ := set $owners (toString (dig $key $default $values.settings)) (printf "%s.pools.%s" $role $pool) -}}
 {{- end -}}
 {{- end -}}
+{{- range $index, $assignment := $.Values.bareMetal.join.assignments -}}
+{{- $_ := set $owners (toString (dig $key $default $assignment.settings)) (printf "bareMetal.join.assignments[%d]" $index) -}}
+{{- end -}}
 {{- if gt (len $owners) 1 -}}
 {{- $shown := list -}}
 {{- range $value, $owner := $owners -}}{{- $shown = append $shown (printf "%s in %s" $value $owner) -}}{{- end -}}
-{{- fail (printf "settings.%s differs (%s), and pools exchange KV only where it is equal: set it under poolDefaults.settings" $key (join ", " $shown)) -}}
+{{- fail (printf "settings.%s differs (%s), and nodes exchange KV only where it is equal: set it under poolDefaults.settings, and for machines that join" $key (join ", " $shown)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

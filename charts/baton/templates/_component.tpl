@@ -11,7 +11,7 @@ What a component is, as YAML; the other templates read it by fromYaml. Keys:
   startSeconds      longest time until it does
   drainSeconds      what it takes to end running work
   source            of the model, if it needs one
-  secretVolume      {name, secretName, key, path, mountPath}, if it needs one
+  files             [{name, mountPath, volume}]: what it reads from Secrets and ConfigMaps
   resources         of its container
   runtimeClassName  of its pods
   values            the part of .Values that describes it
@@ -42,7 +42,10 @@ drainSeconds: {{ dig "drainSeconds" 20 $values.settings }}
 source: {{ toJson $source }}
 {{- with $values.apiKeys }}
 {{- if .existingSecret }}
-secretVolume: {name: api-keys, secretName: {{ .existingSecret }}, key: {{ .key }}, path: keys, mountPath: /etc/baton/api-keys}
+files:
+  - name: api-keys
+    mountPath: /etc/baton/api-keys
+    volume: {secret: {secretName: {{ .existingSecret }}, items: [{key: {{ .key }}, path: keys}]}}
 {{- end }}
 {{- end }}
 resources: {{ toJson $values.resources }}
@@ -75,6 +78,9 @@ role: router
 image: control
 ports:
   - {name: grpc, port: {{ $ports.router }}}
+  {{- if .Values.bareMetal.join.existingSecret }}
+  - {name: join, port: {{ $ports.join }}}
+  {{- end }}
   - {name: metrics, port: {{ $ports.metrics }}}
   {{- if .Values.tls.enabled }}
   - {name: health, port: {{ include "baton.tls.healthPort" (dict "root" . "port" 0) }}}
@@ -82,6 +88,8 @@ ports:
 healthPort: {{ include "baton.tls.healthPort" (dict "root" . "port" $ports.router) }}
 startSeconds: 60
 drainSeconds: {{ dig "drainSeconds" 2 $values.settings }}
+files:
+  {{- include "baton.join.files" . | nindent 2 }}
 resources: {{ toJson $values.resources }}
 args:
   - "--log-level={{ .Values.logLevel }}"
@@ -89,6 +97,9 @@ args:
   - "--port={{ $ports.router }}"
   - "--metrics-port={{ $ports.metrics }}"
   - "--cache-index-address={{ include "baton.cacheIndexAddress" . }}"
+  {{- with include "baton.join.flags" . | trim }}
+  {{- . | nindent 2 }}
+  {{- end }}
   {{- with include "baton.tls.flags" (dict "root" . "isServer" true) | trim }}
   {{- . | nindent 2 }}
   {{- end }}

@@ -89,8 +89,8 @@ spec:
     {{- include "baton.selector" . | nindent 4 }}
   ports:
     {{- range .component.ports }}
-    {{- if ne .name "metrics" }}
-    - {name: {{ .name }}, port: {{ .port }}, targetPort: {{ .name }}, appProtocol: kubernetes.io/h2c}
+    {{- if has .name (list "grpc" "health") }}
+    - {name: {{ .name }}, port: {{ .port }}, targetPort: {{ .name }}{{ include "baton.tls.appProtocol" $ }}}
     {{- end }}
     {{- end }}
 {{- end -}}

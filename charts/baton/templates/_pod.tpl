@@ -69,12 +69,9 @@ spec:
         secretName: {{ include "baton.tls.secretName" .root }}
         defaultMode: 0440
     {{- end }}
-    {{- with .component.secretVolume }}
+    {{- range .component.files }}
     - name: {{ .name }}
-      secret:
-        secretName: {{ .secretName }}
-        items:
-          - {key: {{ .key }}, path: {{ .path }}}
+      {{- toYaml .volume | nindent 6 }}
     {{- end }}
   {{- with include "baton.scheduling" . | trim }}
   {{- . | nindent 2 }}
@@ -146,7 +143,7 @@ volumeMounts:
     mountPath: /etc/baton/tls
     readOnly: true
   {{- end }}
-  {{- with .component.secretVolume }}
+  {{- range .component.files }}
   - name: {{ .name }}
     mountPath: {{ .mountPath }}
     readOnly: true

@@ -5,6 +5,7 @@ gatewayHttp: 8000
 gatewayGrpc: 8001
 router: 8010
 cacheIndex: 8011
+join: 8012
 prefill: 8020
 prefillFast: 8021
 health: 8009

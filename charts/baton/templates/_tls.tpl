@@ -17,6 +17,11 @@
 {{- end }}
 {{- end -}}
 
+{{/* What a port speaks, for whoever stands between: gRPC without TLS, or nothing that can be looked into. */}}
+{{- define "baton.tls.appProtocol" -}}
+{{ if not .root.Values.tls.enabled }}, appProtocol: kubernetes.io/h2c{{ end }}
+{{- end -}}
+
 {{/* Port on which a component's health is asked for: (dict "root" $ "port" 8010). */}}
 {{- define "baton.tls.healthPort" -}}
 {{ ternary (include "baton.ports" .root | fromYaml).health .port .root.Values.tls.enabled }}
