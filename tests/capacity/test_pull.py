@@ -104,9 +104,12 @@ def test_requests_that_may_not_pull_do_not(request_: PlacementRequest) -> None:
     assert best_pull(snapshot, request_, snapshot.nodes[1]) is None
 
 
-def test_unlike_caches_exchange_nothing() -> None:
+@pytest.mark.parametrize(
+    "link", [replace(TEN_GIGABIT, mismatch="heads differ"), replace(TEN_GIGABIT, has_unlike_caches=True)]
+)
+def test_unlike_caches_exchange_nothing(link: Link) -> None:
     """A link that says so is no way."""
-    snapshot = replace(two_macs(), links={("a", "b"): replace(TEN_GIGABIT, mismatch="dtype differs")})
+    snapshot = replace(two_macs(), links={("a", "b"): link})
 
     assert best_pull(snapshot, REQUEST, snapshot.nodes[1]) is None
 

@@ -89,6 +89,19 @@ def test_where_the_cache_has_one_format_there_is_no_choice() -> None:
     assert choice.reason is WireReason.NO_OPTION
 
 
+def test_a_conversion_between_caches_is_called_one() -> None:
+    """Although the link keeps up: nothing else would be truer."""
+    rounded = replace(OWN, key_loss=0.001, is_conversion=True)
+    choices = [
+        choose_wire(
+            options, WirePolicy(allowed_loss=0.1), num_tokens=10, bytes_per_second=SLOW, compute_seconds=seconds
+        )
+        for options, seconds in (((rounded,), 1.0), ((rounded, INT8), 1e9))
+    ]
+
+    assert [(choice.reason, choice.loss) for choice in choices] == [(WireReason.CONVERTED, 0.001)] * 2
+
+
 def test_the_anchor_at_one_gigabit() -> None:
     """8192 tokens of Llama 3.1 8B, DGX to Mac: 16-bit KV loses to the Mac alone, 8-bit wins. Source: ANCHORS.md §2."""
     half = 64 * 1024

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from baton.engine.runners.torch.wire import TorchCodec
 from baton.errors import InvalidFieldError
 from baton.kv.layout import KvDtype, KvLayout, LayerSpec, WireFormat
 from baton.kv.numpy_codec import NumpyCodec
 from baton.kv.packing import pack_frame, unpack_frame
 from baton.kv.progress import KvProgress
 from baton.kv.stream import KvFrame, StreamLedger
-from baton.kv.wire import check_wire, token_bytes, wire_dtypes
+from baton.kv.wire import Packed, WireCodec, check_wire, sendable_dtypes, token_bytes, wire_dtypes
 
 F32, F16, BF16 = KvDtype.FLOAT32, KvDtype.FLOAT16, KvDtype.BFLOAT16
 INT8, AFFINE8, FP8 = KvDtype.INT8, KvDtype.AFFINE8, KvDtype.FP8
@@ -32,6 +34,48 @@ NARROW = replace(LAYOUT, layers=(LayerSpec(2, 96, 64),))
 def test_a_cache_travels_in_its_own_format_or_a_smaller_one(layout: KvLayout, dtypes: tuple[KvDtype, ...]) -> None:
     """Its own comes first: it loses nothing."""
     assert wire_dtypes(layout) == dtypes
+
+
+@pytest.mark.parametrize(("dtype", "others"), [(BF16, (F16,)), (F16, (BF16,)), (F32, ())])
+def test_a_cache_can_be_sent_to_others_of_its_size_too(dtype: KvDtype, others: tuple[KvDtype, ...]) -> None:
+    """Which have another format."""
+    layout = replace(LAYOUT, dtype=dtype)
+
+    assert sendable_dtypes(layout) == (*wire_dtypes(layout), *others)
+
+
+@pytest.mark.parametrize(
+    ("sender", "receiver", "wire"),
+    [(BF16, F16, F16), (F16, BF16, BF16), (F32, BF16, BF16), (BF16, F32, BF16), (F16, F32, F16), (F32, F16, INT8)],
+)
+def test_caches_of_different_formats_meet_in_one(sender: KvDtype, receiver: KvDtype, wire: KvDtype) -> None:
+    """Either end packs or unpacks."""
+    for own, other in ((sender, receiver), (receiver, receiver)):
+        check_wire(replace(LAYOUT, dtype=own), WireFormat(wire, wire), other)
+
+
+@pytest.mark.parametrize(
+    ("sender", "receiver", "wire", "cause"),
+    [(BF16, F32, F32, "no smaller"), (BF16, F32, F16, "no smaller"), (BF16, F32, AFFINE8, "scales of the cache")],
+)
+def test_caches_of_different_formats_do_not_meet_where_nothing_is_gained(
+    sender: KvDtype, receiver: KvDtype, wire: KvDtype, cause: str
+) -> None:
+    """The receiver can widen what it gets; scales of a cache's format are of one cache."""
+    with pytest.raises(InvalidFieldError, match=cause):
+        check_wire(replace(LAYOUT, dtype=sender), WireFormat(wire, wire), receiver)
+
+
+@pytest.mark.parametrize("codec", [NumpyCodec(), TorchCodec()], ids=["numpy", "torch"])
+@pytest.mark.parametrize("dtype", [BF16, F16])
+def test_every_16_bit_number_arrives_unchanged_in_a_wider_cache(codec: WireCodec, dtype: KvDtype) -> None:
+    """Infinities and the smallest ones included."""
+    words = np.arange(1 << 16, dtype="<u2")
+    kept = words if dtype is BF16 else words.view("<f2")
+    expected = (words.astype("<u4") << 16).view("<f4") if dtype is BF16 else kept.astype("<f4")
+    wide = np.frombuffer(codec.unpack(Packed(kept.tobytes(), b""), F32, dtype, 64), "<f4")
+
+    assert np.array_equal(wide, expected, equal_nan=True)
 
 
 @pytest.mark.parametrize(

@@ -39,5 +39,5 @@ def test_who_only_receives_measures_no_losses() -> None:
     assert {ability.key_loss for ability in measure_wires(runner, has_losses=False)} == {math.inf}
     assert measure_losses(runner, (KvDtype.INT8,)) == {}
     assert measure_losses(mock, (KvDtype.INT8,)) == {}
-    assert [ability.dtype for ability in measure_wires(mock, has_losses=True)] == ["int8", "fp8"]
+    assert [ability.dtype for ability in measure_wires(mock, has_losses=True)] == ["int8", "fp8", "bfloat16"]
     runner.close()

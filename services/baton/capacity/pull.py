@@ -72,7 +72,7 @@ def _pull(
     if source is decoder or end <= begin or source.block_tokens != block_tokens or not is_usable:
         return None
     link = snapshot.link(source.node_id, decoder.node_id)
-    if link.mismatch:
+    if link.mismatch or link.has_unlike_caches:  # a pull names no format
         return None
     num_bytes = (end - begin) * decoder.shape.kv_bytes_per_token
     transfer = cost.transfer_seconds(num_bytes, link.bytes_per_second)

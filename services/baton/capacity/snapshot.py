@@ -70,6 +70,8 @@ class Link:
     """Why the two nodes cannot exchange KV; empty if they can."""
     wires: tuple[WireOption, ...] = ()
     """In what they can exchange it, the cache's own format first; empty: in that alone."""
+    has_unlike_caches: bool = False
+    """Whether their caches have different formats, so that KV is converted."""
 
 
 @dataclass(frozen=True, slots=True)

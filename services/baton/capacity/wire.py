@@ -21,6 +21,7 @@ class WireReason(Enum):
     """Why a format was chosen, in words."""
 
     NO_OPTION = "both nodes know no other format for this cache"
+    CONVERTED = "the caches differ, and rounding to the decode node's format is within the allowed loss"
     KEEPS_UP = "the link keeps up with the computation, so nothing is rounded"
     NO_LOSS_ALLOWED = "the link is the bottleneck, but no format is within the allowed loss"
     NO_GAIN = "the link is the bottleneck, but no format within the allowed loss would be faster"
@@ -63,6 +64,8 @@ class WireOption:
     """Loss where K alone travels in it, nats; 0: lossless."""
     value_loss: float = 0.0
     """Loss where V alone travels in it."""
+    is_conversion: bool = False
+    """Whether it rounds because the caches differ, so that no option is lossless."""
 
 
 class WirePolicy(NamedTuple):
@@ -126,13 +129,14 @@ def choose_wire(
     allowed loss: the least lossy that hides, or, where none does, the fastest.
 
     Args:
-        options: What the pair can do, 1 or more; the first is the cache's own format, lossless.
+        options: What the pair can do, 1 or more; the first is lossless, or a conversion that is allowed.
         policy: What the operator has set.
         num_tokens: Positions that travel.
         bytes_per_second: Rate of the link, above 0.
         compute_seconds: Time of the prefill.
     """
-    own = WireChoice(options[0], options[0], WireReason.NO_OPTION)
+    is_conversion = options[0].is_conversion
+    own = WireChoice(options[0], options[0], WireReason.CONVERTED if is_conversion else WireReason.NO_OPTION)
     if policy.keys != AUTO or policy.values != AUTO:
         return _set_by_operator(options, policy, own)
 
@@ -140,7 +144,7 @@ def choose_wire(
         return choice.transfer_seconds(num_tokens, bytes_per_second)
 
     if seconds(own) <= compute_seconds:
-        return WireChoice(own.keys, own.values, WireReason.KEEPS_UP)
+        return WireChoice(own.keys, own.values, WireReason.CONVERTED if is_conversion else WireReason.KEEPS_UP)
     if len(options) == 1:
         return own
     if policy.allowed_loss <= 0:  # a measured loss of 0 is none on the calibration's tokens, and no promise

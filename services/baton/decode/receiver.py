@@ -179,8 +179,9 @@ class KvReceiver:
     ) -> StreamLedger:
         self.reception.clock.layout_arrived(self._clock())
         layout = message.layout
-        self._layout.check_matches(layout_from_proto(layout))
-        expected, wire = self._stream_layout.wire_format, wire_from_proto(layout, self._layout)
+        sender = layout_from_proto(layout)
+        self._layout.check_matches(sender, is_converted=bool(request.wire_dtype))
+        expected, wire = self._stream_layout.wire_format, wire_from_proto(layout, sender, self._layout.dtype)
         for field, mine, theirs in zip(("wire_dtype", "value_wire_dtype"), expected, wire, strict=True):
             if mine is not theirs:
                 raise MismatchError(field, mine.value, theirs.value)

@@ -111,13 +111,17 @@ class KvLayout:
         """Return the bytes of one token over all layers in the cache."""
         return sum(spec.num_token_elements for spec in self.layers) * self.dtype.num_bytes
 
-    def check_matches(self, peer: KvLayout) -> None:
+    def check_matches(self, peer: KvLayout, *, is_converted: bool = False) -> None:
         """Compare with a peer's layout.
+
+        Args:
+            peer: The other one.
+            is_converted: Whether frames travel in a format that was agreed upon, so that the caches' own may differ.
 
         Raises:
             MismatchError: Naming the first field that differs, as kv.proto calls it.
         """
-        for field in ("protocol_version", "model_revision_digest", "rope_state", "dtype"):
+        for field in ("protocol_version", "model_revision_digest", "rope_state", *(() if is_converted else ("dtype",))):
             mine, theirs = getattr(self, field), getattr(peer, field)
             if mine != theirs:
                 raise MismatchError(field, getattr(mine, "value", mine), getattr(theirs, "value", theirs))

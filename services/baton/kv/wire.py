@@ -15,6 +15,7 @@ from baton.kv.layout import KvDtype, KvLayout, LayerSpec, WireFormat
 AFFINE_GROUP = 64
 """Consecutive elements of a row that share scale and bias in KvDtype.AFFINE8, as in MLX."""
 _SCALE_BYTES = 4
+_FLOATS = (KvDtype.FLOAT32, KvDtype.BFLOAT16, KvDtype.FLOAT16)
 
 
 class Packed(NamedTuple):
@@ -68,22 +69,45 @@ def token_bytes(layout: KvLayout, wire: WireFormat) -> TokenBytes:
 def wire_dtypes(layout: KvLayout) -> tuple[KvDtype, ...]:
     """Return the formats in which this cache can travel; the first is its own, which loses nothing."""
     narrower = (KvDtype.BFLOAT16, KvDtype.FLOAT16, KvDtype.INT8, KvDtype.AFFINE8, KvDtype.FP8)
-    return (layout.dtype, *(dtype for dtype in narrower if not _problem(layout, dtype)))
+    return (layout.dtype, *(dtype for dtype in narrower if not _problem(layout, dtype, layout.dtype)))
 
 
-def check_wire(layout: KvLayout, wire: WireFormat) -> None:
+def sendable_dtypes(layout: KvLayout) -> tuple[KvDtype, ...]:
+    """Return the formats in which this cache can be sent: those of `wire_dtypes`, then others of its size.
+
+    A receiver whose cache has one of the latter wants it; among caches of one format it would save nothing.
+    """
+    known = wire_dtypes(layout)
+    return (*known, *(dtype for dtype in _FLOATS if dtype.num_bytes == layout.dtype.num_bytes and dtype not in known))
+
+
+def holds_exactly(cache: KvDtype, dtype: KvDtype) -> bool:
+    """Return whether a cache can hold every number of a floating format."""
+    return cache is dtype or (cache is KvDtype.FLOAT32 and dtype in _FLOATS)
+
+
+def check_wire(layout: KvLayout, wire: WireFormat, receiver: KvDtype | None = None) -> None:
     """Check that a cache can travel in a format.
+
+    Args:
+        layout: The cache.
+        wire: The format.
+        receiver: Format of the cache that it travels to; None: the same.
 
     Raises:
         InvalidFieldError: Naming wire_dtype or value_wire_dtype, and what stands against it.
     """
     for field, dtype in (("wire_dtype", wire.keys), ("value_wire_dtype", wire.values)):
-        if dtype is not layout.dtype and (problem := _problem(layout, dtype)):
+        if dtype is not layout.dtype and (problem := _problem(layout, dtype, receiver or layout.dtype)):
             raise InvalidFieldError(field, problem)
 
 
-def _problem(layout: KvLayout, dtype: KvDtype) -> str:
+def _problem(layout: KvLayout, dtype: KvDtype, receiver: KvDtype) -> str:
     """Return why a cache cannot travel in a format other than its own; empty if it can."""
+    if dtype is receiver is not layout.dtype and dtype.num_bytes <= layout.dtype.num_bytes:
+        return ""
+    if dtype is KvDtype.AFFINE8 and receiver is not layout.dtype:
+        return f"affine8 has scales of the cache's format: one is {layout.dtype.value}, the other {receiver.value}"
     if dtype.num_bytes >= layout.dtype.num_bytes:
         return f"a cache of {layout.dtype.value} does not travel as {dtype.value}, which is no smaller"
     if dtype is KvDtype.AFFINE8 and (dims := _odd_dims(layout.layers)):

@@ -28,7 +28,7 @@ from baton.prefill.outbox_budget import OutboxBudget
 from baton.prefill.packer import FramePacker
 from baton.rpc.kv_service import ReceivedRequest
 from baton.rpc.wire_generation import sampling_from_proto
-from baton.rpc.wire_kv import layout_from_proto, wire_from_proto
+from baton.rpc.wire_kv import dtype_from_proto, layout_from_proto, wire_from_proto
 from baton.telemetry import names
 from baton.v1 import prefill_service_pb2
 from baton.worker.identity import check_identity, check_priority
@@ -120,7 +120,8 @@ class Prefiller:
         self._node.check_accepts()
         layout = self._node.runner.info.layout_with(request.adapter)
         self._check(request, layout)
-        layout = replace(layout, wire=wire_from_proto(request, layout))
+        receiver = dtype_from_proto(request.expected_layout.dtype, field="expected_layout.dtype")
+        layout = replace(layout, wire=wire_from_proto(request, layout, receiver))
         owed = owed_of(request, self._layout)
         trace.get_current_span().set_attributes(
             {names.REQUEST_ID: request.request_id, names.ATTEMPT: request.attempt, names.NODE_ID: self._node.node_id}
@@ -152,7 +153,8 @@ class Prefiller:
         return sampling_from_proto(request.sampling).structured_output, request.token_ids[num_prompt:]
 
     def _check(self, request: prefill_service_pb2.PrefillRequest, layout: KvLayout) -> None:
-        layout.check_matches(layout_from_proto(request.expected_layout, field="expected_layout"))
+        expected = layout_from_proto(request.expected_layout, field="expected_layout")
+        layout.check_matches(expected, is_converted=bool(request.wire_dtype))
         check_identity(request.request_id, request.attempt, request.cache_salt)
         check_priority(request.priority)
         num_tokens = len(request.token_ids)

@@ -11,7 +11,6 @@ from baton.capacity.feasibility import blocks_for
 from baton.capacity.profile import NodeProfile
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeSnapshot, PlacementRequest
 from baton.capacity.wire import WireOption, WirePolicy
-from baton.errors import MismatchError
 from baton.kv.adapter import Adapter
 from baton.router.assumed import AssumedPlacements, AssumedWork
 from baton.router.calibration import Calibration, OutputLengths
@@ -19,7 +18,7 @@ from baton.router.comparison import Comparison, compare
 from baton.router.ledger import Ledger, PlacedRequest
 from baton.router.nodes import Node, NodeTable
 from baton.router.records import LoadReport, NodeDescription, Outcome
-from baton.router.wires import wire_options
+from baton.router.wires import mismatch, wire_options
 
 HIDDEN_SHARE = 0.5
 """A transfer of which less was exposed did not show the link's limit: it may raise the link's rate, not lower it."""
@@ -128,6 +127,7 @@ class RouterState:
             round_trip_seconds=probe.round_trip_seconds if probe else self._default_link.round_trip_seconds,
             is_measured=probe is not None or self.link_calibration.reported(pair) > 0,
             mismatch=self._mismatch(sender.description, decoder.description),
+            has_unlike_caches=sender.description.layout.dtype is not decoder.description.layout.dtype,
             wires=self._wire_options(sender.description, decoder.description),
         )
 
@@ -231,7 +231,7 @@ class RouterState:
         """Return why two nodes cannot exchange KV. Kept until any node registers: layouts are long."""
         pair = (sender.node_id, decoder.node_id)
         if pair not in self._mismatches:
-            self._mismatches[pair] = _mismatch(sender, decoder)
+            self._mismatches[pair] = mismatch(sender, decoder, self._wire_policy)
         return self._mismatches[pair]
 
     def _wire_options(self, sender: NodeDescription, decoder: NodeDescription) -> tuple[WireOption, ...]:
@@ -243,11 +243,3 @@ class RouterState:
 
     def _blocks(self, node: Node, num_tokens: int) -> int:
         return blocks_for(self._node_snapshot(node), num_tokens)
-
-
-def _mismatch(sender: NodeDescription, decoder: NodeDescription) -> str:
-    try:
-        decoder.layout.check_matches(sender.layout)
-    except MismatchError as error:
-        return f"KV layouts differ in {error.message}"
-    return ""

@@ -54,8 +54,13 @@ def dtype_to_proto(dtype: KvDtype) -> kv_pb2.KvDtype:
     return _DTYPES[dtype]
 
 
-def wire_from_proto(message: WireMessage, layout: KvLayout) -> WireFormat:
+def wire_from_proto(message: WireMessage, layout: KvLayout, receiver: KvDtype | None = None) -> WireFormat:
     """Return in what frames travel; what a message leaves open is the cache's own.
+
+    Args:
+        message: Says so.
+        layout: The cache.
+        receiver: Format of the cache that it travels to; None: the same.
 
     Raises:
         InvalidFieldError: If this cache cannot travel so, or a value is unknown; the field is named.
@@ -63,7 +68,7 @@ def wire_from_proto(message: WireMessage, layout: KvLayout) -> WireFormat:
     keys = dtype_from_proto(message.wire_dtype, field="wire_dtype") if message.wire_dtype else layout.dtype
     is_one = not message.value_wire_dtype
     values = keys if is_one else dtype_from_proto(message.value_wire_dtype, field="value_wire_dtype")
-    check_wire(layout, WireFormat(keys, values))
+    check_wire(layout, WireFormat(keys, values), receiver)
     return WireFormat(keys, values)
 
 

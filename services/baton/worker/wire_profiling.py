@@ -18,7 +18,7 @@ from baton.capacity.wire import WireAbility
 from baton.engine.runners.base import Array, Runner
 from baton.engine.runners.mock import MockRunner
 from baton.kv.layout import KvDtype, WireFormat
-from baton.kv.wire import wire_dtypes
+from baton.kv.wire import sendable_dtypes
 from baton.worker.wire_trial import WireTrial
 
 Doubles = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
@@ -41,7 +41,7 @@ def measure_wires(
         has_losses: Whether to calibrate; who only receives need not.
         clock: Seconds, monotonic.
     """
-    dtypes = wire_dtypes(runner.info.layout)[1:]
+    dtypes = sendable_dtypes(runner.info.layout)[1:]
     losses = measure_losses(runner, dtypes) if has_losses else {}
     return tuple(_ability(runner, dtype, losses.get(dtype, UNKNOWN), clock) for dtype in dtypes)
 
