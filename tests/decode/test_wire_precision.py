@@ -49,6 +49,44 @@ def test_the_stream_has_the_format_that_the_placement_names(
     with_pair(client, transport=transport)
 
 
+@pytest.mark.parametrize(("keys", "values"), [(INT8, INT8), (INT8, F16), (F16, FP8)])
+def test_what_came_rounded_is_in_no_prefix_cache(keys: KvDtype, values: KvDtype) -> None:
+    """Neither the prompt nor what was generated after it: whoever takes a block over takes it for exact."""
+
+    async def client(pair: Pair) -> None:
+        rounded = await generate(pair, wired_request(keys, values))
+        num_kept = await pair.decode.ask(lambda: len(pair.decode.engine.scheduler.pool.hashes))
+        exact = await generate(pair, wired_request(F16, F16, request_id="exact"))
+        again = await generate(pair, wired_request(keys, values, request_id="again"))
+
+        assert num_kept == 0
+        assert [answer.token_ids for answer in (rounded, exact, again)] == [EXPECTED] * 3
+        assert [each.summary.decode_cached_token_count for each in (rounded, exact, again)] == [0, 0, 40]
+
+    with_pair(client)
+
+
+def test_what_is_computed_after_a_rounded_beginning_is_in_no_prefix_cache() -> None:
+    """A stream that breaks leaves its KV to a request that goes on here; attention has seen it."""
+
+    async def cut(responses: Responses) -> Responses:
+        num_frames = 0
+        async for response in responses:
+            num_frames += response.HasField("frame")
+            if num_frames > 3:
+                return
+            yield response
+
+    async def client(pair: Pair) -> None:
+        answer = await generate(pair, wired_request(INT8, INT8))
+
+        assert answer.token_ids == EXPECTED
+        assert answer.summary.kv_break_reasons
+        assert await pair.decode.ask(lambda: pair.decode.engine.scheduler.pool.hashes) == []
+
+    with_pair(client, damage=cut)
+
+
 def test_streams_of_different_formats_run_side_by_side() -> None:
     """The format belongs to the stream, not to the pair of nodes."""
 

@@ -222,7 +222,7 @@ class BlockPull:
 
     async def _write(self, frame: KvFrame) -> None:
         await self._slots.acquire()
-        self._engine.write_kv(self._engine_id, frame)
+        self._engine.write_kv(self._engine_id, frame, is_rounded=not self._layout.is_wire_lossless)
 
     def _take_summary(self, message: kv_pb2.KvSummary, ledger: StreamLedger) -> None:
         try:

@@ -223,7 +223,7 @@ class KvReceiver:
 
     async def _write(self, frame: KvFrame, progress: KvProgress) -> None:
         await self._slots.acquire()
-        self._engine.write_kv(self.request_id, frame)
+        self._engine.write_kv(self.request_id, frame, is_rounded=not self._stream_layout.is_wire_lossless)
         self.progress = progress
 
     def _drop_unpacked(self) -> None:

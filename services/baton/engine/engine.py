@@ -136,9 +136,15 @@ class Engine:
         """
         self._commands.put(lambda: self._abort(request))
 
-    def write_kv(self, request_id: str, frame: KvFrame) -> None:
-        """Have a received frame written into the request's blocks when there is time; `FrameLanded` follows."""
-        self._commands.put(lambda: self._write_kv(request_id, frame))
+    def write_kv(self, request_id: str, frame: KvFrame, *, is_rounded: bool = False) -> None:
+        """Have a received frame written into the request's blocks when there is time; `FrameLanded` follows.
+
+        Args:
+            request_id: Which.
+            frame: In the cache's own number format.
+            is_rounded: Whether it came in one that loses something: nothing of the request is cached for others then.
+        """
+        self._commands.put(lambda: self._write_kv(request_id, frame, is_rounded=is_rounded))
 
     def take_first_token(self, request_id: str, token: SampledToken) -> None:
         """Deliver the token that another node sampled after the prompt, before its KV is complete."""
@@ -295,10 +301,11 @@ class Engine:
             self._ingest.drop(sequence)
             self._living.drop(sequence)
 
-    def _write_kv(self, request_id: str, frame: KvFrame) -> None:
+    def _write_kv(self, request_id: str, frame: KvFrame, *, is_rounded: bool) -> None:
         sequence = self._receiving(request_id)
         if sequence is None:
             return
+        sequence.is_rounded |= is_rounded
         with self._living.failing(sequence):
             num_kv_heads = self.runner.info.layout.layers[frame.layer_begin].num_kv_heads
             self._ingest.add(sequence, FrameCursor(frame, num_kv_heads, self.runner.block_tokens))

@@ -76,7 +76,7 @@ class Progress:
         """Offer the full blocks of [0, end) to the prefix cache; return the hashes of those not offered before."""
         num_full = min(sequence.num_computed, end) // self._pool.block_tokens
         num_stored = sequence.num_stored_blocks
-        if num_full <= num_stored or sequence.request.is_cache_bypassed:
+        if num_full <= num_stored or not sequence.is_shareable:
             return []
         sequence.extend_hashes(self._pool.block_tokens)
         hashes = sequence.hashes[num_stored:num_full]

@@ -303,7 +303,7 @@ class Scheduler:
         return underway
 
     def _note(self, underway: Underway, sequence: Sequence, step: Step) -> None:
-        if self._limits.shares_prompts and not sequence.request.is_cache_bypassed and sequence.is_prefilling:
+        if self._limits.shares_prompts and sequence.is_shareable and sequence.is_prefilling:
             underway.note(sequence, end=step.end_of(sequence))
 
     def _is_full(self, step: Step) -> bool:
@@ -394,3 +394,4 @@ class Scheduler:
         self.pool.release(sequence.block_table)
         sequence.block_table = []
         sequence.num_computed = sequence.num_stored_blocks = 0
+        sequence.is_rounded = False

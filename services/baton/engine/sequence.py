@@ -146,6 +146,8 @@ class Sequence:
     """With `num_ahead`: row of the pass under way from which the last of them is chosen."""
     num_stored_blocks: int = 0
     """Leading blocks already offered to the prefix cache."""
+    is_rounded: bool = False
+    """Whether KV came in a format that loses something: then nothing after the cached prefix is what others compute."""
     num_cached: int = 0
     """Positions of prompt and earlier output found in the prefix cache at first admission."""
     num_shared: int = 0
@@ -195,6 +197,11 @@ class Sequence:
     def num_output_tokens(self) -> int:
         """Return the output tokens so far, those of earlier attempts included."""
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def is_shareable(self) -> bool:
+        """Return whether others may take over what is computed for it."""
+        return not (self.request.is_cache_bypassed or self.is_rounded)
 
     @property
     def is_held_up(self) -> bool:
