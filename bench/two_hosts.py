@@ -3,7 +3,8 @@
 Run as root: `baton bench two-hosts --model services/baton/demo/checkpoint --out bench/results/two_hosts.json`. The far
 agent finds the router by multicast DNS, is refused with a wrong token, joins with the right one, and gets its worker;
 the link is measured; a request is computed there by torch and decoded here by MLX; the worker is killed and comes back;
-the link is halved, and the plan follows. METHODOLOGY.md defines the numbers.
+the link is halved, and the plan follows; the far host sleeps (its processes are stopped), wakes, and serves again.
+METHODOLOGY.md defines the numbers.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from bench.two_hosts_deployment import HTTP_PORT, MODEL, ROUTER, Deployment, two
 
 DEFAULT_BITS_PER_SECOND = 200e6
 _PLAN_TOKENS = 1024
+_SLEEP_SECONDS = 15.0
+"""Longer than peers take to give a silent node up, and than an agent takes for a busy moment."""
 _RATES = ("memory_read_bytes_per_second", "memory_copy_bytes_per_second")
 
 
@@ -65,6 +68,7 @@ def run(model: Path, bits_per_second: float, *, has_profiles: bool) -> dict[str,
             killed = deployment.kill_far_worker()
             measured_again = deployment.measured_link(2)
             status = deployment.far_status()
+            woken = deployment.sleep_far(_SLEEP_SECONDS)
             return {
                 "shaped_bits_per_second": bits_per_second,
                 "link_bits_per_second": [8 * each.bytes_per_second for each in (measured, measured_again)],
@@ -74,6 +78,12 @@ def run(model: Path, bits_per_second: float, *, has_profiles: bool) -> dict[str,
                 "is_new_process": status.worker_process_id not in (0, killed),
                 "restarts": status.restart_count,
                 "last_exit_status": status.last_exit_status,
+                "sleep": {
+                    "stopped_seconds": _SLEEP_SECONDS,
+                    "noticed_seconds": woken.last_sleep.ToMicroseconds() / 1e6,
+                    "is_same_worker": woken.worker_process_id == status.worker_process_id,
+                    "answer": _ask(),
+                },
                 "profiles": profiles,
                 "plans": [first_plans, _plans(deployment)],
             }
@@ -82,7 +92,7 @@ def run(model: Path, bits_per_second: float, *, has_profiles: bool) -> dict[str,
 def report(results: Mapping[str, Any]) -> list[str]:
     """Return the results in sentences."""
     shaped, (before, after) = results["shaped_bits_per_second"], results["link_bits_per_second"]
-    plans = results["plans"]
+    plans, sleep = results["plans"], results["sleep"]
     transfers = [plan["transfer_seconds"] for plan in plans]
     lines = [
         f"far agent: {results['found_router']}",
@@ -90,6 +100,8 @@ def report(results: Mapping[str, Any]) -> list[str]:
         f"link: {before / 1e6:.1f} Mb/s of {shaped / 1e6:.0f} ({before / shaped:.1%}); halved: {after / 1e6:.1f} Mb/s",
         f"request: {results['answer']}",
         f"worker killed: status {results['last_exit_status']}, restarts {results['restarts']}",
+        f"far host asleep for {sleep['stopped_seconds']:.0f} s, noticed: {sleep['noticed_seconds']:.1f} s",
+        f"request afterwards, by the same worker ({sleep['is_same_worker']}): {sleep['answer']}",
         f"transfer of {_PLAN_TOKENS} tokens: {transfers[0]:.3f} s, over half the link {transfers[1]:.3f} s",
     ]
     for name, ratio in profile_ratios(results["profiles"]).items():

@@ -44,6 +44,7 @@ class Deployment:
         self._link = link
         self._model = model
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._far_processes: list[subprocess.Popen[bytes]] = []
         self.cli("authority", "create", str(folder / "deployment"))
         self.token = self.cli("authority", "token", str(folder / "deployment")).strip()
 
@@ -125,6 +126,30 @@ class Deployment:
         os.kill(process_id, signal.SIGKILL)  # a network namespace has the processes of this machine
         return int(process_id)
 
+    def sleep_far(self, seconds: float) -> agent_service_pb2.GetStatusResponse:
+        """Stop agent and worker of the far host for a time, as a sleep does; return the status afterwards.
+
+        The router must have forgotten the node meanwhile, and know it again.
+        """
+        stopped = [self._far_agent().pid, self.far_status().worker_process_id]
+        for process_id in stopped:
+            os.kill(process_id, signal.SIGSTOP)
+        try:
+            woken_at = time.monotonic() + seconds
+            self.wait_for(
+                lambda: True if "far-1" not in self.nodes() else None, "a router that forgets a sleeping node"
+            )
+            time.sleep(max(0.0, woken_at - time.monotonic()))
+        finally:
+            for process_id in stopped:
+                os.kill(process_id, signal.SIGCONT)
+
+        def look() -> agent_service_pb2.GetStatusResponse | None:
+            status = self.far_status()
+            return status if status.sleep_count and "far-1" in self.nodes() else None
+
+        return self.wait_for(look, "a node that is back after a sleep")
+
     def measured_link(self, num_measurements: int) -> node_pb2.LinkMeasurement:
         """Return the link from the far node as the router has it once it has been measured so often.
 
@@ -174,6 +199,10 @@ class Deployment:
                 process.kill()
                 process.wait()
 
+    def _far_agent(self) -> subprocess.Popen[bytes]:
+        (agent,) = self._far_processes
+        return agent
+
     def _agent(self, node_id: str, host: str, token: str, *, port: int = 18960) -> tuple[str, ...]:
         state = self._folder / f"state-{node_id}"
         own = (f"--host={host}", f"--worker-port={port}", f"--port={port + 2}", f"--worker-node-id={node_id}")
@@ -188,7 +217,10 @@ class Deployment:
         node_id = next((each.partition("=")[2] for each in arguments if each.startswith("--worker-node-id")), "")
         with (self._folder / f"{name}{node_id}.log").open("wb") as log:
             command = self._command(arguments, is_far=is_far)
-            self._processes.append(subprocess.Popen(command, stdout=log, stderr=log, env=self._environment()))
+            process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment())
+        self._processes.append(process)
+        if is_far:
+            self._far_processes.append(process)
 
     def _command(self, arguments: Sequence[str], *, is_far: bool) -> list[str]:
         command = [sys.executable, "-m", "baton.cli", *arguments]

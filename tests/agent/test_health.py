@@ -94,6 +94,39 @@ def test_a_worker_that_starts_slowly_gets_its_time() -> None:
     run(main)
 
 
+def test_a_worker_whose_machine_woke_is_forgiven() -> None:
+    """What failed before counts no more, and a start gets its whole time again."""
+
+    async def main() -> None:
+        supervisor = FakeSupervisor()
+        now_seconds = 0.0
+        watch = HealthWatch(
+            supervisor,
+            Answers(True, False, False, False, False, False),
+            interval_seconds=1.0,
+            num_failed_checks=2,
+            start_timeout_seconds=100.0,
+            clock=lambda: now_seconds,
+        )
+        for _ in range(2):
+            await watch.look()
+
+        watch.forgive()
+
+        await watch.look()
+        assert supervisor.reasons == []
+        supervisor.state = SupervisedState.STARTING
+        now_seconds = 3000.0
+        watch.forgive()
+        await watch.look()
+        assert supervisor.reasons == []
+        now_seconds = 3101.0
+        await watch.look()
+        assert supervisor.reasons == ["not_healthy_within_seconds=100"]
+
+    run(main)
+
+
 def test_nobody_is_asked_while_no_worker_runs() -> None:
     """Between two runs there is nothing to check."""
 

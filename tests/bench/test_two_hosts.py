@@ -34,6 +34,7 @@ def test_the_report_has_the_link_beside_its_shape() -> None:
             "answer": {},
             "restarts": 1,
             "last_exit_status": -9,
+            "sleep": {"stopped_seconds": 15.0, "noticed_seconds": 14.9, "is_same_worker": True, "answer": {}},
             "profiles": [],
             "plans": [{"transfer_seconds": 1.0, "table": ["a"], "nodes": ["b"]}] * 2,
         }

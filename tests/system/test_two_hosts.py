@@ -36,3 +36,8 @@ def test_a_machine_is_found_joins_serves_fails_and_comes_back() -> None:
     assert (results["last_exit_status"], results["restarts"], results["is_new_process"]) == (-9, 1, True)
     transfers = [plan["transfer_seconds"] for plan in results["plans"]]
     assert transfers[1] == pytest.approx(2 * transfers[0], rel=0.2)
+    sleep = results["sleep"]
+    assert sleep["noticed_seconds"] == pytest.approx(sleep["stopped_seconds"], abs=5.0)
+    assert sleep["is_same_worker"]
+    assert sleep["answer"]["content"] == results["answer"]["content"]
+    assert sleep["answer"]["fallback_reason"] == ""

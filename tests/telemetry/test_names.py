@@ -11,9 +11,17 @@ from baton.v1 import (
     decode_service_pb2,
     prefill_service_pb2,
     router_service_pb2,
+    worker_service_pb2,
 )
 
-_SERVICES = (agent_service_pb2, cache_index_service_pb2, decode_service_pb2, prefill_service_pb2, router_service_pb2)
+_SERVICES = (
+    agent_service_pb2,
+    cache_index_service_pb2,
+    decode_service_pb2,
+    prefill_service_pb2,
+    router_service_pb2,
+    worker_service_pb2,
+)
 
 
 def test_no_two_metrics_share_a_name() -> None:

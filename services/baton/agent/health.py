@@ -20,6 +20,7 @@ class HealthWatch:
     """Checks one worker for as long as `run` does.
 
     A process that has not served yet gets `start_timeout_seconds`; one that has, `num_failed_checks` failures in a row.
+    Time that the machine sleeps does not count, and after it both begin anew (`forgive`).
     """
 
     def __init__(
@@ -31,7 +32,7 @@ class HealthWatch:
         num_failed_checks: int,
         start_timeout_seconds: float,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._supervisor = supervisor
         self._check = check
@@ -41,6 +42,12 @@ class HealthWatch:
         self._sleep = sleep
         self._clock = clock
         self._num_failures = 0
+        self._forgiven_seconds = 0.0
+
+    def forgive(self) -> None:
+        """Begin anew with what has failed so far: connections of a machine that has just woken need a moment."""
+        self._num_failures = 0
+        self._forgiven_seconds = self._clock()
 
     async def run(self) -> None:
         """Check until cancelled."""
@@ -59,8 +66,11 @@ class HealthWatch:
             self._num_failures += 1
             if self._num_failures >= self._num_failed_checks:
                 self._supervisor.restart_child(f"unhealthy_checks={self._num_failures}")
-        elif self._clock() - self._supervisor.started_at_seconds > self._start_timeout_seconds:
+        elif self._clock() - self._patience_began() > self._start_timeout_seconds:
             self._supervisor.restart_child(f"not_healthy_within_seconds={self._start_timeout_seconds:.0f}")
+
+    def _patience_began(self) -> float:
+        return max(self._supervisor.begun_seconds, self._forgiven_seconds)
 
 
 async def is_serving(address: str, timeout_seconds: float) -> bool:

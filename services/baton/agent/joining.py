@@ -53,6 +53,7 @@ class Joiner:
         membership: Keeps the answers.
         find: Finds the router anew for every attempt.
         sleep: Waits.
+        now: Tells date and time.
     """
 
     def __init__(
@@ -63,12 +64,14 @@ class Joiner:
         find: Find,
         *,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._token = token
         self._node_id = node_id
         self._membership = membership
         self._find = find
         self._sleep = sleep
+        self._now = now
 
     @property
     def identity(self) -> TlsIdentity:
@@ -88,7 +91,7 @@ class Joiner:
                 return await self.ask()
             except (UnavailableError, OverloadedError) as error:
                 log.warning("join_waits cause=%r", error.message)
-            if kept := self._membership.kept(datetime.now(UTC)):
+            if kept := self._membership.kept(self._now()):
                 log.info("join_kept node=%s", self._node_id)
                 return Joined(work_of(kept, self._membership.asked_address()), kept.certificate)
             await self._sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - many machines must not come at once
@@ -118,9 +121,14 @@ class Joiner:
         return Joined(work, answer.certificate)
 
     async def renew(self, certificate: bytes) -> NoReturn:
-        """Renew the certificate whenever two thirds of its life have passed, until cancelled."""
+        """Renew the certificate whenever two thirds of its life have passed, until cancelled.
+
+        Every minute is looked at the calendar: a long pause would not end in time on a machine that sleeps meanwhile.
+        """
         while True:
-            await self._sleep(max(_RENEWAL_PAUSE_SECONDS, renewal_seconds(certificate, datetime.now(UTC))))
+            await self._sleep(_RENEWAL_PAUSE_SECONDS)
+            if renewal_seconds(certificate, self._now()) > 0:
+                continue
             try:
                 certificate = (await self.ask()).certificate
             except BatonError as error:  # the certificate still holds for a third of its life

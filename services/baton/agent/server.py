@@ -16,12 +16,16 @@ import grpc
 
 from baton.agent.child import Child, ChildSpec, describe_exit
 from baton.agent.health import HealthWatch, is_serving
+from baton.agent.logind import LogindEvents
 from baton.agent.machine_lock import machine_used_for
+from baton.agent.rest import Rest
 from baton.agent.settings import AgentSettings
+from baton.agent.sleep_watch import SleepWatch
 from baton.agent.supervisor import SupervisedState, Supervisor
 from baton.errors import UnavailableError
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 from baton.rpc.tls import TlsIdentity, secured_by
+from baton.rpc.wire_time import duration_from_seconds
 from baton.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 if TYPE_CHECKING:
@@ -46,15 +50,20 @@ _STATES = {
 class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
     """Answers from the supervisor's state."""
 
-    def __init__(self, node_id: str, supervisor: Supervisor) -> None:
+    def __init__(self, node_id: str, supervisor: Supervisor, rest: Rest | None = None) -> None:
         self._node_id = node_id
         self._supervisor = supervisor
+        self._rest = rest
 
     async def GetStatus(  # noqa: N802 - the name is the proto's
         self, _request: agent_service_pb2.GetStatusRequest, _context: grpc.aio.ServicerContext[object, object]
     ) -> agent_service_pb2.GetStatusResponse:
         """Say what is supervised and how that has been going."""
-        return status_message(self._node_id, self._supervisor)
+        message = status_message(self._node_id, self._supervisor)
+        if self._rest is not None:
+            message.sleep_count = self._rest.num_sleeps
+            message.last_sleep.CopyFrom(duration_from_seconds(self._rest.last_sleep_seconds))
+        return message
 
 
 def status_message(node_id: str, supervisor: Supervisor) -> agent_service_pb2.GetStatusResponse:
@@ -167,7 +176,8 @@ async def _supervise(
         start_timeout_seconds=settings.start_timeout_seconds,
     )
     server = GrpcServer(host_port(settings.host, settings.port))
-    servicer = AgentServicer(settings.node_id, supervisor)
+    rest = Rest(worker_address, watch, settings.sleep_wait_seconds)
+    servicer = AgentServicer(settings.node_id, supervisor, rest)
     server.add(
         "baton.v1.AgentService",
         lambda target: agent_service_pb2_grpc.add_AgentServiceServicer_to_server(servicer, target),  # type: ignore[no-untyped-call]
@@ -175,7 +185,10 @@ async def _supervise(
     await server.start()
     try:
         async with asyncio.TaskGroup() as group, _serving(settings):
-            tasks = (group.create_task(supervisor.run()), group.create_task(watch.run()))
+            works = [supervisor.run(), watch.run(), SleepWatch(rest.after_gap).run()]
+            if sys.platform == "linux":
+                works.append(LogindEvents(rest.before_sleep, rest.after_wake).run())
+            tasks = [group.create_task(work) for work in works]
             await stop
             for task in tasks:
                 task.cancel()

@@ -55,6 +55,8 @@ class AgentSettings(MetricsSettings, ServerTlsSettings):
     """Failed checks in a row after which a worker that was healthy is started again."""
     stop_grace_seconds: float = Field(default=15.0, ge=0)
     """Time from SIGTERM to SIGKILL when the worker is stopped."""
+    sleep_wait_seconds: float = Field(default=4.0, ge=0, le=25)
+    """Longest time that requests have to end when the machine is about to sleep; systemd waits 5 s."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""
 

@@ -74,6 +74,8 @@ class Supervisor:
         self.last_exit_status: int | None = None
         self.started_at_seconds = 0.0
         """Unix time of the last start, 0 before the first."""
+        self.begun_seconds = 0.0
+        """The same by the clock."""
         self._on_line = on_line
         self._backoff = backoff or Backoff()
         self._grace_seconds = grace_seconds
@@ -97,7 +99,7 @@ class Supervisor:
         num_failures = 0
         try:
             while True:
-                began = self._clock()
+                began = self.begun_seconds = self._clock()
                 await self._run_once()
                 if self.num_restarts == 0 and self.last_exit_status == self._hopeless_status:
                     return self.last_exit_status

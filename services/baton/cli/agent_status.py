@@ -13,6 +13,7 @@ from rich import box
 from rich.table import Table
 
 from baton.agent.settings import DEFAULT_STATE_DIR
+from baton.capacity.table import format_seconds
 from baton.cli.console import make_console
 from baton.cli.quantities import format_bytes
 from baton.cli.router_call import CALL_SECONDS, CommandTlsSettings
@@ -21,6 +22,7 @@ from baton.errors import UnavailableError
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_from_rpc
 from baton.rpc.tls import TlsIdentity, secured_by
+from baton.rpc.wire_time import seconds_from_duration
 from baton.v1 import agent_service_pb2, agent_service_pb2_grpc
 from baton.v1.node_pb2 import SystemSample
 
@@ -65,6 +67,9 @@ def status_table(status: agent_service_pb2.GetStatusResponse, sample: SystemSamp
     table.add_row("worker", f"{state.replace('_', ' ')}, pid {status.worker_process_id or '-'}")
     started = status.worker_started_at.ToJsonString() if status.worker_started_at.seconds else "-"
     table.add_row("started", f"{started}, {status.restart_count} restarts")
+    if status.sleep_count:
+        last = format_seconds(seconds_from_duration(status.last_sleep))
+        table.add_row("slept", f"{status.sleep_count} times, the last time for {last}")
     if status.HasField("last_exit_status"):
         table.add_row("last exit", str(status.last_exit_status))
     for name, value in sensor_rows(sample):

@@ -44,6 +44,8 @@ BACKGROUND_METHODS = frozenset(
         "/baton.v1.DecodeService/Serve",
         "/baton.v1.PrefillService/ProbeLink",
         "/baton.v1.AgentService/GetStatus",
+        "/baton.v1.WorkerService/Pause",
+        "/baton.v1.WorkerService/Resume",
     }
 )
 """Calls that nodes make by themselves, for ever or every second: spans of theirs would bury those of requests.

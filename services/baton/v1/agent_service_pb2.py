@@ -12,22 +12,23 @@ from google.protobuf.internal import builder as _builder
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x62\x61ton/v1/agent_service.proto\x12\x08\x62\x61ton.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n\x10GetStatusRequest\"\x9a\x02\n\x11GetStatusResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07machine\x18\x02 \x01(\t\x12+\n\x0cworker_state\x18\x03 \x01(\x0e\x32\x15.baton.v1.WorkerState\x12\x19\n\x11worker_process_id\x18\x04 \x01(\x05\x12\x15\n\rrestart_count\x18\x05 \x01(\x05\x12\x1d\n\x10last_exit_status\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\x35\n\x11worker_started_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x11memory_byte_count\x18\x08 \x01(\x03\x42\x13\n\x11_last_exit_status*\x98\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15WORKER_STATE_STARTING\x10\x01\x12\x18\n\x14WORKER_STATE_SERVING\x10\x02\x12\x1c\n\x18WORKER_STATE_BACKING_OFF\x10\x03\x12\x18\n\x14WORKER_STATE_STOPPED\x10\x04\x32T\n\x0c\x41gentService\x12\x44\n\tGetStatus\x12\x1a.baton.v1.GetStatusRequest\x1a\x1b.baton.v1.GetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x62\x61ton/v1/agent_service.proto\x12\x08\x62\x61ton.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x12\n\x10GetStatusRequest\"\xde\x02\n\x11GetStatusResponse\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07machine\x18\x02 \x01(\t\x12+\n\x0cworker_state\x18\x03 \x01(\x0e\x32\x15.baton.v1.WorkerState\x12\x19\n\x11worker_process_id\x18\x04 \x01(\x05\x12\x15\n\rrestart_count\x18\x05 \x01(\x05\x12\x1d\n\x10last_exit_status\x18\x06 \x01(\x05H\x00\x88\x01\x01\x12\x35\n\x11worker_started_at\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x19\n\x11memory_byte_count\x18\x08 \x01(\x03\x12\x13\n\x0bsleep_count\x18\t \x01(\x05\x12-\n\nlast_sleep\x18\n \x01(\x0b\x32\x19.google.protobuf.DurationB\x13\n\x11_last_exit_status*\x98\x01\n\x0bWorkerState\x12\x1c\n\x18WORKER_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15WORKER_STATE_STARTING\x10\x01\x12\x18\n\x14WORKER_STATE_SERVING\x10\x02\x12\x1c\n\x18WORKER_STATE_BACKING_OFF\x10\x03\x12\x18\n\x14WORKER_STATE_STOPPED\x10\x04\x32T\n\x0c\x41gentService\x12\x44\n\tGetStatus\x12\x1a.baton.v1.GetStatusRequest\x1a\x1b.baton.v1.GetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.agent_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_WORKERSTATE']._serialized_start=381
-  _globals['_WORKERSTATE']._serialized_end=533
-  _globals['_GETSTATUSREQUEST']._serialized_start=75
-  _globals['_GETSTATUSREQUEST']._serialized_end=93
-  _globals['_GETSTATUSRESPONSE']._serialized_start=96
-  _globals['_GETSTATUSRESPONSE']._serialized_end=378
-  _globals['_AGENTSERVICE']._serialized_start=535
-  _globals['_AGENTSERVICE']._serialized_end=619
+  _globals['_WORKERSTATE']._serialized_start=481
+  _globals['_WORKERSTATE']._serialized_end=633
+  _globals['_GETSTATUSREQUEST']._serialized_start=107
+  _globals['_GETSTATUSREQUEST']._serialized_end=125
+  _globals['_GETSTATUSRESPONSE']._serialized_start=128
+  _globals['_GETSTATUSRESPONSE']._serialized_end=478
+  _globals['_AGENTSERVICE']._serialized_start=635
+  _globals['_AGENTSERVICE']._serialized_end=719
 # @@protoc_insertion_point(module_scope)

@@ -1,3 +1,4 @@
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -24,7 +25,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("node_id", "machine", "worker_state", "worker_process_id", "restart_count", "last_exit_status", "worker_started_at", "memory_byte_count")
+    __slots__ = ("node_id", "machine", "worker_state", "worker_process_id", "restart_count", "last_exit_status", "worker_started_at", "memory_byte_count", "sleep_count", "last_sleep")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     MACHINE_FIELD_NUMBER: _ClassVar[int]
     WORKER_STATE_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +34,8 @@ class GetStatusResponse(_message.Message):
     LAST_EXIT_STATUS_FIELD_NUMBER: _ClassVar[int]
     WORKER_STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SLEEP_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LAST_SLEEP_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     machine: str
     worker_state: WorkerState
@@ -41,4 +44,6 @@ class GetStatusResponse(_message.Message):
     last_exit_status: int
     worker_started_at: _timestamp_pb2.Timestamp
     memory_byte_count: int
-    def __init__(self, node_id: _Optional[str] = ..., machine: _Optional[str] = ..., worker_state: _Optional[_Union[WorkerState, str]] = ..., worker_process_id: _Optional[int] = ..., restart_count: _Optional[int] = ..., last_exit_status: _Optional[int] = ..., worker_started_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., memory_byte_count: _Optional[int] = ...) -> None: ...
+    sleep_count: int
+    last_sleep: _duration_pb2.Duration
+    def __init__(self, node_id: _Optional[str] = ..., machine: _Optional[str] = ..., worker_state: _Optional[_Union[WorkerState, str]] = ..., worker_process_id: _Optional[int] = ..., restart_count: _Optional[int] = ..., last_exit_status: _Optional[int] = ..., worker_started_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., memory_byte_count: _Optional[int] = ..., sleep_count: _Optional[int] = ..., last_sleep: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...

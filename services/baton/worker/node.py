@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from opentelemetry import metrics
 
@@ -15,6 +16,7 @@ from baton.discovery.source import open_source
 from baton.engine.constraint_compiler import ConstraintCompiler
 from baton.engine.engine import Engine
 from baton.engine.events import Deliverable, deliver
+from baton.engine.load import EngineLoad
 from baton.engine.options import DEFAULT_OPTIONS, EngineOptions
 from baton.engine.runners.base import Runner
 from baton.engine.scheduler import SchedulerLimits
@@ -26,11 +28,14 @@ from baton.rpc.lasting import keep_what_is_loaded
 from baton.rpc.server import GrpcServer, wait_for_stop_signal
 from baton.text.tokenizer import load_tokenizer
 from baton.v1 import node_pb2
+from baton.v1.worker_service_pb2_grpc import add_WorkerServiceServicer_to_server
 from baton.worker.description import describe_node, load_message
 from baton.worker.disk import open_disk
 from baton.worker.gauges import observe_load, observe_machine
 from baton.worker.loading import load_runner
 from baton.worker.monitor import NodeMonitor
+from baton.worker.pausing import SERVICE_NAME as PAUSING_SERVICE_NAME
+from baton.worker.pausing import PausingServicer
 from baton.worker.profiling import measure_profile
 from baton.worker.publications import Publications
 from baton.worker.registration import Peers
@@ -63,6 +68,7 @@ class WorkerNode:
         self._wire_abilities = wire_abilities
         self.node_id = ""
         self.is_draining = False
+        self._is_paused = False
         self.monitor = NodeMonitor(runner, machine_sensors(settings.device if settings.engine == "torch" else ""))
         self._role = role
         self._loop = asyncio.get_running_loop()
@@ -100,6 +106,18 @@ class WorkerNode:
         """
         if self.is_draining:
             raise UnavailableError(f"node {self.node_id} is shutting down", reason="DRAINING")
+        if self._is_paused:
+            raise UnavailableError(f"node {self.node_id} rests: its machine is about to sleep", reason="DRAINING")
+
+    def set_paused(self, *, is_paused: bool) -> None:
+        """Take no new work, or take it again, and tell the routers."""
+        self._is_paused = is_paused
+        if self._registrations is not None:
+            self._registrations.report_load()
+
+    def load(self) -> EngineLoad:
+        """Return what the engine is doing."""
+        return self.engine.load()
 
     def accept_placement(self, placement_id: str) -> None:
         """Note that a placed request has come in, so that the router stops counting it twice."""
@@ -125,6 +143,8 @@ class WorkerNode:
         Raises:
             Exception: What the engine died of, if it did.
         """
+        pausing = PausingServicer(self)
+        server.add(PAUSING_SERVICE_NAME, partial(add_WorkerServiceServicer_to_server, pausing))
         port = await server.start(is_serving=False)
         if fast is not None:
             fast.start()
@@ -194,7 +214,7 @@ class WorkerNode:
     def _load_message(self, accepted_placement_ids: Sequence[str]) -> node_pb2.LoadReport:
         return load_message(
             self.engine.load(),
-            is_draining=self.is_draining,
+            is_draining=self.is_draining or self._is_paused,
             accepted_placement_ids=list(accepted_placement_ids),
             system=self.monitor.latest,
         )

@@ -1,0 +1,28 @@
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class PauseRequest(_message.Message):
+    __slots__ = ("wait", "lease")
+    WAIT_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    wait: _duration_pb2.Duration
+    lease: _duration_pb2.Duration
+    def __init__(self, wait: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., lease: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class PauseResponse(_message.Message):
+    __slots__ = ("request_count",)
+    REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    request_count: int
+    def __init__(self, request_count: _Optional[int] = ...) -> None: ...
+
+class ResumeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResumeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
