@@ -61,6 +61,12 @@ OVERVIEW = Dashboard(
             _quantiles(names.TIME_PER_OUTPUT_TOKEN, 0.5, 0.95, 0.99),
             "s",
         ),
+        Panel(
+            "Between tokens",
+            "From output to the next output of a request: a high 99 % with a low mean is a stream that stutters.",
+            _quantiles(names.INTER_TOKEN_LATENCY, 0.5, 0.99),
+            "s",
+        ),
         Panel("Whole answer", "From arrival to the last byte.", _quantiles(names.REQUEST_DURATION, 0.5, 0.95), "s"),
         Panel(
             "Prompt tokens not computed",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import re
 from collections.abc import Iterator
 
 import pytest
+from opentelemetry import trace
 
-from baton.telemetry.logs import LineFormatter, configure_logging
+from baton.telemetry.logs import JsonFormatter, LineFormatter, configure_logging
 
 
 @pytest.fixture
@@ -73,3 +75,51 @@ def test_a_traceback_follows_its_event() -> None:
         record.exc_info = (RuntimeError, error, error.__traceback__)
 
     assert "RuntimeError: the cause" in LineFormatter("x", is_colored=False).format(record)
+
+
+_SPAN = trace.NonRecordingSpan(trace.SpanContext(0xABC, 0xDEF, is_remote=False))
+
+
+def test_an_event_of_a_traced_request_names_its_trace() -> None:
+    """From a line in the log to the waterfall, in either format; other events have none."""
+    record = _record(logging.INFO, "placed node_id=decode-1")
+    with trace.use_span(_SPAN):
+        line = LineFormatter("x", is_colored=False).format(record)
+        document = json.loads(JsonFormatter("x").format(record))
+
+    assert line.endswith(f"placed node_id=decode-1 trace_id={0xABC:032x}")
+    assert (document["trace_id"], document["span_id"]) == (f"{0xABC:032x}", f"{0xDEF:016x}")
+    assert "trace_id" not in LineFormatter("x", is_colored=False).format(record)
+    assert "trace_id" not in json.loads(JsonFormatter("x").format(record))
+
+
+@pytest.mark.usefixtures("_root_logger")
+def test_json_has_the_fields_of_an_event() -> None:
+    """One object per line, quoted values without their quotes."""
+    stream = io.StringIO()
+    configure_logging("router", "info", log_format="json", stream=stream)
+
+    logging.getLogger("baton.router").warning("node_left node_id=%s cause=%r", "decode-1", "no answer for 3 s")
+
+    (line,) = stream.getvalue().splitlines()
+    document = json.loads(line)
+    assert (document["level"], document["service"], document["logger"]) == ("warning", "router", "baton.router")
+    assert document["event"] == "node_left"
+    assert document["fields"] == {"node_id": "decode-1", "cause": "no answer for 3 s"}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", document["time"])
+
+
+def test_json_keeps_what_is_no_event() -> None:
+    """Prose of a library, and the traceback of an error, in the same line."""
+    record = _record(logging.ERROR, "it went wrong:\n3 times")
+    try:
+        raise RuntimeError("the cause")
+    except RuntimeError as error:
+        record.exc_info = (RuntimeError, error, error.__traceback__)
+
+    line = JsonFormatter("x").format(record)
+
+    assert "\n" not in line
+    assert json.loads(line)["message"] == "it went wrong:\n3 times"
+    assert "RuntimeError: the cause" in json.loads(line)["exception"]
+    assert "event" not in json.loads(line)

@@ -50,3 +50,12 @@ def test_without_a_provider_nothing_happens() -> None:
     metrics.add_preemption()
     metrics.add_retry("UNAVAILABLE")
     metrics.record_end(1.0, None, "m")
+
+
+def test_the_tokens_of_one_generation_in_sixteen_are_timed() -> None:
+    """The first among them, so that a quiet service has values too."""
+    metrics = Metrics()
+
+    timed = [metrics.times_tokens() for _ in range(33)]
+
+    assert [index for index, is_timed in enumerate(timed) if is_timed] == [0, 16, 32]

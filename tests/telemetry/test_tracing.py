@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import propagate, trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.util._once import Once
 
@@ -72,3 +72,19 @@ def test_the_sampler_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch)
     tracing.configure_tracing("baton-router")
 
     assert not tracing.tracer().start_span("x").is_recording()
+
+
+@pytest.mark.parametrize(("flag", "ratio", "is_recorded"), [("01", "0", True), ("00", "1", False), ("", "1", True)])
+def test_a_clients_header_decides_and_else_the_ratio(
+    monkeypatch: pytest.MonkeyPatch, flag: str, ratio: str, is_recorded: bool
+) -> None:
+    """`traceparent` names a trace that is, or is not, sampled; a request without one follows the ratio."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", ratio)
+    tracing.configure_tracing("baton-gateway")
+    headers = {"traceparent": f"00-{'a' * 32}-{'b' * 16}-{flag}"} if flag else {}
+
+    span = tracing.tracer().start_span("chat", propagate.extract(headers))
+
+    assert span.is_recording() == is_recorded

@@ -181,6 +181,10 @@ livenessProbe:
 {{- end }}
 - name: HOME
   value: /tmp
+{{- if ne .root.Values.logFormat "text" }}
+- name: BATON_LOG_FORMAT
+  value: {{ .root.Values.logFormat }}
+{{- end }}
 {{- if .root.Values.development.syncCode }}
 - name: PYTHONPATH
   value: /code

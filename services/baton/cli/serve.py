@@ -8,7 +8,7 @@ import inspect
 import logging
 import os
 import sys
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NamedTuple, NoReturn, cast
@@ -24,7 +24,7 @@ from baton.config.flags import describe_settings, flag_help, parse_flags
 from baton.config.loading import ROLES, load_settings, read_file
 from baton.errors import ConfigurationError
 from baton.rpc.tls import TlsSettings, secured_by
-from baton.telemetry.logs import configure_logging
+from baton.telemetry.logs import LOG_FORMATS, LogFormat, configure_logging
 from baton.telemetry.metrics import configure_metrics, shutdown_metrics
 from baton.telemetry.metrics_server import MetricsSettings, serving_metrics
 from baton.telemetry.prometheus import scraped_meter
@@ -121,7 +121,7 @@ def run_service(role: str, service: Service, settings: BaseSettings, level: str)
         sys.setswitchinterval(_SWITCH_SECONDS)
     level = str(getattr(settings, "log_level", level)).lower()
     check_level(level)
-    configure_logging(_log_name(role, settings), level)
+    configure_logging(_log_name(role, settings), level, log_format=wanted_log_format(os.environ))
     log.info("starting role=%s pid=%d", role, os.getpid())
     log.debug("settings %s", describe_settings(settings))
     configure_tracing(f"baton-{role}")
@@ -203,6 +203,19 @@ def check_level(level: str) -> None:
         raise ConfigurationError(
             f"flag --log-level (BATON_LOG_LEVEL): expected one of {', '.join(LEVELS)}, got {level}"
         )
+
+
+def wanted_log_format(environment: Mapping[str, str]) -> LogFormat:
+    """Return how log lines of this process look.
+
+    Raises:
+        ConfigurationError: If BATON_LOG_FORMAT is none of LOG_FORMATS.
+    """
+    wanted = environment.get("BATON_LOG_FORMAT", "text")
+    for known in LOG_FORMATS:
+        if wanted == known:
+            return known
+    raise ConfigurationError(f"BATON_LOG_FORMAT: expected one of {', '.join(LOG_FORMATS)}, got {wanted}")
 
 
 def take_option(arguments: Sequence[str], flag: str) -> tuple[str, list[str]]:

@@ -123,6 +123,7 @@ class _Output:
         self._observation = observation
         self._on_delta = on_delta
         self._has_begun = False
+        self._times_tokens = observation.times_tokens
         self.stop: str | None = None
         """The stop string that was found."""
         self.num_tokens = 0
@@ -136,9 +137,12 @@ class _Output:
         if self._scanner is not None:
             text, self.stop = self._scanner.push(text)
         self.num_tokens += len(token_ids)
-        if not self._has_begun and token_ids:
-            self._has_begun = True
-            self._observation.note_first_token()
+        if not self._has_begun:
+            if token_ids:
+                self._has_begun = True
+                self._observation.note_first_token()
+        elif self._times_tokens:
+            self._observation.note_tokens()
         self._on_delta(Delta(text, token_ids, logprobs))
         return self.stop is not None
 

@@ -27,6 +27,9 @@ class Observation:
         self._context = trace.set_span_in_context(self._span)
         self._first_seconds: float | None = None
         self._num_completion_tokens: int | None = None
+        self._last_seconds = 0.0
+        self.times_tokens = metrics.times_tokens()
+        """Whether `note_tokens` is to be called."""
 
     def note_first_token(self) -> None:
         """Note that output begins."""
@@ -36,6 +39,13 @@ class Observation:
         seconds = self._first_seconds - self._prompt.arrival_seconds
         self._metrics.record_time_to_first_token(seconds, self._prompt.request.model, self._context)
         self._span.add_event(names.EVENT_FIRST_TOKEN)
+        self._last_seconds = self._first_seconds
+
+    def note_tokens(self) -> None:
+        """Note output after the first."""
+        now_seconds = self._clock()
+        gap_seconds, self._last_seconds = now_seconds - self._last_seconds, now_seconds
+        self._metrics.record_inter_token_latency(gap_seconds, self._prompt.request.model, self._context)
 
     def note_result(self, result: GenerationResult) -> None:
         """Note the end."""

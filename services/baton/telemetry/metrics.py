@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import count
 from typing import Literal
 
 from opentelemetry import metrics
@@ -14,6 +15,8 @@ from opentelemetry.sdk.metrics.export import MetricReader
 from baton.telemetry import names
 from baton.telemetry.tracing import has_endpoint, service_resource
 
+_TIMED_EVERY = 16
+"""One generation of so many has the gaps between its tokens recorded."""
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 Side = Literal["prefill", "decode"]
@@ -68,6 +71,8 @@ class Metrics:
         self._fast_path_fallbacks = _counter(meter, names.FAST_PATH_FALLBACKS)
         self._time_to_first_token = _histogram(meter, names.TIME_TO_FIRST_TOKEN)
         self._time_per_output_token = _histogram(meter, names.TIME_PER_OUTPUT_TOKEN)
+        self._inter_token_latency = _histogram(meter, names.INTER_TOKEN_LATENCY)
+        self._num_generations = count()
         self._request_duration = _histogram(meter, names.REQUEST_DURATION)
         self._transfer = _histogram(meter, names.KV_TRANSFER)
         self._exposed = _histogram(meter, names.EXPOSED_TRANSFER)
@@ -163,6 +168,14 @@ class Metrics:
             context: Holds the span of the request, of which the value is an example; None: the current one.
         """
         self._time_to_first_token.record(seconds, {names.GEN_AI_REQUEST_MODEL: model}, context)
+
+    def times_tokens(self) -> bool:
+        """Return whether the gaps of the next generation are to be recorded: a record per token of all is too much."""
+        return next(self._num_generations) % _TIMED_EVERY == 0
+
+    def record_inter_token_latency(self, seconds: float, model: str, context: Context | None = None) -> None:
+        """Record the time between two outputs that follow each other."""
+        self._inter_token_latency.record(seconds, {names.GEN_AI_REQUEST_MODEL: model}, context)
 
     def record_end(
         self, duration_seconds: float, seconds_per_token: float | None, model: str, context: Context | None = None

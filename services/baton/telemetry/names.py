@@ -233,6 +233,12 @@ TIME_PER_OUTPUT_TOKEN = MetricName(
     "From the first to the last token, per token after the first.",
     (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0),
 )
+INTER_TOKEN_LATENCY = MetricName(
+    "baton.inter_token_latency",
+    "s",
+    "From output to the next output of one request, what comes together counted once; of every 16th request.",
+    (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5),
+)
 REQUEST_DURATION = MetricName(
     "gen_ai.server.request.duration", "s", "From the request's arrival to the end of the answer.", _LATENCY_BUCKETS
 )
