@@ -26,7 +26,7 @@ from bench.two_hosts_deployment import HTTP_PORT, MODEL, ROUTER, Deployment, two
 DEFAULT_BITS_PER_SECOND = 200e6
 _PLAN_TOKENS = 1024
 _SLEEP_SECONDS = 15.0
-"""Longer than peers take to give a silent node up, and than an agent takes for a busy moment."""
+"""Longer than its peers take to give up a silent connection, and than an agent takes for a busy moment."""
 _RATES = ("memory_read_bytes_per_second", "memory_copy_bytes_per_second")
 
 
@@ -68,7 +68,7 @@ def run(model: Path, bits_per_second: float, *, has_profiles: bool) -> dict[str,
             killed = deployment.kill_far_worker()
             measured_again = deployment.measured_link(2)
             status = deployment.far_status()
-            woken = deployment.sleep_far(_SLEEP_SECONDS)
+            slept = deployment.sleep_far(_SLEEP_SECONDS)
             return {
                 "shaped_bits_per_second": bits_per_second,
                 "link_bits_per_second": [8 * each.bytes_per_second for each in (measured, measured_again)],
@@ -79,9 +79,9 @@ def run(model: Path, bits_per_second: float, *, has_profiles: bool) -> dict[str,
                 "restarts": status.restart_count,
                 "last_exit_status": status.last_exit_status,
                 "sleep": {
-                    "stopped_seconds": _SLEEP_SECONDS,
-                    "noticed_seconds": woken.last_sleep.ToMicroseconds() / 1e6,
-                    "is_same_worker": woken.worker_process_id == status.worker_process_id,
+                    "stopped_seconds": slept.stopped_seconds,
+                    "noticed_seconds": slept.status.last_sleep.ToMicroseconds() / 1e6,
+                    "is_same_worker": slept.status.worker_process_id == status.worker_process_id,
                     "answer": _ask(),
                 },
                 "profiles": profiles,
@@ -100,7 +100,7 @@ def report(results: Mapping[str, Any]) -> list[str]:
         f"link: {before / 1e6:.1f} Mb/s of {shaped / 1e6:.0f} ({before / shaped:.1%}); halved: {after / 1e6:.1f} Mb/s",
         f"request: {results['answer']}",
         f"worker killed: status {results['last_exit_status']}, restarts {results['restarts']}",
-        f"far host asleep for {sleep['stopped_seconds']:.0f} s, noticed: {sleep['noticed_seconds']:.1f} s",
+        f"far host asleep for {sleep['stopped_seconds']:.1f} s, noticed: {sleep['noticed_seconds']:.1f} s",
         f"request afterwards, by the same worker ({sleep['is_same_worker']}): {sleep['answer']}",
         f"transfer of {_PLAN_TOKENS} tokens: {transfers[0]:.3f} s, over half the link {transfers[1]:.3f} s",
     ]

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import grpc
 
@@ -28,6 +28,15 @@ _JOIN_PORT = 18953
 _TIMEOUT_SECONDS = 120.0
 
 ValueT = TypeVar("ValueT")
+
+
+class Slept(NamedTuple):
+    """A host that slept."""
+
+    stopped_seconds: float
+    """For how long its processes stood still."""
+    status: agent_service_pb2.GetStatusResponse
+    """What its agent says afterwards."""
 
 
 class Deployment:
@@ -126,29 +135,24 @@ class Deployment:
         os.kill(process_id, signal.SIGKILL)  # a network namespace has the processes of this machine
         return int(process_id)
 
-    def sleep_far(self, seconds: float) -> agent_service_pb2.GetStatusResponse:
-        """Stop agent and worker of the far host for a time, as a sleep does; return the status afterwards.
-
-        The router must have forgotten the node meanwhile, and know it again.
-        """
+    def sleep_far(self, seconds: float) -> Slept:
+        """Stop agent and worker of the far host for a time, as a sleep does, and wait until the node is back."""
         stopped = [self._far_agent().pid, self.far_status().worker_process_id]
+        began = time.monotonic()
         for process_id in stopped:
             os.kill(process_id, signal.SIGSTOP)
         try:
-            woken_at = time.monotonic() + seconds
-            self.wait_for(
-                lambda: True if "far-1" not in self.nodes() else None, "a router that forgets a sleeping node"
-            )
-            time.sleep(max(0.0, woken_at - time.monotonic()))
+            time.sleep(seconds)
         finally:
             for process_id in stopped:
                 os.kill(process_id, signal.SIGCONT)
+        stopped_seconds = time.monotonic() - began
 
         def look() -> agent_service_pb2.GetStatusResponse | None:
             status = self.far_status()
             return status if status.sleep_count and "far-1" in self.nodes() else None
 
-        return self.wait_for(look, "a node that is back after a sleep")
+        return Slept(stopped_seconds, self.wait_for(look, "a node that is back after a sleep"))
 
     def measured_link(self, num_measurements: int) -> node_pb2.LinkMeasurement:
         """Return the link from the far node as the router has it once it has been measured so often.

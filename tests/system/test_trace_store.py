@@ -7,7 +7,7 @@ import os
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,10 @@ _PHOENIX = os.environ.get("BATON_PHOENIX", "")
 _WAIT_SECONDS = 180.0
 _NUM_PROMPT_TOKENS = 2000
 _NUM_LAYERS = 4
+_NAMES = {
+    *("baton.v1.RouterService/Place", "baton.v1.DecodeService/Serve", "receive_kv", "baton.v1.PrefillService/Prefill"),
+    *(f"{verb} layer {layer}" for verb in ("compute", "transfer") for layer in range(_NUM_LAYERS)),
+}
 
 pytestmark = pytest.mark.skipif(not _PHOENIX, reason="BATON_PHOENIX is not set")
 
@@ -64,17 +68,17 @@ class Store:
             found: Sequence[Mapping[str, Any]] = json.load(response)["data"]
             return found
 
-    def wait_for_trace(self, root: str, num_spans: int) -> Sequence[Mapping[str, Any]]:
-        """Return the spans of the trace with that root once it has so many."""
+    def wait_for_trace(self, root: str, wanted: Set[str]) -> Sequence[Mapping[str, Any]]:
+        """Return the spans of the trace with that root once it has those names; processes send theirs apart."""
         deadline = time.monotonic() + _WAIT_SECONDS
         while time.monotonic() < deadline:
             spans = self.spans()
             roots = {span["context"]["trace_id"] for span in spans if span["name"] == root and not span["parent_id"]}
             trace = [span for span in spans if span["context"]["trace_id"] in roots]
-            if len(trace) >= num_spans:
+            if wanted <= {span["name"] for span in trace}:
                 return trace
             time.sleep(0.2)
-        raise AssertionError(f"no trace of {num_spans} spans; there are {[span['name'] for span in self.spans()]}")
+        raise AssertionError(f"no trace of {sorted(wanted)}; there are {[span['name'] for span in self.spans()]}")
 
 
 @pytest.fixture
@@ -99,11 +103,8 @@ def test_a_receiver_holds_the_layers_of_a_request_and_they_overlap(
         prompt = [(7 * index + index * index) % 100 + 3 for index in range(_NUM_PROMPT_TOKENS)]
         body = {"model": MODEL_NAME, "prompt": prompt, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
         assert ask(cluster, "/v1/completions", json.dumps(body).encode()).status == 200
-        trace = store.wait_for_trace("text_completion", num_spans=6 + 2 * _NUM_LAYERS)
+        trace = store.wait_for_trace("text_completion", _NAMES)
 
-    names = {span["name"] for span in trace}
-    assert names >= {"baton.v1.RouterService/Place", "baton.v1.DecodeService/Serve", "receive_kv"}
-    assert names >= {"baton.v1.PrefillService/Prefill", *(f"compute layer {layer}" for layer in range(_NUM_LAYERS))}
     last_computed = max(_ended(span) for span in trace if span["name"].startswith("compute"))
     arrived = [_ended(span) for span in trace if span["name"].startswith("transfer")]
     assert len(arrived) >= _NUM_LAYERS
