@@ -16,7 +16,7 @@ from baton.engine.runners.base import Span
 from baton.engine.runners.torch import TorchRunner, load_torch_runner, onednn
 from baton.engine.runners.torch.fused import layer, linear
 from baton.engine.runners.torch.fused.layer import FusedLayer
-from baton.engine.runners.torch.fused.streamed import StreamedLayer
+from baton.engine.runners.torch.fused.streamed import StreamedLayers
 from baton.engine.runners.torch.fused.support import is_fusible
 from baton.engine.runners.torch.loader import ModelCode
 from baton.errors import ConfigurationError
@@ -150,7 +150,7 @@ def test_a_layer_with_parameters_of_its_own_is_left_to_transformers() -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_steps_of_few_rows_equal_the_layers_one_by_one(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
-    """What a layer's kernels compute in two calls is, bit for bit, what they compute in many."""
+    """What kernels compute of all layers in one call is, bit for bit, what they compute in many."""
     if not onednn.is_sound(getattr(torch, dtype)):
         pytest.skip("oneDNN is off here")
     monkeypatch.setattr(linear, "is_one_thread", lambda: True)
@@ -162,7 +162,7 @@ def test_steps_of_few_rows_equal_the_layers_one_by_one(monkeypatch: pytest.Monke
     steps = [Span([7], 30, tables[0], needs_logits=True), Span([9], 30, tables[1], needs_logits=True)]
 
     streamed = runner.forward(steps).rows()
-    monkeypatch.setattr(StreamedLayer, "serves", lambda *_: False)
+    monkeypatch.setattr(StreamedLayers, "serves", lambda *_: False)
 
     np.testing.assert_array_equal(runner.forward(steps).rows(), streamed)
-    assert runner._model._streamed, "no layer is streamed"
+    assert runner._model._streamed is not None, "no layer is streamed"

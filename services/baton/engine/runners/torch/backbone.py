@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from baton.engine.runners.torch.batch import Batch
+from baton.engine.runners.torch.huge_pages import Memory, memory_of
 from baton.engine.runners.torch.last_layer import LastLayerForward
 from baton.engine.runners.torch.lora import NO_ADAPTERS, AdapterLayers, Additions
 
@@ -22,6 +23,9 @@ class Backbone(Protocol):
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Return the logits of the wanted rows: [num_logits, vocabulary_size]."""
+
+    def memory(self) -> list[Memory]:
+        """Return where the weights are that passes read, on a CPU."""
 
 
 class TransformersModel:
@@ -57,6 +61,10 @@ class TransformersModel:
         )
         logits: torch.Tensor = output.logits[0]
         return logits
+
+    def memory(self) -> list[Memory]:
+        """Return where the weights are, on a CPU."""
+        return [memory_of(weight) for weight in self._model.parameters()]
 
     def _add(
         self, additions: Additions, module: torch.nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,6 +21,7 @@ from baton.engine.runners.torch.backbone import Backbone, TransformersModel
 from baton.engine.runners.torch.fused.model import FusedModel
 from baton.engine.runners.torch.fused.quantised import WeightDtype, check_supported, revision_of, weight_bits
 from baton.engine.runners.torch.fused.support import is_fusible
+from baton.engine.runners.torch.huge_pages import use_huge_pages
 from baton.engine.runners.torch.lora import AdapterLayers, load_adapters
 from baton.engine.runners.torch.parallel.ranks import Alone, Ranks
 from baton.engine.runners.torch.parallel.share import share_of_info, take_share
@@ -196,10 +198,15 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
         is_captured = device.type == "cuda" and backbone.is_capturable
         if is_captured if options.is_static is None else options.is_static:
             return StaticRunner(backbone, own, **sizes, device=device, max_batch_size=options.max_batch_size)
-        return TorchRunner(backbone, own, **sizes, device=device)
+        runner = TorchRunner(backbone, own, **sizes, device=device)
     except RuntimeError as error:
         cause = f"with {options.num_blocks} blocks cannot be loaded: {error}"
         raise ConfigurationError(f"model {options.directory} {cause}") from error
+    if device.type == "cpu":
+        started_seconds = time.monotonic()
+        num_bytes = use_huge_pages(backbone.memory())
+        log.info("huge_pages bytes=%d seconds=%.2f", num_bytes, time.monotonic() - started_seconds)
+    return runner
 
 
 def _load_model(options: LoadOptions, ranks: Ranks) -> Any:

@@ -11,6 +11,7 @@ import torch
 
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.torch.compiled.support import Array, array_of
+from baton.engine.runners.torch.huge_pages import zeros
 from baton.engine.runners.torch.upload import upload
 from baton.kv.layout import LayerSpec
 
@@ -74,7 +75,7 @@ class KvPool:
         self._arrays: dict[int, tuple[Array, Array]] = {}
         self._layers = [
             tuple(
-                torch.zeros(spec.num_kv_heads, num_blocks, block_tokens, head_dim, dtype=dtype, device=device)
+                zeros((spec.num_kv_heads, num_blocks, block_tokens, head_dim), dtype, device)
                 for head_dim in (spec.key_head_dim, spec.value_head_dim)
             )
             for spec in layers

@@ -73,3 +73,11 @@ def rotate_and_store(
         for head in range(num_kv_heads):
             for element in range(head_dim):
                 values[head, block, offset, element] = heads[row, num_heads + num_kv_heads + head, element]
+
+
+@kernel
+def add(rows: Any, others: Any) -> None:
+    """Add rows [num_rows, size] to the first."""
+    for row in range(rows.shape[0]):
+        for element in range(rows.shape[1]):
+            rows[row, element] = narrow(widen(rows[row, element]) + widen(others[row, element]), rows)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from typing import Any
 
-from numba import njit
+from numba import cfunc, njit
 
 from baton.engine.runners.torch.compiled.numbers import FAST
 
@@ -19,11 +20,20 @@ def kernel(function: Any) -> Any:
 
     numba keeps the machine code in `NUMBA_CACHE_DIR`, beside the source or in the user's cache, whichever it can write.
     """
+    return _kept(njit, function)
+
+
+def native(signature: Any) -> Callable[[Any], Any]:
+    """Return a decorator that compiles a function at once, as one that has an `address` and takes pointers."""
+    return lambda function: _kept(partial(cfunc, signature), function)
+
+
+def _kept(compiler: Callable[..., Any], function: Any) -> Any:
     try:
-        return njit(cache=True, **_OPTIONS)(function)
-    except RuntimeError as error:  # none of them
+        return compiler(cache=True, **_OPTIONS)(function)
+    except RuntimeError as error:  # no folder
         _tell_that_nothing_is_kept(str(error).partition(":")[2].strip())
-        return njit(**_OPTIONS)(function)
+        return compiler(**_OPTIONS)(function)
 
 
 @cache

@@ -47,8 +47,9 @@ def attend_single(
         scaling: Factor of the scores.
         output: [num_rows, num_heads, value_head_dim]; the queries' rows are written.
     """
-    from baton.engine.runners.torch.compiled.attention import paged_attention
+    from baton.engine.runners.torch.compiled.attention import attend, attention_address
 
     keys, values = kv
-    attend = paged_attention(query.shape[1] // keys.shape[0], keys.shape[3], values.shape[3])
-    attend(array_of(query.contiguous()), keys, values, *single, np.float32(scaling), array_of(output))
+    group, is_bfloat16 = query.shape[1] // keys.shape[0], query.dtype is torch.bfloat16
+    address = attention_address(group, keys.shape[3], values.shape[3], is_bfloat16=is_bfloat16)
+    attend(address, array_of(query.contiguous()), keys, values, tuple(single), np.float32(scaling), array_of(output))

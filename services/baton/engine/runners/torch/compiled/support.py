@@ -73,17 +73,16 @@ def _is_sound(name: str, measure: Any, dtype: torch.dtype) -> bool:
 
 
 def _attention_error(dtype: torch.dtype) -> float:
-    from baton.engine.runners.torch.compiled.attention import paged_attention
+    from baton.engine.runners.torch.compiled.attention import attend, attention_address
 
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(1, 2, 16, generator=generator).to(dtype)
     keys, values = (torch.randn(1, 3, 4, 16, generator=generator).to(dtype) for _ in range(2))
     output = torch.empty_like(query)
-    paged_attention(2, 16, 16)(
+    attend(
+        attention_address(2, 16, 16, is_bfloat16=dtype is torch.bfloat16),
         *(array_of(tensor) for tensor in (query, keys, values)),
-        np.array([0]),
-        np.array([[2, 0, 1]]),
-        np.array([[1, 11]]),
+        (np.array([0]), np.array([[2, 0, 1]]), np.array([[1, 11]])),
         np.float32(0.25),
         array_of(output),
     )

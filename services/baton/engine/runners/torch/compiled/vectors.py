@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from llvmlite import ir
-from numba import types
+from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -16,6 +15,10 @@ PANEL_OUTPUTS = 64
 _LANES = 16
 _NUM_VECTORS = PANEL_OUTPUTS // _LANES
 _FLOAT, _INT32, _INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
+_LINE_BYTES = 64
+_AHEAD_LINES = 64
+"""How far before its use a product asks for a weight: with it memory in pages of 2 MiB is read at 40 instead of
+38 GB/s in float32, at 39 instead of 37 in bfloat16."""
 _FLOATS, _INTS = ir.VectorType(_FLOAT, _LANES), ir.VectorType(_INT32, _LANES)
 
 
@@ -25,13 +28,26 @@ def prefetch(_context: Any, array: Any, index: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
-        kind = ir.FunctionType(ir.VoidType(), [address.type, _INT32, _INT32, _INT32])
-        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-        builder.call(function, [address, _INT32(0), _INT32(3), _INT32(1)])
+        _ask_for(builder, builder.gep(data, [arguments[1]]))
         return context.get_dummy_value()
 
     return types.void(array, index), generate
+
+
+def _ask_for(builder: Any, address: Any) -> None:
+    """Generate a prefetch."""
+    line = builder.bitcast(address, ir.IntType(8).as_pointer())
+    kind = ir.FunctionType(ir.VoidType(), [line.type, _INT32, _INT32, _INT32])
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    builder.call(function, [line, _INT32(0), _INT32(3), _INT32(1)])
+
+
+@njit(nogil=True)
+def prefetch_start(array: Any) -> None:
+    """Ask for the beginning of a contiguous array, as much as a product asks for ahead of its use."""
+    line_elements = _LINE_BYTES // array.itemsize
+    for index in range(0, min(array.size, _AHEAD_LINES * line_elements), line_elements):
+        prefetch(array, index)
 
 
 @cache
@@ -66,6 +82,8 @@ def panel_product(num_rows: int) -> Any:
                 line = builder.bitcast(
                     builder.gep(weights.data, [builder.mul(loop.index, _INT64(PANEL_OUTPUTS))]), kind
                 )
+                for vector in range(_NUM_VECTORS):
+                    _ask_for(builder, builder.gep(line, [_INT64(vector + _AHEAD_LINES)]))
                 for half in range(2 if is_pair else 1):
                     place = builder.add(builder.mul(loop.index, _INT64(2)), _INT64(half)) if is_pair else loop.index
                     factors = [_spread(builder, builder.load(builder.gep(start, [place]))) for start in starts]
@@ -102,7 +120,3 @@ def _accumulate(builder: Any, accumulator: Any, factor: Any, values: Any) -> Non
     kind = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
     function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{_LANES}f32")
     builder.store(builder.call(function, [factor, values, builder.load(accumulator)]), accumulator)
-
-
-Kernel = Callable[..., None]
-"""A compiled function that writes its result into an argument."""

@@ -14,9 +14,10 @@ from baton.engine.runners.torch.between import launch as between
 from baton.engine.runners.torch.blocked_attention import Scoring
 from baton.engine.runners.torch.compiled.support import array_of, can_multiply
 from baton.engine.runners.torch.fused.adapted import AdaptedProduct
-from baton.engine.runners.torch.fused.linear import is_one_thread
-from baton.engine.runners.torch.fused.quantised import WeightDtype
+from baton.engine.runners.torch.fused.linear import Linear, is_one_thread
+from baton.engine.runners.torch.fused.quantised import Projection, WeightDtype
 from baton.engine.runners.torch.fused.streamed import StreamedLayer, streamed_layer
+from baton.engine.runners.torch.huge_pages import Memory
 from baton.engine.runners.torch.lora import NO_ADAPTERS, AdaptedRows, AdapterLayers
 from baton.engine.runners.torch.parallel.ranks import Ranks
 from baton.engine.runners.torch.pool import KeysValues
@@ -81,7 +82,8 @@ class FusedLayer:
         adapters: All that are loaded.
 
     Attributes:
-        streamed: The same for steps of few rows; None where Baton's kernels do not serve.
+        streamed: What it is to steps of few rows; None where Baton's kernels do not serve.
+        num_query_heads: Heads of the queries.
     """
 
     def __init__(
@@ -100,7 +102,7 @@ class FusedLayer:
         self._index = index
         self._head_dim = head_dim
         self._scoring = Scoring(float(attention.scaling), window_tokens)
-        self._num_query_heads = attention.q_proj.out_features // head_dim
+        self.num_query_heads = attention.q_proj.out_features // head_dim
         self._num_kv_heads = attention.k_proj.out_features // head_dim
         self._attention_norm = norm_of(layer.input_layernorm)
         self._mlp_norm = norm_of(layer.post_attention_layernorm)
@@ -110,7 +112,11 @@ class FusedLayer:
             AdaptedProduct({name: layer.get_submodule(name) for name in names}, index, weight_dtype, adapters)
             for names in _PRODUCTS
         )
-        self.streamed = self._stream() if ranks.size == 1 and self._query_norm is None else None
+        self.streamed = self._stream()
+
+    def memory(self) -> list[Memory]:
+        """Return where the weights of the products are, on a CPU, but for those that are rounded."""
+        return [plain.memory() for plain in self._plain_products() if isinstance(plain, Linear)]
 
     def __call__(self, hidden: torch.Tensor, rotation: Rotation, batch: Batch) -> torch.Tensor:
         """Return [num_rows, hidden_size] of the same."""
@@ -131,13 +137,12 @@ class FusedLayer:
 
     def _stream(self) -> StreamedLayer | None:
         """Return the layer for steps of few rows, where it is one that kernels compute."""
-        return streamed_layer(
-            self._index,
-            (self._attention_norm, self._mlp_norm),
-            [product.plain for product in (self._qkv, self._output, self._gate_up, self._down)],
-            num_query_heads=self._num_query_heads,
-            scoring=self._scoring,
-        )
+        if self._ranks.size > 1 or self._query_norm is not None:
+            return None
+        return streamed_layer((self._attention_norm, self._mlp_norm), self._plain_products(), self._scoring)
+
+    def _plain_products(self) -> list[Projection]:
+        return [product.plain for product in (self._qkv, self._output, self._gate_up, self._down)]
 
     def _project(self, hidden: torch.Tensor, rotation: Rotation, batch: Batch) -> torch.Tensor:
         """Write K and V into their blocks; return the queries, [num_query_heads, num_rows, head_dim]."""
@@ -147,16 +152,16 @@ class FusedLayer:
             return between.rotate_and_store(heads, *rotation, norms, batch.slots(), pool).transpose(0, 1)
         if isinstance(batch, PackedBatch) and not batch.has_sinks and self._query_norm is None and runs_compiled(heads):
             return self._rotate_and_store(heads, rotation, batch)
-        num_rotated = self._num_query_heads + self._num_kv_heads
+        num_rotated = self.num_query_heads + self._num_kv_heads
         rotated = rotation.rotate(self._normalise_heads(heads[:, :num_rotated]))
-        query, key = rotated.split((self._num_query_heads, self._num_kv_heads), dim=1)
+        query, key = rotated.split((self.num_query_heads, self._num_kv_heads), dim=1)
         store(batch, self._index, KeysValues(key.transpose(0, 1), heads[:, num_rotated:].transpose(0, 1)))
         return query.transpose(0, 1)
 
     def _rotate_and_store(self, heads: torch.Tensor, rotation: Rotation, batch: PackedBatch) -> torch.Tensor:
         from baton.engine.runners.torch.compiled.elementwise import rotate_and_store
 
-        queries = heads.new_empty(heads.shape[0], self._num_query_heads, self._head_dim)
+        queries = heads.new_empty(heads.shape[0], self.num_query_heads, self._head_dim)
         blocks = batch.pool.arrays(self._index)
         angles = (array_of(rotation.cosines), array_of(rotation.signed_sines))
         rotate_and_store(array_of(heads), *angles, array_of(batch.slots()), *blocks, array_of(queries))
@@ -170,7 +175,7 @@ class FusedLayer:
     def _normalise_heads(self, heads: torch.Tensor) -> torch.Tensor:
         if self._query_norm is None or self._key_norm is None:
             return heads
-        query, key = heads.split((self._num_query_heads, self._num_kv_heads), dim=1)
+        query, key = heads.split((self.num_query_heads, self._num_kv_heads), dim=1)
         return torch.cat([self._query_norm(query), self._key_norm(key)], dim=1)
 
     def _finish(self, hidden: torch.Tensor, attended: torch.Tensor, adapted: Sequence[AdaptedRows]) -> torch.Tensor:

@@ -8,6 +8,7 @@ import torch
 from torch.nn.functional import linear, pad
 
 from baton.engine.runners.torch.compiled.support import Array, array_of, can_multiply, panels_of
+from baton.engine.runners.torch.huge_pages import Memory, memory_of
 from baton.engine.runners.torch.onednn import is_sound, pack, product
 
 _MAX_STREAMED_ROWS = {torch.float32: 8, torch.bfloat16: 4}
@@ -50,6 +51,12 @@ class Linear:
             return self._stream(rows)
         num_missing = padded_rows(num_rows) - num_rows
         return product(pad(rows, (0, 0, 0, num_missing)) if num_missing else rows, self._weight, self._bias)[:num_rows]
+
+    def memory(self) -> Memory:
+        """Return where the weights are, on a CPU."""
+        if not self._is_packed:
+            return memory_of(self._weight)
+        return Memory(torch.ops.mkldnn.data_ptr(self._weight), torch.ops.mkldnn._nbytes(self._weight))
 
     def arrays(self) -> tuple[Array, Array]:
         """Return the panels and the bias, which may be empty, where `num_streamed_rows` is not 0."""

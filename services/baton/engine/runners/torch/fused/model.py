@@ -11,7 +11,8 @@ from baton.engine.runners.torch.batch import Batch, PackedBatch
 from baton.engine.runners.torch.fused.layer import FusedLayer, Rotation, norm_of
 from baton.engine.runners.torch.fused.linear import Linear
 from baton.engine.runners.torch.fused.quantised import WeightDtype
-from baton.engine.runners.torch.fused.streamed import stream
+from baton.engine.runners.torch.fused.streamed import streamed_layers
+from baton.engine.runners.torch.huge_pages import Memory
 from baton.engine.runners.torch.lora import NO_ADAPTERS, AdapterLayers
 from baton.engine.runners.torch.parallel.ranks import Alone, Ranks
 from baton.kv.layout import KvLayout
@@ -62,22 +63,26 @@ class FusedModel:
             )
             decoder.layers[index] = torch.nn.Identity()  # lets go of its weights before the next layer doubles its own
             self._layers.append(fused)
-        streamed = [layer.streamed for layer in self._layers if layer.streamed is not None]
-        self._streamed = streamed if len(streamed) == len(self._layers) else []
         self._head = Linear([model.get_output_embeddings()])
+        streamed, num_query_heads = [layer.streamed for layer in self._layers], self._layers[0].num_query_heads
+        self._streamed = streamed_layers(streamed, self._head, num_query_heads=num_query_heads)
 
     def logits(self, batch: Batch) -> torch.Tensor:
         """Return the logits of the wanted rows: [num_logits, vocabulary_size]."""
         hidden = embedding(batch.token_ids()[0], self._embedding)
         rotation = self._rotation(hidden, batch.positions())
-        if self._streamed and isinstance(batch, PackedBatch) and self._streamed[0].serves(batch):
-            hidden = stream(self._streamed, hidden, (rotation.cosines, rotation.signed_sines), batch)
+        if self._streamed is not None and isinstance(batch, PackedBatch) and self._streamed.serves(batch):
+            hidden = self._streamed(hidden, (rotation.cosines, rotation.signed_sines), batch)
         else:
             for layer in self._layers[:-1]:
                 hidden = layer(hidden, rotation, batch)
             hidden = self._layers[-1].last(hidden, rotation, batch)
         logits = self._ranks.join(self._head(self._norm(hidden)))
         return logits[:, : len(self._embedding)]
+
+    def memory(self) -> list[Memory]:
+        """Return where the weights are that every pass reads, on a CPU."""
+        return [self._head.memory(), *(memory for layer in self._layers for memory in layer.memory())]
 
     def _rotation(self, hidden: torch.Tensor, positions: torch.Tensor) -> Rotation:
         cosines, sines = self._rotary(hidden[None], positions)
