@@ -10,6 +10,7 @@ import pytest
 from baton.config.flags import flag_of, parse_flags
 from baton.config.loading import load_settings
 from baton.demo import checkpoint_dir
+from baton.v1 import decode_service_pb2, prefill_service_pb2
 from charts.render import manifests_of, render
 from charts.values_schema import CHART_OWNED, SETTINGS, camel_case
 from tests.charts.rendering import ALL, MINIMAL, containers, find, manifests, pods
@@ -136,3 +137,19 @@ def test_with_tls_every_service_has_the_certificate(name: str) -> None:
         assert volume == secret
 
     assert made == ([secret] if name == "gpu" else [])
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_node_is_ready_by_its_service_and_alive_by_its_process(name: str) -> None:
+    """A node whose engine stands still gets no work before it is started again; a service of that name exists."""
+    names = {
+        "prefill": prefill_service_pb2.DESCRIPTOR.services_by_name["PrefillService"].full_name,
+        "decode": decode_service_pb2.DESCRIPTOR.services_by_name["DecodeService"].full_name,
+    }
+    for pod_name, pod in pods(manifests(name)):
+        (container,) = pod["containers"]
+        if container.get("args", [""])[0] == "serve":
+            ready, alive = container["readinessProbe"]["grpc"], container["livenessProbe"]["grpc"]
+
+            assert ready.get("service") == names.get(container["args"][1]), pod_name
+            assert alive == {"port": ready["port"]} == container["startupProbe"]["grpc"], pod_name

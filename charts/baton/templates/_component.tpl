@@ -8,6 +8,7 @@ What a component is, as YAML; the other templates read it by fromYaml. Keys:
   args              flags after the role
   ports             [{name, port, hostPort}]
   healthPort        port that answers grpc.health.v1
+  readyService      service whose health says that a pod is ready, if it is not that of the whole process
   startSeconds      longest time until it does
   drainSeconds      what it takes to end running work
   source            of the model, if it needs one
@@ -167,6 +168,7 @@ ports:
   - {name: health, port: {{ include "baton.tls.healthPort" (dict "root" .root "port" 0) }}}
   {{- end }}
 healthPort: {{ include "baton.tls.healthPort" (dict "root" .root "port" $port) }}
+readyService: {{ printf "baton.v1.%sService" (title .role) }}
 startSeconds: {{ $values.startSeconds }}
 drainSeconds: {{ dig "drainSeconds" 20 $values.settings }}
 source: {{ toJson $source }}

@@ -150,14 +150,17 @@ volumeMounts:
   {{- end }}
 {{- end -}}
 
-{{/* Health is that of the gRPC server; a worker's serves once its model is loaded and measured. */}}
+{{/*
+Health is that of the gRPC server; a worker's serves once its model is loaded and measured. A worker whose engine stands
+still is not ready, by its service's health; its process is started again only where it stands still for ten times as long.
+*/}}
 {{- define "baton.probes" -}}
 startupProbe:
   grpc: {port: {{ .component.healthPort }}}
   periodSeconds: 5
   failureThreshold: {{ ceil (divf .component.startSeconds 5) }}
 readinessProbe:
-  grpc: {port: {{ .component.healthPort }}}
+  grpc: {port: {{ .component.healthPort }}{{ with .component.readyService }}, service: {{ . }}{{ end }}}
   periodSeconds: 5
   timeoutSeconds: 2
   failureThreshold: 2

@@ -23,6 +23,7 @@ from baton.agent.parent import die_with_parent
 from baton.config.flags import describe_settings, flag_help, parse_flags
 from baton.config.loading import ROLES, load_settings, read_file
 from baton.errors import ConfigurationError
+from baton.rpc.early_stop import end_at_early_stop
 from baton.rpc.tls import TlsSettings, secured_by
 from baton.telemetry.logs import LOG_FORMATS, LogFormat, configure_logging
 from baton.telemetry.metrics import configure_metrics, shutdown_metrics
@@ -117,6 +118,7 @@ def run_service(role: str, service: Service, settings: BaseSettings, level: str)
         level: One of LEVELS.
     """
     die_with_parent()
+    end_at_early_stop()
     if role in _ENGINE_ROLES:
         sys.setswitchinterval(_SWITCH_SECONDS)
     level = str(getattr(settings, "log_level", level)).lower()

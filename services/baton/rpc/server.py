@@ -102,12 +102,18 @@ class GrpcServer:
             self._probed.add_insecure_port(f"{host}:{self._identity.health_port}")
             await self._probed.start()
 
-    async def set_serving(self, is_serving: bool) -> None:
-        """Set the health of all services and of the server as a whole."""
+    async def set_serving(self, is_serving: bool, *, is_alive: bool | None = None) -> None:
+        """Set the health of all services, and of the server as a whole, whose name is empty.
+
+        Args:
+            is_serving: Whether the services take calls.
+            is_alive: Whether the server as a whole is sound; None: the same. One that will serve again need not be
+                started again.
+        """
         status = health_pb2.HealthCheckResponse
-        value = status.SERVING if is_serving else status.NOT_SERVING
-        for name in ("", *self._names):
-            await self._health.set(name, value)
+        healths = dict.fromkeys(self._names, is_serving) | {"": is_serving if is_alive is None else is_alive}
+        for name, is_well in healths.items():
+            await self._health.set(name, status.SERVING if is_well else status.NOT_SERVING)
 
     async def drain(self, grace_seconds: float) -> None:
         """Report NOT_SERVING, refuse new calls, wait for running ones, cut those that outlast the grace."""

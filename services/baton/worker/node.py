@@ -37,6 +37,7 @@ from baton.worker.monitor import NodeMonitor
 from baton.worker.pausing import SERVICE_NAME as PAUSING_SERVICE_NAME
 from baton.worker.pausing import PausingServicer
 from baton.worker.profiling import measure_profile
+from baton.worker.progress import Progress, ProgressWatch
 from baton.worker.publications import Publications
 from baton.worker.registration import Peers
 from baton.worker.registrations import Registrations
@@ -172,7 +173,12 @@ class WorkerNode:
         observe_machine(metrics.get_meter("baton"), self.node_id, lambda: self.monitor.latest)
         await server.set_serving(True)
         async with asyncio.TaskGroup() as tasks:
-            streams = (self._registrations.run(), self._publications.run(), self.monitor.run())
+            streams = (
+                self._registrations.run(),
+                self._publications.run(),
+                self.monitor.run(),
+                self._watch_progress(server),
+            )
             background = [tasks.create_task(stream) for stream in streams]
             try:
                 await self._wait_for_end()
@@ -202,6 +208,14 @@ class WorkerNode:
             wire_abilities=self._wire_abilities,
             is_cache_private=self.is_kv_quantized,
         )
+
+    async def _watch_progress(self, server: GrpcServer) -> None:
+        """Let the server's health say whether the engine gets on."""
+
+        async def tell(progress: Progress) -> None:
+            await server.set_serving(progress is Progress.MOVES, is_alive=progress is not Progress.LOST)
+
+        await ProgressWatch(self.engine.call, self.engine.load, self.settings.stuck_seconds).run(tell)
 
     async def _wait_for_end(self) -> None:
         async with asyncio.TaskGroup() as tasks:

@@ -87,6 +87,9 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
     """Requests waiting at most; more are refused."""
     report_seconds: float = Field(default=0.5, gt=0)
     """Longest time between two load reports."""
+    stuck_seconds: float = Field(default=30.0, gt=0)
+    """An engine that stands still for longer makes the node not ready, ten times that its process not healthy; above
+    the time of the longest pass."""
     drain_seconds: float = Field(default=20.0, ge=0)
     """Time that running requests get after a stop signal."""
     mock_hardware: str = "m3-ultra"
