@@ -28,21 +28,25 @@ def targets_of(family: CheckpointName) -> tuple[str, ...]:
 
 
 @cache
-def adapter_folder(family: CheckpointName, seed: int, targets: tuple[str, ...] = (), **options: Any) -> Path:
-    """Return the folder of an adapter of a tiny checkpoint.
+def adapter_folder(family: CheckpointName, seed: int) -> Path:
+    """Return the folder of an adapter that changes all that one can, made on first use."""
+    return make_adapter(family, seed, targets_of(family))
+
+
+def make_adapter(family: CheckpointName, seed: int, targets: Sequence[str], **options: Any) -> Path:
+    """Make an adapter of a tiny checkpoint; it is removed with the checkpoint.
 
     Args:
         family: Whose.
         seed: Of its weights.
-        targets: Projections that it changes; none: all that it can.
+        targets: Projections that it changes.
         options: Further fields of `LoraConfig`.
+
+    Returns:
+        The folder.
     """
     folder = checkpoint(family)
-    config = LoraConfig(
-        **{"r": 4, "lora_alpha": 8, **options},
-        target_modules=list(targets or targets_of(family)),
-        task_type="CAUSAL_LM",
-    )
+    config = LoraConfig(r=4, lora_alpha=8, target_modules=list(targets), task_type="CAUSAL_LM", **options)
     with torch.random.fork_rng(devices=[]), _old_names():
         torch.manual_seed(seed)
         model = get_peft_model(_model(folder), config)

@@ -53,7 +53,8 @@ class Models:
         Raises:
             NotFoundError: If it is not served.
         """
-        self._catalog.check_name(name)
+        if name not in self._catalog.adapter_names:
+            self._catalog.check_model_name(name)
         return msgspec.json.encode(self._model(name))
 
     def _model(self, name: str) -> ModelBody:
