@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,15 @@ def test_everyone_is_told_where_the_others_are(site: Site) -> None:
     assert _value(plans["decode-mock"], "router-address") == _value(plans["gateway"], "router-address") == router
     assert _value(plans["decode-mock"], "cache-index-address") == cache_index
     assert _value(plans["router"], "cache-index-address") == cache_index
+
+
+def test_adapters_reach_every_node(site: Site) -> None:
+    """Prefill and decode nodes load the same; other services have no such flag."""
+    nodes = (NodeSpec("prefill", "torch"), NodeSpec("decode", "mlx"))
+    plans = plan_processes(replace(site, lora="a=x,b=y"), nodes)
+    told = {plan.role for plan in plans if any(text == "--lora=a=x,b=y" for text in plan.child.arguments)}
+
+    assert told == {"prefill", "decode"}
 
 
 def test_options_of_a_node_reach_its_worker(site: Site) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from adapters import adapter_folder, differ, is_greedy, random_prompt
 from baton.engine.engine import Engine
+from baton.engine.runners.base import Span
+from baton.engine.runners.torch import load_torch_runner
 from checkpoints import CHECKPOINT_NAMES, FAMILY_NAMES, CheckpointName, checkpoint
 from exactness.handover import generate, greedy, start_engine
 from exactness.loading import Framework, load_runner
@@ -60,6 +64,14 @@ def run_all(decode: Engine, prefill: Engine | None, label: str) -> dict[tuple[st
     return {key: generation.tokens() for key, generation in started.items()}
 
 
+def check_all(family: CheckpointName, outputs: Mapping[tuple[str, int], list[int]]) -> None:
+    """Check that every output is PEFT's, and that adapters make a difference."""
+    folders = {"one": adapter_folder(family, 1), "two": adapter_folder(family, 2)}
+    for (adapter, length), output in outputs.items():
+        assert is_greedy(family, folders.get(adapter), random_prompt(length), output), f"{adapter}, {length} tokens"
+    assert differ([outputs[adapter, PROMPT_LENGTHS[-1]] for adapter in ADAPTERS])
+
+
 @pytest.mark.parametrize(
     ("family", "placement"), CASES, ids=[f"{family}-{prefill or 'local'}-{to}" for family, (prefill, to) in CASES]
 )
@@ -78,7 +90,37 @@ def test_output_equals_peft(family: CheckpointName, placement: tuple[Framework |
             if engine is not None:
                 engine.close()
 
-    for (adapter, length), output in cold.items():
-        assert is_greedy(family, folders.get(adapter), random_prompt(length), output), f"{adapter}, {length} tokens"
-    assert differ([cold[adapter, length] for adapter in ADAPTERS for length in PROMPT_LENGTHS[1:]])
+    check_all(family, cold)
     assert warm == cold
+
+
+def test_output_equals_peft_where_decode_runs_over_static_buffers() -> None:
+    """CUDA's way of decoding, on the CPU: passes with an adapter are packed, others follow them in their rows."""
+    folders = {"one": adapter_folder("llama", 1), "two": adapter_folder("llama", 2)}
+    options: dict[str, Any] = {"num_blocks": 64, "max_batch_size": 8, "is_static": True, "adapters": folders}
+    engine = start_engine(load_torch_runner(checkpoint("llama"), model_id="tiny", **options), max_step_tokens=48)
+    try:
+        outputs = run_all(engine, None, "static")
+        longer = generate(engine, "longer", random_prompt(20), greedy(40))
+        shorter = generate(engine, "shorter", random_prompt(21), greedy(9), adapter="one")
+        outputs |= {("one", 21): shorter.tokens(), ("", 20): longer.tokens()}
+    finally:
+        engine.close()
+
+    check_all("llama", outputs)
+
+
+def test_weights_in_8_bits_take_adapters_as_they_are() -> None:
+    """Logits differ from those of unrounded weights by far less than the adapter makes of them."""
+    folders, prompt = {"one": adapter_folder("llama", 1)}, random_prompt(40)
+    options: dict[str, Any] = {"model_id": "tiny", "num_blocks": 8, "adapters": folders}
+    rounded, exact = (
+        load_torch_runner(checkpoint("llama"), weight_dtype=weight_dtype, **options)
+        for weight_dtype in ("int8", "auto")
+    )
+    spans = [Span(prompt, 0, range(3), needs_logits=True, adapter=adapter) for adapter in ("one", "")]
+    rounded_adapted, exact_adapted, plain = (
+        runner.forward([span]).rows()[0] for runner, span in ((rounded, spans[0]), (exact, spans[0]), (exact, spans[1]))
+    )
+
+    assert abs(rounded_adapted - exact_adapted).max() < 0.2 * abs(plain - exact_adapted).max()

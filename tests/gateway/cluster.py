@@ -227,6 +227,7 @@ class FakeCluster:
         self.eos_token_ids = list(eos_token_ids)
         self.context_tokens = CONTEXT_TOKENS
         self.tokenizer_digest = ""
+        self.adapters: dict[str, dict[str, str]] = {}  # digests by node and name
         self.router_server: GrpcServer | None = None
         self.router_port = free_ports(["router"])["router"]
 
@@ -242,6 +243,9 @@ class FakeCluster:
             block_token_count=BLOCK_TOKENS,
             tokenizer_digest=self.tokenizer_digest,
             eos_token_ids=self.eos_token_ids,
+            adapters=[
+                node_pb2.Adapter(name=name, digest=digest) for name, digest in self.adapters.get(node_id, {}).items()
+            ],
         )
 
     @contextlib.asynccontextmanager

@@ -14,6 +14,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.cache_index.server import build_server
 from baton.cache_index.settings import CacheIndexSettings
+from baton.kv.adapter import Adapter
 from baton.kv.layout import KvDtype
 from baton.router.records import NodeDescription
 from baton.router.server import running_router
@@ -372,7 +373,65 @@ def test_health_names_the_service() -> None:
 
 def test_descriptions_survive_the_wire() -> None:
     """A description comes back equal, to the nanosecond in its overheads."""
-    assert description_from_proto(description_to_proto(MAC)) == MAC
+    node = replace(MAC, adapters=(Adapter("mine", "1" * 32),))
+
+    assert description_from_proto(description_to_proto(node)) == node
+
+
+def test_a_request_goes_to_nodes_that_have_its_adapter() -> None:
+    """Those without it, or with another one of its name, are no candidates, and the reason says which; both roles."""
+    mine, other = Adapter("mine", "1" * 32), Adapter("mine", "2" * 32)
+    nodes = (
+        replace(MAC, node_id="mac-with", adapters=(Adapter("first", "2" * 32), mine)),
+        replace(MAC, node_id="mac-without"),
+        replace(MAC, node_id="mac-other", adapters=(other,)),
+        replace(DGX, node_id="dgx-with", adapters=(mine,)),
+        replace(DGX, node_id="dgx-without"),
+    )
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        _calls = [await register(stub, node) for node in nodes]
+        adapter = node_pb2.Adapter(name="mine", digest="1" * 32)
+
+        response = await stub.Place(place_request(adapter=adapter), timeout=20)
+
+        feasible = {
+            (each.decode_node_id, each.prefill_node_id) for each in response.candidates if each.estimate.total_seconds
+        }
+        assert feasible == {("mac-with", ""), ("mac-with", "dgx-with")}
+        reasons = {
+            each.decode_node_id: each.infeasible_reason for each in response.candidates if not each.prefill_node_id
+        }
+        assert reasons == {
+            "mac-with": "",
+            "mac-without": "mac-without: adapter mine is not loaded",
+            "mac-other": "mac-other: adapter mine has other weights",
+        }
+
+    with_router(client)
+
+
+@pytest.mark.parametrize(
+    ("adapter", "code", "words"),
+    [
+        (("mine", "1" * 32), grpc.StatusCode.UNAVAILABLE, "adapter mine is not loaded"),
+        (("mine", "1"), grpc.StatusCode.INVALID_ARGUMENT, "adapter.digest: expected 32 lower-case"),
+        (("", "1" * 32), grpc.StatusCode.INVALID_ARGUMENT, "adapter.name: must not be empty"),
+    ],
+)
+def test_adapters_that_no_node_has_or_could_have_are_refused(
+    adapter: tuple[str, str], code: grpc.StatusCode, words: str
+) -> None:
+    """With the reason, or the field."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        _mac = await register(stub, MAC)
+        name, digest = adapter
+        with pytest.raises(grpc.aio.AioRpcError, match=words) as caught:
+            await stub.Place(place_request(adapter=node_pb2.Adapter(name=name, digest=digest)), timeout=20)
+        assert caught.value.code() is code
+
+    with_router(client)
 
 
 def test_a_pinned_request_goes_to_its_nodes_or_nowhere() -> None:

@@ -25,6 +25,14 @@ def test_what_only_torch_does_is_refused_by_name(engine: str, setting: dict[str,
         load_runner(settings)
 
 
+def test_adapters_are_refused_where_nothing_is_computed() -> None:
+    """The mock engine would ignore them."""
+    settings = DecodeSettings(model_dir=DEMO, engine="mock", lora=f"mine={DEMO}")
+
+    with pytest.raises(ConfigurationError, match=r"lora mine=.*: engine mock computes no adapters"):
+        load_runner(settings)
+
+
 @pytest.mark.parametrize("engine", ["mock", "torch"])
 def test_kv_in_8_bits_is_refused_where_only_mlx_has_it(engine: str) -> None:
     """Other engines keep K and V in the number format of the model."""

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from baton.config.flags import parse_flags
+from baton.config.loading import load_settings
 from baton.decode.settings import DecodeSettings
 from baton.demo import checkpoint_dir
+from baton.errors import ConfigurationError
 
 
 @pytest.mark.parametrize(
@@ -23,3 +28,31 @@ def test_a_node_is_advertised_by_host_or_by_host_and_port(advertise_address: str
     settings = DecodeSettings(model_dir=checkpoint_dir(), advertise_address=advertise_address)
 
     assert settings.advertised(8030) == advertised
+
+
+def test_adapters_are_named_by_one_flag_each_or_by_one_text() -> None:
+    """`--lora a=x --lora b=y` and `a=x, b=y`, which variables and files have, say the same."""
+    flags = ["--model-dir", str(checkpoint_dir())]
+    repeated = load_settings(DecodeSettings, parse_flags(DecodeSettings, [*flags, "--lora", "a=x", "--lora=b=y/z"]))
+    joined = load_settings(DecodeSettings, parse_flags(DecodeSettings, [*flags, "--lora", "a=x, b=y/z"]))
+
+    assert repeated.adapter_folders == joined.adapter_folders == {"a": Path("x"), "b": Path("y/z")}
+    assert DecodeSettings(model_dir=checkpoint_dir()).adapter_folders == {}
+
+
+@pytest.mark.parametrize(
+    ("lora", "message"),
+    [
+        ("folder", "lora: expected NAME=FOLDER, got 'folder'"),
+        ("=folder", "lora: expected NAME=FOLDER, got '=folder'"),
+        ("name=", "lora: expected NAME=FOLDER, got 'name='"),
+        ("a=x,a=y", "lora: 'a' names more than one of model and adapters"),
+        ("tiny=x", "lora: 'tiny' names more than one of model and adapters"),
+    ],
+)
+def test_adapters_without_a_name_of_their_own_are_refused(lora: str, message: str) -> None:
+    """The setting is named, and what it had."""
+    flags = {"model_dir": str(checkpoint_dir()), "model_name": "tiny", "lora": lora}
+
+    with pytest.raises(ConfigurationError, match=message):
+        load_settings(DecodeSettings, flags)

@@ -141,6 +141,14 @@ def test_what_cannot_be_shared_out_is_refused(options: dict[str, str], size: int
         load_parallel_runner(LoadOptions(checkpoint(NAME), NAME, NUM_BLOCKS, **options), size)
 
 
+def test_adapters_are_refused() -> None:
+    """By name: their products are not shared out."""
+    options = LoadOptions(checkpoint(NAME), NAME, NUM_BLOCKS, adapters={"mine": checkpoint(NAME)})
+
+    with pytest.raises(ConfigurationError, match="lora mine: not together with tensor_parallel 2"):
+        load_parallel_runner(options, 2)
+
+
 def test_a_vocabulary_that_is_no_multiple_is_filled_up() -> None:
     """Every rank has as many rows of the output projection; those that nobody asks for come last."""
     sizes = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}

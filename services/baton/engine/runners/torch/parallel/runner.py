@@ -55,14 +55,14 @@ def load_parallel_runner(
         ConfigurationError: If the folder cannot be served, devices are missing, or heads cannot be shared out evenly.
         UnavailableError: If a rank ends while it loads.
     """
+    if options.adapters:
+        raise ConfigurationError(f"lora {', '.join(options.adapters)}: not together with tensor_parallel {size}")
     options = options.of_rank(0)
     info = describe_whole(options)
     info = replace(info, device=f"{size} x {info.device}")
     check_divisible(info, size)
     if options.weight_dtype != "auto":  # scales would be those of a share: another rounding than one device's
         raise ConfigurationError(f"weight_dtype {options.weight_dtype}: not together with tensor_parallel {size}")
-    if options.adapters:
-        raise ConfigurationError(f"lora {', '.join(options.adapters)}: not together with tensor_parallel {size}")
     os.environ.update({name: os.environ.get(name, value) for name, value in LOOPBACK_ONLY.items()})
     folder = tempfile.TemporaryDirectory(prefix="baton-ranks-")
     meeting_point = Path(folder.name) / "store"
