@@ -10,7 +10,9 @@ from mlx_lm.utils import load_model
 
 from baton.engine.checkpoint import TORCH_ONLY_FAMILIES, Checkpoint, rope_parameters
 from baton.engine.runners.mlx.cells import group_size_of
+from baton.engine.runners.mlx.cpu_modules import suit_cpu
 from baton.engine.runners.mlx.fused import fuse
+from baton.engine.runners.mlx.weight_order import order_weights
 from baton.errors import ConfigurationError
 
 _ACTIVATIONS = ("silu", "swish")
@@ -54,6 +56,9 @@ def load_mlx_model(checkpoint: Checkpoint, dtype: mx.Dtype) -> Any:
     model.set_dtype(dtype)
     model.eval()
     fuse(model)
+    if compute_device() == mx.cpu:
+        suit_cpu(model, checkpoint.head_dim)
+        order_weights(model.model.layers)
     # Module.parameters() leaves out private arrays such as the rotation's frequencies.
     mx.eval([list(module.values()) for module in model.modules()])
     return model
