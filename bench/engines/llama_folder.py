@@ -8,7 +8,7 @@ from typing import Any
 
 
 def write_llama(folder: Path, vocabulary_size: int, max_context_tokens: int, **shape: Any) -> None:
-    """Write a model of random weights, and a tokenizer that knows its ids as words: t0, t1, and so on.
+    """Write a model of random weights, and a tokenizer that reads its ids as words: "t17 t4".
 
     Args:
         folder: Where to.
@@ -17,7 +17,7 @@ def write_llama(folder: Path, vocabulary_size: int, max_context_tokens: int, **s
         shape: As `transformers.LlamaConfig` names it.
     """
     import torch
-    from tokenizers import Tokenizer, models
+    from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 
     torch.manual_seed(0)
@@ -32,5 +32,6 @@ def write_llama(folder: Path, vocabulary_size: int, max_context_tokens: int, **s
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     words = {f"t{index}": index for index in range(vocabulary_size)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="t1"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="t2", pad_token="t0").save_pretrained(folder)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}), encoding="utf-8")

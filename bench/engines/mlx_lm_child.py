@@ -16,6 +16,7 @@ from mlx_lm.utils import load_model
 
 CONTEXT = 512
 _MAX_BATCH_SIZE = 64
+_JOIN_TOKENS = 3
 
 
 class MlxLm:
@@ -55,6 +56,31 @@ class MlxLm:
         gaps = [round(later - earlier, 5) for earlier, later in pairwise(times)]
         return {"cpu_seconds": seconds, "tokens": count, "gaps": gaps}
 
+    def measure_joins(
+        self, size: int, prompt_tokens: int, num_joins: int, num_steps: int, seed: int
+    ) -> dict[str, object]:
+        """Return when running requests got their tokens while others joined them, as Baton's gauge does."""
+        random = Random(seed)
+        generator = BatchGenerator(
+            self._model, completion_batch_size=_MAX_BATCH_SIZE, prefill_batch_size=_MAX_BATCH_SIZE
+        )
+        total = (2 * num_joins + 2) * num_steps
+        self._insert(generator, random, [2 * total] * size)
+        moments: list[float] = []
+        marks: list[int] = []
+        while len(moments) < total:
+            if len(generator.next_generated()) >= size:
+                moments.append(time.perf_counter())
+            if len(marks) < num_joins and len(moments) == 2 * num_steps * (len(marks) + 1):
+                marks.append(len(moments))
+                if prompt_tokens:
+                    prompt = [random.randrange(10, self._config["vocab_size"]) for _ in range(prompt_tokens)]
+                    generator.insert([prompt], [_JOIN_TOKENS])
+                else:
+                    self._insert(generator, random, [_JOIN_TOKENS])
+        generator.close()
+        return {"gaps": [round(later - earlier, 5) for earlier, later in pairwise(moments)], "marks": marks}
+
     def _insert(self, generator: BatchGenerator, random: Random, lengths: list[int]) -> None:
         prompts = [[random.randrange(10, self._config["vocab_size"])] for _ in lengths]
         generator.insert(prompts, lengths, caches=[self._cache() for _ in lengths])
@@ -74,7 +100,9 @@ def main(folder: str) -> None:
     system = MlxLm(Path(folder))
     print(json.dumps({"is_ready": True}), flush=True)
     for line in sys.stdin:
-        print(json.dumps(system.measure(**json.loads(line))), flush=True)
+        asked = json.loads(line)
+        answer = system.measure_joins(**asked) if "prompt_tokens" in asked else system.measure(**asked)
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from bench.mlx_decode import compact, ratio, worst_gap
+from bench.mlx_decode import compact, join_steps, ratio, worst_gap
 
 
 def test_ratio_is_the_median_over_rounds() -> None:
@@ -29,3 +29,10 @@ def test_written_document_is_json_with_a_line_per_sample() -> None:
 
     assert json.loads(written) == {"format": "f", "samples": [{"case": "d1"}, {"case": "d8"}]}
     assert len(written.splitlines()) == 7
+
+
+def test_cost_of_a_join_is_what_the_steps_after_it_take_beyond_as_many_others() -> None:
+    """Steps take 1 s; when somebody has joined after the sixth, the next one lasts 3.5 s."""
+    gaps = [1.0] * 5 + [3.5] + [1.0] * 9
+
+    assert join_steps(gaps, [6]) == [2.5]

@@ -1,7 +1,9 @@
 """Measures decoding through the whole engine, with KV that arrives as from another node: a child of `bench.mlx_decode`.
 
-Run as `python -m baton.engine.runners.mlx.gauge FOLDER`; answers each line of standard input, `{"size", "num_tokens",
-"num_joins", "seed"}`, by CPU seconds, tokens, and the seconds between the passes that delivered them.
+Run as `python -m baton.engine.runners.mlx.gauge FOLDER`; answers each line of standard input. `{"size", "num_tokens",
+"num_joins", "seed"}` is answered by CPU seconds, tokens, and the seconds between the passes that delivered them;
+`{"size", "prompt_tokens", "num_joins", "num_steps", "seed"}` by the seconds between steps, and the steps before each
+join.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ from baton.kv.stream import KvFrame
 CONTEXT = 512
 """Positions that arrive."""
 _BLOCK_TOKENS = 16
+_JOIN_TOKENS = 3
+"""Output of who joins, who is gone before the next one comes."""
 
 
 class Gauge:
@@ -38,8 +42,10 @@ class Gauge:
         self._engine = Engine(self._runner, SchedulerLimits(max_batch_size=64), post=self._post)
         self._engine.start()
         self._num_asked = 0
+        self._requests: dict[str, EngineRequest] = {}
         self._moments: list[tuple[float, int]] = []
         self._landed = threading.Semaphore(0)
+        self._stepped = threading.Semaphore(0)
         self._ended = threading.Semaphore(0)
         self._errors: list[str] = []
 
@@ -76,6 +82,61 @@ class Gauge:
             "gaps": [round(later - earlier, 5) for earlier, later in pairwise(times)],
         }
 
+    def measure_joins(
+        self, size: int, prompt_tokens: int, num_joins: int, num_steps: int, seed: int
+    ) -> dict[str, object]:
+        """Return when `size` running requests got their tokens while others joined them.
+
+        Args:
+            size: Requests that run all the time.
+            prompt_tokens: Of who joins, computed here; 0: it has `CONTEXT` positions of KV that have landed.
+            num_joins: Requests that join, one after the other.
+            num_steps: Steps before and after each.
+            seed: Of prompts.
+        """
+        random = np.random.default_rng(seed)
+        frames = self._frames()
+        running = [self._land(random, frames, self._runner.info.max_context_tokens - CONTEXT) for _ in range(size)]
+        for name in running:
+            self._start(name)
+        self._moments.clear()
+        self._await_steps(num_steps, size)
+        marks = []
+        for _ in range(num_joins):
+            joining = None if prompt_tokens else self._land(random, frames, _JOIN_TOKENS)
+            self._await_steps(num_steps, size)
+            marks.append(len(self._steps(size)))
+            if joining is None:
+                self._submit(tuple(random.integers(10, self._runner.info.vocabulary_size, prompt_tokens).tolist()))
+            else:
+                self._start(joining)
+            self._await_steps(num_steps + 1, size)
+        for _ in range(num_joins):
+            self._ended.acquire()
+        for name in running:
+            self._engine.abort(self._requests[name])
+        if self._errors:
+            raise RuntimeError(self._errors[0])
+        gaps = [round(later - earlier, 5) for earlier, later in pairwise(self._steps(size))]
+        return {"gaps": gaps, "marks": marks}
+
+    def _steps(self, size: int) -> list[float]:
+        """Return when passes delivered a token of each running request."""
+        return [moment for moment, num_tokens in list(self._moments) if num_tokens >= size]
+
+    def _await_steps(self, num_steps: int, size: int) -> None:
+        end = len(self._steps(size)) + num_steps
+        while len(self._steps(size)) < end and not self._errors:
+            self._stepped.acquire(timeout=60)
+
+    def _submit(self, prompt: tuple[int, ...]) -> None:
+        """Submit a request whose prompt is computed here."""
+        self._num_asked += 1
+        name = f"r{self._num_asked}"
+        params = SamplingParams(temperature=0.0, max_tokens=_JOIN_TOKENS, ignore_eos=True)
+        self._engine.submit(EngineRequest(name, prompt, params, is_cache_bypassed=True), self._listener(name))
+        self._landed.acquire()
+
     def _land(self, random: np.random.Generator, frames: Sequence[KvFrame], max_tokens: int) -> str:
         """Submit a request and let its KV land; return its id."""
         self._num_asked += 1
@@ -83,6 +144,7 @@ class Gauge:
         prompt = tuple(random.integers(10, self._runner.info.vocabulary_size, CONTEXT).tolist())
         params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
         request = EngineRequest(name, prompt, params, purpose=Purpose.RECEIVE, is_cache_bypassed=True)
+        self._requests[name] = request
         self._engine.submit(request, self._listener(name))
         self._landed.acquire()
         for frame in frames:
@@ -113,6 +175,7 @@ class Gauge:
         )
         if num_tokens:
             self._moments.append((time.perf_counter(), num_tokens))
+            self._stepped.release()
         deliver(deliveries)
 
     def _frames(self) -> list[KvFrame]:
@@ -130,7 +193,8 @@ def main(folder: str) -> None:
     gauge = Gauge(Path(folder))
     _say({"is_ready": True})
     for line in sys.stdin:
-        _say(gauge.measure(**json.loads(line)))
+        asked = json.loads(line)
+        _say(gauge.measure_joins(**asked) if "prompt_tokens" in asked else gauge.measure(**asked))
 
 
 def _say(answer: dict[str, object]) -> None:
