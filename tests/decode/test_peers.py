@@ -56,6 +56,34 @@ def test_a_probe_that_breaks_leaves_the_node_and_its_other_links_alone(monkeypat
     assert measured == ["sound"]
 
 
+def test_a_probe_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that has just registered may not answer yet; without a measurement its link would stay a guess."""
+    num_probes = 0
+
+    async def measure(_stub: KvStub, node_id: str, _num_bytes: int) -> node_pb2.LinkMeasurement:
+        nonlocal num_probes
+        num_probes += 1
+        if num_probes < 3:
+            raise TimeoutError
+        return node_pb2.LinkMeasurement(from_node_id=node_id)
+
+    monkeypatch.setattr(peers, "measure_link", measure)
+    monkeypatch.setattr(peers, "_PROBE_PAUSE_SECONDS", 0.0)
+
+    async def run() -> None:
+        is_measured = asyncio.Event()
+        peer_set = peers.PeerSet(1, lambda _link: is_measured.set())
+        following = asyncio.create_task(peer_set.run())
+        peer_set.update({"slow": router_service_pb2.Peer(node_id="slow", address="127.0.0.1:1")})
+        await is_measured.wait()
+        following.cancel()
+        await asyncio.wait({following})
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+    assert num_probes == 3
+
+
 @pytest.mark.parametrize("stream_seconds", [[0.04, 0.02, 0.03, 0.05, 0.02], [0.6]])
 def test_a_link_is_as_quick_as_it_was_once(monkeypatch: pytest.MonkeyPatch, stream_seconds: list[float]) -> None:
     """What delays one probe is the machine; a slow link is not burdened with a second stream."""

@@ -20,7 +20,7 @@ from system.plan import HOST, MODEL_NAME, free_ports
 from system.rest import ask
 
 _PHOENIX = os.environ.get("BATON_PHOENIX", "")
-_WAIT_SECONDS = 180.0
+_WAIT_SECONDS = 400.0
 _NUM_PROMPT_TOKENS = 2000
 _NUM_LAYERS = 4
 _NAMES = {

@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRate:
-    """A rate from several runs."""
+    """A rate measured several times."""
 
     median: float
     """Per second, above 0."""
     spread: float
     """Distance of the quartiles / median, 0 or more."""
     num_runs: int
-    """Runs, 2 or more."""
+    """Runs, or rounds of which the quickest run counts, 2 or more."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,8 @@ from baton.worker.registration import Peers
 log = logging.getLogger(__name__)
 
 _PROBE_TIMEOUT_SECONDS = 30.0
+_PROBE_PAUSE_SECONDS = 1.0
+_LONGEST_PROBE_PAUSE_SECONDS = 60.0
 _NUM_PROBES = 5
 _PROBING_SECONDS = 0.25
 LINGER_SECONDS = 60.0
@@ -174,15 +176,24 @@ class PeerSet:
             await channel.close()
 
     async def _probe(self, peer: router_service_pb2.Peer) -> None:
+        """Measure the link from a node, again after a growing pause where that fails, as long as the node is there."""
+        pause_seconds = _PROBE_PAUSE_SECONDS
+        while self._peers.get(peer.node_id) is peer and not await self._is_probed(peer):
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(2 * pause_seconds, _LONGEST_PROBE_PAUSE_SECONDS)
+
+    async def _is_probed(self, peer: router_service_pb2.Peer) -> bool:
         is_neighbour = peer.role == node_pb2.NODE_ROLE_DECODE
         try:
             async with self._neighbours_turn if is_neighbour else nullcontext():
                 stub = self.blocks(peer.node_id) if is_neighbour else self.stub(peer.node_id)
                 self._report_link(await measure_link(stub, peer.node_id, self._probe_bytes))
+            return True
         except (grpc.aio.AioRpcError, NotFoundError, TimeoutError) as error:
             log.warning("link_probe_failed peer=%s cause=%s", peer.node_id, error)
         except Exception:  # the edge of the task: a link that cannot be measured must not end the node
             log.exception("link_probe_failed peer=%s", peer.node_id)
+        return False
 
 
 async def measure_link(stub: KvStub | BlockStub, node_id: str, num_bytes: int) -> node_pb2.LinkMeasurement:

@@ -1,4 +1,8 @@
-"""Measures a machine: products, memory and disk, each several times. Needs some seconds and an idle machine."""
+"""Measures a machine: products, memory and disk, each in rounds until they agree. Needs seconds and an idle machine.
+
+Whatever else runs makes a run slower, never faster. So a round counts with its quickest run, and the rate is the median
+of the last rounds, whose spread stays honest: where they do not agree in time, it says so.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import platform
 import shutil
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -20,8 +25,12 @@ from baton.errors import ConfigurationError
 
 Clock = Callable[[], float]
 
-NUM_RUNS = 7
-"""Runs that count, after one that does not."""
+NUM_ROUNDS = 7
+"""Rounds that count, the last ones."""
+_ROUND_RUNS = 3
+_SETTLED_SPREAD = 0.01
+_LONGEST_SECONDS = 3.0
+"""Time after which a figure is taken as it is."""
 _LEAST_RUN_SECONDS = 0.02
 """Products grow until one takes as long: shorter ones measure the call."""
 _SIZES = (512, 1024, 2048, 4096, 8192)
@@ -46,7 +55,7 @@ def open_yardstick(engine: str) -> Yardstick:
 
 
 def measure_machine(
-    yardstick: Yardstick, folder: Path, clock: Clock = time.perf_counter, *, num_runs: int = NUM_RUNS
+    yardstick: Yardstick, folder: Path, clock: Clock = time.perf_counter, *, num_rounds: int = NUM_ROUNDS
 ) -> MachineProfile:
     """Return what this machine can do.
 
@@ -54,20 +63,20 @@ def measure_machine(
         yardstick: What to measure by.
         folder: On the disk to measure; needs 64 MiB for a moment.
         clock: Seconds.
-        num_runs: Runs of each that count, 2 or more.
+        num_rounds: Rounds of each that count, 2 or more.
     """
     own = yardstick.memory()
     total, free = own or (psutil.virtual_memory().total, psutil.virtual_memory().available)
     buffer_bytes = min(_MEMORY_BUFFER_BYTES, free // 8)
-    write, read = _disk_rates(folder, clock, num_runs)
+    write, read = _disk_rates(folder, clock, num_rounds)
     return MachineProfile(
         machine=f"{platform.node()} {platform.system()} {platform.machine()}, {os.cpu_count()} cores",
         device=yardstick.device,
         engine=yardstick.engine,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        matmul_flops={dtype: _product_rate(yardstick, dtype, clock, num_runs) for dtype in yardstick.dtypes},
-        memory_read_bytes_per_second=_rate(yardstick.read(buffer_bytes), buffer_bytes, clock, num_runs),
-        memory_copy_bytes_per_second=_rate(yardstick.copy(buffer_bytes), 2 * buffer_bytes, clock, num_runs),
+        matmul_flops={dtype: _product_rate(yardstick, dtype, clock, num_rounds) for dtype in yardstick.dtypes},
+        memory_read_bytes_per_second=_rate(yardstick.read(buffer_bytes), buffer_bytes, clock, num_rounds),
+        memory_copy_bytes_per_second=_rate(yardstick.copy(buffer_bytes), 2 * buffer_bytes, clock, num_rounds),
         disk_read_bytes_per_second=read,
         disk_write_bytes_per_second=write,
         memory_bytes=total,
@@ -92,19 +101,27 @@ def _yardstick(name: str) -> Yardstick:
     raise ConfigurationError(f"expected auto, torch, mlx or numpy, got {name!r}")
 
 
-def _product_rate(yardstick: Yardstick, dtype: str, clock: Clock, num_runs: int) -> MeasuredRate:
+def _product_rate(yardstick: Yardstick, dtype: str, clock: Clock, num_rounds: int) -> MeasuredRate:
     """Return the rate at the first size that takes long enough."""
     for size in _SIZES:
         work = yardstick.product(dtype, size)
         work()
         if size == _SIZES[-1] or _seconds(work, clock) >= _LEAST_RUN_SECONDS:
             break
-    return _rate(work, 2.0 * size**3, clock, num_runs)
+    return _rate(work, 2.0 * size**3, clock, num_rounds)
 
 
-def _rate(work: Work, amount: float, clock: Clock, num_runs: int) -> MeasuredRate:
+def _rate(work: Work, amount: float, clock: Clock, num_rounds: int) -> MeasuredRate:
+    """Return the rate of the last rounds, once they agree or the time is over."""
     work()
-    return measured_rate(amount, [_seconds(work, clock) for _ in range(num_runs)])
+    seconds: deque[float] = deque(maxlen=num_rounds)
+    began = clock()
+    while True:
+        seconds.append(min(_seconds(work, clock) for _ in range(_ROUND_RUNS)))
+        if len(seconds) == num_rounds:
+            rate = measured_rate(amount, seconds)
+            if rate.spread <= _SETTLED_SPREAD or clock() - began >= _LONGEST_SECONDS:
+                return rate
 
 
 def _seconds(work: Work, clock: Clock) -> float:
@@ -113,15 +130,15 @@ def _seconds(work: Work, clock: Clock) -> float:
     return max(clock() - started, 1e-9)
 
 
-def _disk_rates(folder: Path, clock: Clock, num_runs: int) -> tuple[MeasuredRate, MeasuredRate]:
+def _disk_rates(folder: Path, clock: Clock, num_rounds: int) -> tuple[MeasuredRate, MeasuredRate]:
     """Return the rates of writing and reading a file."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     chunk = os.urandom(_CHUNK_BYTES)
     with tempfile.NamedTemporaryFile(dir=folder) as file:
         descriptor = file.fileno()
-        num_disk_runs = min(num_runs, 3)
-        writes = [_seconds(lambda: _write(descriptor, chunk), clock) for _ in range(num_disk_runs)]
-        reads = [_seconds(lambda: _read(descriptor), clock) for _ in range(num_disk_runs)]
+        num_runs = min(num_rounds, 3)
+        writes = [_seconds(lambda: _write(descriptor, chunk), clock) for _ in range(num_runs)]
+        reads = [_seconds(lambda: _read(descriptor), clock) for _ in range(num_runs)]
     return measured_rate(_DISK_BYTES, writes), measured_rate(_DISK_BYTES, reads)
 
 
