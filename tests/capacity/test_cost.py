@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -95,29 +93,6 @@ def test_a_pipeline_is_between_the_longer_part_and_the_sum(num_groups: int, comp
     total = cost.pipeline_seconds(num_groups, compute, send)
 
     assert max(compute, send) * (1 - 1e-9) <= total <= (compute + send) * (1 + 1e-9)
-
-
-@given(st.integers(1, 128), st.floats(1e-6, 10), st.floats(0, 10))
-def test_the_chosen_group_size_exposes_no_more_than_one_group_or_single_layers(
-    num_layers: int, compute: float, send: float
-) -> None:
-    """The adaptive size is at least as good as both extremes."""
-    size = cost.layers_per_frame(num_layers, compute, send)
-
-    chosen = cost.exposed_seconds(math.ceil(num_layers / size), compute, send)
-    assert 1 <= size <= num_layers
-    assert chosen <= cost.exposed_seconds(1, compute, send)
-    assert chosen <= cost.exposed_seconds(num_layers, compute, send)
-
-
-def test_short_prompts_travel_in_one_group_and_long_ones_layer_by_layer() -> None:
-    """64 tokens are not worth 32 frames; 8192 are."""
-    per_token = LLAMA_3_1_8B.kv_bytes_per_token / 1.25e9
-    profile = PRESETS["h200"].profile()
-
-    short = cost.layers_per_frame(32, cost.prefill_seconds(LLAMA_3_1_8B, profile, 0, 2), 2 * per_token)
-    long = cost.layers_per_frame(32, cost.prefill_seconds(LLAMA_3_1_8B, profile, 0, 8192), 8192 * per_token)
-    assert (short, long) == (32, 1)
 
 
 def test_prefill_pieces_sum_to_the_whole() -> None:

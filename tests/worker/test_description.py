@@ -24,6 +24,7 @@ def test_the_longest_sequence_is_what_context_and_blocks_have_room_for(
         address="127.0.0.1:1",
         fast_address="",
         max_batch_size=1,
+        max_step_tokens=512,
     )
 
     assert node.model_shape.max_context_token_count == max_context_tokens

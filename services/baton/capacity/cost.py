@@ -77,22 +77,9 @@ def pipeline_seconds(num_groups: int, compute_seconds: float, send_seconds: floa
 
 
 def exposed_seconds(num_groups: int, compute_seconds: float, send_seconds: float) -> float:
-    """Return the part of a transfer that remains after the computation has ended, frames' fixed cost included."""
-    total = pipeline_seconds(num_groups, compute_seconds, send_seconds) + num_groups * FRAME_OVERHEAD_SECONDS
-    return total - compute_seconds
-
-
-def layers_per_frame(num_layers: int, compute_seconds: float, send_seconds: float) -> int:
-    """Return the group size that leaves the least exposed: all layers for a short prompt, one for a long one.
-
-    Small groups shorten the tail, large ones save the fixed cost of frames. Sizes are num_layers halved again and
-    again, so that a placement over many pairs stays cheap; the largest size wins a tie. O(log num_layers).
-    """
-    sizes = [max(1, num_layers >> halvings) for halvings in range(num_layers.bit_length())]
-    return min(
-        sizes,
-        key=lambda size: exposed_seconds(math.ceil(num_layers / size), compute_seconds, send_seconds),
-    )
+    """Return the part of a transfer that remains after the computation has ended; frames' fixed cost is part of it."""
+    sending = send_seconds + num_groups * FRAME_OVERHEAD_SECONDS
+    return pipeline_seconds(num_groups, compute_seconds, sending) - compute_seconds
 
 
 def crossover_tokens(

@@ -93,6 +93,8 @@ class Candidate:
     """Node from whose prefix cache the prompt's beginning would come; empty: none. `kv_bytes` are then those."""
     pulled_tokens: int = 0
     """Prompt tokens that would come from there."""
+    chunk_tokens: int = 0
+    """Positions that the prefill node computes in one pass at most; 0: it decides."""
 
     @property
     def is_local(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Literal
 from baton.capacity import cost
 from baton.capacity.estimate import Candidate, CostEstimate, WireEstimate
 from baton.capacity.feasibility import blocks_for, expected_output_tokens, infeasible_reason, room_seconds
+from baton.capacity.frames import plan_frames
 from baton.capacity.pull import Pull, best_pull
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodePair, NodeSnapshot, PlacementRequest
 from baton.capacity.wire import WireChoice, WirePolicy, cache_option, choose_wire
@@ -172,7 +173,6 @@ def _remote(
     """
     decode_cached, prefill_cached = request.cached_on(decoder), request.cached_on(prefiller)
     num_tokens = request.num_prompt_tokens - decode_cached
-    num_layers = decoder.shape.num_layers
     queue = _queue_seconds(prefiller)
     prefill = cost.prefill_seconds(prefiller.shape, prefiller.profile, prefill_cached, request.num_prompt_tokens)
     wire = choose_wire(
@@ -183,8 +183,16 @@ def _remote(
         compute_seconds=prefill,
     )
     transfer = wire.transfer_seconds(num_tokens, link.bytes_per_second)
-    group = cost.layers_per_frame(num_layers, prefill, transfer)
-    exposed = cost.exposed_seconds(math.ceil(num_layers / group), prefill, transfer)
+    frames = plan_frames(
+        max(1, request.num_prompt_tokens - prefill_cached),
+        decoder.shape.num_layers,
+        max_chunk_tokens=prefiller.max_step_tokens,
+        compute_seconds=prefill,
+        send_seconds=transfer,
+        least_pass_seconds=prefiller.shape.step_bytes(1, 0) / prefiller.profile.decode_bytes_per_second,
+        pass_overhead_seconds=prefiller.profile.prefill_overhead_seconds,
+    )
+    prefill, exposed = frames.compute_seconds, frames.exposed_seconds
     first_token = queue + prefill + link.round_trip_seconds
     estimate = CostEstimate(
         queue_seconds=queue,
@@ -203,8 +211,9 @@ def _remote(
         decode_cached,
         prefill_cached,
         num_tokens * wire.token_bytes,
-        group,
+        frames.layers_per_frame,
         estimate,
+        chunk_tokens=frames.chunk_tokens,
         is_link_declared=not link.is_measured,
         wire=_wire_estimate(wire, num_tokens, link.bytes_per_second),
     )

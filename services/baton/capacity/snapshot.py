@@ -52,6 +52,8 @@ class NodeSnapshot:
     """Its work."""
     unusable_reason: str = ""
     """Why it takes no requests (draining, stuck, silent); empty if it does."""
+    max_step_tokens: int = 0
+    """Positions that it computes in one pass; 0: not known."""
     serves_blocks: bool = True
     """Whether other nodes may take blocks from its prefix cache."""
 

@@ -329,6 +329,7 @@ class Generation:
             adapter=request.adapter,
             sampling=request.sampling,
             layers_per_frame=request.placement.layers_per_frame,
+            chunk_token_count=request.placement.chunk_token_count,
             wire_dtype=request.placement.wire_dtype,
             value_wire_dtype=request.placement.value_wire_dtype,
             cache_salt=request.cache_salt,

@@ -131,6 +131,7 @@ class KvHandover:
         request = prefill_service_pb2.PrefillRequest()
         request.CopyFrom(self._request)
         request.layers_per_frame = option.layers_per_frame
+        request.chunk_token_count = option.chunk_tokens
         request.wire_dtype = option.wire_dtype  # type: ignore[assignment]
         request.value_wire_dtype = option.value_wire_dtype  # type: ignore[assignment]
         progress = self.receiver.progress

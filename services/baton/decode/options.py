@@ -38,6 +38,7 @@ def _option(message: Placement | PrefillAlternative) -> PrefillOption:
     return PrefillOption(
         message.prefill_node_id,
         message.layers_per_frame,
+        message.chunk_token_count,
         message.wire_dtype,
         message.value_wire_dtype,
         estimate_from_proto(message.estimate) if message.HasField("estimate") else None,

@@ -34,6 +34,8 @@ class PrefillOption:
     """The node."""
     layers_per_frame: int = 0
     """Layers of one frame; 0: the node decides."""
+    chunk_tokens: int = 0
+    """Positions computed in one pass at most; 0: the node decides."""
     wire_dtype: int = 0
     """KvDtype of kv.proto of K; 0: that of the cache."""
     value_wire_dtype: int = 0

@@ -57,6 +57,8 @@ class NodeDescription:
     """Whether its prefix cache is for itself alone, because what it holds is rounded."""
     adapters: tuple[Adapter, ...] = ()
     """What it has loaded besides the model."""
+    max_step_tokens: int = 0
+    """Positions that it computes in one pass; 0: not known."""
 
     def lack_of(self, adapter: Adapter | None) -> str:
         """Return why it cannot compute with an adapter; empty if it can, or none is wanted."""

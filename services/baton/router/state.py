@@ -224,6 +224,7 @@ class RouterState:
             max_batch_size=description.max_batch_size,
             load=self._assumed.added_to(description.node_id, node.load),
             unusable_reason=self.nodes.unusable_reason(node) or description.lack_of(adapter),
+            max_step_tokens=description.max_step_tokens,
             serves_blocks=not description.is_cache_private,
         )
 

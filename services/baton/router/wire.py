@@ -76,6 +76,8 @@ def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription
     for name in ("block_count", "block_token_count", "max_batch_size"):
         if getattr(message, name) < 1:
             raise InvalidFieldError(f"node.{name}", f"must be at least 1, got {getattr(message, name)}")
+    if message.max_step_token_count < 0:
+        raise InvalidFieldError("node.max_step_token_count", f"must be 0 or more, got {message.max_step_token_count}")
     return NodeDescription(
         node_id=message.node_id,
         epoch=message.epoch,
@@ -97,6 +99,7 @@ def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription
         wire_abilities=abilities_from_proto(message.wire_abilities, field="node.wire_abilities"),
         is_cache_private=message.is_cache_private,
         adapters=tuple(_adapter_from_proto(each, "node.adapters") for each in message.adapters),
+        max_step_tokens=message.max_step_token_count,
     )
 
 
@@ -122,6 +125,7 @@ def description_to_proto(description: NodeDescription) -> node_pb2.NodeDescripti
         wire_abilities=abilities_to_proto(description.wire_abilities),
         is_cache_private=description.is_cache_private,
         adapters=[node_pb2.Adapter(name=each.name, digest=each.digest) for each in description.adapters],
+        max_step_token_count=description.max_step_tokens,
     )
 
 
@@ -235,6 +239,7 @@ def placed_to_proto(placed: Placed) -> router_service_pb2.PlaceResponse:
         decode_address=placed.decode_address,
         prefill_node_id=choice.prefill_node_id,
         layers_per_frame=0 if choice.pull_node_id else choice.layers_per_frame,
+        chunk_token_count=choice.chunk_tokens,
         estimate=estimate_to_proto(choice.estimate) if choice.estimate else None,
         alternatives=[_alternative_to_proto(candidate) for candidate in placed.alternatives],
         prefix_pull=_pull_to_proto(placed) if choice.pull_node_id else None,
@@ -287,6 +292,7 @@ def _alternative_to_proto(candidate: Candidate) -> router_service_pb2.PrefillAlt
     message = router_service_pb2.PrefillAlternative(
         prefill_node_id=candidate.prefill_node_id,
         layers_per_frame=candidate.layers_per_frame,
+        chunk_token_count=candidate.chunk_tokens,
         estimate=estimate_to_proto(candidate.estimate) if candidate.estimate else None,
     )
     _set_wire(message, candidate)

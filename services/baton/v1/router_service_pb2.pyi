@@ -114,7 +114,7 @@ class PlaceResponse(_message.Message):
     def __init__(self, placement: _Optional[_Union[Placement, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("placement_id", "decode_node_id", "decode_address", "prefill_node_id", "wire_dtype", "layers_per_frame", "estimate", "alternatives", "value_wire_dtype", "prefix_pull")
+    __slots__ = ("placement_id", "decode_node_id", "decode_address", "prefill_node_id", "wire_dtype", "layers_per_frame", "estimate", "alternatives", "value_wire_dtype", "prefix_pull", "chunk_token_count")
     PLACEMENT_ID_FIELD_NUMBER: _ClassVar[int]
     DECODE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     DECODE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -125,6 +125,7 @@ class Placement(_message.Message):
     ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
     VALUE_WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     PREFIX_PULL_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     placement_id: str
     decode_node_id: str
     decode_address: str
@@ -135,7 +136,8 @@ class Placement(_message.Message):
     alternatives: _containers.RepeatedCompositeFieldContainer[PrefillAlternative]
     value_wire_dtype: _kv_pb2.KvDtype
     prefix_pull: PrefixPull
-    def __init__(self, placement_id: _Optional[str] = ..., decode_node_id: _Optional[str] = ..., decode_address: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., alternatives: _Optional[_Iterable[_Union[PrefillAlternative, _Mapping]]] = ..., value_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., prefix_pull: _Optional[_Union[PrefixPull, _Mapping]] = ...) -> None: ...
+    chunk_token_count: int
+    def __init__(self, placement_id: _Optional[str] = ..., decode_node_id: _Optional[str] = ..., decode_address: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., alternatives: _Optional[_Iterable[_Union[PrefillAlternative, _Mapping]]] = ..., value_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., prefix_pull: _Optional[_Union[PrefixPull, _Mapping]] = ..., chunk_token_count: _Optional[int] = ...) -> None: ...
 
 class PrefixPull(_message.Message):
     __slots__ = ("node_id", "block_count", "wire_dtype", "value_wire_dtype", "layers_per_frame")
@@ -152,18 +154,20 @@ class PrefixPull(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., block_count: _Optional[int] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., value_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ...) -> None: ...
 
 class PrefillAlternative(_message.Message):
-    __slots__ = ("prefill_node_id", "wire_dtype", "layers_per_frame", "estimate", "value_wire_dtype")
+    __slots__ = ("prefill_node_id", "wire_dtype", "layers_per_frame", "estimate", "value_wire_dtype", "chunk_token_count")
     PREFILL_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     LAYERS_PER_FRAME_FIELD_NUMBER: _ClassVar[int]
     ESTIMATE_FIELD_NUMBER: _ClassVar[int]
     VALUE_WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     prefill_node_id: str
     wire_dtype: _kv_pb2.KvDtype
     layers_per_frame: int
     estimate: CostEstimate
     value_wire_dtype: _kv_pb2.KvDtype
-    def __init__(self, prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., value_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ...) -> None: ...
+    chunk_token_count: int
+    def __init__(self, prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., value_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., chunk_token_count: _Optional[int] = ...) -> None: ...
 
 class CostEstimate(_message.Message):
     __slots__ = ("queue_seconds", "prefill_seconds", "transfer_seconds", "exposed_seconds", "time_to_first_token_seconds", "start_seconds", "step_seconds", "expected_output_token_count", "decode_seconds", "imposed_seconds", "total_seconds", "pull_seconds")

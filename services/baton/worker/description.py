@@ -25,6 +25,7 @@ def describe_node(
     address: str,
     fast_address: str,
     max_batch_size: int,
+    max_step_tokens: int,
     wire_abilities: Sequence[WireAbility] = (),
     is_cache_private: bool = False,
 ) -> node_pb2.NodeDescription:
@@ -48,6 +49,7 @@ def describe_node(
         block_count=runner.num_blocks,
         block_token_count=runner.block_tokens,
         max_batch_size=max_batch_size,
+        max_step_token_count=max_step_tokens,
         tokenizer_digest=info.layout.tokenizer_digest,
         eos_token_ids=info.eos_token_ids,
         wire_abilities=abilities_to_proto(wire_abilities),

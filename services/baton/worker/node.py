@@ -205,6 +205,7 @@ class WorkerNode:
             address=self.settings.advertised(port),
             fast_address=fast_address,
             max_batch_size=self.settings.max_batch_size,
+            max_step_tokens=self.settings.max_step_tokens,
             wire_abilities=self._wire_abilities,
             is_cache_private=self.is_kv_quantized,
         )
