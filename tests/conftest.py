@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,6 +18,16 @@ settings.load_profile("baton")
 
 `--hypothesis-profile=default` looks for what the fixed examples miss.
 """
+
+
+@pytest.fixture(autouse=True)
+def same_draws() -> None:
+    """Have what a test draws without a seed of its own not depend on the tests before it in its process."""
+    random.seed(1)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(1)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(1)
 
 
 @pytest.fixture(scope="session")
