@@ -19,4 +19,4 @@ def test_a_pass_takes_what_its_device_takes_at_least(variant: str) -> None:
 
         assert measured.tpot_seconds > 0.0015
         assert measured.tokens_per_second == pytest.approx(3 / measured.tpot_seconds)
-        assert 0 < measured.host_seconds < 0.1
+        assert measured.host_seconds > 0
