@@ -53,7 +53,12 @@ class Pod:
     @property
     def environment(self) -> Mapping[str, str]:
         """Return its variables, with what Kubernetes puts in."""
-        fields = {"metadata.name": self.name, "metadata.namespace": "trial", "status.podIP": self.address}
+        fields = {
+            "metadata.name": self.name,
+            "metadata.namespace": "trial",
+            "status.podIP": self.address,
+            "spec.nodeName": "here",
+        }
         return {
             each["name"]: each.get("value") or fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
             for each in self.container.get("env", [])

@@ -22,7 +22,7 @@ MINIMAL: Mapping[str, Any] = {
 EVERYTHING: Mapping[str, Any] = {
     "commonLabels": {"team": "llm"},
     "development": {"syncCode": True},
-    "discovery": {"enabled": True},
+    "discovery": {"enabled": True, "readNodes": True},
     "tls": {"enabled": True, "secretName": "certificate", "serverName": "baton.llm"},
     "imagePullSecrets": [{"name": "registry"}],
     "listenHost": "::",

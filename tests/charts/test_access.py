@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from tests.charts.rendering import ALL, manifests, pods
+from tests.charts.rendering import ALL, Manifest, manifests, pods
+
+_SLICES = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
+_NODES = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_only_nodes_that_follow_replicas_have_a_token(name: str) -> None:
-    """Pools with discovery may read EndpointSlices of their namespace, nobody may do anything else."""
+def test_only_nodes_that_ask_kubernetes_have_a_token(name: str) -> None:
+    """Pools with discovery may read EndpointSlices of their namespace, or get nodes; nobody may do anything else."""
     objects = manifests(name)
     with_token = {pod_name for pod_name, pod in pods(objects) if pod["automountServiceAccountToken"]}
     following = {pod_name for pod_name, pod in pods(objects) if "--router-address=kubernetes://" in str(pod)}
-    roles = {each["metadata"]["name"]: each["rules"] for each in objects if each["kind"] == "Role"}
-    bound = {
-        (each["roleRef"]["name"], subject["name"], subject["namespace"])
-        for each in objects
-        if each["kind"] == "RoleBinding"
-        for subject in each["subjects"]
-    }
-    rule = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list", "watch"]}
+    reading = {pod_name for pod_name, pod in pods(objects) if "--read-kubernetes-node=true" in str(pod)}
 
-    assert with_token == following
-    assert roles == {pod_name: [rule] for pod_name in following}
-    assert bound == {(pod_name, pod_name, "llm") for pod_name in following}
-    assert not any(each["kind"].startswith("Cluster") for each in objects)
-    assert bool(following) == (name in ("gpu", "everything"))
+    assert with_token == following | reading
+    assert _rules(objects, "Role") == {pod_name: [_SLICES] for pod_name in following}
+    assert _rules(objects, "ClusterRole") == {f"llm-{pod_name}": [_NODES] for pod_name in reading}
+    assert _bound(objects, "Role") == {(pod_name, pod_name, "llm") for pod_name in following}
+    assert _bound(objects, "ClusterRole") == {(f"llm-{pod_name}", pod_name, "llm") for pod_name in reading}
+    assert bool(following) == bool(reading) == (name in ("gpu", "everything"))
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -37,3 +34,16 @@ def test_every_component_has_an_account_of_its_own(name: str) -> None:
     services = {pod_name: pod["serviceAccountName"] for pod_name, pod in pods(objects) if "serviceAccountName" in pod}
 
     assert services == {account: account for account in accounts}
+
+
+def _rules(objects: list[Manifest], kind: str) -> dict[str, object]:
+    return {each["metadata"]["name"]: each["rules"] for each in objects if each["kind"] == kind}
+
+
+def _bound(objects: list[Manifest], kind: str) -> set[tuple[str, str, str]]:
+    return {
+        (each["roleRef"]["name"], subject["name"], subject["namespace"])
+        for each in objects
+        if each["kind"] == f"{kind}Binding" and each["roleRef"]["kind"] == kind
+        for subject in each["subjects"]
+    }

@@ -207,6 +207,16 @@ _COMBINATIONS: list[tuple[dict[str, object], str]] = [
         "decode.pools.d.resources.limits names nvidia.com/gpu, which accelerator.count sets: remove it there",
     ),
     (
+        {
+            "decode.pools.d": {
+                "engine": "torch",
+                "accelerator": {**_GPU, "count": 2},
+                "settings": {"device": "cuda", "tensorParallel": 4},
+            }
+        },
+        "settings.tensorParallel is 4, but each pod gets 2 of nvidia.com/gpu: set decode.pools.d.accelerator.count: 4",
+    ),
+    (
         {"prefill.pools.p.advertise": "hostPort"},
         "prefill.pools.p.advertise hostPort is forbidden at Pod Security level restricted",
     ),

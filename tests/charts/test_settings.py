@@ -88,6 +88,7 @@ def test_a_pod_is_given_the_time_that_its_drain_needs(name: str) -> None:
 def _filled(text: str) -> str:
     for variable, value in {
         "POD_NAME": "baton-decode-d-6d4cf56db6-x2x7k",
+        "NODE_NAME": "worker-7.example",
         "POD_IP": "10.2.3.4",
         "HOST_IP": "10.0.0.7",
     }.items():

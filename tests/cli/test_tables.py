@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from baton.capacity.estimate import Candidate, CostEstimate
-from baton.cli.nodes import links_table, nodes_table
+from baton.cli.nodes import links_table, nodes_table, places_table
 from baton.cli.plan import plan_table
 from baton.cli.quantities import format_bytes, format_rate
 from baton.v1 import node_pb2, router_service_pb2
@@ -73,3 +73,19 @@ def test_quantities_have_three_digits_and_a_prefix() -> None:
         "1.07 GB",
     ]
     assert format_rate(1.25e9, "B/s") == "1.25 GB/s"
+
+
+def test_places_are_shown_for_nodes_in_kubernetes_alone() -> None:
+    """A pod's node, zone, accelerators, capacity and taints; a bare machine has no row."""
+    place = node_pb2.KubernetesPlace(
+        node_name="gpu-7",
+        labels={"topology.kubernetes.io/zone": "eu-1a"},
+        taints=["nvidia.com/gpu:NoSchedule"],
+        allocatable={"cpu": "64"},
+        accelerator_counts={"nvidia.com/gpu": 2},
+    )
+    pod = router_service_pb2.NodeState(node=node_pb2.NodeDescription(node_id="decode-a", place=place))
+    bare = router_service_pb2.NodeState(node=node_pb2.NodeDescription(node_id="mac"))
+
+    assert "decode-a gpu-7 eu-1a 2 nvidia.com/gpu 64 cpu nvidia.com/gpu:NoSchedule" in _text(places_table([pod, bare]))
+    assert places_table([bare]).row_count == 0

@@ -40,7 +40,7 @@ def test_outside_of_a_pod_a_service_cannot_be_followed(monkeypatch: pytest.Monke
     """The message says what is missing."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
 
-    with pytest.raises(ConfigurationError, match="need a pod with an account"):
+    with pytest.raises(ConfigurationError, match="needs a pod with an account"):
         open_source("kubernetes://router:grpc")
 
 

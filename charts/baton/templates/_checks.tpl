@@ -237,6 +237,10 @@
 {{- if and (not $resource) (hasPrefix "cuda" $device) -}}
 {{- fail (printf "%s.settings.device is %s, but the pods get no GPU: set %s.accelerator.resource: nvidia.com/gpu" .where $device .where) -}}
 {{- end -}}
+{{- $shards := int (dig "tensorParallel" 1 $values.settings) -}}
+{{- if and $resource (gt $shards (int $values.accelerator.count)) -}}
+{{- fail (printf "%s.settings.tensorParallel is %d, but each pod gets %d of %s: set %s.accelerator.count: %d" .where $shards (int $values.accelerator.count) $resource .where $shards) -}}
+{{- end -}}
 {{- if and $resource (hasKey (dig "limits" (dict) $values.resources) $resource) -}}
 {{- fail (printf "%s.resources.limits names %s, which accelerator.count sets: remove it there" .where $resource) -}}
 {{- end -}}

@@ -156,7 +156,7 @@ values: {{ toJson $values }}
 name: {{ include "baton.fullname" .root }}-{{ .role }}-{{ .pool }}
 role: {{ .role }}
 pool: {{ .pool }}
-asksKubernetes: {{ .root.Values.discovery.enabled }}
+asksKubernetes: {{ or .root.Values.discovery.enabled .root.Values.discovery.readNodes }}
 image: {{ $values.image | default (ternary "control" (ternary "cuda" "cpu" (not (empty $accelerator.resource))) (eq $values.engine "mock")) }}
 ports:
   - {name: grpc, port: {{ $port }}{{ if eq $values.advertise "hostPort" }}, hostPort: {{ $port }}{{ end }}}
@@ -183,6 +183,13 @@ args:
   - "--fast-port={{ $fastPort }}"
   {{- end }}
   - "--node-id=$(POD_NAME)"
+  - "--kubernetes-node=$(NODE_NAME)"
+  {{- if .root.Values.discovery.readNodes }}
+  - "--read-kubernetes-node=true"
+  {{- end }}
+  {{- with $accelerator.resource }}
+  - "--accelerators={{ . }}={{ $accelerator.count }}"
+  {{- end }}
   - "--advertise-address=$({{ ternary "HOST_IP" "POD_IP" (eq $values.advertise "hostPort") }})"
   - "--router-address={{ include "baton.routerTarget" .root }}"
   - "--cache-index-address={{ include "baton.cacheIndexTarget" .root }}"

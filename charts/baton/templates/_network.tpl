@@ -83,8 +83,8 @@ spec:
     {{- include "baton.network.peer" (dict "root" . "role" "router") | nindent 4 }}
   ports:
     - {protocol: TCP, port: {{ $ports.router }}}
-{{- if .Values.discovery.enabled }}
-# EndpointSlices.
+{{- if or .Values.discovery.enabled .Values.discovery.readNodes }}
+# The Kubernetes API.
 - {{- with .Values.networkPolicy.apiServer.cidrs }}
   to:
     {{- range . }}

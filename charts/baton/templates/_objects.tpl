@@ -10,7 +10,7 @@ automountServiceAccountToken: false
 
 {{/* What discovery needs: reading the EndpointSlices of the namespace. */}}
 {{- define "baton.discoveryRole" -}}
-{{- if .component.asksKubernetes -}}
+{{- if and .component.asksKubernetes .root.Values.discovery.enabled -}}
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
@@ -20,19 +20,48 @@ rules:
     resources: [endpointslices]
     verbs: [get, list, watch]
 ---
+{{ include "baton.roleBinding" (merge (dict "kind" "Role" "name" .component.name) .) }}
+{{- end -}}
+{{- end -}}
+
+{{/* What a node needs to say where it runs: getting the Kubernetes node under it. Nodes belong to no namespace. */}}
+{{- define "baton.nodeReaderRole" -}}
+{{- if and .component.asksKubernetes .root.Values.discovery.readNodes -}}
+{{- $name := printf "%s-%s" .root.Release.Namespace .component.name -}}
 apiVersion: rbac.authorization.k8s.io/v1
-kind: RoleBinding
+kind: ClusterRole
 metadata:
-  {{- include "baton.metadata" . | nindent 2 }}
+  name: {{ $name }}
+  labels:
+    {{- include "baton.labels" . | nindent 4 }}
+rules:
+  - apiGroups: [""]
+    resources: [nodes]
+    verbs: [get]
+---
+{{ include "baton.roleBinding" (merge (dict "kind" "ClusterRole" "name" $name) .) }}
+{{- end -}}
+{{- end -}}
+
+{{/* Gives a component's account a role: (dict "root" $ "component" {...} "kind" "Role" "name" "..."). */}}
+{{- define "baton.roleBinding" -}}
+apiVersion: rbac.authorization.k8s.io/v1
+kind: {{ .kind }}Binding
+metadata:
+  name: {{ .name }}
+  {{- if eq .kind "Role" }}
+  namespace: {{ .root.Release.Namespace }}
+  {{- end }}
+  labels:
+    {{- include "baton.labels" . | nindent 4 }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
-  kind: Role
-  name: {{ .component.name }}
+  kind: {{ .kind }}
+  name: {{ .name }}
 subjects:
   - kind: ServiceAccount
     name: {{ .component.name }}
     namespace: {{ .root.Release.Namespace }}
-{{- end -}}
 {{- end -}}
 
 {{- define "baton.deployment" -}}

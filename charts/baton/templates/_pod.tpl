@@ -178,6 +178,10 @@ livenessProbe:
   valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
 - name: POD_IP
   valueFrom: {fieldRef: {fieldPath: status.podIP}}
+{{- if .component.pool }}
+- name: NODE_NAME
+  valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+{{- end }}
 {{- if eq (default "podIP" .component.values.advertise) "hostPort" }}
 - name: HOST_IP
   valueFrom: {fieldRef: {fieldPath: status.hostIP}}

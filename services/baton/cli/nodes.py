@@ -14,6 +14,7 @@ from baton.cli.quantities import format_bytes, format_rate
 from baton.cli.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOption, ask_router
 from baton.v1 import node_pb2, router_service_pb2
 
+_ZONE_LABEL = "topology.kubernetes.io/zone"
 _ROLES = {node_pb2.NODE_ROLE_PREFILL: "prefill", node_pb2.NODE_ROLE_DECODE: "decode"}
 
 
@@ -27,6 +28,9 @@ def command(router: RouterOption = DEFAULT_ROUTER) -> None:
         console.print(f"The router at {router} knows no nodes.")
         return
     print_table(console, nodes_table(answer.nodes))
+    places = places_table(answer.nodes)
+    if places.row_count:
+        print_table(console, places)
     links = links_table(answer.nodes)
     if links.row_count:
         print_table(console, links)
@@ -58,6 +62,26 @@ def nodes_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
             f"{load.free_block_count}/{node.block_count} × {node.block_token_count}",  # noqa: RUF001 - tokens of each
             f"{_calibration(state.prefill_calibration)} / {_calibration(state.decode_calibration)}",
         )
+    return table
+
+
+def places_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
+    """Return one row per node in Kubernetes: the node under it, and what of it is told."""
+    table = Table(
+        *("node", "on", "zone", "given", "allocatable", "taints"),
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        title="places",
+        title_justify="left",
+    )
+    for state in states:
+        place = state.node.place
+        if place.node_name:
+            given = ", ".join(f"{count} {resource}" for resource, count in sorted(place.accelerator_counts.items()))
+            allocatable = ", ".join(f"{quantity} {name}" for name, quantity in sorted(place.allocatable.items()))
+            zone = place.labels.get(_ZONE_LABEL, "")
+            cells = (zone, given, allocatable, ", ".join(place.taints))
+            table.add_row(state.node.node_id, place.node_name, *(cell or "-" for cell in cells))
     return table
 
 

@@ -97,20 +97,31 @@ def in_cluster_api(target: ServiceTarget) -> KubernetesEndpointApi:
     Raises:
         ConfigurationError: If this is no pod with an account, or the Kubernetes client is not installed.
     """
+    configuration = in_cluster_configuration()
+    try:
+        namespace = target.namespace or _NAMESPACE_FILE.read_text("utf-8").strip()
+    except OSError as error:
+        raise ConfigurationError(f"kubernetes:// addresses need a pod with an account: {error}") from error
+    return KubernetesEndpointApi(configuration, ServiceTarget(target.service, namespace, target.port))
+
+
+def in_cluster_configuration() -> Any:
+    """Return the `kubernetes.client.Configuration` of this pod's own account.
+
+    Raises:
+        ConfigurationError: If this is no pod with an account, or the Kubernetes client is not installed.
+    """
     try:
         from kubernetes.client import Configuration
         from kubernetes.config import ConfigException, load_incluster_config
     except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            "kubernetes:// addresses need the Kubernetes client: install baton[kubernetes]"
-        ) from error
+        raise ConfigurationError("asking Kubernetes needs its client: install baton[kubernetes]") from error
     configuration = Configuration()
     try:
         load_incluster_config(client_configuration=configuration)
-        namespace = target.namespace or _NAMESPACE_FILE.read_text("utf-8").strip()
     except (ConfigException, OSError) as error:
-        raise ConfigurationError(f"kubernetes:// addresses need a pod with an account: {error}") from error
-    return KubernetesEndpointApi(configuration, ServiceTarget(target.service, namespace, target.port))
+        raise ConfigurationError(f"asking Kubernetes needs a pod with an account: {error}") from error
+    return configuration
 
 
 def _status_error(status: int, reason: str) -> WatchError:

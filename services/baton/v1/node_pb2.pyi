@@ -61,7 +61,7 @@ class NodeProfile(_message.Message):
     def __init__(self, prefill_flops: _Optional[float] = ..., prefill_overhead: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., decode_flops: _Optional[float] = ..., decode_bytes_per_second: _Optional[float] = ..., step_overhead: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., measured_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., source: _Optional[str] = ...) -> None: ...
 
 class NodeDescription(_message.Message):
-    __slots__ = ("node_id", "epoch", "role", "address", "engine", "device", "model_id", "kv_layout", "model_shape", "profile", "block_count", "block_token_count", "max_batch_size", "tokenizer_digest", "eos_token_ids", "fast_address", "wire_abilities", "is_cache_private", "adapters", "max_step_token_count")
+    __slots__ = ("node_id", "epoch", "role", "address", "engine", "device", "model_id", "kv_layout", "model_shape", "profile", "block_count", "block_token_count", "max_batch_size", "tokenizer_digest", "eos_token_ids", "fast_address", "wire_abilities", "is_cache_private", "adapters", "max_step_token_count", "place")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +82,7 @@ class NodeDescription(_message.Message):
     IS_CACHE_PRIVATE_FIELD_NUMBER: _ClassVar[int]
     ADAPTERS_FIELD_NUMBER: _ClassVar[int]
     MAX_STEP_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PLACE_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     epoch: int
     role: NodeRole
@@ -102,7 +103,8 @@ class NodeDescription(_message.Message):
     is_cache_private: bool
     adapters: _containers.RepeatedCompositeFieldContainer[Adapter]
     max_step_token_count: int
-    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[_Union[NodeRole, str]] = ..., address: _Optional[str] = ..., engine: _Optional[str] = ..., device: _Optional[str] = ..., model_id: _Optional[str] = ..., kv_layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., model_shape: _Optional[_Union[ModelShape, _Mapping]] = ..., profile: _Optional[_Union[NodeProfile, _Mapping]] = ..., block_count: _Optional[int] = ..., block_token_count: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., fast_address: _Optional[str] = ..., wire_abilities: _Optional[_Iterable[_Union[WireAbility, _Mapping]]] = ..., is_cache_private: bool = ..., adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ..., max_step_token_count: _Optional[int] = ...) -> None: ...
+    place: KubernetesPlace
+    def __init__(self, node_id: _Optional[str] = ..., epoch: _Optional[int] = ..., role: _Optional[_Union[NodeRole, str]] = ..., address: _Optional[str] = ..., engine: _Optional[str] = ..., device: _Optional[str] = ..., model_id: _Optional[str] = ..., kv_layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., model_shape: _Optional[_Union[ModelShape, _Mapping]] = ..., profile: _Optional[_Union[NodeProfile, _Mapping]] = ..., block_count: _Optional[int] = ..., block_token_count: _Optional[int] = ..., max_batch_size: _Optional[int] = ..., tokenizer_digest: _Optional[str] = ..., eos_token_ids: _Optional[_Iterable[int]] = ..., fast_address: _Optional[str] = ..., wire_abilities: _Optional[_Iterable[_Union[WireAbility, _Mapping]]] = ..., is_cache_private: bool = ..., adapters: _Optional[_Iterable[_Union[Adapter, _Mapping]]] = ..., max_step_token_count: _Optional[int] = ..., place: _Optional[_Union[KubernetesPlace, _Mapping]] = ...) -> None: ...
 
 class Adapter(_message.Message):
     __slots__ = ("name", "digest")
@@ -111,6 +113,41 @@ class Adapter(_message.Message):
     name: str
     digest: str
     def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ...) -> None: ...
+
+class KubernetesPlace(_message.Message):
+    __slots__ = ("node_name", "labels", "taints", "allocatable", "accelerator_counts")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class AllocatableEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class AcceleratorCountsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    NODE_NAME_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    TAINTS_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATABLE_FIELD_NUMBER: _ClassVar[int]
+    ACCELERATOR_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    node_name: str
+    labels: _containers.ScalarMap[str, str]
+    taints: _containers.RepeatedScalarFieldContainer[str]
+    allocatable: _containers.ScalarMap[str, str]
+    accelerator_counts: _containers.ScalarMap[str, int]
+    def __init__(self, node_name: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., taints: _Optional[_Iterable[str]] = ..., allocatable: _Optional[_Mapping[str, str]] = ..., accelerator_counts: _Optional[_Mapping[str, int]] = ...) -> None: ...
 
 class WireAbility(_message.Message):
     __slots__ = ("dtype", "pack_bytes_per_second", "unpack_bytes_per_second", "key_loss", "value_loss")

@@ -28,6 +28,7 @@ def describe_node(
     max_step_tokens: int,
     wire_abilities: Sequence[WireAbility] = (),
     is_cache_private: bool = False,
+    place: node_pb2.KubernetesPlace | None = None,
 ) -> node_pb2.NodeDescription:
     """Return who a node is; its longest sequence is one for which model's context and node's blocks have room."""
     info = runner.info
@@ -54,6 +55,7 @@ def describe_node(
         eos_token_ids=info.eos_token_ids,
         wire_abilities=abilities_to_proto(wire_abilities),
         is_cache_private=is_cache_private,
+        place=place,
         adapters=[node_pb2.Adapter(name=each.name, digest=each.digest) for each in info.adapters],
     )
 

@@ -36,6 +36,7 @@ from baton.worker.loading import load_runner
 from baton.worker.monitor import NodeMonitor
 from baton.worker.pausing import SERVICE_NAME as PAUSING_SERVICE_NAME
 from baton.worker.pausing import PausingServicer
+from baton.worker.place import find_place
 from baton.worker.profiling import measure_profile
 from baton.worker.progress import Progress, ProgressWatch
 from baton.worker.publications import Publications
@@ -60,6 +61,7 @@ class WorkerNode:
         wire_abilities: Sequence[WireAbility] = (),
         disk: DiskBlockStore | None = None,
         options: EngineOptions = DEFAULT_OPTIONS,
+        place: node_pb2.KubernetesPlace | None = None,
     ) -> None:
         self.settings = settings
         self.is_kv_quantized = settings.kv_quantization != "none"
@@ -67,6 +69,7 @@ class WorkerNode:
         self.runner = runner
         self.profile = profile
         self._wire_abilities = wire_abilities
+        self._place = place
         self.node_id = ""
         self.is_draining = False
         self._is_paused = False
@@ -208,6 +211,7 @@ class WorkerNode:
             max_step_tokens=self.settings.max_step_tokens,
             wire_abilities=self._wire_abilities,
             is_cache_private=self.is_kv_quantized,
+            place=self._place,
         )
 
     async def _watch_progress(self, server: GrpcServer) -> None:
@@ -277,7 +281,8 @@ async def load_node(
         profile.decode_bytes_per_second,
     )
     disk = await asyncio.to_thread(open_disk, settings, runner)
-    return WorkerNode(settings, role, runner, profile, wire_abilities, disk, options)
+    place = await asyncio.to_thread(find_place, settings)
+    return WorkerNode(settings, role, runner, profile, wire_abilities, disk, options, place)
 
 
 def _limits(settings: WorkerSettings) -> SchedulerLimits:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from baton.errors import ConfigurationError
 from baton.rpc.server import host_port
 from baton.rpc.tls import ServerTlsSettings
 from baton.telemetry.metrics_server import MetricsSettings
+from baton.worker.cpus import usable_cpus
 
 EngineName = Literal["torch", "mlx", "mock"]
 MAX_ADAPTER_NAME_CHARACTERS = 128
@@ -50,7 +50,7 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
     tensor_parallel: int = Field(default=1, ge=1, le=64)
     """For engine torch: GPUs of this host that share each layer out, from `device` on; on a CPU, processes."""
     num_threads: int = Field(default=0, ge=0, le=1024)
-    """CPU threads of the engine; 0: all cores but one."""
+    """CPU threads of the engine; 0: all cores that this process may use but one."""
     host: str = "127.0.0.1"
     """Address to listen on."""
     port: int = Field(default=0, ge=0, le=65535)
@@ -63,6 +63,12 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
     """host:port of each router, or kubernetes://SERVICE[.NAMESPACE]:PORT, whose pods are followed."""
     cache_index_address: str = "127.0.0.1:8011"
     """host:port of each cache index, or kubernetes://SERVICE[.NAMESPACE]:PORT, whose pods are followed."""
+    kubernetes_node: str = ""
+    """Name of the Kubernetes node of this pod, which is told to routers; empty: none."""
+    read_kubernetes_node: bool = False
+    """Whether that node's labels, taints and capacity are read and told too; the pod's account must be allowed to."""
+    accelerators: str = Field(default="", pattern=r"^([a-z0-9./-]+=[1-9][0-9]*)?$")
+    """Accelerators that this pod was given, RESOURCE=COUNT, e.g. nvidia.com/gpu=2; empty: none."""
     num_blocks: int = Field(default=2048, ge=1)
     """KV blocks in the pool."""
     block_tokens: int = Field(default=16, ge=1, le=1024)
@@ -144,7 +150,13 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
     @property
     def engine_threads(self) -> int:
         """Return the CPU threads of the engine; one core is left to the event loop and the network."""
-        return self.num_threads or max(1, (os.cpu_count() or 2) - 1)
+        return self.num_threads or max(1, usable_cpus() - 1)
+
+    @property
+    def accelerator_counts(self) -> dict[str, int]:
+        """Return how many accelerators this pod was given, by resource."""
+        resource, _, count = self.accelerators.partition("=")
+        return {resource: int(count)} if resource else {}
 
     def advertised(self, port: int) -> str:
         """Return host:port under which other nodes reach this one, given the port that it listens on."""
