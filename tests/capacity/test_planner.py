@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from baton.capacity.hardware import PRESETS
-from baton.capacity.planner import PlanNode, plan_cluster
+from baton.capacity.planner import PASS_TOKENS, PlanNode, plan_cluster
 from baton.capacity.reference_models import LLAMA_3_1_8B, LLAMA_3_1_70B
 from baton.capacity.snapshot import Link, NodeRole, PlacementRequest
 from capacity.samples import GIGABIT, TEN_GIGABIT
@@ -68,9 +68,9 @@ def test_a_node_whose_memory_is_too_small_is_told_so() -> None:
     plan = plan_cluster([small, large], LLAMA_3_1_70B, LONG, {}, TEN_GIGABIT)
 
     assert [part.role for part in plan.parts] == ["none", "both"]
-    assert plan.parts[0].reason == "weights do not fit: 11 GB are missing"
+    assert plan.parts[0].reason == "weights do not fit: 11.3 GB are missing"
     assert plan.parts[0].context_tokens == 0
-    room = 512 * 10**9 - LLAMA_3_1_70B.weight_bytes
+    room = 512 * 10**9 - LLAMA_3_1_70B.weight_bytes - LLAMA_3_1_70B.workspace_bytes(PASS_TOKENS)
     assert plan.parts[1].context_tokens == room // LLAMA_3_1_70B.kv_bytes_per_token
 
 

@@ -67,11 +67,14 @@ def test_the_sentences_compare_the_pair_with_the_best_single_node() -> None:
 
 
 def test_free_memory_counts_where_the_engine_computes_in_it() -> None:
-    """A GPU's own memory is what its worker holds."""
+    """Of a GPU's own memory that counts which its driver says is free; without a driver, what its worker holds."""
     held = LLAMA_3_1_8B.weight_bytes + 16_000 * LLAMA_3_1_8B.kv_bytes_per_token
 
     assert plan_node(_state("a", node_pb2.NODE_ROLE_DECODE, "m3-ultra")).usable_bytes == held + 10**11
-    assert plan_node(_state("a", node_pb2.NODE_ROLE_DECODE, "a100", engine="torch")).usable_bytes == held
+    gpu = _state("a", node_pb2.NODE_ROLE_DECODE, "a100", engine="torch")
+    assert plan_node(gpu).usable_bytes == held
+    gpu.load.system.available_gpu_memory_byte_count = 5 * 10**9
+    assert plan_node(gpu).usable_bytes == held + 5 * 10**9
 
 
 def test_models_are_found_by_served_name_or_as_reference() -> None:

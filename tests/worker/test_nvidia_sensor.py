@@ -16,10 +16,16 @@ class FakeError(Exception):
     """NVML's error."""
 
 
+class FakeNotSupportedError(FakeError):
+    """What devices without memory of their own answer."""
+
+
 class FakeNvml:
     """Two devices that differ in all they report."""
 
     NVMLError = FakeError
+    NVMLError_NotSupported = FakeNotSupportedError
+    free_bytes: int | None = 7 << 30
     NVML_TEMPERATURE_GPU = 0
 
     def nvmlInit(self) -> None:  # noqa: N802
@@ -42,6 +48,12 @@ class FakeNvml:
     def nvmlDeviceGetTemperature(self, handle: int, _kind: int) -> int:  # noqa: N802
         """Return degrees."""
         return 50 + handle
+
+    def nvmlDeviceGetMemoryInfo(self, _handle: int) -> Any:  # noqa: N802
+        """Return bytes."""
+        if self.free_bytes is None:
+            raise FakeNotSupportedError("Not Supported")
+        return SimpleNamespace(free=self.free_bytes)
 
     def nvmlDeviceGetPowerUsage(self, handle: int) -> int:  # noqa: N802
         """Return milliwatts."""

@@ -39,6 +39,15 @@ class ModelShape:
         """Return the bytes that one decode step reads: all weights once, the KV of every sequence."""
         return self.weight_bytes + batch_size * context_tokens * self.kv_bytes_per_token
 
+    def workspace_bytes(self, pass_tokens: int) -> int:
+        """Return about what a pass over `pass_tokens` positions holds beside weights and KV, in 32-bit elements.
+
+        The outputs of one layer's projections and four copies of its input per position, and one row of logits.
+        """
+        width = self.num_attention_heads * self.head_dim
+        layer_outputs = self.num_linear_parameters // (self.num_layers * width)
+        return 4 * (pass_tokens * (layer_outputs + 4 * width) + self.vocabulary_size)
+
     def prefill_flop(self, cached_tokens: int, end: int) -> float:
         """Return the floating-point operations to compute positions [cached_tokens, end).
 

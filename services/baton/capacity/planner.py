@@ -22,6 +22,8 @@ PlannedRole = Literal["prefill", "decode", "both", "none"]
 """both: decodes, and computes its prompts itself. none: it can serve nothing of the model."""
 
 _BLOCK_TOKENS = 16
+PASS_TOKENS = 512
+"""Positions of a pass that a plan counts with: the default of workers' max_step_tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,7 @@ class PlanNode:
     profile: NodeProfile
     """Its speed."""
     usable_bytes: int
-    """Memory for weights and KV, what its worker holds today included."""
+    """Memory for weights, KV and workspace, what its worker holds today included."""
     unusable_reason: str = ""
     """Why it can take no part (draining, silent); empty if it can."""
 
@@ -53,7 +55,7 @@ class NodePart:
     step_seconds: float
     """One decode step there, alone, with prompt and half of the output as context."""
     free_bytes: int
-    """Memory beside the weights; negative: they do not fit."""
+    """Memory beside weights and workspace; negative: they do not fit."""
     context_tokens: int
     """Tokens whose KV fits, over all requests, 0 or more."""
     reason: str = ""
@@ -154,7 +156,7 @@ def _part(node: PlanNode, shape: ModelShape, request: PlacementRequest, role: Pl
         role,
         cost.prefill_seconds(shape, node.profile, 0, request.num_prompt_tokens),
         cost.step_seconds(shape, node.profile, 1, context),
-        node.usable_bytes - shape.weight_bytes,
+        _free_bytes(node, shape),
         num_fitting,
         reason,
     )
@@ -163,9 +165,13 @@ def _part(node: PlanNode, shape: ModelShape, request: PlacementRequest, role: Pl
 def _why_not(node: PlanNode, shape: ModelShape) -> str:
     if node.unusable_reason:
         return node.unusable_reason
-    missing = shape.weight_bytes - node.usable_bytes
+    missing = -_free_bytes(node, shape)
     return f"weights do not fit: {missing / 1e9:.3g} GB are missing" if missing > 0 else ""
 
 
 def _context_tokens(node: PlanNode, shape: ModelShape) -> int:
-    return max(0, node.usable_bytes - shape.weight_bytes) // shape.kv_bytes_per_token
+    return max(0, _free_bytes(node, shape)) // shape.kv_bytes_per_token
+
+
+def _free_bytes(node: PlanNode, shape: ModelShape) -> int:
+    return node.usable_bytes - shape.weight_bytes - shape.workspace_bytes(PASS_TOKENS)

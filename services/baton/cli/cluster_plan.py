@@ -9,7 +9,7 @@ from rich.table import Table
 
 from baton.capacity.estimate import Candidate
 from baton.capacity.model_shape import ModelShape
-from baton.capacity.planner import ClusterPlan, PlanNode, plan_cluster
+from baton.capacity.planner import PASS_TOKENS, ClusterPlan, PlanNode, plan_cluster
 from baton.capacity.reference_models import REFERENCE_MODELS
 from baton.capacity.snapshot import Link, NodeRole, PlacementRequest
 from baton.capacity.table import format_seconds
@@ -72,19 +72,21 @@ def plan_states(
 def plan_node(state: router_service_pb2.NodeState) -> PlanNode:
     """Return a node with the memory that it has for a model.
 
-    That is what its worker holds; and, where its engine computes in the machine's memory, what is free of that.
+    That is what its worker holds, and what is free where its engine computes: of the accelerator's own memory as its
+    driver says, of the machine's where they share it or there is no accelerator.
     """
     node, shape = state.node, state.node.model_shape
     held = shape.weight_byte_count + node.block_count * node.block_token_count * shape.kv_byte_count_per_token
     is_machine_memory = node.engine != "torch" or node.device.startswith("cpu")
-    free = state.load.system.available_memory_byte_count if is_machine_memory else 0
+    system = state.load.system
+    free = system.available_memory_byte_count if is_machine_memory else system.available_gpu_memory_byte_count
     reason = "draining" if state.load.is_draining else ""
     return PlanNode(node.node_id, _ROLES[node.role], profile_from_proto(node.profile), held + free, reason)
 
 
 def cluster_table(states: Sequence[router_service_pb2.NodeState], plan: ClusterPlan) -> Table:
     """Return one row per node."""
-    headings = ("node", "engine", "device", "today", "plan", "prefill", "step", "beside weights", "context", "note")
+    headings = ("node", "engine", "device", "today", "plan", "prefill", "step", "left for KV", "context", "note")
     table = Table(*headings, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     chosen = {plan.choice.decode_node_id, plan.choice.prefill_node_id} if plan.choice else set()
     for state, part in zip(states, plan.parts, strict=True):
@@ -108,7 +110,8 @@ def sentences(plan: ClusterPlan, shape: ModelShape, model: str, request: Placeme
     """Return what the plan gives one request, and what a single node would."""
     size = f"{request.num_prompt_tokens} prompt tokens and {request.max_tokens} new ones"
     weights, kv = format_bytes(shape.weight_bytes), format_bytes(shape.kv_bytes_per_token)
-    first = f"{model}: {weights} of weights, {kv} of KV a token."
+    workspace = format_bytes(shape.workspace_bytes(PASS_TOKENS))
+    first = f"{model}: {weights} of weights, {kv} of KV a token, {workspace} of workspace."
     if plan.choice is None:
         return [first, f"No node can serve {size}."]
     lines = [first, f"{size}: {_described(plan.choice)}."]

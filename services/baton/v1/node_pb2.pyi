@@ -186,7 +186,7 @@ class LoadReport(_message.Message):
     def __init__(self, waiting_request_count: _Optional[int] = ..., running_request_count: _Optional[int] = ..., pending_prompt_token_count: _Optional[int] = ..., free_block_count: _Optional[int] = ..., mean_context_token_count: _Optional[float] = ..., step_count: _Optional[int] = ..., is_draining: bool = ..., accepted_placement_ids: _Optional[_Iterable[str]] = ..., system: _Optional[_Union[SystemSample, _Mapping]] = ...) -> None: ...
 
 class SystemSample(_message.Message):
-    __slots__ = ("gpu_usage", "temperature_celsius", "power_watts", "performance_cpu_usage", "efficiency_cpu_usage", "memory_byte_count", "available_memory_byte_count", "swap_byte_count", "available_swap_byte_count", "gpu_power_watts", "ane_power_watts", "cpu_power_watts")
+    __slots__ = ("gpu_usage", "temperature_celsius", "power_watts", "performance_cpu_usage", "efficiency_cpu_usage", "memory_byte_count", "available_memory_byte_count", "swap_byte_count", "available_swap_byte_count", "gpu_power_watts", "ane_power_watts", "cpu_power_watts", "available_gpu_memory_byte_count")
     GPU_USAGE_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_CELSIUS_FIELD_NUMBER: _ClassVar[int]
     POWER_WATTS_FIELD_NUMBER: _ClassVar[int]
@@ -199,6 +199,7 @@ class SystemSample(_message.Message):
     GPU_POWER_WATTS_FIELD_NUMBER: _ClassVar[int]
     ANE_POWER_WATTS_FIELD_NUMBER: _ClassVar[int]
     CPU_POWER_WATTS_FIELD_NUMBER: _ClassVar[int]
+    AVAILABLE_GPU_MEMORY_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     gpu_usage: float
     temperature_celsius: float
     power_watts: float
@@ -211,7 +212,8 @@ class SystemSample(_message.Message):
     gpu_power_watts: float
     ane_power_watts: float
     cpu_power_watts: float
-    def __init__(self, gpu_usage: _Optional[float] = ..., temperature_celsius: _Optional[float] = ..., power_watts: _Optional[float] = ..., performance_cpu_usage: _Optional[float] = ..., efficiency_cpu_usage: _Optional[float] = ..., memory_byte_count: _Optional[int] = ..., available_memory_byte_count: _Optional[int] = ..., swap_byte_count: _Optional[int] = ..., available_swap_byte_count: _Optional[int] = ..., gpu_power_watts: _Optional[float] = ..., ane_power_watts: _Optional[float] = ..., cpu_power_watts: _Optional[float] = ...) -> None: ...
+    available_gpu_memory_byte_count: int
+    def __init__(self, gpu_usage: _Optional[float] = ..., temperature_celsius: _Optional[float] = ..., power_watts: _Optional[float] = ..., performance_cpu_usage: _Optional[float] = ..., efficiency_cpu_usage: _Optional[float] = ..., memory_byte_count: _Optional[int] = ..., available_memory_byte_count: _Optional[int] = ..., swap_byte_count: _Optional[int] = ..., available_swap_byte_count: _Optional[int] = ..., gpu_power_watts: _Optional[float] = ..., ane_power_watts: _Optional[float] = ..., cpu_power_watts: _Optional[float] = ..., available_gpu_memory_byte_count: _Optional[int] = ...) -> None: ...
 
 class LinkMeasurement(_message.Message):
     __slots__ = ("from_node_id", "bytes_per_second", "round_trip", "measured_at")

@@ -24,7 +24,7 @@ class NvidiaSensor:
         self._handle = handle
 
     def read(self, sample: SystemSample) -> None:
-        """Fill in use and temperature, and add the power.
+        """Fill in use, temperature and free memory, and add the power.
 
         Raises:
             OSError: If the driver does not answer.
@@ -35,8 +35,16 @@ class NvidiaSensor:
             sample.temperature_celsius = nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)
             sample.gpu_power_watts = nvml.nvmlDeviceGetPowerUsage(handle) / 1000
             sample.power_watts += sample.gpu_power_watts
+            sample.available_gpu_memory_byte_count = self._available_bytes(sample)
         except nvml.NVMLError as error:
             raise OSError(f"NVML: {error}") from error
+
+    def _available_bytes(self, sample: SystemSample) -> int:
+        """Return the accelerator's free memory; of the machine's where it has none of its own (GB10, Jetson)."""
+        try:
+            return int(self._nvml.nvmlDeviceGetMemoryInfo(self._handle).free)
+        except self._nvml.NVMLError_NotSupported:
+            return sample.available_memory_byte_count
 
 
 def open_nvidia_sensor(device: str) -> NvidiaSensor | None:
