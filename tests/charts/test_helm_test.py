@@ -48,7 +48,7 @@ def test_the_chart_runs_this_very_file() -> None:
 def _run(url: str, **variables: str) -> int:
     environment = {**os.environ, "GATEWAY": url, "MODEL": "baton-demo", **variables}
     script = str(CHART / "files" / "completion_test.py")
-    return subprocess.run([sys.executable, script], env=environment, capture_output=True, timeout=60).returncode
+    return subprocess.run([sys.executable, script], env=environment, capture_output=True, timeout=300).returncode
 
 
 @contextmanager

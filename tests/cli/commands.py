@@ -15,6 +15,6 @@ def baton(*arguments: str, environment: Mapping[str, str] | None = None) -> subp
         env={**os.environ, "NO_COLOR": "1", "COLUMNS": "200", **(environment or {})},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=False,
     )

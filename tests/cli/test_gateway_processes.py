@@ -88,7 +88,7 @@ def test_processes_that_cannot_start_end_with_the_name_of_the_setting(tmp_path: 
     command = [sys.executable, "-m", "baton.cli", "serve", "gateway", "--processes", "2"]
 
     ended = subprocess.run(
-        [*command, "--model-dir", str(tmp_path / "none"), *map(str, flags)], capture_output=True, text=True, timeout=60
+        [*command, "--model-dir", str(tmp_path / "none"), *map(str, flags)], capture_output=True, text=True, timeout=300
     )
 
     assert ended.returncode == 2

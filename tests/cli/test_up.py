@@ -37,4 +37,4 @@ def test_all_is_stopped_in_order_when_nobody_reads_the_output() -> None:
         process.stdout.close()
         errors = process.stderr.read()
 
-        assert (process.wait(30), errors) == (0, b"")
+        assert (process.wait(120), errors) == (0, b"")

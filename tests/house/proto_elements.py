@@ -35,7 +35,7 @@ def read_files(set_path: Path) -> list[pb.FileDescriptorProto]:
     """Return the descriptors of all protos; protoc writes them to `set_path` on the way."""
     names = sorted(str(path.relative_to(PROTOS)) for path in PROTOS.rglob("*.proto"))
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTOS}", "--include_source_info"]
-    subprocess.run([*command, f"--descriptor_set_out={set_path}", *names], check=True, timeout=60)
+    subprocess.run([*command, f"--descriptor_set_out={set_path}", *names], check=True, timeout=300)
     return list(pb.FileDescriptorSet.FromString(set_path.read_bytes()).file)
 
 

@@ -17,7 +17,7 @@ TESTS = ROOT / "tests"
 
 def tracked_files() -> list[Path]:
     """Return the files that git knows and that exist, generated ones included."""
-    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, timeout=30)
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, timeout=300)
     paths = (ROOT / name for name in listing.stdout.decode().split("\0") if name)
     return [path for path in paths if path.is_file()]
 

@@ -45,6 +45,6 @@ def test_it_ends_a_start_and_drains_what_serves(process_id: str, state: str, sta
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate(timeout=300)
 
     assert (process.returncode, rest) == (status, output)

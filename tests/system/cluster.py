@@ -32,7 +32,7 @@ READY_SECONDS = 200.0
 """Longest time until a cluster serves; the machines that run the tests may be busy."""
 
 _POLL_SECONDS = 0.02
-_CALL_SECONDS = 2.0
+_CALL_SECONDS = 10.0
 
 
 class Cluster:

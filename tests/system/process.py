@@ -17,7 +17,7 @@ from baton.config.flags import flag_of
 
 NUM_SHOWN_LINES = 40
 """Last lines of a log that are shown when a test fails."""
-_END_SECONDS = 30.0
+_END_SECONDS = 60.0
 
 
 class ServedProcess:

@@ -21,7 +21,7 @@ COMPLETION: Mapping[str, Any] = {"model": MODEL_NAME, "prompt": "abc", "max_toke
 CHAT_PATH, COMPLETION_PATH = "/v1/chat/completions", "/v1/completions"
 
 _JSON = {"content-type": "application/json"}
-_TIMEOUT_SECONDS = 30.0
+_TIMEOUT_SECONDS = 60.0
 
 
 class Reply(NamedTuple):

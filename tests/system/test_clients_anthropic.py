@@ -21,7 +21,7 @@ TURN: dict[str, Any] = {"role": "user", "content": QUESTION}
 def client(demo_cluster: Cluster) -> Iterator[anthropic.Anthropic]:
     """Return the client as a user makes it."""
     url = demo_cluster.base_url.removesuffix("/v1")
-    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=30) as client:
+    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
         yield client
 
 
@@ -58,7 +58,7 @@ def test_a_stop_sequence_is_named(client: anthropic.Anthropic) -> None:
 def test_a_response_is_answered_whole_and_streamed(demo_cluster: Cluster) -> None:
     """The same text by OpenAI's newer API."""
     options: Any = {"model": MODEL_NAME, "input": QUESTION, "temperature": 0}
-    with openai.OpenAI(base_url=demo_cluster.base_url, api_key="none", max_retries=0, timeout=30) as client:
+    with openai.OpenAI(base_url=demo_cluster.base_url, api_key="none", max_retries=0, timeout=60) as client:
         whole = client.responses.create(**options)
         with client.responses.stream(**options) as stream:
             streamed = stream.get_final_response()

@@ -22,7 +22,7 @@ from system.prometheus import Prometheus
 from system.rest import ask
 from system.span_receiver import SpanReceiver
 
-_WAIT_SECONDS = 90.0
+_WAIT_SECONDS = 300.0
 _PROCESSES = ("router", "cache-index", "prefill-0", "decode-0")
 _CRITICAL = {alert.name for alert in ALERTS if alert.severity == "critical"}
 _PANELS = [(board.name, panel) for board in DASHBOARDS for panel in board.panels if not panel.is_of_traces]

@@ -40,7 +40,7 @@ class Sum(pydantic.BaseModel):
 @pytest.fixture(scope="module")
 def client(demo_cluster: Cluster) -> Iterator[openai.OpenAI]:
     """Return the client as a user makes it."""
-    with openai.OpenAI(base_url=demo_cluster.base_url, api_key="none", max_retries=0, timeout=30) as client:
+    with openai.OpenAI(base_url=demo_cluster.base_url, api_key="none", max_retries=0, timeout=60) as client:
         yield client
 
 

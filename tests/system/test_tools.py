@@ -188,6 +188,6 @@ def test_the_client_for_node_gets_refusals_by_name(tool_cluster: Cluster, node_f
 
 def _run_node(cluster: Cluster, folder: Path, request: object) -> tuple[int, Any]:
     command = ("node", "tools.js", "--url", cluster.base_url, "--model", MODEL_NAME, "--request", json.dumps(request))
-    finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+    finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500)
     assert finished.stderr == ""
     return finished.returncode, json.loads(finished.stdout)

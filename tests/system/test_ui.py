@@ -16,7 +16,7 @@ from system.plan import MODEL_NAME
 from system.rest import ask
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-_WAIT_MS = 30_000
+_WAIT_MS = 120_000
 _SETTINGS = {
     "router": {"prefill_policy": "remote"},
     "prefill": {"mock_hardware": "dgx-spark", "mock_shape": "llama-3.1-8b"},

@@ -28,7 +28,7 @@ def kernel_errors() -> dict[str, Any]:
     seed = int(os.environ.get("BATON_KERNEL_SEED", "1"))
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, "-m", cases.__name__, str(seed)], env=environment, capture_output=True, text=True, timeout=240
+        [sys.executable, "-m", cases.__name__, str(seed)], env=environment, capture_output=True, text=True, timeout=580
     )
     assert done.returncode == 0, f"seed {seed}: {done.stderr}"
     return {**json.loads(done.stdout), "seed": seed}

@@ -89,7 +89,7 @@ def spilled_bytes(binary: Any, folder: Path) -> int:
     source = folder / "kernel.ptx"
     source.write_text(binary.asm["ptx"])
     command = [str(ptxas), "-v", "-arch=sm_90a", str(source), "-o", str(folder / "kernel.cubin")]
-    report = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stderr
+    report = subprocess.run(command, capture_output=True, text=True, check=True, timeout=500).stderr
     stores = [int(number) for number in re.findall(r"(\d+) bytes spill stores", report)]
     assert stores, report
     return sum(stores)
