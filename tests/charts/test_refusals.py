@@ -237,7 +237,7 @@ _COMBINATIONS: list[tuple[dict[str, object], str]] = [
     ),
     (
         {"decode.pools.d.autoscaling.enabled": True},
-        "follows metrics that nodes export by OTLP: set telemetry.otlpEndpoint",
+        "follows metrics that nobody collects: set telemetry.otlpEndpoint or telemetry.podMonitor.enabled",
     ),
     (
         {"telemetry.otlpEndpoint": _OTLP, "decode.pools.d.autoscaling": {"enabled": True, "kind": "keda"}},

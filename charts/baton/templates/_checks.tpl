@@ -264,8 +264,8 @@
 {{- if not (or $scaling.queueSeconds $scaling.kvUsedRatio) -}}
 {{- fail (printf "%s.autoscaling looks at nothing: set queueSeconds or kvUsedRatio above 0" .where) -}}
 {{- end -}}
-{{- if not .root.Values.telemetry.otlpEndpoint -}}
-{{- fail (printf "%s.autoscaling follows metrics that nodes export by OTLP: set telemetry.otlpEndpoint" .where) -}}
+{{- if not (or .root.Values.telemetry.otlpEndpoint .root.Values.telemetry.podMonitor.enabled) -}}
+{{- fail (printf "%s.autoscaling follows metrics that nobody collects: set telemetry.otlpEndpoint or telemetry.podMonitor.enabled" .where) -}}
 {{- end -}}
 {{- if and (eq $scaling.kind "keda") (not $scaling.prometheusAddress) -}}
 {{- fail (printf "%s.autoscaling.kind keda asks Prometheus: set %s.autoscaling.prometheusAddress" .where .where) -}}
