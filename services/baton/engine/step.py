@@ -174,7 +174,8 @@ class Step:
         start = sequence.num_computed
         self.num_pairs += start
         adapter = sequence.request.adapter
-        self.has_adapters = self.has_adapters or adapter != ""
+        if adapter:
+            self.has_adapters = True
         self.spans.append(Span(token_ids, start, sequence.block_table, True, None, None, follows_row, adapter))
         self._add_sampled(sequence, row)
 
@@ -188,14 +189,17 @@ class Step:
         first = self.sequences[0]
         if first.num_ahead:
             spans = [
-                Span(_UNKNOWN, each.num_computed, each.block_table, True, None, None, row, each.request.adapter)
-                for row, each in enumerate(self.sequences)
+                Span(_UNKNOWN, sequence.num_computed, sequence.block_table, True, None, None, row)
+                for row, sequence in enumerate(self.sequences)
             ]
         else:
             spans = [
-                Span(each.token_ids[-1:], each.num_computed, each.block_table, True, adapter=each.request.adapter)
-                for each in self.sequences
+                Span(sequence.token_ids[-1:], sequence.num_computed, sequence.block_table, True)
+                for sequence in self.sequences
             ]
+        if self.has_adapters:
+            pairs = zip(spans, self.sequences, strict=True)
+            spans = [span._replace(adapter=sequence.request.adapter) for span, sequence in pairs]
         return Step(
             sequences=self.sequences,
             spans=spans,

@@ -280,6 +280,8 @@ async def load_node(
         profile.prefill_flops,
         profile.decode_bytes_per_second,
     )
+    for adapter in runner.info.adapters:
+        log.info("adapter_loaded adapter=%s digest=%s", adapter.name, adapter.digest)
     disk = await asyncio.to_thread(open_disk, settings, runner)
     place = await asyncio.to_thread(find_place, settings)
     return WorkerNode(settings, role, runner, profile, wire_abilities, disk, options, place)
