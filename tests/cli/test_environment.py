@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
+from baton.cli import environment
 from baton.cli.environment import threads_per_worker, worker_environment
+from baton.config.cores import Cores
 
 
 def test_workers_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each gets its part, and at least one."""
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(environment, "usable_cores", lambda: Cores(8, "8 in the machine"))
 
     assert [threads_per_worker(count) for count in (1, 2, 3, 100)] == [8, 4, 2, 1]
 
@@ -22,11 +23,11 @@ def test_engines_do_not_spin_and_memory_is_kept(monkeypatch: pytest.MonkeyPatch)
     for name in ("GOMP_SPINCOUNT", "OMP_NUM_THREADS", "MALLOC_TOP_PAD_"):
         monkeypatch.delenv(name, raising=False)
 
-    environment = worker_environment("torch", 2)
+    variables = worker_environment("torch", 2)
 
-    assert environment["GOMP_SPINCOUNT"] == "0"
-    assert int(environment["OMP_NUM_THREADS"]) >= 1
-    assert "LD_PRELOAD" not in environment
+    assert variables["GOMP_SPINCOUNT"] == "0"
+    assert int(variables["OMP_NUM_THREADS"]) >= 1
+    assert "LD_PRELOAD" not in variables
 
 
 def test_what_the_user_set_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from baton.config.cores import usable_cores
+
 _MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
@@ -19,8 +21,8 @@ _OPENBLAS = "openblas-pthread/libblas.so.3"
 
 
 def threads_per_worker(num_workers: int) -> int:
-    """Return the threads of each engine where several share this machine: its part of the cores, 1 at least."""
-    return max(1, (os.cpu_count() or 1) // max(1, num_workers))
+    """Return the threads of each engine where several share this machine: its part of the usable cores, 1 at least."""
+    return max(1, usable_cores().num_cores // max(1, num_workers))
 
 
 def worker_environment(engine: str, num_workers: int, *, library_root: Path = Path("/usr/lib")) -> Mapping[str, str]:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+
+from baton.config.cores import usable_cores
 from baton.engine.runners.base import Runner
 from baton.errors import ConfigurationError
+from baton.worker.computing import Computing, choose_computing
 from baton.worker.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
 
 
 def load_runner(settings: WorkerSettings) -> Runner:
@@ -15,6 +21,8 @@ def load_runner(settings: WorkerSettings) -> Runner:
         ImportError: If the framework is not installed; the message names the extra.
     """
     _check_engine_has(settings)
+    chosen = choose_computing(settings, usable_cores())
+    log.info("computing_chosen threads=%d threads_cause=%r dtype=%s dtype_cause=%r", *chosen)
     if settings.engine == "mock":
         from baton.engine.runners.mock import load_mock_runner
 
@@ -23,7 +31,7 @@ def load_runner(settings: WorkerSettings) -> Runner:
             model_id=settings.served_name,
             num_blocks=settings.num_blocks,
             block_tokens=settings.block_tokens,
-            dtype=settings.dtype,
+            dtype=chosen.dtype,
             hardware=settings.mock_hardware,
             shape=settings.mock_shape,
             time_model=settings.mock_time_model,
@@ -35,26 +43,26 @@ def load_runner(settings: WorkerSettings) -> Runner:
         return load_mlx_runner(
             settings.model_dir,
             model_id=settings.served_name,
-            dtype=settings.dtype,
+            dtype=chosen.dtype,
             num_blocks=settings.num_blocks,
             block_tokens=settings.block_tokens,
             is_kv_quantized=settings.kv_quantization == "8",
             adapters=settings.adapter_folders,
         )
-    return _load_torch_runner(settings)
+    return _load_torch_runner(settings, chosen)
 
 
-def _load_torch_runner(settings: WorkerSettings) -> Runner:
+def _load_torch_runner(settings: WorkerSettings, chosen: Computing) -> Runner:
     from baton.engine.runners.torch import LoadOptions, load_alone, load_parallel_runner
 
     options = LoadOptions(
         settings.model_dir,
         settings.served_name,
         settings.num_blocks,
-        dtype=settings.dtype,
+        dtype=chosen.dtype,
         device=settings.device,
         block_tokens=settings.block_tokens,
-        num_threads=settings.engine_threads,
+        num_threads=chosen.num_threads,
         model_code=settings.model_code,
         max_batch_size=settings.max_batch_size,
         weight_dtype=settings.weight_dtype,

@@ -16,7 +16,6 @@ from baton.errors import ConfigurationError
 from baton.rpc.server import host_port
 from baton.rpc.tls import ServerTlsSettings
 from baton.telemetry.metrics_server import MetricsSettings
-from baton.worker.cpus import usable_cpus
 
 EngineName = Literal["torch", "mlx", "mock"]
 MAX_ADAPTER_NAME_CHARACTERS = 128
@@ -37,8 +36,8 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
     """Framework that runs the model; mock: none, with the timing of `mock_hardware`."""
     lora: str = Field(default="", json_schema_extra={REPEATABLE: True})
     """NAME=FOLDER of LoRA adapters in PEFT's format, separated by commas; the flag may be given several times."""
-    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
-    """Number format of weights and KV cache. Equal on nodes that work together."""
+    dtype: Literal["auto", "float32", "float16", "bfloat16"] = "float32"
+    """Number format of weights and KV cache; auto: bfloat16 on GPUs and on processors with AMX, else float32."""
     model_code: Literal["auto", "baton", "transformers"] = "auto"
     """For engine torch: whose forward pass is run; auto: Baton's where it computes what transformers' does."""
     device: str = "cpu"
@@ -146,11 +145,6 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
     def adapter_folders(self) -> Mapping[str, Path]:
         """Return the folders of adapters by name."""
         return dict(self._adapters())
-
-    @property
-    def engine_threads(self) -> int:
-        """Return the CPU threads of the engine; one core is left to the event loop and the network."""
-        return self.num_threads or max(1, usable_cpus() - 1)
 
     @property
     def accelerator_counts(self) -> dict[str, int]:

@@ -16,6 +16,7 @@ from transformers.utils import logging as transformers_logging
 from baton.engine.checkpoint import read_checkpoint
 from baton.engine.lora import LoraFolder, read_adapters
 from baton.engine.runners.base import ModelInfo, kv_dtype_of
+from baton.engine.runners.torch import onednn
 from baton.engine.runners.torch.attention import ATTENTION_NAME, register_attention
 from baton.engine.runners.torch.backbone import Backbone, TransformersModel
 from baton.engine.runners.torch.fused.model import FusedModel
@@ -190,8 +191,9 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
         adapters = load_adapters(folders, options.torch_dtype, options.torch_device)
         backbone = _backbone_of(model, info, options, ranks, adapters)
         log.info(
-            "model_loaded model=%s code=%s dtype=%s device=%s rank=%d/%d",
+            "model_loaded model=%s code=%s dtype=%s device=%s rank=%d/%d weights=%r",
             *(options.model_id, backbone.name, options.dtype, options.device, ranks.rank, ranks.size),
+            _weights_told(backbone, options),
         )
         sizes = {"num_blocks": options.num_blocks, "block_tokens": options.block_tokens}
         device, own = options.torch_device, share_of_info(info, ranks.size)
@@ -242,6 +244,18 @@ def _backbone_of(model: Any, info: ModelInfo, options: LoadOptions, ranks: Ranks
     if can_fuse and model_code != "transformers":
         return FusedModel(model, info.layout, ranks, options.weight_dtype, adapters)
     return TransformersModel(model, adapters)
+
+
+def _weights_told(backbone: Backbone, options: LoadOptions) -> str:
+    """Return in what form the weights are held, and why."""
+    if options.torch_device.type != "cpu":
+        return "as loaded: packing is for CPUs"
+    if backbone.name != FusedModel.name:
+        return "as loaded: transformers' code multiplies"
+    if options.weight_dtype != "auto":
+        return f"{options.weight_dtype}: weight_dtype says so"
+    is_packed = onednn.is_sound(options.torch_dtype)
+    return "packed: oneDNN passed its check" if is_packed else "as loaded: oneDNN failed its check"
 
 
 def _describe(device: torch.device) -> str:
