@@ -1,9 +1,9 @@
 """How much of a core an engine needs per token, beside other engines and what the core could do at best.
 
 Run as `python -m bench.engine --out bench/results/engine_cpu.json --plot bench/results/engine_cpu.png`. Every engine
-has one thread and the same random model of SmolLM-135M's shape; in every round each of them in turn does each case with
-prompts that nobody had before; `--cases`, `--systems` and `--dtypes` measure a part, which joins what `--out` holds
-already. METHODOLOGY.md defines the numbers.
+has one thread and the same random model of SmolLM-135M's shape; in every round each of them in turn does each case;
+`--cases`, `--systems` and `--dtypes` measure a part, which joins what `--out` holds already, a number format at a time.
+METHODOLOGY.md defines the numbers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ BATON = "baton"
 DTYPES: Mapping[str, int] = {"float32": 4, "bfloat16": 2}
 """Bytes of one element."""
 SYSTEMS = (BATON, "transformers", "transformers-cb", "llama.cpp")
-_NUM_BLOCKS = 32 * 1024 // 16
+_NUM_BLOCKS = 48 * 1024 // 16
+_SLOW, _SLOW_PROMPTS = "transformers-cb", 2
+"""Computes the prompts of decoding anew in each run: with more of them it does a case in one round."""
 
 
 @dataclass(slots=True)
@@ -64,14 +66,15 @@ class Row:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, write the files; 1 if it could not be measured."""
     options = _parser().parse_args(arguments)
+    rows = read_rows(options.out) if options.out and options.out.exists() else []
     try:
-        rows = _measure(options)
+        for measured in _measure(options):
+            rows = merged(rows, measured)
+            if options.out:
+                write_rows(options.out, rows)
     except (OSError, RuntimeError) as error:
         print(f"bench.engine: {error}", file=sys.stderr)
         return 1
-    if options.out:
-        rows = merged(read_rows(options.out), rows) if options.out.exists() else rows
-        write_rows(options.out, rows)
     Console(width=150).print(table_of(rows))
     if options.plot:
         from bench.engine_plot import draw_engines
@@ -109,7 +112,7 @@ def roofline(case: Case, dtype: str, rates: Mapping[str, float]) -> float:
         dtype: Of weights and cache.
         rates: `flops`, FLOP/s of the model's largest product; `bytes_per_second` read.
     """
-    if case.num_output_tokens == 1:
+    if not case.is_decoding:
         return case.num_prompt_tokens * rates["flops"] / flops(case.num_prompt_tokens)
     num_bytes = step_bytes(case.num_prompts, CONTEXT, DTYPES[dtype])
     reading = num_bytes / rates["bytes_per_second"]
@@ -119,6 +122,13 @@ def roofline(case: Case, dtype: str, rates: Mapping[str, float]) -> float:
 def ratio(row: Row) -> float:
     """Return how many times the row's tokens Baton computes in a CPU-second: the median of the rounds' ratios."""
     return statistics.median(other / own for own, other in zip(row.baton_cpu_seconds, row.cpu_seconds, strict=True))
+
+
+def takes_part(system: str, case: Case, number: int) -> bool:
+    """Return whether an engine does a case in a round; 0 warms up, with what is not itself measured but once."""
+    if system == _SLOW and case.num_prompts > _SLOW_PROMPTS:
+        return number == 1
+    return 0 < number <= case.max_rounds or (number == 0 and case.max_rounds > 1)
 
 
 def table_of(rows: Sequence[Row]) -> Table:
@@ -143,17 +153,18 @@ def _cell(row: Row | None) -> str:
     return f"{rate} (x{ratio(row):.2f})" if row.baton_cpu_seconds else rate
 
 
-def _measure(options: argparse.Namespace) -> list[Row]:
+def _measure(options: argparse.Namespace) -> Iterator[list[Row]]:
+    """Yield the rows of one number format after the other."""
     with ExitStack() as stack:
         model = options.model
         if model is None:
             model = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-bench-")))
             write_model(model)
-        rows: list[Row] = []
         for dtype in options.dtypes:
+            rows: list[Row] = []
             for told in _rounds(model, dtype, options, rows):
                 print(told, file=sys.stderr, flush=True)
-        return rows
+            yield [row for row in rows if row.cpu_seconds]
 
 
 def _rounds(model: Path, dtype: str, options: argparse.Namespace, rows: list[Row]) -> Iterator[str]:
@@ -170,8 +181,11 @@ def _rounds(model: Path, dtype: str, options: argparse.Namespace, rows: list[Row
         rows += own.values()
         for number in range(1 - options.warm_up, options.repeat + 1):
             for case in chosen:
+                running = {name: system for name, system in systems.items() if takes_part(name, case, number)}
+                if not running:
+                    continue
                 rates = best.ask({"dtype": dtype})
-                seconds = {name: system.measure(case, options.seed + number) for name, system in systems.items()}
+                seconds = {name: system.measure(case, options.seed + number) for name, system in running.items()}
                 if number > 0:
                     for name, taken in seconds.items():
                         row = own[case, name]
@@ -210,7 +224,7 @@ def _parser() -> argparse.ArgumentParser:
     names = [case.name for case in CASES]
     parser.add_argument("--cases", nargs="+", choices=names, default=names)
     parser.add_argument("--llama-python", type=Path, help="python that has llama-cpp-python and gguf")
-    parser.add_argument("--repeat", type=int, default=5, help="rounds that count")
+    parser.add_argument("--repeat", type=int, default=3, help="rounds that count")
     parser.add_argument("--warm-up", type=int, choices=(0, 1), default=1, help="rounds before them")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(

@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -22,6 +23,8 @@ from bench.http_client import HttpClient
 from bench.load import LoadSettings, run_load
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
+_CLOCK_OF_PROCESS = 2
+"""CPUCLOCK_SCHED, what clock_getcpuclockid(3) puts beside the inverted id of a process."""
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
 
 
@@ -40,8 +43,7 @@ class System(ABC):
 class Baton(System):
     """A decode node behind router and gateway. What counts is all CPU time of the node's process.
 
-    Decoding is measured on prompts that are in the prefix cache from a run with one token of output, so that hardly
-    anything but the steps is computed; what else is, counts.
+    Decoding is what a run costs beyond the same prompts with one token of output, both from the prefix cache.
     """
 
     def __init__(self, url: str, process: psutil.Process) -> None:
@@ -56,16 +58,20 @@ class Baton(System):
 
     def measure(self, case: Case, seed: int) -> float:
         """Return the CPU seconds of a case."""
-        is_decoding = case.num_output_tokens > 1
-        if is_decoding:
-            self._run(case, seed, 1)
-        started = self._cpu_seconds()
-        self._run(case, seed, case.num_output_tokens)
-        return self._cpu_seconds() - started
+        if not case.is_decoding:
+            return self._cost(case, seed, 1)
+        self._run(case, seed, 1)  # leaves the prompts in the cache, if they are not there
+        first = self._cost(case, seed, 1)
+        return self._cost(case, seed, case.num_output_tokens) - first
+
+    def _cost(self, case: Case, seed: int, num_tokens: int) -> float:
+        started = cpu_seconds_of(self._process)
+        self._run(case, seed, num_tokens)
+        return cpu_seconds_of(self._process) - started
 
     def _run(self, case: Case, seed: int, num_tokens: int) -> None:
         prompts = prompts_of(case, seed)
-        rounds = [prompts] if case.num_output_tokens > 1 else [[prompt] for prompt in prompts]
+        rounds = [prompts] if case.is_decoding else [[prompt] for prompt in prompts]
         for together in rounds:
             sessions = [Session((Turn(tuple(prompt), num_tokens),)) for prompt in together]
             settings = LoadSettings(COMPLETIONS_PATH, Sampling("model"))
@@ -73,10 +79,6 @@ class Baton(System):
             failed = [sample.error for sample in samples if not sample.is_ok]
             if failed:
                 raise RuntimeError(f"{len(failed)} of {len(samples)} requests failed: {failed[0]}")
-
-    def _cpu_seconds(self) -> float:
-        times = self._process.cpu_times()
-        return float(times.user + times.system)
 
 
 class Child(System):
@@ -108,6 +110,14 @@ class Child(System):
                 answer: dict[str, float] = json.loads(line)
                 return answer
         raise RuntimeError(f"{self._process.args!r} ended with status {self._process.wait()}")
+
+
+def cpu_seconds_of(process: psutil.Process) -> float:
+    """Return the CPU time of a process, of all threads that it has had: to the nanosecond on Linux."""
+    if sys.platform == "linux":
+        return time.clock_gettime(~process.pid << 3 | _CLOCK_OF_PROCESS)
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 @contextmanager

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from bench.engine import Row, merged, ratio, read_rows, roofline, table_of, write_rows
+from bench.engine import Row, merged, ratio, read_rows, roofline, table_of, takes_part, write_rows
 from bench.engine_plot import draw_engines
 from bench.engines.case import CASES, Case, prompts_of
 from bench.engines.model import NUM_HEAD_PARAMETERS, NUM_LINEAR_PARAMETERS, flops, step_bytes
+from bench.engines.systems import cpu_seconds_of
 
 
 def case_of(name: str) -> Case:
@@ -41,13 +45,43 @@ def test_prompts_count_their_tokens_and_steps_theirs(name: str, num_counted: int
     assert case_of(name).num_counted == num_counted
 
 
-def test_prompts_differ_between_rounds_and_repeat_with_their_seed() -> None:
+def test_prompts_that_are_measured_differ_between_rounds_and_repeat_with_their_seed() -> None:
     """So that no cache holds them, and every engine gets the same."""
-    case = case_of("d8")
+    case = case_of("p512")
 
     assert prompts_of(case, 1) == prompts_of(case, 1)
     assert prompts_of(case, 1) != prompts_of(case, 2)
-    assert [len(prompt) for prompt in prompts_of(case, 1)] == [512] * 8
+    assert [len(prompt) for prompt in prompts_of(case, 1)] == [512] * 2
+
+
+def test_prompts_of_decoding_are_the_same_in_all_rounds() -> None:
+    """They are not measured, and a cache may keep them."""
+    case = case_of("d8")
+
+    assert prompts_of(case, 1) == prompts_of(case, 2)
+    assert len(set(map(tuple, prompts_of(case, 1)))) == 8
+
+
+def test_long_cases_and_slow_engines_take_part_in_one_round() -> None:
+    """Prompts of 4096 tokens, and continuous batching of many: once; all else in every round, and in warming up."""
+    rounds = {
+        (system, case.name): [number for number in range(4) if takes_part(system, case, number)]
+        for system in ("baton", "transformers-cb")
+        for case in CASES
+    }
+
+    assert rounds["baton", "p4096"] == rounds["transformers-cb", "d8"] == rounds["transformers-cb", "d32"] == [1]
+    assert rounds["baton", "d32"] == rounds["transformers-cb", "d1"] == [0, 1, 2, 3]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="clocks of other processes, to the nanosecond")
+def test_the_cpu_time_of_a_process_is_that_of_all_its_threads() -> None:
+    """Read from outside, it is what the process itself says."""
+    before = time.process_time()
+
+    measured = cpu_seconds_of(psutil.Process())
+
+    assert before <= measured <= time.process_time()
 
 
 def test_a_prompt_is_bound_by_products_and_a_step_by_reading() -> None:
