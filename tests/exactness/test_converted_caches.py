@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from baton.decode.receiver import Timeouts
 from baton.engine.runners.base import LayerKv, Runner, Span
 from baton.kv.layout import KvDtype
 from baton.rpc.wire_kv import dtype_to_proto
@@ -17,6 +18,7 @@ from exactness.loading import Framework, load_runner
 
 PROMPT = prompt_of(45)
 NUM_TOKENS = 8
+PATIENT = Timeouts(60.0, 60.0)
 
 PAIRS: list[tuple[Framework, str, Framework, str, str]] = [
     ("torch", "bfloat16", "mlx", "float32", "bfloat16"),
@@ -84,7 +86,7 @@ def test_kv_arrives_converted_and_no_more(pair: tuple[str, str, str, str, str]) 
         assert answer.summary.key_wire_dtype == dtype_to_proto(KvDtype(pair[4]))
         assert answer.token_ids == expected
 
-    with_pair(client, transport="auto", **runners)
+    with_pair(client, transport="auto", timeouts=PATIENT, timeout_seconds=120.0, **runners)
 
 
 def test_caches_that_differ_are_refused_where_no_format_was_agreed_upon() -> None:
@@ -96,4 +98,4 @@ def test_caches_that_differ_are_refused_where_no_format_was_agreed_upon() -> Non
 
         assert answer.summary.fallback_reason == "KV_LAYOUT_MISMATCH:dtype"
 
-    with_pair(client, transport="auto", **load(PAIRS[0]))
+    with_pair(client, transport="auto", timeouts=PATIENT, timeout_seconds=120.0, **load(PAIRS[0]))
