@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from baton.capacity.placement import place
-from baton.capacity.snapshot import PlacementRequest
+from baton.capacity.snapshot import ClusterSnapshot, PlacementRequest
 from baton.capacity.table import format_seconds, plan_rows
-from capacity.samples import TEN_GIGABIT, pair
+from capacity.samples import TEN_GIGABIT, node, pair
 
 
 def test_rows_are_ordered_and_say_what_was_chosen() -> None:
@@ -49,3 +49,16 @@ def test_a_preferred_row_may_be_dearer_than_the_next() -> None:
     rows = plan_rows(place(pair(), PlacementRequest(8192, 32), policy="local").candidates)
 
     assert [row.note for row in rows] == ["chosen", "-4.08 s, link rate declared"]
+
+
+def test_a_pull_is_told_with_its_tokens() -> None:
+    """Its wait stands where a transfer's exposed part stands."""
+    nodes = (node("a", "decode", "m3-ultra"), node("b", "decode", "m3-ultra"))
+    cluster = ClusterSnapshot(nodes, default_link=TEN_GIGABIT, holder_ids={"a"})
+
+    rows = plan_rows(place(cluster, PlacementRequest(8192, 32, cached_tokens={"a": 8000})).candidates)
+
+    assert [(row.decode, row.prefill) for row in rows] == [("a", "local"), ("b", "local"), ("b", "local")]
+    assert rows[1].note.endswith(", 8000 tokens from a, link rate declared")
+    assert rows[1].transfer == "839 ms"
+    assert rows[1].exposed != rows[2].exposed == "0"

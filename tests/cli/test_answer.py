@@ -67,6 +67,19 @@ def test_a_local_prefill_is_one_line() -> None:
     assert placement_lines({"prefill_node": "d", "decode_node": "d"}) == ["prefill and decode on d"]
 
 
+def test_a_pull_shows_from_where_and_how_long() -> None:
+    """A second line."""
+    places = {"prefill_node": "d", "decode_node": "d", "decode_cached_tokens": 16}
+    pull = {"pull_node": "e", "pulled_tokens": 640, "pull_seconds": 0.25, "kv_bytes": 84_000_000}
+
+    lines = placement_lines(places | pull)
+
+    assert lines == [
+        "prefill and decode on d, 16 tokens cached",
+        "640 tokens from the cache of e, KV 84 MB in 250 ms",
+    ]
+
+
 def test_a_fallback_is_not_hidden() -> None:
     """The reason is shown."""
     (line,) = placement_lines({"prefill_node": "d", "decode_node": "d", "fallback_reason": "UNAVAILABLE"})

@@ -260,9 +260,9 @@ class Pair:
             metrics=metrics,
             linger_seconds=linger_seconds,
         )
-        metrics = Metrics()
-        metrics.add_kv_break = lambda *labels: self.breaks.append(labels)  # type: ignore[method-assign]
-        generator = Generator(cast(WorkerNode, self.decode), self.peers, timeouts, metrics)
+        self.metrics = Metrics()
+        self.metrics.add_kv_break = lambda *labels: self.breaks.append(labels)  # type: ignore[method-assign]
+        generator = Generator(cast(WorkerNode, self.decode), self.peers, timeouts, self.metrics)
         self.decode_servicer = DecodeServicer(generator)
         self.decode_server = GrpcServer("127.0.0.1:0")
         self.decode_server.add(

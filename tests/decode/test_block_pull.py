@@ -33,7 +33,7 @@ from decode.test_generation import (
     without_summary,
 )
 from engine.rig import INFO, LAYOUT, expected_tokens, mock_runner, prompt_of
-from exactness.loading import load_runner
+from exactness.loading import Framework, load_runner
 
 PROMPT = prompt_of(43)
 EXPECTED = expected_tokens(PROMPT, 8)
@@ -318,9 +318,11 @@ def test_a_bad_pull_is_refused_by_the_name_of_the_field(fields: dict[str, Any], 
     with_neighbour(client)
 
 
-def test_a_torch_node_serves_an_mlx_node() -> None:
+@pytest.mark.parametrize(("server", "taker"), [("torch", "mlx"), ("mlx", "torch"), ("torch", "torch"), ("mlx", "mlx")])
+def test_a_node_of_any_engine_serves_one_of_any(server: Framework, taker: Framework) -> None:
     """The tokens are those of transformers."""
-    pytest.importorskip("mlx.core")
+    if "mlx" in (server, taker):
+        pytest.importorskip("mlx.core")
     folder = checkpoint("llama")
     prompt = [3 + position * 7 % 500 for position in range(53)]
 
@@ -334,7 +336,84 @@ def test_a_torch_node_serves_an_mlx_node() -> None:
 
     with_neighbour(
         client,
-        neighbour_runner=load_runner("torch", folder),
-        decode_runner=load_runner("mlx", folder),
+        neighbour_runner=load_runner(server, folder),
+        decode_runner=load_runner(taker, folder),
         timeout_seconds=60.0,
     )
+
+
+def test_a_neighbour_that_is_gone_costs_no_request() -> None:
+    """It died before it was asked, or while it sends; its process says nothing more."""
+
+    async def client(pair: Pair, neighbour: Neighbour) -> None:
+        await neighbour.warm(PROMPT)
+        await neighbour.server.drain(0)
+
+        answer = await generate(pair, pulling_request(PROMPT))
+
+        assert answer.token_ids == EXPECTED
+        assert (answer.summary.pulled_token_count, len(answer.summary.kv_break_reasons)) == (0, 1)
+
+    with_neighbour(client)
+
+
+def test_a_neighbour_that_dies_while_it_sends_costs_what_it_has_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has come in every layer is kept."""
+    monkeypatch.setattr(baton.worker.block_stream, "FRAME_TOKENS", 8)
+
+    async def dying(responses: Responses) -> Responses:
+        seen = 0
+        async for response in responses:
+            yield response
+            seen += 1
+            if seen == 5:  # the layout, and four frames of three layers each
+                raise RuntimeError("the process dies")
+
+    async def client(pair: Pair, neighbour: Neighbour) -> None:
+        await neighbour.warm(PROMPT)
+
+        answer = await generate(pair, pulling_request(PROMPT, pull={"layers_per_frame": 1}))
+
+        assert answer.token_ids == EXPECTED
+        assert answer.summary.pulled_token_count == 8
+        assert len(answer.summary.kv_break_reasons) == 1
+
+    with_neighbour(client, damage=dying)
+
+
+def test_a_stalled_pull_is_given_up_while_there_is_time_to_compute() -> None:
+    """The request's deadline holds, with the right tokens, however long a frame may be waited for."""
+
+    async def client(pair: Pair, neighbour: Neighbour) -> None:
+        await neighbour.warm(PROMPT)
+        request = pulling_request(PROMPT)
+        request.timeout.FromMilliseconds(1500)
+
+        answer = await generate(pair, request)
+
+        assert answer.token_ids == EXPECTED
+        assert list(answer.summary.kv_break_reasons) == ["DEADLINE"]
+
+    with_neighbour(client, damage=silent_after_the_layout)
+
+
+def test_a_pull_is_counted_by_what_came_of_it() -> None:
+    """Streams by outcome, tokens, bytes; the time is no part of the computation's."""
+    counted: list[tuple[str, int, int]] = []
+
+    def add_pull(outcome: str, *, num_tokens: int, num_bytes: int, transport: str) -> None:
+        assert transport == "grpc"
+        counted.append((outcome, num_tokens, num_bytes))
+
+    async def client(pair: Pair, neighbour: Neighbour) -> None:
+        pair.metrics.add_pull = add_pull  # type: ignore[method-assign]
+        await neighbour.warm(PROMPT)
+        answer = await generate(pair, pulling_request(PROMPT))
+        await generate(pair, pulling_request(PROMPT, pull={"node_id": "stranger"}, request_id="2", cache_salt="s"))
+
+        num_bytes = NUM_BLOCKS * BLOCK_TOKENS * LAYOUT.num_token_bytes()
+        assert counted == [("COMPLETE", NUM_BLOCKS * BLOCK_TOKENS, num_bytes), ("NODE_NOT_FOUND", 0, 0)]
+        assert answer.summary.pull_duration.nanos > 0
+        assert answer.finished.usage.cached_token_count == NUM_BLOCKS * BLOCK_TOKENS
+
+    with_neighbour(client)

@@ -59,6 +59,22 @@ def test_a_local_prefill_has_no_transfer_and_one_token_no_step() -> None:
     assert set(comparison.ratios) == {"prefill", "total"}
 
 
+def test_a_pull_is_judged_by_its_transfer_and_waited_for() -> None:
+    """Its time counts in the total, beside the computation of the rest."""
+    candidate = Candidate(
+        "mac", "", estimate=replace(_ESTIMATE, pull_seconds=0.5, start_seconds=2.0), pull_node_id="pc", pulled_tokens=80
+    )
+    outcome = replace(
+        _OUTCOME, prefill_node_id="mac", pull_node_id="pc", pulled_tokens=80, pull_seconds=1.0, exposed_seconds=0.0
+    )
+
+    comparison = compare(replace(_PLACED, candidate=candidate), outcome)
+
+    assert comparison is not None
+    assert comparison.ratios == pytest.approx({"prefill": 1.5, "pull": 1.0, "step": 1.5, "total": 5.0 / 3.0})
+    assert compare(replace(_PLACED, candidate=candidate), replace(outcome, pulled_tokens=48)) is None
+
+
 @pytest.mark.parametrize(
     "change", [{"fallback_reason": "UNAVAILABLE"}, {"num_preemptions": 1}, {"num_completion_tokens": 0}]
 )

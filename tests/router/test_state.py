@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from baton.capacity import cost
 from baton.capacity.placement import place
 from baton.capacity.snapshot import PlacementRequest
 from baton.kv.layout import KvDtype
@@ -178,3 +180,50 @@ def test_a_restarted_node_begins_without_corrections() -> None:
     assert state.prefill_calibration.reported("dgx") > 1.0
     state.register(replace(DGX, epoch=2))
     assert state.prefill_calibration.reported("dgx") == 0.0
+
+
+def two_decoders() -> RouterState:
+    """Return a state with two Macs, of which "mac" has a prefix and is busy."""
+    state = RouterState(Clock(), StateLimits())
+    mac = state.register(MAC)
+    state.register(replace(MAC, node_id="mini"))
+    state.report(mac, replace(IDLE, num_waiting=4, num_pending_prompt_tokens=40_000))
+    return state
+
+
+def settle_pull(state: RouterState, **changes: Any) -> None:
+    """Place the seed's request, whose beginning the second Mac pulls, and report the outcome."""
+    request = replace(REQUEST, cached_tokens={"mac": 8176})
+    choice = place(state.snapshot(MODEL, holder_ids=["mac"]), request).choice
+    assert choice is not None
+    assert (choice.decode_node_id, choice.pull_node_id, choice.pulled_tokens) == ("mini", "mac", 8176)
+    state.account("p", choice, request)
+    (mini,) = (node for node in state.snapshot(MODEL).nodes if node.node_id == "mini")
+    assert mini.load.num_pending_prompt_tokens == 16
+    outcome = replace(
+        OUTCOME, decode_node_id="mini", prefill_node_id="mini", pull_node_id="mac", pulled_tokens=8176, **changes
+    )
+    state.settle(outcome)
+
+
+def test_a_pull_teaches_the_rate_of_the_link() -> None:
+    """Nothing hides it, so it raises and lowers the rate alike."""
+    slow, quick, broken = two_decoders(), two_decoders(), two_decoders()
+
+    settle_pull(slow, transfer_seconds=1.5, exposed_seconds=0.0)
+    settle_pull(quick, transfer_seconds=0.5, exposed_seconds=0.0)
+    settle_pull(broken, transfer_seconds=1.5, exposed_seconds=0.0, num_breaks=1)
+
+    rates = [state.snapshot(MODEL, holder_ids=["mac"]).link("mac", "mini") for state in (slow, quick, broken)]
+    assert rates[0].bytes_per_second < 1.25e9 < rates[1].bytes_per_second
+    assert rates[2].bytes_per_second == 1.25e9
+
+
+def test_what_is_computed_after_a_pull_teaches_the_speed_of_the_node() -> None:
+    """The pulled positions are not computed; the rest took as long as it should, so nothing changes."""
+    state = two_decoders()
+    shape, profile = MAC.shape, MAC.profile
+
+    settle_pull(state, prefill_seconds=cost.prefill_seconds(shape, profile, 8176, 8192))
+
+    assert state.prefill_calibration.factor("mini") == pytest.approx(1.0)
