@@ -60,7 +60,7 @@ def test_a_slow_link_is_not_worth_it() -> None:
 
 def test_prompts_before_this_one_hide_a_pull() -> None:
     """What arrives while others are computed delays nobody."""
-    backlog = NodeLoad(num_waiting=1, num_pending_prompt_tokens=4096, num_free_blocks=100_000)
+    backlog = NodeLoad(num_waiting=1, num_pending_prompt_tokens=8192, num_free_blocks=100_000)
     snapshot = two_macs(load=FULL)
     snapshot = replace(snapshot, nodes=(snapshot.nodes[0], replace(snapshot.nodes[1], load=backlog)))
 

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
 from baton.engine.block_reads import BlockRead, BlockReads
+from baton.engine.events import TokenReady
 from baton.engine.ingest_pace import IngestPace
-from baton.engine.runners.base import LayerKv
+from baton.engine.runners.base import Launched, LayerKv, Span
+from baton.engine.runners.mock import QueuedMockRunner
 from baton.errors import NotFoundError
-from baton.kv.hashing import BlockHash
+from baton.kv.hashing import BlockHash, block_hashes, root_hash
 from baton.kv.pool import BlockPool
-from engine.rig import LAYOUT, mock_runner
+from engine.rig import GREEDY, LAYOUT, TIMEOUT_SECONDS, Rig, mock_runner, prompt_of, request_of
 
 NUM_LAYERS = LAYOUT.num_layers
 HASHES = [BlockHash(bytes([index]) * 16) for index in range(4)]
@@ -114,3 +119,42 @@ def test_a_runner_that_fails_fails_the_read_alone(monkeypatch: pytest.MonkeyPatc
     assert isinstance(failing.exception(0), ZeroDivisionError)
     assert len(sound.result(0)) == NUM_LAYERS
     pool.check_integrity([])
+
+
+class Recording(QueuedMockRunner):
+    """Notes launches, by how many passes each is, and reads, as 0."""
+
+    done: list[int]
+
+    def launch(self, spans: Sequence[Span], *, num_steps: int = 1, **options: Any) -> Launched:
+        """Note a launch."""
+        self.done.append(num_steps)
+        return super().launch(spans, num_steps=num_steps, **options)
+
+    def read_kv(self, *arguments: Any) -> LayerKv:
+        """Note a read."""
+        self.done.append(0)
+        return super().read_kv(*arguments)
+
+
+def test_a_node_that_generates_alone_reads_between_single_passes() -> None:
+    """It launches several at once where nobody waits for a gap; whoever wants blocks does."""
+    runner = cast(Recording, mock_runner(kind=Recording))
+    runner.done = []
+    prompt = prompt_of(41)
+    hashes = block_hashes(root_hash(LAYOUT.model_revision_digest, 4), prompt, 4)
+    with Rig(runner) as rig:
+        rig.generate(request_of(prompt, "cached"))
+        generating = rig.submit(request_of(prompt_of(8, 5), "long", replace(GREEDY, max_tokens=200)))
+        generating.until(TokenReady)
+
+        answers = [rig.engine.read_blocks(hashes, range(NUM_LAYERS)) for _ in range(8)]
+        for answer in answers:
+            assert len(answer.result(TIMEOUT_SECONDS)) == NUM_LAYERS
+        generating.result()
+
+    first, last = runner.done.index(0), len(runner.done) - runner.done[::-1].index(0)
+    between = runner.done[first:last]
+    assert max(runner.done) > 1
+    assert max(between) <= 1
+    assert between.count(0) == 8 * NUM_LAYERS

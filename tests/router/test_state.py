@@ -207,12 +207,12 @@ def settle_pull(state: RouterState, **changes: Any) -> None:
 
 
 def test_a_pull_teaches_the_rate_of_the_link() -> None:
-    """Nothing hides it, so it raises and lowers the rate alike."""
+    """With what its cache takes to read; nothing hides it, so it raises and lowers the rate alike."""
     slow, quick, broken = two_decoders(), two_decoders(), two_decoders()
 
-    settle_pull(slow, transfer_seconds=1.5, exposed_seconds=0.0)
-    settle_pull(quick, transfer_seconds=0.5, exposed_seconds=0.0)
-    settle_pull(broken, transfer_seconds=1.5, exposed_seconds=0.0, num_breaks=1)
+    settle_pull(slow, pull_seconds=1.5, transfer_seconds=0.5, exposed_seconds=0.0)
+    settle_pull(quick, pull_seconds=0.5, transfer_seconds=0.5, exposed_seconds=0.0)
+    settle_pull(broken, pull_seconds=1.5, exposed_seconds=0.0, num_breaks=1)
 
     rates = [state.snapshot(MODEL, holder_ids=["mac"]).link("mac", "mini") for state in (slow, quick, broken)]
     assert rates[0].bytes_per_second < 1.25e9 < rates[1].bytes_per_second

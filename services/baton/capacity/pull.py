@@ -14,6 +14,10 @@ MAX_FRAME_BYTES = 16 << 20
 """Largest frame made of several layers."""
 FRAMES_AHEAD = 4
 """Frames of a stream that are read ahead of the link at most, between two passes of the node."""
+READ_SHARE = 0.1
+"""Part of a generating node's time for which it reads blocks for others."""
+READ_BYTES_PER_SECOND = 4e9
+"""Rate of these reads, as long as outcomes have not taught what a pull from the node takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +105,14 @@ def _layers_per_frame(source: NodeSnapshot, num_tokens: int, transfer_seconds: f
 def _stream_seconds(source: NodeSnapshot, num_tokens: int, transfer_seconds: float, layers_per_frame: int) -> float:
     """Return the time of a stream: frames are read ahead of the link, between two passes of the node.
 
-    Reading takes as long as the link where nothing is known of it, so the first frame's way is not hidden.
+    An idle node is taken to read as fast as the link carries, so only the first frame's way is not hidden; one that
+    generates gives a share of its time.
     """
     num_frames = math.ceil(num_tokens / FRAME_TOKENS) * math.ceil(source.shape.num_layers / layers_per_frame)
-    turn_seconds = _pass_seconds(source)
-    stream = max(transfer_seconds * (1 + 1 / num_frames), num_frames / FRAMES_AHEAD * turn_seconds)
+    turns_seconds = num_frames / FRAMES_AHEAD * _pass_seconds(source)
+    num_bytes = num_tokens * source.shape.kv_bytes_per_token
+    reading_seconds = num_bytes / (READ_SHARE * READ_BYTES_PER_SECOND) if source.load.num_running else 0.0
+    stream = max(transfer_seconds * (1 + 1 / num_frames), turns_seconds, reading_seconds)
     return stream + num_frames * cost.FRAME_OVERHEAD_SECONDS
 
 

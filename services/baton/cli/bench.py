@@ -41,6 +41,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "gateway-cost": Benchmark("gateway_cost", "CPU time per streamed token of gateway, router and node (Linux)."),
         "gpu": Benchmark("gpu", "The torch engine on a CUDA GPU beside its limits and transformers."),
         "kv-tiers": Benchmark("kv_tiers", "What a cached prefix saves, by the memory that holds it."),
+        "prefix-pull": Benchmark("prefix_pull", "What copying a prefix from a neighbour's cache saves."),
         "kv-transport": Benchmark("kv_transport", "What carries KV frames fastest, beside other projects' transports."),
         "wire-precision": Benchmark("wire_precision", "What narrower number formats of KV lose and save."),
         "shaped": Benchmark("shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."),

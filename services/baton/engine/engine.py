@@ -92,6 +92,7 @@ class Engine:
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._seen: deque[Callable[[], None] | None] = deque()  # commands that have been waited for
         self._living = LivingRequests(self.scheduler, clock, delivers_columns=options.delivers_columns)
+        self._reads = BlockReads(runner, self.scheduler.pool, IngestPace(options.ingest_share), clock)
         self._pipeline = Pipeline(
             runner,
             self.scheduler,
@@ -100,6 +101,7 @@ class Engine:
             clock,
             deliver=self._deliver,
             await_command=self._await_command,
+            is_gap_wanted=lambda: self._reads.is_pending,
         )
         self._ingest = Ingest(
             runner,
@@ -108,7 +110,6 @@ class Engine:
             failing=self._living.failing,
             on_landed=lambda sequence: self._living.tell(sequence, FrameLanded()),
         )
-        self._reads = BlockReads(runner, self.scheduler.pool, IngestPace(options.ingest_share), clock)
         self._is_stepping = False
         self._integrity = IntegrityWatch(self.scheduler, clock)
         self._load_taken_at = 0.0
@@ -316,7 +317,8 @@ class Engine:
             return
         is_generating = any(not sequence.is_prefilling for sequence in self.scheduler.running)
         pass_seconds = self._pipeline.pass_seconds if is_generating else None
-        self._reads.run(pass_seconds)
+        if not self._pipeline.is_underway:  # else a read would wait for it, and be taken for a slow one
+            self._reads.run(pass_seconds)
         if self._ingest.is_pending:
             self._ingest.run(pass_seconds)
             self._integrity.note_change()

@@ -40,6 +40,8 @@ class Pipeline:
         clock: Seconds, monotonic.
         deliver: Called when there may be something to deliver, before the device is waited for.
         await_command: Waits for a command for some seconds, 0 or more; whether there is one.
+        is_gap_wanted: Tells whether somebody waits for what happens between two launches while the device does nothing:
+            then passes go one by one, and none is launched before the one before is over.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Pipeline:
         *,
         deliver: Callable[[], None],
         await_command: Callable[[float], bool],
+        is_gap_wanted: Callable[[], bool] = lambda: False,
     ) -> None:
         self.num_steps = 0
         self.pass_seconds = 0.0  # of the last one
@@ -61,6 +64,7 @@ class Pipeline:
         self._clock = clock
         self._deliver = deliver
         self._await_command = await_command
+        self._is_gap_wanted = is_gap_wanted
         self._runs_ahead = options.runs_ahead and runner.runs_ahead
         self._chooses_by_batch = options.chooses_by_batch
         self._max_launch_steps = min(options.max_launch_steps, runner.max_launch_steps)
@@ -69,6 +73,11 @@ class Pipeline:
         self._free_since = 0.0
         self._idle_seconds = 0.0  # for which the host waited for the last pass, resting included
         self._rested_seconds = 0.0
+
+    @property
+    def is_underway(self) -> bool:
+        """Return whether the device is at a pass."""
+        return self._underway is not None
 
     @property
     def rest_seconds(self) -> float:
@@ -94,7 +103,8 @@ class Pipeline:
             self._settle(before, before.step.num_passes - 1)
             self._deliver()
         self._settle_early()
-        if self._underway is not None and not (self._runs_ahead and self._underway.is_plain):
+        runs_ahead = self._runs_ahead and not self._is_gap_wanted()
+        if self._underway is not None and not (runs_ahead and self._underway.is_plain):
             launched, self._underway = self._underway, None
             self._settle(launched, launched.step.num_passes - 1)
         return launched is not None or before is not None or bool(step.spans)
@@ -148,6 +158,8 @@ class Pipeline:
         offload.write_through(step.moved_out)
 
     def _may_lengthen(self, step: Step) -> bool:
+        if self._is_gap_wanted():
+            return False
         is_alone = not self._scheduler.waiting and not self._scheduler.receiving and not self._await_command(0.0)
         is_plain = step.is_decode and not step.has_adapters
         return self._max_launch_steps > 1 and is_plain and bool(step.spans) and is_alone

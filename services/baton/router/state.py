@@ -200,11 +200,14 @@ class RouterState:
             return
         pair = (sender_id, outcome.decode_node_id)
         factor = self.link_calibration.factor(pair)
+        # Between decode nodes nothing but prefixes travels: how long their cache takes to read is learnt with the link.
+        is_only_pulled = outcome.pull_node_id and sender.description.role == "decode"
+        measured = outcome.pull_seconds if is_only_pulled else outcome.transfer_seconds
         estimated = outcome.kv_bytes / (self.link(sender, receiver).bytes_per_second * factor)
         was_hidden = outcome.exposed_seconds < HIDDEN_SHARE * outcome.transfer_seconds
         if was_hidden and not outcome.pull_node_id and outcome.transfer_seconds > estimated * factor:
             return
-        self.link_calibration.add(pair, outcome.transfer_seconds, estimated)
+        self.link_calibration.add(pair, measured, estimated)
 
     def _forget_learnt(self, node_id: str) -> None:
         self._assumed.forget(node_id)
