@@ -21,12 +21,17 @@ SERVICES = {
 
 @pytest.mark.parametrize("process", SERVICES)
 def test_every_server_lists_its_services(demo_cluster: Cluster, process: str) -> None:
-    """Its own, on nodes also that of their prefix cache, health and reflection."""
+    """Its own, on nodes also those of their prefix cache and of the agent, health and reflection."""
     with grpc.insecure_channel(demo_cluster.address_of(process)) as channel:
         services = set(ProtoReflectionDescriptorDatabase(channel).get_services())
 
-    blocks = {"baton.v1.BlockService"} if process.endswith("-0") else set()
-    assert services == {SERVICES[process], *blocks, "grpc.health.v1.Health", "grpc.reflection.v1alpha.ServerReflection"}
+    of_nodes = {"baton.v1.BlockService", "baton.v1.WorkerService"} if process.endswith("-0") else set()
+    assert services == {
+        SERVICES[process],
+        *of_nodes,
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
 
 
 def test_the_public_service_is_described_completely(demo_cluster: Cluster) -> None:

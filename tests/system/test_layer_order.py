@@ -133,7 +133,8 @@ def test_the_trace_tells_each_term_estimated_and_measured(bench: Bench) -> None:
     estimated = _numbers(spans[place], "baton.estimated.")
     measured = _numbers(spans[gateway], "baton.measured.")
     assert estimated.keys() >= {"queue_seconds", "prefill_seconds", "transfer_seconds", "step_seconds"}
-    assert measured.keys() == {f"{term}_seconds" for term in ("queue", "prefill", "transfer", "exposed", "decode")}
+    terms = ("queue", "prefill", "transfer", "exposed", "pull", "decode")
+    assert measured.keys() == {f"{term}_seconds" for term in terms}
     assert measured["prefill_seconds"] > 0.5 * estimated["prefill_seconds"] > 0
 
 
