@@ -11,23 +11,14 @@ def sample(sent: float, *moments: float) -> RequestSample:
     return RequestSample(0, 0, sent, sent, moments[-1], moments, 4, 0, len(moments), len(moments))
 
 
-def test_steady_rate_counts_while_all_have_tokens() -> None:
-    """From 2.0, when the second one has its first, to 4.0, when the first one has its last: 2 tokens of each."""
-    samples = [sample(0, 1.0, 2.0, 3.0, 4.0), sample(0, 2.0, 3.0, 4.0, 5.0)]
-
-    assert rate_of(samples, is_steady=True) == 4 / 2.0
-
-
-def test_rate_of_joins_counts_everything() -> None:
-    """From the first request sent to the last token."""
-    samples = [sample(0.5, 1.0, 2.0), sample(2.0, 3.0, 4.5)]
-
-    assert rate_of(samples, is_steady=False) == 4 / 4.0
+def test_rate_counts_everything() -> None:
+    """From the first request sent to the last token: 4 in 4 s."""
+    assert rate_of([sample(0.5, 1.0, 2.0), sample(2.0, 3.0, 4.5)]) == 4 / 4.0
 
 
 def test_longest_gap_is_within_a_request() -> None:
-    """Times between tokens of different requests do not count."""
-    assert longest_gap([sample(0, 1.0, 2.0, 5.0), sample(0, 50.0, 51.0, 52.0)]) == 3.0
+    """Times between tokens of different requests do not count; a token takes 2 s and 1 s on average."""
+    assert longest_gap([sample(0, 1.0, 2.0, 5.0), sample(0, 50.0, 51.0, 52.0)]) == 3.0 / 1.5
 
 
 def test_first_requests_end_one_after_the_other_where_others_join() -> None:

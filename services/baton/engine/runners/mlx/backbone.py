@@ -13,6 +13,7 @@ from baton.engine.runners.base import LayerSink, Span
 from baton.engine.runners.mlx.cache import ReadingCache, RowCache, WritingCache
 from baton.engine.runners.mlx.families import surroundings_of
 from baton.engine.runners.mlx.lora import AdapterChoice
+from baton.engine.runners.mlx.packed import PackedCache, Packing, pack
 from baton.engine.runners.mlx.pool import LayerPool
 from baton.engine.runners.mlx.positions import Extent, Reading, Slots, read_many, read_one, slots_of
 from baton.engine.runners.mlx.rows import LayerRows
@@ -30,7 +31,7 @@ class LastPositions:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Spans that go through the model in one pass: one of any length, or several of one token."""
+    """Spans that go through the model in one pass: one of any length, several of one token, or several packed."""
 
     token_ids: mx.array
     """[num_rows, num_tokens], int32."""
@@ -48,14 +49,18 @@ class Batch:
     """Where attention reads K and V of each layer; None: in the pool."""
     adapters: tuple[str, ...] = ()
     """Name of the adapter of each row, or nothing; none at all: no row has one."""
+    packing: Packing | None = None
+    """How spans lie in the only row; None: it is one span's."""
 
     @property
     def row_arrays(self) -> list[mx.array]:
         """Return what `mx.eval` must see of the rows."""
         return [array for layer in self.rows or () for array in layer.arrays]
 
-    def cache(self, layer: int, pool: LayerPool, window_tokens: int) -> WritingCache | RowCache:
+    def cache(self, layer: int, pool: LayerPool, window_tokens: int) -> WritingCache | RowCache | PackedCache:
         """Return the cache that a layer gets."""
+        if self.packing is not None:
+            return PackedCache(pool, self.packing, layer, window_tokens, is_last=False)
         reading = self.readings[window_tokens]
         if self.rows is not None:
             return RowCache(pool, self.offset, self.slots, reading, rows=self.rows[layer])
@@ -84,6 +89,19 @@ def batch_of_one(span: Span, token_ids: mx.array, windows: set[int], block_token
         sink=span.layer_sink,
         adapters=_adapters_of([span]),
     )
+
+
+def batch_of_parts(spans: Sequence[Span], token_ids: mx.array, windows: set[int], block_tokens: int) -> Batch:
+    """Return the pass that computes several spans of any length and one adapter, packed into one row.
+
+    Args:
+        spans: Of one token or more each.
+        token_ids: Their tokens, [1, num_tokens], int32.
+        windows: Windows of the model's layers, tokens.
+        block_tokens: Tokens of one block.
+    """
+    packing = pack(spans, windows, block_tokens)
+    return Batch(token_ids, 0, packing.slots, {}, adapters=_adapters_of(spans[:1]), packing=packing)
 
 
 def batch_of_blocks(spans: Sequence[Span], token_ids: mx.array, windows: set[int], block_tokens: int) -> Batch:
@@ -160,7 +178,10 @@ class Backbone:
             hidden = self._run_layer(layer, before, batch, pools[layer])
         if not needs_last:
             return None
-        if batch.last is not None:
+        if batch.packing is not None:
+            cache = PackedCache(pools[-1], batch.packing, len(pools) - 1, self._windows[-1], is_last=True)
+            hidden = self._layers[-1](batch.packing.wanted_of(before), None, cache)
+        elif batch.last is not None:
             num_wanted = batch.token_ids.shape[1] - batch.last.offset + cast(int, batch.offset)
             hidden = self._run_last_positions(before[:, -num_wanted:], batch.last, pools[-1])
         return hidden.reshape(-1, hidden.shape[-1])
@@ -171,7 +192,7 @@ class Backbone:
 
     def _run_layer(self, layer: int, hidden: mx.array, batch: Batch, pool: LayerPool) -> mx.array:
         window = self._windows[layer]
-        mask = self._surroundings.mask(batch.readings[window], hidden.shape[1])
+        mask = None if batch.packing else self._surroundings.mask(batch.readings[window], hidden.shape[1])
         output: mx.array = self._layers[layer](hidden, mask, batch.cache(layer, pool, window))
         return output
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
+import mlx.core as mx
+
 from baton.engine.runners.base import Span
-from baton.engine.runners.mlx.backbone import Batch, batch_of_blocks, batch_of_one, batch_of_rows
+from baton.engine.runners.mlx.backbone import Batch, batch_of_blocks, batch_of_one, batch_of_parts, batch_of_rows
 from baton.engine.runners.mlx.launched import LaunchedPass, fed_tokens
 from baton.engine.runners.mlx.passes import plan_passes
 from baton.engine.runners.mlx.pool import LayerPool
@@ -36,6 +39,7 @@ class Batches:
         max_row_positions: Positions that all rows together may have.
         weight_bytes: Read by every pass.
         token_bytes: K and V of one token in all layers.
+        can_pack: Whether the model takes packed rows.
     """
 
     def __init__(
@@ -48,6 +52,7 @@ class Batches:
         max_row_positions: int,
         weight_bytes: int,
         token_bytes: int,
+        can_pack: bool,
     ) -> None:
         self._pools = pools
         self._windows = windows
@@ -56,6 +61,7 @@ class Batches:
         self._max_row_positions = max_row_positions
         self._weight_bytes = weight_bytes
         self._token_bytes = token_bytes
+        self._can_pack = can_pack
         self._row_sets: list[RowSet] = []
 
     def forget(self, blocks: Sequence[int]) -> None:
@@ -77,8 +83,8 @@ class Batches:
             token_bytes=self._token_bytes,
             block_tokens=self._block_tokens,
         )
-        for index in alone:
-            yield self._from_blocks([index], spans, after)
+        for indices in self._packs(alone, spans):
+            yield self._from_blocks(indices, spans, after, is_packed=len(indices) > 1)
         for number, indices in enumerate(together):
             yield self._decoding(number, indices, spans, after)
         if together:
@@ -106,10 +112,21 @@ class Batches:
         batch = batch_of_rows(ordered, fed_tokens(ordered, after), taken.readings, self._block_tokens, rows.layers)
         return PlannedBatch(batch, [indices[index] for index in taken.order])
 
-    def _from_blocks(self, indices: list[int], spans: Sequence[Span], after: LaunchedPass | None) -> PlannedBatch:
+    def _packs(self, alone: list[int], spans: Sequence[Span]) -> list[list[int]]:
+        """Return which spans that cannot share a pass row by row share a packed row: neighbours of one adapter."""
+        if not self._can_pack:
+            return [[index] for index in alone]
+        return [list(group) for _, group in groupby(alone, key=lambda index: spans[index].adapter)]
+
+    def _from_blocks(
+        self, indices: list[int], spans: Sequence[Span], after: LaunchedPass | None, *, is_packed: bool = False
+    ) -> PlannedBatch:
         chosen = [spans[index] for index in indices]
         for span in chosen:
             self.forget(span.block_table[span.start // self._block_tokens : -(-span.end // self._block_tokens)])
+        if is_packed:
+            tokens = mx.concatenate([fed_tokens([span], after) for span in chosen], axis=1)
+            return PlannedBatch(batch_of_parts(chosen, tokens, self._windows, self._block_tokens), indices)
         tokens = fed_tokens(chosen, after)
         if len(chosen) == 1:
             return PlannedBatch(batch_of_one(chosen[0], tokens, self._windows, self._block_tokens), indices)

@@ -7,13 +7,15 @@ step of thirty layers spends a tenth of its time on that. These run three and on
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
 
 _TRIED_POSITIONS = (1, 4095)
 _MAX_ERROR = 1e-5
+_MAX_TABLES = 64
+"""Spans of one pass whose tables are kept."""
 
 
 class ShortRmsNorm(nn.Module):  # type: ignore[misc] # mlx has no types for it
@@ -36,6 +38,14 @@ class ShortRmsNorm(nn.Module):  # type: ignore[misc] # mlx has no types for it
         return normalised
 
 
+class _Table(NamedTuple):
+    """Cosines and sines of some positions."""
+
+    offset: int | mx.array
+    cosines: mx.array
+    sines: mx.array
+
+
 class RotationTable:
     """Cosines and sines of a pass's positions, computed by its first layer and read by all.
 
@@ -48,9 +58,7 @@ class RotationTable:
         self._rope = rope
         self._basis = mx.concatenate([mx.ones(head_dim // 2), mx.zeros(head_dim // 2)])
         mx.eval(self._basis)
-        self._offset: int | mx.array | None = None
-        self._shape = (0, 0)
-        self._table: tuple[mx.array, mx.array] | None = None
+        self._tables: dict[tuple[int, int, int], _Table] = {}
 
     def at(self, offset: int | mx.array, num_rows: int, num_tokens: int, dtype: mx.Dtype) -> tuple[mx.array, mx.array]:
         """Return cosines [num_rows, 1, num_tokens, 1, half] and signed sines [num_rows, 1, num_tokens, 2, half].
@@ -61,17 +69,16 @@ class RotationTable:
             num_tokens: Of each row.
             dtype: Of what is rotated.
         """
-        if self._table is None or self._shape != (num_rows, num_tokens) or not self._is_for(offset):
+        sign = (id(offset) if isinstance(offset, mx.array) else offset, num_rows, num_tokens)
+        table = self._tables.get(sign)
+        if table is None or (isinstance(offset, mx.array) and table.offset is not offset):
             unit = mx.broadcast_to(self._basis.astype(dtype), (num_rows, 1, num_tokens, self._basis.shape[0]))
             cosines, sines = mx.split(self._rope(unit, offset=offset), 2, axis=-1)
-            self._table = cosines[..., None, :], mx.stack([-sines, sines], axis=-2)
-            self._offset, self._shape = offset, (num_rows, num_tokens)
-        return self._table
-
-    def _is_for(self, offset: int | mx.array) -> bool:
-        if isinstance(offset, mx.array) or isinstance(self._offset, mx.array):
-            return offset is self._offset
-        return offset == self._offset
+            if len(self._tables) == _MAX_TABLES:
+                self._tables.clear()
+            table = _Table(offset, cosines[..., None, :], mx.stack([-sines, sines], axis=-2))
+            self._tables[sign] = table
+        return table.cosines, table.sines
 
 
 class SharedRope(nn.Module):  # type: ignore[misc]

@@ -15,6 +15,7 @@ import mlx.nn as nn
 from mlx_lm.models import llama, mixtral, qwen2, qwen3, qwen3_moe
 from mlx_lm.models.base import scaled_dot_product_attention
 
+from baton.engine.runners.mlx.packed import PackedCache
 from baton.engine.runners.mlx.positions import Mask
 
 _ATTENTIONS = (llama.Attention, mixtral.MixtralAttention, qwen2.Attention, qwen3.Attention, qwen3_moe.Attention)
@@ -44,21 +45,35 @@ class FusedAttention(nn.Module):  # type: ignore[misc] # mlx has no types for it
     def __call__(self, hidden: mx.array, mask: Mask, cache: Any) -> mx.array:
         """Return the output for [num_rows, num_tokens, hidden_size]."""
         num_rows, num_tokens, _ = hidden.shape
-        num_heads, num_kv_heads = self.num_heads, self.num_kv_heads
-        heads = self.qkv_proj(hidden).reshape(num_rows, num_tokens, num_heads + 2 * num_kv_heads, -1)
+        heads = self.qkv_proj(hidden).reshape(num_rows, num_tokens, self.num_heads + 2 * self.num_kv_heads, -1)
         heads = heads.transpose(0, 2, 1, 3)
-        values = heads[:, num_heads + num_kv_heads :]
-        if "q_norm" in self:
-            queries = self.rope(self.q_norm(heads[:, :num_heads]), offset=cache.offset)
-            keys = self.k_norm(heads[:, num_heads : num_heads + num_kv_heads])
-            keys = self.rope(keys, offset=cache.offset)
+        if isinstance(cache, PackedCache):
+            attended = self._attend_parts(heads, cache)
         else:
-            rotated = self.rope(heads[:, : num_heads + num_kv_heads], offset=cache.offset)
-            queries, keys = rotated[:, :num_heads], rotated[:, num_heads:]
-        keys, values = cache.update_and_fetch(keys, values)
-        attended = self._attend(queries, keys, values, cache, mask)
+            queries, keys = self._rotated(heads, cache.offset)
+            keys, values = cache.update_and_fetch(keys, heads[:, -self.num_kv_heads :])
+            attended = self._attend(queries, keys, values, cache, mask)
         output: mx.array = self.o_proj(attended.transpose(0, 2, 1, 3).reshape(num_rows, num_tokens, -1))
         return output
+
+    def _rotated(self, heads: mx.array, offset: int | mx.array) -> tuple[mx.array, mx.array]:
+        """Return queries and keys with their positions."""
+        num_heads, num_kv_heads = self.num_heads, self.num_kv_heads
+        if "q_norm" in self:
+            queries = self.rope(self.q_norm(heads[:, :num_heads]), offset=offset)
+            keys = self.k_norm(heads[:, num_heads : num_heads + num_kv_heads])
+            return queries, self.rope(keys, offset=offset)
+        rotated = self.rope(heads[:, : num_heads + num_kv_heads], offset=offset)
+        return rotated[:, :num_heads], rotated[:, num_heads:]
+
+    def _attend_parts(self, heads: mx.array, cache: PackedCache) -> mx.array:
+        rotated = [self._rotated(heads[:, :, part.begin : part.end], part.offset) for part in cache.parts]
+        cache.write(mx.concatenate([keys for _, keys in rotated], axis=2), heads[:, -self.num_kv_heads :])
+        attended = [
+            self._attend(queries, *cache.read(part), cache, cache.mask(part))
+            for part, (queries, _) in zip(cache.parts, rotated, strict=True)
+        ]
+        return mx.concatenate(attended, axis=2)
 
     def _attend(self, queries: mx.array, keys: Any, values: Any, cache: Any, mask: Mask) -> mx.array:
         num_rows, num_heads, num_tokens, head_dim = queries.shape
@@ -89,6 +104,11 @@ class FusedMlp(nn.Module):  # type: ignore[misc]
         gate, up = mx.split(self.gate_up_proj(hidden), 2, axis=-1)
         output: mx.array = self.down_proj(_gated(gate, up))
         return output
+
+
+def can_pack(model: Any) -> bool:
+    """Return whether all attention of a model of mlx-lm, which `fuse` has seen, takes packed rows."""
+    return all(isinstance(layer.self_attn, FusedAttention) for layer in model.model.layers)
 
 
 def fuse(model: Any) -> None:

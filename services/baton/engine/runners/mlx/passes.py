@@ -17,7 +17,7 @@ class Passes(NamedTuple):
     """Indices of the spans of each pass, in the order in which they run."""
 
     alone: list[int]
-    """Each has a pass of its own."""
+    """Each has a pass of its own, or they are packed in this order."""
     together: list[list[int]]
     """Spans of one token, longest sequences first."""
 
@@ -27,7 +27,8 @@ def plan_passes(
 ) -> Passes:
     """Return the passes that compute some spans.
 
-    A span of several tokens, or one with a sink, goes alone, and so does one of a single token that another one reads.
+    A span of several tokens, or one with a sink, has no row beside others, nor has one of a single token that another
+    one reads.
     Spans of one token go together, and every row of a pass reads as many tokens as its longest sequence has; therefore
     a pass ends where shorter rows would read more padding than another pass reads weights.
 

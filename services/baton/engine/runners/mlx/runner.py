@@ -17,6 +17,7 @@ from baton.engine.runners.drawing import Draws
 from baton.engine.runners.mlx.backbone import Backbone, Batch
 from baton.engine.runners.mlx.batches import Batches
 from baton.engine.runners.mlx.evaluation import begin
+from baton.engine.runners.mlx.fused import can_pack
 from baton.engine.runners.mlx.launched import LaunchedPass
 from baton.engine.runners.mlx.loader import check_can_quantize_kv, compute_device, device_name, load_mlx_model
 from baton.engine.runners.mlx.logits import MlxLogits
@@ -31,8 +32,8 @@ from baton.errors import ConfigurationError
 class MlxRunner(Runner):
     """Runs an mlx-lm model over KV in numbered blocks, a pass ahead of who reads its tokens.
 
-    Spans of one token share one pass of the model; every longer one has its own, and so has one whose K and V go to a
-    sink.
+    Spans of one token share one pass of the model, row by row; longer ones, and those whose K and V go to a sink,
+    share one packed row, or have a pass each where mlx-lm's own attention computes them.
 
     Invariants: after every call all arrays are evaluated or on their way, because MLX evaluates a lazy array only in
     the thread that made it. A pass that reads the pools is over before they are written again (`_settle`), lest the
@@ -77,6 +78,7 @@ class MlxRunner(Runner):
             max_row_positions=max_row_positions,
             weight_bytes=info.weight_bytes,
             token_bytes=info.layout.num_token_bytes(),
+            can_pack=can_pack(model),
         )
 
     def forward(self, spans: Sequence[Span]) -> MlxLogits:
@@ -154,6 +156,9 @@ class MlxRunner(Runner):
             return {}
         if len(order) == 1:
             return {order[0]: hidden}
+        if batch.packing is not None:
+            wanting = [index for index, span in zip(order, spans, strict=True) if span.num_logits]
+            return dict(zip(wanting, batch.packing.split_wanted(hidden), strict=True))
         return {index: hidden[row : row + 1] for row, index in enumerate(order)}
 
     def _settle(self) -> None:
