@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
+
 import pytest
 
 pytest.importorskip("mlx.core")
 
 from baton.engine.runners.mlx import load_mlx_runner
-from baton.engine.runners.mlx.memory import position_bytes, row_positions
+from baton.engine.runners.mlx.memory import free_bytes, position_bytes, row_positions
 from baton.errors import ConfigurationError
 from checkpoints import checkpoint
 
@@ -47,3 +50,33 @@ def test_node_whose_blocks_do_not_fit_does_not_start(monkeypatch: pytest.MonkeyP
 
     with pytest.raises(ConfigurationError, match="num_blocks"):
         load_mlx_runner(checkpoint("llama"), model_id="tiny", num_blocks=10**9)
+
+
+def test_log_says_how_the_memory_is_shared(caplog: pytest.LogCaptureFixture) -> None:
+    """Of 18,000 bytes weights get 5,000, blocks 10,000, and rows the 3,000 left: a quarter of what they would like."""
+    with caplog.at_level(logging.INFO):
+        row_positions(1000, 10, 5000, 18_000)
+
+    assert "device_bytes=18000 weight_bytes=5000 block_bytes=10000 row_bytes=3000 row_share=0.24" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("limit", "free"), [("max", 9000 * 1024), ("4000000", 1_000_000), ("2000000", 0), (None, 9000 * 1024)]
+)
+def test_free_memory_is_that_of_the_machine_or_less(limit: str | None, free: int, tmp_path: Path) -> None:
+    """A control group may allow less than the machine has; where there is none, the machine counts."""
+    meminfo = tmp_path / "proc/meminfo"
+    meminfo.parent.mkdir()
+    meminfo.write_text("MemTotal:       12000 kB\nMemAvailable:    9000 kB\nHugePages_Total:       0\n")
+    if limit is not None:
+        group = tmp_path / "sys/fs/cgroup"
+        group.mkdir(parents=True)
+        (group / "memory.max").write_text(f"{limit}\n")
+        (group / "memory.current").write_text("3000000\n")
+
+    assert free_bytes(tmp_path) == free
+
+
+def test_free_memory_of_other_systems_is_unknown(tmp_path: Path) -> None:
+    """Rows are then as many as they would like to be."""
+    assert free_bytes(tmp_path) == 0

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import logging
+from pathlib import Path
+
 import mlx.core as mx
 
 from baton.engine.runners.mlx.cells import QUANTIZED_BITS, group_size_of
 from baton.errors import ConfigurationError
 from baton.kv.layout import KvLayout
+
+log = logging.getLogger(__name__)
 
 _LEAST_FREED_BYTES, _MOST_FREED_BYTES = 128 << 20, 1 << 30
 """Bounds of the freed memory that MLX keeps for reuse; by default it may keep most of the machine's."""
@@ -34,7 +39,8 @@ def row_positions(pool_positions: int, position_bytes: int, weight_bytes: int, d
     """Return the positions that rows may have beside the pool.
 
     A quarter more than the pool's, so that every block may be in a row of a length rounded up, or what is left of the
-    device; where nothing is, sequences decode from their blocks.
+    device; where nothing is, sequences decode from their blocks. So rows never ask for memory that is not there, and
+    what requests are admitted to is the blocks.
 
     Args:
         pool_positions: Of all blocks.
@@ -54,19 +60,48 @@ def row_positions(pool_positions: int, position_bytes: int, weight_bytes: int, d
             f"num_blocks: the model's {weight_bytes} bytes and {pool_positions} positions of {position_bytes} bytes do "
             f"not fit into the device's {device_bytes} bytes"
         )
-    return min(wanted, num_left // position_bytes)
+    positions = min(wanted, num_left // position_bytes)
+    log.info(
+        "memory_shared device_bytes=%d weight_bytes=%d block_bytes=%d row_bytes=%d row_share=%.2f",
+        *(device_bytes, weight_bytes, pool_positions * position_bytes, positions * position_bytes, positions / wanted),
+    )
+    return positions
 
 
 def device_bytes() -> int:
-    """Return the memory that the GPU gives without swapping; 0 where there is none."""
-    if not mx.metal.is_available():
+    """Return the memory that the device gives without swapping; 0 where it is unknown.
+
+    That is the GPU's working set, or on a CPU what MLX's arrays have and what the machine has left.
+    """
+    if mx.metal.is_available():
+        return int(mx.device_info(mx.Device(mx.gpu)).get("max_recommended_working_set_size", 0))
+    free = free_bytes(Path("/"))
+    return free and free + mx.get_active_memory()
+
+
+def free_bytes(root: Path) -> int:
+    """Return the memory that a Linux machine, or the control group of this process, has left; 0: unknown.
+
+    Args:
+        root: Above `proc` and `sys`.
+    """
+    try:
+        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
         return 0
-    return int(mx.device_info(mx.Device(mx.gpu)).get("max_recommended_working_set_size", 0))
+    sizes = dict(line.split(":", 1) for line in lines)
+    free = int(sizes.get("MemAvailable", "0 kB").split()[0]) * 1024
+    group = root / "sys/fs/cgroup"
+    try:
+        limit, used = ((group / name).read_text(encoding="ascii").strip() for name in ("memory.max", "memory.current"))
+    except OSError:
+        return free
+    return free if limit == "max" else min(free, max(0, int(limit) - int(used)))
 
 
 def set_limits(pool_bytes: int, num_device_bytes: int) -> None:
     """Bound what MLX keeps, and have the GPU's memory wired, lest the system page the weights out between requests."""
     mx.set_cache_limit(freed_bytes(pool_bytes))
-    if num_device_bytes:
+    if num_device_bytes and mx.metal.is_available():
         mx.set_memory_limit(num_device_bytes)
         mx.set_wired_limit(num_device_bytes)
