@@ -27,6 +27,8 @@ _ANSWER_SECONDS = 150.0
 _NUM_ATTEMPTS = 5
 _END_SECONDS = 45.0
 _GATEWAY_PORT = 8000
+_GOOD_ENDS = (0, 128 + signal.SIGTERM)
+"""Exit statuses after SIGTERM: of a service that drained, and of a node that had not loaded its model yet."""
 
 Manifest = Mapping[str, Any]
 
@@ -180,15 +182,16 @@ def _stop(processes: Mapping[str, subprocess.Popen[bytes]]) -> None:
     """Ask all to end, as the kubelet does, and wait for them.
 
     Raises:
-        RuntimeError: If one ends otherwise than by 0, or not in time.
+        RuntimeError: If one ends otherwise, or not in time.
     """
     for process in processes.values():
         # `unshare` waits for the process that is number 1 in its namespace, and passes no signal on.
         (first,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text("ascii").split()
         os.kill(int(first), signal.SIGTERM)
     deadline = time.monotonic() + _END_SECONDS
-    ends = {name: process.wait(max(0.1, deadline - time.monotonic())) for name, process in processes.items()}
-    if wrong := {name: code for name, code in ends.items() if code}:
+    while time.monotonic() < deadline and any(process.poll() is None for process in processes.values()):
+        time.sleep(0.1)
+    if wrong := {name: process.returncode for name, process in processes.items() if process.poll() not in _GOOD_ENDS}:
         raise RuntimeError(f"did not end by themselves: {wrong}")
 
 

@@ -48,7 +48,7 @@ USED = ("transformers/models/auto",)
 UNUSED_SCRIPTS = ("pip*", "wheel*", "Activate.ps1", "activate*")
 """Patterns below the folder of commands."""
 
-STRIPPED = ("grpc", "tokenizers", "uvloop")
+STRIPPED = ("cryptography", "grpc", "httptools", "regex", "safetensors", "tokenizers", "uvloop", "yaml", "zeroconf")
 """Packages whose libraries carry symbols. Libraries that bring others along in a folder NAME.libs do not bear it."""
 
 
