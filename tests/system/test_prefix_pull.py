@@ -22,7 +22,13 @@ from system.rest import COMPLETION_PATH, post
 BLOCK_TOKENS = 16
 PREFIX = [3 + position * 7 % 250 for position in range(640)]
 """Shared beginning of all prompts; a Mac with a model of 8 billion parameters computes it in 0.4 s."""
-NODE = {"mock_shape": "llama-3.1-8b", "mock_hardware": "m3-ultra", "max_batch_size": "1", "probe_bytes": "0"}
+NODE = {
+    "mock_shape": "llama-3.1-8b",
+    "mock_hardware": "m3-ultra",
+    "dtype": "bfloat16",
+    "max_batch_size": "1",
+    "probe_bytes": "0",
+}
 """A node at published speed, of one place, over a link of the declared rate."""
 TIMEOUT_SECONDS = 60
 
