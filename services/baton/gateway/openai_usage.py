@@ -53,7 +53,7 @@ class PlacementBody(msgspec.Struct, omit_defaults=True):
     kv_wire: str | None = None
     """Number format in which K and V travelled, as K/V where they differ; empty: nothing was carried."""
     kv_transport: str | None = None
-    """What carried the KV: "fast" or "grpc"; empty: nothing was carried."""
+    """What carried the KV: "shared" (memory), "fast" or "grpc"; empty: nothing was carried."""
     kv_transport_reason: str | None = None
     """Why the fast path did not, although it could have been used; else empty."""
     decode_cached_tokens: int | None = None
