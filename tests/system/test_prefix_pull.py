@@ -20,11 +20,11 @@ from system.plan import MODEL_NAME
 from system.rest import COMPLETION_PATH, post
 
 BLOCK_TOKENS = 16
-PREFIX = [3 + position * 7 % 250 for position in range(640)]
-"""Shared beginning of all prompts; a Mac with a model of 8 billion parameters computes it in 0.4 s."""
+PREFIX = [3 + position * 7 % 250 for position in range(320)]
+"""Shared beginning of all prompts; an M2 with a model of 8 billion parameters computes it in a second."""
 NODE = {
     "mock_shape": "llama-3.1-8b",
-    "mock_hardware": "m3-ultra",
+    "mock_hardware": "m2",
     "dtype": "bfloat16",
     "max_batch_size": "1",
     "probe_bytes": "0",
@@ -35,7 +35,7 @@ TIMEOUT_SECONDS = 60
 
 def completion(*tail: int, **fields: Any) -> dict[str, Any]:
     """Return a request for the prefix and a tail; its output outlasts a pull by far."""
-    body = {"model": MODEL_NAME, "prompt": [*PREFIX, *tail], "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+    body = {"model": MODEL_NAME, "prompt": [*PREFIX, *tail], "max_tokens": 12, "temperature": 0, "ignore_eos": True}
     return body | fields
 
 
@@ -74,17 +74,17 @@ def holders(cluster: Cluster) -> list[str]:
 @pytest.mark.parametrize(("link_bytes_per_second", "is_pulled"), [(1.25e9, True), (1.25e7, False)])
 def test_a_prefix_of_a_busy_node_comes_whichever_way_is_quicker(link_bytes_per_second: float, is_pulled: bool) -> None:
     """Over 10 Gb/s it is pulled in a fraction of the time that computing takes; over 100 Mb/s it is computed."""
-    router = {"default_link_bytes_per_second": str(link_bytes_per_second)}
+    router = {"default_link_bytes_per_second": str(link_bytes_per_second), "cache_lookup_seconds": "10"}
     settings = {"decode": NODE, "router": router}
     with Cluster(checkpoint_dir(), prefill=(), decode=("mock", "mock"), settings=settings) as cluster:
         with busy_holder(cluster) as holder:
             answer = ask(cluster, 9, 9)
         cluster.wait_idle()
-        computed = ask(cluster, 9, 9, cache_salt="computed anew")
+        computed = ask(cluster, 9, 9, cache_salt="computed anew", max_tokens=4)
 
     ran = answer["baton"]
     assert ran["decode_node"] != holder
-    assert answer["choices"][0]["text"] == computed["choices"][0]["text"]
+    assert answer["choices"][0]["text"].startswith(computed["choices"][0]["text"])
     assert ran["kv_breaks"] == computed["baton"]["kv_breaks"] == []
     assert "pull_node" not in computed["baton"]
     if is_pulled:
