@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -93,7 +94,7 @@ def test_processes_that_cannot_start_end_with_the_name_of_the_setting(tmp_path: 
 
     assert ended.returncode == 2
     assert ended.stderr.splitlines()[-1].startswith("error: model_dir: ")
-    assert "gateway-0 " in ended.stdout
+    assert re.search("gateway-[01] ", ended.stdout)  # the first that fails ends the other
 
 
 @pytest.mark.parametrize("field", ["http_port", "grpc_port", "metrics_port"])

@@ -322,6 +322,18 @@ def test_requests_that_cannot_be_placed_say_why(changed: dict[str, Any], code: g
     with_router(client)
 
 
+def test_a_model_without_decode_nodes_is_one_that_nobody_serves() -> None:
+    """A router that has just started may know a prefill node first: gateways wait as for one that knows no node."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        _dgx = await register(stub, DGX)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Place(place_request(), timeout=20)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+
+    with_router(client)
+
+
 def test_unlike_caches_are_refused_by_field() -> None:
     """A prefill node of another dtype is infeasible, with the field's name; the prompt is computed at home."""
 

@@ -113,12 +113,12 @@ class Placer:
         Between the snapshot and the account nothing is awaited, so two queries never decide upon the same free room.
 
         Raises:
-            NotFoundError: If no node serves the model.
+            NotFoundError: If no decode node serves the model.
             OutOfMemoryError: If the request fits no decode node.
             UnavailableError: NO_NODE, if no node can take it now.
         """
-        if not self._state.nodes.of_model(query.model_id):
-            raise NotFoundError(f"no node serves the model {query.model_id!r}")
+        if all(node.description.role != "decode" for node in self._state.nodes.of_model(query.model_id)):
+            raise NotFoundError(f"no decode node serves the model {query.model_id!r}")
         prefixes = await self._prefixes(query)
         cached_tokens = query.assumed_tokens or {
             node_id: count * self._block_tokens(node_id) for node_id, count in prefixes.items()
@@ -182,7 +182,7 @@ def _no_choice(query: PlaceQuery, snapshot: ClusterSnapshot, decision: Decision)
         for node in decoders
     ):
         return OutOfMemoryError(f"{query.num_prompt_tokens} prompt tokens fit no decode node: {reasons}")
-    absence = "none of the pinned nodes is registered" if query.pins else "no decode node is registered"
+    absence = "none of the pinned nodes is registered"
     return UnavailableError(f"no node can take the request now: {reasons or absence}", reason="NO_NODE")
 
 
