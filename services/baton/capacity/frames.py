@@ -73,11 +73,15 @@ def plan_frames(
     return best
 
 
+def group_sizes(num_layers: int) -> list[int]:
+    """Return the groups of layers that are worth a try: all of them, halved again and again, down to one."""
+    return [max(1, num_layers >> halvings) for halvings in range(num_layers.bit_length())]
+
+
 def _best_groups(num_passes: int, num_layers: int, compute_seconds: float, send_seconds: float) -> FramePlan:
     """Return the best group size, of the number of layers halved again and again; the largest wins a tie."""
     best: FramePlan | None = None
-    for halvings in range(num_layers.bit_length()):
-        size = max(1, num_layers >> halvings)
+    for size in group_sizes(num_layers):
         num_frames = num_passes * math.ceil(num_layers / size)
         if best is not None and send_seconds < num_frames * cost.FRAME_OVERHEAD_SECONDS:
             break  # frames that the link takes in less than their fixed cost

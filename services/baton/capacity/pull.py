@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from baton.capacity import cost
+from baton.capacity.frames import group_sizes
 from baton.capacity.snapshot import ClusterSnapshot, NodeSnapshot, PlacementRequest
 
 FRAME_TOKENS = 512
@@ -97,8 +98,7 @@ def _layers_per_frame(source: NodeSnapshot, num_tokens: int, transfer_seconds: f
     """Return the group size of the shortest stream, of the number of layers halved again and again."""
     num_layers, token_bytes = source.shape.num_layers, source.shape.kv_bytes_per_token
     layer_bytes = min(num_tokens, FRAME_TOKENS) * token_bytes / num_layers
-    sizes = [max(1, num_layers >> halvings) for halvings in range(num_layers.bit_length())]
-    fitting = [size for size in sizes if size == 1 or size * layer_bytes <= MAX_FRAME_BYTES]
+    fitting = [size for size in group_sizes(num_layers) if size == 1 or size * layer_bytes <= MAX_FRAME_BYTES]
     return min(fitting, key=lambda size: _stream_seconds(source, num_tokens, transfer_seconds, size))
 
 

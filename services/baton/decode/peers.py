@@ -6,9 +6,10 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import grpc
 
@@ -26,6 +27,8 @@ from baton.v1 import node_pb2, router_service_pb2
 from baton.worker.registration import Peers
 
 log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 _PROBE_TIMEOUT_SECONDS = 30.0
 _PROBE_PAUSE_SECONDS = 1.0
@@ -86,9 +89,7 @@ class PeerSet:
         Raises:
             NotFoundError: If the router has not named it.
         """
-        if node_id not in self._channels:
-            raise NotFoundError(f"node {node_id!r} is not known here", reason="NODE_NOT_FOUND")
-        return KvStub(self._channels[node_id])
+        return KvStub(_named(self._channels, node_id))
 
     def blocks(self, node_id: str) -> BlockStub:
         """Return the stub of a node's prefix cache.
@@ -96,9 +97,7 @@ class PeerSet:
         Raises:
             NotFoundError: If the router has not named it.
         """
-        if node_id not in self._channels:
-            raise NotFoundError(f"node {node_id!r} is not known here", reason="NODE_NOT_FOUND")
-        return BlockStub(self._channels[node_id])
+        return BlockStub(_named(self._channels, node_id))
 
     def has(self, node_id: str) -> bool:
         """Return whether the router names a node."""
@@ -110,9 +109,7 @@ class PeerSet:
         Raises:
             NotFoundError: If it has not named it.
         """
-        if node_id not in self._peers:
-            raise NotFoundError(f"node {node_id!r} is not known here", reason="NODE_NOT_FOUND")
-        return self._peers[node_id]
+        return _named(self._peers, node_id)
 
     def source(self, node_id: str) -> PrefillSource:
         """Return where to take KV from that a prefill node computes.
@@ -245,3 +242,10 @@ async def _timed_probe(stub: KvStub | BlockStub, num_bytes: int) -> float:
     async for _ in stub.probe(num_bytes, _PROBE_TIMEOUT_SECONDS):
         pass
     return time.perf_counter() - started
+
+
+def _named(known: Mapping[str, _T], node_id: str) -> _T:
+    """Return what is known of a node that the router has named, or raise NotFoundError."""
+    if node_id not in known:
+        raise NotFoundError(f"node {node_id!r} is not known here", reason="NODE_NOT_FOUND")
+    return known[node_id]

@@ -165,15 +165,7 @@ class WorkerNode:
         keep_what_is_loaded()
         if self.settings.engine != "mock":  # a mock serves mostly what needs no tokenizer; it loads one when asked
             self.constraints.warm()
-        observe_load(
-            metrics.get_meter("baton"),
-            self.node_id,
-            self.engine.load,
-            shape=self.runner.info.shape,
-            profile=self.profile,
-            num_blocks=self.runner.num_blocks,
-        )
-        observe_machine(metrics.get_meter("baton"), self.node_id, lambda: self.monitor.latest)
+        self._export_load()
         await server.set_serving(True)
         async with asyncio.TaskGroup() as tasks:
             streams = (
@@ -195,6 +187,18 @@ class WorkerNode:
                     task.cancel()
         self.constraints.close()
         await asyncio.to_thread(self.engine.close)
+
+    def _export_load(self) -> None:
+        meter = metrics.get_meter("baton")
+        observe_load(
+            meter,
+            self.node_id,
+            self.engine.load,
+            shape=self.runner.info.shape,
+            profile=self.profile,
+            num_blocks=self.runner.num_blocks,
+        )
+        observe_machine(meter, self.node_id, lambda: self.monitor.latest)
 
     def _describe(self, port: int, fast_address: str) -> node_pb2.NodeDescription:
         """Return who this node is on the port that it listens on; from now on it has a name."""
