@@ -55,6 +55,25 @@ def test_tokens_fed_before_they_are_known_are_those_of_the_reference() -> None:
     assert [step[2] for step in tokens[12:]] == reference_generate(checkpoint("llama"), given[2], NUM_STEPS - 11)
 
 
+def test_who_opens_the_block_of_one_that_has_left_keeps_its_own_past() -> None:
+    """Two sequences fill a block at once; one leaves, and its block becomes the other's next."""
+    runner = new_runner()
+    given = [prompt[:9] for prompt in prompts()[:2]]
+    tables = ([3], [20])
+    got = [
+        [token] for token in runner.forward([Span(p, 0, t, True) for p, t in zip(given, tables, strict=True)]).argmax()
+    ]
+    for _ in range(7):
+        spans = [Span(tokens[-1:], 9 + len(tokens) - 1, table, True) for tokens, table in zip(got, tables, strict=True)]
+        for tokens, token in zip(got, runner.forward(spans).argmax(), strict=True):
+            tokens.append(token)
+
+    for _ in range(5):
+        got[1] += runner.forward([Span(got[1][-1:], 9 + len(got[1]) - 1, [20, 3], True)]).argmax()
+
+    assert got[1] == reference_generate(checkpoint("llama"), given[1], 13)
+
+
 def test_drawn_tokens_are_those_that_the_host_draws() -> None:
     """By temperature, greedily where it is 0, and none from a row that is not finite."""
     rows = np.random.default_rng(3).standard_normal((40, 700)).astype(np.float32) * 4

@@ -77,3 +77,14 @@ def test_two_sequences_with_the_same_full_blocks_do_not_share_a_row() -> None:
 
     assert sorted(both.rows) == [0, 1]
     assert len(both.entering) == 1
+
+
+def test_who_opens_the_block_of_one_that_has_gone_does_not_take_its_row() -> None:
+    """A request ends with a full block, which becomes another's next: its length is the same, its past is not."""
+    seating = Seating(BLOCK_TOKENS)
+    seating.seat([step(3, 7), step(3, 8)])
+
+    opening = seating.seat([step(4, 8, 7)])
+
+    assert opening.rows == [0]
+    assert opening.entering == [0], "the row holds the past of whoever had block 7"

@@ -35,9 +35,9 @@ class _Guest:
 class Seating:
     """Remembers what each row holds.
 
-    A sequence is known by its tail, the block that its next position goes to: no other living sequence has it, and a
-    row is given up when anybody else writes into one of its blocks (`forget`). So a row found by the tail, with as many
-    positions as the span expects, has what the span's blocks have.
+    A sequence is known by its tail, the block of its last position: a row is given up when anybody else writes into one
+    of its blocks (`forget`). So a row found by the tail, with as many positions as the span expects, has what the
+    span's blocks have; also where the sequence that had it is gone.
 
     Args:
         block_tokens: Tokens of one block.
@@ -93,10 +93,10 @@ class Seating:
         return row
 
     def _row_with(self, span: Span) -> int | None:
-        place, offset = divmod(span.start, self._block_tokens)
-        row = self._row_of.get(span.block_table[place])
-        if row is None and offset == 0 and place:
-            row = self._row_of.get(span.block_table[place - 1])
+        if span.start == 0:
+            return None
+        # Not the block that the next position goes to: one that is opened now may have been a tail just before.
+        row = self._row_of.get(span.block_table[(span.start - 1) // self._block_tokens])
         guest = None if row is None else self._guests[row]
         if row is None or guest is None or guest.end != span.start:
             return None
