@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+from random import Random
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 pytest.importorskip("mlx.core")
 
@@ -88,3 +93,49 @@ def test_who_opens_the_block_of_one_that_has_gone_does_not_take_its_row() -> Non
 
     assert opening.rows == [0]
     assert opening.entering == [0], "the row holds the past of whoever had block 7"
+
+
+@dataclass(eq=False)
+class Decoding:
+    """A sequence, and what its positions hold."""
+
+    table: list[int] = field(default_factory=list)
+    past: list[float] = field(default_factory=list)
+
+    def span(self) -> Span:
+        """Return the span of its next position."""
+        return step(len(self.past), *self.table)
+
+
+@settings(max_examples=100, deadline=None)
+@given(seed=st.integers(0, 2**32), max_sequences=st.integers(1, 8))
+def test_a_row_that_is_found_holds_the_past_of_who_finds_it(seed: int, max_sequences: int) -> None:
+    """Sequences come with a past of their own, go, and pause; a block that is given back is the next one given."""
+    random, seating = Random(seed), Seating(BLOCK_TOKENS)
+    free, running = list(range(64)), list[Decoding]()
+    rows: list[list[float]] = []
+    for _ in range(60):
+        for gone in [one for one in running if random.random() < 0.15]:
+            running.remove(gone)
+            free.extend(gone.table)
+        batch = [one for one in running if random.random() < 0.9]
+        for one in batch:
+            if len(one.past) == len(one.table) * BLOCK_TOKENS:
+                one.table.append(free.pop())
+        if len(running) < max_sequences and random.random() < 0.6:
+            joining = Decoding(past=[random.random() for _ in range(random.randint(1, 3 * BLOCK_TOKENS))])
+            num_blocks = len(joining.past) // BLOCK_TOKENS + 1
+            joining.table = [free.pop() for _ in range(num_blocks)]
+            seating.forget(joining.table)
+            running.append(joining)
+            batch.append(joining)
+
+        seated = seating.seat([one.span() for one in batch])
+
+        held: list[list[float]] = [[] for _ in batch]
+        for index, (row, one) in enumerate(zip(seated.rows, batch, strict=True)):
+            held[row] = list(one.past) if index in seated.entering else rows[row]
+            assert held[row] == one.past, f"row {row} holds another past"
+            one.past.append(random.random())
+            held[row].append(one.past[-1])
+        rows = held if batch else rows
