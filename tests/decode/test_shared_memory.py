@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from baton.decode.source import TransportChoice
-from baton.shm.lender import NAME_PREFIX, SEGMENT_BYTES, Loan
+from baton.shm.lender import NAME_PREFIX, SEGMENT_BYTES, Loan, _Tenancy
 from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.v1.kv_pb2 import KV_TRANSPORT_FAST, KV_TRANSPORT_GRPC, KV_TRANSPORT_SHARED
 from decode.pair import PREFILL_ID, Pair, Responses, generate, request_of, with_pair
@@ -54,6 +54,36 @@ def test_only_headers_travel_on_the_stream(headers: str) -> None:
         assert pair.lender.num_bytes == SEGMENT_BYTES, "one after the other, the streams used the same memory"
 
     with_pair(client, damage=payloads_are_elsewhere, transport="shared")
+
+
+@pytest.mark.parametrize("headers", ["fast", "grpc"])
+def test_a_frame_is_let_go_before_the_next_one_comes(headers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sender may need the memory for that one: here it sends none before it has got the memory back."""
+    release = _Tenancy.release
+
+    async def one_by_one(responses: Responses) -> Responses:
+        released, loop = asyncio.Semaphore(0), asyncio.get_running_loop()
+
+        def noted(tenancy: _Tenancy, begin: int) -> None:
+            release(tenancy, begin)
+            loop.call_soon_threadsafe(released.release)
+
+        monkeypatch.setattr(_Tenancy, "release", noted)
+        async for response in responses:
+            yield response
+            if response.HasField("frame"):
+                await released.acquire()
+
+    async def client(pair: Pair) -> None:
+        if headers == "grpc":
+            await pair.reconnect(2, "")
+        answer = await generate(pair, request_of(PROMPT))
+
+        assert answer.token_ids == EXPECTED
+        assert list(answer.summary.kv_break_reasons) == []
+        assert answer.summary.kv_frame_count > 2
+
+    with_pair(client, damage=one_by_one, transport="shared")
 
 
 def test_payloads_go_with_their_headers_where_there_is_no_memory_for_them() -> None:

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -20,7 +21,9 @@ from baton.shm.borrower import Borrowed, borrow
 from baton.shm.lender import MAX_RANGES, NAME_PREFIX, Lender, Loan
 from baton.shm.segment import CAN_SEAL, create_segment, open_segment
 
-SEGMENT_BYTES = 1 << 20
+RANGE_BYTES = 1 << 18
+"""The largest range."""
+SEGMENT_BYTES = 3 * RANGE_BYTES
 TIMEOUT_SECONDS = 20.0
 KINDS = [True, False] if CAN_SEAL else [False]
 """Sealed memory with a socket outside the file system, and what every Unix has."""
@@ -73,20 +76,20 @@ def test_memory_that_is_read_is_not_written() -> None:
         async with lending() as lender:
             loan = lender.lend()
             borrowed = await taken(loan)
-            half = SEGMENT_BYTES // 2
-            views = [loan.view(borrowed.place([bytes([index]) * half]) or 0, half) for index in range(2)]
+            size = RANGE_BYTES
+            views = [loan.view(borrowed.place([bytes([index]) * size]) or 0, size) for index in range(3)]
 
             with pytest.raises(TimeoutError):
-                borrowed.place([b"x" * half], 0.0)
+                borrowed.place([b"x" * size], 0.0)
             part = views[0][10:20]
             del views[0]
             with pytest.raises(TimeoutError):
-                borrowed.place([b"x" * half], 0.0)
-            placing = asyncio.create_task(asyncio.to_thread(borrowed.place, [b"x" * half]))
+                borrowed.place([b"x" * size], 0.0)
+            placing = asyncio.create_task(asyncio.to_thread(borrowed.place, [b"x" * size]))
             assert bytes(part) == b"\0" * 10
             del part
             assert await placing == 0
-            assert bytes(views[0]) == b"\1" * half
+            assert bytes(views[0]) == b"\1" * size
             loan.close()
 
     run(test)
@@ -100,18 +103,43 @@ def test_a_sender_that_waits_for_room_wakes_when_either_side_ends_the_loan() -> 
             for end in ("receiver", "sender"):
                 loan = lender.lend()
                 borrowed = await taken(loan)
-                view = loan.view(borrowed.place([bytes(SEGMENT_BYTES)]) or 0, SEGMENT_BYTES)
+                views = [loan.view(borrowed.place([bytes(RANGE_BYTES)]) or 0, RANGE_BYTES) for _ in range(3)]
                 placing = asyncio.create_task(asyncio.to_thread(borrowed.place, [b"x"]))
                 (loan if end == "receiver" else borrowed).close()
 
                 assert await placing is None
-                assert len(view) == SEGMENT_BYTES
+                assert [len(view) for view in views] == [RANGE_BYTES] * 3
                 loan.close()
 
     run(test)
 
 
-def test_what_never_fits_is_not_waited_for() -> None:
+def test_a_sender_whose_receiver_holds_the_last_range_until_the_next_one_comes_never_waits() -> None:
+    """It finds room for the next one, or sends it another way: waiting would be for ever."""
+
+    async def test() -> None:
+        async with lending() as lender:
+            loan = lender.lend()
+            borrowed = await taken(loan)
+            random = Random(0)
+            sizes = [SEGMENT_BYTES * share // 32 for share in (5, 14, 14)]
+            sizes += [random.randint(1, RANGE_BYTES * 4 // 3) for _ in range(1000)]
+            last = memoryview(b"")
+            num_placed = 0
+            for size in sizes:
+                begin = borrowed.place([bytes(size)], 0.5)
+                if begin is not None:
+                    last = loan.view(begin, size)
+                    num_placed += 1
+
+            assert len(last) <= RANGE_BYTES
+            assert num_placed > 500
+            loan.close()
+
+    run(test)
+
+
+def test_what_is_more_than_a_third_of_the_memory_is_not_waited_for() -> None:
     """It goes another way."""
 
     async def test() -> None:
@@ -119,7 +147,7 @@ def test_what_never_fits_is_not_waited_for() -> None:
             loan = lender.lend()
             borrowed = await taken(loan)
 
-            assert borrowed.place([bytes(SEGMENT_BYTES + 1)]) is None
+            assert borrowed.place([bytes(RANGE_BYTES + 1)]) is None
             assert borrowed.place([b"small"]) == 0
             loan.close()
 

@@ -139,6 +139,7 @@ class KvReceiver:
                 if ledger is None:
                     raise StreamBrokenError("a frame came before the layout")
                 await self._take_frame(message, ledger)
+                del message  # its sender may need the memory for the next one
                 continue
             element = message.WhichOneof("element")
             if element == "layout" and ledger is None:
@@ -261,6 +262,7 @@ async def timed(messages: AsyncIterable[_Message], timeouts: Timeouts) -> AsyncI
         if isinstance(message, ReceivedFrame) or message.WhichOneof("element") != "layout":
             limit = timeouts.frame_seconds
         yield message
+        del message  # its sender may need the memory for the next one
 
 
 def reason_of(error: BatonError) -> str:

@@ -115,6 +115,7 @@ class PrefillSource:
         async for message in messages:
             if isinstance(message, ReceivedFrame):
                 yield located(message, loan)
+                del message  # its sender may need the memory for the next one
                 continue
             if message.WhichOneof("element") == "layout":
                 self._note_transport(message.uses_shared_memory, loan, reception)

@@ -13,12 +13,15 @@ from pathlib import Path
 import numpy as np
 
 from baton.shm.lender import MAX_RANGES, NAME_PREFIX, OFFSET, TOKEN_BYTES
-from baton.shm.ring import Ring
+from baton.shm.ring import Ring, aligned
 from baton.shm.segment import CAN_SEAL, Segment, open_segment
 
 Buffer = bytes | bytearray | memoryview
 
 _HANDSHAKE_SECONDS = 1.0
+_LARGEST_SHARE = 3
+"""Of a memory of n bytes, a range has n / 3 at most. A receiver may hold the last range until it has heard of the next
+one: that always fits then, behind the last or before it."""
 _READ_BYTES = OFFSET.size * MAX_RANGES
 
 
@@ -49,13 +52,13 @@ class Borrowed:
             timeout_seconds: Longest wait; None: until the receiver releases ranges or ends the loan.
 
         Returns:
-            None if they never fit, or the loan has ended.
+            None if they are more than a third of the memory, or the loan has ended.
 
         Raises:
             TimeoutError: If there is no room in time.
         """
         num_bytes = sum(map(len, parts))
-        if num_bytes > self._ring.num_bytes:
+        if aligned(num_bytes) > self._ring.num_bytes // _LARGEST_SHARE:
             return None
         begin = self._take(num_bytes, None if timeout_seconds is None else time.monotonic() + timeout_seconds)
         if begin is None:

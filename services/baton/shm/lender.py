@@ -31,7 +31,8 @@ NAME_PREFIX = "baton-kv-"
 TOKEN_BYTES = 16
 MAX_RANGES = 128
 """Ranges that a sender may have in use at once: as many messages about them fit into a socket's buffer."""
-SEGMENT_BYTES = 32 << 20
+SEGMENT_BYTES = 48 << 20
+"""Three of the largest frames that prefill nodes make of what they compute: larger ones go with their headers."""
 OFFSET = struct.Struct("<Q")
 """How sizes and offsets are sent."""
 _HANDSHAKE_SECONDS = 1.0

@@ -37,7 +37,7 @@ class Ring:
 
     def take(self, num_bytes: int) -> int | None:
         """Return the begin of a range of this many bytes, 1 or more; None: there is no room now."""
-        size = -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
+        size = aligned(num_bytes)
         if len(self._order) >= self._max_ranges:
             return None
         begin = self._begin_of(size)
@@ -68,3 +68,8 @@ class Ring:
         if head + size <= self.num_bytes:
             return head
         return 0 if size <= tail else None
+
+
+def aligned(num_bytes: int) -> int:
+    """Return the size of the range that so many bytes take."""
+    return -(-num_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
