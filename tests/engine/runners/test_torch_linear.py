@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from baton.engine.runners.torch.fused import linear
 from baton.engine.runners.torch.fused.linear import Linear, padded_rows
 
 
@@ -39,3 +41,21 @@ def test_product_equals_torchs(num_rows: int, has_bias: bool, dtype: torch.dtype
 
         expected = torch.cat([first(rows), second(rows)], dim=1)
     torch.testing.assert_close(product, expected, atol=1e-5 if dtype == torch.float32 else 0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_cpu_without_instructions_for_it_multiplies_half_precision_in_float32(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes out is of the rows' format, and no further from the truth than one rounding."""
+    monkeypatch.setattr(linear, "is_sound", lambda asked: asked is torch.float32)
+    torch.manual_seed(0)
+    module = torch.nn.Linear(48, 32, dtype=dtype)
+    rows = torch.randn(7, 48, dtype=dtype)
+
+    with torch.inference_mode():
+        product = Linear([module])(rows)
+
+        expected = torch.nn.functional.linear(rows.double(), module.weight.double(), module.bias.double())
+    assert product.dtype is dtype
+    torch.testing.assert_close(product.double(), expected, atol=0, rtol=torch.finfo(dtype).eps)

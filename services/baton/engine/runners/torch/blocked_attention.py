@@ -41,8 +41,7 @@ class Scoring(NamedTuple):
 
 def is_faster(query: torch.Tensor, num_queries: int) -> bool:
     """Return whether blocks beat torch's own kernel."""
-    is_onednn = query.device.type == "cpu" and is_sound(query.dtype) and is_sound(torch.float32)
-    return is_onednn and num_queries >= MIN_QUERIES
+    return query.device.type == "cpu" and is_sound(torch.float32) and num_queries >= MIN_QUERIES
 
 
 def attend_causally(query: torch.Tensor, kv: KeysValues, scoring: Scoring, *, first_query: int) -> torch.Tensor:
@@ -64,9 +63,11 @@ def attend_causally(query: torch.Tensor, kv: KeysValues, scoring: Scoring, *, fi
     output = query.new_empty(num_kv_heads, num_groups, num_queries, kv.values.shape[-1])
     scaled = query.float() * scoring.scaling
     keys = kv.keys.float()
-    values = kv.values if query.dtype == torch.bfloat16 else kv.values.float()  # float16 would be summed in float16
+    # float16 would be summed in float16; and not every CPU multiplies bfloat16.
+    is_kept = query.dtype == torch.bfloat16 and (not query.is_cpu or is_sound(query.dtype))
+    values = kv.values if is_kept else kv.values.float()
     sinks = None if scoring.sinks is None else scoring.sinks.float().view(num_kv_heads, num_groups, 1, 1)
-    multiply = product if query.device.type == "cpu" and is_sound(query.dtype) else _multiply
+    multiply = product if query.device.type == "cpu" and is_sound(torch.float32) else _multiply
     window_tokens = scoring.window_tokens
     num_block_queries = _block_queries(num_groups, kv.keys.shape[1])
     for start in range(0, num_queries, num_block_queries):

@@ -254,8 +254,11 @@ def _weights_told(backbone: Backbone, options: LoadOptions) -> str:
         return "as loaded: transformers' code multiplies"
     if options.weight_dtype != "auto":
         return f"{options.weight_dtype}: weight_dtype says so"
-    is_packed = onednn.is_sound(options.torch_dtype)
-    return "packed: oneDNN passed its check" if is_packed else "as loaded: oneDNN failed its check"
+    if onednn.is_sound(options.torch_dtype):
+        return "packed: oneDNN passed its check"
+    if onednn.is_sound(torch.float32):
+        return f"packed, in float32: this CPU multiplies {options.dtype} slowly"
+    return "as loaded: oneDNN failed its check"
 
 
 def _describe(device: torch.device) -> str:
