@@ -234,6 +234,7 @@ class Pair:
         damage: Damage = intact,
         *,
         prefill_runner: Runner | None = None,
+        spare_runner: Runner | None = None,
         decode_runner: Runner | None = None,
         timeouts: Timeouts = PATIENT,
         linger_seconds: float = LINGER_SECONDS,
@@ -243,7 +244,7 @@ class Pair:
     ) -> None:
         transport = transport or TRANSPORT
         self.prefill_side = PrefillSide(PREFILL_ID, damage, prefill_runner, max_outbox_bytes)
-        self.spare_side = PrefillSide(SPARE_ID, intact, None)
+        self.spare_side = PrefillSide(SPARE_ID, intact, spare_runner)
         self.prefill, self.servicer = self.prefill_side.node, self.prefill_side.servicer
         self.prefill_server, self.fast_server = self.prefill_side.server, self.prefill_side.fast_server
         self.decode = Node(DECODE_ID, decode_runner or mock_runner())

@@ -11,7 +11,7 @@ import pytest
 import baton.worker.block_stream
 from baton.decode.receiver import Timeouts
 from baton.engine.runners.base import LayerKv
-from baton.engine.runners.mock import QueuedMockRunner
+from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.engine.sampling_params import SamplingParams
 from baton.kv.hashing import block_hashes, join_hashes, root_hash
 from baton.kv.layout import KvDtype, WireFormat
@@ -53,6 +53,11 @@ def pull_of(prompt: tuple[int, ...], **fields: Any) -> block_service_pb2.PullBlo
         "expected_layout": layout_to_proto(LAYOUT),
     }
     return block_service_pb2.PullBlocksRequest(**{**good, **fields})
+
+
+def wider_cache() -> MockRunner:
+    """Return a runner whose blocks have the same hashes and other numbers."""
+    return mock_runner(info=replace(INFO, layout=replace(LAYOUT, dtype=KvDtype.FLOAT32)))
 
 
 def test_the_neighbours_blocks_are_taken_and_the_rest_is_computed() -> None:
@@ -224,6 +229,7 @@ def test_no_damage_makes_a_wrong_token(damage: Damage, reason: str, monkeypatch:
     [
         ({"neighbour_runner": other_layout}, "KV_LAYOUT_MISMATCH:model_revision_digest"),
         ({"neighbour_runner": lambda: mock_runner(block_tokens=8)}, "KV_LAYOUT_MISMATCH:block_token_count"),
+        ({"neighbour_runner": wider_cache}, "KV_LAYOUT_MISMATCH:dtype"),
     ],
 )
 def test_a_node_with_another_cache_refuses_by_the_name_of_the_field(parts: dict[str, Any], reason: str) -> None:

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import grpc
 import pytest
 
 from baton.decode.source import TransportChoice
+from baton.engine.runners.mock import MockRunner
 from baton.errors import BatonError
 from baton.kv.layout import KvDtype, WireFormat
 from baton.kv.wire import Packed, token_bytes
 from baton.rpc.status import error_info
 from baton.rpc.wire_kv import dtype_to_proto
 from baton.v1 import decode_service_pb2, kv_pb2, prefill_service_pb2
-from decode.pair import PREFILL_ID, Pair, Responses, generate, request_of, with_pair
-from engine.rig import LAYOUT, expected_tokens, mock_runner, prompt_of
+from decode.pair import PREFILL_ID, SPARE_ID, Pair, Responses, generate, request_of, with_pair
+from engine.rig import INFO, LAYOUT, expected_tokens, mock_runner, prompt_of
 
 PROMPT = prompt_of(41)
 EXPECTED = expected_tokens(PROMPT, 8)
-F16, INT8, FP8 = KvDtype.FLOAT16, KvDtype.INT8, KvDtype.FP8
+F32, F16, BF16, INT8, FP8 = KvDtype.FLOAT32, KvDtype.FLOAT16, KvDtype.BFLOAT16, KvDtype.INT8, KvDtype.FP8
+NUM_BLOCKS = 12
+"""Full blocks of the prompt and what follows it, but for the last token, whose K and V nobody computes."""
 
 
 def wired_request(keys: KvDtype, values: KvDtype, **fields: Any) -> decode_service_pb2.DecodeServiceGenerateRequest:
@@ -64,6 +68,65 @@ def test_what_came_rounded_is_in_no_prefix_cache(keys: KvDtype, values: KvDtype)
         assert [each.summary.decode_cached_token_count for each in (rounded, exact, again)] == [0, 0, 40]
 
     with_pair(client)
+
+
+def runner_of(dtype: KvDtype) -> MockRunner:
+    """Return a runner whose cache has a format of its own."""
+    return mock_runner(info=replace(INFO, layout=replace(LAYOUT, dtype=dtype)))
+
+
+@pytest.mark.parametrize("transport", ["fast", "grpc"])
+@pytest.mark.parametrize(
+    ("sender", "receiver", "wire", "num_kept"),
+    [
+        (F32, F16, F16, 0),
+        (F32, BF16, BF16, 0),
+        (F16, BF16, BF16, 0),
+        (BF16, F16, F16, 0),
+        (F32, F32, BF16, 0),
+        (F16, F32, INT8, 0),
+        (F16, F32, F16, NUM_BLOCKS),
+        (BF16, F32, BF16, NUM_BLOCKS),
+        (F32, F32, F32, NUM_BLOCKS),
+    ],
+)
+def test_kv_of_another_cache_is_kept_only_where_no_step_rounds_it(
+    transport: TransportChoice, sender: KvDtype, receiver: KvDtype, wire: KvDtype, num_kept: int
+) -> None:
+    """The prefill node rounds to what the decode node has: there the frames look like its own."""
+
+    async def client(pair: Pair) -> None:
+        answer = await generate(pair, wired_request(wire, wire))
+
+        assert answer.token_ids == EXPECTED
+        assert answer.summary.fallback_reason == ""
+        assert await pair.decode.ask(lambda: len(pair.decode.engine.scheduler.pool.hashes)) == num_kept
+
+    runners = {"prefill_runner": runner_of(sender), "decode_runner": runner_of(receiver)}
+    with_pair(client, transport=transport, **runners)
+
+
+@pytest.mark.parametrize(("first", "second"), [(F32, F16), (F16, F32)])
+def test_one_rounded_stream_of_several_keeps_all_out_of_the_prefix_cache(first: KvDtype, second: KvDtype) -> None:
+    """A stream breaks, and a node whose cache has another format sends the rest."""
+
+    async def ending(responses: Responses) -> Responses:
+        async for response in responses:
+            if response.HasField("frame") and response.frame.sequence_number == 3:
+                return
+            yield response
+
+    async def client(pair: Pair) -> None:
+        request = wired_request(F16, F16, alternative_node_ids=[SPARE_ID])
+        request.placement.alternatives[0].wire_dtype = dtype_to_proto(F16)
+        answer = await generate(pair, request)
+
+        assert answer.token_ids == EXPECTED
+        assert (answer.summary.prefill_node_id, answer.summary.fallback_reason) == (SPARE_ID, "")
+        assert pair.spare_side.servicer.requests[0].kv_token_begin > 0
+        assert await pair.decode.ask(lambda: pair.decode.engine.scheduler.pool.hashes) == []
+
+    with_pair(client, damage=ending, prefill_runner=runner_of(first), spare_runner=runner_of(second))
 
 
 def test_what_is_computed_after_a_rounded_beginning_is_in_no_prefix_cache() -> None:

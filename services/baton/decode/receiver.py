@@ -19,6 +19,7 @@ from baton.kv.layout import KvLayout
 from baton.kv.packing import unpack_frame
 from baton.kv.progress import KvProgress
 from baton.kv.stream import KvFrame, StreamLedger, tokens_crc32c
+from baton.kv.wire import is_kept_exactly
 from baton.rpc.fast_channel import Message
 from baton.rpc.frame_codec import ReceivedFrame, totals_from_proto
 from baton.rpc.kv_service import request_crc32c, serialize_request
@@ -97,6 +98,7 @@ class KvReceiver:
         self._spans = LayerSpans("transfer", clock)
         self._slots = asyncio.Semaphore(MAX_FRAMES_IN_FLIGHT)
         self._stream_layout = layout
+        self._is_rounded = False
         self._unpacking: _Unpacking | None = None
 
     def frame_landed(self) -> None:
@@ -187,6 +189,7 @@ class KvReceiver:
             if mine is not theirs:
                 raise MismatchError(field, mine.value, theirs.value)
         self.reception.wire = wire
+        self._is_rounded = not is_kept_exactly(sender.dtype, wire, self._layout.dtype)
         attributes = {names.KEY_WIRE_DTYPE: wire.keys.value, names.VALUE_WIRE_DTYPE: wire.values.value}
         trace.get_current_span().set_attributes(attributes)
         if not message.HasField("request_crc32c"):
@@ -224,7 +227,7 @@ class KvReceiver:
 
     async def _write(self, frame: KvFrame, progress: KvProgress) -> None:
         await self._slots.acquire()
-        self._engine.write_kv(self.request_id, frame, is_rounded=not self._stream_layout.is_wire_lossless)
+        self._engine.write_kv(self.request_id, frame, is_rounded=self._is_rounded)
         self.progress = progress
 
     def _drop_unpacked(self) -> None:

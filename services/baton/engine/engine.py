@@ -143,7 +143,7 @@ class Engine:
         Args:
             request_id: Which.
             frame: In the cache's own number format.
-            is_rounded: Whether it came in one that loses something: nothing of the request is cached for others then.
+            is_rounded: Whether the sender's cache has other numbers: nothing of the request is cached for others then.
         """
         self._commands.put(lambda: self._write_kv(request_id, frame, is_rounded=is_rounded))
 

@@ -147,7 +147,7 @@ class Sequence:
     num_stored_blocks: int = 0
     """Leading blocks already offered to the prefix cache."""
     is_rounded: bool = False
-    """Whether KV came in a format that loses something: then nothing after the cached prefix is what others compute."""
+    """Whether KV was rounded on its way here: then nothing after the cached prefix is what others compute."""
     num_cached: int = 0
     """Positions of prompt and earlier output found in the prefix cache at first admission."""
     num_shared: int = 0

@@ -99,7 +99,7 @@ class KvLayout:
 
     @property
     def is_wire_lossless(self) -> bool:
-        """Return whether frames hold the cache's own bytes."""
+        """Return whether frames hold this cache's own bytes; a peer's may have been rounded to them."""
         return self.wire_format == (self.dtype, self.dtype)
 
     @property

@@ -86,6 +86,11 @@ def holds_exactly(cache: KvDtype, dtype: KvDtype) -> bool:
     return cache is dtype or (cache is KvDtype.FLOAT32 and dtype in _FLOATS)
 
 
+def is_kept_exactly(sender: KvDtype, wire: WireFormat, receiver: KvDtype) -> bool:
+    """Return whether a cache ends up with the very numbers of the one that sent: no step on the way rounds them."""
+    return all(holds_exactly(dtype, sender) and holds_exactly(receiver, dtype) for dtype in wire)
+
+
 def check_wire(layout: KvLayout, wire: WireFormat, receiver: KvDtype | None = None) -> None:
     """Check that a cache can travel in a format.
 
