@@ -140,7 +140,9 @@ def test_most_probable_token_is_the_first_of_equals(dtype: torch.dtype) -> None:
 def placed(tables: RowTables, sequences: list[list[int]], num_rows: int) -> tuple[list[int], list[int], list[int]]:
     """Return rows, and indices and blocks of the entries that change."""
     rows = tables.place(sequences, num_rows)
-    return rows, *tables.changes(rows, sequences, num_rows)
+    changes = tables.changes(rows, sequences, num_rows)
+    tables.sent()
+    return rows, *changes
 
 
 def test_tables_are_sent_by_what_has_changed() -> None:
@@ -167,6 +169,40 @@ def test_a_list_that_was_filled_again_is_sent_again() -> None:
     blocks[:] = [6, 5]
 
     assert placed(tables, [blocks], 1) == ([0], [0, 1], [6, 5])
+
+
+def test_what_was_not_sent_is_said_again() -> None:
+    """A transfer that fails leaves the device with what it had."""
+    tables = RowTables(max_rows=4, max_blocks=10, idle_block=99, idle_entries=1)
+    placed(tables, [[5, 6]], 1)
+    lost = [7, 8]
+    rows = tables.place([lost, [9]], 2)
+    tables.changes(rows, [lost, [9]], 2)
+
+    assert placed(tables, [[7, 8, 3], [9]], 2) == ([0, 1], [0, 1, 2, 10], [7, 8, 3, 9])
+
+
+def test_blocks_that_a_failed_pass_could_not_name_are_named_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next request gets the freed blocks, in the same row; the device must not use those of the pass before."""
+    runner = static_runner("llama")
+    expected = reference_generate(checkpoint("llama"), PROMPTS[1], 4)
+    other = [50, 51, 52]
+    prefill(runner, [0])
+    runner.launch([Span([7], len(PROMPTS[0]), TABLES[0], needs_logits=True)]).tokens()
+
+    def fail(*_arguments: object) -> None:
+        raise MemoryError("no pinned memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner._buffers, "load", fail)
+        with pytest.raises(MemoryError):
+            runner.launch([Span([7], len(PROMPTS[1]), list(other), needs_logits=True)])
+    output = runner.launch([Span(PROMPTS[1], 0, other, needs_logits=True)]).tokens()
+    while len(output) < 4:
+        span = Span(output[-1:], len(PROMPTS[1]) + len(output) - 1, list(other), needs_logits=True)
+        output += runner.launch([span]).tokens()
+
+    assert output == expected
 
 
 def test_padded_batches_are_few_and_near() -> None:

@@ -21,6 +21,9 @@ class RowTables:
     A sequence is recognised by the list object that holds its blocks, but what the device lacks is found by comparing
     blocks: a list that was emptied and filled again, or another one, costs more entries and is never wrong.
 
+    Invariant: the device holds what is known of each row. The caller says what it has sent: a transfer that fails
+    leaves the device as it was.
+
     Args:
         max_rows: Rows of the tables.
         max_blocks: Entries of a row.
@@ -32,6 +35,7 @@ class RowTables:
         self._max_blocks = max_blocks
         self._idle = [idle_block] * idle_entries
         self._known = [self._idle] * max_rows
+        self._unsent: dict[int, list[int]] = {}
         self._owners: list[Sequence[int] | None] = [None] * max_rows
         self._row_of: dict[int, int] = {}
 
@@ -53,12 +57,15 @@ class RowTables:
     def changes(self, rows: list[int], tables: Sequence[Sequence[int]], num_rows: int) -> TableChanges:
         """Return what must change so that each row's table is its sequence's, and of idle rows the idle block.
 
+        Nothing of it counts as known before `sent`.
+
         Args:
             rows: Row of each sequence.
             tables: Its blocks; none has more than a row's entries.
             num_rows: Rows of the pass.
         """
         changes = TableChanges([], [])
+        self._unsent = {}
         for row, table in zip(rows, tables, strict=True):
             known = self._known[row]
             if known != table:
@@ -67,6 +74,11 @@ class RowTables:
             if self._known[row] is not self._idle:
                 self._change(row, [], self._idle, changes)
         return changes
+
+    def sent(self) -> None:
+        """Take note that the device holds what was last said to change."""
+        for row, table in self._unsent.items():
+            self._known[row] = table
 
     def _rows_of(self, tables: Sequence[Sequence[int]], num_rows: int) -> list[int]:
         rows, taken = list[int](), set[int]()
@@ -94,4 +106,4 @@ class RowTables:
         first = len(known) if table[: len(known)] == known else 0
         changes.indices.extend(range(row * self._max_blocks + first, row * self._max_blocks + len(table)))
         changes.blocks.extend(table[first:])
-        self._known[row] = table
+        self._unsent[row] = table

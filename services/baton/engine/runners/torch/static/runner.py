@@ -132,6 +132,7 @@ class StaticRunner(TorchRunner):
         self._steps.prepare(num_rows, is_drawn=draws is not None)
         changes = self._tables.changes(rows, [span.block_table for span in spans], num_rows)
         self._buffers.load(self._fields(spans, rows, draws, after, num_steps), changes)
+        self._tables.sent()
         if after is not None and after is not self._replayed:
             self._feed(spans, rows, after)
         if self._replayed is not None:
