@@ -116,11 +116,33 @@ def test_rope_parameters_are_read_from_both_forms() -> None:
     assert rope_parameters({}) == {"rope_theta": 10_000.0}
 
 
+ROPE_TYPES = r"rope_scaling\.type: expected default, linear, llama3, got "
+
+
+@pytest.mark.parametrize("kind", ["default", "linear", "llama3"])
+@pytest.mark.parametrize("key", ["rope_type", "type"])
+def test_rotations_by_the_position_alone_are_read(tmp_path: Path, kind: str, key: str) -> None:
+    """For all layers, and for those of one kind."""
+    flat: dict[str, Any] = {"rope_parameters": None, "rope_scaling": {key: kind, "factor": 8.0}}
+    nested = {"full_attention": {key: kind, "factor": 8.0, "rope_theta": 1e6}, "sliding_attention": {key: "default"}}
+
+    read_checkpoint(copy_with(tmp_path / "flat", "llama", **flat))
+    read_checkpoint(copy_with(tmp_path / "nested", "gemma3", rope_parameters=nested))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"model_type": "bloom"}, "'bloom' is not supported"),
-        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}, "rope_type 'dynamic'"),
+        ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}, r"rope_parameters\.rope_type: .*'dynamic'"),
+        ({"rope_scaling": {"type": "su", "short_factor": [1.0], "long_factor": [2.0]}}, ROPE_TYPES + "'su'"),
+        ({"rope_parameters": None, "rope_scaling": {"type": "longrope"}}, ROPE_TYPES + "'longrope'"),
+        ({"rope_scaling": {"type": "yarn"}}, ROPE_TYPES + "'yarn'"),
+        ({"rope_scaling": {"type": "one of next year"}}, ROPE_TYPES + "'one of next year'"),
+        (
+            {"rope_parameters": {"full_attention": {"type": "dynamic"}, "sliding_attention": {"rope_type": "default"}}},
+            r"rope_parameters\.full_attention\.type: .*'dynamic'",
+        ),
         ({"layer_types": ["full_attention", "linear_attention"] * 2}, r"layer_types\[1\].*'linear_attention'"),
         ({"layer_types": ["chunked_attention"] * 4}, r"layer_types\[0\].*'chunked_attention'"),
         ({"num_kv_shared_layers": 2}, "num_kv_shared_layers: 2 layers share the KV of others"),
