@@ -99,6 +99,20 @@ def test_what_is_not_finite_never_becomes_a_number(name: str, wire: KvDtype, bad
     assert back[8].isfinite().all()
 
 
+@pytest.mark.parametrize("name", CODECS)
+@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("bits", [0x7FFFFFFF, 0xFFFFFFFF, 0x7F800001, 0xFFBFFFFF])
+def test_no_bits_of_a_nan_become_a_number(name: str, wire: KvDtype, bits: int) -> None:
+    """CUDA makes those whose bits are all set, which rounding up would carry over into a zero."""
+    rows, codec = rows_of(KvDtype.FLOAT32).numpy(), CODECS[name]
+    rows.view(np.uint32)[7, 11] = bits
+    packed = codec.pack(rows.tobytes(), KvDtype.FLOAT32, wire, HEAD_DIM)
+    back = numbers(codec.unpack(packed, KvDtype.FLOAT32, wire, HEAD_DIM), KvDtype.FLOAT32)
+
+    assert not back[7].isfinite().all()
+    assert back[8].isfinite().all()
+
+
 def test_every_code_of_fp8_means_what_torch_says() -> None:
     """And every number of a fine sweep is rounded to the same code."""
     codes = np.arange(256, dtype=np.uint8)

@@ -23,6 +23,7 @@ _UINT8_MAX = 255.0
 _FP8_MAX = 448.0
 """Largest number of E4M3 (OCP OFP8, section 5.2: no infinities, one NaN per sign)."""
 _FP8_SMALLEST_NORMAL = 2.0**-6
+_BFLOAT16_NAN = 0x7FC0
 _TINY = np.float32(1e-30)
 """Stands for the largest element of a row of zeros."""
 
@@ -113,6 +114,9 @@ def _store(rows: Floats, target: AnyArray, dtype: KvDtype) -> None:
     if dtype is KvDtype.BFLOAT16:
         bits = np.ascontiguousarray(rows).view(np.uint32)
         target[:] = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        is_nan = np.isnan(rows)
+        if is_nan.any():  # rounded up, its bits may become those of a zero
+            target[is_nan] = _BFLOAT16_NAN
     else:
         target[:] = rows
 
