@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from random import Random
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from baton.engine.runners.base import NOT_FINITE, UNKNOWN_TOKEN, LayerKv, Span
 from baton.engine.runners.drawing import Draws, draw_tokens
-from checkpoints import checkpoint, reference_generate
+from checkpoints import CheckpointName, checkpoint, reference_generate
 
 mx = pytest.importorskip("mlx.core")
 
@@ -102,9 +103,16 @@ def test_a_nan_in_a_row_does_not_outlive_its_sequence() -> None:
     assert token == reference_generate(checkpoint("llama"), given[0], 1)
 
 
-def test_sequences_without_room_for_rows_decode_from_their_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With no memory for rows the tokens are the same."""
-    runner, given = new_runner(), prompts()
+def poison(runner: MlxRunner, table: Sequence[int]) -> None:
+    """Write NaN over all of a table's blocks, as a sequence that overflowed leaves them."""
+    for layer, spec in enumerate(runner.info.layout.layers):
+        nan = np.full(spec.num_token_elements // 2 * runner.block_tokens * len(table), np.nan, np.float32).tobytes()
+        runner.write_kv(table, layer, 0, runner.block_tokens * len(table), LayerKv(nan, nan))
+
+
+def decode_from_blocks(runner: MlxRunner, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
+    """Return what the prompts are continued with where there is no memory for rows."""
+    given = prompts()
     monkeypatch.setattr(runner._batches, "_max_row_positions", 0)
     got = [
         [token] for token in runner.forward([Span(p, 0, t, True) for p, t in zip(given, TABLES, strict=True)]).argmax()
@@ -116,5 +124,31 @@ def test_sequences_without_room_for_rows_decode_from_their_blocks(monkeypatch: p
         ]
         for tokens, token in zip(got, runner.forward(spans).argmax(), strict=True):
             tokens.append(token)
+    return got
 
-    assert got == [reference_generate(checkpoint("llama"), prompt, 21) for prompt in given]
+
+@pytest.mark.parametrize("name", ["llama", "mistral", "gemma2"])
+def test_sequences_without_room_for_rows_decode_from_their_blocks(
+    name: CheckpointName, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With no memory for rows the tokens are the same, also where earlier owners left the blocks full of NaN."""
+    runner = load_mlx_runner(checkpoint(name), model_id="tiny", num_blocks=64)
+    for table in ([0], *TABLES):
+        poison(runner, table)
+
+    got = decode_from_blocks(runner, monkeypatch)
+
+    assert got == [reference_generate(checkpoint(name), prompt, 21) for prompt in prompts()]
+
+
+def test_a_nan_left_in_quantised_blocks_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A block full of NaN has NaN scales; the tokens are those of blocks that nobody had."""
+    clean, spoiled = (
+        load_mlx_runner(checkpoint("qwen3"), model_id="tiny", num_blocks=64, is_kv_quantized=True) for _ in range(2)
+    )
+    for table in ([0], *TABLES):
+        poison(spoiled, table)
+
+    got = decode_from_blocks(spoiled, monkeypatch)
+
+    assert got == decode_from_blocks(clean, monkeypatch)

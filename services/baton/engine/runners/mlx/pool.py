@@ -57,7 +57,10 @@ class LayerPool:
 
     def read(self, reading: Reading) -> tuple[Kv, Kv]:
         """Return K and V, each [num_rows, num_kv_heads, num_tokens, head_dim], lazily."""
-        return as_kv(self.parts(self.keys, reading)), as_kv(self.parts(self.values, reading))
+        values = self.parts(self.values, reading)
+        if reading.written is not None:
+            values = [mx.where(reading.written, part, mx.array(0, part.dtype)) for part in values]
+        return as_kv(self.parts(self.keys, reading)), as_kv(values)
 
     def parts(self, cells: Cells, reading: Reading) -> list[mx.array]:
         """Return the arrays of K or V, each [num_rows, num_kv_heads, num_tokens, width], lazily."""

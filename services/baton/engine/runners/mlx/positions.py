@@ -50,6 +50,12 @@ class Reading:
     """Tokens read per row; trims the last block."""
     mask: Mask
     """Broadcasts to [num_rows, 1, num_queries, num_tokens]; True: visible."""
+    written: mx.array | None = None
+    """[num_rows, 1, num_tokens, 1]: which positions hold what the sequence wrote; None: all of them.
+
+    The others hold what earlier owners of the blocks left. V counts as zero there, since a NaN passes the mask (0 * NaN
+    is NaN).
+    """
 
 
 def slots_of(block_table: Sequence[int], start: int, end: int, block_tokens: int) -> Slots:
@@ -83,16 +89,15 @@ def read_many(extents: Sequence[Extent], window_tokens: int, block_tokens: int) 
     first_blocks = [_first_visible(extent.end - 1, window_tokens) // block_tokens for extent in extents]
     last_blocks = [(extent.end - 1) // block_tokens for extent in extents]
     num_blocks = 1 + max(last - first for first, last in zip(first_blocks, last_blocks, strict=True))
-    blocks = np.empty((len(extents), num_blocks), dtype=np.int32)
+    blocks = np.zeros((len(extents), num_blocks), dtype=np.int32)
     for row, (extent, first, last) in enumerate(zip(extents, first_blocks, last_blocks, strict=True)):
         blocks[row, : last - first + 1] = extent.block_table[first : last + 1]
-        # The padding repeats a block of the same sequence: a NaN of a neighbour would pass the mask (0 * NaN is NaN).
-        blocks[row, last - first + 1 :] = extent.block_table[last]
     first_positions = np.asarray(first_blocks)[:, None] * block_tokens
     positions = first_positions + np.arange(num_blocks * block_tokens)
     queries = np.asarray([extent.end - 1 for extent in extents])[:, None]
-    mask = _is_visible(queries, positions, window_tokens)
-    return Reading(None, mx.array(blocks), num_blocks * block_tokens, mx.array(mask[:, None, None, :]))
+    mask = mx.array(_is_visible(queries, positions, window_tokens)[:, None, None, :])
+    written = mx.array((positions <= queries)[:, None, :, None])
+    return Reading(None, mx.array(blocks), num_blocks * block_tokens, mask, written)
 
 
 def read_rows(starts: npt.NDArray[np.int32], window_tokens: int) -> Reading:
