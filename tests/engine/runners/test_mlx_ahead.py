@@ -27,9 +27,9 @@ def prompts() -> list[list[int]]:
     return [[random.randrange(3, 512) for _ in range(length)] for length in (9, 30, 17)]
 
 
-def new_runner() -> MlxRunner:
+def new_runner(*, num_blocks: int = 64, block_tokens: int = 16) -> MlxRunner:
     """Return a float32 runner of its own."""
-    return load_mlx_runner(checkpoint("llama"), model_id="tiny", num_blocks=64)
+    return load_mlx_runner(checkpoint("llama"), model_id="tiny", num_blocks=num_blocks, block_tokens=block_tokens)
 
 
 def test_tokens_fed_before_they_are_known_are_those_of_the_reference() -> None:
@@ -73,6 +73,19 @@ def test_who_opens_the_block_of_one_that_has_left_keeps_its_own_past() -> None:
         got[1] += runner.forward([Span(got[1][-1:], 9 + len(got[1]) - 1, [20, 3], True)]).argmax()
 
     assert got[1] == reference_generate(checkpoint("llama"), given[1], 13)
+
+
+def test_who_joins_with_a_block_that_this_very_launch_writes_does_not_find_the_past() -> None:
+    """Blocks of one token: somebody leaves, their last block is written again, and who joins begins behind it."""
+    runner, (departed, prompt, _) = new_runner(num_blocks=1024, block_tokens=1), prompts()
+    left, begun, landing = list(range(6)), [20, 21, 22, 23, 24, 5], [20, 21, 22, 23, 24, 5, 30]
+    runner.forward([Span(departed[:5], 0, left, False)])
+    runner.forward([Span(departed[5:6], 5, left, False)])
+    runner.forward([Span(prompt[:5], 0, begun, False)])
+
+    token = runner.forward([Span(prompt[5:6], 5, begun, False), Span(prompt[6:7], 6, landing, True)]).argmax()
+
+    assert token == reference_generate(checkpoint("llama"), prompt[:7], 1)
 
 
 def test_drawn_tokens_are_those_that_the_host_draws() -> None:

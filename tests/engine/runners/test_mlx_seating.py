@@ -108,11 +108,11 @@ class Decoding:
 
 
 @settings(max_examples=100, deadline=None)
-@given(seed=st.integers(0, 2**32), max_sequences=st.integers(1, 8))
-def test_a_row_that_is_found_holds_the_past_of_who_finds_it(seed: int, max_sequences: int) -> None:
+@given(seed=st.integers(0, 2**32), block_tokens=st.sampled_from((1, 2, 4)), max_sequences=st.integers(1, 8))
+def test_a_row_that_is_found_holds_the_past_of_who_finds_it(seed: int, block_tokens: int, max_sequences: int) -> None:
     """Sequences come with a past of their own, go, and pause; a block that is given back is the next one given."""
-    random, seating = Random(seed), Seating(BLOCK_TOKENS)
-    free, running = list(range(64)), list[Decoding]()
+    random, seating = Random(seed), Seating(block_tokens)
+    free, running = list(range(512)), list[Decoding]()
     rows: list[list[float]] = []
     for _ in range(60):
         for gone in [one for one in running if random.random() < 0.15]:
@@ -120,11 +120,11 @@ def test_a_row_that_is_found_holds_the_past_of_who_finds_it(seed: int, max_seque
             free.extend(gone.table)
         batch = [one for one in running if random.random() < 0.9]
         for one in batch:
-            if len(one.past) == len(one.table) * BLOCK_TOKENS:
+            if len(one.past) == len(one.table) * block_tokens:
                 one.table.append(free.pop())
         if len(running) < max_sequences and random.random() < 0.6:
-            joining = Decoding(past=[random.random() for _ in range(random.randint(1, 3 * BLOCK_TOKENS))])
-            num_blocks = len(joining.past) // BLOCK_TOKENS + 1
+            joining = Decoding(past=[random.random() for _ in range(random.randint(1, 3 * block_tokens))])
+            num_blocks = len(joining.past) // block_tokens + 1
             joining.table = [free.pop() for _ in range(num_blocks)]
             seating.forget(joining.table)
             running.append(joining)

@@ -76,6 +76,7 @@ class Batches:
             spans: Of different sequences.
             after: The pass launched before, if a span has `follows_row`.
         """
+        self.forget(_opened(spans, self._block_tokens))
         alone, together = plan_passes(
             spans,
             self._readers(spans),
@@ -131,3 +132,12 @@ class Batches:
         if len(chosen) == 1:
             return PlannedBatch(batch_of_one(chosen[0], tokens, self._windows, self._block_tokens), indices)
         return PlannedBatch(batch_of_blocks(chosen, tokens, self._windows, self._block_tokens), indices)
+
+
+def _opened(spans: Sequence[Span], block_tokens: int) -> list[int]:
+    """Return the blocks that a launch is the first to write for their sequence; a row that has one holds the past."""
+    return [
+        block
+        for span in spans
+        for block in span.block_table[-(-span.start // block_tokens) : -(-span.end // block_tokens)]
+    ]
