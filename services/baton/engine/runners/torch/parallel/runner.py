@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +33,9 @@ from baton.engine.runners.torch.runner import TorchRunner
 from baton.engine.runners.torch.static.launched import LaunchedPass
 from baton.engine.runners.torch.static.runner import StaticRunner
 from baton.engine.runners.torch.wire import TorchCodec
-from baton.errors import ConfigurationError
+from baton.errors import ConfigurationError, UnavailableError
+
+log = logging.getLogger(__name__)
 
 _EXIT_STATUS = 70
 
@@ -49,7 +53,8 @@ def load_parallel_runner(
     Args:
         options: As `load_torch_runner`'s; "cuda" and "cuda:N" name the first of consecutive devices.
         size: Ranks, 2 or more.
-        on_death: Called from a thread of its own with rank and exit status of one that ends by itself.
+        on_death: Called with rank and exit status of one that ends by itself, from a thread of its own; with those of
+            the first one when it has not done its part of an order, from the thread that gave it.
 
     Raises:
         ConfigurationError: If the folder cannot be served, devices are missing, or heads cannot be shared out evenly.
@@ -78,13 +83,15 @@ def load_parallel_runner(
         for peer in peers:
             peer.close()
         raise
-    return ParallelRunner(local, info, peers, ranks, folder)
+    return ParallelRunner(local, info, peers, ranks, folder, on_death)
 
 
 class ParallelRunner(Runner):
     """Tells every rank what it is asked, then does it with its own share; K and V go in and out whole.
 
-    Invariant: all ranks carry out the same orders one after the other, so that their collective operations meet.
+    Invariant: all ranks carry out the same orders one after the other, so that their collective operations meet, and
+    what the others send is heard. An order of which the first rank alone has not done its part breaks that for good:
+    operations of different passes would meet from then on. It is told as a death, and every later order is refused.
 
     Args:
         local: The first rank's share.
@@ -92,6 +99,7 @@ class ParallelRunner(Runner):
         peers: The other ranks, in order.
         ranks: The group.
         folder: Where the ranks met.
+        on_death: As `load_parallel_runner`'s.
     """
 
     wire_codec = TorchCodec()
@@ -103,6 +111,7 @@ class ParallelRunner(Runner):
         peers: Sequence[Peer],
         ranks: ProcessRanks,
         folder: tempfile.TemporaryDirectory[str],
+        on_death: Callable[[int, int], None],
     ) -> None:
         self.info = info
         self.num_blocks = local.num_blocks
@@ -113,11 +122,14 @@ class ParallelRunner(Runner):
         self._local = local
         self._ranks = ranks
         self._folder = folder
+        self._on_death = on_death
+        self._is_in_step = True
 
     def forward(self, spans: Sequence[Span]) -> TorchLogits:
         """Compute spans of different sequences in one pass and write their KV into their blocks."""
-        self._tell(_forward(spans))
-        return self._local.forward(self._joining(spans))
+        with self._in_step():
+            self._tell(_forward(spans))
+            return self._local.forward(self._joining(spans))
 
     def launch(
         self,
@@ -132,13 +144,15 @@ class ParallelRunner(Runner):
             return super().launch(spans, draws=draws, after=after, num_steps=num_steps)
         assert after is None or isinstance(after, LaunchedPass), "a pass of another runner cannot be followed"
         rows = self._local.rows_for(spans)
-        self._tell(Launch(_forward(spans), rows, draws, after is not None, num_steps))
-        return self._local.launch_at(self._joining(spans), rows, draws, after, num_steps)
+        with self._in_step():
+            self._tell(Launch(_forward(spans), rows, draws, after is not None, num_steps))
+            return self._local.launch_at(self._joining(spans), rows, draws, after, num_steps)
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy K and V of all layers from one block into another."""
-        self._tell(CopyBlock(source, target))
-        self._local.copy_block(source, target)
+        with self._in_step():
+            self._tell(CopyBlock(source, target))
+            self._local.copy_block(source, target)
 
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
         """Write K and V of positions [start, start + num_tokens) of one layer, in the cache's dtype, into blocks.
@@ -148,14 +162,16 @@ class ParallelRunner(Runner):
         """
         first, *others = split_heads(kv, len(self.peers) + 1)
         self._local.write_kv(block_table, layer, start, num_tokens, first)  # checks the sizes
-        for peer, share in zip(self.peers, others, strict=True):
-            place = (list(block_table), layer, start, num_tokens)
-            peer.tell(WriteKv(*place, bytes(share.keys), bytes(share.values)))
+        with self._in_step():
+            for peer, share in zip(self.peers, others, strict=True):
+                place = (list(block_table), layer, start, num_tokens)
+                peer.tell(WriteKv(*place, bytes(share.keys), bytes(share.values)))
 
     def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
         """Return K and V of positions [start, start + num_tokens) of one layer."""
-        self._tell(ReadKv(list(block_table), layer, start, num_tokens))
-        return self._whole(self._local.read_kv(block_table, layer, start, num_tokens))
+        with self._in_step():
+            self._tell(ReadKv(list(block_table), layer, start, num_tokens))
+            return self._whole(self._local.read_kv(block_table, layer, start, num_tokens))
 
     def peak_device_bytes(self) -> int:
         """Return the most memory of the first rank's device in use since the start; 0 where it is the process's own."""
@@ -170,6 +186,24 @@ class ParallelRunner(Runner):
             self._local.close()
             self._ranks.close()
             self._folder.cleanup()
+
+    @contextmanager
+    def _in_step(self) -> Iterator[None]:
+        """Do the first rank's part of an order; if that fails, end: the others have done theirs, or wait in its midst.
+
+        Raises:
+            UnavailableError: If the ranks are out of step already.
+        """
+        if not self._is_in_step:
+            raise UnavailableError("the ranks of the model are out of step: an earlier order has failed in the first")
+        try:
+            yield
+        except BaseException as error:
+            if self._is_in_step:
+                self._is_in_step = False
+                log.critical("rank_failed rank=0 cause=%r", error)
+                self._on_death(0, _EXIT_STATUS)
+            raise
 
     def _tell(self, order: Order) -> None:
         for peer in self.peers:
@@ -186,7 +220,8 @@ class ParallelRunner(Runner):
         ]
 
     def _hand_on(self, sink: LayerSink, layer: int, kv: LayerKv) -> None:
-        sink(layer, self._whole(kv))
+        with self._in_step():  # where the host runs ahead, layers are handed on after the launch
+            sink(layer, self._whole(kv))
 
 
 def _forward(spans: Sequence[Span]) -> Forward:
