@@ -16,11 +16,13 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from baton.engine.runners.base import LayerKv, Span
+from baton.kv.layout import LayerSpec
 from checkpoints import CHECKPOINT_NAMES, CheckpointName, checkpoint, reference_generate
 
 mx = pytest.importorskip("mlx.core")
 
 from baton.engine.runners.mlx import MlxRunner, load_mlx_runner  # noqa: E402 (needs mlx)
+from baton.engine.runners.mlx.pool import LayerPool  # noqa: E402
 
 NUM_BLOCKS = 160
 NUM_NEW_TOKENS = 32
@@ -135,6 +137,30 @@ def test_kv_of_transformers_continues_identically(name: CheckpointName) -> None:
     generated = continue_greedily(runner, prompt, table)
 
     assert generated == reference_generate(checkpoint(name), prompt, NUM_NEW_TOKENS)
+
+
+@pytest.mark.parametrize("is_on_gpu", [False, True])
+@pytest.mark.parametrize("is_quantized", [False, True])
+def test_kv_lands_in_its_slots_and_nowhere_else(
+    is_on_gpu: bool, is_quantized: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slots in no order, without a copy of the pool, by what is quicker on a CPU and by what a GPU gets."""
+    monkeypatch.setattr(mx.metal, "is_available", lambda: is_on_gpu)
+    pool = LayerPool(LayerSpec(2, 64, 32), 512, 16, mx.float32, is_quantized=is_quantized)
+    slots = np.asarray(Random(3).sample(range(512 * 16), 40), dtype=np.int32)
+    keys, values = (np.ones((2, 40, dim), np.float32) * np.arange(1, 41, dtype=np.float32)[:, None] for dim in (64, 32))
+    before = mx.get_active_memory()
+    mx.reset_peak_memory()
+
+    pool.write_bytes(slots, LayerKv(keys.tobytes(), values.tobytes()))
+    mx.eval(pool.arrays)
+
+    assert mx.get_peak_memory() - before < sum(array.nbytes for array in pool.arrays) / 4
+    everything = pool.read_bytes(slice(0, 512 * 16))
+    for part, data in zip((keys, values), everything, strict=True):
+        expected = np.zeros((2, 512 * 16, part.shape[-1]), np.float32)
+        expected[:, slots] = part
+        np.testing.assert_allclose(np.frombuffer(data, np.float32).reshape(expected.shape), expected, rtol=1e-5)
 
 
 def test_no_step_copies_the_pool() -> None:

@@ -78,6 +78,18 @@ class Cells:
             viewed[index] = part
             self.parts[number] = viewed.reshape(*self.shape, part.shape[-1])
 
+    def put_along(self, axis: int, indices: mx.array, parts: Sequence[mx.array]) -> None:
+        """Write encoded elements, lazily, at indices of one of the own axes and everywhere in the others.
+
+        Args:
+            axis: Of `shape`.
+            indices: [num_indices], int32.
+            parts: As `encode` returns them, with `num_indices` in place of that axis.
+        """
+        spread = indices.reshape([-1 if number == axis else 1 for number in range(len(self.shape) + 1)])
+        for number, part in enumerate(parts):
+            self.parts[number] = mx.put_along_axis(self.parts[number], spread, part, axis=axis)
+
     def get(self, index: object, *, shape: Sequence[int] | None = None) -> Kv:
         """Return what `index` points to in the axes of `shape`, lazily; slices are views."""
         return as_kv([part.reshape(*(shape or self.shape), part.shape[-1])[index] for part in self.parts])
