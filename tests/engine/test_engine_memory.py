@@ -12,6 +12,7 @@ from baton.capacity.hardware import PRESETS
 from baton.engine.events import Ended, Failed
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.mock import MockRunner
+from baton.engine.sequence import Purpose
 from baton.kv.hashing import BlockHash, block_hashes, root_hash
 from engine.rig import GREEDY, INFO, Listening, Rig, expected_tokens, mock_runner, prompt_of, request_of
 
@@ -74,6 +75,22 @@ def test_a_request_whose_blocks_cannot_be_restored_fails_and_the_engine_goes_on(
 
         assert any(isinstance(end, Failed) and "no such block" in str(end.error) for end in ends)
         assert rig.generate(request_of(prompt_of(9), "later")) == expected_tokens(prompt_of(9), 8)
+
+
+def test_who_waits_for_the_blocks_of_a_request_that_cannot_be_restored_gets_them() -> None:
+    """No command comes behind the failure: the engine looks again by itself."""
+    runner = UnwritableRunner(
+        INFO, PRESETS["h200"], num_blocks=12, block_tokens=4, clock=lambda: 1.0, sleep=lambda _seconds: None
+    )
+    with Rig(runner, host_bytes=HOST_BYTES) as rig:
+        for seed in (1, 2):  # the second overwrites what the first has left
+            rig.generate(request_of(prompt_of(40, seed), f"r{seed}"))
+        restored = request_of(prompt_of(40, 1), "restored", purpose=Purpose.RECEIVE, priority=-1)
+        waiting = request_of(prompt_of(20, 3), "waiting")
+        failing, listening = rig.do(lambda: (rig.submit(restored), rig.submit(waiting)))  # type: ignore[misc]
+
+        assert "no such block" in str(failing.until(Failed).error)
+        assert listening.result() == expected_tokens(prompt_of(20, 3), 8)
 
 
 def _ended(listening: Listening) -> Ended:

@@ -107,7 +107,7 @@ class Pipeline:
         if self._underway is not None and not (runs_ahead and self._underway.is_plain):
             launched, self._underway = self._underway, None
             self._settle(launched, launched.step.num_passes - 1)
-        return launched is not None or before is not None or bool(step.spans)
+        return launched is not None or before is not None or bool(step.members)
 
     def _settle_early(self) -> None:
         """Process all but the last of several passes in a row, as they come; fewer if somebody waits for the end."""
