@@ -147,6 +147,29 @@ def test_who_finds_too_few_blocks_is_overtaken_within_bounds() -> None:
     assert all(each.phase is Phase.FINISHED for each in (large, *small))
 
 
+def test_who_has_begun_does_not_wait_behind_one_that_may_not_begin() -> None:
+    """It makes the room that the other waits for; who has not begun waits for its turn."""
+    stepper = Stepper()
+    begun = stepper.add(request_of(prompt_of(20), "begun", purpose=Purpose.PREFILL))
+    step = stepper.step()
+    assert step is not None
+    stepper.add(
+        request_of(
+            prompt_of(9, 2), "early", purpose=Purpose.PREFILL, priority=-1, may_begin=lambda: bool(output_of(begun))
+        )
+    )
+    late = stepper.add(request_of(prompt_of(9, 3), "late", purpose=Purpose.PREFILL))
+    stepper.scheduler.undo(step)
+
+    step = stepper.step()
+
+    assert step is not None
+    assert step.admitted == [begun]
+    assert late.phase is Phase.WAITING
+    run(stepper)
+    assert [len(output_of(each)) for each in stepper.sequences] == [1, 1, 1]
+
+
 def test_receptions_that_hold_every_block_only_delay_the_others() -> None:
     """The running sequence gives way and goes on when a reception has ended."""
     stepper = Stepper(num_blocks=6)

@@ -243,13 +243,14 @@ class Scheduler:
         """Give blocks to waiting sequences, in order of turns, as far as they go, and add them to the pass.
 
         One that waits for what another computes lets those behind it pass; so does one for which there are too few
-        blocks, until they have taken together as many as it needs. One whose output has no room holds all others up.
+        blocks, until they have taken together as many as it needs. One whose output has no room holds up all but those
+        that have begun, who make room.
         """
-        underway, blocked = self._underway(step), None
+        underway, blocked, has_room = self._underway(step), None, True
         for sequence in self._waiting[:MAX_CANDIDATES]:
             if not self._has_place() or (blocked and not self.pool.num_available):
                 break
-            if blocked and not self._may_overtake(sequence, blocked):
+            if (blocked and not self._may_overtake(sequence, blocked)) or not (has_room or sequence.is_admitted):
                 continue
             beginning = underway.beginning_of(sequence) if not sequence.num_ahead else None
             if beginning is None or (beginning.must_join and self._is_full(step)):
@@ -258,7 +259,8 @@ class Scheduler:
                 blocked = blocked or sequence
                 continue
             if not sequence.request.may_begin():
-                break
+                has_room = False
+                continue
             if blocked:
                 blocked.num_overtaken_blocks += self._num_blocks(sequence)
             self._enter(sequence, beginning)
