@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from baton.capacity.hardware import PRESETS
 from baton.engine.runners.base import NOT_FINITE, Span
-from baton.engine.runners.mock import MockRunner
+from baton.engine.runners.mock import MockRunner, QueuedMockRunner
+from baton.engine.runners.mock.queued import MockPass
 from baton.engine.runners.mock.runner import MockLogits
 from engine.rig import INFO, VOCABULARY_SIZE
 
@@ -62,6 +63,48 @@ class NeverFiniteRunner(MockRunner):
         """Compute as ever, and spoil all rows."""
         tokens = super().forward(spans).argmax()
         return SpoiledLogits(tokens, set(range(len(tokens))))
+
+
+class BreakingRunner(QueuedMockRunner):
+    """A device on which a pass breaks, of which one hears only when its tokens are asked for."""
+
+    bad_token = -2
+
+    def launch(self, *arguments: Any, **options: Any) -> MockPass:
+        """Compute; what has fed the bad token cannot say its tokens."""
+        launched = super().launch(*arguments, **options)
+        spans = arguments[0]
+        if any(self.bad_token in span.token_ids for span in spans):
+            return Broken(launched)
+        return launched
+
+
+class Broken(MockPass):
+    """A pass that broke."""
+
+    def __init__(self, launched: MockPass) -> None:
+        vars(self).update(vars(launched))
+
+    def tokens(self, step: int = 0) -> list[int]:
+        """Fail."""
+        raise RuntimeError("device lost")
+
+
+class GarblingRunner(BreakingRunner):
+    """One on which the pass that breaks leaves garbage in its blocks."""
+
+    on_break: Callable[[], None]
+
+    def launch(self, *arguments: Any, **options: Any) -> MockPass:
+        """Compute, or leave garbage and tell that what comes from here on finds it."""
+        launched = super().launch(*arguments, **options)
+        if isinstance(launched, Broken):
+            for span in arguments[0]:
+                self._states[:, span.block_table] = 7
+                self._sums[span.block_table] = 7 * len(self._states)
+            self.bad_token = -2
+            self.on_break()
+        return launched
 
 
 def still(runner: type[MockRunner]) -> MockRunner:

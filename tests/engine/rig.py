@@ -125,6 +125,7 @@ class Rig:
         *,
         max_batch_size: int = 8,
         max_step_tokens: int = 16,
+        max_step_prompts: int = 0,
         max_waiting: int = 1024,
         host_bytes: int = 0,
         clock: Callable[[], float] = lambda: 1.0,
@@ -136,7 +137,7 @@ class Rig:
         self.fatal: list[BaseException] = []
         self.engine = Engine(
             self.runner,
-            SchedulerLimits(max_batch_size, max_step_tokens, max_host_bytes=host_bytes),
+            SchedulerLimits(max_batch_size, max_step_tokens, max_step_prompts, max_host_bytes=host_bytes),
             post=_post,
             on_block_events=self._note,
             on_fatal=self.fatal.append,

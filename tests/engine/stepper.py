@@ -78,7 +78,7 @@ class Stepper:
         if step.spans:
             self._check_step(step)
         if fails:
-            self.scheduler.undo(Step(stored=step.stored))
+            self.scheduler.undo(Step(filled=step.filled))
             for sequence in step.members:
                 self.scheduler.finish(sequence)
             return step if step.members else None

@@ -23,6 +23,7 @@ from baton.engine.runners.mock.queued import MockPass
 from baton.engine.sampling_params import SamplingParams
 from baton.engine.scheduler import SchedulerLimits
 from baton.engine.sequence import EngineRequest, Purpose
+from engine.faulty_runners import BreakingRunner
 from engine.rig import (
     GREEDY,
     INFO,
@@ -195,31 +196,6 @@ def test_a_command_cuts_steps_that_have_not_begun() -> None:
     assert together.cut(1) == 2  # the second has begun when the first is over
     assert together.tokens(1) == expected_tokens(text, 2)[1:]
     assert now == 3.0
-
-
-class BreakingRunner(QueuedMockRunner):
-    """A device on which a pass breaks, of which one hears only when its tokens are asked for."""
-
-    bad_token = -2
-
-    def launch(self, *arguments: Any, **options: Any) -> MockPass:
-        """Compute; what has fed the bad token cannot say its tokens."""
-        launched = super().launch(*arguments, **options)
-        spans = arguments[0]
-        if any(self.bad_token in span.token_ids for span in spans):
-            return Broken(launched)
-        return launched
-
-
-class Broken(MockPass):
-    """A pass that broke."""
-
-    def __init__(self, launched: MockPass) -> None:
-        vars(self).update(vars(launched))
-
-    def tokens(self, step: int = 0) -> list[int]:
-        """Fail."""
-        raise RuntimeError("device lost")
 
 
 def test_a_pass_that_breaks_late_fails_its_own_requests_only() -> None:

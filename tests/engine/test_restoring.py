@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from baton.engine.block_copy import read_blocks
-from baton.engine.sequence import Phase, Sequence
+from baton.engine.sequence import Phase, Purpose, Sequence
 from engine.rig import GREEDY, expected_tokens, prompt_of, request_of
+from engine.schedules import check_contents
 from engine.stepper import Stepper, output_of, run
 
 PROMPT = prompt_of(40)
@@ -92,3 +93,20 @@ def test_a_part_whose_copy_fails_is_not_found() -> None:
 
     assert sequence.phase is Phase.FINISHED
     assert stepper.scheduler.pool.match(sequence.hashes) == []
+
+
+def test_nobody_keeps_a_part_whose_copy_fails() -> None:
+    """One that receives is in no pass that could fail with it: it waits until the part is there."""
+    stepper = _stepper_that_has_it_in_host_memory()
+    _talker(stepper)
+    stepper.add(request_of(PROMPT, "again"))
+    receiver = stepper.add(request_of((*PROMPT[:8], 3), "receiver", purpose=Purpose.RECEIVE))
+
+    step = stepper.step(fails=True)
+
+    assert step is not None
+    assert [len(each.contents) for each in step.restored] == [2]
+    assert receiver.num_computed == 0
+    stepper.step()
+    assert receiver.phase is Phase.RECEIVING
+    check_contents(stepper)

@@ -12,7 +12,7 @@ import torch
 from baton.engine.engine import Engine
 from baton.engine.events import Failed, PromptScored, TokenReady
 from baton.engine.sampling import SampledToken
-from baton.engine.scheduler import SCORED_CHUNK_TOKENS
+from baton.engine.sequence import SCORED_CHUNK_TOKENS
 from checkpoints import CheckpointName, checkpoint, reference_generate, reference_logits
 from exactness.handover import Generation, generate, greedy, start_engine
 from exactness.loading import BLOCK_TOKENS, SERVED, Framework, load_runner

@@ -89,11 +89,18 @@ def launch(runner: Runner, step: Step, choice: Choice, after: Pass | None = None
 
 
 def collect(computed: Pass, index: int = 0) -> PassResult:
-    """Wait for a pass, or for one of several, and return what it brought to sequences that still live."""
+    """Wait for a pass, or for one of several, and return what it brought to sequences that still live.
+
+    The first of several fills every block that they have in the prefix cache: those of the tokens known before.
+    """
     step, launched = computed.step, computed.launched
-    if computed.is_plain:
-        return _plain_result(step, launched.tokens(index))
-    logits = launched.logits()
+    is_plain = computed.is_plain
+    result = _plain_result(step, launched.tokens(index)) if is_plain else _result(step, launched.logits())
+    step.is_computed = True
+    return result
+
+
+def _result(step: Step, logits: Logits) -> PassResult:
     scores, failures = _score(logits, step.scored)
     failed = dict(failures)
     sequences, tokens = list[Sequence](), list[SampledToken]()

@@ -38,6 +38,15 @@ class Progress:
             sequence.num_ahead += step.num_passes
             sequence.last_row = row
 
+    def take_back(self, step: Step) -> None:
+        """Undo `begin`, and take what the pass gave to the prefix cache out of it; positions stay as they are."""
+        for block_hash in (*step.filled, *step.stored):
+            self._pool.forget(self._pool.match([block_hash]))
+        for scoring in step.scored:
+            scoring.sequence.num_scored -= scoring.num_rows
+        for sequence, _ in step.sampled:
+            sequence.num_ahead = 0
+
     def enter(self, sequences: Seq[Sequence], token_ids: Seq[int]) -> None:
         """Append the tokens that a pass under way has chosen, to sequences that are not finished."""
         for sequence, token_id in zip(sequences, token_ids, strict=True):

@@ -37,7 +37,7 @@ def fill_first(pool: BlockPool, offload: Offload, step: Step, sequence: Sequence
             pool.store(block_id, block_hash)
         pool.release([*beginning.blocks, *block_ids])
         step.restored.append(Restored(sequence, block_ids, 0, contents))
-        step.stored += hashes
+        step.filled += hashes
         sequence.num_filled_blocks += room
         sequence.filled_end = num_found + room
     return True

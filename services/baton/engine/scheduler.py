@@ -26,8 +26,6 @@ from baton.errors import OutOfMemoryError
 from baton.kv.host_store import HostBlockStore
 from baton.kv.pool import BlockId, BlockPool
 
-SCORED_CHUNK_TOKENS = 128
-"""Positions in one pass of a prompt whose log-probabilities are wanted: each brings a row of the vocabulary's size."""
 MAX_CANDIDATES = 128
 """Waiting sequences looked at in one pass."""
 
@@ -117,15 +115,14 @@ class Scheduler:
             self._last = self._last.again()
             self._last.moved_out = self.moved_out()
             return self._last
-        self._last = step = Step()
+        last = self._last
+        self._last = step = Step(unproven=frozenset(() if last.is_computed else last.stored))
         self._has_same_batch = True
         prompts = self._add_decoding(step)
         step.max_tokens = self._max_tokens(step, prompts)
         if prompts:
             self._add_prompts(step, prompts)
-        if self._waiting and not (
-            is_short and step.spans
-        ):  # who lost blocks just now would come back for a pass or two
+        if self._waiting and not (is_short and step.spans):  # who lost blocks would come back for a pass or two
             self._admit(step)
         step.moved_out = self.moved_out()
         return step
@@ -136,13 +133,8 @@ class Scheduler:
 
     def undo(self, step: Step) -> None:
         """Take a pass back that was under way when one failed: what of it still runs is computed again, later."""
-        for block_hash in step.stored:
-            self.pool.forget(self.pool.match([block_hash]))
-        self.offload.forget(step.stored)
-        for scoring in step.scored:
-            scoring.sequence.num_scored -= scoring.num_rows
-        for sequence in dict.fromkeys(entry.sequence for entry in step.sampled):
-            sequence.num_ahead = 0
+        self.progress.take_back(step)
+        self.offload.forget([*step.filled, *step.stored])
         for sequence in reversed(step.members):
             if sequence.phase is Phase.RUNNING:
                 self._preempt(sequence)
@@ -226,7 +218,7 @@ class Scheduler:
         room = step.max_tokens - step.num_tokens
         if self._has_newcomer():
             room -= room // 2  # whoever comes computes something at once
-        claims = [Claim(self._chunk(each), each.num_pending, each.request.priority) for each in prompts]
+        claims = [Claim(each.num_chunk_tokens, each.num_pending, each.request.priority) for each in prompts]
         granted = share(claims, room, max_prompts=self._limits.max_step_prompts)
         for sequence, num_tokens in zip(prompts, granted, strict=True):
             if num_tokens:
@@ -258,6 +250,8 @@ class Scheduler:
             if not self._has_blocks(sequence, beginning.blocks) or self._fills_first(step, sequence, beginning):
                 blocked = blocked or sequence
                 continue
+            if self._must_see_proof(step, sequence, beginning):
+                continue
             if not sequence.request.may_begin():
                 has_room = False
                 continue
@@ -276,6 +270,17 @@ class Scheduler:
         """Return whether a sequence waits while part of it is restored, because others are computed meanwhile."""
         is_held_up = bool(self._running) and bool(beginning.restored)
         return is_held_up and fill_first(self.pool, self.offload, step, sequence, beginning)
+
+    def _must_see_proof(self, step: Step, sequence: Sequence, beginning: Beginning) -> bool:
+        """Return whether a sequence waits until blocks that it finds are known to be filled.
+
+        Who is computed in the pass need not: it falls with the one that fills them. Others would keep what is wrong, or
+        have handed it out.
+        """
+        if beginning.leader is not None:
+            return False
+        is_kept = sequence.purpose is Purpose.RECEIVE or sequence.request.export or self._is_full(step)
+        return bool(is_kept) and step.may_break(sequence.hashes[: len(beginning.blocks)])
 
     def _join(self, step: Step, sequence: Sequence, beginning: Beginning) -> None:
         """Add a sequence that has got its blocks to the pass."""
@@ -313,19 +318,12 @@ class Scheduler:
         has_all_prompts = 0 < limits.max_step_prompts <= step.num_prompts
         return step.num_tokens >= step.max_tokens or has_all_prompts
 
-    def _chunk(self, sequence: Sequence) -> int:
-        """Return how many positions of a prompt may be computed in one pass."""
-        num_tokens = sequence.num_pending
-        if sequence.num_scored < sequence.score_end:
-            num_tokens = min(num_tokens, SCORED_CHUNK_TOKENS)
-        return min(num_tokens, sequence.request.chunk_tokens or num_tokens)
-
     def _room(self, sequence: Sequence, step: Step) -> int:
         """Return how many positions of a sequence that gets its blocks the pass computes."""
         room = step.max_tokens - step.num_tokens
         if self._is_full(step) and sequence.is_prefilling:
             return 0
-        num_tokens = self._chunk(sequence)
+        num_tokens = sequence.num_chunk_tokens
         if num_tokens > room and self._waiting:
             room -= room // 2  # who stands behind a long prompt computes something at once, too
         return min(num_tokens, room)

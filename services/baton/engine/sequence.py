@@ -16,6 +16,9 @@ from baton.kv.pool import BlockId
 
 FinishReason = Literal["stop", "length"]
 
+SCORED_CHUNK_TOKENS = 128
+"""Positions in one pass of a prompt whose log-probabilities are wanted: each brings a row of the vocabulary's size."""
+
 
 class KvExport(Protocol):
     """Takes the KV of a PREFILL request, from the engine thread; must not block."""
@@ -212,6 +215,14 @@ class Sequence:
     def num_pending(self) -> int:
         """Return the positions that have no KV."""
         return len(self.token_ids) + self.num_ahead - self.num_computed
+
+    @property
+    def num_chunk_tokens(self) -> int:
+        """Return how many positions of its prompt may be computed in one pass."""
+        num_tokens = self.num_pending
+        if self.num_scored < self.score_end:
+            num_tokens = min(num_tokens, SCORED_CHUNK_TOKENS)
+        return min(num_tokens, self.request.chunk_tokens or num_tokens)
 
     @property
     def num_outputs_left(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -92,6 +93,12 @@ class Step:
     """Sequences whose prompt is judged."""
     stored: list[BlockHash] = field(default_factory=list)
     """Hashes of the blocks that went into the prefix cache when the pass was launched."""
+    filled: list[BlockHash] = field(default_factory=list)
+    """Hashes of the blocks that went into it when the pass was planned, because host memory fills them first."""
+    is_computed: bool = False
+    """Whether the device has computed it, so that what its blocks hold is known to be right."""
+    unproven: frozenset[BlockHash] = frozenset()
+    """Hashes of the blocks that a pass was to fill which was under way when this one was planned."""
     has_sinks: bool = False
     """Whether a span hands its K and V out."""
     is_following: bool = False
@@ -116,6 +123,13 @@ class Step:
         twins = (twin.sequence for twin in self.twins)
         restored = (each.sequence for each in self.restored)
         return list(dict.fromkeys([*self.sequences, *twins, *exporting, *restored]))
+
+    def may_break(self, hashes: Iterable[BlockHash]) -> bool:
+        """Return whether a block in the prefix cache may turn out not to hold what its hash says.
+
+        Whoever takes it over must be computed in this pass: then it falls with it, or is computed again behind it.
+        """
+        return not self.unproven.union(self.filled).isdisjoint(hashes)
 
     @property
     def copies(self) -> list[BlockCopy]:
