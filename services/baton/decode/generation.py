@@ -205,7 +205,9 @@ class Generation:
 
     def _stop(self) -> None:
         self._is_over = True
-        for task in (self._compilation, self._reception):
+        tasks = (self._compilation, self._reception)
+        self._compilation = self._reception = None  # a task that was cancelled keeps what it was doing
+        for task in tasks:
             if task is not None:
                 task.cancel()
 

@@ -101,16 +101,14 @@ class KvHandover:
         """Take the KV, whatever happens to the nodes that compute it."""
         option: PrefillOption | None = self._options[0]
         while option is not None:
-            error: Exception
             try:
                 await self._stream(option)
                 return
-            except BatonError as raised:
-                error = raised
-            except Exception as raised:  # the edge of the stream: the request must not hang on a bug in it
+            except BatonError as error:  # not kept: its traceback keeps what the stream has received
+                option = self._after(option, error)
+            except Exception as error:  # the edge of the stream: the request must not hang on a bug in it
                 log.exception("reception_failed request=%s", self._engine_id)
-                error = raised
-            option = self._after(option, error)
+                option = self._after(option, error)
 
     async def _stream(self, option: PrefillOption) -> None:
         self.node_id = option.node_id

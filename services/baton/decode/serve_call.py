@@ -159,8 +159,9 @@ class _Stream:
 
     def cancel(self) -> None:
         """End without an answer."""
-        if self._generation is not None:
-            self._generation.close()
+        generation, self._generation = self._generation, None
+        if generation is not None:
+            generation.close()
         self._span.end()
 
     def prompt(self, position: int, tokens: Sequence[SampledToken]) -> None:
@@ -176,9 +177,11 @@ class _Stream:
     def finished(self, finished: messages.Finished) -> None:
         self._call.open_batch().add_finished(self._id, finished)
         self._call.forget(self._id)
+        self._generation = None  # which knows this stream
         self._span.end()
 
     def failed(self, error: BatonError) -> None:
         self._call.open_batch().add_failed(self._id, error)
         self._call.forget(self._id)
+        self._generation = None  # which knows this stream
         self._span.end(error)

@@ -164,13 +164,18 @@ async def grpc_call(call: Any) -> AsyncIterator[AsyncIterable[Any]]:
     except grpc.aio.AioRpcError as error:
         raise error_from_rpc(error) from error
     except asyncio.CancelledError:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if _is_cancelled():
             raise
         # grpc.aio ends calls of a closed channel like cancelled ones, though nobody cancelled this task.
         raise UnavailableError("the connection to the node was closed", reason="CHANNEL_CLOSED") from None
     finally:
         call.cancel()
+
+
+def _is_cancelled() -> bool:
+    """Return whether somebody has cancelled this task; its error must not know the task, which keeps it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 async def _readable(responses: AsyncIterable[Message | Undecodable]) -> AsyncIterator[Message]:

@@ -6,6 +6,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Protocol
 
 from baton.h2.connection import SILENCE_SECONDS, Connection
@@ -51,7 +52,8 @@ class ClientCall:
         self.stream_id = stream_id
         self.listener = listener
         self.window = ReceiveWindow(connection.limits.stream_window_bytes, connection.limits.num_held_bytes)
-        self.assembler = MessageAssembler(listener.allocate, self._deliver, connection.limits.message_bytes)
+        deliver = partial(_deliver, self.window, listener)  # not of this call: what has begun to arrive goes with it
+        self.assembler = MessageAssembler(listener.allocate, deliver, connection.limits.message_bytes)
         self.has_response = False
 
     def release(self, num_bytes: int) -> None:
@@ -65,9 +67,10 @@ class ClientCall:
         """
         self._connection.cancel(self)
 
-    def _deliver(self, message: memoryview) -> None:
-        self.window.hold(len(message))
-        self.listener.message(message)
+
+def _deliver(window: ReceiveWindow, listener: CallListener, message: memoryview) -> None:
+    window.hold(len(message))
+    listener.message(message)
 
 
 class ClientConnection(Connection):

@@ -70,7 +70,8 @@ class FastStream:
     """One KV stream. The reading thread calls what `baton.h2.client.CallListener` names; the event loop the rest.
 
     Invariants: frames are received into staging memory and checksummed by the reading thread; the window opens again as
-    the event loop takes the next message, so what waits here is bounded; after `close` nothing more arrives.
+    the event loop takes the next message, so what waits here is bounded; after `close` nothing more arrives, and
+    nothing of what has arrived is kept, nor is the call, which knows the stream.
 
     Args:
         staging: Memory for messages.
@@ -88,6 +89,7 @@ class FastStream:
         self._status: Status | None = None
         self._changed = asyncio.Event()
         self._num_taken_bytes = 0
+        self._is_over = False
 
     def allocate(self, num_bytes: int) -> memoryview:
         """Return memory for a message."""
@@ -128,8 +130,11 @@ class FastStream:
 
     def close(self) -> None:
         """End the stream, if it runs."""
-        if self._call is not None:
-            self._call.cancel()
+        self._is_over = True
+        self._items.clear()
+        call, self._call = self._call, None
+        if call is not None:
+            call.cancel()
 
     def __aiter__(self) -> Self:
         return self
@@ -166,8 +171,9 @@ class FastStream:
             self._call.release(num_bytes)
 
     def _append(self, message: Message, num_bytes: int) -> None:
-        self._items.append((message, num_bytes))
-        self._changed.set()
+        if not self._is_over:
+            self._items.append((message, num_bytes))
+            self._changed.set()
 
     def _end(self, status: Status) -> None:
         self._status = status
@@ -224,6 +230,7 @@ class FastChannel:
             await stream.first()
         except BaseException:
             making.add_done_callback(_cancel_made)
+            stream.close()
             raise
         return stream
 
