@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 
 from baton.decode.source import TransportChoice
+from baton.h2.call import ServerCall
+from baton.h2.status import Code, Status
+from baton.rpc.kv_service import ReceivedRequest
+from baton.rpc.shared_frames import SharedOutlet, open_outlet
 from baton.shm.lender import NAME_PREFIX, SEGMENT_BYTES, Loan, _Tenancy
 from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.v1.kv_pb2 import KV_TRANSPORT_FAST, KV_TRANSPORT_GRPC, KV_TRANSPORT_SHARED
-from decode.pair import PREFILL_ID, Pair, Responses, generate, request_of, with_pair
+from decode.pair import PREFILL_ID, DamagedFastPath, Pair, Responses, generate, request_of, with_pair
 from engine.rig import GREEDY, expected_tokens, prompt_of
 from prefill.test_servicer import request_of as prefill_request_of
 from shm.test_loan import names_of_shared_memory
@@ -107,6 +111,29 @@ def test_payloads_go_with_their_headers_where_there_is_no_memory_for_them() -> N
         kept.close()
 
     with_pair(client, transport="auto", shared_memory_bytes=SEGMENT_BYTES)
+
+
+def test_memory_that_a_refused_stream_has_taken_is_lent_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library carries the stream to its end; whoever took the offer before may still write."""
+    takers = list[SharedOutlet | None]()
+
+    def refuse(_: object, request: ReceivedRequest, call: ServerCall) -> None:
+        takers.append(open_outlet(request.message))
+        call.end(Status(Code.UNKNOWN, "not as it should be"))
+
+    monkeypatch.setattr(DamagedFastPath, "serve", refuse)
+
+    async def client(pair: Pair) -> None:
+        answer = await generate(pair, request_of(PROMPT))
+
+        assert answer.token_ids == EXPECTED
+        assert (answer.summary.kv_transport, answer.summary.kv_transport_reason) == (KV_TRANSPORT_GRPC, "REFUSED")
+        assert [taker is not None for taker in takers] == [True]
+        await pair.settle()
+        gc.collect()
+        assert pair.lender.num_bytes == 0, "it is neither lent nor idle"
+
+    with_pair(client, transport="auto")
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,8 @@ class PrefillSource:
             else:
                 async with grpc_call(self._stub.Prefill(request)) as messages:
                     yield self._messages(messages, loan, reception)
-            if loan is not None:
-                loan.finish()  # the stream has come to its summary
+            if loan is not None and reception.transport == "shared":
+                loan.finish()  # the stream has come to its summary; another that took the offer may still write
 
     @contextmanager
     def _offered(self, request: prefill_service_pb2.PrefillRequest) -> Iterator[Loan | None]:
