@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from functools import partial
@@ -19,7 +20,7 @@ import pytest
 
 from baton.shm.borrower import Borrowed, borrow
 from baton.shm.lender import MAX_RANGES, NAME_PREFIX, Lender, Loan
-from baton.shm.segment import CAN_SEAL, create_segment, open_segment
+from baton.shm.segment import CAN_SEAL, Segment, create_segment, open_segment
 
 RANGE_BYTES = 1 << 18
 """The largest range."""
@@ -200,6 +201,37 @@ def test_no_more_memory_is_lent_than_allowed() -> None:
             second.close()
 
     run(test)
+
+
+def test_no_more_memory_is_kept_than_allowed_where_a_sender_comes_while_some_is_taken_back() -> None:
+    """Memory is taken back in the middle of anything: also between any two steps of lending it."""
+
+    async def test(step: str) -> None:
+        async with lending(1) as lender:
+            loan, meanwhile = lender.lend(), list[Segment | None]()
+            borrowed = await taken(loan)
+
+            class Interrupted(set[int] if step == "lent" else deque[Segment]):  # type: ignore[misc]
+                def discard(self, number: int) -> None:
+                    super().discard(number)
+                    meanwhile.append(lender._segment())
+
+                def append(self, segment: Segment) -> None:
+                    super().append(segment)
+                    meanwhile.append(lender._segment())
+
+            name = f"_{step}"
+            setattr(lender, name, Interrupted(getattr(lender, name)))
+            borrowed.close()
+            loan.finish()
+            loan.close()
+            del loan
+
+            num_segments = len(lender._idle) + sum(segment is not None for segment in meanwhile)
+            assert (len(meanwhile), num_segments) == (1, 1)
+
+    for step in ("lent", "idle"):
+        run(partial(test, step))
 
 
 def test_strangers_get_nothing() -> None:

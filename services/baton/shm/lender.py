@@ -143,7 +143,7 @@ class Lender:
         self._can_seal = can_seal
         self._offers: dict[bytes, Loan] = {}
         self._idle: deque[Segment] = deque()
-        self._lent: set[int] = set()
+        self._lent: set[int] = set()  # by connection: a segment may be idle already when it still counts as lent
         self._handshakes: dict[socket.socket, asyncio.TimerHandle] = {}
         self._listener: socket.socket | None = None
 
@@ -199,9 +199,9 @@ class Lender:
     def take_back(self, segment: Segment, connection: socket.socket, fate: _Fate) -> None:
         """Take a segment that nobody reads any more. From any thread, in the middle of anything."""
         connection.close()  # not before: another thread might be about to use its descriptor
-        self._lent.discard(id(segment))
         if fate.is_finished and self._listener is not None:
             self._idle.append(segment)
+        self._lent.discard(id(connection))  # last: whoever counts in between counts one too many, never too few
 
     def _accept(self, listener: socket.socket) -> None:
         try:
@@ -230,7 +230,7 @@ class Lender:
         self._end_handshake(connection, is_kept=segment is not None)
         if loan is None or segment is None:
             return
-        self._lent.add(id(segment))
+        self._lent.add(id(connection))
         loan.begin(segment, connection, self)
         with contextlib.suppress(OSError):  # the sender has gone again: so will its stream
             socket.send_fds(connection, [OFFSET.pack(segment.num_bytes)], [segment.descriptor])
@@ -238,7 +238,7 @@ class Lender:
     def _segment(self) -> Segment | None:
         with contextlib.suppress(IndexError):
             return self._idle.pop()
-        if len(self._lent) >= self._max_segments:
+        if len(self._lent) + len(self._idle) >= self._max_segments:
             return None
         try:
             return create_segment(self._segment_bytes, can_seal=self._can_seal)
