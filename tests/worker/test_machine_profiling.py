@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from baton.config.memory import Memory
 from baton.engine.yardstick import Work
 from baton.errors import ConfigurationError
 from baton.worker.machine_profiling import measure_machine, open_yardstick
@@ -63,6 +64,19 @@ def test_rates_follow_from_work_and_time(tmp_path: Path) -> None:
     assert profile.disk_write_bytes_per_second.median == pytest.approx((64 << 20) / 0.1)
     assert (profile.memory_bytes, profile.usable_memory_bytes) == (1 << 20, 1 << 16)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_device_without_memory_of_its_own_has_what_the_process_may_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That is less than the machine's in a container, whose limit the plan must not pass."""
+    yardstick = FakeYardstick()
+    monkeypatch.setattr(yardstick, "memory", lambda: None)
+    monkeypatch.setattr("baton.worker.machine_profiling.usable_memory", lambda: Memory(1 << 30, 1 << 20))
+
+    profile = measure_machine(yardstick, tmp_path, ticking(0.1), num_rounds=2)
+
+    assert (profile.memory_bytes, profile.usable_memory_bytes) == (1 << 30, 1 << 20)
 
 
 def test_products_grow_until_they_take_long_enough(tmp_path: Path) -> None:

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-_GROUPS = Path("/sys/fs/cgroup")
-_OWN_GROUPS = Path("/proc/self/cgroup")
+from baton.config.control_groups import GROUPS, OWN_GROUPS, group_folders, words_of
 
 
 class Cores(NamedTuple):
@@ -21,7 +20,7 @@ class Cores(NamedTuple):
     """What bounds them, for people."""
 
 
-def usable_cores(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> Cores:
+def usable_cores(groups: Path = GROUPS, own_groups: Path = OWN_GROUPS) -> Cores:
     """Return what the narrowest bound leaves; part of a core counts as one.
 
     Args:
@@ -40,33 +39,11 @@ def usable_cores(groups: Path = _GROUPS, own_groups: Path = _OWN_GROUPS) -> Core
 
 def _quotas(groups: Path, own_groups: Path) -> Iterator[float]:
     """Yield the cores that each group of this process, and each around it, may use, where it has a quota."""
-    for folder in _folders(groups, own_groups):
+    for folder in group_folders("cpu", groups, own_groups):
         words = [
-            *_words(folder / "cpu.max"),
-            *_words(folder / "cpu.cfs_quota_us"),
-            *_words(folder / "cpu.cfs_period_us"),
+            *words_of(folder / "cpu.max"),
+            *words_of(folder / "cpu.cfs_quota_us"),
+            *words_of(folder / "cpu.cfs_period_us"),
         ]
         if len(words) == 2 and all(word.isdigit() for word in words) and int(words[1]):  # else "max", or -1: none
             yield int(words[0]) / int(words[1])
-
-
-def _folders(groups: Path, own_groups: Path) -> Iterator[Path]:
-    """Yield the folders of the groups; within a container its own is the mount itself."""
-    yield from (groups, groups / "cpu")
-    for line in _lines(own_groups):
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        own = (groups / "cpu" if controllers else groups) / path.strip("/")
-        yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(groups))
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return []
-
-
-def _words(path: Path) -> list[str]:
-    return [word for line in _lines(path) for word in line.split()]

@@ -17,9 +17,8 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-import psutil
-
 from baton.capacity.machine import MachineProfile, MeasuredRate, measured_rate
+from baton.config.memory import usable_memory
 from baton.engine.yardstick import Work, Yardstick
 from baton.errors import ConfigurationError
 
@@ -65,8 +64,7 @@ def measure_machine(
         clock: Seconds.
         num_rounds: Rounds of each that count, 2 or more.
     """
-    own = yardstick.memory()
-    total, free = own or (psutil.virtual_memory().total, psutil.virtual_memory().available)
+    total, free = yardstick.memory() or usable_memory()
     buffer_bytes = min(_MEMORY_BUFFER_BYTES, free // 8)
     write, read = _disk_rates(folder, clock, num_rounds)
     return MachineProfile(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 import mlx.core as mx
 
+from baton.config.memory import usable_memory
 from baton.engine.runners.mlx.cells import QUANTIZED_BITS, group_size_of
 from baton.errors import ConfigurationError
 from baton.kv.layout import KvLayout
@@ -71,32 +71,11 @@ def row_positions(pool_positions: int, position_bytes: int, weight_bytes: int, d
 def device_bytes() -> int:
     """Return the memory that the device gives without swapping; 0 where it is unknown.
 
-    That is the GPU's working set, or on a CPU what MLX's arrays have and what the machine has left.
+    That is the GPU's working set, or on a CPU what MLX's arrays have and what this process may still take.
     """
     if mx.metal.is_available():
         return int(mx.device_info(mx.Device(mx.gpu)).get("max_recommended_working_set_size", 0))
-    free = free_bytes(Path("/"))
-    return free and free + mx.get_active_memory()
-
-
-def free_bytes(root: Path) -> int:
-    """Return the memory that a Linux machine, or the control group of this process, has left; 0: unknown.
-
-    Args:
-        root: Above `proc` and `sys`.
-    """
-    try:
-        lines = (root / "proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    sizes = dict(line.split(":", 1) for line in lines)
-    free = int(sizes.get("MemAvailable", "0 kB").split()[0]) * 1024
-    group = root / "sys/fs/cgroup"
-    try:
-        limit, used = ((group / name).read_text(encoding="ascii").strip() for name in ("memory.max", "memory.current"))
-    except OSError:
-        return free
-    return free if limit == "max" else min(free, max(0, int(limit) - int(used)))
+    return usable_memory().free_bytes + mx.get_active_memory()
 
 
 def set_limits(pool_bytes: int, num_device_bytes: int) -> None:
