@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from contextlib import closing
 from functools import partial
 
 from baton.engine.events import Failed, TokenReady
@@ -19,25 +20,32 @@ from baton.rpc.kv_service import ReceivedRequest
 class ThreadOutbox:
     """What waits to be sent, in the order of `Outbox`; filled by any thread, emptied by one that waits.
 
-    It holds at most the KV of its prompt; all outboxes of a node are bounded by `OutboxBudget`.
+    It holds at most the KV of its prompt; all outboxes of a node are bounded by `OutboxBudget`, which counts no frame
+    of a stream that has failed or ended: none is held then.
     """
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
         self._changed = threading.Condition()
         self._is_closed = False
+        self._has_failed = False
 
     def put(self, item: Item) -> None:
-        """Take a frame or an event; the first token, or a failure, overtakes the frames that wait."""
+        """Take a frame or an event; the first token overtakes the frames that wait, a failure drops all."""
         with self._changed:
-            if isinstance(item, TokenReady | Failed):
+            if self._is_closed or self._has_failed:
+                return
+            if isinstance(item, Failed):
+                self._has_failed = True
+                self._items.clear()
+            if isinstance(item, TokenReady):
                 self._items.appendleft(item)
             else:
                 self._items.append(item)
             self._changed.notify()
 
     def close(self) -> None:
-        """Wake whoever waits: nobody wants the rest."""
+        """Wake whoever waits, and drop what waits and what still comes: nobody wants it."""
         with self._changed:
             self._is_closed = True
             self._items.clear()
@@ -70,7 +78,10 @@ class FastPrefill:
         Raises:
             BatonError: If the request is refused or fails.
         """
-        outbox = ThreadOutbox()
+        with closing(ThreadOutbox()) as outbox:  # an error knows this function, and may be kept
+            self._serve(request, call, outbox)
+
+    def _serve(self, request: ReceivedRequest, call: ServerCall, outbox: ThreadOutbox) -> None:
         call.watch(outbox.close)
         constraint = self._prefiller.compile(request.message)
         sink = StreamSink(outbox.put, outbox.put, lambda error: outbox.put(Failed(error)))

@@ -69,20 +69,21 @@ class StreamMessages:
 
     def layout(self) -> Message:
         """Return the first message. Takes what memory the caller offers, for which it may wait a moment."""
-        self._outlet = open_outlet(self._request)
-        if self._outlet is not None:
+        outlet = self._outlet = open_outlet(self._request)
+        if outlet is not None:
             trace.get_current_span().set_attribute(names.KV_TRANSPORT, "shared")
             if self._is_closed:
-                self._outlet.close()
+                self.close()
         return prefill_service_pb2.PrefillResponse(
-            layout=layout_to_proto(self._layout), request_crc32c=self._key, uses_shared_memory=self.shares_memory
+            layout=layout_to_proto(self._layout), request_crc32c=self._key, uses_shared_memory=outlet is not None
         )
 
     def close(self) -> None:
-        """Write no more into the caller's memory; from any thread."""
+        """Write no more into the caller's memory, and let it go; from any thread."""
         self._is_closed = True
-        if self._outlet is not None:
-            self._outlet.close()
+        outlet, self._outlet = self._outlet, None
+        if outlet is not None:
+            outlet.close()
 
     def of(self, item: Item, timeout_seconds: float | None = None) -> Iterator[Message]:
         """Yield the message of a frame or event, if it has one.
@@ -124,9 +125,10 @@ class StreamMessages:
         self._spans.add(frame, self._last_ready_seconds, frame.ready_seconds)
         self._last_ready_seconds = frame.ready_seconds
         header_crc = header_crc32c(self._key, sequence_number, frame, crc)
-        if self._outlet is None:
+        outlet = self._outlet
+        if outlet is None:
             return encode_frame(frame, sequence_number, crc, header_crc)
-        return self._outlet.encode(frame, sequence_number, crc, header_crc, timeout_seconds)
+        return outlet.encode(frame, sequence_number, crc, header_crc, timeout_seconds)
 
 
 def _summary(ended: Ended, totals: StreamTotals, monitor: NodeMonitor) -> kv_pb2.KvSummary:

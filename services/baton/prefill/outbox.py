@@ -15,20 +15,31 @@ class Outbox:
     """Filled by the engine's thread through the event loop, emptied by the stream.
 
     The first token overtakes the frames that still wait: the client need not wait for the transfer. Everything else
-    keeps its order. It holds at most the KV of its prompt; all outboxes of a node are bounded by `OutboxBudget`.
+    keeps its order. It holds at most the KV of its prompt; all outboxes of a node are bounded by `OutboxBudget`, which
+    counts no frame of a stream that has failed or ended: none is held then.
     """
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
         self._filled = asyncio.Event()
+        self._is_over = False
 
     def put(self, item: Item) -> None:
         """Take a frame or an event. On the event loop only."""
-        if isinstance(item, TokenReady | Failed):
+        if self._is_over:
+            return
+        if isinstance(item, Failed):
+            self.close()
+        if isinstance(item, TokenReady):
             self._items.appendleft(item)
         else:
             self._items.append(item)
         self._filled.set()
+
+    def close(self) -> None:
+        """Drop what waits, and what still comes: nobody wants it."""
+        self._is_over = True
+        self._items.clear()
 
     async def get(self) -> Item:
         """Return the next item, waiting for it."""

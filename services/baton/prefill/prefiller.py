@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -82,7 +82,8 @@ class Prefiller:
 
         structured_output, output_token_ids = self._form(received.message)
         constraint = await self._node.constraints.constraint(structured_output, output_token_ids)
-        with self.begin(received, constraint, StreamSink(put, outbox.put, end)) as messages:
+        sink = StreamSink(put, outbox.put, end)
+        with closing(outbox), self.begin(received, constraint, sink) as messages:
             has_offer = received.message.HasField("shared_memory")
             yield await asyncio.to_thread(messages.layout) if has_offer else messages.layout()
             while not messages.is_complete:
