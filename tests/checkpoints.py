@@ -34,7 +34,17 @@ from transformers import (
 
 BaseCheckpointName = Literal["llama", "llama3", "qwen2", "qwen3", "mistral"]
 FamilyCheckpointName = Literal["mixtral", "qwen2_moe", "qwen3_moe", "phi3", "smollm3", "gemma2", "gemma3", "gpt_oss"]
-CheckpointName = BaseCheckpointName | FamilyCheckpointName
+YarnCheckpointName = Literal[
+    "yarn_llama",
+    "yarn_mistral",
+    "yarn_qwen2",
+    "yarn_qwen2_moe",
+    "yarn_qwen3",
+    "yarn_qwen3_moe",
+    "yarn_smollm3",
+    "yarn_gpt_oss",
+]
+CheckpointName = BaseCheckpointName | FamilyCheckpointName | YarnCheckpointName
 """`llama` has grouped queries, `llama3` RoPE scaling and tied embeddings, `qwen2` biases, `qwen3` QK norms and a head
 size of its own, `mistral` a sliding window."""
 
@@ -43,6 +53,9 @@ CHECKPOINT_NAMES: tuple[BaseCheckpointName, ...] = get_args(BaseCheckpointName)
 
 FAMILY_NAMES: tuple[FamilyCheckpointName, ...] = get_args(FamilyCheckpointName)
 """Those of the other families."""
+
+YARN_NAMES: tuple[YarnCheckpointName, ...] = get_args(YarnCheckpointName)
+"""Those of some families whose rotary embedding YaRN stretches, each written as folders of its family write it."""
 
 VOCABULARY_SIZE = 512
 MAX_CONTEXT_TOKENS = 2048
@@ -63,6 +76,14 @@ _SEEDS: dict[CheckpointName, int] = {
     "gemma2": 24,
     "gemma3": 9,
     "gpt_oss": 2,
+    "yarn_llama": 17,
+    "yarn_mistral": 12,
+    "yarn_qwen2": 24,
+    "yarn_qwen2_moe": 2,
+    "yarn_qwen3": 29,
+    "yarn_qwen3_moe": 1,
+    "yarn_smollm3": 1,
+    "yarn_gpt_oss": 2,
 }
 """Seeds whose greedy outputs keep varying, and whose best token leads by 0.0003 or more (logits vary by 1)."""
 
@@ -91,6 +112,15 @@ _BASE: dict[str, Any] = {
     "eos_token_id": 2,
 }
 
+_YARN_OPTIONS: dict[str, dict[str, Any]] = {
+    "llama": {"attention_factor": 1.2, "beta_fast": 2.0, "beta_slow": 0.5},
+    "mistral": {"mscale": 1.0, "mscale_all_dim": 0.5},
+    "qwen3": {"mscale": 0.5},
+    "gpt_oss": {"rope_theta": 150_000.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False},
+    "smollm3": {"beta_fast": 2.0, "truncate": False},
+}
+"""What makes frequencies and scale differ from those of the factor alone."""
+
 
 def checkpoint(name: CheckpointName) -> Path:
     """Return the folder of a checkpoint, made on first use and removed when the process ends."""
@@ -110,23 +140,30 @@ def reference_logits(folder: Path, token_ids: list[int], *, dtype: torch.dtype =
 
 
 def _config_of(name: CheckpointName) -> Any:
+    if name.startswith("yarn_"):
+        family = name.removeprefix("yarn_")
+        yarn = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 32.0, "original_max_position_embeddings": 64}
+        return _plain_config_of(family, yarn | _YARN_OPTIONS.get(family, {}))
+    return _plain_config_of(name, {"rope_type": "default", "rope_theta": 10_000.0})
+
+
+def _plain_config_of(name: str, rope: dict[str, Any]) -> Any:
     if name == "llama":
-        return LlamaConfig(**_BASE, rope_parameters={"rope_type": "default", "rope_theta": 10_000.0})
+        return LlamaConfig(**_BASE, rope_parameters=rope)
     if name == "llama3":
         scaling = {"rope_type": "llama3", "rope_theta": 10_000.0, "factor": 8.0, "original_max_position_embeddings": 64}
         frequencies = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
         return LlamaConfig(**{**_BASE, "tie_word_embeddings": True}, rope_parameters=scaling | frequencies)
     if name == "qwen2":
-        return Qwen2Config(**_BASE, rope_parameters={"rope_type": "default", "rope_theta": 10_000.0})
+        return Qwen2Config(**_BASE, rope_parameters=rope)
     if name == "qwen3":
-        return Qwen3Config(**_BASE, head_dim=32, rope_parameters={"rope_type": "default", "rope_theta": 10_000.0})
-    rope = {"rope_type": "default", "rope_theta": 10_000.0}
+        return Qwen3Config(**_BASE, head_dim=32, rope_parameters=rope)
     if name == "mistral":
         return MistralConfig(**_BASE, head_dim=16, sliding_window=SLIDING_WINDOW_TOKENS, rope_parameters=rope)
     return _family_config_of(name, rope)
 
 
-def _family_config_of(name: CheckpointName, rope: dict[str, Any]) -> Any:
+def _family_config_of(name: str, rope: dict[str, Any]) -> Any:
     experts = {"num_experts_per_tok": 2, "moe_intermediate_size": 64}
     if name == "mixtral":
         return MixtralConfig(**_BASE, num_local_experts=4, num_experts_per_tok=2, rope_parameters=rope)

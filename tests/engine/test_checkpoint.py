@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from baton.engine.checkpoint import read_checkpoint, rope_parameters
+from baton.engine.checkpoint import read_checkpoint
 from baton.errors import ConfigurationError
 from baton.kv.layout import KvDtype
 from checkpoints import CHECKPOINT_NAMES, SLIDING_WINDOW_TOKENS, CheckpointName, checkpoint
@@ -107,16 +107,7 @@ def test_nodes_with_other_end_tokens_serve_another_revision(tmp_path: Path) -> N
     assert read_checkpoint(folder).revision_digest != original
 
 
-def test_rope_parameters_are_read_from_both_forms() -> None:
-    """The nested form of transformers 5 and the flat, older one say the same."""
-    nested = {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0}}
-    flat = {"rope_theta": 5e5, "rope_scaling": {"type": "llama3", "factor": 8.0}}
-
-    assert rope_parameters(nested) == rope_parameters(flat)
-    assert rope_parameters({}) == {"rope_theta": 10_000.0}
-
-
-ROPE_TYPES = r"rope_scaling\.type: expected default, linear, llama3, got "
+ROPE_TYPES = r"rope_scaling\.type: expected default, linear, llama3, yarn, got "
 
 
 @pytest.mark.parametrize("kind", ["default", "linear", "llama3"])
@@ -137,7 +128,6 @@ def test_rotations_by_the_position_alone_are_read(tmp_path: Path, kind: str, key
         ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4}}, r"rope_parameters\.rope_type: .*'dynamic'"),
         ({"rope_scaling": {"type": "su", "short_factor": [1.0], "long_factor": [2.0]}}, ROPE_TYPES + "'su'"),
         ({"rope_parameters": None, "rope_scaling": {"type": "longrope"}}, ROPE_TYPES + "'longrope'"),
-        ({"rope_scaling": {"type": "yarn"}}, ROPE_TYPES + "'yarn'"),
         ({"rope_scaling": {"type": "one of next year"}}, ROPE_TYPES + "'one of next year'"),
         (
             {"rope_parameters": {"full_attention": {"type": "dynamic"}, "sliding_attention": {"rope_type": "default"}}},

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from baton.engine.quantization import Quantization, read_quantization
+from baton.engine.rope import check_rope
 from baton.engine.runners.base import ModelInfo
 from baton.errors import ConfigurationError
 from baton.kv.layout import KvDtype, KvLayout, LayerSpec
@@ -39,11 +40,6 @@ TORCH_ONLY_FAMILIES = ("gpt_oss",)
 _SWITCHED_WINDOW_FAMILIES = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
 """Those whose `sliding_window` counts only together with `use_sliding_window`."""
 _EXPERTS_OF_MLX = ".switch_mlp."
-_ROPE_TYPES = ("default", "linear", "llama3")
-"""Kinds of rotary embedding that turn K by its position alone in every framework and family; others may look at the
-longest position of a pass, as dynamic and longrope do, and so do su and yarn where they are names of the latter."""
-_ROPE_FIELDS = ("rope_parameters", "rope_scaling")
-"""Keys of the rotary embedding's parameters, in the form of transformers 5 and the older one."""
 _LAYER_KINDS = ("full_attention", "sliding_attention")
 """Values of `layer_types` whose caches can be carried; others keep a state that is no K and V per position."""
 _DIGEST_PAGES = 64
@@ -161,7 +157,7 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         raise ConfigurationError(
             f"model {directory}: model_type {family!r} is not supported; supported are {', '.join(SUPPORTED_FAMILIES)}"
         )
-    _check_rope(directory, config)
+    check_rope(directory, config)
     _check_layers(directory, config)
     files = sorted(directory.glob("*.safetensors"))
     if not files:
@@ -195,38 +191,6 @@ def _check_layers(directory: Path, config: Mapping[str, Any]) -> None:
     if num_shared := int(config.get("num_kv_shared_layers") or 0):
         problem = f"{num_shared} layers share the KV of others, which is not served"
         raise ConfigurationError(f"model {directory}: num_kv_shared_layers: {problem}")
-
-
-def _check_rope(directory: Path, config: Mapping[str, Any]) -> None:
-    """Refuse rotary embeddings that are not known to turn K by its position alone, in whichever form they are given.
-
-    Raises:
-        ConfigurationError: Naming the field, and the kinds that are served.
-    """
-    for name, kind in _rope_types(config):
-        if kind not in _ROPE_TYPES:
-            raise ConfigurationError(
-                f"model {directory}: {name}: expected {', '.join(_ROPE_TYPES)}, got {kind!r}:"
-                " K that may depend on more than its position cannot be cached"
-            )
-
-
-def _rope_types(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Yield the kinds of rotary embedding that a configuration names, for all layers or some, and where it does."""
-    for field in _ROPE_FIELDS:
-        parameters = config.get(field) or {}
-        by_layer_type = {f"{field}.{key}": value for key, value in parameters.items() if isinstance(value, Mapping)}
-        for name, each in {field: parameters, **by_layer_type}.items():
-            yield from ((f"{name}.{key}", each[key]) for key in ("rope_type", "type") if key in each)
-
-
-def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rotary embedding's parameters, from the form of transformers 5 or the older flat one."""
-    parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
-    if "type" in parameters:
-        parameters.setdefault("rope_type", parameters.pop("type"))
-    parameters.setdefault("rope_theta", config.get("rope_theta", 10_000.0))
-    return parameters
 
 
 def read_json(path: Path, *, is_required: bool = False, kind: str = "model") -> dict[str, Any]:

@@ -33,7 +33,7 @@ def test_layout_is_the_checkpoints_own(name: CheckpointName) -> None:
     assert runner.info.engine == "mlx"
 
 
-@pytest.mark.parametrize("name", ["llama3", "qwen2", "mistral"])
+@pytest.mark.parametrize("name", ["llama3", "qwen2", "mistral", "yarn_llama", "yarn_qwen2"])
 def test_configuration_with_rope_parameters_alone_is_enough(name: CheckpointName, tmp_path: Path) -> None:
     """A folder as transformers 5 writes it, without the flat keys that mlx-lm reads, gives the reference's tokens."""
     folder = copytree(checkpoint(name), tmp_path / "model")
@@ -61,6 +61,37 @@ def test_model_that_mlx_cannot_compute_is_refused(change: dict[str, object], pro
     (folder / "config.json").write_text(json.dumps(config | change))
 
     with pytest.raises(ConfigurationError, match=problem):
+        load_mlx_runner(folder, model_id="tiny", num_blocks=1)
+
+
+SCALED = {"rope_type": "linear", "rope_theta": 1e4, "factor": 8.0}
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 8.0, "original_max_position_embeddings": 64}
+PLAIN = {"rope_type": "default", "rope_theta": 1e4}
+
+
+@pytest.mark.parametrize(
+    ("name", "rope", "message"),
+    [
+        ("mixtral", SCALED, r"rope_parameters\.rope_type: the mlx engine expected default, got 'linear'"),
+        ("gemma2", SCALED, r"rope_parameters\.rope_type: the mlx engine expected default, got 'linear'"),
+        ("qwen3_moe", YARN, r"rope_parameters\.rope_type: the mlx engine expected default, got 'yarn'"),
+        ("qwen2_moe", YARN, r"rope_parameters\.rope_type: the mlx engine expected default, got 'yarn'"),
+        (
+            "gemma3",
+            {"full_attention": SCALED, "sliding_attention": SCALED},
+            r"rope_parameters\.sliding_attention\.rope_type: the mlx engine expected default, got 'linear'",
+        ),
+    ],
+)
+def test_rotations_that_mlx_would_not_scale_are_refused(
+    name: CheckpointName, rope: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    """mlx-lm ignores the scale in some families; their tokens would be others than transformers'."""
+    folder = copytree(checkpoint(name), tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"rope_parameters": rope}))
+
+    with pytest.raises(ConfigurationError, match=message):
         load_mlx_runner(folder, model_id="tiny", num_blocks=1)
 
 

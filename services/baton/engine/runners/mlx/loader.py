@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import mlx.core as mx
+from mlx_lm.models.rope_utils import YarnRoPE
 from mlx_lm.utils import load_model
 
-from baton.engine.checkpoint import TORCH_ONLY_FAMILIES, Checkpoint, rope_parameters
+from baton.engine.checkpoint import TORCH_ONLY_FAMILIES, Checkpoint
+from baton.engine.rope import Yarn, read_yarn, rope_parameters, rope_types
 from baton.engine.runners.mlx.cells import group_size_of
 from baton.engine.runners.mlx.cpu_modules import suit_cpu
 from baton.engine.runners.mlx.fused import fuse
@@ -18,6 +20,8 @@ from baton.errors import ConfigurationError
 _ACTIVATIONS = ("silu", "swish")
 _GEMMA_ACTIVATIONS = ("gelu_pytorch_tanh",)
 _PLAIN_KV_FAMILIES = ("gemma2",)
+_SCALED_ROPE_FAMILIES = ("gemma3_text", "llama", "mistral", "qwen2", "qwen3", "smollm3")
+"""Those whose rotary embedding mlx-lm scales; it leaves the others' as if nothing were asked."""
 
 
 def compute_device() -> mx.Device:
@@ -49,12 +53,15 @@ def load_mlx_model(checkpoint: Checkpoint, dtype: mx.Dtype) -> Any:
     activation = checkpoint.config.get("hidden_activation" if is_gemma else "hidden_act")
     if activation not in (None, *(_GEMMA_ACTIVATIONS if is_gemma else _ACTIVATIONS)):
         raise ConfigurationError(f"model {checkpoint.directory}: the mlx engine has no hidden_act {activation!r}")
+    _check_rope(checkpoint)
     try:
         model, _ = load_model(checkpoint.directory, model_config=_overrides(checkpoint))
     except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
         raise ConfigurationError(f"model {checkpoint.directory}: mlx-lm cannot load it: {error}") from error
     model.set_dtype(dtype)
     model.eval()
+    if yarn := read_yarn(checkpoint.config):
+        _set_yarn(model, yarn, yarn.periods(rope_parameters(checkpoint.config)["rope_theta"], checkpoint.head_dim))
     fuse(model)
     if compute_device() == mx.cpu:
         suit_cpu(model, checkpoint.head_dim)
@@ -76,6 +83,29 @@ def check_can_quantize_kv(checkpoint: Checkpoint) -> None:
         )
     if group_size_of(checkpoint.head_dim) is None:
         raise ConfigurationError(f"kv_quantization: heads of {checkpoint.head_dim} elements have no groups of 32 or 64")
+
+
+def _check_rope(checkpoint: Checkpoint) -> None:
+    """Refuse scaled rotary embeddings that mlx-lm would not scale.
+
+    Raises:
+        ConfigurationError: Naming the field, and what mlx-lm computes.
+    """
+    for name, kind in rope_types(checkpoint.config):
+        is_scaled = checkpoint.family in _SCALED_ROPE_FAMILIES and ".sliding_attention." not in name
+        if kind != "default" and not is_scaled:
+            raise ConfigurationError(
+                f"model {checkpoint.directory}: {name}: the mlx engine expected default, got {kind!r}:"
+                f" mlx-lm scales no such rotary embedding of {checkpoint.family}"
+            )
+
+
+def _set_yarn(model: Any, yarn: Yarn, periods: list[float]) -> None:
+    """Give every rotary embedding transformers' angles: mlx-lm reads no `attention_factor` and no `truncate`."""
+    for layer in model.model.layers:
+        rope = getattr(layer.self_attn, "rope", None)
+        if isinstance(rope, YarnRoPE):
+            rope._freqs, rope.mscale = mx.array(periods, mx.float32), yarn.attention_factor
 
 
 def _overrides(checkpoint: Checkpoint) -> Mapping[str, Any]:
@@ -101,6 +131,8 @@ def _overrides(checkpoint: Checkpoint) -> Mapping[str, Any]:
     elif checkpoint.family == "gemma3_text":
         overrides["sliding_window_pattern"] = _window_pattern(checkpoint)
     theta = parameters.pop("rope_theta")
+    if yarn := read_yarn(checkpoint.config):
+        parameters = {"rope_type": "yarn", "factor": yarn.factor}
     is_scaled = parameters.get("rope_type", "default") != "default"
     return overrides | {"rope_theta": theta, "rope_scaling": parameters if is_scaled else None}
 
