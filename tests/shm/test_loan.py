@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from random import Random
 import pytest
 
 from baton.shm.borrower import Borrowed, borrow
-from baton.shm.lender import MAX_RANGES, NAME_PREFIX, Lender, Loan
+from baton.shm.lender import MAX_RANGES, NAME_PREFIX, OFFSET, Lender, Loan
 from baton.shm.segment import CAN_SEAL, Segment, create_segment, open_segment
 
 RANGE_BYTES = 1 << 18
@@ -397,6 +398,40 @@ def test_a_sender_killed_in_the_middle_leaves_the_memory_to_its_readers_and_then
             gc.collect()
             assert lender.num_bytes == 0
         assert names_of_shared_memory() <= before
+
+    run(test)
+
+
+def test_a_lender_without_descriptors_pauses_and_serves_when_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop has other work than to try again and again."""
+    tries: list[object] = []
+    accept = Lender._accept
+
+    def counted(lender: Lender, listener: socket.socket) -> None:
+        tries.append(listener)
+        accept(lender, listener)
+
+    monkeypatch.setattr(Lender, "_accept", counted)
+
+    async def test() -> None:
+        async with lending() as lender:
+            sender = socket.socket(socket.AF_UNIX)
+            limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+            loan = lender.lend()
+            resource.setrlimit(resource.RLIMIT_NOFILE, (0, limits[1]))
+            try:
+                sender.connect(loan.address)
+                for _ in range(200):
+                    await asyncio.sleep(0)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            assert 1 <= len(tries) < 100
+
+            sender.sendall(loan.token)
+            size = await asyncio.to_thread(sender.recv, OFFSET.size)
+            assert OFFSET.unpack(size) == (SEGMENT_BYTES,)
+            sender.close()
+            loan.close()
 
     run(test)
 

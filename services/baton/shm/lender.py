@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import secrets
@@ -37,6 +38,10 @@ OFFSET = struct.Struct("<Q")
 """How sizes and offsets are sent."""
 _HANDSHAKE_SECONDS = 1.0
 _BACKLOG = 64
+_EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Why no connection can be taken for a while: descriptors or memory are used up."""
+_PAUSE_SECONDS = 0.1
+"""Time after which it is tried again."""
 
 
 class _Tenancy:
@@ -170,8 +175,8 @@ class Lender:
             log.warning("shared_memory_off cause=%s", error)
             return
         listener.setblocking(False)
-        asyncio.get_running_loop().add_reader(listener, self._accept, listener)
         self._listener, self.address = listener, address
+        self._listen(listener)
 
     def close(self) -> None:
         """Lend nothing any more; what is being read stays."""
@@ -203,13 +208,20 @@ class Lender:
             self._idle.append(segment)
         self._lent.discard(id(connection))  # last: whoever counts in between counts one too many, never too few
 
+    def _listen(self, listener: socket.socket) -> None:
+        if self._listener is listener:
+            asyncio.get_running_loop().add_reader(listener, self._accept, listener)
+
     def _accept(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
         try:
             connection, _ = listener.accept()
-        except OSError:  # it has gone again, or there are no descriptors left
-            return
+        except OSError as error:
+            if error.errno in _EXHAUSTED:  # the sender still waits: the event loop would call again without a pause
+                loop.remove_reader(listener)
+                loop.call_later(_PAUSE_SECONDS, self._listen, listener)
+            return  # or the sender has gone again
         connection.setblocking(False)
-        loop = asyncio.get_running_loop()
         self._handshakes[connection] = loop.call_later(_HANDSHAKE_SECONDS, self._end_handshake, connection)
         loop.add_reader(connection, self._answer, connection)
 
