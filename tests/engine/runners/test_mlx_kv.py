@@ -257,3 +257,19 @@ def _one_torch_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize(("num_heads", "slots"), [(1, slice(0, 8)), (2, slice(0, 8)), (2, slice(0, 64))])
+def test_what_is_read_is_not_the_pools_own_memory(num_heads: int, slots: slice) -> None:
+    """A frame may wait long before it is sent: the next write would copy the whole pool, and both would stay."""
+    with mx.stream(mx.cpu):
+        pool = LayerPool(LayerSpec(num_heads, 8, 8, 0), 16, 4, mx.float32)
+        before = np.array(pool.keys.parts[0], copy=False).ctypes.data
+        kv = pool.read_bytes(slots)
+        zeros = bytes(kv.keys)
+        pool.write(slice(0, 8), *(mx.ones((num_heads, 8, 8)) for _ in range(2)))
+        mx.eval(pool.arrays)
+        after = np.array(pool.keys.parts[0], copy=False).ctypes.data
+
+    assert bytes(kv.keys) == zeros
+    assert after == before

@@ -89,7 +89,11 @@ class LayerPool:
     def read_bytes(self, slots: Slots) -> LayerKv:
         """Return a copy of K and V in slots."""
         index = (slice(None), slots if isinstance(slots, slice) else mx.array(slots))
-        return to_layer_kv(self.keys.decode(self.keys.get(index)), self.values.decode(self.values.get(index)))
+        kv = to_layer_kv(self.keys.decode(self.keys.get(index)), self.values.decode(self.values.get(index)))
+        num_heads, num_slots = self.keys.shape
+        if isinstance(slots, slice) and (num_heads == 1 or slots.stop - slots.start == num_slots):
+            return LayerKv(bytes(kv.keys), bytes(kv.values))  # the pool's own memory: the next write would copy it all
+        return kv
 
     def _gather(self, part: mx.array, rows: mx.array) -> mx.array:
         """Return whole blocks, [num_rows, num_kv_heads, num_tokens, width]."""
