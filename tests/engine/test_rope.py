@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import LlamaConfig
+from transformers import AutoConfig, LlamaConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
+from baton.engine.checkpoint import SUPPORTED_FAMILIES
 from baton.engine.rope import Yarn, check_rope, read_yarn, rope_parameters
 from baton.errors import ConfigurationError
 
@@ -25,11 +27,33 @@ def config_of(**changes: Any) -> dict[str, Any]:
 
 def test_rope_parameters_are_read_from_both_forms() -> None:
     """The nested form of transformers 5 and the flat, older one say the same."""
-    nested = {"rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0}}
-    flat = {"rope_theta": 5e5, "rope_scaling": {"type": "llama3", "factor": 8.0}}
+    nested = {"rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 8.0}}
+    flat = {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 8.0}}
 
     assert rope_parameters(nested) == rope_parameters(flat)
     assert rope_parameters({}) == {"rope_theta": 10_000.0}
+
+
+@pytest.mark.parametrize("family", SUPPORTED_FAMILIES)
+def test_a_base_that_is_not_named_is_the_one_of_transformers(family: str) -> None:
+    """Families have bases of their own."""
+    theirs = AutoConfig.for_model(family).rope_parameters
+
+    assert rope_parameters({"model_type": family})["rope_theta"] == theirs.get("full_attention", theirs)["rope_theta"]
+
+
+@pytest.mark.parametrize("outside", [{}, {"original_max_position_embeddings": 512}])
+@pytest.mark.parametrize("inside", [{}, {"original_max_position_embeddings": 256}])
+def test_the_original_context_is_read_where_transformers_reads_it(
+    outside: dict[str, int], inside: dict[str, int]
+) -> None:
+    """Beside the parameters, else among them, else the longest context."""
+    parameters = {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, "low_freq_factor": 1.0}
+    config = config_of(rope_parameters=parameters | {"high_freq_factor": 4.0} | inside, **outside)
+    theirs = LlamaConfig(**deepcopy(config))
+    theirs.standardize_rope_params()
+
+    assert rope_parameters(config) == theirs.rope_parameters
 
 
 @pytest.mark.parametrize(
@@ -52,7 +76,7 @@ def test_rope_parameters_are_read_from_both_forms() -> None:
 )
 def test_yarn_has_the_frequencies_and_the_scale_of_transformers(config: dict[str, Any]) -> None:
     """Every option, its default, and the places that the original context is read from."""
-    theirs = LlamaConfig(**config)
+    theirs = LlamaConfig(**deepcopy(config))
     frequencies, scale = ROPE_INIT_FUNCTIONS["yarn"](theirs, "cpu")
 
     check_rope(FOLDER, config)

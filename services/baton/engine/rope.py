@@ -18,6 +18,11 @@ _ROPE_TYPES = ("default", "linear", "llama3")
 of a pass, as dynamic and longrope do, and so do su and yarn where they are names of the latter."""
 _ROPE_FIELDS = ("rope_parameters", "rope_scaling")
 """Keys of the rotary embedding's parameters, in the form of transformers 5 and the older one."""
+_ORIGINAL_CONTEXT = "original_max_position_embeddings"
+_STRETCHING_ROPE_TYPES = ("llama3", "yarn")
+"""Kinds that have an original context."""
+_ROPE_THETAS = {"gemma3_text": 1e6, "gpt_oss": 150_000.0, "mixtral": 1e6, "smollm3": 2e6}
+"""`rope_theta` of the families where a folder that does not name it means another than 10 000."""
 _FAST_TURNS = 32.0
 _SLOW_TURNS = 1.0
 _LEAST_WIDTH = 0.001
@@ -92,11 +97,19 @@ def check_rope(directory: Path, config: Mapping[str, Any]) -> None:
 
 
 def rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the rotary embedding's parameters, from the form of transformers 5 or the older flat one."""
+    """Return the rotary embedding's parameters, from the form of transformers 5 or the older flat one.
+
+    Those that are not written have the values that transformers gives them.
+    """
     parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
     if "type" in parameters:
         parameters.setdefault("rope_type", parameters.pop("type"))
-    parameters.setdefault("rope_theta", config.get("rope_theta", 10_000.0))
+    default_theta = _ROPE_THETAS.get(config.get("model_type", ""), 10_000.0)
+    parameters.setdefault("rope_theta", config.get("rope_theta", default_theta))
+    if parameters.get("rope_type") in _STRETCHING_ROPE_TYPES:
+        if _ORIGINAL_CONTEXT in config:  # transformers prefers it
+            parameters[_ORIGINAL_CONTEXT] = config[_ORIGINAL_CONTEXT]
+        parameters.setdefault(_ORIGINAL_CONTEXT, config.get("max_position_embeddings"))
     return parameters
 
 
@@ -108,7 +121,7 @@ def read_yarn(config: Mapping[str, Any]) -> Yarn | None:
     attention_factor = parameters.get("attention_factor")
     return Yarn(
         factor=parameters["factor"],
-        original_context_tokens=_original_context(config),
+        original_context_tokens=parameters[_ORIGINAL_CONTEXT],
         fast_turns=parameters.get("beta_fast") or _FAST_TURNS,
         slow_turns=parameters.get("beta_slow") or _SLOW_TURNS,
         is_truncated=bool(parameters.get("truncate", True)),
@@ -134,12 +147,6 @@ def _completed(config: Mapping[str, Any], field: str) -> dict[str, Any] | None:
     return {"rope_type": kind, "rope_theta": config.get("rope_theta")} | parameters
 
 
-def _original_context(config: Mapping[str, Any]) -> Any:
-    """Return the context before stretching, whose places are looked at in transformers' order."""
-    field = "original_max_position_embeddings"
-    return config[field] if field in config else rope_parameters(config).get(field, config["max_position_embeddings"])
-
-
 def _attention_factor(parameters: Mapping[str, Any]) -> float:
     """Return the factor that follows from `factor`; mscale counts only together with mscale_all_dim."""
     growth = 0.1 * math.log(parameters["factor"])
@@ -156,8 +163,8 @@ def _check_yarn(directory: Path, config: Mapping[str, Any]) -> None:
         ConfigurationError: Naming the field and what was expected.
     """
     field = next(field for field in _ROPE_FIELDS if config.get(field))
-    values = dict(rope_parameters(config)) | {"original_max_position_embeddings": _original_context(config)}
-    for key, least in (("factor", 1), ("rope_theta", 2), ("original_max_position_embeddings", 1)):
+    values = rope_parameters(config)
+    for key, least in (("factor", 1), ("rope_theta", 2), (_ORIGINAL_CONTEXT, 1)):
         if not _is_number(values.get(key)) or values[key] < least:
             raise _expected(directory, f"{field}.{key}", f"a number of {least} or more", values.get(key))
     for key in ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim"):
