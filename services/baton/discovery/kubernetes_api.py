@@ -87,6 +87,7 @@ class KubernetesEndpointApi:
         except (HTTPError, OSError) as error:
             raise WatchError(f"the API server cannot be reached: {error}") from error
         if response.status != 200:
+            response.close()
             raise _status_error(response.status, str(response.reason))
         return response
 

@@ -148,9 +148,11 @@ def test_a_layer_with_parameters_of_its_own_is_left_to_transformers() -> None:
     assert not is_fusible(model)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_steps_of_few_rows_equal_the_layers_one_by_one(monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
-    """What kernels compute of all layers in one call is, bit for bit, what they compute in many."""
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.05)])
+def test_steps_of_few_rows_equal_the_layers_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, dtype: str, tolerance: float
+) -> None:
+    """Kernels compute of all layers in one call what they compute in many, but for the order of sums."""
     if not onednn.is_sound(getattr(torch, dtype)):
         pytest.skip("oneDNN is off here")
     monkeypatch.setattr(linear, "is_one_thread", lambda: True)
@@ -164,5 +166,5 @@ def test_steps_of_few_rows_equal_the_layers_one_by_one(monkeypatch: pytest.Monke
     streamed = runner.forward(steps).rows()
     monkeypatch.setattr(StreamedLayers, "serves", lambda *_: False)
 
-    np.testing.assert_array_equal(runner.forward(steps).rows(), streamed)
+    np.testing.assert_allclose(runner.forward(steps).rows(), streamed, rtol=1e-4, atol=tolerance)
     assert runner._model._streamed is not None, "no layer is streamed"
