@@ -15,6 +15,7 @@ from baton.rpc.block_service import SERVICE_NAME as BLOCK_SERVICE_NAME
 from baton.rpc.block_service import add_block_service
 from baton.rpc.server import GrpcServer, host_port
 from baton.shm.lender import Lender
+from baton.shm.segment import CAN_SEAL
 from baton.telemetry.metrics import Metrics
 from baton.v1 import decode_service_pb2 as messages
 from baton.v1 import decode_service_pb2_grpc as service
@@ -38,7 +39,7 @@ async def serve(settings: DecodeSettings) -> None:
         settings.probe_bytes,
         lambda link: node.registration.report_link(link),
         choice=settings.kv_transport,
-        lender=Lender(settings.shared_memory_bytes),
+        lender=Lender(settings.shared_memory_bytes if CAN_SEAL else 0),  # elsewhere segments are files on a disk
         metrics=metrics,
     )
     timeouts = Timeouts(settings.prefill_queue_timeout_seconds, settings.frame_timeout_seconds)

@@ -25,7 +25,7 @@ class DecodeSettings(WorkerSettings):
     """What carries KV: shared is memory that two nodes of one host share, fast gRPC on plain sockets, grpc the gRPC
     library; auto is the first of them that works."""
     shared_memory_bytes: int = Field(default=256 << 20, ge=0)
-    """Bound of the memory that is lent to prefill nodes of this host, 48 MiB for each KV stream; below that: none."""
+    """Bound of the memory that is lent to prefill nodes of this host (Linux), 48 MiB a KV stream; below that: none."""
     probe_bytes: int = Field(default=8 << 20, ge=0, le=256 << 20)
     """Bytes with which the link from each other node is measured; 0: not measured."""
     ingest_share: float = Field(default=0.1, ge=0, le=1)
