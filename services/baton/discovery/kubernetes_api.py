@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Iterator
+import threading
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,35 +41,36 @@ class KubernetesEndpointApi:
 
     async def list_slices(self) -> Listing:
         """Return all slices of the Service (see `EndpointApi`)."""
-        response = await asyncio.to_thread(self._open, _LIST_SECONDS)
+        opening = _Opening(partial(self._open, _LIST_SECONDS))
         try:
+            response = await asyncio.to_thread(opening.run)
             document = json.loads(await asyncio.to_thread(_read_all, response))
         except ValueError as error:
             raise WatchError(f"the API server sent no JSON: {error}") from error
+        finally:
+            opening.end()
         return listing_of(document, self._target.port)
 
     async def watch_slices(self, resource_version: str, seconds: float) -> AsyncGenerator[Event, None]:
         """Yield what changes (see `EndpointApi`). Closing it ends the request at once."""
         loop = asyncio.get_running_loop()
         executor = ThreadPoolExecutor(1, thread_name_prefix="endpoint-watch")
-        opening = loop.run_in_executor(
-            executor,
-            lambda: self._open(
+        opening = _Opening(
+            partial(
+                self._open,
                 seconds + _READ_SLACK_SECONDS,
                 watch=True,
                 allow_watch_bookmarks=True,
                 resource_version=resource_version,
                 timeout_seconds=max(1, round(seconds)),
-            ),
+            )
         )
         try:
-            response = await asyncio.shield(opening)
-            lines = _lines(response)
+            lines = _lines(await loop.run_in_executor(executor, opening.run))
             while (line := await loop.run_in_executor(executor, _next_line, lines)) is not None:
                 yield event_of(_parsed(line), self._target.port)
         finally:
-            # Also where the request was still being made: its thread ends, and the response that it brings is closed.
-            opening.add_done_callback(_end)
+            opening.end()
             executor.shutdown(wait=False)
 
     def _open(self, read_seconds: float, **options: object) -> Any:
@@ -90,6 +93,38 @@ class KubernetesEndpointApi:
             response.close()
             raise _status_error(response.status, str(response.reason))
         return response
+
+
+class _Opening:
+    """A request that is being made in a thread; its response is closed by whoever comes last, that thread or `end`.
+
+    Args:
+        request: Makes it and returns the response.
+    """
+
+    def __init__(self, request: Callable[[], Any]) -> None:
+        self._request = request
+        self._lock = threading.Lock()
+        self._response: Any = None
+        self._is_over = False
+
+    def run(self) -> Any:
+        """Return the response; in the thread. Where nobody wants it any more it is closed."""
+        response = self._request()
+        with self._lock:
+            self._response = response
+            is_over = self._is_over
+        if is_over:
+            _cut_off(response)
+        return response
+
+    def end(self) -> None:
+        """Close the response, or have it closed when it comes, after the event loop's end too."""
+        with self._lock:
+            self._is_over = True
+            response = self._response
+        if response is not None:
+            _cut_off(response)
 
 
 def in_cluster_api(target: ServiceTarget) -> KubernetesEndpointApi:
@@ -168,11 +203,8 @@ def _parsed(line: bytes) -> Any:
         raise WatchError(f"the API server sent no JSON: {error}") from error
 
 
-def _end(opening: asyncio.Future[Any]) -> None:
-    """Cut a response off, so that a thread that reads it returns."""
-    if opening.cancelled() or opening.exception() is not None:
-        return
-    response = opening.result()
-    with contextlib.suppress(ValueError, OSError):  # it has ended already
+def _cut_off(response: Any) -> None:
+    """End a response, so that a thread that reads it returns."""
+    with contextlib.suppress(ValueError, RuntimeError, OSError):  # it has ended already
         response.shutdown()
     response.close()
