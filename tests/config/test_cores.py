@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from baton.config.cores import usable_cores
+from config.group_files import write
 
 
 @pytest.fixture
@@ -17,13 +18,6 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)), raising=False)
     (tmp_path / "groups").mkdir()
     return tmp_path / "groups"
-
-
-def write(path: Path, text: str) -> Path:
-    """Write a file and the folders to it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def test_without_bounds_all_cores_are_used(groups: Path) -> None:

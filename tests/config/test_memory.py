@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from baton.config.memory import usable_memory
+from config.group_files import write
 
 
 @pytest.fixture
@@ -17,13 +18,6 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(total=12_000, available=9_000))
     (tmp_path / "groups").mkdir()
     return tmp_path / "groups"
-
-
-def write(path: Path, text: str) -> Path:
-    """Write a file and the folders to it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text, encoding="utf-8")
-    return path
 
 
 def test_without_bounds_the_machine_counts(groups: Path) -> None:

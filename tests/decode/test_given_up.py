@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,8 @@ from baton.kv.staging import StagingPool
 from baton.v1.decode_service_pb2 import ServeRequest, StreamStart
 from decode.pair import Pair, Responses, generate, request_of, with_pair
 from engine.rig import expected_tokens, prompt_of
+
+pytestmark = pytest.mark.usefixtures("no_collector")  # what is not freed at once must show
 
 PROMPT = prompt_of(120)
 NUM_MESSAGES = 1 + 16
@@ -55,15 +56,6 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> Staged:
     staged = Staged()
     monkeypatch.setattr(StagingPool, "give", lambda _, num_bytes: staged.give(num_bytes))
     return staged
-
-
-@pytest.fixture(autouse=True)
-def no_collector() -> Iterator[None]:
-    """Keep the garbage collector away."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 async def until(is_so: Callable[[], bool]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,17 +23,10 @@ from baton.prefill.prefiller import Prefiller, StreamSink
 from baton.rpc.kv_service import ReceivedRequest
 from baton.v1.prefill_service_pb2 import PrefillRequest, PrefillResponse
 
+pytestmark = pytest.mark.usefixtures("no_collector")  # what is not freed at once must show
+
 FAILED = Failed(BatonError("taken over"))
 Put = Callable[[KvFrame], None]
-
-
-@pytest.fixture(autouse=True)
-def no_collector() -> Iterator[None]:
-    """Keep the garbage collector away."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
 
 
 def put_frames(put: Put, num_frames: int = 3) -> Callable[[], int]:
