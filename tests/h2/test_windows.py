@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.h2.protocol import LARGEST_WINDOW_BYTES, ErrorCode, ProtocolError
-from baton.h2.receive_window import ReceiveWindow
+from baton.h2.receive_window import GROWTH_SECONDS, ReceiveWindow
 from baton.h2.windows import SendWindows, StreamEndedError
 
 
@@ -105,6 +105,27 @@ def test_a_receive_window_gives_back_what_it_took_and_no_more(steps: list[tuple[
 
         assert peer_may_send + received == 1000
         assert received < 250 or held > 500
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(GROWTH_SECONDS / 2, 4000), (2 * GROWTH_SECONDS, 1000)])
+def test_the_window_of_a_fast_peer_grows_up_to_its_bound(seconds: float, most: int) -> None:
+    """That of a slow one stays as it is."""
+    now = 0.0
+    window, peer_may_send = ReceiveWindow(1000, 500, 4000, lambda: now), 1000
+    for _ in range(20):
+        now += seconds
+        peer_may_send += window.received(peer_may_send) - peer_may_send
+
+    assert peer_may_send == most
+
+
+def test_a_window_does_not_grow_past_what_is_held() -> None:
+    """What a fast peer has gained comes with the rest, when messages are released."""
+    window = ReceiveWindow(1000, 500, 4000, lambda: 0.0)
+    window.hold(501)
+
+    assert window.received(1000) == 0
+    assert window.release(1) == 2000
 
 
 def test_bytes_without_a_window_are_an_error() -> None:

@@ -51,9 +51,10 @@ class ClientCall:
         self._connection = connection
         self.stream_id = stream_id
         self.listener = listener
-        self.window = ReceiveWindow(connection.limits.stream_window_bytes, connection.limits.num_held_bytes)
+        limits = connection.limits
+        self.window = ReceiveWindow(limits.stream_window_bytes, limits.num_held_bytes, limits.most_stream_window_bytes)
         deliver = partial(_deliver, self.window, listener)  # not of this call: what has begun to arrive goes with it
-        self.assembler = MessageAssembler(listener.allocate, deliver, connection.limits.message_bytes)
+        self.assembler = MessageAssembler(listener.allocate, deliver, limits.message_bytes)
         self.has_response = False
 
     def release(self, num_bytes: int) -> None:

@@ -11,8 +11,9 @@ from baton.h2.protocol import LARGEST_WINDOW_BYTES
 class Limits:
     """Bounds of one connection; a peer that exceeds them is refused, never waited for."""
 
-    frame_bytes: int = 1 << 20
-    """Largest HTTP/2 frame taken or made, 16,384 to 16,777,215."""
+    frame_bytes: int = (1 << 20) + (4 << 10)
+    """Largest HTTP/2 frame taken or made, 16,384 to 16,777,215. 1 MiB of payload goes as one, with what stands before
+    it: those few bytes would be a frame of their own otherwise, which costs as much as a large one."""
     header_bytes: int = 32 << 10
     """Headers of one call, compressed as well as not."""
     message_bytes: int = 64 << 20
@@ -20,8 +21,10 @@ class Limits:
     num_streams: int = 64
     """Calls at once on one connection."""
     stream_window_bytes: int = 1 << 20
-    """Bytes of one call that may be on their way to this side. It must cover rate times round trip: 1 MiB is 10 Gb/s at
-    0.8 ms. More is slower on loopback, where what is on its way leaves the processor's cache."""
+    """Bytes of one call that may be on their way to this side at first. It must cover rate times round trip: 1 MiB is
+    10 Gb/s at 0.8 ms."""
+    most_stream_window_bytes: int = 0
+    """Bytes up to which that grows while they come fast (baton.h2.receive_window); 0: not at all."""
     connection_window_bytes: int = LARGEST_WINDOW_BYTES
     """The same for all calls together. Each is bounded already, and what arrives is taken from the socket at once."""
     num_held_bytes: int = 64 << 20

@@ -44,9 +44,14 @@ Message = prefill_service_pb2.PrefillResponse | ReceivedFrame
 PAUSE_SECONDS = 30.0
 """Time for which a peer that could not be reached is not tried again: a request that tries may wait in vain."""
 _NUM_THREADS = 4
-_LIMITS = Limits(
-    message_bytes=MAX_MESSAGE_BYTES, num_streams=256, stream_window_bytes=KV_WINDOW_BYTES, num_held_bytes=16 << 20
+LIMITS = Limits(
+    message_bytes=MAX_MESSAGE_BYTES,
+    num_streams=256,
+    stream_window_bytes=KV_WINDOW_BYTES,
+    most_stream_window_bytes=4 * KV_WINDOW_BYTES,
+    num_held_bytes=16 << 20,
 )
+"""Bounds of a connection that carries KV."""
 _TIMING = Timing(
     connect_seconds=1.0, idle_seconds=KEEPALIVE_MILLISECONDS / 1000, ping_seconds=PING_TIMEOUT_MILLISECONDS / 1000
 )
@@ -277,9 +282,9 @@ class FastChannel:
 
     def _connect(self, host: str, port: int) -> ClientConnection:
         if self._identity is None:
-            return connect((host, port), limits=_LIMITS, timing=_TIMING)
+            return connect((host, port), limits=LIMITS, timing=_TIMING)
         context, name = self._identity.client_context(), self._identity.server_name
-        return connect((host, port), limits=_LIMITS, timing=_TIMING, tls=context, server_name=name)
+        return connect((host, port), limits=LIMITS, timing=_TIMING, tls=context, server_name=name)
 
 
 def _cancel_made(making: asyncio.Future[ClientCall]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -15,11 +16,10 @@ import numpy as np
 
 from baton.h2.call import ServerCall
 from baton.h2.client import connect
-from baton.h2.limits import Limits
 from baton.h2.status import Code, Status
 from baton.kv.stream import KvFrame, payload_crc32c
-from baton.rpc.channel import KV_WINDOW_BYTES, open_channel
-from baton.rpc.fast_channel import FastChannel
+from baton.rpc.channel import open_channel
+from baton.rpc.fast_channel import LIMITS, FastChannel
 from baton.rpc.frame_codec import EncodedFrame, ReceivedFrame, encode_frame, parse_response
 from baton.rpc.kv_service import PREFILL_PATH, KvStub, ReceivedRequest
 from baton.rpc.shared_frames import SharedOutlet, open_outlet
@@ -182,8 +182,7 @@ def source_memory() -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
 
 async def _receive_fast(address: str, request: prefill_service_pb2.PrefillRequest, landing: Landing) -> None:
     host, _, port = address.rpartition(":")
-    limits = Limits(stream_window_bytes=KV_WINDOW_BYTES, num_held_bytes=1 << 62)
-    connection = connect((host, int(port)), limits=limits)
+    connection = connect((host, int(port)), limits=replace(LIMITS, num_held_bytes=1 << 62))
     listener = _Listener(landing)
     connection.call(PREFILL_PATH, request.SerializeToString(), listener)
     listener.over.wait()
