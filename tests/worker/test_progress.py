@@ -29,10 +29,12 @@ STATUS = health_pb2.HealthCheckResponse
 class StuckRunner(MockRunner):
     """A runner whose passes last until they are let go."""
 
+    has_begun: threading.Event
     let_go: threading.Event
 
     def forward(self, spans: Sequence[Span]) -> Any:
         """Compute once it is let go."""
+        self.has_begun.set()
         assert self.let_go.wait(TIMEOUT_SECONDS)
         return super().forward(spans)
 
@@ -52,13 +54,14 @@ def test_a_runner_that_never_returns_is_found(monkeypatch: pytest.MonkeyPatch) -
     """The engine's thread hangs in a pass: stuck after the bound, lost after ten, and well again when it returns."""
     runner = mock_runner(kind=StuckRunner)
     assert isinstance(runner, StuckRunner)
-    runner.let_go = threading.Event()
+    runner.has_begun, runner.let_go = threading.Event(), threading.Event()
     time = Time()
     with Rig(runner) as rig:
         watch = ProgressWatch(rig.engine.call, rig.engine.load, BOUND_SECONDS, clock=time)
         assert watch.look() is Progress.MOVES
         _until_answered(rig.engine.call)
         request = rig.submit(request_of(prompt_of(8)))
+        assert runner.has_begun.wait(TIMEOUT_SECONDS)  # else the thread might still answer what it is asked next
         found = [watch.look()]
         for seconds in (BOUND_SECONDS, 2 * BOUND_SECONDS, LOST_FACTOR * BOUND_SECONDS + 1):
             time.seconds = seconds

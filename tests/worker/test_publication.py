@@ -17,7 +17,7 @@ from baton.v1.cache_index_service_pb2_grpc import (
 from baton.worker.publication import Publication
 from system.plan import free_ports
 
-WAIT_SECONDS = 20.0
+WAIT_SECONDS = 60.0
 FIRST, SECOND, THIRD = (BlockHash(bytes([number]) * 16) for number in (1, 2, 3))
 
 

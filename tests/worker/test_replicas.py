@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 
 from baton.cache_index.server import build_server
 from baton.cache_index.settings import CacheIndexSettings
@@ -122,6 +123,32 @@ def test_a_router_that_comes_later_is_told_of_links() -> None:
                 node.report_link(node_pb2.LinkMeasurement(from_node_id="dgx", bytes_per_second=5e9))
                 routers.set(first, second)
                 await _until(second, {"mac", "dgx"}, lambda state: state.node.node_id != "mac" or len(state.links) == 1)
+
+    asyncio.run(run())
+
+
+def test_links_from_nodes_that_have_gone_are_forgotten() -> None:
+    """When no router names the node any more; a router that comes later hears of the others."""
+
+    async def run() -> None:
+        async with _router() as first, _router() as second:
+            routers, peers = Movable(first), asyncio.Queue[Peers]()
+            staying = description_to_proto(replace(DGX, node_id="staying"))
+            going, other = (
+                Registrations(Movable(first), description, Loads(), report_seconds=0.1)
+                for description in (_PREFILL, staying)
+            )
+            node = Registrations(routers, _DECODE, Loads(), report_seconds=0.1, on_peers=peers.put_nowait)
+            async with _running(node.run()), _running(other.run()), asyncio.timeout(TIMEOUT_SECONDS):
+                async with _running(going.run()):
+                    while set(await peers.get()) != {"dgx", "staying"}:
+                        pass
+                    for node_id in ("dgx", "staying"):
+                        node.report_link(node_pb2.LinkMeasurement(from_node_id=node_id, bytes_per_second=5e9))
+                while "dgx" in await peers.get():
+                    pass
+                routers.set(first, second)
+                await _until(second, {"mac"}, lambda state: [link.from_node_id for link in state.links] == ["staying"])
 
     asyncio.run(run())
 

@@ -323,6 +323,28 @@ def test_a_router_that_starts_again_is_told_the_links_again() -> None:
     with_services(client)
 
 
+def test_a_router_that_has_just_started_does_not_make_links_forgotten() -> None:
+    """It names the few nodes that it knows; links from the others are not measured again."""
+
+    async def client(index: Calls, router: Calls, address: str) -> None:
+        seen: asyncio.Queue[Any] = asyncio.Queue()
+        node = registration(address, report_seconds=0.05, on_peers=seen.put_nowait)
+        link = node_pb2.LinkMeasurement(from_node_id="p", bytes_per_second=1.0)
+        node.report_link(link)
+        task = asyncio.create_task(node.run())
+        call = await router.take()
+        call.responses.put_nowait(router_service_pb2.RegisterResponse(peers=router_service_pb2.Peers()))
+        assert await asyncio.wait_for(seen.get(), TIMEOUT_SECONDS) == {}
+        call.end(None)
+        call = await router.take()
+        reports = [await call.next() for _ in range(3)]
+        await stop(task)
+
+        assert reports[2].link == link
+
+    with_services(client)
+
+
 def test_peers_are_handed_on_by_name() -> None:
     """As often as the router names them."""
 

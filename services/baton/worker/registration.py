@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import TypeAlias
 
 import grpc
@@ -39,7 +39,8 @@ class Registration:
         load: Returns what it is doing; called for every report.
         report_seconds: Longest time between reports.
         on_peers: Called with all other nodes of the model when they change.
-        links: Measured before; told when the node registers.
+        links: Those measured so far, by the node that they come from; told whenever the node registers. Who shares them
+            between registrations drops those of nodes that have gone: one router that has just started knows few.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Registration:
         *,
         report_seconds: float,
         on_peers: Callable[[Peers], None] = lambda _peers: None,
-        links: Iterable[node_pb2.LinkMeasurement] = (),
+        links: MutableMapping[str, node_pb2.LinkMeasurement] | None = None,
     ) -> None:
         self._router_address = router_address
         self._node = node
@@ -58,7 +59,7 @@ class Registration:
         self._report_seconds = report_seconds
         self._on_peers = on_peers
         self._reports: asyncio.Queue[router_service_pb2.RegisterRequest] = asyncio.Queue(_MAX_QUEUED_REPORTS)
-        self._links = {link.from_node_id: link for link in links}
+        self._links = {} if links is None else links
         self._outcomes: list[PlacementSummary] = []
 
     def report_outcome(self, summary: PlacementSummary) -> None:
@@ -107,9 +108,7 @@ class Registration:
                 wanted_seconds = seconds_from_duration(response.registered.report_interval)
                 self._report_seconds = min(self._report_seconds, wanted_seconds or self._report_seconds)
             else:
-                peers = {peer.node_id: peer for peer in response.peers.nodes}
-                self._links = {node_id: link for node_id, link in self._links.items() if node_id in peers}
-                self._on_peers(peers)
+                self._on_peers({peer.node_id: peer for peer in response.peers.nodes})
 
     async def _write_reports(self, call: RegisterCall) -> None:
         await call.write(router_service_pb2.RegisterRequest(node=self._node))

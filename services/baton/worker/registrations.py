@@ -92,7 +92,7 @@ class Registrations:
             lambda: self._load(_drained(accepted)),
             report_seconds=self._report_seconds,
             on_peers=partial(self._take_peers, address),
-            links=self._links.values(),
+            links=self._links,
         )
         return _Member(registration, accepted)
 
@@ -106,7 +106,8 @@ class Registrations:
 
     def _tell_peers(self) -> None:
         peers = merged_peers(self._peers_of.values())
-        self._links = {node_id: link for node_id, link in self._links.items() if node_id in peers}
+        for node_id in self._links.keys() - peers.keys():
+            del self._links[node_id]
         self._on_peers(peers)
 
 
