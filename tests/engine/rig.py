@@ -166,6 +166,12 @@ class Rig:
         self.engine.submit(request, listening.events.put)
         return listening
 
+    def submit_together(self, requests: Sequence[EngineRequest]) -> list[Listening]:
+        """Hand requests in between two passes: none of them is computed before the last one is there."""
+        listenings = self.do(lambda: [self.submit(request) for request in requests])
+        assert isinstance(listenings, list)
+        return listenings
+
     def generate(self, request: EngineRequest) -> list[int]:
         """Return the tokens of a request."""
         return self.submit(request).result()

@@ -69,11 +69,10 @@ def test_equal_prompts_that_come_together_are_shared_by_adapter() -> None:
     with Rig(mock_runner(info=ADAPTED), max_step_tokens=256) as rig:
         adapters = ("one", "", "one", "", "two")
         requests = [request_of(PROMPT, f"r{index}", adapter=each) for index, each in enumerate(adapters)]
-        listening: list[object] = []
-        rig.do(lambda: listening.extend(rig.submit(request) for request in requests))
         shared = []
-        for each in listening:
-            ended = each.until(Ended, Failed)  # type: ignore[attr-defined]
+        for listening in rig.submit_together(requests):
+            ended = listening.until(Ended, Failed)
+            assert isinstance(ended, Ended)
             shared.append(ended.num_shared_tokens > 0)
 
     assert shared == [False, False, True, True, False]

@@ -148,8 +148,9 @@ def test_a_node_that_generates_alone_reads_between_single_passes() -> None:
         generating = rig.submit(request_of(prompt_of(8, 5), "long", replace(GREEDY, max_tokens=200)))
         generating.until(TokenReady)
 
-        answers = [rig.engine.read_blocks(hashes, range(NUM_LAYERS)) for _ in range(8)]
-        for answer in answers:
+        # Asked for between two passes: else the engine might be done with one before the next is asked for.
+        answers = rig.do(lambda: [rig.engine.read_blocks(hashes, range(NUM_LAYERS)) for _ in range(8)])
+        for answer in cast(list[Future[list[LayerKv]]], answers):
             assert len(answer.result(TIMEOUT_SECONDS)) == NUM_LAYERS
         generating.result()
 

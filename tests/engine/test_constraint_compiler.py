@@ -304,13 +304,14 @@ def test_a_constraint_that_takes_too_long_is_refused(monkeypatch: pytest.MonkeyP
     compiler = compiler_of(timeout_seconds=60.0)
     compiler.warm()
     asyncio.run(compiler.constraint(StructuredOutput("regex", "a")))
-    compiler._timeout_seconds = 0.05
-    monkeypatch.setattr(constraint_compiler, "check_limits", lambda _form: can_go_on.wait(20))
+    compiler._timeout_seconds = 1.0  # within which a thread of a busy machine has begun
+    monkeypatch.setattr(constraint_compiler, "check_limits", lambda _form: can_go_on.wait(60))
 
     with pytest.raises(InvalidFieldError, match="too complex: not compiled within"):
         asyncio.run(compiler.constraint(StructuredOutput("regex", "b")))
     with pytest.raises(InvalidFieldError, match="too complex: not compiled within"):
         compiler.constraint_blocking(StructuredOutput("regex", "c"))
+    compiler._timeout_seconds = 0.05  # both threads are busy
     with pytest.raises(OverloadedError, match="others' structured outputs"):
         asyncio.run(compiler.constraint(StructuredOutput("regex", "d")))
     with pytest.raises(OverloadedError, match="others' structured outputs"):

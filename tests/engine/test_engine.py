@@ -89,7 +89,7 @@ def test_preemption_changes_nothing_but_its_count() -> None:
     answers = []
     for num_blocks in (64, 12):
         with Rig(mock_runner(num_blocks)) as rig:
-            listenings = [rig.submit(request_of(prompt_of(9, seed), f"r{seed}", params)) for seed in (1, 2)]
+            listenings = rig.submit_together([request_of(prompt_of(9, seed), f"r{seed}", params) for seed in (1, 2)])
             answers.append([listening.result() for listening in listenings])
             preemptions = sum(listening.seen[-1].num_preemptions for listening in listenings)  # type: ignore[union-attr]
             assert (preemptions > 0) is (num_blocks == 12)

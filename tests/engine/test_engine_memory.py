@@ -30,7 +30,7 @@ class UnwritableRunner(MockRunner):
 
 def _start(rig: Rig, num_requests: int) -> list[Listening]:
     requests = [request_of(prompt_of(20, seed), f"r{seed}", LONG) for seed in range(num_requests)]
-    return [rig.submit(request) for request in requests]
+    return rig.submit_together(requests)
 
 
 @pytest.mark.parametrize("host_bytes", [0, 3 * 4 * INFO.layout.num_token_bytes(), HOST_BYTES])

@@ -92,8 +92,12 @@ def test_a_join_costs_no_pass_and_no_running_request_its_token(monkeypatch: pyte
             Request(engine, runner, name, num) for name, num in zip("abc", (30, 30, 12), strict=True)
         )
         passes.calls[10] = joining.start
-        first.start()
-        second.start()
+
+        def start_both() -> None:
+            first.start()
+            second.start()
+
+        engine.call(start_both)  # between two passes: else the first might have decoded for long before the second
         for request in (first, second, joining):
             assert request.has_ended.wait(TIMEOUT_SECONDS)
             assert not request.errors
