@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import Any
 
 import pytest
+from zeroconf.asyncio import AsyncZeroconf
 
 from baton.discovery import lan
 from baton.discovery.lan import announced, find_router
@@ -22,6 +24,22 @@ def own_service(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_an_announced_router_is_found() -> None:
     """By multicast on the loopback interface, which is all that this test may use."""
+
+    async def main() -> None:
+        async with announced("127.0.0.1", 8013, name="test_lan"):
+            assert await find_router(20.0, interfaces=["127.0.0.1"]) == "127.0.0.1:8013"
+
+    asyncio.run(main())
+
+
+def test_a_router_whose_answer_is_lost_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name is told only once."""
+    ask, losses = AsyncZeroconf.async_get_service_info, iter([True])
+
+    async def ask_in_vain_first(*arguments: Any) -> Any:
+        return None if next(losses, False) else await ask(*arguments)
+
+    monkeypatch.setattr(AsyncZeroconf, "async_get_service_info", ask_in_vain_first)
 
     async def main() -> None:
         async with announced("127.0.0.1", 8013, name="test_lan"):

@@ -92,7 +92,10 @@ async def find_router(timeout_seconds: float, *, interfaces: list[str] | None = 
 
 async def _first_resolved(zeroconf: AsyncZeroconf, names: asyncio.Queue[str]) -> str:
     while True:
-        info = await zeroconf.async_get_service_info(SERVICE_TYPE, await names.get(), _RESOLVE_MILLISECONDS)
+        name = await names.get()
+        info = await zeroconf.async_get_service_info(SERVICE_TYPE, name, _RESOLVE_MILLISECONDS)
+        if info is None:
+            names.put_nowait(name)  # its answer was lost or is late, and the browser names it only once
         addresses = info.parsed_addresses() if info else []
         if info is not None and info.port and addresses:
             host = addresses[0]
