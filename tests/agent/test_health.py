@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.programs import Lines, run
+from agent.programs import TIMEOUT_SECONDS, Lines, run
 from baton.agent.child import ChildSpec
 from baton.agent.health import HealthWatch, is_serving
 from baton.agent.supervisor import SupervisedState, Supervisor
@@ -147,12 +147,12 @@ def test_health_is_asked_over_grpc() -> None:
     async def main() -> None:
         server = GrpcServer("127.0.0.1:0")
         port = await server.start(is_serving=False)
-        assert not await is_serving(f"127.0.0.1:{port}", 5.0)
+        assert not await is_serving(f"127.0.0.1:{port}", TIMEOUT_SECONDS / 2)
 
         await server.set_serving(True)
 
-        assert await is_serving(f"127.0.0.1:{port}", 5.0)
+        assert await is_serving(f"127.0.0.1:{port}", TIMEOUT_SECONDS / 2)
         await server.drain(0)
-        assert not await is_serving(f"127.0.0.1:{port}", 5.0)
+        assert not await is_serving(f"127.0.0.1:{port}", TIMEOUT_SECONDS / 2)
 
     run(main)

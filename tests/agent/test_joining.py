@@ -96,7 +96,7 @@ def test_a_machine_with_the_token_becomes_a_member(deployment: Path, tmp_path: P
             port = await server.start()
         with secured_by(machine.identity):
             async with open_channel(f"127.0.0.1:{port}") as channel:
-                answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=10)
+                answer = await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=30)
         await server.drain(0)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
         assert (tmp_path / "mac" / "node.key").stat().st_mode & 0o077 == 0

@@ -17,8 +17,8 @@ echo "The name org.freedesktop.login1 is owned by :1.3"
 while read -r line; do echo "/org/freedesktop/login1: org.freedesktop.login1.Manager.$line"; done < "{pipe}"
 """
 _INHIBIT = """#!/bin/sh
-echo held >> "{log}"
 trap 'echo given up >> "{log}"; exit 0' TERM
+echo held >> "{log}"
 while :; do sleep 0.05; done
 """
 

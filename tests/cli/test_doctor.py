@@ -6,7 +6,6 @@ import asyncio
 import io
 import json
 import math
-import socket
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +22,7 @@ from baton.rpc.wire_capacity import candidate_to_proto
 from baton.v1 import router_service_pb2
 from cli.commands import baton
 from router.samples import DGX, MAC
+from system.plan import free_ports
 
 OWN = WireOption("bfloat16", 1000, 1000)
 INT8 = WireOption("int8", 516, 516, 1e-6, 1e-6, key_loss=2e-4, value_loss=1e-4)
@@ -123,8 +123,7 @@ class Router:
 
 def test_a_node_that_cannot_be_reached_is_named_with_its_address() -> None:
     """The rest is diagnosed all the same."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_ports(["nobody"])["nobody"]
     stub: Any = Router(port)
     diagnosis = asyncio.run(asyncio.wait_for(diagnose(stub, "router", num_prompt_tokens=9, max_tokens=1), 40))
 
@@ -139,8 +138,7 @@ def test_a_node_that_cannot_be_reached_is_named_with_its_address() -> None:
 
 def test_without_a_router_it_says_where_none_answered() -> None:
     """Exit status 1, and what to do."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
+    port = free_ports(["nobody"])["nobody"]
     done = baton("doctor", "--router", f"127.0.0.1:{port}")
 
     assert done.returncode == 1

@@ -73,7 +73,7 @@ def test_processes_share_a_port_come_back_and_stop_together(running: Running) ->
     first, second = _children(running.parent.pid)
 
     _wait(lambda: _status(running.http_port, "/health") == 200)
-    assert _status(running.http_port, "/metrics") == 404
+    _wait(lambda: _status(running.http_port, "/metrics") == 404)
     os.kill(first, signal.SIGKILL)
     _wait(lambda: _status(running.metrics_port, "/metrics") == 200 and first not in _children(running.parent.pid))
     assert second in _children(running.parent.pid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -93,6 +94,13 @@ def test_a_stop_string_over_token_borders_is_cut_and_ends_the_generation(
     client: openai.OpenAI, cluster: FakeCluster, is_stream: bool
 ) -> None:
     """Text up to it, reason stop, and the node's call is cancelled."""
+
+    async def hang(request: Any) -> AsyncIterator[Any]:  # it ends by being cancelled, or not at all
+        for index in range(8):
+            yield tokens(index, [echo_token(request, index)])
+        await asyncio.sleep(60)
+
+    cluster.decodes[0].script = hang
     options: Any = {"model": MODEL, "prompt": "abcdefgh xyz", "max_tokens": 200, "stop": ["ef", "zzz"]}
     if is_stream:
         chunks = list(client.completions.create(**options, stream=True))

@@ -35,10 +35,9 @@ def strict(loop: Loop, cluster: FakeCluster) -> Iterator[RunningGateway]:
 
 
 @pytest.fixture
-def impatient(loop: Loop, cluster: FakeCluster) -> Iterator[RunningGateway]:
-    """Run a gateway that waits for no request for long."""
-    names = ("header_timeout_seconds", "body_timeout_seconds", "keep_alive_timeout_seconds")
-    with loop.running(cluster, **dict.fromkeys(names, 0.3)) as running:
+def impatient(loop: Loop, cluster: FakeCluster, request: pytest.FixtureRequest) -> Iterator[RunningGateway]:
+    """Run a gateway that waits for one thing not for long, and for what comes before it as long as it takes."""
+    with loop.running(cluster, **{request.param: 0.3}) as running:
         yield running
 
 
@@ -97,8 +96,12 @@ def test_a_head_over_the_limit_is_refused(strict: RunningGateway, data: bytes) -
 
 
 @pytest.mark.parametrize(
-    ("data", "part"),
-    [(b"GET /health HT", b"head"), (b"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n", b"body")],
+    ("impatient", "data", "part"),
+    [
+        ("header_timeout_seconds", b"GET /health HT", b"head"),
+        ("body_timeout_seconds", b"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n", b"body"),
+    ],
+    indirect=["impatient"],
 )
 def test_a_request_that_does_not_come_is_given_up(impatient: RunningGateway, data: bytes, part: bytes) -> None:
     """A connection cannot be held open by doing nothing."""
@@ -108,6 +111,7 @@ def test_a_request_that_does_not_come_is_given_up(impatient: RunningGateway, dat
     assert part in answer
 
 
+@pytest.mark.parametrize("impatient", ["keep_alive_timeout_seconds"], indirect=True)
 def test_an_idle_connection_is_closed_without_a_word(impatient: RunningGateway) -> None:
     """There is no request to answer."""
     assert _exchange(impatient, b"") == b""

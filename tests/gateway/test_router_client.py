@@ -32,7 +32,7 @@ class ScriptedRouter(RouterServiceServicer):
 
 
 def place(router: ScriptedRouter, request: PlaceRequest) -> PlaceResponse:
-    """Ask a router for a placement, for a second at most."""
+    """Ask a router for a placement, for three seconds at most."""
 
     async def ask() -> PlaceResponse:
         server = GrpcServer("127.0.0.1:0")
@@ -40,7 +40,7 @@ def place(router: ScriptedRouter, request: PlaceRequest) -> PlaceResponse:
             "baton.v1.RouterService",
             lambda each: add_RouterServiceServicer_to_server(router, each),  # type: ignore[no-untyped-call]
         )
-        client = RouterClient(f"127.0.0.1:{await server.start()}", timeout_seconds=1.0)
+        client = RouterClient(f"127.0.0.1:{await server.start()}", timeout_seconds=3.0)
         try:
             return await client.place(request)
         finally:
