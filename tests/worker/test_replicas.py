@@ -133,22 +133,31 @@ def test_links_from_nodes_that_have_gone_are_forgotten() -> None:
     async def run() -> None:
         async with _router() as first, _router() as second:
             routers, peers = Movable(first), asyncio.Queue[Peers]()
-            staying = description_to_proto(replace(DGX, node_id="staying"))
-            going, other = (
-                Registrations(Movable(first), description, Loads(), report_seconds=0.1)
-                for description in (_PREFILL, staying)
+            going, again = (
+                Registrations(Movable(router), _PREFILL, Loads(), report_seconds=0.1) for router in (first, second)
+            )
+            staying = Registrations(
+                Movable(first, second), description_to_proto(replace(DGX, node_id="other")), Loads(), report_seconds=0.1
             )
             node = Registrations(routers, _DECODE, Loads(), report_seconds=0.1, on_peers=peers.put_nowait)
-            async with _running(node.run()), _running(other.run()), asyncio.timeout(TIMEOUT_SECONDS):
+            async with _running(node.run()), _running(staying.run()), asyncio.timeout(TIMEOUT_SECONDS):
                 async with _running(going.run()):
-                    while set(await peers.get()) != {"dgx", "staying"}:
+                    while set(await peers.get()) != {"dgx", "other"}:
                         pass
-                    for node_id in ("dgx", "staying"):
+                    for node_id in ("dgx", "other"):
                         node.report_link(node_pb2.LinkMeasurement(from_node_id=node_id, bytes_per_second=5e9))
                 while "dgx" in await peers.get():
                     pass
-                routers.set(first, second)
-                await _until(second, {"mac"}, lambda state: [link.from_node_id for link in state.links] == ["staying"])
+                async with _running(again.run()):
+                    await _until(second, {"dgx", "other"})
+                    routers.set(first, second)
+                    await _until(
+                        second,
+                        {"mac", "dgx", "other"},
+                        lambda state: (
+                            state.node.node_id != "mac" or [link.from_node_id for link in state.links] == ["other"]
+                        ),
+                    )
 
     asyncio.run(run())
 
