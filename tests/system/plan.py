@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +23,6 @@ EngineName = Literal["torch", "mlx", "mock"]
 
 _FIRST_PORT, _END_PORT = 20_000, 32_000
 """Below the ports that the kernel gives to outgoing connections, so that a restart finds its port still free."""
-_NUM_SPARE_PORTS = 100
 _DEFAULTS: Mapping[str, Mapping[str, str]] = {
     "gateway": {"node_poll_seconds": "0.1", "drain_seconds": "5"},
     "router": {"report_interval_seconds": "0.1"},
@@ -111,14 +111,23 @@ class ClusterPlan:
 
 
 def free_ports(keys: Sequence[str]) -> Mapping[str, int]:
-    """Return a port for each key on which nobody listens, and which no other process of the test run draws."""
+    """Return a port for each key on which nobody listens; nothing else in the test run is given it, or the next one."""
     ports: dict[str, int] = {}
-    worker, num_workers = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
-    own = range(_FIRST_PORT + int(worker.removeprefix("gw")), _END_PORT, int(num_workers))
-    candidates = iter(random.SystemRandom().sample(own, _NUM_SPARE_PORTS + len(keys)))
     while len(ports) < len(keys):
-        port = next(candidates)
-        with socket.socket() as probe:
-            if probe.connect_ex((HOST, port)) != 0:
-                ports[keys[len(ports)]] = port
+        port = next(_candidates())
+        if not any(_is_taken(each) for each in (port, port + 1)):
+            ports[keys[len(ports)]] = port
     return ports
+
+
+@cache
+def _candidates() -> Iterator[int]:
+    """Return the ports of this process of the test run, none again soon: what was given may not be listened on yet."""
+    worker, num_workers = os.environ.get("PYTEST_XDIST_WORKER", "gw0"), os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")
+    own = range(_FIRST_PORT + 2 * int(worker.removeprefix("gw")), _END_PORT, 2 * int(num_workers))
+    return itertools.cycle(random.SystemRandom().sample(own, len(own)))
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
