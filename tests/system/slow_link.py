@@ -46,7 +46,12 @@ class SlowLink:
             host, _, port = self._target().rpartition(":")
             far = socket.socket()
             far.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 * _CHUNK_BYTES)  # a link holds little on its way
-            far.connect((host, int(port)))
+            try:
+                far.connect((host, int(port)))
+            except OSError:  # nobody listens there any more
+                near.close()
+                far.close()
+                continue
             threading.Thread(target=self._pump, args=(near, far, False), daemon=True).start()
             threading.Thread(target=self._pump, args=(far, near, True), daemon=True).start()
 
