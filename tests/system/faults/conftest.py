@@ -23,7 +23,7 @@ def _mock_cluster() -> Iterator[Cluster]:
         "decode": SLOW_MODEL,  # decode-0 takes KV by the fast path
         "decode-1": {**SLOW_MODEL, "kv_transport": "grpc"},
         "router": {"prefill_policy": "remote", "drain_seconds": "1"},
-        "gateway": {"router_timeout_seconds": "4"},
+        "gateway": {"router_timeout_seconds": "4", "drain_seconds": "60"},  # streams may take long on a busy machine
     }
     with Cluster(checkpoint("llama"), prefill=("mock",) * 2, decode=("mock",) * 2, settings=settings) as cluster:
         yield cluster

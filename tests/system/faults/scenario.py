@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -23,6 +24,8 @@ ASKS = tuple(
     for index in range(4)
 )
 """Two greedy and two sampled; on the slow model a second long."""
+LASTING_ASKS = tuple(replace(ask, num_tokens=1000) for ask in ASKS)
+"""The same, for what must still stream when something happens to it, however late that is: half a minute long."""
 LONG_ASK = Ask(tuple(place % 500 + 3 for place in range(2000)), 20)
 """Its prefill takes more than a second there."""
 
@@ -74,14 +77,22 @@ def check_equal(streams: Sequence[Stream], expected: Sequence[Outcome]) -> None:
         assert outcome.finish_reason
 
 
+def check_begins_equal(outcome: Outcome, whole: Outcome) -> None:
+    """Check that of two outputs, of which one may be cut short anywhere, the longer one begins as the shorter one."""
+    for token_id, expected in zip(outcome.token_ids, whole.token_ids, strict=False):
+        assert token_id == expected
+    end = whole.text.rstrip("\ufffd")  # half a character, where the other output has the rest of it
+    assert outcome.text.startswith(end) or whole.text.startswith(outcome.text)
+
+
 def caught(cluster: Cluster, role: str, start: Callable[[], Sequence[Stream]]) -> tuple[Sequence[Stream], str]:
     """Return requests under way, and a node of a role that holds one of them.
 
     Args:
-        cluster: Where.
+        cluster: Where; idle.
         role: The beginning of the node's name.
         start: Sends the requests. On a busy machine they may be over before their node has reported them: then it is
-            called again.
+            called again, when no node reports any more.
     """
     for _ in range(_MOST_STARTS):
         streams = start()
@@ -89,7 +100,30 @@ def caught(cluster: Cluster, role: str, start: Callable[[], Sequence[Stream]]) -
             for name, state in cluster.nodes().items():
                 if name.startswith(role) and state.load.running_request_count + state.load.waiting_request_count:
                     return streams, name
+        cluster.wait_idle()
     raise AssertionError(f"no {role} node was busy while requests were under way")
+
+
+def struck(
+    cluster: Cluster, role: str, number: signal.Signals, is_hit: Callable[[Outcome, str], object]
+) -> tuple[Outcome, str]:
+    """Return what became of LONG_ASK, and the node to which a signal was sent while it worked on it.
+
+    Args:
+        cluster: Where; idle.
+        role: The beginning of the node's name.
+        number: The signal.
+        is_hit: Tells from the outcome and the node's name whether it came in time. On a busy machine the node may be
+            done before: then all is done again.
+    """
+    for _ in range(_MOST_STARTS):
+        (stream,), victim = caught(cluster, role, lambda: [open_grpc(cluster, uncached(LONG_ASK))])
+        cluster.kill(victim, number)
+        outcome = stream.outcome(NOTICED_SECONDS)
+        if outcome.error or is_hit(outcome, victim):
+            return outcome, victim
+        cluster.heal()
+    raise AssertionError(f"{number.name} to the {role} node changed nothing")
 
 
 def check_restart(cluster: Cluster, name: str, asks: Sequence[Ask], expected: Sequence[Outcome]) -> None:

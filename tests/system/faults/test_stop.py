@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from system.client import Outcome, open_grpc
+from system.client import Outcome
 from system.cluster import Cluster
-from system.faults.scenario import ASKS, LONG_ASK, NOTICED_SECONDS, FaultFree, begin, caught, check_equal, uncached
+from system.faults.scenario import ASKS, LONG_ASK, NOTICED_SECONDS, FaultFree, begin, caught, check_equal, struck
 
 
 def test_a_prefill_node_that_stops_is_replaced_within_seconds(
@@ -15,10 +15,10 @@ def test_a_prefill_node_that_stops_is_replaced_within_seconds(
 ) -> None:
     """The prompt is computed on the decode node; what the stopped one sends later lands nowhere."""
     whole = fault_free.outcome(mock_cluster, LONG_ASK)
-    (stream,), victim = caught(mock_cluster, "prefill", lambda: [open_grpc(mock_cluster, uncached(LONG_ASK))])
-    mock_cluster.kill(victim, signal.SIGSTOP)
+    outcome, victim = struck(
+        mock_cluster, "prefill", signal.SIGSTOP, lambda outcome, _: outcome.placement.fallback_reason
+    )
 
-    outcome = stream.outcome(NOTICED_SECONDS)
     assert outcome.token_ids == whole.token_ids
     assert outcome.placement.fallback_reason
     _check_going_on(mock_cluster, victim, expected)
