@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 
 from baton.engine.constraint import Constraint
 from baton.engine.engine import Engine
@@ -36,6 +38,17 @@ def start_engine(
     engine = Engine(runner, limits, post=post, disk=disk)
     engine.start()
     return engine
+
+
+@contextmanager
+def held(engine: Engine) -> Iterator[None]:
+    """Keep an engine from its next pass while the context lasts: what is submitted meanwhile, it sees at once."""
+    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
+    engine.call(partial(gate.get, timeout=TIMEOUT_SECONDS))
+    try:
+        yield
+    finally:
+        gate.put(None)
 
 
 @dataclass

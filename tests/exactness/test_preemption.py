@@ -7,7 +7,7 @@ import random
 import pytest
 
 from checkpoints import checkpoint, reference_generate
-from exactness.handover import generate, greedy, start_engine
+from exactness.handover import generate, greedy, held, start_engine
 from exactness.loading import Framework, load_runner
 
 NUM_NEW_TOKENS = 40
@@ -22,9 +22,10 @@ def test_preempted_requests_give_the_tokens_of_each_alone(framework: Framework, 
     runner = load_runner(framework, checkpoint("llama"), num_blocks=14)
     engine = start_engine(runner, max_step_tokens=40, host_bytes=host_bytes)
 
-    generations = [
-        generate(engine, f"r{index}", prompt, greedy(NUM_NEW_TOKENS)) for index, prompt in enumerate(prompts)
-    ]
+    with held(engine):
+        generations = [
+            generate(engine, f"r{index}", prompt, greedy(NUM_NEW_TOKENS)) for index, prompt in enumerate(prompts)
+        ]
     outputs = [generation.tokens() for generation in generations]
     num_moved = len(engine.scheduler.offload.store)
     engine.close()

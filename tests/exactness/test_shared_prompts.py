@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import queue
 import random
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
 from baton.engine.engine import Engine
 from baton.engine.sampling_params import SamplingParams
 from checkpoints import CheckpointName, checkpoint, reference_generate
-from exactness.handover import Generation, generate, greedy, start_engine
+from exactness.handover import Generation, generate, greedy, held, start_engine
 from exactness.loading import BLOCK_TOKENS, SERVED, Framework, load_runner
 
 NUM_NEW_TOKENS = 24
@@ -50,12 +48,9 @@ def _prompts() -> list[list[int]]:
 
 
 def _submit_together(engine: Engine, requests: list[tuple[str, list[int], SamplingParams]]) -> list[Generation]:
-    """Start generations that the engine sees at once: it is held while they come."""
-    gate: queue.SimpleQueue[None] = queue.SimpleQueue()
-    engine.call(partial(gate.get, timeout=60.0))
-    started = [generate(engine, name, prompt, params) for name, prompt, params in requests]
-    gate.put(None)
-    return started
+    """Start generations that the engine sees at once."""
+    with held(engine):
+        return [generate(engine, name, prompt, params) for name, prompt, params in requests]
 
 
 def test_equal_and_similar_prompts_at_once_give_the_tokens_of_each_alone(

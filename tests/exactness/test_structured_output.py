@@ -15,7 +15,7 @@ from baton.engine.engine import Engine
 from baton.engine.events import Ended
 from baton.engine.sampling_params import SamplingParams
 from baton.engine.structured_output import StructuredOutput
-from exactness.handover import generate, greedy, start_engine
+from exactness.handover import generate, greedy, held, start_engine
 from exactness.loading import Framework, load_runner
 from exactness.random_schemas import Schema, random_schema
 from exactness.structured import EOS, folder, text_of, tokenizer
@@ -171,7 +171,8 @@ def test_preempted_generations_go_on_in_their_form(framework: Framework) -> None
     params = [replace(each, max_tokens=most) for each in params]
     engine = start_engine(load_runner(framework, folder(), num_blocks=most // 16 + 6))
 
-    generations = [generate(engine, f"{seed}", prompt_of(seed), params[seed]) for seed in range(6)]
+    with held(engine):
+        generations = [generate(engine, f"{seed}", prompt_of(seed), params[seed]) for seed in range(6)]
 
     assert [generation.tokens() for generation in generations] == expected
     assert sum(generation.ended.num_preemptions for generation in generations) > 0
