@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
-_TIMEOUT_SECONDS = 20.0
+_TIMEOUT_SECONDS = 120.0
 
 
 class Refusal(NamedTuple):

@@ -124,7 +124,7 @@ def test_unknown_fields_are_ignored(channel: grpc.Channel) -> None:
     request = GenerateRequest(text="abc", sampling=SamplingParameters(max_token_count=2)).SerializeToString()
     unknown = b"\xfa\x7f\x01a"
 
-    assert list(channel.unary_stream(_GENERATE)(request + unknown, timeout=20))
+    assert list(channel.unary_stream(_GENERATE)(request + unknown, timeout=60))
 
 
 @pytest.mark.parametrize("method", ["/baton.v1.GenerationService/Nope", "/baton.v1.Nope/Generate", "/nope"])

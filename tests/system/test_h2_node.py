@@ -65,7 +65,7 @@ def test_node_sends_a_stream(node_port: int) -> None:
     with connected(node_port) as connection:
         for _ in range(2):
             listener = Listener()
-            call = connection.call(PATH, _QUESTION.encode(), listener, metadata={"x": "y"}, timeout_seconds=20)
+            call = connection.call(PATH, _QUESTION.encode(), listener, metadata={"x": "y"}, timeout_seconds=60)
 
             assert listener.result() == (Code.DATA_LOSS, "Größe 100%", b"\x00\x01\xff")
             assert listener.messages == [pattern(size) for size in _SIZES]

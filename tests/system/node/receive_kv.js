@@ -26,7 +26,7 @@ const kinds = [];
 const frames = [];
 let firstToken = null;
 let summary = null;
-const call = client.Prefill(JSON.parse(request), { deadline: new Date(Date.now() + 20000) });
+const call = client.Prefill(JSON.parse(request), { deadline: new Date(Date.now() + 60000) });
 call.on("data", (response) => {
   kinds.push(response.element);
   if (response.frame) frames.push(response.frame);

@@ -29,7 +29,7 @@ function receive(address, question) {
   const client = new grpc.Client(address, grpc.credentials.createInsecure(), UNLIMITED);
   const metadata = new grpc.Metadata();
   metadata.set("x-bin", Buffer.from([255, 0, 1]));
-  const deadline = new Date(Date.now() + 20000);
+  const deadline = new Date(Date.now() + 60000);
   const call = client.makeServerStreamRequest(PATH, raw, raw, Buffer.from(question), metadata, { deadline });
   const messages = [];
   call.on("data", (bytes) => messages.push({ size: bytes.length, isRight: bytes.equals(pattern(bytes.length)) }));
