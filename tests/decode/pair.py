@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
+from unittest.mock import patch
 
 import grpc
 
@@ -30,12 +31,14 @@ from baton.h2.windows import StreamEndedError
 from baton.prefill.fast_path import FastPrefill
 from baton.prefill.prefiller import Prefiller
 from baton.prefill.servicer import PrefillServicer
+from baton.rpc import channel, fast_channel
 from baton.rpc.channel import open_channel
 from baton.rpc.fast_server import FastServer
 from baton.rpc.frame_codec import serialize_response
 from baton.rpc.kv_service import ReceivedRequest, add_prefill_service
 from baton.rpc.server import GrpcServer
 from baton.rpc.wire_generation import sampling_to_proto
+from baton.shm import borrower, lender
 from baton.shm.lender import SEGMENT_BYTES, Lender
 from baton.telemetry.metrics import Metrics
 from baton.v1 import (
@@ -56,10 +59,18 @@ PREFILL_ID, SPARE_ID, DECODE_ID = "prefill-1", "prefill-2", "decode-1"
 TRANSPORT: TransportChoice = "grpc"
 """What carries KV where a test does not say; a fixture may set it."""
 TIMEOUT_SECONDS = 60.0
-PATIENT = Timeouts(first_frame_seconds=10.0, frame_seconds=10.0)
+PATIENT = Timeouts(first_frame_seconds=30.0, frame_seconds=30.0)
 
 Responses = AsyncIterator[prefill_service_pb2.PrefillResponse]
 Damage = Callable[[Responses], Responses]
+
+
+@dataclass
+class ChangingTimeouts:
+    """Stands for `Timeouts`: a test is impatient where it waits for a silence, and with nobody else."""
+
+    first_frame_seconds: float
+    frame_seconds: float
 
 
 @dataclass
@@ -113,10 +124,16 @@ class Node:
     async def settle(self) -> None:
         """Return when the engine holds nothing any more; every block is free then."""
         scheduler = self.engine.scheduler
-        while await self.ask(lambda: bool(scheduler.waiting or scheduler.running or scheduler.receiving)):
+
+        def is_idle() -> bool:
+            if scheduler.waiting or scheduler.running or scheduler.receiving:
+                return False
+            scheduler.check_integrity()
+            assert scheduler.pool.num_available == scheduler.pool.num_blocks
+            return True
+
+        while not await self.ask(is_idle):  # one question: what was given up may still come between two
             pass
-        await self.ask(scheduler.check_integrity)
-        assert scheduler.pool.num_available == scheduler.pool.num_blocks
 
     async def ask(self, question: Callable[[], Any]) -> Any:
         """Return what the engine's thread says between two passes."""
@@ -236,7 +253,7 @@ class Pair:
         prefill_runner: Runner | None = None,
         spare_runner: Runner | None = None,
         decode_runner: Runner | None = None,
-        timeouts: Timeouts = PATIENT,
+        timeouts: Timeouts | ChangingTimeouts = PATIENT,
         linger_seconds: float = LINGER_SECONDS,
         transport: TransportChoice | None = None,
         max_outbox_bytes: int = 1 << 30,
@@ -263,7 +280,7 @@ class Pair:
         )
         self.metrics = Metrics()
         self.metrics.add_kv_break = lambda *labels: self.breaks.append(labels)  # type: ignore[method-assign]
-        generator = Generator(cast(WorkerNode, self.decode), self.peers, timeouts, self.metrics)
+        generator = Generator(cast(WorkerNode, self.decode), self.peers, cast(Timeouts, timeouts), self.metrics)
         self.decode_servicer = DecodeServicer(generator)
         self.decode_server = GrpcServer("127.0.0.1:0")
         self.decode_server.add(
@@ -335,9 +352,20 @@ class Pair:
 
 
 def with_pair(
-    client: Callable[[Pair], Awaitable[None]], *, timeout_seconds: float = TIMEOUT_SECONDS, **parts: Any
+    client: Callable[[Pair], Awaitable[None]],
+    *,
+    timeout_seconds: float = TIMEOUT_SECONDS,
+    is_patient: bool = True,
+    **parts: Any,
 ) -> None:
-    """Run a client against a pair; afterwards every block of both nodes must be free."""
+    """Run a client against a pair; afterwards every block of both nodes must be free.
+
+    Args:
+        client: What to do.
+        timeout_seconds: For all of it.
+        is_patient: Whether the nodes wait longer for each other than they would in a deployment.
+        parts: See `Pair`.
+    """
 
     async def run() -> None:
         pair = Pair(**parts)
@@ -348,7 +376,30 @@ def with_pair(
         finally:
             await pair.close()
 
-    asyncio.run(asyncio.wait_for(run(), timeout_seconds))
+    with patient_connections() if is_patient else nullcontext():
+        asyncio.run(asyncio.wait_for(run(), timeout_seconds))
+
+
+@contextmanager
+def patient_connections() -> Iterator[None]:
+    """Give nodes time to greet and to answer each other: a busy machine may need more than a second or two."""
+    timing = replace(fast_channel._TIMING, connect_seconds=TIMEOUT_SECONDS, ping_seconds=TIMEOUT_SECONDS)
+    milliseconds = int(1000 * TIMEOUT_SECONDS)
+    options = [(key, milliseconds if key.endswith("timeout_ms") else value) for key, value in channel._OPTIONS]
+    with (
+        patch.object(channel, "_OPTIONS", tuple(options)),
+        patch.object(fast_channel, "_TIMING", timing),
+        patch.object(lender, "_HANDSHAKE_SECONDS", TIMEOUT_SECONDS),
+        patch.object(borrower, "_HANDSHAKE_SECONDS", TIMEOUT_SECONDS),
+    ):
+        yield
+
+
+def leap(seconds: float) -> None:
+    """Put the clock of the running event loop forward: what would be due by then is due now."""
+    loop = asyncio.get_running_loop()
+    time = loop.time
+    loop.time = lambda: time() + seconds  # type: ignore[method-assign]
 
 
 def request_of(

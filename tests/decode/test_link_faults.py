@@ -7,12 +7,12 @@ import random
 
 import pytest
 
-from baton.decode.receiver import Timeouts
 from decode.faulty_link import KINDS, Fault, FaultyLink, Kind
-from decode.pair import Pair, generate, request_of, with_pair
+from decode.pair import TIMEOUT_SECONDS, ChangingTimeouts, Pair, generate, request_of, with_pair
 from decode.test_transport import EXPECTED, PROMPT
 
-IMPATIENT = Timeouts(first_frame_seconds=0.4, frame_seconds=0.4)
+IMPATIENT_SECONDS = 0.4
+"""For which a stream that has met a fault may be silent."""
 NUM_FAULTS = 12
 """Of each kind, at random places of the stream."""
 
@@ -21,6 +21,7 @@ NUM_FAULTS = 12
 def test_a_fault_anywhere_in_the_stream_costs_no_token(kind: Kind) -> None:
     """Every request ends with the right tokens, remote or computed here; every block of both nodes is free then."""
     drawn = random.Random(f"link {kind}")
+    timeouts = ChangingTimeouts(TIMEOUT_SECONDS, TIMEOUT_SECONDS)
 
     async def client(pair: Pair) -> None:
         async with FaultyLink(pair.fast_port) as link:
@@ -28,6 +29,7 @@ def test_a_fault_anywhere_in_the_stream_costs_no_token(kind: Kind) -> None:
             await generate(pair, request_of(PROMPT, request_id="whole", bypass_prefix_cache=True))
             num_bytes = link.num_bytes
             assert num_bytes > 1000
+            timeouts.first_frame_seconds = timeouts.frame_seconds = IMPATIENT_SECONDS
             for number in range(NUM_FAULTS):
                 await pair.reconnect(number + 3, f"127.0.0.1:{link.port}")
                 link.fault = Fault(kind, drawn.randrange(num_bytes), drawn.randint(1, 64))
@@ -36,7 +38,7 @@ def test_a_fault_anywhere_in_the_stream_costs_no_token(kind: Kind) -> None:
                 assert answer.token_ids == EXPECTED, link.fault
                 await pair.settle()
 
-    with_pair(client, transport="fast", timeouts=IMPATIENT, linger_seconds=0.0)
+    with_pair(client, transport="fast", timeouts=timeouts, linger_seconds=0.0, timeout_seconds=3 * TIMEOUT_SECONDS)
 
 
 def test_a_fault_of_one_connection_is_none_of_the_next(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,7 +13,20 @@ from baton.decode.receiver import Timeouts
 from baton.decode.source import TransportChoice
 from baton.engine.runners.base import Launched, Span
 from baton.v1 import prefill_service_pb2
-from decode.pair import DECODE_ID, PREFILL_ID, SPARE_ID, Damage, Pair, Responses, generate, request_of, with_pair
+from decode.pair import (
+    DECODE_ID,
+    PREFILL_ID,
+    SPARE_ID,
+    TIMEOUT_SECONDS,
+    ChangingTimeouts,
+    Damage,
+    Pair,
+    Responses,
+    generate,
+    leap,
+    request_of,
+    with_pair,
+)
 from engine.rig import GREEDY, LAYOUT, expected_tokens, prompt_of
 
 PROMPT = prompt_of(41)
@@ -200,28 +213,41 @@ async def silent(responses: Responses) -> Responses:
 def test_a_stream_is_given_up_while_there_is_time_to_compute_the_rest() -> None:
     """A node that hangs may be waited for longer than the caller of the decode node waits."""
 
+    async def silent_until_the_deadline(responses: Responses) -> Responses:
+        async for response in responses:
+            if response.HasField("frame") and response.frame.sequence_number == 2:
+                leap(TIMEOUT_SECONDS)
+                await asyncio.Event().wait()
+            yield response
+
     async def client(pair: Pair) -> None:
         request = request_of(PROMPT)
-        request.timeout.FromMilliseconds(1500)
+        request.timeout.FromSeconds(int(TIMEOUT_SECONDS))
         answer = await generate(pair, request)
 
         assert answer.token_ids == EXPECTED
         assert answer.summary.fallback_reason == "DEADLINE"
 
-    with_pair(client, damage=silent, timeouts=Timeouts(10, 10))
+    patience = Timeouts(3 * TIMEOUT_SECONDS, 3 * TIMEOUT_SECONDS)
+    with_pair(client, damage=silent_until_the_deadline, timeouts=patience, timeout_seconds=2 * TIMEOUT_SECONDS)
 
 
 def test_a_node_that_hangs_is_not_asked_again() -> None:
     """Another one is."""
+    timeouts = ChangingTimeouts(TIMEOUT_SECONDS, 0.2)
 
     async def client(pair: Pair) -> None:
+        def is_broken(*_labels: str) -> None:
+            timeouts.frame_seconds = TIMEOUT_SECONDS
+
+        pair.metrics.add_kv_break = is_broken  # type: ignore[method-assign]
         answer = await generate(pair, request_of(PROMPT, alternative_node_ids=[SPARE_ID]))
 
         assert answer.token_ids == EXPECTED
         assert answer.summary.prefill_node_id == SPARE_ID
         assert len(pair.servicer.requests) == 1
 
-    with_pair(client, damage=silent, timeouts=Timeouts(0.2, 0.2))
+    with_pair(client, damage=silent, timeouts=timeouts)
 
 
 def test_a_sampled_first_token_that_was_delivered_stays() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -303,20 +303,32 @@ def test_a_node_that_drains_ends_its_calls_after_their_last_stream() -> None:
     with_pair(client)
 
 
-def test_only_an_engine_that_works_says_that_it_lives() -> None:
+def test_only_an_engine_that_works_says_that_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     """While its thread is held up nothing is said; then a stream that waits hears of it without a token of its own."""
+    monkeypatch.setattr(serve_call, "_HEARTBEAT_SECONDS", 0.05)
 
     async def client(pair: Pair) -> None:
-        held, going = threading.Event(), threading.Event()
-        gateway = Gateway(pair)
-        pair.decode.engine.call(lambda: _pass(held))
+        held, going, is_asked = threading.Event(), threading.Event(), asyncio.Event()
+        engine, gateway = pair.decode.engine, Gateway(pair)
+        call = engine.call
+
+        def noted(function: Callable[[], None]) -> None:
+            call(function)
+            is_asked.set()
+
+        call(lambda: _pass(held))
         await gateway.start([request_of(PROMPT)])
         assert await gateway.read()
-        asyncio.get_running_loop().call_later(1.5, held.set)
-        pair.decode.engine.call(lambda: pair.decode.engine.call(lambda: _pass(going)))
+        engine.call = noted  # type: ignore[method-assign]
+        reading = asyncio.create_task(gateway.read())
+        await is_asked.wait()
+        assert not reading.done()
+        call(lambda: _pass(going))  # behind the question, and before any pass
+        held.set()
+        assert await reading
         while not gateway.is_engine_alive:
             assert await gateway.read()
-            assert held.is_set()
+        assert gateway.streams[1] == Heard(is_accepted=True)
         going.set()
         gateway.call.cancel()
 

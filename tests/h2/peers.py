@@ -26,9 +26,11 @@ from baton.h2.server_connection import Handler
 from baton.h2.status import Status
 
 HOST = "127.0.0.1"
-SECONDS = 20.0
+SECONDS = 60.0
 PATH = "/test.Service/Stream"
 QUICK = Timing(connect_seconds=0.5, idle_seconds=0.5, ping_seconds=0.5, send_seconds=2.0)
+PATIENT = Timing(connect_seconds=SECONDS, idle_seconds=SECONDS, ping_seconds=SECONDS, send_seconds=SECONDS)
+"""For peers that are well, however busy the machine."""
 
 
 @contextlib.contextmanager
@@ -75,8 +77,8 @@ def grpcio_stream(port: int, *options: tuple[str, Any]) -> Iterator[Callable[...
 
 @contextlib.contextmanager
 def connected(port: int, **options: Any) -> Iterator[ClientConnection]:
-    """Yield a connection of this package."""
-    connection = connect((HOST, port), **options)
+    """Yield a connection of this package; a patient one, unless `timing` says otherwise."""
+    connection = connect((HOST, port), **{"timing": PATIENT, **options})
     try:
         yield connection
     finally:

@@ -23,7 +23,7 @@ from baton.h2.sockets import prepare
 from h2.peers import PATH, SECONDS, SMALL, Listener
 from h2.test_protocol_rules import block
 
-TIMING = Timing(connect_seconds=1.0, idle_seconds=5.0, ping_seconds=5.0, send_seconds=5.0)
+TIMING = Timing(connect_seconds=SECONDS, idle_seconds=SECONDS, ping_seconds=SECONDS, send_seconds=SECONDS)
 MOST_BYTES = SMALL.message_bytes
 """Largest memory that a test's peer may have asked for at once."""
 

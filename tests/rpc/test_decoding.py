@@ -60,7 +60,7 @@ def test_bytes_that_are_no_message_are_refused(
     assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert (info := error_info(caught.value)) is not None
     assert (info.reason, dict(info.metadata)) == ("INVALID_FIELD", {"field": "request"})
-    assert caplog.records == []
+    assert [record for record in caplog.records if record.name.startswith(("baton", "grpc"))] == []
 
 
 @pytest.mark.parametrize("make_call", [_lookup, _publish])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from baton.rpc.tls import secured_by
 from system.plan import free_ports
 from tests.rpc.test_tls import identity
 
-SECONDS = 20.0
+SECONDS = 60.0
 LARGE = bytes(range(256)) * (3 << 12)
 """3 MiB: larger than every window."""
 
@@ -75,6 +76,12 @@ class Handlers(grpc.GenericRpcHandler):
         """Count."""
         for number in range(int(request)):
             yield str(number).encode()
+
+
+@pytest.fixture(autouse=True)
+def patient_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give servers time to greet, however busy the machine."""
+    monkeypatch.setattr(loop_channel, "_TIMING", replace(loop_channel._TIMING, connect_seconds=SECONDS))
 
 
 @asynccontextmanager
@@ -253,6 +260,9 @@ def test_a_server_that_comes_back_is_called_again() -> None:
             assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
             async with serving(port):
                 assert await unary(channel, "Echo")(b"three") == b"three"
+                connection = await channel.connected()
+            while connection.is_open:  # noqa: ASYNC110 - its end may come after that of the server
+                await asyncio.sleep(0)
             async with serving(port):
                 assert await unary(channel, "Echo")(b"four") == b"four"
             await channel.close()
@@ -345,10 +355,12 @@ def test_short_calls_at_a_dead_peer_find_out_that_it_is_dead(monkeypatch: pytest
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal num_connections
         num_connections += 1
-        writer.write(GREETING)
-        while await reader.read(1 << 16):
-            pass
-        writer.close()
+        try:
+            writer.write(GREETING)
+            while await reader.read(1 << 16):
+                pass
+        finally:  # also where the loop ends before the end of the connection has come
+            writer.close()
 
     async def main() -> None:
         server = await asyncio.start_server(listen, "127.0.0.1", 0)
@@ -395,13 +407,15 @@ async def called_at_peer(frames: bytes) -> grpc.aio.AioRpcError:
     """Return how a call fails at a peer that greets, and answers with frames."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly(len(PREFACE))
-        writer.write(GREETING)
-        await reader.readuntil(b"Echo")
-        writer.write(frames)
-        while await reader.read(1 << 16):
-            pass
-        writer.close()
+        try:
+            await reader.readexactly(len(PREFACE))
+            writer.write(GREETING)
+            await reader.readuntil(b"Echo")
+            writer.write(frames)
+            while await reader.read(1 << 16):
+                pass
+        finally:  # also where the loop ends before the end of the connection has come
+            writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     async with server, LoopChannel(f"127.0.0.1:{server.sockets[0].getsockname()[1]}") as channel:

@@ -26,9 +26,16 @@ from baton.shm.segment import CAN_SEAL, Segment, create_segment, open_segment
 RANGE_BYTES = 1 << 18
 """The largest range."""
 SEGMENT_BYTES = 3 * RANGE_BYTES
-TIMEOUT_SECONDS = 20.0
+TIMEOUT_SECONDS = 60.0
 KINDS = [True, False] if CAN_SEAL else [False]
 """Sealed memory with a socket outside the file system, and what every Unix has."""
+
+
+@pytest.fixture(autouse=True)
+def patient_handshakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have senders and receivers wait for each other, however busy the machine."""
+    for side in ("lender", "borrower"):
+        monkeypatch.setattr(f"baton.shm.{side}._HANDSHAKE_SECONDS", TIMEOUT_SECONDS)
 
 
 @asynccontextmanager
@@ -363,8 +370,9 @@ def test_loans_leave_nothing_behind(can_seal: bool, tmp_path: Path, monkeypatch:
 
 _SENDER = """
 import sys
-from baton.shm.borrower import borrow
-borrowed = borrow(bytes.fromhex(sys.argv[1]), bytes.fromhex(sys.argv[2]))
+from baton.shm import borrower
+borrower._HANDSHAKE_SECONDS = 60.0
+borrowed = borrower.borrow(bytes.fromhex(sys.argv[1]), bytes.fromhex(sys.argv[2]))
 print(borrowed.place([b"written"]), flush=True)
 sys.stdin.readline()
 """
@@ -436,13 +444,17 @@ def test_a_lender_without_descriptors_pauses_and_serves_when_there_are_some(monk
     run(test)
 
 
-def test_a_connection_that_says_nothing_is_ended() -> None:
+def test_a_connection_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """And others are served meanwhile."""
 
     async def test() -> None:
         async with lending() as lender:
             silent = socket.socket(socket.AF_UNIX)
-            silent.connect(lender.address)
+            with monkeypatch.context() as impatient:
+                impatient.setattr("baton.shm.lender._HANDSHAKE_SECONDS", 0.05)
+                silent.connect(lender.address)
+                while not lender._handshakes:  # noqa: ASYNC110 - a lender tells nobody
+                    await asyncio.sleep(0)
             loan = lender.lend()
             borrowed = await taken(loan)
             assert borrowed.place([b"x"]) == 0

@@ -52,6 +52,7 @@ def test_requests_survive_every_fault_of_their_kv_stream(transport: str, caplog:
         timeouts=timeouts,
         linger_seconds=0.0,
         timeout_seconds=30 + NUM_FAULTS,
+        is_patient=False,
     )
 
     print(f"\n{transport}: {len(campaign.results)} faults, {campaign.num_missed} not reached")
