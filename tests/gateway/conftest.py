@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import openai
 import pytest
 
+from baton.gateway.http_connection import HttpConnection
 from baton.gateway.server import RunningGateway
 from gateway.cluster import FakeCluster, Loop
 from text.tokenizer_folders import byte_level, save
@@ -38,6 +41,18 @@ def gateway(loop: Loop, cluster: FakeCluster) -> Iterator[RunningGateway]:
     """Run the cluster and a gateway with ordinary settings."""
     with loop.running(cluster) as running:
         yield running
+
+
+@pytest.fixture
+def small_send_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the kernel hold little of what a client does not take, not the megabytes that it would."""
+    begin = HttpConnection.connection_made
+
+    def begin_small(connection: HttpConnection, transport: asyncio.BaseTransport) -> None:
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        begin(connection, transport)
+
+    monkeypatch.setattr(HttpConnection, "connection_made", begin_small)
 
 
 @pytest.fixture

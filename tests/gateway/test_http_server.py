@@ -225,6 +225,7 @@ def test_a_client_that_goes_cancels_its_generation(gateway: RunningGateway, clus
     assert node.cancelled.wait(20)
 
 
+@pytest.mark.usefixtures("small_send_buffers")
 def test_a_client_that_does_not_read_is_dropped_alone(strict: RunningGateway, cluster: FakeCluster) -> None:
     """Its generation ends, its place is free, and nobody else waits for it."""
     node = cluster.decodes[0]
@@ -306,6 +307,6 @@ async def _paced(request: Any) -> AsyncIterator[Any]:
 async def _flood(request: Any) -> AsyncIterator[Any]:
     alternatives = [TokenLogprob(token_id=other) for other in range(5)]
     entry = TokenLogprob(token_id=104, alternatives=alternatives)
-    for index in range(request.sampling.max_token_count):
-        yield tokens(index, [104], [entry])
+    num_tokens = request.sampling.max_token_count
+    yield tokens(0, [104] * num_tokens, [entry] * num_tokens)
     await asyncio.sleep(60)

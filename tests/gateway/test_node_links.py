@@ -248,15 +248,25 @@ def test_tokens_beyond_the_limit_are_a_failure_of_the_node(client: openai.OpenAI
     assert list(cluster.decodes[1].requests[0].output_token_ids) == PROMPT[:2]
 
 
+@pytest.mark.usefixtures("small_send_buffers")
 def test_a_client_that_reads_late_gets_everything(loop: Loop, cluster: FakeCluster) -> None:
     """What it does not take is held as text, and written when it does; nobody else waits for it."""
+
+    async def in_parts(request: Any) -> AsyncIterator[Any]:
+        num_tokens = request.sampling.max_token_count
+        for start in range(0, num_tokens, 20):
+            end = min(start + 20, num_tokens)
+            yield tokens(start, [echo_token(request, index) for index in range(start, end)])
+        yield finished(request, "decode-0")
+
+    cluster.decodes[0].script = in_parts
     with (
         loop.running(cluster, write_buffer_bytes=4096) as running,
         _client(running) as client,
         socket.socket() as slow,
     ):
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        slow.settimeout(20)
+        slow.settimeout(60)
         slow.connect(("127.0.0.1", running.http_port))
         fields = {"prompt": [PROMPT] * 8, "n": 16, "max_tokens": 200, "stream": True}
         body = json.dumps({"model": MODEL, **fields}).encode()
