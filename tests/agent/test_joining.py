@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from agent.programs import run
 from baton.agent.joining import Joiner
 from baton.agent.membership import Membership, renewal_seconds
-from baton.cli.app import app
+from baton.cli.app import make_app
 from baton.errors import AuthenticationError, BatonError, NotFoundError, OverloadedError, UnavailableError
 from baton.router.attempt_limit import MAX_FAILURES
 from baton.router.joining import running_join_service
@@ -35,14 +35,14 @@ ASSIGNMENT = '[[node]]\nnode_id = "mac-*"\nrole = "decode"\nengine = "mlx"\n'
 def deployment(tmp_path: Path) -> Path:
     """Return the folder of a deployment's certificates, as `baton authority create` makes it."""
     folder = tmp_path / "deployment"
-    assert CliRunner().invoke(app, ["authority", "create", str(folder)]).exit_code == 0
+    assert CliRunner().invoke(make_app(), ["authority", "create", str(folder)]).exit_code == 0
     (folder / "assignments.toml").write_text(ASSIGNMENT)
     return folder
 
 
 def token_of(deployment: Path) -> JoinToken:
     """Return the token that `baton authority token` prints."""
-    return parse_join_token(CliRunner().invoke(app, ["authority", "token", str(deployment)]).output)
+    return parse_join_token(CliRunner().invoke(make_app(), ["authority", "token", str(deployment)]).output)
 
 
 def own(deployment: Path) -> TlsIdentity:
@@ -149,7 +149,7 @@ def test_a_machine_that_nobody_has_work_for_is_told(deployment: Path, tmp_path: 
 def test_a_router_of_another_authority_does_not_get_the_secret(deployment: Path, tmp_path: Path) -> None:
     """Whoever else answers to multicast DNS fails the handshake."""
     other = tmp_path / "other"
-    assert CliRunner().invoke(app, ["authority", "create", str(other)]).exit_code == 0
+    assert CliRunner().invoke(make_app(), ["authority", "create", str(other)]).exit_code == 0
     stranger = JoinToken(token_of(deployment).secret, token_of(other).authority)
 
     _refused(deployment, lambda address: joiner(tmp_path / "mac", stranger, address).ask(), UnavailableError)

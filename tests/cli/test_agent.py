@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from baton.cli.agent_status import sensor_rows, status_table
-from baton.cli.app import app
+from baton.cli.app import make_app
 from baton.errors import ConfigurationError, UnavailableError
 from baton.v1 import agent_service_pb2
 from baton.v1.node_pb2 import SystemSample
@@ -18,7 +18,8 @@ def test_a_dry_run_prints_the_service_and_writes_nothing(tmp_path: Path, monkeyp
     """The token stands in neither."""
     monkeypatch.setenv("HOME", str(tmp_path))
     done = CliRunner().invoke(
-        app, ["agent", "install", "--dry-run", "--join-token", "sesame", "--state-dir", str(tmp_path / "s"), "--port=9"]
+        make_app(),
+        ["agent", "install", "--dry-run", "--join-token", "sesame", "--state-dir", str(tmp_path / "s"), "--port=9"],
     )
 
     assert done.exit_code == 0, done.output
@@ -34,7 +35,7 @@ def test_an_installed_service_keeps_its_token_to_itself(tmp_path: Path, monkeypa
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     done = CliRunner().invoke(
-        app, ["agent", "install", "--join-token", "sesame", "--state-dir", str(tmp_path / "state")]
+        make_app(), ["agent", "install", "--join-token", "sesame", "--state-dir", str(tmp_path / "state")]
     )
 
     token = tmp_path / "state" / "join.token"
@@ -47,7 +48,7 @@ def test_an_installed_service_keeps_its_token_to_itself(tmp_path: Path, monkeypa
 
 def test_flags_are_checked_before_anything_is_written() -> None:
     """The message names the flag."""
-    done = CliRunner().invoke(app, ["agent", "install", "--dry-run", "--wroker-role", "decode"])
+    done = CliRunner().invoke(make_app(), ["agent", "install", "--dry-run", "--wroker-role", "decode"])
 
     with pytest.raises(ConfigurationError, match="--wroker-role"):
         raise done.exception or AssertionError
@@ -55,7 +56,7 @@ def test_flags_are_checked_before_anything_is_written() -> None:
 
 def test_the_status_of_an_agent_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     """The message names the address."""
-    done = CliRunner().invoke(app, ["agent", "status", "--address", "127.0.0.1:1", "--state-dir", str(tmp_path)])
+    done = CliRunner().invoke(make_app(), ["agent", "status", "--address", "127.0.0.1:1", "--state-dir", str(tmp_path)])
 
     with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1"):
         raise done.exception or AssertionError

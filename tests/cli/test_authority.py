@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from baton.cli.app import app
+from baton.cli.app import make_app
 from baton.errors import ConfigurationError
 
 
 def test_files_are_for_their_owner_alone_and_never_replaced(tmp_path: Path) -> None:
     """A second authority in the same folder would lock every member out."""
     folder = tmp_path / "deployment"
-    done = CliRunner().invoke(app, ["authority", "create", str(folder)])
+    done = CliRunner().invoke(make_app(), ["authority", "create", str(folder)])
 
-    again = CliRunner().invoke(app, ["authority", "create", str(folder)])
+    again = CliRunner().invoke(make_app(), ["authority", "create", str(folder)])
 
     assert done.exit_code == 0
     assert {path.name for path in folder.iterdir()} == {"ca.crt", "ca.key", "tls.crt", "tls.key", "join.secret"}
@@ -28,7 +28,7 @@ def test_files_are_for_their_owner_alone_and_never_replaced(tmp_path: Path) -> N
 def test_the_processes_certificate_fits_its_key_and_the_authority(tmp_path: Path) -> None:
     """OpenSSL takes both."""
     folder = tmp_path / "deployment"
-    CliRunner().invoke(app, ["authority", "create", str(folder)])
+    CliRunner().invoke(make_app(), ["authority", "create", str(folder)])
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 
     context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
@@ -39,7 +39,7 @@ def test_the_processes_certificate_fits_its_key_and_the_authority(tmp_path: Path
 
 def test_a_token_needs_the_files(tmp_path: Path) -> None:
     """The message says which is missing."""
-    done = CliRunner().invoke(app, ["authority", "token", str(tmp_path)])
+    done = CliRunner().invoke(make_app(), ["authority", "token", str(tmp_path)])
 
     assert isinstance(done.exception, ConfigurationError)
     with pytest.raises(ConfigurationError, match=r"ca\.crt"):

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from baton.cli.app import app
+from baton.cli.app import make_app
 from baton.cli.chat import show
 from baton.cli.completion_stream import StreamPiece
 from cli.gateway import running_gateway
@@ -17,7 +17,7 @@ from cli.gateway import running_gateway
 def test_one_message_is_answered_with_its_cost_below() -> None:
     """`--message` asks once; the model is the first that is listed."""
     with running_gateway() as url:
-        result = CliRunner().invoke(app, ["chat", "--url", url, "--message", "hello"])
+        result = CliRunner().invoke(make_app(), ["chat", "--url", url, "--message", "hello"])
 
     lines = result.stdout.splitlines()
     assert result.exit_code == 0
@@ -30,7 +30,7 @@ def test_one_message_is_answered_with_its_cost_below() -> None:
 def test_the_key_is_sent_with_every_request(options: list[str], environment: dict[str, str]) -> None:
     """To the list of models and to the answer, from the option or the environment."""
     with running_gateway(key="sk-1") as url:
-        result = CliRunner(env=environment).invoke(app, ["chat", "--url", url, "--message", "hello", *options])
+        result = CliRunner(env=environment).invoke(make_app(), ["chat", "--url", url, "--message", "hello", *options])
 
     assert result.exit_code == 0
     assert result.stdout.startswith("HELLO\n")
@@ -39,7 +39,7 @@ def test_the_key_is_sent_with_every_request(options: list[str], environment: dic
 def test_a_missing_key_is_the_gateways_refusal() -> None:
     """In its own words."""
     with running_gateway(key="sk-1") as url:
-        result = CliRunner(env={"BATON_API_KEY": ""}).invoke(app, ["chat", "--url", url, "--message", "hello"])
+        result = CliRunner(env={"BATON_API_KEY": ""}).invoke(make_app(), ["chat", "--url", url, "--message", "hello"])
 
     assert result.exit_code != 0
     assert "no such key" in str(result.exception)
@@ -48,7 +48,7 @@ def test_a_missing_key_is_the_gateways_refusal() -> None:
 def test_a_conversation_goes_on_after_an_error() -> None:
     """A failed answer is reported, and the next question is asked; an empty line ends it."""
     with running_gateway() as url:
-        result = CliRunner().invoke(app, ["chat", "--url", url, "--model", "failing"], input="one\ntwo\n\n")
+        result = CliRunner().invoke(make_app(), ["chat", "--url", url, "--model", "failing"], input="one\ntwo\n\n")
 
     assert result.exit_code == 0
     assert result.stdout.count("error: node died") == 2

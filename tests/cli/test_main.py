@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from baton import __version__
+from baton.cli.app import COMMANDS
 from cli.commands import baton
 
 
@@ -16,6 +19,25 @@ def test_the_version_is_printed() -> None:
     result = baton("--version")
 
     assert (result.returncode, result.stdout) == (0, f"baton {__version__}\n")
+
+
+def test_help_names_every_command() -> None:
+    """With what each does; a wrong command is told from those that there are."""
+    listed, wrong = baton("--help"), baton("srve")
+
+    assert listed.returncode == 0
+    assert all(any(line.split()[1:2] == [name] for line in listed.stdout.splitlines()) for name in COMMANDS)
+    assert wrong.returncode == 2
+    assert "serve" in wrong.stderr
+
+
+def test_a_command_loads_no_other_commands() -> None:
+    """A cluster starts many processes, and each would spend a second on it."""
+    program = "import sys; from baton.cli.app import app_for; app_for(['serve', 'router']); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=300)
+
+    loaded = {name for name in done.stdout.split() if name.startswith("baton.cli.")}
+    assert loaded == {"baton.cli.app", "baton.cli.serve"}
 
 
 @pytest.mark.parametrize(

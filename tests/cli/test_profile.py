@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from baton.agent.machine_lock import machine_used_for
 from baton.capacity.machine import MachineProfile, MeasuredLink, MeasuredRate
-from baton.cli.app import app
+from baton.cli.app import make_app
 from baton.cli.profile import kept_profile, profile_table
 from baton.errors import UnavailableError
 
@@ -24,8 +24,8 @@ def test_a_kept_profile_is_printed_and_nothing_is_measured(tmp_path: Path) -> No
     """Also while a worker serves; to measure anew is then refused."""
     (tmp_path / "profile.json").write_text(PROFILE.as_json())
     with machine_used_for("serving", tmp_path):
-        kept = CliRunner().invoke(app, ["profile", "--state-dir", str(tmp_path), "--json"])
-        again = CliRunner().invoke(app, ["profile", "--state-dir", str(tmp_path), "--again"])
+        kept = CliRunner().invoke(make_app(), ["profile", "--state-dir", str(tmp_path), "--json"])
+        again = CliRunner().invoke(make_app(), ["profile", "--state-dir", str(tmp_path), "--again"])
 
     assert kept.output.strip() == PROFILE.as_json()
     with pytest.raises(UnavailableError, match="a worker serves"):

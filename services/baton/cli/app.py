@@ -2,37 +2,60 @@
 
 from __future__ import annotations
 
+import importlib
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from baton import __version__
-from baton.cli import agent, authority, bench, chat, doctor, fetch, kv_link, nodes, plan, profile, serve, simulate, up
 
-app = typer.Typer(
-    name="baton",
-    help="Serves large language models on unlike machines: prefill on one, decode on another.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    add_completion=False,
+COMMANDS = (
+    "up",
+    "serve",
+    "agent",
+    "chat",
+    "plan",
+    "profile",
+    "nodes",
+    "doctor",
+    "simulate",
+    "bench",
+    "kv-link",
+    "authority",
+    "fetch",
 )
-app.command("up")(up.command)
-app.command("serve", context_settings=serve.CONTEXT_SETTINGS)(serve.command)
-app.command("agent", context_settings=agent.CONTEXT_SETTINGS)(agent.command)
-app.command("chat")(chat.command)
-app.command("plan")(plan.command)
-app.command("profile")(profile.command)
-app.command("nodes")(nodes.command)
-app.command("doctor")(doctor.command)
-app.command("simulate")(simulate.command)
-app.add_typer(bench.app, name="bench")
-app.add_typer(kv_link.app, name="kv-link")
-app.add_typer(authority.app, name="authority")
-app.command("fetch")(fetch.command)
+"""Each is a module of this package: its `app`, or its `command` with its `CONTEXT_SETTINGS`, if it has some."""
 
 
-@app.callback(invoke_without_command=True)
-def root(
+def app_for(arguments: Sequence[str]) -> typer.Typer:
+    """Return the command line with the command that the arguments name, or with all where they name none.
+
+    Importing them all takes longer than a router needs to start.
+    """
+    return make_app([name for name in arguments[:1] if name in COMMANDS] or COMMANDS)
+
+
+def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
+    """Return the command line with some commands."""
+    app = typer.Typer(
+        name="baton",
+        help="Serves large language models on unlike machines: prefill on one, decode on another.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+    )
+    app.callback(invoke_without_command=True)(_root)
+    for name in names:
+        module = importlib.import_module(f"baton.cli.{name.replace('-', '_')}")
+        if hasattr(module, "app"):
+            app.add_typer(module.app, name=name)
+        else:
+            app.command(name, context_settings=getattr(module, "CONTEXT_SETTINGS", None))(module.command)
+    return app
+
+
+def _root(
     is_version: Annotated[bool, typer.Option("--version", help="Print the version and leave.", is_eager=True)] = False,
 ) -> None:
     """Serves large language models on unlike machines: prefill on one, decode on another."""

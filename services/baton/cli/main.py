@@ -11,9 +11,9 @@ from baton.errors import BatonError, ConfigurationError
 def main() -> NoReturn:
     """Run the command line and leave with its exit status."""
     try:
-        from baton.cli.app import app  # here, so that Ctrl-C while it loads ends like any other
+        from baton.cli.app import app_for  # here, so that Ctrl-C while it loads ends like any other
 
-        app()
+        app_for(sys.argv[1:])()
     except ConfigurationError as error:
         _fail(error.message, 2)
     except BatonError as error:
