@@ -4,8 +4,10 @@ import itertools
 import random
 from pathlib import Path
 
+import pytest
 import torch
 
+from baton.demo import train
 from baton.demo.model import MAX_POSITIONS
 from baton.demo.train import PEAK_LEARNING_RATE, STEP_TOKENS, Training, draw_positions, learning_rate, new_batch
 
@@ -39,8 +41,9 @@ def test_the_learning_rate_rises_then_falls() -> None:
     assert learning_rate(9000, 1.0) < PEAK_LEARNING_RATE / 50
 
 
-def test_a_resumed_run_continues_where_it_was_saved(tmp_path: Path) -> None:
+def test_a_resumed_run_continues_where_it_was_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Step, clock, data and weights are those of the run that was saved."""
+    monkeypatch.setattr(train, "STEP_TOKENS", STEP_TOKENS // 32)
     state_file = tmp_path / "run" / "state.pt"
     stopped = Training(minutes=60, seed=1, state_file=state_file, is_compiled=False)
     stopped.take_step()
