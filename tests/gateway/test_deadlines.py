@@ -12,12 +12,19 @@ from typing import Any
 import grpc
 import pytest
 
+from baton.gateway import server
 from baton.gateway.deadlines import Deadlines
 from baton.gateway.server import RunningGateway
 from baton.rpc.status import error_info
 from baton.v1 import generation_service_pb2 as messages
 from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
 from gateway.cluster import MODEL, FakeCluster, Loop, echo_token, tokens
+
+
+@pytest.fixture(autouse=True)
+def long_farewell(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave a busy machine time to tell clients: what is told counts here, not within which second."""
+    monkeypatch.setattr(server, "_FAREWELL_SECONDS", 20.0)
 
 
 async def _endless(request: Any) -> AsyncIterator[Any]:
