@@ -385,7 +385,8 @@ def patient_connections() -> Iterator[None]:
     """Give nodes time to greet and to answer each other: a busy machine may need more than a second or two."""
     timing = replace(fast_channel._TIMING, connect_seconds=TIMEOUT_SECONDS, ping_seconds=TIMEOUT_SECONDS)
     milliseconds = int(1000 * TIMEOUT_SECONDS)
-    options = [(key, milliseconds if key.endswith("timeout_ms") else value) for key, value in channel._OPTIONS]
+    times = ("grpc.min_reconnect_backoff_ms", "grpc.keepalive_timeout_ms", "grpc.http2.ping_timeout_ms")
+    options = [(key, milliseconds if key in times else value) for key, value in channel._OPTIONS]
     with (
         patch.object(channel, "_OPTIONS", tuple(options)),
         patch.object(fast_channel, "_TIMING", timing),

@@ -11,6 +11,9 @@ KEEPALIVE_MILLISECONDS = 2_000
 """Pause between pings while calls are open."""
 PING_TIMEOUT_MILLISECONDS = 1_500
 """Time for the answer. grpcio needs both options set to notice a stopped peer (ANCHORS.md §6)."""
+CONNECT_MILLISECONDS = 2_000
+"""Time for a connection, up to the server's first settings; a call that waits for it fails then. grpcio gives a first
+attempt the longer of this and the backoff, and calls this the least backoff; a refused one is made again after that."""
 MAX_MESSAGE_BYTES = 64 << 20
 """Largest message sent or taken."""
 
@@ -20,7 +23,7 @@ _OPTIONS = (
     ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MILLISECONDS),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_MILLISECONDS),
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),

@@ -18,7 +18,12 @@ from baton.h2.limits import Limits, Timing
 from baton.h2.loop_call import CANCELLED_HERE
 from baton.h2.loop_connection import LoopConnection, connect
 from baton.h2.status import CallError, Code, Status
-from baton.rpc.channel import KEEPALIVE_MILLISECONDS, MAX_MESSAGE_BYTES, PING_TIMEOUT_MILLISECONDS
+from baton.rpc.channel import (
+    CONNECT_MILLISECONDS,
+    KEEPALIVE_MILLISECONDS,
+    MAX_MESSAGE_BYTES,
+    PING_TIMEOUT_MILLISECONDS,
+)
 from baton.rpc.loop_stream import LoopStream, raised, rpc_error
 from baton.rpc.tls import current_identity
 from baton.telemetry.tracing import is_tracing
@@ -27,7 +32,9 @@ T = TypeVar("T")
 
 _LIMITS = Limits(message_bytes=MAX_MESSAGE_BYTES, num_streams=4096, stream_window_bytes=4 << 20)
 _TIMING = Timing(
-    connect_seconds=2.0, idle_seconds=KEEPALIVE_MILLISECONDS / 1000, ping_seconds=PING_TIMEOUT_MILLISECONDS / 1000
+    connect_seconds=CONNECT_MILLISECONDS / 1000,
+    idle_seconds=KEEPALIVE_MILLISECONDS / 1000,
+    ping_seconds=PING_TIMEOUT_MILLISECONDS / 1000,
 )
 
 
