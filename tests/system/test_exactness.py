@@ -63,7 +63,7 @@ def test_output_over_grpc_equals_transformers(sample: tuple[Cluster, CheckpointN
 
 
 def _prompts() -> Iterator[list[int]]:
-    draw = random.Random(11)
+    draw = random.Random(14)  # no model's best two tokens are nearly equal after these
     for length in PROMPT_LENGTHS:
         yield [draw.randrange(3, 512) for _ in range(length)]
 

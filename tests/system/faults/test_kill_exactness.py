@@ -21,8 +21,8 @@ def _ask(seed: int, num_prompt_tokens: int, temperature: float = 0.0) -> Ask:
     return Ask(prompt, NUM_TOKENS, temperature, seed)
 
 
-ASKS = (_ask(1, 33), _ask(2, 700), _ask(3, 100, temperature=1.0), _ask(4, 16, temperature=0.8))
-"""Two greedy, two sampled."""
+ASKS = (_ask(1, 33), _ask(2, 700), _ask(11, 100, temperature=1.0), _ask(3, 16, temperature=0.8))
+"""Two greedy, two sampled; no random number of these comes as near to the next token as engines differ in rounding."""
 
 
 @pytest.fixture(scope="module")
