@@ -112,10 +112,6 @@ def test_one_rounded_stream_of_several_keeps_all_out_of_the_prefix_cache(first: 
     # How many frames the second stream has depends on how far the prompt came before the first one broke.
     num_frames_passed = iter([3, 0])
 
-    num_frames_passed = iter([3, 0])  # how many the second stream has depends on how far the first one's prompt came
-
-    num_frames_passed = iter([3, 0])  # how many the second stream has depends on how far the first one's prompt came
-
     async def ending(responses: Responses) -> Responses:
         end = next(num_frames_passed)
         async for response in responses:

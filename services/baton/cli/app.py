@@ -40,7 +40,6 @@ def make_app(names: Sequence[str] = COMMANDS) -> typer.Typer:
     """Return the command line with some commands."""
     app = typer.Typer(
         name="baton",
-        help="Serves large language models on unlike machines: prefill on one, decode on another.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         add_completion=False,

@@ -44,7 +44,7 @@ class ReceiveWindow:
         self._due = 0
         self._clock = clock
         self._arrived = 0  # since `_since`
-        self._since = clock() if self._grows else 0.0
+        self._since = clock()
 
     @property
     def _grows(self) -> bool:

@@ -13,7 +13,8 @@ PING_TIMEOUT_MILLISECONDS = 1_500
 """Time for the answer. grpcio needs both options set to notice a stopped peer (ANCHORS.md §6)."""
 CONNECT_MILLISECONDS = 2_000
 """Time for a connection, up to the server's first settings; a call that waits for it fails then. grpcio gives a first
-attempt the longer of this and the backoff, and calls this the least backoff; a refused one is made again after that."""
+attempt the longer of this and the backoff, and calls this the least backoff; a refused one is tried again after the
+backoff."""
 MAX_MESSAGE_BYTES = 64 << 20
 """Largest message sent or taken."""
 
