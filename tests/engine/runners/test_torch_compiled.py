@@ -11,7 +11,7 @@ from baton.engine.runners.torch import onednn
 from baton.engine.runners.torch.compiled.elementwise import gate, normalise
 from baton.engine.runners.torch.compiled.product import multiply
 from baton.engine.runners.torch.compiled.single_queries import attend_single, pack_single_queries
-from baton.engine.runners.torch.compiled.support import array_of, can_attend, can_multiply, panels_of
+from baton.engine.runners.torch.compiled.support import array_of, can_attend, can_multiply, panels_of, transposed
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
 HEADS = {torch.float32: (3, 24, 16), torch.bfloat16: (2, 16, 16)}
@@ -74,6 +74,20 @@ def test_products_of_few_rows_equal_float64(dtype: torch.dtype, num_rows: int) -
     expected = linear(rows.double(), weight.double(), bias.double())
     scale = float(expected.abs().max())
     torch.testing.assert_close(output.double(), expected, rtol=0, atol=TOLERANCE[dtype] * scale)
+
+
+@pytest.mark.parametrize("num_rows", [1, 2, 3, 8, 32])
+@pytest.mark.parametrize("num_outputs", [130, 3000])
+def test_products_by_transposed_weights_equal_float64(num_rows: int, num_outputs: int) -> None:
+    """Inputs and outputs that fill no strip, more outputs than one block of sums of 32 rows has, with a bias."""
+    rows, weight, bias = torch.randn(num_rows, 70), torch.randn(num_outputs, 70), torch.randn(num_outputs)
+    output, strips = torch.empty(num_rows, num_outputs), transposed(weight)
+
+    multiply(array_of(rows), array_of(strips), array_of(bias), array_of(output))
+
+    expected = linear(rows.double(), weight.double(), bias.double())
+    scale = float(expected.abs().max())
+    torch.testing.assert_close(output.double(), expected, rtol=0, atol=TOLERANCE[torch.float32] * scale)
 
 
 @both_dtypes

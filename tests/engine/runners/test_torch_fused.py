@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 from baton.engine.runners.base import Span
 from baton.engine.runners.torch import TorchRunner, load_torch_runner, onednn
-from baton.engine.runners.torch.fused import layer, linear
+from baton.engine.runners.torch.fused import layer, weights
 from baton.engine.runners.torch.fused.layer import FusedLayer
 from baton.engine.runners.torch.fused.streamed import StreamedLayers
 from baton.engine.runners.torch.fused.support import is_fusible
@@ -148,15 +148,35 @@ def test_a_layer_with_parameters_of_its_own_is_left_to_transformers() -> None:
     assert not is_fusible(model)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.05)])
+@every_checkpoint
+@pytest.mark.parametrize("is_transposed", [False, True])
+def test_logits_do_not_depend_on_the_layout_of_weights(
+    monkeypatch: pytest.MonkeyPatch, name: CheckpointName, is_transposed: bool
+) -> None:
+    """One thread takes oneDNN's layout or transposed weights, whichever is faster on a machine."""
+    expected = logits_of_mixed_passes(load(name, "transformers"))
+    for module in (weights, layer):
+        monkeypatch.setattr(module, "is_one_thread", lambda: True)
+    monkeypatch.setattr(weights, "is_transposed_faster", lambda: is_transposed)
+
+    logits = logits_of_mixed_passes(load(name, "baton"))
+
+    np.testing.assert_allclose(logits, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "is_transposed", "tolerance"),
+    [("float32", False, 1e-4), ("float32", True, 1e-4), ("bfloat16", False, 0.05)],
+)
 def test_steps_of_few_rows_equal_the_layers_one_by_one(
-    monkeypatch: pytest.MonkeyPatch, dtype: str, tolerance: float
+    monkeypatch: pytest.MonkeyPatch, dtype: str, is_transposed: bool, tolerance: float
 ) -> None:
     """Kernels compute of all layers in one call what they compute in many, but for the order of sums."""
     if not onednn.is_sound(getattr(torch, dtype)):
         pytest.skip("oneDNN is off here")
-    monkeypatch.setattr(linear, "is_one_thread", lambda: True)
-    monkeypatch.setattr(layer, "is_one_thread", lambda: True)
+    for module in (weights, layer):
+        monkeypatch.setattr(module, "is_one_thread", lambda: True)
+    monkeypatch.setattr(weights, "is_transposed_faster", lambda: is_transposed)
     runner = load("llama", "baton", dtype)
     tables = [[9, 4, 5], [0, 3, 8]]
     for table in tables:

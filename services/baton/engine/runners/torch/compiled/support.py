@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import time
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any
 
@@ -17,6 +18,7 @@ from baton.engine.runners.torch import onednn
 log = logging.getLogger(__name__)
 
 PANEL_OUTPUTS = 64
+_STRIP_INPUTS, _STRIP_OUTPUTS = 8, 32
 _MAX_RELATIVE_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 _LONG_SECONDS = 1.0
 """A check that takes longer has compiled; numba's cache would have spared it."""
@@ -44,6 +46,20 @@ def panels_of(packed: torch.Tensor, num_outputs: int, dtype: torch.dtype) -> Arr
     return np.ctypeslib.as_array(words).reshape(-(-num_outputs // PANEL_OUTPUTS), -1, PANEL_OUTPUTS)
 
 
+def transposed(weight: torch.Tensor) -> torch.Tensor:
+    """Return a weight [num_outputs, num_inputs] as strips take it: transposed, padded by zeros to whole strips.
+
+    Returns:
+        [num_inputs, num_outputs], contiguous, inputs rounded up to 8 and outputs to 32.
+    """
+    num_outputs, num_inputs = weight.shape
+    turned = weight.new_zeros(
+        -(-num_inputs // _STRIP_INPUTS) * _STRIP_INPUTS, -(-num_outputs // _STRIP_OUTPUTS) * _STRIP_OUTPUTS
+    )
+    turned[:num_inputs, :num_outputs] = weight.t()
+    return turned
+
+
 @cache
 def can_attend(dtype: torch.dtype) -> bool:
     """Return whether attention is right in a dtype; the reason is logged where it is not."""
@@ -54,6 +70,12 @@ def can_attend(dtype: torch.dtype) -> bool:
 def can_multiply(dtype: torch.dtype) -> bool:
     """Return whether products, and what goes between them, are right in a dtype: oneDNN's layout is its own affair."""
     return dtype in _MAX_RELATIVE_ERROR and onednn.is_sound(dtype) and _is_sound("product", _product_error, dtype)
+
+
+@cache
+def can_stream_transposed() -> bool:
+    """Return whether products by transposed weights are right."""
+    return _is_sound("strips", _strips_error, torch.float32)
 
 
 def _is_sound(name: str, measure: Any, dtype: torch.dtype) -> bool:
@@ -92,19 +114,39 @@ def _attention_error(dtype: torch.dtype) -> float:
 
 
 def _product_error(dtype: torch.dtype) -> float:
-    from baton.engine.runners.torch.compiled.product import MAX_ROWS, multiply
+    from baton.engine.runners.torch.compiled.product import MAX_PANEL_ROWS
+
+    def panels(weight: torch.Tensor) -> tuple[torch.Tensor, Array]:
+        packed = onednn.pack(weight)
+        return packed, panels_of(packed, len(weight), dtype)
+
+    return _largest_error(dtype, panels, range(1, MAX_PANEL_ROWS + 1))
+
+
+def _strips_error(dtype: torch.dtype) -> float:
+    def strips(weight: torch.Tensor) -> tuple[torch.Tensor, Array]:
+        turned = transposed(weight)
+        return turned, array_of(turned)
+
+    return _largest_error(dtype, strips, range(1, 9))
+
+
+def _largest_error(
+    dtype: torch.dtype, lay_out: Callable[[torch.Tensor], tuple[torch.Tensor, Array]], counts_of_rows: Iterable[int]
+) -> float:
+    """Return the largest relative error of products of few rows; NaN if one is not a number."""
+    from baton.engine.runners.torch.compiled.product import multiply
 
     generator = torch.Generator().manual_seed(0)
     errors = []
     for num_outputs, num_inputs in ((96, 160), (64, 50)):
         weight = torch.randn(num_outputs, num_inputs, generator=generator).to(dtype)
         bias = torch.randn(num_outputs, generator=generator).to(dtype)
-        packed = onednn.pack(weight)
-        panels = panels_of(packed, num_outputs, dtype)
-        for num_rows in range(1, MAX_ROWS + 1):
+        _memory, array = lay_out(weight)
+        for num_rows in counts_of_rows:
             rows = torch.randn(num_rows, num_inputs, generator=generator).to(dtype)
             output = rows.new_empty(num_rows, num_outputs)
-            multiply(array_of(rows), panels, array_of(bias), array_of(output))
+            multiply(array_of(rows), array, array_of(bias), array_of(output))
             errors.append(_relative(output, linear(rows.double(), weight.double(), bias.double())))
     return max(errors) if all(error == error for error in errors) else float("nan")
 
