@@ -56,3 +56,23 @@ def test_adapters_without_a_name_of_their_own_are_refused(lora: str, message: st
 
     with pytest.raises(ConfigurationError, match=message):
         load_settings(DecodeSettings, flags)
+
+
+@pytest.mark.parametrize(("num_blocks", "expected"), [("auto", "auto"), ("512", 512), (512, 512)])
+def test_blocks_are_a_number_or_left_to_the_node(num_blocks: str | int, expected: str | int) -> None:
+    """Flags and variables are text, files have numbers; by default the node chooses."""
+    flags = {"model_dir": str(checkpoint_dir()), "num_blocks": num_blocks}
+
+    assert load_settings(DecodeSettings, flags).num_blocks == expected
+    assert DecodeSettings(model_dir=checkpoint_dir()).num_blocks == "auto"
+
+
+@pytest.mark.parametrize(
+    "flags", [{"num_blocks": "0"}, {"num_blocks": "some"}, {"device_memory_share": "0"}, {"device_memory_share": "1.1"}]
+)
+def test_sizes_of_a_pool_that_cannot_be_are_refused_by_name(flags: dict[str, str]) -> None:
+    """The flag is named."""
+    (name,) = flags
+
+    with pytest.raises(ConfigurationError, match=f"flag --{name.replace('_', '-')}: "):
+        load_settings(DecodeSettings, {"model_dir": str(checkpoint_dir()), **flags})

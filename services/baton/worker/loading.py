@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from baton.config.cores import usable_cores
+from baton.engine.pool_size import PoolBounds
 from baton.engine.runners.base import Runner
 from baton.errors import ConfigurationError
 from baton.worker.computing import Computing, choose_computing
@@ -29,7 +30,7 @@ def load_runner(settings: WorkerSettings) -> Runner:
         return load_mock_runner(
             settings.model_dir,
             model_id=settings.served_name,
-            num_blocks=settings.num_blocks,
+            num_blocks=_num_blocks(settings),
             block_tokens=settings.block_tokens,
             dtype=chosen.dtype,
             hardware=settings.mock_hardware,
@@ -44,8 +45,9 @@ def load_runner(settings: WorkerSettings) -> Runner:
             settings.model_dir,
             model_id=settings.served_name,
             dtype=chosen.dtype,
-            num_blocks=settings.num_blocks,
+            num_blocks=_num_blocks(settings),
             block_tokens=settings.block_tokens,
+            bounds=PoolBounds(settings.device_memory_share, settings.max_batch_size, settings.max_step_tokens),
             is_kv_quantized=settings.kv_quantization == "8",
             adapters=settings.adapter_folders,
         )
@@ -58,19 +60,26 @@ def _load_torch_runner(settings: WorkerSettings, chosen: Computing) -> Runner:
     options = LoadOptions(
         settings.model_dir,
         settings.served_name,
-        settings.num_blocks,
+        _num_blocks(settings),
         dtype=chosen.dtype,
         device=settings.device,
         block_tokens=settings.block_tokens,
         num_threads=chosen.num_threads,
         model_code=settings.model_code,
         max_batch_size=settings.max_batch_size,
+        max_step_tokens=settings.max_step_tokens,
+        memory_share=settings.device_memory_share,
         weight_dtype=settings.weight_dtype,
         adapters=settings.adapter_folders,
     )
     if settings.tensor_parallel > 1:
         return load_parallel_runner(options, settings.tensor_parallel)
     return load_alone(options)
+
+
+def _num_blocks(settings: WorkerSettings) -> int | None:
+    """Return the blocks that are asked for; None: as many as memory leaves room for."""
+    return None if settings.num_blocks == "auto" else settings.num_blocks
 
 
 def _check_engine_has(settings: WorkerSettings) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -68,8 +68,12 @@ class WorkerSettings(MetricsSettings, ServerTlsSettings):
     """Whether that node's labels, taints and capacity are read and told too; the pod's account must be allowed to."""
     accelerators: str = Field(default="", pattern=r"^([a-z0-9./-]+=[1-9][0-9]*)?$")
     """Accelerators that this pod was given, RESOURCE=COUNT, e.g. nvidia.com/gpu=2; empty: none."""
-    num_blocks: int = Field(default=2048, ge=1)
-    """KV blocks in the pool."""
+    num_blocks: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """KV blocks in the pool; auto: on a GPU what weights and passes leave of `device_memory_share`, on a CPU 2048, but
+    no more than a quarter of its free memory holds."""
+    device_memory_share: float = Field(default=0.9, gt=0, le=1)
+    """Share of a GPU's memory that this node may take where num_blocks is auto, weights included; nodes on one GPU
+    share it out."""
     block_tokens: int = Field(default=16, ge=1, le=1024)
     """Tokens of one KV block. Equal on nodes that work together."""
     max_batch_size: int = Field(default=64, ge=1)

@@ -7,13 +7,22 @@ import logging
 import pytest
 
 from baton.config.memory import Memory
+from baton.engine.runners.base import Span
 from baton.errors import ConfigurationError
 from checkpoints import checkpoint
 
 mx = pytest.importorskip("mlx.core")
 
-from baton.engine.runners.mlx import load_mlx_runner  # noqa: E402 (needs mlx)
+from baton.engine.runners.mlx import load_mlx_runner, memory  # noqa: E402 (needs mlx)
 from baton.engine.runners.mlx.memory import device_bytes, position_bytes, row_positions  # noqa: E402
+
+BLOCK_BYTES = 16 * 1024
+"""K and V of a block of the tiny model in float32."""
+
+
+def leave(monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> None:
+    """Have so much of the machine's memory be free."""
+    monkeypatch.setattr(memory, "usable_memory", lambda: Memory(1 << 40, free_bytes))
 
 
 def test_rows_have_a_quarter_more_positions_than_the_pool_where_there_is_room() -> None:
@@ -26,12 +35,7 @@ def test_rows_take_what_model_and_blocks_leave() -> None:
     """Of 18,000 bytes the model has 5,000 and the blocks 10,000: 300 positions are left, or none at all."""
     assert row_positions(1000, 10, 5000, 18_000) == 300
     assert row_positions(1000, 10, 5000, 15_000) == 0
-
-
-def test_more_blocks_than_fit_are_refused_by_name() -> None:
-    """A node that would swap does not start."""
-    with pytest.raises(ConfigurationError, match=r"num_blocks: .* 1000 positions of 10 bytes .* 14999 bytes"):
-        row_positions(1000, 10, 5000, 14_999)
+    assert row_positions(1000, 10, 5000, 14_000) == 0
 
 
 @pytest.mark.parametrize("is_kv_quantized", [False, True])
@@ -44,13 +48,41 @@ def test_bytes_of_a_position_are_those_that_the_blocks_take(is_kv_quantized: boo
     assert 5 * 16 * position_bytes(runner.info.layout, is_quantized=is_kv_quantized) == allocated
 
 
+@pytest.mark.skipif(mx.metal.is_available(), reason="a GPU has a working set of its own")
 def test_node_whose_blocks_do_not_fit_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused before the blocks are allocated."""
-    monkeypatch.setattr("baton.engine.runners.mlx.runner.device_bytes", lambda: 1 << 20)
-    monkeypatch.setattr("baton.engine.runners.mlx.runner.set_limits", lambda *_: None)
+    """It is refused before the blocks are allocated, and told how many would fit."""
+    leave(monkeypatch, 40 * BLOCK_BYTES + 5)
 
-    with pytest.raises(ConfigurationError, match="num_blocks"):
-        load_mlx_runner(checkpoint("llama"), model_id="tiny", num_blocks=10**9)
+    with pytest.raises(ConfigurationError, match=r"num_blocks 41: .* main memory; 40 would, auto takes 4"):
+        load_mlx_runner(checkpoint("llama"), model_id="tiny", num_blocks=41)
+
+
+@pytest.mark.skipif(mx.metal.is_available(), reason="a GPU has a working set of its own")
+def test_pool_of_a_model_that_is_loaded_takes_a_quarter_of_what_is_free(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a CPU; rows are counted in, and the log says why there are so many blocks."""
+    leave(monkeypatch, 180 * BLOCK_BYTES)
+
+    with caplog.at_level(logging.INFO):
+        runner = load_mlx_runner(checkpoint("llama"), model_id="tiny", num_blocks=None)
+
+    assert runner.num_blocks == 20
+    assert f"num_blocks_chosen num_blocks=20 block_bytes={BLOCK_BYTES} cause='a quarter of the" in caplog.text
+    assert runner.forward([Span([5, 6, 7], 0, [19], needs_logits=True)]).argmax()
+
+
+def test_pool_of_a_gpu_takes_what_the_model_leaves_of_its_working_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number that is asked for may have all of it; one that is chosen must leave others what they have."""
+    monkeypatch.setattr(mx.metal, "is_available", lambda: True)
+    monkeypatch.setattr(memory, "device_bytes", lambda: 384 << 30)
+    monkeypatch.setattr(mx, "get_active_memory", lambda: 70 << 30)
+    monkeypatch.setattr(memory, "usable_memory", lambda: Memory(512 << 30, 300 << 30))
+
+    asked, chosen = (memory.device_memory(is_exclusive=is_exclusive) for is_exclusive in (True, False))
+
+    assert asked == (asked.name, 384 << 30, 70 << 30, 314 << 30, False)
+    assert chosen == asked._replace(free_bytes=300 << 30)
 
 
 def test_log_says_how_the_memory_is_shared(caplog: pytest.LogCaptureFixture) -> None:
@@ -58,7 +90,7 @@ def test_log_says_how_the_memory_is_shared(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.INFO):
         row_positions(1000, 10, 5000, 18_000)
 
-    assert "device_bytes=18000 weight_bytes=5000 block_bytes=10000 row_bytes=3000 row_share=0.24" in caplog.text
+    assert "device_bytes=18000 model_bytes=5000 block_bytes=10000 row_bytes=3000 row_share=0.24" in caplog.text
 
 
 @pytest.mark.skipif(mx.metal.is_available(), reason="a GPU has a working set of its own")

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
+from baton.config.memory import Memory
+from baton.engine.pool_size import DeviceMemory
 from baton.engine.runners.base import Span
 from baton.engine.runners.torch import load_torch_runner
+from baton.engine.runners.torch.memory import device_memory
 from baton.errors import ConfigurationError
 from baton.kv.layout import KvDtype
 from checkpoints import VOCABULARY_SIZE, checkpoint, reference_generate
+
+BLOCK_BYTES = 16 * 1024
+"""K and V of a block of the tiny model in float32."""
 
 
 def test_runner_describes_itself() -> None:
@@ -35,13 +43,44 @@ def test_runner_describes_itself() -> None:
         ({"device": "gpu"}, "device 'gpu'"),
         ({"device": "cuda:99"}, "device 'cuda:99'"),
         ({"num_blocks": 0}, "num_blocks 0"),
-        ({"num_blocks": 10**15}, "cannot be loaded"),
+        ({"num_blocks": 10**15}, "num_blocks 1000000000000000: .* do not fit into .* main memory; [0-9]+ would"),
     ],
 )
 def test_settings_that_cannot_be_met_are_refused_by_name(settings: dict[str, Any], message: str) -> None:
     """The message names the setting and its value."""
     with pytest.raises(ConfigurationError, match=message):
         load_torch_runner(checkpoint("llama"), **{"model_id": "m", "num_blocks": 4, **settings})
+
+
+def test_pool_of_a_model_that_is_loaded_takes_a_quarter_of_what_is_free(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On a CPU, where the usual number does not fit into that; the log says why there are so many blocks."""
+    monkeypatch.setattr("baton.engine.runners.torch.memory.usable_memory", lambda: Memory(1 << 40, 80 * BLOCK_BYTES))
+
+    with caplog.at_level(logging.INFO):
+        runner = load_torch_runner(checkpoint("llama"), model_id="m", num_blocks=None)
+
+    assert runner.num_blocks == 20
+    assert f"num_blocks_chosen num_blocks=20 block_bytes={BLOCK_BYTES} cause='a quarter of the" in caplog.text
+    assert runner.forward([Span([5, 6, 7], 0, [19], needs_logits=True)]).argmax()
+
+
+def test_memory_of_a_gpu_is_taken_stock_of_when_copies_of_weights_are_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What loading has freed goes back to the driver before it is asked what is free."""
+    freed = [5]
+    monkeypatch.setattr(torch.cuda, "empty_cache", freed.clear)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (60 - sum(freed), 80))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 16 + sum(freed))
+
+    assert device_memory(torch.device("cuda:1")) == DeviceMemory("cuda:1", 80, 16, 60, is_main=False)
+
+
+def test_ranks_on_a_cpu_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each counts on a part, for all of them take blocks at the same time."""
+    monkeypatch.setattr("baton.engine.runners.torch.memory.usable_memory", lambda: Memory(100, 80))
+
+    assert device_memory(torch.device("cpu"), num_ranks=4).free_bytes == 20
 
 
 def test_folder_without_a_model_is_refused(tmp_path: Path) -> None:

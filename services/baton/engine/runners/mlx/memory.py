@@ -7,8 +7,8 @@ import logging
 import mlx.core as mx
 
 from baton.config.memory import usable_memory
+from baton.engine.pool_size import DeviceMemory
 from baton.engine.runners.mlx.cells import QUANTIZED_BITS, group_size_of
-from baton.errors import ConfigurationError
 from baton.kv.layout import KvLayout
 
 log = logging.getLogger(__name__)
@@ -35,7 +35,12 @@ def position_bytes(layout: KvLayout, *, is_quantized: bool) -> int:
     return num_bytes
 
 
-def row_positions(pool_positions: int, position_bytes: int, weight_bytes: int, device_bytes: int) -> int:
+def row_bytes(block_bytes: int) -> int:
+    """Return what rows take for each block where all may have one: see `row_positions`."""
+    return block_bytes * 5 // 4
+
+
+def row_positions(pool_positions: int, position_bytes: int, model_bytes: int, device_bytes: int) -> int:
     """Return the positions that rows may have beside the pool.
 
     A quarter more than the pool's, so that every block may be in a row of a length rounded up, or what is left of the
@@ -45,25 +50,17 @@ def row_positions(pool_positions: int, position_bytes: int, weight_bytes: int, d
     Args:
         pool_positions: Of all blocks.
         position_bytes: K and V of one position in all layers.
-        weight_bytes: Of the model.
+        model_bytes: What the model has of the device.
         device_bytes: What the device gives without swapping; 0: unknown.
-
-    Raises:
-        ConfigurationError: If model and blocks alone do not fit.
     """
     wanted = pool_positions * 5 // 4
     if not device_bytes:
         return wanted
-    num_left = device_bytes - weight_bytes - pool_positions * position_bytes
-    if num_left < 0:
-        raise ConfigurationError(
-            f"num_blocks: the model's {weight_bytes} bytes and {pool_positions} positions of {position_bytes} bytes do "
-            f"not fit into the device's {device_bytes} bytes"
-        )
-    positions = min(wanted, num_left // position_bytes)
+    num_left = device_bytes - model_bytes - pool_positions * position_bytes
+    positions = min(wanted, max(0, num_left) // position_bytes)
     log.info(
-        "memory_shared device_bytes=%d weight_bytes=%d block_bytes=%d row_bytes=%d row_share=%.2f",
-        *(device_bytes, weight_bytes, pool_positions * position_bytes, positions * position_bytes, positions / wanted),
+        "memory_shared device_bytes=%d model_bytes=%d block_bytes=%d row_bytes=%d row_share=%.2f",
+        *(device_bytes, model_bytes, pool_positions * position_bytes, positions * position_bytes, positions / wanted),
     )
     return positions
 
@@ -76,6 +73,22 @@ def device_bytes() -> int:
     if mx.metal.is_available():
         return int(mx.device_info(mx.Device(mx.gpu)).get("max_recommended_working_set_size", 0))
     return usable_memory().free_bytes + mx.get_active_memory()
+
+
+def device_memory(*, is_exclusive: bool) -> DeviceMemory:
+    """Return the memory of the device, with the model loaded.
+
+    Args:
+        is_exclusive: Whether a GPU's working set is this node's; else it has only what others leave of the machine's
+            memory at the moment, which is the same.
+    """
+    num_device_bytes, own_bytes, main = device_bytes(), mx.get_active_memory(), usable_memory()
+    if not num_device_bytes or not mx.metal.is_available():
+        return DeviceMemory("main memory", main.total_bytes, own_bytes, main.free_bytes, is_main=True)
+    free_bytes = num_device_bytes - own_bytes
+    if not is_exclusive:
+        free_bytes = min(free_bytes, main.free_bytes)
+    return DeviceMemory("the GPU's working set", num_device_bytes, own_bytes, free_bytes, is_main=False)
 
 
 def set_limits(pool_bytes: int, num_device_bytes: int) -> None:

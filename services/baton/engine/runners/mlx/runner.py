@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import mlx.core as mx
 
 from baton.engine.checkpoint import read_checkpoint
 from baton.engine.lora import read_adapters
+from baton.engine.pool_size import DEFAULT_BOUNDS, PoolBounds, PoolModel, choose_pool_size
 from baton.engine.runners.base import Launched, LayerKv, ModelInfo, Runner, Span, kv_dtype_of
 from baton.engine.runners.drawing import Draws
 from baton.engine.runners.mlx.backbone import Backbone, Batch
@@ -22,11 +24,20 @@ from baton.engine.runners.mlx.launched import LaunchedPass
 from baton.engine.runners.mlx.loader import check_can_quantize_kv, compute_device, device_name, load_mlx_model
 from baton.engine.runners.mlx.logits import MlxLogits
 from baton.engine.runners.mlx.lora import AdapterChoice, adapt
-from baton.engine.runners.mlx.memory import device_bytes, position_bytes, row_positions, set_limits
+from baton.engine.runners.mlx.memory import (
+    device_bytes,
+    device_memory,
+    position_bytes,
+    row_bytes,
+    row_positions,
+    set_limits,
+)
 from baton.engine.runners.mlx.pool import MLX_DTYPES, LayerPool
 from baton.engine.runners.mlx.positions import slots_of
 from baton.engine.runners.mlx.rows import LayerRows, RowSet
 from baton.errors import ConfigurationError
+
+log = logging.getLogger(__name__)
 
 
 class MlxRunner(Runner):
@@ -63,7 +74,7 @@ class MlxRunner(Runner):
         max_row_positions = row_positions(
             num_blocks * block_tokens,
             position_bytes(info.layout, is_quantized=is_kv_quantized),
-            info.weight_bytes,
+            mx.get_active_memory(),
             device_bytes(),
         )
         self._pools = [LayerPool(spec, num_blocks, block_tokens, dtype, is_quantized=is_kv_quantized) for spec in specs]
@@ -177,8 +188,9 @@ def load_mlx_runner(
     *,
     model_id: str,
     dtype: str = "float32",
-    num_blocks: int,
+    num_blocks: int | None,
     block_tokens: int = 16,
+    bounds: PoolBounds = DEFAULT_BOUNDS,
     is_kv_quantized: bool = False,
     adapters: Mapping[str, Path] = MappingProxyType({}),
 ) -> MlxRunner:
@@ -188,13 +200,14 @@ def load_mlx_runner(
         directory: Holds config.json and safetensors files.
         model_id: Served name.
         dtype: Of weights and cache: float32, float16 or bfloat16.
-        num_blocks: Blocks in the pool, 1 or more.
+        num_blocks: Blocks in the pool, 1 or more; None: as many as memory leaves room for.
         block_tokens: Tokens of one block, 1 or more.
+        bounds: Of the pool where it is None.
         is_kv_quantized: Whether K and V are kept in 8 bits. Those that come or go are of `dtype` all the same.
         adapters: Folders of LoRA adapters by name.
 
     Raises:
-        ConfigurationError: If the folder or the dtype cannot be served; the message says why.
+        ConfigurationError: If the folder or the dtype cannot be served, or the blocks do not fit; the message says why.
     """
     if dtype not in {known.value for known in MLX_DTYPES}:
         names = ", ".join(known.value for known in MLX_DTYPES)
@@ -207,13 +220,27 @@ def load_mlx_runner(
     with mx.stream(compute_device()):
         info = checkpoint.model_info(model_id, kv_dtype, engine="mlx", device=device_name())
         info = replace(info, adapters=tuple(folder.adapter for folder in folders))
-        set_limits(num_blocks * block_tokens * info.layout.num_token_bytes(), device_bytes())
+        set_limits(0, device_bytes())
         model = load_mlx_model(checkpoint, MLX_DTYPES[kv_dtype])
+        adapters_of_rows = adapt(model, folders, checkpoint, MLX_DTYPES[kv_dtype])
+        block_bytes = block_tokens * position_bytes(info.layout, is_quantized=is_kv_quantized)
+        num_blocks = _choose_num_blocks(num_blocks, PoolModel(info.shape, block_tokens, block_bytes), bounds)
+        set_limits(num_blocks * block_bytes, device_bytes())
         return MlxRunner(
             model,
             info,
             num_blocks=num_blocks,
             block_tokens=block_tokens,
             is_kv_quantized=is_kv_quantized,
-            adapters=adapt(model, folders, checkpoint, MLX_DTYPES[kv_dtype]),
+            adapters=adapters_of_rows,
         )
+
+
+def _choose_num_blocks(num_blocks: int | None, model: PoolModel, bounds: PoolBounds) -> int:
+    """Return the blocks of the node, whose model is loaded."""
+    memory = device_memory(is_exclusive=num_blocks is not None)
+    chosen = choose_pool_size(num_blocks, memory, replace(model, row_bytes=row_bytes(model.block_bytes)), bounds)
+    log.info(
+        "num_blocks_chosen num_blocks=%d block_bytes=%d cause=%r", chosen.num_blocks, model.block_bytes, chosen.cause
+    )
+    return chosen.num_blocks

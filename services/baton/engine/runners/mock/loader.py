@@ -10,6 +10,7 @@ from baton.capacity.hardware import PRESETS, ComputeTimeModel
 from baton.capacity.model_shape import ModelShape
 from baton.capacity.reference_models import REFERENCE_MODELS
 from baton.engine.checkpoint import read_checkpoint
+from baton.engine.pool_size import USUAL_BLOCKS
 from baton.engine.runners.base import ModelInfo
 from baton.engine.runners.mock.queued import QueuedMockRunner
 from baton.engine.runners.mock.state import words_per_row
@@ -21,7 +22,7 @@ def load_mock_runner(
     directory: Path,
     *,
     model_id: str,
-    num_blocks: int,
+    num_blocks: int | None,
     block_tokens: int = 16,
     dtype: str = "bfloat16",
     hardware: str = "m3-ultra",
@@ -34,7 +35,7 @@ def load_mock_runner(
     Args:
         directory: Model folder whose tokenizer, vocabulary and (unless `shape` is given) sizes are used.
         model_id: Served name.
-        num_blocks: Blocks in the pool.
+        num_blocks: Blocks in the pool; None: the usual number.
         block_tokens: Tokens of one block.
         dtype: Number format of weights and cache.
         hardware: Name of a preset of `baton.capacity.hardware`.
@@ -60,7 +61,7 @@ def load_mock_runner(
     return QueuedMockRunner(
         info,
         PRESETS[hardware],
-        num_blocks=num_blocks,
+        num_blocks=num_blocks or USUAL_BLOCKS,
         block_tokens=block_tokens,
         time_model=time_model,
         fixed_step_seconds=fixed_step_seconds,

@@ -15,6 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from baton.engine.checkpoint import read_checkpoint
 from baton.engine.lora import LoraFolder, read_adapters
+from baton.engine.pool_size import DEFAULT_BOUNDS, PoolBounds, PoolModel, choose_pool_size
 from baton.engine.runners.base import ModelInfo, kv_dtype_of
 from baton.engine.runners.torch import onednn
 from baton.engine.runners.torch.attention import ATTENTION_NAME, register_attention
@@ -24,6 +25,7 @@ from baton.engine.runners.torch.fused.quantised import WeightDtype, check_suppor
 from baton.engine.runners.torch.fused.support import is_fusible
 from baton.engine.runners.torch.huge_pages import use_huge_pages
 from baton.engine.runners.torch.lora import AdapterLayers, load_adapters
+from baton.engine.runners.torch.memory import device_memory
 from baton.engine.runners.torch.parallel.ranks import Alone, Ranks
 from baton.engine.runners.torch.parallel.share import share_of_info, take_share
 from baton.engine.runners.torch.runner import TorchRunner
@@ -46,8 +48,8 @@ class LoadOptions:
     """Folder with config.json and safetensors files."""
     model_id: str
     """Served name."""
-    num_blocks: int
-    """Blocks in the KV pool, 1 or more."""
+    num_blocks: int | None
+    """Blocks in the KV pool, 1 or more; None: as many as memory leaves room for."""
     dtype: str = "float32"
     """"float32", "bfloat16" or "float16", of weights and cache."""
     device: str = "cpu"
@@ -61,6 +63,10 @@ class LoadOptions:
     same."""
     max_batch_size: int = 64
     """Sequences that decode in one pass at most, for buffers that stay where they are."""
+    max_step_tokens: int = DEFAULT_BOUNDS.max_step_tokens
+    """Positions of the largest pass, for which memory is left."""
+    memory_share: float = DEFAULT_BOUNDS.memory_share
+    """Share of a GPU's memory that weights, passes and blocks may have where `num_blocks` is None."""
     is_static: bool | None = None
     """Whether decode runs over such buffers, on CUDA as a captured graph; None: on CUDA, where the model is one that
     Baton computes."""
@@ -94,7 +100,7 @@ class LoadOptions:
         self.check_device()
         if self.dtype not in _DTYPES:
             raise ConfigurationError(f"dtype {self.dtype!r} is not supported; supported are {', '.join(_DTYPES)}")
-        if self.num_blocks < 1 or self.block_tokens < 1:
+        if (self.num_blocks is not None and self.num_blocks < 1) or self.block_tokens < 1:
             sizes = f"num_blocks {self.num_blocks} and block_tokens {self.block_tokens}"
             raise ConfigurationError(f"{sizes} must be 1 or more")
         check_supported(self.weight_dtype, self.dtype, self.torch_device)
@@ -114,13 +120,13 @@ class LoadOptions:
             raise ConfigurationError(f"device {self.device!r} is not present; {seen}")
 
 
-def load_torch_runner(directory: Path, *, model_id: str, num_blocks: int, **options: Any) -> TorchRunner:
+def load_torch_runner(directory: Path, *, model_id: str, num_blocks: int | None, **options: Any) -> TorchRunner:
     """Load a model folder; nothing is downloaded and no code of the folder is run.
 
     Args:
         directory: Folder with config.json and safetensors files.
         model_id: Served name.
-        num_blocks: Blocks in the KV pool.
+        num_blocks: Blocks in the KV pool; None: as many as memory leaves room for.
         options: As `LoadOptions` has them.
 
     Raises:
@@ -195,20 +201,34 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
             *(options.model_id, backbone.name, options.dtype, options.device, ranks.rank, ranks.size),
             _weights_told(backbone, options),
         )
-        sizes = {"num_blocks": options.num_blocks, "block_tokens": options.block_tokens}
         device, own = options.torch_device, share_of_info(info, ranks.size)
+        sizes = {"num_blocks": _choose_num_blocks(own, options, ranks), "block_tokens": options.block_tokens}
         is_captured = device.type == "cuda" and backbone.is_capturable
         if is_captured if options.is_static is None else options.is_static:
             return StaticRunner(backbone, own, **sizes, device=device, max_batch_size=options.max_batch_size)
         runner = TorchRunner(backbone, own, **sizes, device=device)
     except RuntimeError as error:
-        cause = f"with {options.num_blocks} blocks cannot be loaded: {error}"
+        cause = f"with num_blocks {options.num_blocks or 'auto'} cannot be loaded: {error}"
         raise ConfigurationError(f"model {options.directory} {cause}") from error
     if device.type == "cpu":
         started_seconds = time.monotonic()
         num_bytes = use_huge_pages(backbone.memory())
         log.info("huge_pages bytes=%d seconds=%.2f", num_bytes, time.monotonic() - started_seconds)
     return runner
+
+
+def _choose_num_blocks(own: ModelInfo, options: LoadOptions, ranks: Ranks) -> int:
+    """Return the blocks that every rank has, once all have loaded their share."""
+    block_bytes = options.block_tokens * own.layout.num_token_bytes()
+    chosen = choose_pool_size(
+        options.num_blocks,
+        device_memory(options.torch_device, num_ranks=ranks.size),
+        PoolModel(own.shape, options.block_tokens, block_bytes),
+        PoolBounds(options.memory_share, options.max_batch_size, options.max_step_tokens),
+        least=ranks.least,
+    )
+    log.info("num_blocks_chosen num_blocks=%d block_bytes=%d cause=%r", chosen.num_blocks, block_bytes, chosen.cause)
+    return chosen.num_blocks
 
 
 def _load_model(options: LoadOptions, ranks: Ranks) -> Any:

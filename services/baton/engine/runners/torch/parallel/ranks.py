@@ -25,6 +25,9 @@ class Ranks(Protocol):
     def join(self, share: torch.Tensor) -> torch.Tensor:
         """Return all ranks' tensors beside each other, along the last dimension."""
 
+    def least(self, number: int) -> int:
+        """Return the least of all ranks' numbers, below 2**63."""
+
 
 class Alone:
     """A model that is held whole."""
@@ -40,6 +43,10 @@ class Alone:
         """Return the tensor."""
         return share
 
+    def least(self, number: int) -> int:
+        """Return the number."""
+        return number
+
 
 class ProcessRanks:
     """Ranks in processes of one host, over NCCL between GPUs and gloo between CPUs.
@@ -54,6 +61,7 @@ class ProcessRanks:
     def __init__(self, rank: int, size: int, meeting_point: Path, device: torch.device) -> None:
         self.rank = rank
         self.size = size
+        self._device = device
         store = distributed.FileStore(str(meeting_point), size)
         backend = "nccl" if device.type == "cuda" else "gloo"
         distributed.init_process_group(
@@ -72,6 +80,12 @@ class ProcessRanks:
         gathered = share.new_empty(self.size, *share.shape)
         distributed.all_gather(list(gathered), share)
         return gathered.movedim(0, -2).flatten(-2)
+
+    def least(self, number: int) -> int:
+        """Return the least of all ranks' numbers, below 2**63."""
+        share = torch.tensor(number, device=self._device)
+        distributed.all_reduce(share, distributed.ReduceOp.MIN)
+        return int(share.item())
 
     def close(self) -> None:
         """Leave the group."""

@@ -1,0 +1,27 @@
+"""What a device's memory has left for blocks once its model is loaded."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from baton.config.memory import usable_memory
+from baton.engine.pool_size import DeviceMemory
+
+
+def device_memory(device: torch.device, *, num_ranks: int = 1) -> DeviceMemory:
+    """Return the memory of a device.
+
+    Args:
+        device: With the model on it.
+        num_ranks: Ranks of the model; on a CPU they share its memory.
+    """
+    if device.type != "cuda":
+        memory = usable_memory()
+        return DeviceMemory("main memory", memory.total_bytes, 0, memory.free_bytes // num_ranks, is_main=True)
+    gc.collect()  # transformers' modules refer to each other, and loading has left copies of weights
+    torch.cuda.empty_cache()
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    own_bytes = torch.cuda.memory_reserved(device)
+    return DeviceMemory(str(device), total_bytes, own_bytes, free_bytes, is_main=False)
