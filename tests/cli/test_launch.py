@@ -72,6 +72,33 @@ def test_options_of_a_node_reach_its_worker(site: Site) -> None:
     assert worker.child.environment["GOMP_SPINCOUNT"] == "0"
 
 
+def test_nodes_on_one_gpu_share_its_memory(site: Site) -> None:
+    """Each would fill it, were it alone; one whose share is given keeps it, and other devices are their own."""
+    nodes = (
+        NodeSpec("decode", "torch", 2, {"device": "cuda"}),
+        NodeSpec("prefill", "torch", 1, {"device": "cuda:0", "device_memory_share": "0.2"}),
+        NodeSpec("prefill", "torch", 1, {"device": "cuda:1"}),
+        NodeSpec("prefill", "torch", 2, {"device": "cpu"}),
+        NodeSpec("decode", "mlx", 2),
+        NodeSpec("decode", "mock", 2),
+    )
+    flag = "--device-memory-share="
+    shares = {
+        plan.child.name: text.removeprefix(flag)
+        for plan in plan_processes(site, nodes)
+        for text in plan.child.arguments
+        if text.startswith(flag)
+    }
+
+    assert shares == {
+        "decode-torch-1": "0.3000",
+        "decode-torch-2": "0.3000",
+        "prefill-torch-1": "0.2",
+        "decode-mlx-1": "0.4500",
+        "decode-mlx-2": "0.4500",
+    }
+
+
 def test_workers_drain_long_before_they_are_killed(site: Site) -> None:
     """Else a client of a running stream would lose its connection without being told why."""
     plans = plan_processes(site, (NodeSpec("decode", "mock"),))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from baton.agent.child import ChildSpec
@@ -13,6 +14,7 @@ from baton.cli.ports import free_ports
 from baton.cli.topology import NodeSpec, node_ids
 from baton.config.flags import flag_of
 from baton.rpc.server import host_port
+from baton.worker.settings import WorkerSettings
 
 ROUTER_PORT_OFFSET = 10
 """The router's port above the REST API's, if free: 8010 by default, where `baton plan` and `baton nodes` look."""
@@ -72,7 +74,7 @@ class ProcessPlan:
 
 def plan_processes(site: Site, nodes: Sequence[NodeSpec]) -> Sequence[ProcessPlan]:
     """Return all processes in the order of their start; internal ports are free ones."""
-    workers = node_ids(nodes)
+    workers = tuple((node_id, _sharing(spec, nodes)) for node_id, spec in node_ids(nodes))
     ports = free_ports(
         site.host,
         ("router", "cache-index", *(node_id for node_id, _ in workers)),
@@ -87,6 +89,26 @@ def plan_processes(site: Site, nodes: Sequence[NodeSpec]) -> Sequence[ProcessPla
         *(_worker(site, node_id, spec, ports, len(workers)) for node_id, spec in workers),
         _gateway(site, addresses["router"]),
     )
+
+
+def _sharing(spec: NodeSpec, nodes: Sequence[NodeSpec]) -> NodeSpec:
+    """Return a node that leaves others on its GPU as much memory as it takes, unless its options say how much."""
+    counts: Counter[str] = Counter()
+    for each in nodes:
+        counts[_gpu_of(each)] += each.count
+    num_nodes = counts[_gpu_of(spec)]
+    if not _gpu_of(spec) or num_nodes == 1:
+        return spec
+    share = WorkerSettings.model_fields["device_memory_share"].default / num_nodes
+    return replace(spec, options={"device_memory_share": f"{share:.4f}", **spec.options})
+
+
+def _gpu_of(spec: NodeSpec) -> str:
+    """Return which GPU of the machine a node computes on, if it has that one; empty: none."""
+    if spec.engine == "mlx":
+        return "metal"
+    device = spec.options.get("device", "") if spec.engine == "torch" else ""
+    return "cuda:0" if device == "cuda" else device if device.startswith("cuda") else ""
 
 
 def _gateway(site: Site, router_address: str) -> ProcessPlan:

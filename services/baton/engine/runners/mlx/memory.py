@@ -75,20 +75,16 @@ def device_bytes() -> int:
     return usable_memory().free_bytes + mx.get_active_memory()
 
 
-def device_memory(*, is_exclusive: bool) -> DeviceMemory:
+def device_memory() -> DeviceMemory:
     """Return the memory of the device, with the model loaded.
 
-    Args:
-        is_exclusive: Whether a GPU's working set is this node's; else it has only what others leave of the machine's
-            memory at the moment, which is the same.
+    What macOS calls available is no bound for a GPU: files that were read, such as the model's, count as taken.
     """
-    num_device_bytes, own_bytes, main = device_bytes(), mx.get_active_memory(), usable_memory()
-    if not num_device_bytes or not mx.metal.is_available():
-        return DeviceMemory("main memory", main.total_bytes, own_bytes, main.free_bytes, is_main=True)
-    free_bytes = num_device_bytes - own_bytes
-    if not is_exclusive:
-        free_bytes = min(free_bytes, main.free_bytes)
-    return DeviceMemory("the GPU's working set", num_device_bytes, own_bytes, free_bytes, is_main=False)
+    own_bytes = mx.get_active_memory()
+    if mx.metal.is_available() and (working_set := device_bytes()):
+        return DeviceMemory("the GPU's working set", working_set, own_bytes, working_set - own_bytes, is_main=False)
+    main = usable_memory()
+    return DeviceMemory("main memory", main.total_bytes, own_bytes, main.free_bytes, is_main=True)
 
 
 def set_limits(pool_bytes: int, num_device_bytes: int) -> None:

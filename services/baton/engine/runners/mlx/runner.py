@@ -238,8 +238,8 @@ def load_mlx_runner(
 
 def _choose_num_blocks(num_blocks: int | None, model: PoolModel, bounds: PoolBounds) -> int:
     """Return the blocks of the node, whose model is loaded."""
-    memory = device_memory(is_exclusive=num_blocks is not None)
-    chosen = choose_pool_size(num_blocks, memory, replace(model, row_bytes=row_bytes(model.block_bytes)), bounds)
+    with_rows = replace(model, row_bytes=row_bytes(model.block_bytes))
+    chosen = choose_pool_size(num_blocks, device_memory(), with_rows, bounds)
     log.info(
         "num_blocks_chosen num_blocks=%d block_bytes=%d cause=%r", chosen.num_blocks, model.block_bytes, chosen.cause
     )
