@@ -11,13 +11,23 @@ import pytest
 from baton.capacity.hardware import PRESETS
 from baton.engine.events import Ended, Failed
 from baton.engine.runners.base import LayerKv
-from baton.engine.runners.mock import MockRunner
+from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.engine.sequence import Purpose
 from baton.kv.hashing import BlockHash, block_hashes, root_hash
 from engine.rig import GREEDY, INFO, Listening, Rig, expected_tokens, mock_runner, prompt_of, request_of
 
 LONG = replace(GREEDY, max_tokens=40)
 HOST_BYTES = 2**20
+
+
+class SpendthriftRunner(QueuedMockRunner):
+    """Counts how often it is to give memory back."""
+
+    num_released = 0
+
+    def release_spare_memory(self) -> None:
+        """Count."""
+        self.num_released += 1
 
 
 class UnwritableRunner(MockRunner):
@@ -45,6 +55,23 @@ def test_preempted_requests_say_what_they_would_have_said(host_bytes: int) -> No
         assert sum(_ended(listening).num_preemptions for listening in listenings) > 0
         assert (len(store) > 0) == (host_bytes > 0)
         assert len(store) <= store.max_blocks
+
+
+def test_requests_wait_while_memory_is_short_and_all_are_answered() -> None:
+    """One after the other, and those that are left together once there is memory again; what is kept is given back."""
+    runner = mock_runner(kind=SpendthriftRunner)
+    with Rig(runner) as rig:
+        rig.engine.spare_memory(True)
+        listenings = _start(rig, 3)
+        first = listenings[0].result()
+        assert rig.do(lambda: len(rig.engine.scheduler.running)) in (0, 1)
+        rig.engine.spare_memory(False)
+
+        assert [first, *(listening.result() for listening in listenings[1:])] == [
+            expected_tokens(prompt_of(20, seed), 40) for seed in range(3)
+        ]
+    assert isinstance(runner, SpendthriftRunner)
+    assert runner.num_released == 1
 
 
 def test_a_prompt_that_has_left_the_device_comes_back_from_host_memory() -> None:

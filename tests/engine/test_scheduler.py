@@ -115,6 +115,27 @@ def test_who_has_waited_long_enough_is_not_overtaken_by_a_higher_priority() -> N
     assert high.phase is Phase.WAITING
 
 
+def test_while_memory_is_short_nobody_joins_others() -> None:
+    """Who runs goes on, the next one comes when nobody runs any more, and all together when memory is there again."""
+    stepper = Stepper(num_blocks=64, max_step_tokens=64)
+    early = [stepper.add(request_of(prompt_of(8, seed), f"r{seed}")) for seed in range(2)]
+    stepper.step()
+    stepper.scheduler.is_sparing = True
+    late = [stepper.add(request_of(prompt_of(8, seed), f"r{seed}")) for seed in range(2, 5)]
+    while late[0].phase is Phase.WAITING:
+        assert stepper.step()
+    alone = list(stepper.scheduler.running)
+    stepper.scheduler.is_sparing = False
+    stepper.step()
+
+    assert [sequence.phase for sequence in early] == [Phase.FINISHED] * 2
+    assert alone == late[:1]
+    assert list(stepper.scheduler.running) == late
+    run(stepper)
+    for seed, sequence in enumerate((*early, *late)):
+        assert output_of(sequence) == expected_tokens(prompt_of(8, seed), 8)
+
+
 def test_a_short_prompt_does_not_wait_for_all_chunks_of_a_long_one() -> None:
     """It gets half of each pass until it is computed; at the pass in which it comes, too."""
     stepper = Stepper(num_blocks=64, max_step_tokens=8)

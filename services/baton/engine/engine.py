@@ -184,6 +184,16 @@ class Engine:
         self.call(lambda: self._reads.add(BlockRead(hashes, layers, answer)))
         return answer
 
+    def spare_memory(self, is_short: bool) -> None:
+        """While memory is short, admit nobody beside others and give back what is kept for reuse; requests wait."""
+
+        def spare() -> None:
+            self.scheduler.is_sparing = is_short
+            if is_short:
+                self.runner.release_spare_memory()
+
+        self.call(spare)
+
     def call(self, function: Callable[[], None]) -> None:
         """Run a function in the engine's thread, between two passes."""
         self._commands.put(function)

@@ -55,6 +55,7 @@ class Scheduler:
         pool.on_evict = self.offload.note_evicted
         self.progress = Progress(pool)
         self._limits = limits
+        self.is_sparing = False  # whether sequences are computed one after the other, for memory is short
         self._reuses_steps = reuses_steps
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
@@ -293,7 +294,8 @@ class Scheduler:
                 step.add(sequence, num_tokens)
 
     def _has_place(self) -> bool:
-        return len(self._running) + len(self._receiving) < self._limits.max_batch_size
+        num_places = 1 if self.is_sparing else self._limits.max_batch_size
+        return len(self._running) + len(self._receiving) < num_places
 
     def _num_blocks(self, sequence: Sequence) -> int:
         return self.pool.num_blocks_for(len(sequence.token_ids))

@@ -33,6 +33,7 @@ from baton.worker.description import describe_node, load_message
 from baton.worker.disk import open_disk
 from baton.worker.gauges import observe_load, observe_machine
 from baton.worker.loading import load_runner
+from baton.worker.memory_pressure import open_pressure, watch_pressure
 from baton.worker.monitor import NodeMonitor
 from baton.worker.pausing import SERVICE_NAME as PAUSING_SERVICE_NAME
 from baton.worker.pausing import PausingServicer
@@ -173,6 +174,7 @@ class WorkerNode:
                 self._publications.run(),
                 self.monitor.run(),
                 self._watch_progress(server),
+                watch_pressure(open_pressure(), self.engine.spare_memory),
             )
             background = [tasks.create_task(stream) for stream in streams]
             try:

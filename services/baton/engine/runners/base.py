@@ -284,6 +284,9 @@ class Runner(ABC):
         """
         return 0
 
+    def release_spare_memory(self) -> None:  # noqa: B027 - most keep none
+        """Give memory back to the system that has been freed and is kept for reuse."""
+
     @abstractmethod
     def close(self) -> None:
         """Free the model and the blocks."""

@@ -1,0 +1,71 @@
+"""Whether the system is out of memory: on a Mac, where a GPU has the same memory as everything else.
+
+Source: the kernel's own verdict, which Activity Monitor shows in green, yellow and red: 1, 2 or 4 in
+kern.memorystatus_vm_pressure_level, read without a privilege (xnu, bsd/kern/kern_memorystatus_notify.c). Numbers of
+free pages say little there: they are few on a healthy Mac, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable
+
+log = logging.getLogger(__name__)
+
+_LEVEL_NAME = b"kern.memorystatus_vm_pressure_level"
+_CRITICAL = 4
+"""Red. Yellow is where a Mac may be for hours that holds a large model."""
+_READ_SECONDS = 1.0
+
+ReadPressure = Callable[[], bool]
+"""Returns whether memory is short; raises OSError if the system does not say."""
+
+
+def open_pressure(platform: str = sys.platform) -> ReadPressure | None:
+    """Return what reads it; None on systems that do not judge it so.
+
+    Args:
+        platform: As in `sys.platform`.
+    """
+    if platform != "darwin":
+        return None
+    system_control = ctypes.CDLL(None, use_errno=True).sysctlbyname
+
+    def read() -> bool:
+        level = ctypes.c_int(0)
+        size = ctypes.c_size_t(ctypes.sizeof(level))
+        if system_control(_LEVEL_NAME, ctypes.byref(level), ctypes.byref(size), None, ctypes.c_size_t(0)):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), _LEVEL_NAME.decode())
+        return level.value >= _CRITICAL
+
+    return read
+
+
+async def watch_pressure(
+    read: ReadPressure | None,
+    on_change: Callable[[bool], None],
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Tell of every change, until the system does not say any more.
+
+    Args:
+        read: Says whether memory is short; None: nothing does.
+        on_change: Called with the new state; at first memory is not short.
+        sleep: Waits.
+    """
+    is_short = False
+    while read is not None:
+        try:
+            found = read()
+        except OSError as error:
+            log.warning("memory_pressure_unknown cause=%r", str(error))
+            found, read = False, None
+        if found != is_short:
+            is_short = found
+            log.warning("memory_pressure is_short=%s", is_short)
+            on_change(is_short)
+        await sleep(_READ_SECONDS)
