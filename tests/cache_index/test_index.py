@@ -11,7 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from baton.cache_index.index import CacheIndex
 from baton.errors import SupersededError
+from baton.kv.changes import BlockEvents
 from baton.kv.hashing import BlockHash
+from baton.kv.tier import LOWER_TIERS, HeldPrefix, Tier
 
 HASHES = [BlockHash(bytes([number]) * 16) for number in range(8)]
 
@@ -110,6 +112,33 @@ def test_a_forgotten_node_leaves_nothing_behind() -> None:
     assert (index.num_nodes, index.num_blocks) == (1, 1)
 
 
+def test_blocks_below_a_device_go_on_where_it_ends() -> None:
+    """A gap ends what a node has, in whichever tier; what is in two of them counts as in the faster one."""
+    index, publishers = index_of({"a": HASHES[:2], "b": [], "c": HASHES[:1]})
+
+    host = BlockEvents(stored=[HASHES[2], HASHES[4]], removed=[], tier=Tier.HOST)
+    disk = BlockEvents(stored=[*HASHES[1:4], HASHES[5], HASHES[7]], removed=[], tier=Tier.DISK)
+    index.apply(publishers["a"], "a", 0, removed=[], stored=[], lower=[host, disk])
+    index.apply(publishers["b"], "b", 0, removed=[], stored=[], lower=[BlockEvents(HASHES[:3], [], Tier.DISK)])
+
+    assert index.held_prefixes(HASHES) == {
+        "a": HeldPrefix(2, num_host_blocks=1, num_lower_blocks=4, num_disk_blocks=2),
+        "b": HeldPrefix(0, num_host_blocks=0, num_lower_blocks=3, num_disk_blocks=3),
+        "c": HeldPrefix(1),
+    }
+    assert index.longest_prefixes(HASHES) == {"a": 2, "c": 1}
+
+
+def test_a_snapshot_takes_what_was_below_the_device_away() -> None:
+    """The node tells of it again."""
+    index, publishers = index_of({"a": HASHES[:1]})
+    index.apply(publishers["a"], "a", 0, removed=[], stored=[], lower=[BlockEvents(HASHES, [], Tier.HOST)])
+
+    index.replace(publishers["a"], "a", HASHES[:1], 1)
+
+    assert index.held_prefixes(HASHES) == {"a": HeldPrefix(1)}
+
+
 @given(st.dictionaries(st.sampled_from("abc"), st.sets(st.sampled_from(HASHES))), st.permutations(HASHES))
 def test_lookups_equal_a_naive_count(blocks: dict[str, set[BlockHash]], prompt: list[BlockHash]) -> None:
     """For any contents, counting block by block per node gives the same."""
@@ -134,6 +163,16 @@ class Known:
     publisher: int
     next_number: int
     hashes: set[BlockHash] = field(default_factory=set)
+    lower: dict[Tier, set[BlockHash]] = field(default_factory=lambda: {tier: set() for tier in LOWER_TIERS})
+
+    def held(self, prompt: list[BlockHash]) -> HeldPrefix:
+        """Return what the node has of a prompt, block by block."""
+        host, disk = self.lower[Tier.HOST], self.lower[Tier.DISK]
+        begin = next((depth for depth, each in enumerate(prompt) if each not in self.hashes), len(prompt))
+        rest = prompt[begin:]
+        end = next((depth for depth, each in enumerate(rest) if each not in host | disk), len(rest))
+        num_host = next((depth for depth, each in enumerate(rest) if each not in host), len(rest))
+        return HeldPrefix(begin, num_host, end, sum(each not in host for each in rest[:end]))
 
 
 class IndexMachine(RuleBasedStateMachine):
@@ -155,14 +194,19 @@ class IndexMachine(RuleBasedStateMachine):
         self.known[node_id] = Known(publisher, number, set(hashes))
 
     @precondition(lambda self: self.known)
-    @rule(data=st.data(), removed=hash_sets, stored=hash_sets)
-    def events(self, data: st.DataObject, removed: set[BlockHash], stored: set[BlockHash]) -> None:
-        """Change a node's blocks."""
+    @rule(data=st.data(), tier=st.sampled_from(Tier), removed=hash_sets, stored=hash_sets)
+    def events(self, data: st.DataObject, tier: Tier, removed: set[BlockHash], stored: set[BlockHash]) -> None:
+        """Change a node's blocks in one tier."""
         node_id = data.draw(st.sampled_from(sorted(self.known)))
         known = self.known[node_id]
-        assert not self.index.apply(known.publisher, node_id, known.next_number, removed=removed, stored=stored)
+        lower = [] if tier is Tier.DEVICE else [BlockEvents(sorted(stored), sorted(removed), tier)]
+        on_device = {"removed": removed, "stored": stored} if not lower else {"removed": set(), "stored": set()}
+        assert not self.index.apply(known.publisher, node_id, known.next_number, **on_device, lower=lower)
         known.next_number += 1
-        known.hashes = (known.hashes - removed) | stored
+        if lower:
+            known.lower[tier] = (known.lower[tier] - removed) | stored
+        else:
+            known.hashes = (known.hashes - removed) | stored
 
     @precondition(lambda self: self.known)
     @rule(data=st.data())
@@ -176,6 +220,8 @@ class IndexMachine(RuleBasedStateMachine):
         """Lookups and sizes are those of the sets."""
         blocks = {node_id: known.hashes for node_id, known in self.known.items()}
         assert self.index.longest_prefixes(HASHES) == naive(blocks, HASHES)
+        held = {node_id: known.held(HASHES) for node_id, known in self.known.items()}
+        assert self.index.held_prefixes(HASHES) == {node_id: each for node_id, each in held.items() if any(each)}
         assert self.index.num_blocks == len(set().union(*blocks.values()))
 
 

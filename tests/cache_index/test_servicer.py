@@ -75,6 +75,31 @@ def test_published_blocks_are_found_until_the_stream_ends() -> None:
     with_index(client)
 
 
+def test_blocks_below_the_device_are_told_apart() -> None:
+    """A tier that the index does not know is left out, and so is one that is not named."""
+
+    async def client(stub: service.CacheIndexServiceStub, channel: grpc.aio.Channel) -> None:
+        call = stub.Publish()
+        tiers = [
+            messages.TierEvents(tier=messages.BLOCK_TIER_HOST, stored_block_hashes=join_hashes(HASHES[1:2])),
+            messages.TierEvents(tier=messages.BLOCK_TIER_DISK, stored_block_hashes=join_hashes(HASHES[:3])),
+            messages.TierEvents(tier=7, stored_block_hashes=join_hashes(HASHES)),  # type: ignore[arg-type]
+            messages.TierEvents(stored_block_hashes=join_hashes(HASHES)),
+        ]
+        await call.write(snapshot(HASHES[:1]))
+        await call.write(messages.PublishRequest(events=messages.BlockEvents(tiers=tiers)))
+        request, found = messages.LookupRequest(block_hashes=join_hashes(HASHES)), messages.NodePrefix()
+        while not found.lower_block_count:
+            response = await stub.Lookup(request, timeout=20)
+            found = response.prefixes[0] if response.prefixes else found
+        assert found == messages.NodePrefix(
+            node_id="a", block_count=1, host_block_count=1, lower_block_count=2, disk_block_count=1
+        )
+        call.cancel()
+
+    with_index(client)
+
+
 def test_a_gap_is_answered_with_a_request_for_a_snapshot() -> None:
     """Batch 1 in place of batch 0."""
 

@@ -9,6 +9,7 @@ import pytest
 from baton.capacity.placement import place
 from baton.capacity.snapshot import ClusterSnapshot, PlacementRequest
 from baton.capacity.table import format_seconds, plan_rows
+from baton.capacity.tiers import LowerPrefix, TierRates
 from capacity.samples import TEN_GIGABIT, node, pair
 
 
@@ -62,3 +63,15 @@ def test_a_pull_is_told_with_its_tokens() -> None:
     assert rows[1].note.endswith(", 8000 tokens from a, link rate declared")
     assert rows[1].transfer == "839 ms"
     assert rows[1].exposed != rows[2].exposed == "0"
+
+
+def test_what_a_node_brings_back_is_told() -> None:
+    """Its wait stands where a pull's does."""
+    mac = replace(node("a", "decode", "m3-ultra"), tier_rates=TierRates(10e9, 2e9, 1000))
+    cluster = ClusterSnapshot((mac,), default_link=TEN_GIGABIT)
+    request = PlacementRequest(8192, 32, lower_tokens={"a": LowerPrefix(0, 8000, 8000)})
+
+    (row,) = plan_rows(place(cluster, request).candidates)
+
+    assert row.note == "chosen, 8000 tokens from host memory or disk"
+    assert (row.cached, row.exposed) == ("8000/8000", "629 ms")

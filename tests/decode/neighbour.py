@@ -10,6 +10,7 @@ from typing import Any, cast
 from baton.decode.generation import Generator
 from baton.decode.peers import PeerSet
 from baton.decode.servicer import DecodeServicer
+from baton.engine.block_copy import read_blocks
 from baton.engine.runners.base import Runner
 from baton.engine.sampling_params import SamplingParams
 from baton.rpc.block_service import BlockStub, ReceivedPull, add_block_service
@@ -91,6 +92,18 @@ class Neighbour:
         """Have everything leave its prefix cache."""
         pool = self.node.engine.scheduler.pool
         await self.node.ask(lambda: pool.forget(range(pool.num_blocks)))
+
+    async def move_to_host(self) -> None:
+        """Have everything leave its prefix cache for host memory."""
+        pool, store = self.node.engine.scheduler.pool, self.node.engine.scheduler.offload.store
+
+        def move() -> None:
+            blocks = pool.next_evicted(pool.num_blocks)
+            for each, contents in zip(blocks, read_blocks(self.node.runner, [each[0] for each in blocks]), strict=True):
+                store.put(each.block_hash, contents)
+            pool.forget(range(pool.num_blocks))
+
+        await self.node.ask(move)
 
 
 def with_neighbour(

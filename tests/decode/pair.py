@@ -107,7 +107,7 @@ class Node:
             tokenizer_text, vocabulary_size=runner.info.vocabulary_size, eos_token_ids=runner.info.eos_token_ids
         )
         self._loop = asyncio.get_running_loop()
-        limits = SchedulerLimits(max_batch_size=8, max_step_tokens=self.settings.max_step_tokens)
+        limits = SchedulerLimits(max_batch_size=8, max_step_tokens=self.settings.max_step_tokens, max_host_bytes=2**20)
         self.engine = Engine(runner, limits, post=self._post)
 
     is_kv_quantized = False

@@ -167,6 +167,23 @@ def test_blocks_travel_in_the_format_that_the_placement_names(keys: KvDtype, val
     with_neighbour(client)
 
 
+def test_what_the_neighbour_has_below_its_device_is_computed() -> None:
+    """Its answer says at once that it brings nothing; it brings the blocks back for requests of its own alone."""
+
+    async def client(pair: Pair, neighbour: Neighbour) -> None:
+        await neighbour.warm(PROMPT)
+        await neighbour.move_to_host()
+
+        answer = await generate(pair, pulling_request(PROMPT))
+
+        assert answer.token_ids == EXPECTED
+        assert (answer.summary.pulled_token_count, list(answer.summary.kv_break_reasons)) == (0, [])
+        await neighbour.warm(PROMPT)
+        assert (await neighbour.node.ask(lambda: neighbour.node.engine.scheduler.offload.hits)).host == 40
+
+    with_neighbour(client)
+
+
 @pytest.mark.parametrize("num_frames", [0, 1, 4, 7])
 def test_blocks_that_leave_the_cache_meanwhile_are_computed(num_frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has come in every layer is kept; the neighbour says what happened."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -17,9 +18,10 @@ from baton.engine.runners.mock.state import next_token, states_of
 from baton.engine.sampling_params import SamplingParams
 from baton.engine.scheduler import SchedulerLimits
 from baton.engine.sequence import EngineRequest
+from baton.kv.changes import BlockEvents
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.layout import KvDtype, KvLayout, LayerSpec
-from baton.kv.pool import BlockEvents
+from baton.kv.tier import Tier
 
 TIMEOUT_SECONDS = 60.0
 VOCABULARY_SIZE = 211
@@ -133,7 +135,8 @@ class Rig:
         disk: DiskBlockStore | None = None,
     ) -> None:
         self.runner = runner or mock_runner()
-        self.hashes: set[bytes] = set()
+        self.hashes: dict[Tier, set[bytes]] = {tier: set() for tier in Tier}
+        self._told = threading.Condition()
         self.fatal: list[BaseException] = []
         self.engine = Engine(
             self.runner,
@@ -192,7 +195,8 @@ class Rig:
             assert not scheduler.running, "a sequence runs"
             assert not scheduler.receiving, "a sequence receives"
             assert scheduler.pool.num_available == scheduler.pool.num_blocks, "a block is held"
-            assert self.hashes == set(scheduler.pool.hashes), "block events and prefix cache differ"
+            assert self.hashes[Tier.DEVICE] == set(scheduler.pool.hashes), "block events and prefix cache differ"
+            assert self.hashes[Tier.HOST] == set(scheduler.offload.store.hashes), "block events and host memory differ"
             return ""
 
         def report() -> str:
@@ -204,8 +208,15 @@ class Rig:
         assert self.do(report) == ""
         assert not self.fatal
 
+    def wait_for(self, is_true: Callable[[], bool]) -> bool:
+        """Return whether in time something is true of `hashes`."""
+        with self._told:
+            return self._told.wait_for(is_true, TIMEOUT_SECONDS)
+
     def _note(self, events: BlockEvents) -> None:
-        self.hashes = self.hashes - set(events.removed) | set(events.stored)
+        with self._told:
+            self.hashes[events.tier] = self.hashes[events.tier] - set(events.removed) | set(events.stored)
+            self._told.notify_all()
 
 
 def _post(deliveries: list[Deliverable]) -> None:

@@ -9,12 +9,15 @@ from typing import Any
 
 import pytest
 
+from baton.capacity.tiers import TierRates
 from baton.engine.events import Ended
 from baton.engine.offload import TierHits
 from baton.engine.runners.base import LayerKv
 from baton.engine.sequence import Purpose
 from baton.kv.block_file import cache_identity, write_block
 from baton.kv.disk_store import DiskBlockStore
+from baton.kv.hashing import block_hashes, root_hash
+from baton.kv.tier import Tier
 from engine.rig import LAYOUT, TIMEOUT_SECONDS, Rig, expected_tokens, mock_runner, prompt_of, request_of
 
 BLOCK_BYTES = 4 * LAYOUT.num_token_bytes()
@@ -70,6 +73,27 @@ def test_a_prompt_comes_back_from_wherever_it_is(tmp_path: Path) -> None:
         device, host, on_disk = _hits(rig)
         assert device == 36
         assert host + on_disk == 36
+
+
+def test_what_leaves_the_device_is_told_of_where_it_is(tmp_path: Path) -> None:
+    """Of what host memory has no room for, too; after a restart, of what is on disk."""
+    disk = _disk(tmp_path)
+    with _rig(disk) as rig:
+        for seed in range(4):
+            _ask(rig, "first", seed)
+            assert disk.wait_until_idle(TIMEOUT_SECONDS)
+        hashes = block_hashes(root_hash(LAYOUT.model_revision_digest, 4), PROMPTS[0], 4)
+
+        assert rig.do(lambda: rig.engine.scheduler.pool.match(hashes)) == []
+        assert rig.wait_for(lambda: rig.hashes[Tier.DISK] >= set(hashes))
+        assert rig.hashes[Tier.HOST]
+        rates = rig.do(lambda: rig.engine.scheduler.offload.rates)
+        assert isinstance(rates, TierRates)
+        assert rates.max_read_blocks == 12
+
+    with _rig(_disk(tmp_path)) as rig:
+        assert rig.wait_for(lambda: rig.hashes[Tier.DISK] >= set(hashes))
+        assert not rig.hashes[Tier.HOST]
 
 
 def test_blocks_survive_a_restart(tmp_path: Path) -> None:

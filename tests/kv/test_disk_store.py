@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from baton.kv.block_file import HEADER_BYTES, write_block
+from baton.kv.changes import BlockEvents
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.hashing import BlockHash
+from baton.kv.tier import Tier
 
 TIMEOUT_SECONDS = 60.0
 IDENTITY = b"i" * 16
@@ -59,6 +61,29 @@ def _present(store: DiskBlockStore) -> list[int]:
     return [number for number in range(20) if _hash(number) in store]
 
 
+class _Told:
+    """What a store says is on its disk."""
+
+    def __init__(self, store: DiskBlockStore) -> None:
+        self.events: list[BlockEvents] = []
+        self._hashes: set[BlockHash] = set()
+        self._changed = threading.Condition()
+        store.watch(self._take)
+
+    def wait_for(self, *numbers: int) -> bool:
+        """Return whether in time exactly these blocks are told to be there."""
+        expected = {_hash(number) for number in numbers}
+        with self._changed:
+            return self._changed.wait_for(lambda: self._hashes == expected, TIMEOUT_SECONDS)
+
+    def _take(self, events: BlockEvents) -> None:
+        assert events.tier is Tier.DISK
+        with self._changed:
+            self.events.append(events)
+            self._hashes = self._hashes - set(events.removed) | set(events.stored)
+            self._changed.notify_all()
+
+
 def _file(folder: Path, number: int) -> Path:
     (found,) = folder.glob(f"*{_hash(number).hex()}*")
     return found
@@ -78,6 +103,49 @@ def test_blocks_survive_a_restart_in_order_of_their_use(tmp_path: Path) -> None:
         assert _present(store) == [1, 3, 4]
         assert store.num_bytes == 3 * FILE_BYTES
         assert store.bytes_per_second > 0
+
+
+def test_whoever_watches_is_told_what_is_there_and_what_comes_and_goes(tmp_path: Path) -> None:
+    """What an earlier process left, what is written, forgotten, broken, or makes room; not what other models left."""
+    with _store(tmp_path, identity=b"j" * 16) as store:
+        _put(store, 9)
+    with _store(tmp_path) as store:
+        _put(store, 1, 2)
+    (tmp_path / "stranger.kv").write_bytes(b"")
+    with _store(tmp_path, max_files=4) as store:
+        told = _Told(store)
+        assert told.wait_for(1, 2)
+        _put(store, 3)
+        assert told.wait_for(1, 2, 3)
+        store.forget([_hash(1)])
+        assert told.wait_for(2, 3)
+        _file(tmp_path, 2).unlink()
+        assert _read(store, 2) == []
+        assert told.wait_for(3)
+        _put(store, 4, 5, 6, 7)
+        assert told.wait_for(4, 5, 6, 7)
+
+
+def test_blocks_are_told_of_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the disk has nothing else to do, and after some writes if it has."""
+    monkeypatch.setattr("baton.kv.disk_store._EVENTS_WRITES", 3)
+    is_writing, may_write = threading.Event(), threading.Event()
+
+    def write(*arguments: Any) -> None:
+        is_writing.set()
+        assert may_write.wait(TIMEOUT_SECONDS)
+        write_block(*arguments)
+
+    with _store(tmp_path, write=write) as store:
+        told = _Told(store)
+        store.put(_hash(0), [_content(0)])
+        assert is_writing.wait(TIMEOUT_SECONDS)
+        for number in range(1, 8):
+            store.put(_hash(number), [_content(number)])
+        may_write.set()
+        assert told.wait_for(*range(8))
+
+        assert [len(events.stored) for events in told.events] == [3, 3, 2]
 
 
 def test_a_smaller_bound_holds_from_the_start(tmp_path: Path) -> None:
@@ -138,10 +206,13 @@ def test_a_full_disk_turns_the_store_off(tmp_path: Path, caplog: pytest.LogCaptu
         write_block(path, *arguments)
 
     with _store(tmp_path, write=write) as store:
+        told = _Told(store)
         _put(store, 1)
+        assert told.wait_for(1)
         _put(store, 2, 3)
 
         assert not store.is_on
+        assert told.wait_for()
         assert (_present(store), _read(store, 1)) == ([], [])
         assert "kv_disk_off" in caplog.text
         assert "No space left" in caplog.text

@@ -54,8 +54,8 @@ def test_without_room_for_a_block_nothing_is_kept(max_bytes: int, block_bytes: i
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["put", "take", "forget"]), st.integers(0, 6)), max_size=40))
 def test_the_bound_holds_and_the_most_recent_are_there(actions: list[tuple[str, int]]) -> None:
-    """Compared with a list in order of use."""
-    store, model = _store(), list[int]()
+    """Compared with a list in order of use; events say so too."""
+    store, model, told = _store(), list[int](), set[BlockHash]()
     for action, number in actions:
         if action == "put":
             store.put(_hash(number), str(number))
@@ -70,3 +70,8 @@ def test_the_bound_holds_and_the_most_recent_are_there(actions: list[tuple[str, 
             model = [other for other in model if other != number]
 
         assert [number for number in range(7) if _hash(number) in store] == sorted(model)
+        if action == "take":  # changes of several actions are told together
+            events = store.drain_events()
+            told = told - set(events.removed) | set(events.stored)
+            assert told == set(store.hashes) == {_hash(each) for each in model}
+            assert not set(events.stored) & set(events.removed)

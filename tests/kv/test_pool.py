@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from baton.errors import OutOfMemoryError
+from baton.kv.changes import BlockEvents
 from baton.kv.hashing import BlockHash
 from baton.kv.pool import BlockId, BlockPool
 
@@ -86,7 +87,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert set(events.removed) <= self.known
         self.known = self.known - set(events.removed) | set(events.stored)
         assert self.known == set(self.pool.hashes)
-        assert self.pool.drain_events() == ([], [])
+        assert self.pool.drain_events() == BlockEvents([], [])
 
     @invariant()
     def is_sound(self) -> None:
@@ -152,7 +153,7 @@ def test_a_block_stored_and_evicted_between_two_looks_leaves_no_event() -> None:
     pool, _ = filled(1, CHAINS[0][:1])
     pool.allocate(1)
 
-    assert pool.drain_events() == ([], [])
+    assert pool.drain_events() == BlockEvents([], [])
 
 
 def test_of_two_blocks_with_one_hash_the_first_stays() -> None:

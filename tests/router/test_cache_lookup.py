@@ -37,7 +37,7 @@ def test_an_absent_index_means_no_prefixes_and_is_counted(
         async with open_channel(UNREACHABLE) as channel:
             client = CacheIndexClient(channel, timeout_seconds=5.0, metrics=counts)
             for _ in range(2):
-                assert await client.longest_prefixes(block_hashes) == {}
+                assert await client.held_prefixes(block_hashes) == {}
 
     asyncio.run(asyncio.wait_for(run(), 20.0))
 
@@ -48,4 +48,4 @@ def test_an_absent_index_means_no_prefixes_and_is_counted(
 
 def test_without_an_index_nobody_holds_anything() -> None:
     """The stand-in answers at once."""
-    assert asyncio.run(NoCacheLookup().longest_prefixes(b"x" * 16)) == {}
+    assert asyncio.run(NoCacheLookup().held_prefixes(b"x" * 16)) == {}

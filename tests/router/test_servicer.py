@@ -427,6 +427,53 @@ def test_prefixes_come_from_the_cache_index() -> None:
     asyncio.run(asyncio.wait_for(run(), TIMEOUT_SECONDS))
 
 
+def test_a_prefix_below_a_device_goes_by_the_rates_that_the_node_reports() -> None:
+    """It counts where reading it is quicker than computing it, and is said to come back."""
+
+    async def run() -> None:
+        index = build_server(CacheIndexSettings(port=0))
+        index_address = f"127.0.0.1:{await index.start()}"
+        index_channel = open_channel(index_address)
+        settings = RouterSettings(
+            port=0, drain_seconds=0.2, cache_index_address=index_address, cache_lookup_seconds=5, **PATIENT
+        )
+        publish = cache_index_service_pb2_grpc.CacheIndexServiceStub(index_channel).Publish()
+        on_disk = cache_index_service_pb2.TierEvents(
+            tier=cache_index_service_pb2.BLOCK_TIER_DISK, stored_block_hashes=HASHES
+        )
+        for report in (
+            cache_index_service_pb2.PublishRequest(snapshot=cache_index_service_pb2.BlockSnapshot(node_id="mac")),
+            cache_index_service_pb2.PublishRequest(events=cache_index_service_pb2.BlockEvents(tiers=[on_disk])),
+        ):
+            await publish.write(report)
+        async with running_router(settings) as server:
+            channel = open_channel(f"127.0.0.1:{server.port}")
+            stub = service.RouterServiceStub(channel)
+            mac = await register(stub, MAC)
+
+            async def restored(disk_bytes_per_second: float) -> messages.Candidate:
+                rates = node_pb2.TierRates(disk_bytes_per_second=disk_bytes_per_second, max_read_block_count=100)
+                await mac.write(messages.RegisterRequest(load=node_pb2.LoadReport(tier_rates=rates)))
+                await list_until(stub, lambda listing: listing.nodes[0].load.tier_rates == rates)
+                response = await stub.Place(place_request(block_hashes=HASHES, is_dry_run=True), timeout=20)
+                return response.candidates[0]
+
+            while not (quick := await restored(2e9)).decode_restored_token_count:
+                pass
+            slow = await restored(1e6)
+            assert quick.decode_cached_token_count == quick.decode_restored_token_count == 64
+            assert quick.prefill_restored_token_count == quick.decode_restored_token_count
+            assert quick.estimate.restore_seconds > 0
+            assert (slow.decode_cached_token_count, slow.estimate.restore_seconds) == (0, 0)
+            publish.cancel()
+            mac.cancel()
+            await channel.close()
+            await index_channel.close()
+            await index.drain(0)
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_SECONDS))
+
+
 def test_registrations_end_when_the_router_drains() -> None:
     """Nodes see the end of the stream at once, not after the grace, and register again with the next router."""
 

@@ -10,6 +10,7 @@ import pytest
 from baton.capacity import cost
 from baton.capacity.placement import place
 from baton.capacity.snapshot import PlacementRequest
+from baton.capacity.tiers import LowerPrefix, TierRates
 from baton.kv.layout import KvDtype
 from baton.router.records import LinkMeasurement, Outcome
 from baton.router.state import RouterState, StateLimits
@@ -97,6 +98,39 @@ def test_slow_prefills_slow_the_profile() -> None:
 
     assert before / 3.2 < state.corrected_profile(DGX).prefill_flops < before / 2.0
     assert state.corrected_profile(MAC) == MAC.profile
+
+
+def test_a_prompt_of_which_part_came_back_teaches_nothing_of_speed() -> None:
+    """Copying is part of the measured time."""
+    state = RouterState(Clock(), StateLimits())
+    dgx, _ = state.register(DGX), state.register(MAC)
+    state.report(dgx, replace(IDLE, tier_rates=TierRates(1e9, 1e9, 1000)))
+    request = replace(REQUEST, lower_tokens={"dgx": LowerPrefix(4096, 4096, 0)})
+    choice = place(state.snapshot(MODEL), request).choice
+    assert choice is not None
+    assert (choice.prefill_node_id, choice.prefill_restored_tokens) == ("dgx", 4096)
+
+    state.account("p", choice, request)
+    state.settle(replace(OUTCOME, prefill_cached_tokens=4096, prefill_seconds=30.0))
+
+    assert state.prefill_calibration.factor("dgx") == 1.0
+
+
+def test_what_comes_back_takes_blocks_but_no_computation() -> None:
+    """Until the nodes report the placement."""
+    state = RouterState(Clock(), StateLimits())
+    mac = state.register(MAC)
+    state.report(mac, replace(IDLE, tier_rates=TierRates(1e11, 1e11, 1000)))
+    request = replace(REQUEST, cached_tokens={"mac": 1600}, lower_tokens={"mac": LowerPrefix(4096, 4096, 0)})
+    choice = place(state.snapshot(MODEL), request).choice
+    assert choice is not None
+    assert choice.decode_cached_tokens == 5696
+
+    state.account("p", choice, request)
+
+    (after,) = state.snapshot(MODEL).nodes
+    assert after.load.num_pending_prompt_tokens == 8192 - 5696
+    assert after.load.num_free_blocks == IDLE.num_free_blocks - (8192 - 1600 + 32) // 16
 
 
 def test_slow_steps_slow_the_decode_node() -> None:

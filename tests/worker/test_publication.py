@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from baton.kv.changes import BlockEvents
 from baton.kv.hashing import BlockHash, split_hashes
-from baton.kv.pool import BlockEvents
 from baton.rpc.server import GrpcServer
 from baton.v1 import cache_index_service_pb2 as messages
 from baton.v1.cache_index_service_pb2_grpc import (

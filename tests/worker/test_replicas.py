@@ -10,8 +10,8 @@ from dataclasses import replace
 from baton.cache_index.server import build_server
 from baton.cache_index.settings import CacheIndexSettings
 from baton.discovery.watch import OnChange
+from baton.kv.changes import BlockEvents
 from baton.kv.hashing import BlockHash
-from baton.kv.pool import BlockEvents
 from baton.router.server import running_router
 from baton.router.settings import RouterSettings
 from baton.router.wire import description_to_proto

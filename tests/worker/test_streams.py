@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from baton.errors import SupersededError
+from baton.kv.changes import BlockEvents
 from baton.kv.hashing import BlockHash, split_hashes
-from baton.kv.pool import BlockEvents
+from baton.kv.tier import Tier
 from baton.rpc.server import GrpcServer
 from baton.v1 import (
     cache_index_service_pb2,
@@ -21,6 +22,7 @@ from baton.v1 import (
     router_service_pb2,
     router_service_pb2_grpc,
 )
+from baton.worker import publication
 from baton.worker.publication import Publication
 from baton.worker.registration import Registration
 
@@ -156,6 +158,45 @@ def test_a_publication_begins_with_a_snapshot_and_goes_on_with_numbered_events()
         assert [event.sequence_number for event in events] == [first, first + 1]
         assert split_hashes(events[0].stored_block_hashes) == [HASHES[2]]
         assert split_hashes(events[1].removed_block_hashes) == [HASHES[0]]
+
+    with_services(client)
+
+
+def test_blocks_below_the_device_follow_a_snapshot(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In messages of bounded size, of both tiers; an old index, which reads no tier, sees numbers without gaps."""
+    monkeypatch.setattr(publication, "MAX_HASHES", 2)
+
+    async def client(index: Calls, router: Calls, address: str) -> None:
+        node = Publication(address, "node")
+        node.add(BlockEvents(HASHES[:1], []))
+        node.add(BlockEvents(HASHES[:3], [], Tier.DISK))
+        node.add(BlockEvents(HASHES[:1], [], Tier.HOST))
+        task = asyncio.create_task(node.run())
+        call = await index.take()
+        snapshot = await call.next()
+        events = [(await call.next()).events for _ in range(2)]
+        node.add(BlockEvents([], HASHES[:1], Tier.DISK))
+        events.append((await call.next()).events)
+        await stop(task)
+
+        assert snapshot_of(snapshot) == {HASHES[0]}
+        assert [each.sequence_number for each in events] == [0, 1, 2]
+        assert not any(each.stored_block_hashes or each.removed_block_hashes for each in events)
+        told = [(each.tier, split_hashes(each.stored_block_hashes)) for event in events[:2] for each in event.tiers]
+        on_disk = [
+            block_hash
+            for tier, hashes in told
+            if tier == cache_index_service_pb2.BLOCK_TIER_DISK
+            for block_hash in hashes
+        ]
+        assert [len(hashes) for _, hashes in told] == [1, 2, 1]
+        assert (cache_index_service_pb2.BLOCK_TIER_HOST, HASHES[:1]) in told
+        assert sorted(on_disk) == HASHES[:3]
+        (last,) = events[2].tiers
+        assert (last.tier, split_hashes(last.removed_block_hashes)) == (
+            cache_index_service_pb2.BLOCK_TIER_DISK,
+            HASHES[:1],
+        )
 
     with_services(client)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 
 from baton.errors import SupersededError
+from baton.kv.changes import BlockEvents
 from baton.kv.hashing import BlockHash
+from baton.kv.tier import LOWER_TIERS, HeldPrefix, Tier
 
 
 @dataclass(slots=True)
@@ -20,7 +23,22 @@ class _NodeBlocks:
     is_snapshot_awaited: bool = False
     """Whether events are ignored until a snapshot comes."""
     hashes: set[BlockHash] = field(default_factory=set)
-    """Blocks that the node holds."""
+    """Blocks that the node holds on its device."""
+    lower: dict[Tier, set[BlockHash]] = field(default_factory=lambda: {tier: set() for tier in LOWER_TIERS})
+    """Blocks that it can bring back there."""
+
+    def below(self, hashes: Sequence[BlockHash], num_blocks: int) -> HeldPrefix:
+        """Return what the node holds of a prompt of which these leading blocks are on the device."""
+        host, disk = self.lower[Tier.HOST], self.lower[Tier.DISK]
+        num_host = num_lower = num_disk = 0
+        for block_hash in islice(hashes, num_blocks, None) if host or disk else ():
+            is_on_host = block_hash in host
+            if not is_on_host and block_hash not in disk:
+                break
+            num_host += is_on_host and not num_disk
+            num_disk += not is_on_host
+            num_lower += 1
+        return HeldPrefix(num_blocks, num_host, num_lower, num_disk)
 
 
 class CacheIndex:
@@ -37,7 +55,7 @@ class CacheIndex:
 
     @property
     def num_blocks(self) -> int:
-        """Return the number of distinct blocks."""
+        """Return the number of distinct blocks on devices."""
         return len(self._holders)
 
     @property
@@ -51,7 +69,7 @@ class CacheIndex:
         return self._num_publishers
 
     def replace(self, publisher: int, node_id: str, hashes: Iterable[BlockHash], next_sequence_number: int) -> None:
-        """Take a snapshot: all blocks of a node. O(blocks).
+        """Take a snapshot: all blocks on a node's device; what it has below is told again. O(blocks).
 
         Raises:
             SupersededError: If a later stream publishes this node.
@@ -72,10 +90,19 @@ class CacheIndex:
         *,
         removed: Iterable[BlockHash],
         stored: Iterable[BlockHash],
+        lower: Iterable[BlockEvents] = (),
     ) -> bool:
         """Take a batch of events, removals first; return whether a snapshot is needed because batches were missed.
 
         It is asked for once; until it comes, events of the node are ignored and its last known blocks stand.
+
+        Args:
+            publisher: Stream that speaks for the node.
+            node_id: The node.
+            sequence_number: Of the batch.
+            removed: Blocks that its device no longer has.
+            stored: Blocks that its device has got.
+            lower: Changes below the device.
 
         Raises:
             SupersededError: If the node is not published by this stream.
@@ -91,6 +118,9 @@ class CacheIndex:
         known.next_sequence_number += 1
         self._remove(node_id, known, removed)
         self._store(node_id, known, stored)
+        for events in lower:
+            known.lower[events.tier].difference_update(events.removed)
+            known.lower[events.tier].update(events.stored)
         return False
 
     def forget(self, publisher: int, node_id: str) -> None:
@@ -101,7 +131,7 @@ class CacheIndex:
             del self._nodes[node_id]
 
     def longest_prefixes(self, hashes: Sequence[BlockHash]) -> dict[str, int]:
-        """Return how many leading blocks each node holds, for nodes that hold at least one. O(len(hashes) + nodes)."""
+        """Return how many leading blocks each node's device holds, at least one. O(len(hashes) + nodes)."""
         lengths: dict[str, int] = {}
         holding: set[str] = set(self._holders.get(hashes[0], ())) if hashes else set()
         for depth, block_hash in enumerate(hashes):
@@ -112,6 +142,15 @@ class CacheIndex:
                 break
         lengths.update(dict.fromkeys(holding, len(hashes)))
         return lengths
+
+    def held_prefixes(self, hashes: Sequence[BlockHash]) -> dict[str, HeldPrefix]:
+        """Return the leading blocks that each node holds, for nodes that hold at least one, on the device or below.
+
+        O(len(hashes) + nodes), and O(1) for every block that a node holds below its device.
+        """
+        lengths = self.longest_prefixes(hashes)
+        held = {node_id: known.below(hashes, lengths.get(node_id, 0)) for node_id, known in self._nodes.items()}
+        return {node_id: prefix for node_id, prefix in held.items() if prefix.num_blocks or prefix.num_lower_blocks}
 
     def _store(self, node_id: str, known: _NodeBlocks, hashes: Iterable[BlockHash]) -> None:
         for block_hash in hashes:

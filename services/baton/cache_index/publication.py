@@ -6,9 +6,12 @@ import logging
 
 from baton.cache_index.index import CacheIndex
 from baton.errors import InvalidFieldError
+from baton.kv.changes import BlockEvents
 from baton.kv.hashing import BlockHash, split_hashes
+from baton.kv.tier import Tier
 from baton.v1 import cache_index_service_pb2 as messages
 
+_TIERS = {messages.BLOCK_TIER_HOST: Tier.HOST, messages.BLOCK_TIER_DISK: Tier.DISK}
 log = logging.getLogger(__name__)
 
 
@@ -59,6 +62,7 @@ class Publication:
             events.sequence_number,
             removed=hashes_from_wire("events.removed_block_hashes", events.removed_block_hashes),
             stored=hashes_from_wire("events.stored_block_hashes", events.stored_block_hashes),
+            lower=[_lower_from_wire(each) for each in events.tiers if each.tier in _TIERS],
         )
         if is_snapshot_needed:
             log.warning("events_missed node_id=%s sequence_number=%d", self._node_id, events.sequence_number)
@@ -75,3 +79,12 @@ def hashes_from_wire(field: str, joined: bytes) -> list[BlockHash]:
         return split_hashes(joined)
     except ValueError as error:
         raise InvalidFieldError(field, str(error)) from error
+
+
+def _lower_from_wire(events: messages.TierEvents) -> BlockEvents:
+    """Return the changes of a tier that is known."""
+    return BlockEvents(
+        stored=hashes_from_wire("events.tiers.stored_block_hashes", events.stored_block_hashes),
+        removed=hashes_from_wire("events.tiers.removed_block_hashes", events.removed_block_hashes),
+        tier=_TIERS[events.tier],
+    )

@@ -10,6 +10,7 @@ import grpc
 from baton.cache_index.index import CacheIndex
 from baton.cache_index.publication import Publication, hashes_from_wire
 from baton.errors import InvalidFieldError
+from baton.kv.tier import HeldPrefix
 from baton.v1 import cache_index_service_pb2 as messages
 from baton.v1 import cache_index_service_pb2_grpc as service
 
@@ -43,6 +44,15 @@ class CacheIndexServicer(service.CacheIndexServiceServicer):
         """Return the longest prefix that each node holds."""
         if len(request.block_hashes) > MAX_LOOKUP_BYTES:
             raise InvalidFieldError("block_hashes", f"{len(request.block_hashes)} bytes exceed {MAX_LOOKUP_BYTES}")
-        prefixes = self._index.longest_prefixes(hashes_from_wire("block_hashes", request.block_hashes))
-        nodes = [messages.NodePrefix(node_id=node, block_count=count) for node, count in sorted(prefixes.items())]
-        return messages.LookupResponse(prefixes=nodes)
+        prefixes = self._index.held_prefixes(hashes_from_wire("block_hashes", request.block_hashes))
+        return messages.LookupResponse(prefixes=[_to_wire(*each) for each in sorted(prefixes.items())])
+
+
+def _to_wire(node_id: str, prefix: HeldPrefix) -> messages.NodePrefix:
+    return messages.NodePrefix(
+        node_id=node_id,
+        block_count=prefix.num_blocks,
+        host_block_count=prefix.num_host_blocks,
+        lower_block_count=prefix.num_lower_blocks,
+        disk_block_count=prefix.num_disk_blocks,
+    )

@@ -18,7 +18,7 @@ class CostEstimate:
     exposed_seconds: float
     """Part of the transfer that remains after the computation."""
     time_to_first_token_seconds: float
-    """Queue, pull, prefill, calls."""
+    """Queue, pull, restore, prefill, calls."""
     start_seconds: float
     """Until decoding can begin."""
     step_seconds: float
@@ -29,6 +29,8 @@ class CostEstimate:
     """Slow-down of the requests already on the nodes, summed over them."""
     pull_seconds: float = 0.0
     """Until a prefix from another node's cache is here, as far as the queue does not hide it."""
+    restore_seconds: float = 0.0
+    """Until cached positions are back on their device, as far as the queue does not hide it; both nodes together."""
 
     @property
     def decode_seconds(self) -> float:
@@ -74,9 +76,9 @@ class Candidate:
     prefill_node_id: str
     """Node that would compute the prompt; empty: the decode node itself."""
     decode_cached_tokens: int = 0
-    """Prompt tokens expected in the decode node's prefix cache."""
+    """Prompt tokens expected in the decode node's prefix cache, wherever it keeps them."""
     prefill_cached_tokens: int = 0
-    """Prompt tokens expected in the prefill node's prefix cache."""
+    """Prompt tokens expected in the prefill node's prefix cache, wherever it keeps them."""
     kv_bytes: int = 0
     """KV bytes that it would send, scales included."""
     layers_per_frame: int = 0
@@ -95,6 +97,10 @@ class Candidate:
     """Prompt tokens that would come from there."""
     chunk_tokens: int = 0
     """Positions that the prefill node computes in one pass at most; 0: it decides."""
+    decode_restored_tokens: int = 0
+    """How many of `decode_cached_tokens` the decode node brings back to its device from host memory or disk."""
+    prefill_restored_tokens: int = 0
+    """How many of `prefill_cached_tokens` the prefill node brings back."""
 
     @property
     def is_local(self) -> bool:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from baton.capacity import cost
+from baton.capacity.beginning import beginning_of
 from baton.capacity.estimate import Candidate, CostEstimate, WireEstimate
 from baton.capacity.feasibility import blocks_for, expected_output_tokens, infeasible_reason, room_seconds
 from baton.capacity.frames import plan_frames
@@ -120,38 +121,49 @@ def _decode_terms(request: PlacementRequest, decoder: NodeSnapshot, expected: fl
 def _local(
     request: PlacementRequest, decoder: NodeSnapshot, decode: _DecodeTerms, pull: Pull | None = None
 ) -> Candidate:
-    """T_local = max(queue_d, pull) + prefill_d(c, n). Every running request stands still while the prompt is computed.
+    """T_local = max(queue_d, read_d + pull) + copy_d + prefill_d(c, n). Who runs stands still for copy and prefill.
 
-    Interval table: [0, c_d) is on d already; [c_d, c) is pulled, as soon as d has room, while prompts before this one
-    are computed; [c, n) is computed on d. Without a pull c = c_d.
+    Interval table: [0, r) is on d's device; [r, c_d) is read from its disk, while prompts before this one are computed,
+    and copied; [c_d, c) is pulled, as soon as d has room, while others are computed; [c, n) is computed on d. Without a
+    pull c = c_d.
     """
-    cached = request.cached_on(decoder)
+    beginning = beginning_of(request, decoder)
+    cached, restore = beginning.num_tokens, beginning.restore
     queue = max(_queue_seconds(decoder), decode.room_seconds)
-    num_here = pull.end if pull else cached
-    prefill = cost.prefill_seconds(decoder.shape, decoder.profile, num_here, request.num_prompt_tokens)
-    waiting = max(0.0, decode.room_seconds + pull.seconds - queue) if pull else 0.0
+    prefill = cost.prefill_seconds(
+        decoder.shape, decoder.profile, pull.end if pull else cached, request.num_prompt_tokens
+    )
+    reading = max(0.0, restore.read_seconds - queue)
+    pulling = max(0.0, max(decode.room_seconds, restore.read_seconds) + pull.seconds - queue - reading) if pull else 0.0
+    start = queue + reading + restore.copy_seconds + pulling + prefill
     estimate = CostEstimate(
         queue_seconds=queue,
         prefill_seconds=prefill,
         transfer_seconds=pull.transfer_seconds if pull else 0.0,
         exposed_seconds=0.0,
-        time_to_first_token_seconds=queue + waiting + prefill,
-        start_seconds=queue + waiting + prefill,
+        time_to_first_token_seconds=start,
+        start_seconds=start,
         step_seconds=decode.step_seconds,
         expected_output_tokens=decode.expected_output_tokens,
-        imposed_seconds=decode.slowdown_seconds + decoder.load.num_running * prefill,
-        pull_seconds=waiting,
+        imposed_seconds=decode.slowdown_seconds + decoder.load.num_running * (restore.copy_seconds + prefill),
+        pull_seconds=pulling,
+        restore_seconds=reading + restore.copy_seconds,
     )
-    if pull is None:
-        return Candidate(decoder.node_id, "", cached, cached, estimate=estimate)
-    return Candidate(
+    candidate = Candidate(
         decoder.node_id,
         "",
         cached,
         cached,
-        pull.num_bytes,
-        pull.layers_per_frame,
-        estimate,
+        estimate=estimate,
+        decode_restored_tokens=restore.num_tokens,
+        prefill_restored_tokens=restore.num_tokens,
+    )
+    if pull is None:
+        return candidate
+    return replace(
+        candidate,
+        kv_bytes=pull.num_bytes,
+        layers_per_frame=pull.layers_per_frame,
         is_link_declared=pull.is_link_declared,
         pull_node_id=pull.node_id,
         pulled_tokens=pull.num_tokens,
@@ -166,14 +178,17 @@ def _remote(
     decode: _DecodeTerms,
     policy: WirePolicy,
 ) -> Candidate:
-    """T_remote = queue_p + layer pipeline of (prefill_p(c_p, n), transfer of [c_d, n)), no sooner than d has room.
+    """T_remote = restores + queue_p + layer pipeline of (prefill_p(c_p, n), transfer of [c_d, n)), or until d has room.
 
-    Interval table: [0, c_d) is on d already; [c_d, n) travels; [c_p, n) is computed on p. The prefill node serves
-    first come, first served, so nobody there waits longer: what this request waits is its own queue term.
+    Interval table: [0, c_d) is on d already, or brought back before p is called; [c_d, n) travels; [0, c_p) is on p,
+    or brought back there; [c_p, n) is computed on p. The prefill node serves first come, first served, so nobody there
+    waits longer: what this request waits is its own queue term.
     """
-    decode_cached, prefill_cached = request.cached_on(decoder), request.cached_on(prefiller)
+    here, there = beginning_of(request, decoder), beginning_of(request, prefiller)
+    decode_cached, prefill_cached = here.num_tokens, there.num_tokens
     num_tokens = request.num_prompt_tokens - decode_cached
     queue = _queue_seconds(prefiller)
+    restoring = here.restore.seconds + max(0.0, there.restore.read_seconds - queue) + there.restore.copy_seconds
     prefill = cost.prefill_seconds(prefiller.shape, prefiller.profile, prefill_cached, request.num_prompt_tokens)
     wire = choose_wire(
         link.wires or (cache_option(decoder.shape.kv_bytes_per_token),),
@@ -193,7 +208,7 @@ def _remote(
         pass_overhead_seconds=prefiller.profile.prefill_overhead_seconds,
     )
     prefill, exposed = frames.compute_seconds, frames.exposed_seconds
-    first_token = queue + prefill + link.round_trip_seconds
+    first_token = queue + restoring + prefill + link.round_trip_seconds
     estimate = CostEstimate(
         queue_seconds=queue,
         prefill_seconds=prefill,
@@ -204,6 +219,7 @@ def _remote(
         step_seconds=decode.step_seconds,
         expected_output_tokens=decode.expected_output_tokens,
         imposed_seconds=decode.slowdown_seconds,
+        restore_seconds=restoring,
     )
     return Candidate(
         decoder.node_id,
@@ -216,6 +232,8 @@ def _remote(
         chunk_tokens=frames.chunk_tokens,
         is_link_declared=not link.is_measured,
         wire=_wire_estimate(wire, num_tokens, link.bytes_per_second),
+        decode_restored_tokens=here.restore.num_tokens,
+        prefill_restored_tokens=there.restore.num_tokens,
     )
 
 

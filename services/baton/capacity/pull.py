@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from baton.capacity import cost
+from baton.capacity.beginning import beginning_of
 from baton.capacity.frames import group_sizes
 from baton.capacity.snapshot import ClusterSnapshot, NodeSnapshot, PlacementRequest
 
@@ -52,7 +53,8 @@ def best_pull(snapshot: ClusterSnapshot, request: PlacementRequest, decoder: Nod
     """Return the pull after which a decode node has the least time before it; None: nobody has what it lacks.
 
     Whole blocks travel, none of them the last position's. All that a node has is taken: a position costs the link the
-    same wherever it is, and the computation the more the further back it is.
+    same wherever it is, and the computation the more the further back it is. What a node has below its device is not
+    there for others: to bring it back would take room from those whom it serves.
     """
     if request.needs_local_prefill or request.pins or not snapshot.holder_ids:
         return None
@@ -71,7 +73,7 @@ def best_pull(snapshot: ClusterSnapshot, request: PlacementRequest, decoder: Nod
 def _pull(
     snapshot: ClusterSnapshot, request: PlacementRequest, source: NodeSnapshot, decoder: NodeSnapshot
 ) -> Pull | None:
-    block_tokens, begin = decoder.block_tokens, request.cached_on(decoder)
+    block_tokens, begin = decoder.block_tokens, beginning_of(request, decoder).num_tokens
     end = request.cached_on(source) // block_tokens * block_tokens
     is_usable = source.serves_blocks and not source.unusable_reason and source.node_id not in request.excluded_node_ids
     if source is decoder or end <= begin or source.block_tokens != block_tokens or not is_usable:

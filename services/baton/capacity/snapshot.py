@@ -8,6 +8,7 @@ from typing import Literal, NamedTuple
 
 from baton.capacity.model_shape import ModelShape
 from baton.capacity.profile import NodeProfile
+from baton.capacity.tiers import LowerPrefix, TierRates
 from baton.capacity.wire import WireOption, WirePolicy
 
 NodeRole = Literal["prefill", "decode"]
@@ -56,6 +57,8 @@ class NodeSnapshot:
     """Positions that it computes in one pass; 0: not known."""
     serves_blocks: bool = True
     """Whether other nodes may take blocks from its prefix cache."""
+    tier_rates: TierRates = TierRates()
+    """How fast blocks come back from below its device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +119,16 @@ class PlacementRequest:
     max_tokens: int
     """Largest number of tokens still to generate, 1 or more."""
     cached_tokens: Mapping[str, int] = field(default_factory=dict)
-    """Prompt tokens in each node's prefix cache, by node id."""
+    """Prompt tokens in each node's prefix cache, on its device, by node id."""
     excluded_node_ids: frozenset[str] = frozenset()
     """Nodes not to use."""
     pins: frozenset[NodePair] = frozenset()
     """The only pairs that may be chosen; none: any."""
     needs_local_prefill: bool = False
     """Whether the prompt must be computed on the decode node, because its log-probabilities are wanted."""
+    lower_tokens: Mapping[str, LowerPrefix] = field(default_factory=dict)
+    """Those after `cached_tokens` that nodes could bring back to their devices, by node id."""
 
     def cached_on(self, node: NodeSnapshot) -> int:
-        """Return the prompt tokens that a node need not compute; the last one is always computed, for its logits."""
+        """Return the prompt tokens on a node's device, but for the last one: it is computed, for its logits."""
         return min(self.cached_tokens.get(node.node_id, 0), self.num_prompt_tokens - 1)

@@ -87,7 +87,7 @@ def _row(candidate: Candidate, best: CostEstimate | None, *, is_choice: bool) ->
         return PlanRow._make((*ends, *["-"] * 12, candidate.infeasible_reason))
     before = (estimate.queue_seconds, estimate.prefill_seconds, estimate.transfer_seconds)
     after = (
-        estimate.exposed_seconds + estimate.pull_seconds,
+        estimate.exposed_seconds + estimate.pull_seconds + estimate.restore_seconds,
         estimate.time_to_first_token_seconds,
         estimate.start_seconds,
         estimate.step_seconds,
@@ -98,10 +98,12 @@ def _row(candidate: Candidate, best: CostEstimate | None, *, is_choice: bool) ->
     cached = f"{candidate.decode_cached_tokens}/{candidate.prefill_cached_tokens}"
     dearer = estimate.total_seconds - best.total_seconds
     pull = f", {candidate.pulled_tokens} tokens from {candidate.pull_node_id}" if candidate.pull_node_id else ""
+    num_restored = max(candidate.decode_restored_tokens, candidate.prefill_restored_tokens)
+    restore = f", {num_restored} tokens from host memory or disk" if num_restored else ""
     link = ", link rate declared" if candidate.is_link_declared else ""
     note = "chosen" if is_choice else f"{'-' if dearer < 0 else '+'}{format_seconds(abs(dearer))}"
     times = (*map(format_seconds, before), _wire(candidate), *map(format_seconds, after))
-    return PlanRow._make((*ends, cached, *times, note + pull + link))
+    return PlanRow._make((*ends, cached, *times, note + pull + restore + link))
 
 
 def _wire(candidate: Candidate) -> str:

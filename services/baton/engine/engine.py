@@ -34,9 +34,10 @@ from baton.engine.scheduler import Scheduler, SchedulerLimits
 from baton.engine.sequence import EngineRequest, Phase, Purpose, Sequence, new_sequence
 from baton.engine.validation import check_request
 from baton.errors import AttemptReusedError, BatonError, OverloadedError
+from baton.kv.changes import BlockEvents
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.hashing import BlockHash
-from baton.kv.pool import BlockEvents, BlockPool
+from baton.kv.pool import BlockPool
 from baton.kv.stream import KvFrame
 
 log = logging.getLogger(__name__)
@@ -51,7 +52,7 @@ class Engine:
         runner: Weights and block memory; used by the engine's thread alone once started.
         limits: Bounds of a batch.
         post: Called from the engine's thread with the events of a pass, in order.
-        on_block_events: Called from the engine's thread with changes of the prefix cache.
+        on_block_events: Called with changes of the prefix cache, from the engine's thread; from the disk's of the disk.
         on_fatal: Called from the engine's thread when it dies of a bug; no event follows.
         max_waiting: Requests waiting at most.
         options: How it keeps the host out of the device's way.
@@ -118,6 +119,8 @@ class Engine:
 
     def start(self) -> None:
         """Start the thread."""
+        if self._disk is not None:
+            self._disk.watch(self._on_block_events)
         self._thread.start()
 
     def close(self) -> None:
@@ -269,9 +272,9 @@ class Engine:
             self._deliver()
 
     def _deliver(self) -> None:
-        events = self.scheduler.pool.drain_events()
-        if events.stored or events.removed:
-            self._on_block_events(events)
+        for events in (self.scheduler.pool.drain_events(), self.scheduler.offload.store.drain_events()):
+            if events.stored or events.removed:
+                self._on_block_events(events)
         if self._clock() - self._load_taken_at >= _LOAD_INTERVAL_SECONDS:
             self._load_taken_at = self._clock()
             self._load = load_of(self.scheduler, self._pipeline.num_steps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from baton.capacity.tiers import TierRates
 from baton.engine.offload import TierHits
 from baton.engine.scheduler import Scheduler
 from baton.engine.sequence import Purpose
@@ -29,6 +30,8 @@ class EngineLoad:
     """Positions found in the prefix cache since start, by where."""
     num_dropped_files: int = 0
     """Blocks on disk that turned out to be broken, since start."""
+    tier_rates: TierRates = TierRates()
+    """How fast blocks come back from host memory and disk."""
 
 
 def load_of(scheduler: Scheduler, num_steps: int) -> EngineLoad:
@@ -44,4 +47,5 @@ def load_of(scheduler: Scheduler, num_steps: int) -> EngineLoad:
         num_steps=num_steps,
         tier_hits=scheduler.offload.hits,
         num_dropped_files=scheduler.offload.num_dropped_files,
+        tier_rates=scheduler.offload.rates,
     )

@@ -14,6 +14,7 @@ from collections.abc import Container
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
+from baton.capacity.tiers import TierRates
 from baton.engine.disk_tier import BlockKv, DiskTier
 from baton.engine.pace import Pace, PassCost
 from baton.engine.sequence import Sequence
@@ -105,6 +106,12 @@ class Offload:
         return self._disk.num_dropped_files if self._disk is not None else 0
 
     @property
+    def rates(self) -> TierRates:
+        """Return how fast blocks come back, as measured so far."""
+        disk_rate = self._disk.bytes_per_second if self._disk is not None else 0.0
+        return TierRates(self._bytes_per_second, disk_rate, self._max_read_blocks)
+
+    @property
     def max_restored_blocks(self) -> int:
         """Return the blocks that are copied in with one pass while others are computed."""
         return self._max_blocks()
@@ -167,7 +174,7 @@ class Offload:
         """
         if self._disk is None or sequence.has_read_disk:
             return sequence.is_reading
-        end = self._end_of_run(hashes, begin, begin + self.store.max_blocks // 2)
+        end = self._end_of_run(hashes, begin, begin + self._max_read_blocks)
         missing = [block_hash for block_hash in hashes[begin:end] if block_hash not in self.store]
         if missing and self._is_read_quicker(missing, hashes.index(missing[0]), end, pace.cost):
             sequence.is_reading = sequence.has_read_disk = True
@@ -220,6 +227,11 @@ class Offload:
         while end < min(len(hashes), limit) and (hashes[end] in self.store or hashes[end] in self._on_disk):
             end += 1
         return end
+
+    @property
+    def _max_read_blocks(self) -> int:
+        """Return the blocks of a run that is read from disk at most: it has to stay in host memory until it is used."""
+        return self.store.max_blocks // 2
 
     @property
     def _on_disk(self) -> Container[BlockHash]:

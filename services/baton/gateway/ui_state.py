@@ -105,6 +105,7 @@ def _estimate(estimate: CostEstimate) -> Mapping[str, float]:
     return {
         "queue": estimate.queue_seconds,
         "pull": estimate.pull_seconds,
+        "restore": estimate.restore_seconds,
         "prefill": estimate.prefill_seconds,
         "transfer": estimate.transfer_seconds,
         "exposed": estimate.exposed_seconds,

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 
 from baton.kv.block_file import HEADER_BYTES, PART_SUFFIX
-from baton.kv.hashing import BlockHash
+from baton.kv.changes import BlockChanges, BlockEvents
+from baton.kv.hashing import HASH_BYTES, BlockHash
+from baton.kv.tier import Tier
 
 _SUFFIX = ".kv"
+_HEX = re.compile(f"[0-9a-f]{{{2 * HASH_BYTES}}}")
 
 
 class DiskIndex:
@@ -33,6 +38,13 @@ class DiskIndex:
         self._prefix = identity[:8].hex()
         self._sizes: OrderedDict[str, int] = OrderedDict()
         self._lock = threading.RLock()
+        self._changes = BlockChanges(Tier.DISK)
+        self._is_abandoned = False
+
+    @property
+    def has_events(self) -> bool:
+        """Return whether blocks have come or gone since the last look."""
+        return bool(self._changes)
 
     def __len__(self) -> int:
         """Return the number of files."""
@@ -61,8 +73,7 @@ class DiskIndex:
                 found.append((status.st_mtime_ns, entry.name, status.st_size))
         with self._lock:
             for _, name, size in sorted(found):
-                self._sizes[name] = size
-                self.num_bytes += size
+                self._add(name, size)
         self.make_room(0)
 
     def make_room(self, num_payload_bytes: int) -> bool:
@@ -76,8 +87,7 @@ class DiskIndex:
     def add(self, block_hash: BlockHash, num_payload_bytes: int) -> None:
         """Take in a block's file."""
         with self._lock:
-            self._sizes[self._name(block_hash)] = num_payload_bytes + HEADER_BYTES
-            self.num_bytes += num_payload_bytes + HEADER_BYTES
+            self._add(self._name(block_hash), num_payload_bytes + HEADER_BYTES)
 
     def touch(self, block_hash: BlockHash) -> None:
         """Count a block as used; raises OSError if its file is gone."""
@@ -92,10 +102,35 @@ class DiskIndex:
         with self._lock:
             self._remove(self._name(block_hash))
 
+    def abandon(self) -> None:
+        """Leave the files where they are, and tell of all blocks as gone: nobody can read them any more."""
+        with self._lock:
+            for name in self._sizes:
+                self._note(name, self._changes.remove)
+            self._is_abandoned = True
+
+    def drain_events(self) -> BlockEvents:
+        """Return and forget which of the cache's blocks have come and gone since the last call."""
+        with self._lock:
+            return self._changes.drain()
+
+    def _add(self, name: str, num_bytes: int) -> None:
+        if name not in self._sizes:
+            self._note(name, self._changes.store)
+        self.num_bytes += num_bytes - self._sizes.get(name, 0)
+        self._sizes[name] = num_bytes
+
     def _remove(self, name: str) -> None:
         if name in self._sizes:
             self.num_bytes -= self._sizes.pop(name)
+            self._note(name, self._changes.remove)
             (self.folder / name).unlink(missing_ok=True)
+
+    def _note(self, name: str, change: Callable[[BlockHash], None]) -> None:
+        """Note a change, if the file is one of this cache's: others' are not read."""
+        prefix, _, digits = name.removesuffix(_SUFFIX).partition("-")
+        if prefix == self._prefix and _HEX.fullmatch(digits) and not self._is_abandoned:
+            change(BlockHash(bytes.fromhex(digits)))
 
     def _name(self, block_hash: BlockHash) -> str:
         return f"{self._prefix}-{block_hash.hex()}{_SUFFIX}"

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from baton.kv.block_file import BlockFileError, read_block, write_block
+from baton.kv.changes import BlockEvents
 from baton.kv.disk_index import DiskIndex, FolderLock
 from baton.kv.hashing import BlockHash
 
@@ -21,6 +22,8 @@ Parts: TypeAlias = Sequence[bytes | memoryview]
 MAX_QUEUED_BYTES = 2**26
 """Contents that wait for the disk at most; what comes beyond is not written."""
 _RATE_DECAY = 0.9
+_EVENTS_WRITES = 64
+"""Blocks written after which they are told of, though others wait: each message costs those who hear of them."""
 
 
 class _Read(NamedTuple):
@@ -65,6 +68,8 @@ class DiskBlockStore:
         self._writes: OrderedDict[BlockHash, Parts] = OrderedDict()
         self._num_queued_bytes = 0
         self._writing: BlockHash | None = None
+        self._num_untold = 0
+        self._on_events: Callable[[BlockEvents], None] | None = None
         self._reads: deque[_Read] = deque()
         self._thread = threading.Thread(target=self._run, name="kv-disk", daemon=True)
 
@@ -93,6 +98,12 @@ class DiskBlockStore:
         self._is_on = True
         self._thread.start()
         log.info("kv_disk_opened folder=%s blocks=%d bytes=%d", self._index.folder, len(self._index), self.num_bytes)
+
+    def watch(self, on_events: Callable[[BlockEvents], None]) -> None:
+        """Have somebody told, soon and from the store's thread, which blocks are here, and which come and go."""
+        with self._changed:
+            self._on_events = on_events
+            self._changed.notify_all()
 
     def close(self, max_seconds: float = 5.0) -> None:
         """Write what is queued, as far as the time goes, and end."""
@@ -142,6 +153,7 @@ class DiskBlockStore:
                 if self._writing == block_hash:
                     self._writing = None
                 self._index.drop(block_hash)
+            self._changed.notify_all()
 
     def _wait(self, is_done: Callable[[], bool], max_seconds: float) -> bool:
         with self._changed:
@@ -153,6 +165,7 @@ class DiskBlockStore:
         except Exception as error:  # the edge of the thread: whoever waits for a read must hear of it
             log.exception("kv_disk_died")
             self._turn_off(error)
+            self._tell()
             for reading in self._reads:
                 reading.on_read([])
 
@@ -160,14 +173,26 @@ class DiskBlockStore:
         while True:
             with self._changed:
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._reads or self._writes or self._is_closing)
+                self._changed.wait_for(lambda: self._reads or self._writes or self._is_closing or self._must_tell())
                 reading = self._reads[0] if self._reads else None
-                if reading is None and (self._is_closing or not self._writes):
+                must_write = bool(self._writes) and not self._is_closing
+                if reading is None and self._is_closing:
                     return
             if reading is not None:
                 self._serve(reading)
-            else:
+            elif must_write and self._num_untold < _EVENTS_WRITES:
                 self._write_next()
+            else:
+                self._tell()
+
+    def _must_tell(self) -> bool:
+        return self._on_events is not None and self._index.has_events
+
+    def _tell(self) -> None:
+        """Tell of the blocks that have come and gone."""
+        self._num_untold = 0
+        if self._on_events is not None and self._index.has_events:
+            self._on_events(self._index.drain_events())
 
     def _serve(self, reading: _Read) -> None:
         started, contents = time.perf_counter(), list[memoryview]()
@@ -209,6 +234,7 @@ class DiskBlockStore:
                 with self._changed:
                     if self._writing == block_hash:
                         self._index.add(block_hash, num_bytes)
+                        self._num_untold += 1
                     else:
                         self._index.path_of(block_hash).unlink(missing_ok=True)
         except OSError as error:
@@ -221,4 +247,5 @@ class DiskBlockStore:
             self._is_on = False
             self._writes.clear()
             self._num_queued_bytes = 0
+            self._index.abandon()
         log.warning("kv_disk_off folder=%s cause=%s", self._index.folder, error)

@@ -6,7 +6,9 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
+from baton.kv.changes import BlockChanges, BlockEvents
 from baton.kv.hashing import BlockHash
+from baton.kv.tier import Tier
 
 Contents = TypeVar("Contents")
 """K and V of a block, in whatever form its owner copies it."""
@@ -28,6 +30,12 @@ class HostBlockStore(Generic[Contents]):
     def __init__(self, max_bytes: int, block_bytes: int) -> None:
         self.max_blocks = max_bytes // block_bytes if block_bytes else 0
         self._contents: OrderedDict[BlockHash, Contents] = OrderedDict()
+        self._changes = BlockChanges(Tier.HOST)
+
+    @property
+    def hashes(self) -> list[BlockHash]:
+        """Return the hash of every block that is here."""
+        return list(self._contents)
 
     def __len__(self) -> int:
         """Return the number of blocks kept."""
@@ -41,8 +49,11 @@ class HostBlockStore(Generic[Contents]):
         """Keep contents, and forget others if there is no room."""
         if not self.max_blocks:
             return
-        if len(self._contents) >= self.max_blocks and block_hash not in self._contents:
-            self._contents.popitem(last=False)
+        if block_hash not in self._contents:
+            if len(self._contents) >= self.max_blocks:
+                oldest, _ = self._contents.popitem(last=False)
+                self._changes.remove(oldest)
+            self._changes.store(block_hash)
         self._contents[block_hash] = contents
         self._contents.move_to_end(block_hash)
 
@@ -60,4 +71,9 @@ class HostBlockStore(Generic[Contents]):
     def forget(self, hashes: Iterable[BlockHash]) -> None:
         """Drop contents, where they are here."""
         for block_hash in hashes:
-            self._contents.pop(block_hash, None)
+            if self._contents.pop(block_hash, None) is not None:
+                self._changes.remove(block_hash)
+
+    def drain_events(self) -> BlockEvents:
+        """Return and forget the changes since the last call."""
+        return self._changes.drain()

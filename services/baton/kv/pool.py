@@ -9,19 +9,12 @@ from itertools import islice
 from typing import NamedTuple, NewType
 
 from baton.errors import OutOfMemoryError
+from baton.kv.changes import BlockChanges, BlockEvents
 from baton.kv.hashing import BlockHash
+from baton.kv.tier import Tier
 
 BlockId = NewType("BlockId", int)
 """Index of a block in the runner's memory."""
-
-
-class BlockEvents(NamedTuple):
-    """Changes of the prefix cache since the last look, in net: nothing is in both."""
-
-    stored: list[BlockHash]
-    """Hashes that can be hit and could not be before."""
-    removed: list[BlockHash]
-    """Hashes that can no longer be hit."""
 
 
 class CachedBlock(NamedTuple):
@@ -59,8 +52,7 @@ class BlockPool:
         # uncopied.
         self._free = [BlockId(block_id) for block_id in range(num_blocks)]
         self._evictable: OrderedDict[BlockId, None] = OrderedDict()
-        self._stored: dict[BlockHash, None] = {}
-        self._removed: dict[BlockHash, None] = {}
+        self._changes = BlockChanges(Tier.DEVICE)
 
     @property
     def num_available(self) -> int:
@@ -124,8 +116,7 @@ class BlockPool:
             return
         self._hash_of[block_id] = block_hash
         self._block_of[block_hash] = block_id
-        if self._removed.pop(block_hash, block_hash) is not None:
-            self._stored[block_hash] = None
+        self._changes.store(block_hash)
 
     def release(self, block_ids: Sequence[BlockId]) -> None:
         """Drop a reference from each block of a table; a table's tail is evicted before its head."""
@@ -149,10 +140,7 @@ class BlockPool:
 
     def drain_events(self) -> BlockEvents:
         """Return and forget the changes since the last call."""
-        events = BlockEvents(list(self._stored), list(self._removed))
-        self._stored.clear()
-        self._removed.clear()
-        return events
+        return self._changes.drain()
 
     def check_integrity(self, tables: Iterable[Sequence[BlockId]]) -> None:
         """Prove the invariants against the block tables of all living sequences.
@@ -174,5 +162,4 @@ class BlockPool:
     def _forget(self, block_id: BlockId) -> None:
         block_hash = self._hash_of.pop(block_id)
         del self._block_of[block_hash]
-        if self._stored.pop(block_hash, block_hash) is not None:
-            self._removed[block_hash] = None
+        self._changes.remove(block_hash)

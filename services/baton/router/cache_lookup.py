@@ -7,6 +7,7 @@ from typing import Protocol
 
 import grpc
 
+from baton.kv.tier import HeldPrefix
 from baton.rpc.loop_channel import LoopChannel
 from baton.telemetry.metrics import Metrics
 from baton.v1 import cache_index_service_pb2 as messages
@@ -18,14 +19,14 @@ log = logging.getLogger(__name__)
 class CacheLookup(Protocol):
     """Finds prefixes."""
 
-    async def longest_prefixes(self, block_hashes: bytes) -> dict[str, int]:
-        """Return how many leading blocks each node holds; empty if nobody does or nobody answers."""
+    async def held_prefixes(self, block_hashes: bytes) -> dict[str, HeldPrefix]:
+        """Return the leading blocks that each node holds; empty if nobody does or nobody answers."""
 
 
 class NoCacheLookup:
     """Stands in where there is no cache index."""
 
-    async def longest_prefixes(self, block_hashes: bytes) -> dict[str, int]:  # noqa: ARG002 - the protocol's signature
+    async def held_prefixes(self, block_hashes: bytes) -> dict[str, HeldPrefix]:  # noqa: ARG002 - the protocol's signature
         """Return no prefixes."""
         return {}
 
@@ -42,8 +43,8 @@ class CacheIndexClient:
         self._metrics = metrics
         self._is_lost = False
 
-    async def longest_prefixes(self, block_hashes: bytes) -> dict[str, int]:
-        """Return how many leading blocks each node holds; empty if the index does not answer in time."""
+    async def held_prefixes(self, block_hashes: bytes) -> dict[str, HeldPrefix]:
+        """Return the leading blocks that each node holds; empty if the index does not answer in time."""
         if not block_hashes:
             return {}
         request = messages.LookupRequest(block_hashes=block_hashes)
@@ -57,4 +58,11 @@ class CacheIndexClient:
             self._is_lost = True
             return {}
         self._is_lost = False
-        return {prefix.node_id: prefix.block_count for prefix in response.prefixes}
+        return {prefix.node_id: _from_wire(prefix) for prefix in response.prefixes}
+
+
+def _from_wire(message: messages.NodePrefix) -> HeldPrefix:
+    """Return a prefix; an index that knows of devices alone says nothing of the rest."""
+    return HeldPrefix(
+        message.block_count, message.host_block_count, message.lower_block_count, message.disk_block_count
+    )

@@ -12,8 +12,10 @@ from baton.capacity.estimate import Candidate, CostEstimate
 from baton.capacity.feasibility import blocks_for
 from baton.capacity.placement import Decision, PrefillPolicy, place
 from baton.capacity.snapshot import ClusterSnapshot, NodePair, PlacementRequest
+from baton.capacity.tiers import LowerPrefix
 from baton.errors import NotFoundError, OutOfMemoryError, UnavailableError
 from baton.kv.adapter import Adapter
+from baton.kv.tier import HeldPrefix
 from baton.router.cache_lookup import CacheLookup
 from baton.router.state import RouterState
 from baton.telemetry import names
@@ -21,7 +23,18 @@ from baton.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-_TERMS = ("queue", "pull", "prefill", "transfer", "exposed", "time_to_first_token", "start", "step", "imposed")
+_TERMS = (
+    "queue",
+    "pull",
+    "restore",
+    "prefill",
+    "transfer",
+    "exposed",
+    "time_to_first_token",
+    "start",
+    "step",
+    "imposed",
+)
 
 MAX_ALTERNATIVES = 2
 """Prefill nodes named beside the chosen one."""
@@ -120,11 +133,8 @@ class Placer:
         if all(node.description.role != "decode" for node in self._state.nodes.of_model(query.model_id)):
             raise NotFoundError(f"no decode node serves the model {query.model_id!r}")
         prefixes = await self._prefixes(query)
-        cached_tokens = query.assumed_tokens or {
-            node_id: count * self._block_tokens(node_id) for node_id, count in prefixes.items()
-        }
-        snapshot = self._state.snapshot(query.model_id, query.adapter, holder_ids=_longest(cached_tokens))
-        request = _request(query, cached_tokens)
+        request = self._request(query, prefixes)
+        snapshot = self._state.snapshot(query.model_id, query.adapter, holder_ids=_longest(request.cached_tokens))
         decision = place(snapshot, request, policy=self._policy)
         choice = decision.choice
         if choice is None:
@@ -140,11 +150,34 @@ class Placer:
             placement_id, node.description.address, node.description.block_tokens, choice, decision.candidates
         )
 
-    async def _prefixes(self, query: PlaceQuery) -> Mapping[str, int]:
+    async def _prefixes(self, query: PlaceQuery) -> Mapping[str, HeldPrefix]:
         """Return the leading blocks that each node has cached."""
         if query.bypass_prefix_cache or query.assumed_tokens:
             return {}
-        return await self._lookup.longest_prefixes(query.block_hashes)
+        return await self._lookup.held_prefixes(query.block_hashes)
+
+    def _request(self, query: PlaceQuery, prefixes: Mapping[str, HeldPrefix]) -> PlacementRequest:
+        """Return what placement decides upon, in tokens."""
+        tokens = {node_id: self._block_tokens(node_id) for node_id in prefixes}
+        cached_tokens = {node_id: held.num_blocks * tokens[node_id] for node_id, held in prefixes.items()}
+        lower_tokens = {
+            node_id: LowerPrefix(
+                held.num_host_blocks * tokens[node_id],
+                held.num_lower_blocks * tokens[node_id],
+                held.num_disk_blocks * tokens[node_id],
+            )
+            for node_id, held in prefixes.items()
+            if held.num_lower_blocks
+        }
+        return PlacementRequest(
+            num_prompt_tokens=query.num_prompt_tokens,
+            max_tokens=query.max_tokens,
+            cached_tokens=query.assumed_tokens or cached_tokens,
+            lower_tokens=lower_tokens,
+            excluded_node_ids=query.excluded_node_ids,
+            pins=query.pins,
+            needs_local_prefill=query.needs_local_prefill,
+        )
 
     def _block_tokens(self, node_id: str) -> int:
         node = self._state.nodes.get(node_id)
@@ -152,19 +185,9 @@ class Placer:
 
 
 def _longest(cached_tokens: Mapping[str, int]) -> list[str]:
-    """Return the nodes with the longest cached prefixes."""
-    return sorted(cached_tokens, key=lambda node_id: (-cached_tokens[node_id], node_id))[:MAX_HOLDERS]
-
-
-def _request(query: PlaceQuery, cached_tokens: Mapping[str, int]) -> PlacementRequest:
-    return PlacementRequest(
-        num_prompt_tokens=query.num_prompt_tokens,
-        max_tokens=query.max_tokens,
-        cached_tokens=cached_tokens,
-        excluded_node_ids=query.excluded_node_ids,
-        pins=query.pins,
-        needs_local_prefill=query.needs_local_prefill,
-    )
+    """Return the nodes with the longest cached prefixes on their devices."""
+    holders = [node_id for node_id, num_tokens in cached_tokens.items() if num_tokens]
+    return sorted(holders, key=lambda node_id: (-cached_tokens[node_id], node_id))[:MAX_HOLDERS]
 
 
 def _runner_up(decision: Decision) -> CostEstimate | None:

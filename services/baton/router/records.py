@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from baton.capacity.model_shape import ModelShape
 from baton.capacity.profile import NodeProfile
 from baton.capacity.snapshot import NodeRole
+from baton.capacity.tiers import TierRates
 from baton.capacity.wire import WireAbility
 from baton.kv.adapter import Adapter
 from baton.kv.layout import KvLayout
@@ -92,6 +93,8 @@ class LoadReport:
 
     system: SystemSample | None = None
     """What its machine's sensors said, as it came: the router only shows it."""
+    tier_rates: TierRates = TierRates()
+    """How fast blocks come back from below its device."""
 
     @property
     def has_work(self) -> bool:

@@ -10,6 +10,7 @@ from baton.capacity.estimate import Candidate, CostEstimate
 from baton.capacity.feasibility import blocks_for
 from baton.capacity.profile import NodeProfile
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeSnapshot, PlacementRequest
+from baton.capacity.tiers import TierRates
 from baton.capacity.wire import WireOption, WirePolicy
 from baton.kv.adapter import Adapter
 from baton.router.assumed import AssumedPlacements, AssumedWork
@@ -151,13 +152,15 @@ class RouterState:
         if decoder is None or estimate is None:
             return
         num_new_tokens = request.num_prompt_tokens - candidate.decode_cached_tokens
-        num_blocks = self._blocks(decoder, num_new_tokens + round(estimate.expected_output_tokens))
+        num_written_tokens = num_new_tokens + candidate.decode_restored_tokens
+        num_blocks = self._blocks(decoder, num_written_tokens + round(estimate.expected_output_tokens))
         local_tokens = num_new_tokens - candidate.pulled_tokens if candidate.is_local else 0
         self._assumed.add(placement_id, candidate.decode_node_id, AssumedWork(local_tokens, num_blocks))
         prefiller = self.nodes.get(candidate.prefill_node_id)
         if prefiller:
             num_tokens = request.num_prompt_tokens - candidate.prefill_cached_tokens
-            work = AssumedWork(num_tokens, self._blocks(prefiller, num_tokens))
+            num_blocks = self._blocks(prefiller, num_tokens + candidate.prefill_restored_tokens)
+            work = AssumedWork(num_tokens, num_blocks)
             self._assumed.add_prefill(placement_id, candidate.prefill_node_id, work)
         base_step = estimate.step_seconds / self.decode_calibration.factor(candidate.decode_node_id)
         self._ledger.add(placement_id, PlacedRequest(candidate, request.num_prompt_tokens, base_step, runner_up))
@@ -186,6 +189,8 @@ class RouterState:
     def _learn_prefill(self, placed: PlacedRequest, outcome: Outcome) -> None:
         computing = self.nodes.get(outcome.prefill_node_id or outcome.decode_node_id)
         if computing is None or outcome.num_preemptions or outcome.num_breaks:
+            return
+        if placed.candidate.prefill_restored_tokens:  # copying them is part of the measured time
             return
         shape, profile = computing.description.shape, computing.description.profile
         num_cached = min(outcome.prefill_cached_tokens + outcome.pulled_tokens, placed.num_prompt_tokens - 1)
@@ -229,6 +234,7 @@ class RouterState:
             unusable_reason=self.nodes.unusable_reason(node) or description.lack_of(adapter),
             max_step_tokens=description.max_step_tokens,
             serves_blocks=not description.is_cache_private,
+            tier_rates=node.report.tier_rates if node.report else TierRates(),
         )
 
     def _mismatch(self, sender: NodeDescription, decoder: NodeDescription) -> str:

@@ -22,6 +22,8 @@ from baton.rpc.wire_capacity import (
     profile_to_proto,
     shape_from_proto,
     shape_to_proto,
+    tier_rates_from_proto,
+    tier_rates_to_proto,
 )
 from baton.rpc.wire_kv import (
     abilities_from_proto,
@@ -141,6 +143,7 @@ def load_from_proto(message: node_pb2.LoadReport) -> LoadReport:
         is_draining=message.is_draining,
         accepted_placement_ids=tuple(message.accepted_placement_ids),
         system=message.system if message.HasField("system") else None,
+        tier_rates=tier_rates_from_proto(message.tier_rates),
     )
 
 
@@ -155,6 +158,7 @@ def load_to_proto(report: LoadReport) -> node_pb2.LoadReport:
         step_count=report.step_count,
         is_draining=report.is_draining,
         system=report.system,
+        tier_rates=tier_rates_to_proto(report.tier_rates),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from baton.capacity.estimate import Candidate, CostEstimate, WireEstimate
 from baton.capacity.model_shape import ModelShape
 from baton.capacity.profile import NodeProfile
+from baton.capacity.tiers import TierRates
 from baton.errors import InvalidFieldError
 from baton.rpc.wire_time import duration_from_seconds, seconds_from_duration
 from baton.v1 import node_pb2, router_service_pb2
@@ -79,6 +80,28 @@ def profile_from_proto(message: node_pb2.NodeProfile, *, field: str = "profile")
     )
 
 
+def tier_rates_to_proto(rates: TierRates) -> node_pb2.TierRates | None:
+    """Return the message of a node's rates; None where it has nothing below its device."""
+    if rates == TierRates():
+        return None
+    return node_pb2.TierRates(
+        host_bytes_per_second=rates.host_bytes_per_second,
+        disk_bytes_per_second=rates.disk_bytes_per_second,
+        max_read_block_count=rates.max_read_blocks,
+    )
+
+
+def tier_rates_from_proto(message: node_pb2.TierRates) -> TierRates:
+    """Return a node's rates; what is negative or not finite, which no sound node sends, counts as not measured."""
+
+    def rate(value: float) -> float:
+        return value if 0 < value < float("inf") else 0.0
+
+    return TierRates(
+        rate(message.host_bytes_per_second), rate(message.disk_bytes_per_second), max(0, message.max_read_block_count)
+    )
+
+
 def estimate_to_proto(estimate: CostEstimate) -> router_service_pb2.CostEstimate:
     """Return the message of an estimate."""
     return router_service_pb2.CostEstimate(
@@ -94,6 +117,7 @@ def estimate_to_proto(estimate: CostEstimate) -> router_service_pb2.CostEstimate
         imposed_seconds=estimate.imposed_seconds,
         total_seconds=estimate.total_seconds,
         pull_seconds=estimate.pull_seconds,
+        restore_seconds=estimate.restore_seconds,
     )
 
 
@@ -110,6 +134,7 @@ def estimate_from_proto(message: router_service_pb2.CostEstimate) -> CostEstimat
         expected_output_tokens=message.expected_output_token_count,
         imposed_seconds=message.imposed_seconds,
         pull_seconds=message.pull_seconds,
+        restore_seconds=message.restore_seconds,
     )
 
 
@@ -127,6 +152,8 @@ def candidate_to_proto(candidate: Candidate) -> router_service_pb2.Candidate:
         wire=_wire_to_proto(candidate.wire) if candidate.wire else None,
         pull_node_id=candidate.pull_node_id,
         pulled_token_count=candidate.pulled_tokens,
+        decode_restored_token_count=candidate.decode_restored_tokens,
+        prefill_restored_token_count=candidate.prefill_restored_tokens,
     )
 
 
@@ -144,6 +171,8 @@ def candidate_from_proto(message: router_service_pb2.Candidate) -> Candidate:
         wire=_wire_from_proto(message.wire) if message.HasField("wire") else None,
         pull_node_id=message.pull_node_id,
         pulled_tokens=message.pulled_token_count,
+        decode_restored_tokens=message.decode_restored_token_count,
+        prefill_restored_tokens=message.prefill_restored_token_count,
     )
 
 

@@ -14,27 +14,31 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"baton/v1/cache_index_service.proto\x12\x08\x62\x61ton.v1\"p\n\x0ePublishRequest\x12+\n\x08snapshot\x18\x01 \x01(\x0b\x32\x17.baton.v1.BlockSnapshotH\x00\x12\'\n\x06\x65vents\x18\x02 \x01(\x0b\x32\x15.baton.v1.BlockEventsH\x00\x42\x08\n\x06report\"T\n\rBlockSnapshot\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x1c\n\x14next_sequence_number\x18\x02 \x01(\x03\x12\x14\n\x0c\x62lock_hashes\x18\x03 \x01(\x0c\"a\n\x0b\x42lockEvents\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x03\x12\x1b\n\x13stored_block_hashes\x18\x02 \x01(\x0c\x12\x1c\n\x14removed_block_hashes\x18\x03 \x01(\x0c\"-\n\x0fPublishResponse\x12\x1a\n\x12is_snapshot_needed\x18\x01 \x01(\x08\"%\n\rLookupRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x01(\x0c\"8\n\x0eLookupResponse\x12&\n\x08prefixes\x18\x01 \x03(\x0b\x32\x14.baton.v1.NodePrefix\"2\n\nNodePrefix\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0b\x62lock_count\x18\x02 \x01(\x05\x32\x94\x01\n\x11\x43\x61\x63heIndexService\x12\x42\n\x07Publish\x12\x18.baton.v1.PublishRequest\x1a\x19.baton.v1.PublishResponse(\x01\x30\x01\x12;\n\x06Lookup\x12\x17.baton.v1.LookupRequest\x1a\x18.baton.v1.LookupResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"baton/v1/cache_index_service.proto\x12\x08\x62\x61ton.v1\"p\n\x0ePublishRequest\x12+\n\x08snapshot\x18\x01 \x01(\x0b\x32\x17.baton.v1.BlockSnapshotH\x00\x12\'\n\x06\x65vents\x18\x02 \x01(\x0b\x32\x15.baton.v1.BlockEventsH\x00\x42\x08\n\x06report\"T\n\rBlockSnapshot\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x1c\n\x14next_sequence_number\x18\x02 \x01(\x03\x12\x14\n\x0c\x62lock_hashes\x18\x03 \x01(\x0c\"\x86\x01\n\x0b\x42lockEvents\x12\x17\n\x0fsequence_number\x18\x01 \x01(\x03\x12\x1b\n\x13stored_block_hashes\x18\x02 \x01(\x0c\x12\x1c\n\x14removed_block_hashes\x18\x03 \x01(\x0c\x12#\n\x05tiers\x18\x04 \x03(\x0b\x32\x14.baton.v1.TierEvents\"j\n\nTierEvents\x12!\n\x04tier\x18\x01 \x01(\x0e\x32\x13.baton.v1.BlockTier\x12\x1b\n\x13stored_block_hashes\x18\x02 \x01(\x0c\x12\x1c\n\x14removed_block_hashes\x18\x03 \x01(\x0c\"-\n\x0fPublishResponse\x12\x1a\n\x12is_snapshot_needed\x18\x01 \x01(\x08\"%\n\rLookupRequest\x12\x14\n\x0c\x62lock_hashes\x18\x01 \x01(\x0c\"8\n\x0eLookupResponse\x12&\n\x08prefixes\x18\x01 \x03(\x0b\x32\x14.baton.v1.NodePrefix\"\x81\x01\n\nNodePrefix\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0b\x62lock_count\x18\x02 \x01(\x05\x12\x18\n\x10host_block_count\x18\x03 \x01(\x05\x12\x19\n\x11lower_block_count\x18\x04 \x01(\x05\x12\x18\n\x10\x64isk_block_count\x18\x05 \x01(\x05*Q\n\tBlockTier\x12\x1a\n\x16\x42LOCK_TIER_UNSPECIFIED\x10\x00\x12\x13\n\x0f\x42LOCK_TIER_HOST\x10\x01\x12\x13\n\x0f\x42LOCK_TIER_DISK\x10\x02\x32\x94\x01\n\x11\x43\x61\x63heIndexService\x12\x42\n\x07Publish\x12\x18.baton.v1.PublishRequest\x1a\x19.baton.v1.PublishResponse(\x01\x30\x01\x12;\n\x06Lookup\x12\x17.baton.v1.LookupRequest\x1a\x18.baton.v1.LookupResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.cache_index_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_BLOCKTIER']._serialized_start=769
+  _globals['_BLOCKTIER']._serialized_end=850
   _globals['_PUBLISHREQUEST']._serialized_start=48
   _globals['_PUBLISHREQUEST']._serialized_end=160
   _globals['_BLOCKSNAPSHOT']._serialized_start=162
   _globals['_BLOCKSNAPSHOT']._serialized_end=246
-  _globals['_BLOCKEVENTS']._serialized_start=248
-  _globals['_BLOCKEVENTS']._serialized_end=345
-  _globals['_PUBLISHRESPONSE']._serialized_start=347
-  _globals['_PUBLISHRESPONSE']._serialized_end=392
-  _globals['_LOOKUPREQUEST']._serialized_start=394
-  _globals['_LOOKUPREQUEST']._serialized_end=431
-  _globals['_LOOKUPRESPONSE']._serialized_start=433
-  _globals['_LOOKUPRESPONSE']._serialized_end=489
-  _globals['_NODEPREFIX']._serialized_start=491
-  _globals['_NODEPREFIX']._serialized_end=541
-  _globals['_CACHEINDEXSERVICE']._serialized_start=544
-  _globals['_CACHEINDEXSERVICE']._serialized_end=692
+  _globals['_BLOCKEVENTS']._serialized_start=249
+  _globals['_BLOCKEVENTS']._serialized_end=383
+  _globals['_TIEREVENTS']._serialized_start=385
+  _globals['_TIEREVENTS']._serialized_end=491
+  _globals['_PUBLISHRESPONSE']._serialized_start=493
+  _globals['_PUBLISHRESPONSE']._serialized_end=538
+  _globals['_LOOKUPREQUEST']._serialized_start=540
+  _globals['_LOOKUPREQUEST']._serialized_end=577
+  _globals['_LOOKUPRESPONSE']._serialized_start=579
+  _globals['_LOOKUPRESPONSE']._serialized_end=635
+  _globals['_NODEPREFIX']._serialized_start=638
+  _globals['_NODEPREFIX']._serialized_end=767
+  _globals['_CACHEINDEXSERVICE']._serialized_start=853
+  _globals['_CACHEINDEXSERVICE']._serialized_end=1001
 # @@protoc_insertion_point(module_scope)

@@ -164,7 +164,7 @@ class WireAbility(_message.Message):
     def __init__(self, dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., pack_bytes_per_second: _Optional[float] = ..., unpack_bytes_per_second: _Optional[float] = ..., key_loss: _Optional[float] = ..., value_loss: _Optional[float] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("waiting_request_count", "running_request_count", "pending_prompt_token_count", "free_block_count", "mean_context_token_count", "step_count", "is_draining", "accepted_placement_ids", "system")
+    __slots__ = ("waiting_request_count", "running_request_count", "pending_prompt_token_count", "free_block_count", "mean_context_token_count", "step_count", "is_draining", "accepted_placement_ids", "system", "tier_rates")
     WAITING_REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
     RUNNING_REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
     PENDING_PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +174,7 @@ class LoadReport(_message.Message):
     IS_DRAINING_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_PLACEMENT_IDS_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    TIER_RATES_FIELD_NUMBER: _ClassVar[int]
     waiting_request_count: int
     running_request_count: int
     pending_prompt_token_count: int
@@ -183,7 +184,18 @@ class LoadReport(_message.Message):
     is_draining: bool
     accepted_placement_ids: _containers.RepeatedScalarFieldContainer[str]
     system: SystemSample
-    def __init__(self, waiting_request_count: _Optional[int] = ..., running_request_count: _Optional[int] = ..., pending_prompt_token_count: _Optional[int] = ..., free_block_count: _Optional[int] = ..., mean_context_token_count: _Optional[float] = ..., step_count: _Optional[int] = ..., is_draining: bool = ..., accepted_placement_ids: _Optional[_Iterable[str]] = ..., system: _Optional[_Union[SystemSample, _Mapping]] = ...) -> None: ...
+    tier_rates: TierRates
+    def __init__(self, waiting_request_count: _Optional[int] = ..., running_request_count: _Optional[int] = ..., pending_prompt_token_count: _Optional[int] = ..., free_block_count: _Optional[int] = ..., mean_context_token_count: _Optional[float] = ..., step_count: _Optional[int] = ..., is_draining: bool = ..., accepted_placement_ids: _Optional[_Iterable[str]] = ..., system: _Optional[_Union[SystemSample, _Mapping]] = ..., tier_rates: _Optional[_Union[TierRates, _Mapping]] = ...) -> None: ...
+
+class TierRates(_message.Message):
+    __slots__ = ("host_bytes_per_second", "disk_bytes_per_second", "max_read_block_count")
+    HOST_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    MAX_READ_BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    host_bytes_per_second: float
+    disk_bytes_per_second: float
+    max_read_block_count: int
+    def __init__(self, host_bytes_per_second: _Optional[float] = ..., disk_bytes_per_second: _Optional[float] = ..., max_read_block_count: _Optional[int] = ...) -> None: ...
 
 class SystemSample(_message.Message):
     __slots__ = ("gpu_usage", "temperature_celsius", "power_watts", "performance_cpu_usage", "efficiency_cpu_usage", "memory_byte_count", "available_memory_byte_count", "swap_byte_count", "available_swap_byte_count", "gpu_power_watts", "ane_power_watts", "cpu_power_watts", "available_gpu_memory_byte_count")

@@ -170,7 +170,7 @@ class PrefillAlternative(_message.Message):
     def __init__(self, prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., value_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., chunk_token_count: _Optional[int] = ...) -> None: ...
 
 class CostEstimate(_message.Message):
-    __slots__ = ("queue_seconds", "prefill_seconds", "transfer_seconds", "exposed_seconds", "time_to_first_token_seconds", "start_seconds", "step_seconds", "expected_output_token_count", "decode_seconds", "imposed_seconds", "total_seconds", "pull_seconds")
+    __slots__ = ("queue_seconds", "prefill_seconds", "transfer_seconds", "exposed_seconds", "time_to_first_token_seconds", "start_seconds", "step_seconds", "expected_output_token_count", "decode_seconds", "imposed_seconds", "total_seconds", "pull_seconds", "restore_seconds")
     QUEUE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PREFILL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_SECONDS_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +183,7 @@ class CostEstimate(_message.Message):
     IMPOSED_SECONDS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PULL_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    RESTORE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     queue_seconds: float
     prefill_seconds: float
     transfer_seconds: float
@@ -195,10 +196,11 @@ class CostEstimate(_message.Message):
     imposed_seconds: float
     total_seconds: float
     pull_seconds: float
-    def __init__(self, queue_seconds: _Optional[float] = ..., prefill_seconds: _Optional[float] = ..., transfer_seconds: _Optional[float] = ..., exposed_seconds: _Optional[float] = ..., time_to_first_token_seconds: _Optional[float] = ..., start_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., expected_output_token_count: _Optional[float] = ..., decode_seconds: _Optional[float] = ..., imposed_seconds: _Optional[float] = ..., total_seconds: _Optional[float] = ..., pull_seconds: _Optional[float] = ...) -> None: ...
+    restore_seconds: float
+    def __init__(self, queue_seconds: _Optional[float] = ..., prefill_seconds: _Optional[float] = ..., transfer_seconds: _Optional[float] = ..., exposed_seconds: _Optional[float] = ..., time_to_first_token_seconds: _Optional[float] = ..., start_seconds: _Optional[float] = ..., step_seconds: _Optional[float] = ..., expected_output_token_count: _Optional[float] = ..., decode_seconds: _Optional[float] = ..., imposed_seconds: _Optional[float] = ..., total_seconds: _Optional[float] = ..., pull_seconds: _Optional[float] = ..., restore_seconds: _Optional[float] = ...) -> None: ...
 
 class Candidate(_message.Message):
-    __slots__ = ("decode_node_id", "prefill_node_id", "decode_cached_token_count", "prefill_cached_token_count", "estimate", "infeasible_reason", "kv_byte_count", "is_link_declared", "wire", "pull_node_id", "pulled_token_count")
+    __slots__ = ("decode_node_id", "prefill_node_id", "decode_cached_token_count", "prefill_cached_token_count", "estimate", "infeasible_reason", "kv_byte_count", "is_link_declared", "wire", "pull_node_id", "pulled_token_count", "decode_restored_token_count", "prefill_restored_token_count")
     DECODE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     PREFILL_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     DECODE_CACHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -210,6 +212,8 @@ class Candidate(_message.Message):
     WIRE_FIELD_NUMBER: _ClassVar[int]
     PULL_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     PULLED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DECODE_RESTORED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_RESTORED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     decode_node_id: str
     prefill_node_id: str
     decode_cached_token_count: int
@@ -221,7 +225,9 @@ class Candidate(_message.Message):
     wire: WireEstimate
     pull_node_id: str
     pulled_token_count: int
-    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., infeasible_reason: _Optional[str] = ..., kv_byte_count: _Optional[int] = ..., is_link_declared: bool = ..., wire: _Optional[_Union[WireEstimate, _Mapping]] = ..., pull_node_id: _Optional[str] = ..., pulled_token_count: _Optional[int] = ...) -> None: ...
+    decode_restored_token_count: int
+    prefill_restored_token_count: int
+    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., infeasible_reason: _Optional[str] = ..., kv_byte_count: _Optional[int] = ..., is_link_declared: bool = ..., wire: _Optional[_Union[WireEstimate, _Mapping]] = ..., pull_node_id: _Optional[str] = ..., pulled_token_count: _Optional[int] = ..., decode_restored_token_count: _Optional[int] = ..., prefill_restored_token_count: _Optional[int] = ...) -> None: ...
 
 class WireEstimate(_message.Message):
     __slots__ = ("key_dtype", "value_dtype", "key_byte_count", "value_byte_count", "key_seconds", "value_seconds", "pack_seconds", "loss", "reason")

@@ -10,7 +10,7 @@ from baton.capacity.profile import NodeProfile
 from baton.capacity.wire import WireAbility
 from baton.engine.load import EngineLoad
 from baton.engine.runners.base import Runner
-from baton.rpc.wire_capacity import profile_to_proto, shape_to_proto
+from baton.rpc.wire_capacity import profile_to_proto, shape_to_proto, tier_rates_to_proto
 from baton.rpc.wire_kv import abilities_to_proto, layout_to_proto
 from baton.v1 import node_pb2
 
@@ -74,4 +74,5 @@ def load_message(
         is_draining=is_draining,
         accepted_placement_ids=accepted_placement_ids,
         system=system,
+        tier_rates=tier_rates_to_proto(load.tier_rates),
     )

@@ -21,8 +21,8 @@ from baton.engine.options import DEFAULT_OPTIONS, EngineOptions
 from baton.engine.runners.base import Runner
 from baton.engine.scheduler import SchedulerLimits
 from baton.errors import UnavailableError
+from baton.kv.changes import BlockEvents
 from baton.kv.disk_store import DiskBlockStore
-from baton.kv.pool import BlockEvents
 from baton.rpc.fast_server import FastServer
 from baton.rpc.lasting import keep_what_is_loaded
 from baton.rpc.server import GrpcServer, wait_for_stop_signal

@@ -3,34 +3,55 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Mapping
+from types import MappingProxyType
 
 import grpc
 
+from baton.kv.changes import BlockChanges, BlockEvents
 from baton.kv.hashing import BlockHash, join_hashes
-from baton.kv.pool import BlockEvents
+from baton.kv.tier import LOWER_TIERS, Tier
 from baton.v1 import cache_index_service_pb2 as messages
 from baton.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
 from baton.worker.reconnect import stay_connected
+
+MAX_HASHES = 1 << 14
+"""Blocks of one tier in a message of changes: a disk may hold a million, and the index has others to serve."""
+_TIERS = {Tier.HOST: messages.BLOCK_TIER_HOST, Tier.DISK: messages.BLOCK_TIER_DISK}
+_NOTHING: Mapping[Tier, set[BlockHash]] = MappingProxyType({})
+
+
+class Holdings:
+    """Which blocks a node holds, by tier."""
+
+    def __init__(self, hashes: Mapping[Tier, set[BlockHash]] = _NOTHING) -> None:
+        self.hashes = {tier: set(hashes.get(tier, ())) for tier in Tier}
+
+    def add(self, events: BlockEvents) -> None:
+        """Take changes."""
+        held = self.hashes[events.tier]
+        held.difference_update(events.removed)
+        held.update(events.stored)
 
 
 class Publication:
     """One node's stream to the cache index, made again whenever it breaks.
 
-    It keeps its own copy of the set of hashes, so that a snapshot never has to interrupt the engine. `add` is called on
-    the event loop. `hashes` are those that it holds to begin with.
+    It keeps its own copy of the sets of hashes, so that a snapshot never has to interrupt the engine. `add` is called
+    on the event loop. `hashes` are those that it holds to begin with.
     """
 
-    def __init__(self, cache_index_address: str, node_id: str, hashes: Iterable[BlockHash] = ()) -> None:
+    def __init__(
+        self, cache_index_address: str, node_id: str, hashes: Mapping[Tier, set[BlockHash]] = _NOTHING
+    ) -> None:
         self._address = cache_index_address
         self._node_id = node_id
-        self._hashes = set(hashes)
-        self._stream = _Stream(node_id, self._hashes)
+        self._holdings = Holdings(hashes)
+        self._stream = _Stream(node_id, self._holdings)
 
     def add(self, events: BlockEvents) -> None:
         """Take changes of the prefix cache."""
-        self._hashes.difference_update(events.removed)
-        self._hashes.update(events.stored)
+        self._holdings.add(events)
         self._stream.add(events)
 
     async def run(self) -> None:
@@ -39,7 +60,7 @@ class Publication:
 
     async def _publish(self, channel: grpc.aio.Channel) -> None:
         stub = CacheIndexServiceStub(channel)  # type: ignore[no-untyped-call]
-        stream = self._stream = _Stream(self._node_id, self._hashes)
+        stream = self._stream = _Stream(self._node_id, self._holdings)
         try:
             async for response in stub.Publish(stream.requests()):
                 if response.is_snapshot_needed:
@@ -54,24 +75,21 @@ class _Stream:
     Every stream has its own: gRPC goes on waiting for requests of a broken call, and would take those of the next one.
     """
 
-    def __init__(self, node_id: str, hashes: set[BlockHash]) -> None:
+    def __init__(self, node_id: str, holdings: Holdings) -> None:
         self._node_id = node_id
-        self._hashes = hashes
-        self._stored: dict[BlockHash, None] = {}
-        self._removed: dict[BlockHash, None] = {}
+        self._holdings = holdings
+        self._changes = {tier: BlockChanges(tier) for tier in Tier}
         self._changed = asyncio.Event()
-        self._changed.set()
         self._is_snapshot_due = True
         self._is_ended = False
 
     def add(self, events: BlockEvents) -> None:
         """Send changes; what is stored and removed again before its turn is not sent."""
+        changes = self._changes[events.tier]
         for block_hash in events.removed:
-            if self._stored.pop(block_hash, block_hash) is not None:
-                self._removed[block_hash] = None
+            changes.remove(block_hash)
         for block_hash in events.stored:
-            if self._removed.pop(block_hash, block_hash) is not None:
-                self._stored[block_hash] = None
+            changes.store(block_hash)
         self._changed.set()
 
     def send_snapshot(self) -> None:
@@ -87,28 +105,41 @@ class _Stream:
     async def requests(self) -> AsyncIterator[messages.PublishRequest]:
         """Yield a snapshot, then changes as they come, until the stream is ended."""
         sequence_number = 0
-        while True:
-            await self._changed.wait()
-            self._changed.clear()
-            if self._is_ended:
-                return
-            stored, removed = list(self._stored), list(self._removed)
-            self._stored.clear()
-            self._removed.clear()
+        while not self._is_ended:
             if self._is_snapshot_due:
-                self._is_snapshot_due = False
-                yield messages.PublishRequest(
-                    snapshot=messages.BlockSnapshot(
-                        node_id=self._node_id,
-                        next_sequence_number=sequence_number,
-                        block_hashes=join_hashes(list(self._hashes)),
-                    )
-                )
-            elif stored or removed:
-                events = messages.BlockEvents(
-                    sequence_number=sequence_number,
-                    stored_block_hashes=join_hashes(stored),
-                    removed_block_hashes=join_hashes(removed),
-                )
+                yield messages.PublishRequest(snapshot=self._snapshot(sequence_number))
+            elif any(self._changes.values()):
+                events = self._events(sequence_number)
                 sequence_number += 1
                 yield messages.PublishRequest(events=events)
+            else:
+                self._changed.clear()
+                await self._changed.wait()
+
+    def _snapshot(self, sequence_number: int) -> messages.BlockSnapshot:
+        """Return what the device holds, which is all that the index knows then; of lower tiers it is told again."""
+        self._is_snapshot_due = False
+        for tier, changes in self._changes.items():
+            changes.restart(self._holdings.hashes[tier] if tier in LOWER_TIERS else ())
+        return messages.BlockSnapshot(
+            node_id=self._node_id,
+            next_sequence_number=sequence_number,
+            block_hashes=join_hashes(list(self._holdings.hashes[Tier.DEVICE])),
+        )
+
+    def _events(self, sequence_number: int) -> messages.BlockEvents:
+        device = self._changes[Tier.DEVICE].drain()
+        lower = [self._changes[tier].drain(MAX_HASHES) for tier in LOWER_TIERS if self._changes[tier]]
+        return messages.BlockEvents(
+            sequence_number=sequence_number,
+            stored_block_hashes=join_hashes(device.stored),
+            removed_block_hashes=join_hashes(device.removed),
+            tiers=[
+                messages.TierEvents(
+                    tier=_TIERS[events.tier],
+                    stored_block_hashes=join_hashes(events.stored),
+                    removed_block_hashes=join_hashes(events.removed),
+                )
+                for events in lower
+            ],
+        )

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from baton.discovery.source import AddressSource
-from baton.kv.hashing import BlockHash
-from baton.kv.pool import BlockEvents
-from baton.worker.publication import Publication
+from baton.kv.changes import BlockEvents
+from baton.worker.publication import Holdings, Publication
 from baton.worker.replicas import Replicas
 
 
@@ -14,13 +13,12 @@ class Publications:
 
     def __init__(self, cache_indexes: AddressSource, node_id: str) -> None:
         self._node_id = node_id
-        self._hashes: set[BlockHash] = set()
+        self._holdings = Holdings()
         self._replicas = Replicas(cache_indexes, self._publication, Publication.run)
 
     def add(self, events: BlockEvents) -> None:
         """Take changes of the prefix cache."""
-        self._hashes.difference_update(events.removed)
-        self._hashes.update(events.stored)
+        self._holdings.add(events)
         for publication in self._replicas:
             publication.add(events)
 
@@ -29,4 +27,4 @@ class Publications:
         await self._replicas.run()
 
     def _publication(self, address: str) -> Publication:
-        return Publication(address, self._node_id, self._hashes)
+        return Publication(address, self._node_id, self._holdings.hashes)

@@ -51,7 +51,7 @@ function sentence(request) {
 
 function stages(terms) {
   if (!terms) return [];
-  const kinds = [["queue", terms.queue], ["pull", terms.pull || 0], ["compute", terms.prefill], ["exposed", terms.exposed], ["decode", terms.decode]];
+  const kinds = [["queue", terms.queue], ["pull", (terms.pull || 0) + (terms.restore || 0)], ["compute", terms.prefill], ["exposed", terms.exposed], ["decode", terms.decode]];
   let start = 0;
   return kinds.map(([kind, seconds]) => {
     // The first token of a remote prefill is out before its KV is in: decoding's time holds the wait already.
