@@ -55,8 +55,8 @@ def test_output_equals_transformers(
             if engine is not None:
                 engine.close()
 
-    assert outputs == [reference_generate(folder, prompt, NUM_NEW_TOKENS) for prompt in prompts]
-    assert outputs_of_longer == [reference_generate(folder, prompt, NUM_NEW_TOKENS) for prompt in longer]
+    for prompt, output in zip([*prompts, *longer], [*outputs, *outputs_of_longer], strict=True):
+        assert output == reference_generate(folder, prompt, NUM_NEW_TOKENS, guess=output)
 
 
 def test_a_family_of_one_engine_is_refused_by_the_other_with_the_reason() -> None:

@@ -45,7 +45,8 @@ def engine(served: tuple[CheckpointName, Framework]) -> Iterator[Engine]:
     engine.close()
 
 
-def _prompt(length: int, seed: int = 5) -> list[int]:
+def _prompt(length: int, seed: int = 6) -> list[int]:
+    """Return tokens after which no family's best two are as near to each other as two orders of sums."""
     random_ids = random.Random(seed)
     return [random_ids.randrange(3, 512) for _ in range(length)]
 
@@ -80,14 +81,14 @@ def _check(engine: Engine, scores: list[SampledToken], prompt: list[int], family
 def test_a_prompt_is_scored_as_transformers_would(engine: Engine, family: CheckpointName, length: int) -> None:
     """Chunk by chunk, beside others in the same passes, and the generation after it is not disturbed."""
     prompt = _prompt(length)
-    beside = generate(engine, "beside", _prompt(40, seed=6), greedy(8))
+    beside = generate(engine, "beside", _prompt(40, seed=8), greedy(8))
     generation = generate(engine, "scored", prompt, SCORED)
 
     scores = _scores(generation)
 
     _check(engine, scores, prompt, family)
     assert generation.tokens(1) == reference_generate(checkpoint(family), prompt, 4)[1:]
-    assert beside.tokens() == reference_generate(checkpoint(family), _prompt(40, seed=6), 8)
+    assert beside.tokens() == reference_generate(checkpoint(family), _prompt(40, seed=8), 8)
 
 
 def test_a_cached_prompt_is_scored_all_the_same(engine: Engine, family: CheckpointName) -> None:

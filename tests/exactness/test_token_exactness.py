@@ -97,7 +97,8 @@ def test_output_equals_transformers_whatever_is_cached_and_whoever_runs_beside(
             outputs = _run(decode, prefill, prompts, label, is_batched=is_batched)
 
             for prompt, output in zip(prompts, outputs, strict=True):
-                expected = reference_generate(checkpoint(family), prompt, _num_new_tokens(is_batched=is_batched))
+                num_tokens = _num_new_tokens(is_batched=is_batched)
+                expected = reference_generate(checkpoint(family), prompt, num_tokens, guess=output)
                 assert output == expected, f"prompt of {len(prompt)} tokens, hit {hit}, batched {is_batched}"
 
 

@@ -91,7 +91,7 @@ def test_greedy_output_equals_transformers(name: CheckpointName, num_tokens: int
 
     generated = decode(runner_of(name), sequence)
 
-    assert generated == reference_generate(checkpoint(name), prompt, NUM_NEW_TOKENS)
+    assert generated == reference_generate(checkpoint(name), prompt, NUM_NEW_TOKENS, guess=generated)
 
 
 def test_consecutive_blocks_give_the_same_output(name: CheckpointName) -> None:
@@ -101,7 +101,7 @@ def test_consecutive_blocks_give_the_same_output(name: CheckpointName) -> None:
 
     generated = decode(runner_of(name), sequence)
 
-    assert generated == reference_generate(checkpoint(name), prompt, NUM_NEW_TOKENS)
+    assert generated == reference_generate(checkpoint(name), prompt, NUM_NEW_TOKENS, guess=generated)
 
 
 def test_uneven_chunks_give_the_same_output(name: CheckpointName) -> None:
@@ -113,7 +113,7 @@ def test_uneven_chunks_give_the_same_output(name: CheckpointName) -> None:
 
     generated = decode(runner, sequence)
 
-    assert generated == reference_generate(checkpoint(name), prompt, NUM_NEW_TOKENS)
+    assert generated == reference_generate(checkpoint(name), prompt, NUM_NEW_TOKENS, guess=generated)
 
 
 def test_sequences_that_join_and_leave_a_batch_do_not_disturb_each_other(name: CheckpointName) -> None:
@@ -136,7 +136,8 @@ def test_sequences_that_join_and_leave_a_batch_do_not_disturb_each_other(name: C
             sequence.generated.append(token_id)
 
     for sequence in everyone:
-        assert sequence.generated == reference_generate(checkpoint(name), sequence.prompt, NUM_NEW_TOKENS)
+        output = sequence.generated
+        assert output == reference_generate(checkpoint(name), sequence.prompt, NUM_NEW_TOKENS, guess=output)
 
 
 def test_batch_split_over_passes_gives_the_same_logits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +168,8 @@ def test_sequences_share_the_blocks_of_a_common_prefix(name: CheckpointName) -> 
             sequence.generated.append(token_id)
 
     for sequence in pair:
-        assert sequence.generated == reference_generate(checkpoint(name), sequence.prompt, NUM_NEW_TOKENS)
+        output = sequence.generated
+        assert output == reference_generate(checkpoint(name), sequence.prompt, NUM_NEW_TOKENS, guess=output)
 
 
 def test_logits_equal_transformers(name: CheckpointName) -> None:

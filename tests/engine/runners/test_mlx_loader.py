@@ -48,7 +48,7 @@ def test_configuration_with_rope_parameters_alone_is_enough(name: CheckpointName
     for start in range(100, 163):
         token_ids += runner.forward([Span(token_ids[-1:], start, range(12), needs_logits=True)]).argmax()
 
-    assert token_ids[100:] == reference_generate(checkpoint(name), token_ids[:100], 64)
+    assert token_ids[100:] == reference_generate(checkpoint(name), token_ids[:100], 64, guess=token_ids[100:])
 
 
 @pytest.mark.parametrize(

@@ -79,7 +79,7 @@ def test_output_equals_transformers(runner: ParallelRunner) -> None:
                 outputs[index].append(token)
 
     for prompt, output in zip(PROMPTS, outputs, strict=True):
-        assert output == reference_generate(checkpoint(NAME), prompt, 10)
+        assert output == reference_generate(checkpoint(NAME), prompt, 10, guess=output)
 
 
 def test_logits_and_draws_are_those_of_the_whole_model(runner: ParallelRunner) -> None:

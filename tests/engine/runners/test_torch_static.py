@@ -69,7 +69,7 @@ def test_output_equals_transformers_though_no_token_is_sent(name: CheckpointName
                 outputs[index].append(token_id)
 
     for prompt, output in zip(PROMPTS, outputs, strict=True):
-        assert output == reference_generate(checkpoint(name), prompt, len(output))
+        assert output == reference_generate(checkpoint(name), prompt, len(output), guess=output)
     assert [len(output) for output in outputs] == [17, 9, 12]
 
 
