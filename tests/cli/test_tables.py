@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from baton.capacity.estimate import Candidate, CostEstimate
-from baton.cli.nodes import links_table, nodes_table, places_table
+from baton.cli.nodes import links_table, nodes_table, places_table, pools_table
 from baton.cli.plan import plan_table
 from baton.cli.quantities import format_bytes, format_rate
 from baton.v1 import node_pb2, router_service_pb2
@@ -61,6 +61,17 @@ def test_nodes_and_links_are_shown_with_units() -> None:
     assert "26 TFLOP/s 819 GB/s" in text
     assert "- / 1.10" in text
     assert "prefill-a decode-a 1.25 GB/s" in _text(links_table([state]))
+
+
+def test_pools_are_shown_with_their_cause() -> None:
+    """Tokens of all blocks; a node that does not say why has no row."""
+    told = node_pb2.NodeDescription(
+        node_id="decode-a", block_count=10, block_token_count=16, block_count_cause="num_blocks says so"
+    )
+    states = [router_service_pb2.NodeState(node=node) for node in (told, node_pb2.NodeDescription(node_id="old"))]
+
+    assert "decode-a 160 num_blocks says so" in _text(pools_table(states))
+    assert pools_table(states[1:]).row_count == 0
 
 
 def test_quantities_have_three_digits_and_a_prefix() -> None:

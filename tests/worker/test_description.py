@@ -15,8 +15,10 @@ def test_the_longest_sequence_is_what_context_and_blocks_have_room_for(
     num_blocks: int, max_context_tokens: int
 ) -> None:
     """A gateway fills the context of a request without a limit: more than the blocks hold would be refused."""
+    runner = mock_runner(num_blocks=num_blocks, block_tokens=4)
+    runner.num_blocks_cause = "a test says so"
     node = describe_node(
-        mock_runner(num_blocks=num_blocks, block_tokens=4),
+        runner,
         PRESETS["h200"].profile(),
         node_id="node",
         epoch=1,
@@ -27,4 +29,5 @@ def test_the_longest_sequence_is_what_context_and_blocks_have_room_for(
         max_step_tokens=512,
     )
 
+    assert (node.block_count, node.block_count_cause) == (num_blocks, "a test says so")
     assert node.model_shape.max_context_token_count == max_context_tokens

@@ -28,6 +28,9 @@ def command(router: RouterOption = DEFAULT_ROUTER) -> None:
         console.print(f"The router at {router} knows no nodes.")
         return
     print_table(console, nodes_table(answer.nodes))
+    pools = pools_table(answer.nodes)
+    if pools.row_count:
+        print_table(console, pools)
     places = places_table(answer.nodes)
     if places.row_count:
         print_table(console, places)
@@ -62,6 +65,18 @@ def nodes_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
             f"{load.free_block_count}/{node.block_count} × {node.block_token_count}",  # noqa: RUF001 - tokens of each
             f"{_calibration(state.prefill_calibration)} / {_calibration(state.decode_calibration)}",
         )
+    return table
+
+
+def pools_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
+    """Return one row per node that says why its pool is as large as it is."""
+    table = Table(
+        "node", "tokens", "why so many", box=box.SIMPLE_HEAD, pad_edge=False, title="pools of KV", title_justify="left"
+    )
+    for state in states:
+        node = state.node
+        if node.block_count_cause:
+            table.add_row(node.node_id, str(node.block_count * node.block_token_count), node.block_count_cause)
     return table
 
 

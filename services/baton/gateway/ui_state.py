@@ -55,6 +55,7 @@ def _node(state: NodeState) -> Mapping[str, Any]:
         "device": node.device,
         "profile": MessageToDict(node.profile, preserving_proto_field_name=True),
         "block_count": node.block_count,
+        "block_count_cause": node.block_count_cause,
         "free_block_count": load.free_block_count,
         "running": load.running_request_count,
         "waiting": load.waiting_request_count,

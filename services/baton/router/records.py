@@ -60,6 +60,8 @@ class NodeDescription:
     """What it has loaded besides the model."""
     max_step_tokens: int = 0
     """Positions that it computes in one pass; 0: not known."""
+    num_blocks_cause: str = ""
+    """Why its pool has so many blocks, in words; empty: not told."""
 
     def lack_of(self, adapter: Adapter | None) -> str:
         """Return why it cannot compute with an adapter; empty if it can, or none is wanted."""

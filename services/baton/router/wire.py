@@ -102,6 +102,7 @@ def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription
         is_cache_private=message.is_cache_private,
         adapters=tuple(_adapter_from_proto(each, "node.adapters") for each in message.adapters),
         max_step_tokens=message.max_step_token_count,
+        num_blocks_cause=message.block_count_cause,
     )
 
 
@@ -128,6 +129,7 @@ def description_to_proto(description: NodeDescription) -> node_pb2.NodeDescripti
         is_cache_private=description.is_cache_private,
         adapters=[node_pb2.Adapter(name=each.name, digest=each.digest) for each in description.adapters],
         max_step_token_count=description.max_step_tokens,
+        block_count_cause=description.num_blocks_cause,
     )
 
 

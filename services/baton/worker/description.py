@@ -48,6 +48,7 @@ def describe_node(
         model_shape=shape_to_proto(replace(info.shape, max_context_tokens=max_context_tokens)),
         profile=message,
         block_count=runner.num_blocks,
+        block_count_cause=runner.num_blocks_cause,
         block_token_count=runner.block_tokens,
         max_batch_size=max_batch_size,
         max_step_token_count=max_step_tokens,

@@ -62,6 +62,7 @@ def test_pool_of_a_model_that_is_loaded_takes_a_quarter_of_what_is_free(
         runner = load_torch_runner(checkpoint("llama"), model_id="m", num_blocks=None)
 
     assert runner.num_blocks == 20
+    assert runner.num_blocks_cause in caplog.text
     assert f"num_blocks_chosen num_blocks=20 block_bytes={BLOCK_BYTES} cause='a quarter of the" in caplog.text
     assert runner.forward([Span([5, 6, 7], 0, [19], needs_logits=True)]).argmax()
 

@@ -61,6 +61,11 @@ def prompts(runner: Runner, *, after_prefix: int = 0) -> Launched:
     )
 
 
+def test_ranks_have_agreed_on_the_blocks(runner: ParallelRunner) -> None:
+    """The runner tells for all of them why there are so many."""
+    assert (runner.num_blocks, runner.num_blocks_cause) == (NUM_BLOCKS, "num_blocks says so")
+
+
 def test_output_equals_transformers(runner: ParallelRunner) -> None:
     """Chunked prompts, then decode steps of which the host names no token, over rows that change places."""
     runner.forward([Span(PROMPTS[0][:7], 0, TABLES[0], False), Span(PROMPTS[1][:7], 0, TABLES[1], False)])

@@ -222,6 +222,8 @@ class Runner(ABC):
     """Tokens of one block."""
     num_blocks: int
     """Blocks in the pool; ids are 0 to num_blocks - 1."""
+    num_blocks_cause: str = ""
+    """Why so many, in words; empty: whoever made the runner says no more."""
     runs_ahead: bool = False
     """Whether `launch` returns before the pass is computed, so that the host may work meanwhile."""
     max_launch_steps: int = 1

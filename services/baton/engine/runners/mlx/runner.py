@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from baton.engine.checkpoint import read_checkpoint
 from baton.engine.lora import read_adapters
-from baton.engine.pool_size import DEFAULT_BOUNDS, PoolBounds, PoolModel, choose_pool_size
+from baton.engine.pool_size import DEFAULT_BOUNDS, PoolBounds, PoolModel, PoolSize, choose_pool_size
 from baton.engine.runners.base import Launched, LayerKv, ModelInfo, Runner, Span, kv_dtype_of
 from baton.engine.runners.drawing import Draws
 from baton.engine.runners.mlx.backbone import Backbone, Batch
@@ -228,23 +228,25 @@ def load_mlx_runner(
         model = load_mlx_model(checkpoint, MLX_DTYPES[kv_dtype])
         adapters_of_rows = adapt(model, folders, checkpoint, MLX_DTYPES[kv_dtype])
         block_bytes = block_tokens * position_bytes(info.layout, is_quantized=is_kv_quantized)
-        num_blocks = _choose_num_blocks(num_blocks, PoolModel(info.shape, block_tokens, block_bytes), bounds)
-        set_limits(num_blocks * block_bytes, device_bytes())
-        return MlxRunner(
+        chosen = _choose_pool_size(num_blocks, PoolModel(info.shape, block_tokens, block_bytes), bounds)
+        set_limits(chosen.num_blocks * block_bytes, device_bytes())
+        runner = MlxRunner(
             model,
             info,
-            num_blocks=num_blocks,
+            num_blocks=chosen.num_blocks,
             block_tokens=block_tokens,
             is_kv_quantized=is_kv_quantized,
             adapters=adapters_of_rows,
         )
+        runner.num_blocks_cause = chosen.cause
+        return runner
 
 
-def _choose_num_blocks(num_blocks: int | None, model: PoolModel, bounds: PoolBounds) -> int:
+def _choose_pool_size(num_blocks: int | None, model: PoolModel, bounds: PoolBounds) -> PoolSize:
     """Return the blocks of the node, whose model is loaded."""
     with_rows = replace(model, row_bytes=row_bytes(model.block_bytes))
     chosen = choose_pool_size(num_blocks, device_memory(), with_rows, bounds)
     log.info(
         "num_blocks_chosen num_blocks=%d block_bytes=%d cause=%r", chosen.num_blocks, model.block_bytes, chosen.cause
     )
-    return chosen.num_blocks
+    return chosen

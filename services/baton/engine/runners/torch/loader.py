@@ -15,7 +15,7 @@ from transformers.utils import logging as transformers_logging
 
 from baton.engine.checkpoint import read_checkpoint
 from baton.engine.lora import LoraFolder, read_adapters
-from baton.engine.pool_size import DEFAULT_BOUNDS, PoolBounds, PoolModel, choose_pool_size
+from baton.engine.pool_size import DEFAULT_BOUNDS, PoolBounds, PoolModel, PoolSize, choose_pool_size
 from baton.engine.runners.base import ModelInfo, kv_dtype_of
 from baton.engine.runners.torch import onednn
 from baton.engine.runners.torch.attention import ATTENTION_NAME, register_attention
@@ -202,11 +202,15 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
             _weights_told(backbone, options),
         )
         device, own = options.torch_device, share_of_info(info, ranks.size)
-        sizes = {"num_blocks": _choose_num_blocks(own, options, ranks), "block_tokens": options.block_tokens}
+        chosen = _choose_pool_size(own, options, ranks)
+        sizes = {"num_blocks": chosen.num_blocks, "block_tokens": options.block_tokens}
         is_captured = device.type == "cuda" and backbone.is_capturable
+        runner: TorchRunner
         if is_captured if options.is_static is None else options.is_static:
-            return StaticRunner(backbone, own, **sizes, device=device, max_batch_size=options.max_batch_size)
-        runner = TorchRunner(backbone, own, **sizes, device=device)
+            runner = StaticRunner(backbone, own, **sizes, device=device, max_batch_size=options.max_batch_size)
+        else:
+            runner = TorchRunner(backbone, own, **sizes, device=device)
+        runner.num_blocks_cause = chosen.cause
     except RuntimeError as error:
         cause = f"with num_blocks {options.num_blocks or 'auto'} cannot be loaded: {error}"
         raise ConfigurationError(f"model {options.directory} {cause}") from error
@@ -217,7 +221,7 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
     return runner
 
 
-def _choose_num_blocks(own: ModelInfo, options: LoadOptions, ranks: Ranks) -> int:
+def _choose_pool_size(own: ModelInfo, options: LoadOptions, ranks: Ranks) -> PoolSize:
     """Return the blocks that every rank has, once all have loaded their share."""
     block_bytes = options.block_tokens * own.layout.num_token_bytes()
     chosen = choose_pool_size(
@@ -228,7 +232,7 @@ def _choose_num_blocks(own: ModelInfo, options: LoadOptions, ranks: Ranks) -> in
         least=ranks.least,
     )
     log.info("num_blocks_chosen num_blocks=%d block_bytes=%d cause=%r", chosen.num_blocks, block_bytes, chosen.cause)
-    return chosen.num_blocks
+    return chosen
 
 
 def _load_model(options: LoadOptions, ranks: Ranks) -> Any:

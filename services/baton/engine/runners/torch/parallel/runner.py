@@ -115,6 +115,7 @@ class ParallelRunner(Runner):
     ) -> None:
         self.info = info
         self.num_blocks = local.num_blocks
+        self.num_blocks_cause = local.num_blocks_cause
         self.block_tokens = local.block_tokens
         self.runs_ahead = local.runs_ahead
         self.max_launch_steps = local.max_launch_steps
