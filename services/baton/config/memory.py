@@ -18,6 +18,12 @@ class Memory(NamedTuple):
     """What can be had without swapping: unused, or taken by files that can be read again."""
 
 
+def machine_memory() -> Memory:
+    """Return the memory of the whole machine: a GPU that has none of its own takes of it, whatever containers may."""
+    machine = psutil.virtual_memory()
+    return Memory(int(machine.total), int(machine.available))
+
+
 def usable_memory(groups: Path = GROUPS, own_groups: Path = OWN_GROUPS) -> Memory:
     """Return what the narrowest bound leaves.
 
@@ -25,8 +31,7 @@ def usable_memory(groups: Path = GROUPS, own_groups: Path = OWN_GROUPS) -> Memor
         groups: Where control groups are mounted, of version 2 or 1.
         own_groups: File that names those of this process.
     """
-    machine = psutil.virtual_memory()
-    total, free = int(machine.total), int(machine.available)
+    total, free = machine_memory()
     for folder in group_folders("memory", groups, own_groups):
         limit = _number(folder, "memory.max", "memory.limit_in_bytes")
         used = _number(folder, "memory.current", "memory.usage_in_bytes")

@@ -7,6 +7,7 @@ import logging
 import random
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,8 +74,22 @@ def test_memory_of_a_gpu_is_taken_stock_of_when_copies_of_weights_are_gone(monke
     monkeypatch.setattr(torch.cuda, "empty_cache", freed.clear)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (60 - sum(freed), 80))
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 16 + sum(freed))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(is_integrated=0))
 
     assert device_memory(torch.device("cuda:1")) == DeviceMemory("cuda:1", 80, 16, 60, is_main=False)
+
+
+def test_files_that_were_read_take_nothing_of_a_gpu_that_shares_the_machines_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a DGX Spark's: its driver says what nothing at all is in, but the kernel gives up the model's file at need."""
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (3, 121))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _: 16)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(is_integrated=1))
+    monkeypatch.setattr("baton.engine.runners.torch.memory.machine_memory", lambda: Memory(121, 52))
+
+    assert device_memory(torch.device("cuda")).free_bytes == 52
 
 
 def test_ranks_on_a_cpu_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:

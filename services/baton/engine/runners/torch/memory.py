@@ -6,7 +6,7 @@ import gc
 
 import torch
 
-from baton.config.memory import usable_memory
+from baton.config.memory import machine_memory, usable_memory
 from baton.engine.pool_size import DeviceMemory
 
 
@@ -23,5 +23,7 @@ def device_memory(device: torch.device, *, num_ranks: int = 1) -> DeviceMemory:
     gc.collect()  # transformers' modules refer to each other, and loading has left copies of weights
     torch.cuda.empty_cache()
     free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    if torch.cuda.get_device_properties(device).is_integrated:  # the driver counts files that were read as taken
+        free_bytes = max(free_bytes, machine_memory().free_bytes)
     own_bytes = torch.cuda.memory_reserved(device)
     return DeviceMemory(str(device), total_bytes, own_bytes, free_bytes, is_main=False)
