@@ -1,14 +1,18 @@
-"""Attention in blocks of queries equals the textbook's, whatever the block, the window and the cached prefix are."""
+"""Attention in blocks and in tiles of queries equals the textbook's, whatever the window and the cached prefix are."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from baton.engine.runners.torch import tiled_attention
 from baton.engine.runners.torch.blocked_attention import Scoring, attend_causally
 from baton.engine.runners.torch.pool import KeysValues
+from baton.engine.runners.torch.tiled_attention import attend_in_tiles, is_fastest
 
 
 def textbook(query: torch.Tensor, kv: KeysValues, first_query: int, scoring: Scoring) -> torch.Tensor:
@@ -59,18 +63,52 @@ def test_equals_the_textbook(
 
     expected = textbook(query, kv, first_query, scoring)
     torch.testing.assert_close(output.double(), expected, atol=2e-5, rtol=1e-4)
+    if scoring.is_plain:
+        tiled = attend_in_tiles(query, kv, scoring, first_query=first_query)
+        torch.testing.assert_close(tiled.double(), expected, atol=2e-5, rtol=1e-4)
 
 
+@pytest.mark.parametrize("attend", [attend_causally, attend_in_tiles])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_half_precision_is_as_close_as_torch(dtype: torch.dtype) -> None:
+def test_half_precision_is_as_close_as_torch(dtype: torch.dtype, attend: Callable[..., torch.Tensor]) -> None:
     """In 16 bits the error against float64 is no larger than that of torch's own kernel, up to a quarter."""
     generator = torch.Generator().manual_seed(0)
     query, keys, values = (torch.randn(2, 1, 400, 64, generator=generator).to(dtype) for _ in range(3))
     kv = KeysValues(keys[:, 0], values[:, 0])
     expected = textbook(query, kv, 0, Scoring(0.125))
 
-    output = attend_causally(query, kv, Scoring(0.125), first_query=0)
+    output = attend(query, kv, Scoring(0.125), first_query=0)
 
     torchs = torch.nn.functional.scaled_dot_product_attention(query, keys, values, is_causal=True)
     error, torch_error = (float((result.double() - expected).pow(2).mean().sqrt()) for result in (output, torchs))
     assert error <= 1.25 * torch_error
+
+
+@pytest.mark.parametrize("is_key", [True, False])
+def test_what_is_not_a_number_shows_in_those_who_see_it(is_key: bool) -> None:
+    """The check of the logits must see it; other heads are as they were."""
+    generator = torch.Generator().manual_seed(0)
+    query, keys, values = (torch.randn(2, 1, 600, 16, generator=generator) for _ in range(3))
+    kv = KeysValues(keys[:, 0], values[:, 0])
+    expected = attend_in_tiles(query, kv, Scoring(0.25), first_query=0)
+    kv[0 if is_key else 1][1, 555, 3] = float("nan")
+
+    output = attend_in_tiles(query, kv, Scoring(0.25), first_query=0)
+
+    assert output[1, 0, 555:].isnan().any(-1).all()
+    torch.testing.assert_close(output[0], expected[0], rtol=0, atol=0)
+
+
+def test_tiles_serve_prompts_of_plain_scores_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few queries, bent scores and several threads are left to others."""
+    monkeypatch.setattr(tiled_attention, "_beats_blocks", lambda _: True)
+    query, plain = torch.zeros(1), Scoring(1.0)
+
+    for num_threads, num_queries, scoring, expected in (
+        (1, 16, plain, True),
+        (1, 15, plain, False),
+        (2, 16, plain, False),
+        (1, 16, Scoring(1.0, soft_cap=5.0), False),
+    ):
+        monkeypatch.setattr(tiled_attention, "is_one_thread", lambda count=num_threads: count == 1)
+        assert is_fastest(query, num_queries, scoring) is expected

@@ -14,6 +14,7 @@ from baton.engine.runners.torch.compiled.single_queries import attend_single
 from baton.engine.runners.torch.compiled.support import can_attend
 from baton.engine.runners.torch.paged.attention import attend_paged
 from baton.engine.runners.torch.pool import KeysValues
+from baton.engine.runners.torch.tiled_attention import attend_in_tiles, is_fastest
 
 ATTENTION_NAME = "baton"
 """Value of `attn_implementation`. No mask function bears this name, so that transformers builds no mask."""
@@ -153,7 +154,9 @@ def _attend_segment(
     rows = query[:, segment.first_row : segment.first_row + segment.num_rows]
     num_heads, num_rows, head_dim = rows.shape
     grouped = rows.reshape(keys.shape[0], -1, num_rows, head_dim)
-    if not scoring.is_plain or is_faster(query, num_rows):
+    if is_fastest(query, num_rows, scoring):
+        output = attend_in_tiles(grouped, kv, scoring, first_query=segment.start - first_key)
+    elif not scoring.is_plain or is_faster(query, num_rows):
         output = attend_causally(grouped, kv, scoring, first_query=segment.start - first_key)
     elif num_rows == 1:
         # The heads of a group see the same keys, all of them: they are queries of one head.

@@ -10,18 +10,27 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from baton.engine.runners.torch.compiled.registers import (
+    LANES,
+    add_product,
+    load_vectors,
+    row_starts,
+    spread,
+    store_vectors,
+)
 
 STRIP_INPUTS = 8
 """Rows of the weight that are read together."""
 STRIP_OUTPUTS = 32
 """Outputs of a weight come in multiples of this."""
-_FLOAT, _INT32, _INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)
 _NUM_VECTORS = 2
-"""Accumulators of a row: with four rows as many as hide the latency of an addition."""
+"""Sums of a row: with four rows as many as hide the latency of an addition."""
+_INT64 = ir.IntType(64)
 
 
 @cache
@@ -33,8 +42,6 @@ def strip_product(num_rows: int) -> Any:
     [first_output, end_output), multiples of 32, of rows [first_row, first_row + num_rows) get the products of inputs
     [first_input, first_input + 8).
     """
-    lanes = 16 if binding.get_host_cpu_features().get("avx512f") else 8
-    vector = ir.VectorType(_FLOAT, lanes)
 
     @intrinsic
     def add(
@@ -49,24 +56,22 @@ def strip_product(num_rows: int) -> Any:
     ) -> Any:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             _, first_input, _, first_row, _, first_output, end_output = arguments
-            starts = [
-                _row_starts(context, builder, signature.args[place], arguments[place], first, count)
+            weights, rows, results = (
+                row_starts(context, builder, signature.args[place], arguments[place], first, count)[0]
                 for place, first, count in (
                     (0, first_input, STRIP_INPUTS),
                     (2, first_row, num_rows),
                     (4, first_row, num_rows),
                 )
-            ]
+            )
+            inputs_of_strip = [builder.add(first_input, _INT64(place)) for place in range(STRIP_INPUTS)]
             factors = [
-                [
-                    _spread(builder, builder.load(builder.gep(row, [place])), vector)
-                    for place in _strip(builder, first_input)
-                ]
-                for row in starts[1]
+                [spread(builder, builder.load(builder.gep(row, [place]))) for place in inputs_of_strip] for row in rows
             ]
-            step = _INT64(lanes * _NUM_VECTORS)
+            step = _INT64(LANES * _NUM_VECTORS)
             with cgutils.for_range_slice(builder, first_output, end_output, step, intp=_INT64) as (output, _):
-                _add_products(builder, vector, output, starts[0], factors, starts[2])
+                starts_here = ([builder.gep(start, [output]) for start in starts] for starts in (weights, results))
+                _add_products(builder, factors, *starts_here)
             return context.get_dummy_value()
 
         index = types.intp
@@ -75,41 +80,14 @@ def strip_product(num_rows: int) -> Any:
     return add
 
 
-def _row_starts(context: Any, builder: Any, kind: Any, array: Any, first: Any, count: int) -> list[Any]:
-    """Generate the addresses of some rows of a matrix."""
-    matrix = context.make_array(kind)(context, builder, array)
-    num_columns = cgutils.unpack_tuple(builder, matrix.shape)[1]
-    rows = (builder.add(first, _INT64(row)) for row in range(count))
-    return [builder.gep(matrix.data, [builder.mul(row, num_columns)]) for row in rows]
-
-
-def _strip(builder: Any, first_input: Any) -> list[Any]:
-    return [builder.add(first_input, _INT64(place)) for place in range(STRIP_INPUTS)]
-
-
-def _spread(builder: Any, value: Any, vector: Any) -> Any:
-    """Generate a vector of one value."""
-    undefined = ir.Constant(vector, ir.Undefined)
-    places = ir.Constant(ir.VectorType(_INT32, vector.count), None)
-    return builder.shuffle_vector(builder.insert_element(undefined, value, _INT32(0)), undefined, places)
-
-
-def _add_products(builder: Any, vector: Any, output: Any, weights: Any, factors: Any, sums: Any) -> None:
+def _add_products(builder: Any, factors: Any, weights: Any, results: Any) -> None:
     """Generate what is done to `_NUM_VECTORS` vectors of outputs of all rows: their sums stay in registers."""
-    kind = ir.FunctionType(vector, [vector] * 3)
-    fused = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{vector.count}f32")
-    offsets = [builder.add(output, _INT64(place * vector.count)) for place in range(_NUM_VECTORS)]
-
-    def address(start: Any, offset: Any) -> Any:
-        return builder.bitcast(builder.gep(start, [offset]), vector.as_pointer())
-
-    totals = [[builder.load(address(start, offset), align=4) for offset in offsets] for start in sums]
+    totals = [load_vectors(builder, start, _NUM_VECTORS) for start in results]
     for place, start in enumerate(weights):
-        loaded = [builder.load(address(start, offset), align=4) for offset in offsets]
-        for row, total in enumerate(totals):
-            total[:] = [
-                builder.call(fused, [factors[row][place], value, old]) for value, old in zip(loaded, total, strict=True)
-            ]
-    for start, total in zip(sums, totals, strict=True):
-        for offset, value in zip(offsets, total, strict=True):
-            builder.store(value, address(start, offset), align=4)
+        values = load_vectors(builder, start, _NUM_VECTORS)
+        totals = [
+            [add_product(builder, own[place], value, total) for value, total in zip(values, row_totals, strict=True)]
+            for own, row_totals in zip(factors, totals, strict=True)
+        ]
+    for start, row_totals in zip(results, totals, strict=True):
+        store_vectors(builder, row_totals, start)

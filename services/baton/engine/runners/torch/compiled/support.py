@@ -46,6 +46,12 @@ def panels_of(packed: torch.Tensor, num_outputs: int, dtype: torch.dtype) -> Arr
     return np.ctypeslib.as_array(words).reshape(-(-num_outputs // PANEL_OUTPUTS), -1, PANEL_OUTPUTS)
 
 
+def is_one_thread() -> bool:
+    """Return whether torch computes on one thread: kernels that know no other beat it then."""
+    num_threads: int = torch.get_num_threads()
+    return num_threads == 1
+
+
 def transposed(weight: torch.Tensor) -> torch.Tensor:
     """Return a weight [num_outputs, num_inputs] as strips take it: transposed, padded by zeros to whole strips.
 
@@ -64,6 +70,12 @@ def transposed(weight: torch.Tensor) -> torch.Tensor:
 def can_attend(dtype: torch.dtype) -> bool:
     """Return whether attention is right in a dtype; the reason is logged where it is not."""
     return dtype in _MAX_RELATIVE_ERROR and _is_sound("attention", _attention_error, dtype)
+
+
+@cache
+def can_attend_prompts() -> bool:
+    """Return whether the attention of prompts is right; the reason is logged where it is not."""
+    return _is_sound("prompt_attention", _prompt_attention_error, torch.float32)
 
 
 @cache
@@ -110,6 +122,20 @@ def _attention_error(dtype: torch.dtype) -> float:
     )
     seen_keys, seen_values = (tensor[0, [2, 0, 1]].flatten(0, 1)[1:11].double()[None] for tensor in (keys, values))
     expected = scaled_dot_product_attention(query.double(), seen_keys, seen_values, scale=0.25)
+    return _relative(output, expected)
+
+
+def _prompt_attention_error(dtype: torch.dtype) -> float:
+    from baton.engine.runners.torch.compiled.prompt_attention import attend_prompt
+
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(1, 2, 60, 24, generator=generator, dtype=dtype)
+    keys, values = (torch.randn(1, 70, size, generator=generator, dtype=dtype) for size in (24, 40))
+    output = torch.empty(1, 2, 60, 40)
+    attend_prompt(*(array_of(tensor) for tensor in (query, keys, values)), 10, 0, np.float32(0.25), array_of(output))
+    mask = torch.ones(60, 70, dtype=torch.bool).tril(10)
+    seen_keys, seen_values = (tensor.double()[:, None].expand(-1, 2, -1, -1) for tensor in (keys, values))
+    expected = scaled_dot_product_attention(query.double(), seen_keys, seen_values, attn_mask=mask, scale=0.25)
     return _relative(output, expected)
 
 

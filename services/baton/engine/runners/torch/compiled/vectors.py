@@ -10,6 +10,8 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
+from baton.engine.runners.torch.compiled.registers import add_product, spread
+
 PANEL_OUTPUTS = 64
 """Outputs whose weights lie side by side."""
 _LANES = 16
@@ -86,12 +88,13 @@ def panel_product(num_rows: int) -> Any:
                     _ask_for(builder, builder.gep(line, [_INT64(vector + _AHEAD_LINES)]))
                 for half in range(2 if is_pair else 1):
                     place = builder.add(builder.mul(loop.index, _INT64(2)), _INT64(half)) if is_pair else loop.index
-                    factors = [_spread(builder, builder.load(builder.gep(start, [place]))) for start in starts]
+                    factors = [spread(builder, builder.load(builder.gep(start, [place])), _FLOATS) for start in starts]
                     for vector in range(_NUM_VECTORS):
                         loaded = builder.load(builder.gep(line, [_INT64(vector)]), align=4)
                         values = _half(builder, loaded, half) if is_pair else loaded
                         for factor, sums_of_row in zip(factors, accumulators, strict=True):
-                            _accumulate(builder, sums_of_row[vector], factor, values)
+                            total = sums_of_row[vector]
+                            builder.store(add_product(builder, factor, values, builder.load(total)), total)
             for row, sums_of_row in enumerate(accumulators):
                 start = builder.mul(builder.add(arguments[2], _INT64(row)), _INT64(PANEL_OUTPUTS))
                 target = builder.bitcast(builder.gep(results.data, [start]), _FLOATS.as_pointer())
@@ -104,19 +107,8 @@ def panel_product(num_rows: int) -> Any:
     return multiply
 
 
-def _spread(builder: Any, value: Any) -> Any:
-    single = builder.insert_element(ir.Constant(_FLOATS, ir.Undefined), value, _INT32(0))
-    return builder.shuffle_vector(single, ir.Constant(_FLOATS, ir.Undefined), ir.Constant(_INTS, None))
-
-
 def _half(builder: Any, pairs: Any, half: int) -> Any:
     """Return one bfloat16 of each pair as a float32."""
     shift, mask = ir.Constant(_INTS, [16] * _LANES), ir.Constant(_INTS, [0xFFFF0000] * _LANES)
     bits = builder.and_(pairs, mask) if half else builder.shl(pairs, shift)
     return builder.bitcast(bits, _FLOATS)
-
-
-def _accumulate(builder: Any, accumulator: Any, factor: Any, values: Any) -> None:
-    kind = ir.FunctionType(_FLOATS, [_FLOATS] * 3)
-    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{_LANES}f32")
-    builder.store(builder.call(function, [factor, values, builder.load(accumulator)]), accumulator)

@@ -12,12 +12,11 @@ from baton.engine.runners.torch.attention import attend_rows, store
 from baton.engine.runners.torch.batch import Batch, PackedBatch
 from baton.engine.runners.torch.between import launch as between
 from baton.engine.runners.torch.blocked_attention import Scoring
-from baton.engine.runners.torch.compiled.support import array_of, can_multiply
+from baton.engine.runners.torch.compiled.support import array_of, can_multiply, is_one_thread
 from baton.engine.runners.torch.fused.adapted import AdaptedProduct
 from baton.engine.runners.torch.fused.linear import Linear
 from baton.engine.runners.torch.fused.quantised import Projection, WeightDtype
 from baton.engine.runners.torch.fused.streamed import StreamedLayer, streamed_layer
-from baton.engine.runners.torch.fused.weights import is_one_thread
 from baton.engine.runners.torch.huge_pages import Memory
 from baton.engine.runners.torch.lora import NO_ADAPTERS, AdaptedRows, AdapterLayers
 from baton.engine.runners.torch.parallel.ranks import Ranks

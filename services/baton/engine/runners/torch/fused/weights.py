@@ -19,6 +19,7 @@ from baton.engine.runners.torch.compiled.support import (
     array_of,
     can_multiply,
     can_stream_transposed,
+    is_one_thread,
     panels_of,
     transposed,
 )
@@ -160,12 +161,6 @@ def is_transposed_faster() -> bool:
     is_faster: bool = gain >= _MIN_GAIN
     log.info("weights_laid_out layout=%s gain=%.2f", "transposed" if is_faster else "packed", gain)
     return is_faster
-
-
-def is_one_thread() -> bool:
-    """Return whether torch computes on one thread: kernels that know no other beat it then."""
-    num_threads: int = torch.get_num_threads()
-    return num_threads == 1
 
 
 def padded_rows(num_rows: int) -> int:

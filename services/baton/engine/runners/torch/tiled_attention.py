@@ -1,0 +1,68 @@
+"""Causal attention of prompts by Baton's own kernel, on one thread of a CPU that it serves better than a library."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+import torch
+
+from baton.engine.runners.torch.blocked_attention import MIN_QUERIES, Scoring, attend_causally
+from baton.engine.runners.torch.compiled.support import array_of, can_attend_prompts, is_one_thread
+from baton.engine.runners.torch.onednn import is_sound
+from baton.engine.runners.torch.pool import KeysValues
+
+log = logging.getLogger(__name__)
+
+_TRIAL_ROUNDS, _TRIAL_QUERIES = 3, 256
+
+
+def is_fastest(query: torch.Tensor, num_queries: int, scoring: Scoring) -> bool:
+    """Return whether the kernel beats blocks by oneDNN and torch's own kernel, found by trying once."""
+    serves = query.is_cpu and num_queries >= MIN_QUERIES and scoring.is_plain and is_one_thread()
+    return serves and can_attend_prompts() and _beats_blocks(query.dtype)
+
+
+def attend_in_tiles(query: torch.Tensor, kv: KeysValues, scoring: Scoring, *, first_query: int) -> torch.Tensor:
+    """Attend from consecutive positions to all before them, as `blocked_attention.attend_causally` does.
+
+    Args:
+        query: [num_kv_heads, num_groups, num_queries, head_dim], rotated.
+        kv: Keys and values, one per position.
+        scoring: How scores become weights; plain.
+        first_query: Position of the first query, counted from the first key.
+
+    Returns:
+        [num_kv_heads, num_groups, num_queries, value_head_dim].
+    """
+    from baton.engine.runners.torch.compiled.prompt_attention import attend_prompt
+
+    output = torch.empty(*query.shape[:3], kv.values.shape[-1])
+    wide = (array_of(tensor.float().contiguous()) for tensor in (query, *kv))
+    attend_prompt(*wide, first_query, scoring.window_tokens, np.float32(scoring.scaling), array_of(output))
+    return output.to(query.dtype)
+
+
+@cache
+def _beats_blocks(dtype: torch.dtype) -> bool:
+    if not is_sound(torch.float32):
+        return True
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(3, 3, _TRIAL_QUERIES, 64, generator=generator).to(dtype)
+    kv = KeysValues(*(torch.randn(3, 2 * _TRIAL_QUERIES, 64, generator=generator).to(dtype) for _ in range(2)))
+    ways = (attend_in_tiles, attend_causally)
+    rounds = [[_seconds(way, query, kv) for way in ways] for _ in range(_TRIAL_ROUNDS)]
+    own_seconds, blocks_seconds = (min(column) for column in zip(*rounds, strict=True))
+    gain: float = blocks_seconds / own_seconds
+    log.info("prompts_attended dtype=%s gain_of_tiles=%.2f", str(dtype).rpartition(".")[2], gain)
+    return gain > 1
+
+
+def _seconds(way: Callable[..., torch.Tensor], query: torch.Tensor, kv: KeysValues) -> float:
+    """Return the CPU time of an attention: that of others beside it does not count."""
+    started_seconds = time.thread_time()
+    way(query, kv, Scoring(0.125), first_query=_TRIAL_QUERIES)
+    return time.thread_time() - started_seconds
