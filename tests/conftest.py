@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from order import in_order
+
 settings.register_profile(
     "baton", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -19,6 +21,17 @@ settings.load_profile("baton")
 
 `--hypothesis-profile=default` looks for what the fixed examples miss.
 """
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Have workers take files in the order of `pytest_collection_modifyitems`, not by their numbers of tests."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order files such that no worker of a test run is left with a long one at the end; see `order.py`."""
+    items[:] = in_order(items)
 
 
 @pytest.hookimpl(trylast=True)
