@@ -134,19 +134,28 @@ def test_a_prefill_node_brings_its_prefix_back_too() -> None:
     assert choice.estimate.restore_seconds == pytest.approx(0.629, abs=1e-3)
 
 
-def test_what_is_below_a_device_is_not_there_for_others() -> None:
-    """A pull takes what is on the holder's device; a node that would bring back as much itself asks nobody."""
+@pytest.mark.parametrize(
+    ("lower", "expected"), [(ALL_ON_HOST, 8000), (ALL_ON_DISK, 1600), (LowerPrefix(3200, 8000, 100), 4800)]
+)
+def test_a_pull_takes_what_is_on_device_and_in_host_memory(lower: LowerPrefix, expected: int) -> None:
+    """What is on disk alone is not there for others; nor is the last position."""
     nodes = (mac("a"), mac("b"))
     snapshot = ClusterSnapshot(nodes, default_link=TEN_GIGABIT, holder_ids={"b"})
-    part = replace(request_for(ALL_ON_DISK._replace(num_tokens=7000)), cached_tokens={"b": 1600})
-    own = PlacementRequest(8192, 32, cached_tokens={"b": 4000}, lower_tokens={"a": ALL_ON_HOST})
 
-    pull = best_pull(snapshot, part, nodes[0])
+    pull = best_pull(snapshot, request_for(lower, 1600, 8192 if expected < 8000 else 8001), nodes[0])
 
     assert pull is not None
-    assert (pull.begin, pull.end) == (0, 1600)
-    assert best_pull(snapshot, request_for(ALL_ON_DISK), nodes[0]) is None
+    assert (pull.begin, pull.end) == (0, expected)
+
+
+def test_a_node_that_brings_back_as_much_itself_asks_nobody() -> None:
+    """And where nothing but files are elsewhere, there is nobody to ask."""
+    nodes = (mac("a"), mac("b"))
+    snapshot = ClusterSnapshot(nodes, default_link=TEN_GIGABIT, holder_ids={"b"})
+    own = PlacementRequest(8192, 32, cached_tokens={"b": 4000}, lower_tokens={"a": ALL_ON_HOST})
+
     assert best_pull(snapshot, own, nodes[0]) is None
+    assert best_pull(snapshot, request_for(ALL_ON_DISK), nodes[0]) is None
 
 
 @given(

@@ -167,8 +167,8 @@ def test_blocks_travel_in_the_format_that_the_placement_names(keys: KvDtype, val
     with_neighbour(client)
 
 
-def test_what_the_neighbour_has_below_its_device_is_computed() -> None:
-    """Its answer says at once that it brings nothing; it brings the blocks back for requests of its own alone."""
+def test_what_the_neighbour_has_in_host_memory_is_taken_as_it_is() -> None:
+    """Its device is not asked; the tokens are those of the prompt."""
 
     async def client(pair: Pair, neighbour: Neighbour) -> None:
         await neighbour.warm(PROMPT)
@@ -177,11 +177,42 @@ def test_what_the_neighbour_has_below_its_device_is_computed() -> None:
         answer = await generate(pair, pulling_request(PROMPT))
 
         assert answer.token_ids == EXPECTED
-        assert (answer.summary.pulled_token_count, list(answer.summary.kv_break_reasons)) == (0, [])
-        await neighbour.warm(PROMPT)
-        assert (await neighbour.node.ask(lambda: neighbour.node.engine.scheduler.offload.hits)).host == 40
+        assert answer.summary.pulled_token_count == NUM_BLOCKS * BLOCK_TOKENS
+        assert list(answer.summary.kv_break_reasons) == []
+        assert not await neighbour.node.ask(lambda: neighbour.node.engine.scheduler.pool.hashes)
 
     with_neighbour(client)
+
+
+@pytest.mark.parametrize("num_frames", [0, 1, 4])
+def test_blocks_that_move_to_host_memory_meanwhile_are_sent_all_the_same(
+    num_frames: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody notices."""
+    monkeypatch.setattr(baton.worker.block_stream, "FRAME_TOKENS", 8)
+    monkeypatch.setattr(baton.worker.block_stream, "FRAMES_AHEAD", 1)
+
+    async def moving(responses: Responses) -> Responses:
+        seen = 0
+        async for response in responses:
+            yield response
+            seen += 1
+            if seen == num_frames + 1:
+                await neighbours[0].move_to_host()
+
+    neighbours: list[Neighbour] = []
+
+    async def client(pair: Pair, neighbour: Neighbour) -> None:
+        neighbours.append(neighbour)
+        await neighbour.warm(PROMPT)
+
+        answer = await generate(pair, pulling_request(PROMPT, pull={"layers_per_frame": 1}))
+
+        assert answer.token_ids == EXPECTED
+        assert list(answer.summary.kv_break_reasons) == []
+        assert answer.summary.pulled_token_count == NUM_BLOCKS * BLOCK_TOKENS
+
+    with_neighbour(client, damage=moving)
 
 
 @pytest.mark.parametrize("num_frames", [0, 1, 4, 7])

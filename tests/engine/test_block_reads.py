@@ -10,12 +10,15 @@ from typing import Any, cast
 import pytest
 
 from baton.engine.block_reads import BlockRead, BlockReads
+from baton.engine.disk_tier import BlockKv
 from baton.engine.events import TokenReady
+from baton.engine.held_blocks import HeldBlocks
 from baton.engine.ingest_pace import IngestPace
 from baton.engine.runners.base import Launched, LayerKv, Span
-from baton.engine.runners.mock import QueuedMockRunner
+from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.errors import NotFoundError
 from baton.kv.hashing import BlockHash, block_hashes, root_hash
+from baton.kv.host_store import HostBlockStore
 from baton.kv.pool import BlockPool
 from engine.rig import GREEDY, LAYOUT, TIMEOUT_SECONDS, Rig, mock_runner, prompt_of, request_of
 
@@ -34,15 +37,16 @@ class Clock:
         return self.seconds
 
 
-def cached() -> tuple[BlockPool, BlockReads]:
+def cached(runner: MockRunner | None = None) -> tuple[BlockPool, BlockReads]:
     """Return a pool that has the blocks, and their reads."""
-    runner = mock_runner()
+    runner = runner or mock_runner()
     pool = BlockPool(runner.num_blocks, runner.block_tokens)
     block_ids = pool.allocate(len(HASHES))
     for block_id, block_hash in zip(block_ids, HASHES, strict=True):
         pool.store(block_id, block_hash)
     pool.release(block_ids)
-    return pool, BlockReads(runner, pool, IngestPace(0.1), Clock())
+    held = HeldBlocks(runner, pool, HostBlockStore[BlockKv](0, 1))
+    return pool, BlockReads(held, IngestPace(0.1), Clock())
 
 
 def asked(reads: BlockReads) -> Future[list[LayerKv]]:
@@ -108,9 +112,9 @@ def test_what_nobody_wants_any_more_is_not_read() -> None:
 
 def test_a_runner_that_fails_fails_the_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """The blocks are released, and the next read goes on."""
-    pool, reads = cached()
+    runner = mock_runner()
+    pool, reads = cached(runner)
     failing, sound = asked(reads), asked(reads)
-    runner = reads._runner
     with monkeypatch.context() as patch:
         patch.setattr(runner, "read_kv", lambda *_: 1 / 0)
         reads.run(1.0)

@@ -24,6 +24,8 @@ NUM_BLOCKS = 4
 PREFIX = [3 + position * 7 % 250 for position in range(NUM_BLOCKS * BLOCK_TOKENS)]
 FILLER = [5 + position * 11 % 250 for position in range(len(PREFIX) + BLOCK_TOKENS - 1)]
 """Takes all blocks of a node."""
+SHORT = [7] * (BLOCK_TOKENS + 1)
+"""Teaches a node what a pass takes that computes little."""
 HOLDER, OTHER = "decode-1", "decode-0"
 """Of two nodes that are alike, the router takes the first by name."""
 NODE = {
@@ -35,7 +37,7 @@ NODE = {
     "host_kv_bytes": str(50_000_000),
     "probe_bytes": "0",
 }
-"""Computes the prefix in 2.7 s; its KV are 21 MB, which come back in less on any machine."""
+"""Computes the prefix in 2.7 s; its KV are 21 MB, which come back in less on any machine, but not over the link."""
 TIMEOUT_SECONDS = 120
 
 
@@ -44,10 +46,10 @@ def test_a_prefix_is_asked_of_the_node_that_can_bring_it_back(tmp_path: Path) ->
     settings = {
         "decode": NODE,
         HOLDER: {"disk_kv_dir": str(tmp_path)},
-        "router": {"cache_lookup_seconds": "10"},
+        "router": {"cache_lookup_seconds": "10", "default_link_bytes_per_second": "1e6"},
     }
     with Cluster(checkpoint_dir(), prefill=(), decode=("mock", "mock"), settings=settings) as cluster:
-        for name, prompt in (("prefix", PREFIX), ("filler", FILLER)):
+        for name, prompt in (("short", SHORT), ("prefix", PREFIX), ("filler", FILLER)):
             compute(cluster, name, prompt)
         hashes = prefix_hashes(cluster)
         on_host = NodePrefix(node_id=HOLDER, host_block_count=NUM_BLOCKS, lower_block_count=NUM_BLOCKS)

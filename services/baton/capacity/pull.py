@@ -53,8 +53,8 @@ def best_pull(snapshot: ClusterSnapshot, request: PlacementRequest, decoder: Nod
     """Return the pull after which a decode node has the least time before it; None: nobody has what it lacks.
 
     Whole blocks travel, none of them the last position's. All that a node has is taken: a position costs the link the
-    same wherever it is, and the computation the more the further back it is. What a node has below its device is not
-    there for others: to bring it back would take room from those whom it serves.
+    same wherever it is, and the computation the more the further back it is. What is in the
+    host memory of a node is there for others as what is on its device; what is on its disk is not.
     """
     if request.needs_local_prefill or request.pins or not snapshot.holder_ids:
         return None
@@ -74,7 +74,7 @@ def _pull(
     snapshot: ClusterSnapshot, request: PlacementRequest, source: NodeSnapshot, decoder: NodeSnapshot
 ) -> Pull | None:
     block_tokens, begin = decoder.block_tokens, beginning_of(request, decoder).num_tokens
-    end = request.cached_on(source) // block_tokens * block_tokens
+    end = min(request.pullable_from(source.node_id), request.num_prompt_tokens - 1) // block_tokens * block_tokens
     is_usable = source.serves_blocks and not source.unusable_reason and source.node_id not in request.excluded_node_ids
     if source is decoder or end <= begin or source.block_tokens != block_tokens or not is_usable:
         return None

@@ -132,3 +132,7 @@ class PlacementRequest:
     def cached_on(self, node: NodeSnapshot) -> int:
         """Return the prompt tokens on a node's device, but for the last one: it is computed, for its logits."""
         return min(self.cached_tokens.get(node.node_id, 0), self.num_prompt_tokens - 1)
+
+    def pullable_from(self, node_id: str) -> int:
+        """Return the prompt tokens that others may take from a node's cache: on its device and in its host memory."""
+        return self.cached_tokens.get(node_id, 0) + self.lower_tokens.get(node_id, LowerPrefix()).host_tokens

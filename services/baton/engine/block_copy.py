@@ -50,7 +50,7 @@ def read_blocks(runner: Runner, block_ids: Sequence[int]) -> list[BlockKv]:
     layers = []
     for layer, spec in enumerate(runner.info.layout.layers):
         kv = runner.read_kv(block_ids, layer, 0, num_tokens)
-        halves = [_split(half, spec.num_kv_heads, len(block_ids)) for half in kv]
+        halves = [split_blocks(half, spec.num_kv_heads, len(block_ids)) for half in kv]
         layers.append([LayerKv(*block) for block in zip(*halves, strict=True)])
     return list(zip(*layers, strict=True))
 
@@ -60,16 +60,16 @@ def write_blocks(runner: Runner, block_table: Sequence[int], first_block: int, c
     start, num_tokens = first_block * runner.block_tokens, len(contents) * runner.block_tokens
     for layer, spec in enumerate(runner.info.layout.layers):
         halves = zip(*(block[layer] for block in contents), strict=True)
-        joined = LayerKv(*(_join(half, spec.num_kv_heads) for half in halves))
+        joined = LayerKv(*(join_blocks(half, spec.num_kv_heads) for half in halves))
         runner.write_kv(block_table, layer, start, num_tokens, joined)
 
 
-def _split(part: bytes | memoryview, num_heads: int, num_blocks: int) -> list[bytes]:
-    """Return the blocks of [heads, blocks * tokens, head dim], each [heads, tokens, head dim]."""
-    array = np.frombuffer(part, dtype=np.uint8).reshape(num_heads, num_blocks, -1)
+def split_blocks(part: bytes | memoryview, num_heads: int, num_blocks: int) -> list[bytes]:
+    """Return the blocks, 0 or more, of [heads, blocks * tokens, head dim], each [heads, tokens, head dim]."""
+    array = np.frombuffer(part, dtype=np.uint8).reshape(num_heads, max(1, num_blocks), -1)
     return [array[:, block].tobytes() for block in range(num_blocks)]
 
 
-def _join(parts: Iterable[bytes | memoryview], num_heads: int) -> bytes:
-    """Return blocks as one [heads, blocks * tokens, head dim]."""
+def join_blocks(parts: Iterable[bytes | memoryview], num_heads: int) -> bytes:
+    """Return blocks, 1 or more, as one [heads, blocks * tokens, head dim]."""
     return np.concatenate([np.frombuffer(part, np.uint8).reshape(num_heads, -1) for part in parts], axis=1).tobytes()

@@ -6,11 +6,10 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
+from baton.engine.held_blocks import HeldBlocks
 from baton.engine.ingest_pace import IngestPace
-from baton.engine.runners.base import LayerKv, Runner
-from baton.errors import NotFoundError
+from baton.engine.runners.base import LayerKv
 from baton.kv.hashing import BlockHash
-from baton.kv.pool import BlockPool
 
 
 class BlockRead:
@@ -49,15 +48,13 @@ class BlockReads:
     the prefix cache meanwhile fails its read. Every gap between passes reads a piece, a layer of one read.
 
     Args:
-        runner: Where K and V are.
-        pool: Says which block holds what.
+        held: Where K and V are.
         pace: How much is read in a gap.
         clock: Seconds, monotonic.
     """
 
-    def __init__(self, runner: Runner, pool: BlockPool, pace: IngestPace, clock: Callable[[], float]) -> None:
-        self._runner = runner
-        self._pool = pool
+    def __init__(self, held: HeldBlocks, pace: IngestPace, clock: Callable[[], float]) -> None:
+        self._held = held
         self._pace = pace
         self._clock = clock
         self._queue: deque[BlockRead] = deque()
@@ -92,26 +89,15 @@ class BlockReads:
 
     def _next_bytes(self) -> int:
         read = self._queue[0]
-        spec = self._runner.info.layout.layers[read.layer]
-        num_tokens = len(read.hashes) * self._pool.block_tokens
-        return spec.num_token_elements * self._runner.info.layout.dtype.num_bytes * num_tokens
+        return len(read.hashes) * self._held.block_bytes(read.layer)
 
     def _read(self, read: BlockRead) -> bool:
         """Read a layer; return whether nothing is left to do for the read."""
         started = self._clock()
-        blocks = self._pool.match(read.hashes)
-        num_gone = len(read.hashes) - len(blocks)
-        if num_gone:
-            message = f"{num_gone} blocks have left the prefix cache"
-            read.answer.set_exception(NotFoundError(message, reason="BLOCKS_EVICTED"))
-            return True
-        self._pool.acquire(blocks)
         try:
-            kv = self._runner.read_kv(blocks, read.layer, 0, len(blocks) * self._pool.block_tokens)
+            kv = self._held.read(read.hashes, read.layer)
         except Exception as error:  # the edge of the read: the engine must not die of it
             read.answer.set_exception(error)
             return True
-        finally:
-            self._pool.release(blocks)  # the blocks count as used now
         self._pace.note_write(len(kv.keys) + len(kv.values), self._clock() - started)
         return read.add(kv)

@@ -20,6 +20,7 @@ from baton.engine.block_copy import save_cached
 from baton.engine.block_reads import BlockRead, BlockReads
 from baton.engine.disk_tier import DiskTier
 from baton.engine.events import Admitted, Deliverable, FrameLanded, Listener
+from baton.engine.held_blocks import HeldBlocks
 from baton.engine.ingest import Ingest
 from baton.engine.ingest_pace import IngestPace
 from baton.engine.integrity import IntegrityWatch
@@ -93,7 +94,8 @@ class Engine:
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._seen: deque[Callable[[], None] | None] = deque()  # commands that have been waited for
         self._living = LivingRequests(self.scheduler, clock, delivers_columns=options.delivers_columns)
-        self._reads = BlockReads(runner, self.scheduler.pool, IngestPace(options.ingest_share), clock)
+        self._held = HeldBlocks(runner, self.scheduler.pool, self.scheduler.offload.store)
+        self._reads = BlockReads(self._held, IngestPace(options.ingest_share), clock)
         self._pipeline = Pipeline(
             runner,
             self.scheduler,
@@ -173,9 +175,9 @@ class Engine:
         self._commands.put(lambda: self._change_receiving(request_id, change))
 
     def count_cached(self, hashes: Items[BlockHash]) -> Future[int]:
-        """Return how many blocks, from the first on, are in the prefix cache."""
+        """Return how many blocks, from the first on, are in the prefix cache, on the device or in host memory."""
         answer: Future[int] = Future()
-        self.call(lambda: answer.set_result(len(self.scheduler.pool.match(hashes))))
+        self.call(lambda: answer.set_result(self._held.count(hashes)))
         return answer
 
     def read_blocks(self, hashes: Items[BlockHash], layers: range) -> Future[list[LayerKv]]:

@@ -134,7 +134,7 @@ class Placer:
             raise NotFoundError(f"no decode node serves the model {query.model_id!r}")
         prefixes = await self._prefixes(query)
         request = self._request(query, prefixes)
-        snapshot = self._state.snapshot(query.model_id, query.adapter, holder_ids=_longest(request.cached_tokens))
+        snapshot = self._state.snapshot(query.model_id, query.adapter, holder_ids=_longest(request))
         decision = place(snapshot, request, policy=self._policy)
         choice = decision.choice
         if choice is None:
@@ -184,10 +184,11 @@ class Placer:
         return node.description.block_tokens if node else 0
 
 
-def _longest(cached_tokens: Mapping[str, int]) -> list[str]:
-    """Return the nodes with the longest cached prefixes on their devices."""
-    holders = [node_id for node_id, num_tokens in cached_tokens.items() if num_tokens]
-    return sorted(holders, key=lambda node_id: (-cached_tokens[node_id], node_id))[:MAX_HOLDERS]
+def _longest(request: PlacementRequest) -> list[str]:
+    """Return the nodes with the longest cached prefixes that others may take."""
+    lengths = {node_id: request.pullable_from(node_id) for node_id in (*request.cached_tokens, *request.lower_tokens)}
+    holders = [node_id for node_id, num_tokens in lengths.items() if num_tokens]
+    return sorted(holders, key=lambda node_id: (-lengths[node_id], node_id))[:MAX_HOLDERS]
 
 
 def _runner_up(decision: Decision) -> CostEstimate | None:

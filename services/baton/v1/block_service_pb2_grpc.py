@@ -57,10 +57,10 @@ class BlockServiceServicer(object):
     """
 
     def PullBlocks(self, request, context):
-        """Streams the leading ones of some blocks that are in the node's prefix cache, as PrefillService.Prefill streams KV: `layout` with
-        `block_count` first, then `frame`s, `summary` last; there is no `first_token`. Nothing is computed. A block that leaves the cache
-        before it has been read ends the stream with an error; frames that came before count where they prove their place
-        (KvFrame.header_crc32c). Positions are those of the prompt: block i covers [i, i + 1) * block_token_count.
+        """Streams the leading ones of some blocks that are in the node's prefix cache, on its device or in host memory, as PrefillService.Prefill
+        streams KV: `layout` with `block_count` first, then `frame`s, `summary` last; there is no `first_token`. Nothing is computed, and nothing
+        read from disk. A block that leaves the cache before it has been read ends the stream with an error; frames that came before count
+        where they prove their place (KvFrame.header_crc32c). Positions are those of the prompt: block i covers [i, i + 1) * block_token_count.
 
         Errors: FAILED_PRECONDITION KV_LAYOUT_MISMATCH if `expected_layout` or `block_token_count` differs (the field is named);
         INVALID_ARGUMENT INVALID_FIELD for a bad request; NOT_FOUND BLOCKS_EVICTED if promised blocks have left the cache; UNAVAILABLE
