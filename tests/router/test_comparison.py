@@ -59,6 +59,20 @@ def test_a_local_prefill_has_no_transfer_and_one_token_no_step() -> None:
     assert set(comparison.ratios) == {"prefill", "total"}
 
 
+@pytest.mark.parametrize(("num_cached_tokens", "is_judged"), [(4800, False), (1600, True)])
+def test_a_prefill_of_which_part_came_back_is_not_judged_by_itself(num_cached_tokens: int, *, is_judged: bool) -> None:
+    """Copying is part of the measured time; where the node computed it all the same, there was none."""
+    candidate = Candidate("mac", "dgx", prefill_cached_tokens=4800, prefill_restored_tokens=3200, estimate=_ESTIMATE)
+
+    comparison = compare(
+        replace(_PLACED, candidate=candidate), replace(_OUTCOME, prefill_cached_tokens=num_cached_tokens)
+    )
+
+    assert comparison is not None
+    assert ("prefill" in comparison.ratios) is is_judged
+    assert "total" in comparison.ratios
+
+
 def test_a_pull_is_judged_by_its_transfer_and_waited_for() -> None:
     """Its time counts in the total, beside the computation of the rest."""
     candidate = Candidate(

@@ -100,8 +100,9 @@ def test_slow_prefills_slow_the_profile() -> None:
     assert state.corrected_profile(MAC) == MAC.profile
 
 
-def test_a_prompt_of_which_part_came_back_teaches_nothing_of_speed() -> None:
-    """Copying is part of the measured time."""
+@pytest.mark.parametrize(("num_cached_tokens", "is_learnt"), [(4096, False), (0, True)])
+def test_a_prompt_of_which_part_came_back_teaches_nothing_of_speed(num_cached_tokens: int, *, is_learnt: bool) -> None:
+    """Copying is part of the measured time; what the node computed all the same is all that was measured."""
     state = RouterState(Clock(), StateLimits())
     dgx, _ = state.register(DGX), state.register(MAC)
     state.report(dgx, replace(IDLE, tier_rates=TierRates(1e9, 1e9, 1000)))
@@ -111,9 +112,9 @@ def test_a_prompt_of_which_part_came_back_teaches_nothing_of_speed() -> None:
     assert (choice.prefill_node_id, choice.prefill_restored_tokens) == ("dgx", 4096)
 
     state.account("p", choice, request)
-    state.settle(replace(OUTCOME, prefill_cached_tokens=4096, prefill_seconds=30.0))
+    state.settle(replace(OUTCOME, prefill_cached_tokens=num_cached_tokens, prefill_seconds=30.0))
 
-    assert state.prefill_calibration.factor("dgx") == 1.0
+    assert (state.prefill_calibration.factor("dgx") > 1.0) is is_learnt
 
 
 def test_what_comes_back_takes_blocks_but_no_computation() -> None:

@@ -34,10 +34,9 @@ def compare(placed: PlacedRequest, outcome: Outcome) -> Comparison | None:
         return None
     before_seconds = outcome.queue_seconds + outcome.pull_seconds + outcome.prefill_seconds
     total_seconds = before_seconds + outcome.decode_seconds
-    pairs: dict[Term, tuple[float, float]] = {
-        "prefill": (outcome.prefill_seconds, estimate.prefill_seconds),
-        "total": (total_seconds, _seconds_of(estimate, num_tokens)),
-    }
+    pairs: dict[Term, tuple[float, float]] = {"total": (total_seconds, _seconds_of(estimate, num_tokens))}
+    if not placed.has_restored(outcome.prefill_cached_tokens):
+        pairs["prefill"] = (outcome.prefill_seconds, estimate.prefill_seconds)
     if not placed.candidate.is_local or placed.candidate.pull_node_id:
         pairs["pull" if placed.candidate.pull_node_id else "transfer"] = (
             outcome.transfer_seconds,

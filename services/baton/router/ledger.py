@@ -24,6 +24,14 @@ class PlacedRequest:
     runner_up: CostEstimate | None = None
     """Terms of the next best candidate; None if there was none."""
 
+    def has_restored(self, num_cached_tokens: int) -> bool:
+        """Return whether, of what the computing node took as cached, part was copied back to its device.
+
+        The copy is then part of what is measured as computing the prompt.
+        """
+        num_restored = self.candidate.prefill_restored_tokens
+        return num_restored > 0 and num_cached_tokens > self.candidate.prefill_cached_tokens - num_restored
+
 
 class Ledger:
     """Placements by id, at most `MAX_ENTRIES`, each taken out once."""

@@ -190,7 +190,7 @@ class RouterState:
         computing = self.nodes.get(outcome.prefill_node_id or outcome.decode_node_id)
         if computing is None or outcome.num_preemptions or outcome.num_breaks:
             return
-        if placed.candidate.prefill_restored_tokens:  # copying them is part of the measured time
+        if placed.has_restored(outcome.prefill_cached_tokens):
             return
         shape, profile = computing.description.shape, computing.description.profile
         num_cached = min(outcome.prefill_cached_tokens + outcome.pulled_tokens, placed.num_prompt_tokens - 1)
