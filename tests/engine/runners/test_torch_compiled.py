@@ -76,18 +76,20 @@ def test_products_of_few_rows_equal_float64(dtype: torch.dtype, num_rows: int) -
     torch.testing.assert_close(output.double(), expected, rtol=0, atol=TOLERANCE[dtype] * scale)
 
 
+@both_dtypes
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 8, 32])
 @pytest.mark.parametrize("num_outputs", [130, 3000])
-def test_products_by_transposed_weights_equal_float64(num_rows: int, num_outputs: int) -> None:
+def test_products_by_transposed_weights_equal_float64(dtype: torch.dtype, num_rows: int, num_outputs: int) -> None:
     """Inputs and outputs that fill no strip, more outputs than one block of sums of 32 rows has, with a bias."""
-    rows, weight, bias = torch.randn(num_rows, 70), torch.randn(num_outputs, 70), torch.randn(num_outputs)
-    output, strips = torch.empty(num_rows, num_outputs), transposed(weight)
+    rows, weight = torch.randn(num_rows, 70).to(dtype), torch.randn(num_outputs, 70).to(dtype)
+    bias = torch.randn(num_outputs).to(dtype)
+    output, strips = torch.empty(num_rows, num_outputs, dtype=dtype), transposed(weight)
 
     multiply(array_of(rows), array_of(strips), array_of(bias), array_of(output))
 
     expected = linear(rows.double(), weight.double(), bias.double())
     scale = float(expected.abs().max())
-    torch.testing.assert_close(output.double(), expected, rtol=0, atol=TOLERANCE[torch.float32] * scale)
+    torch.testing.assert_close(output.double(), expected, rtol=0, atol=TOLERANCE[dtype] * scale)
 
 
 @both_dtypes

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.engine.runners.torch.fused import linear, weights
+from baton.engine.runners.torch.fused import weights
 from baton.engine.runners.torch.fused.linear import Linear
 from baton.engine.runners.torch.fused.weights import padded_rows
 
@@ -49,8 +49,8 @@ def test_a_cpu_without_instructions_for_it_multiplies_half_precision_in_float32(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What comes out is of the rows' format, and no further from the truth than one rounding."""
-    for module in (linear, weights):
-        monkeypatch.setattr(module, "is_sound", lambda asked: asked is torch.float32)
+    monkeypatch.setattr(weights, "is_sound", lambda asked: asked is torch.float32)
+    monkeypatch.setattr(weights, "is_transposed_faster", lambda: False)
     torch.manual_seed(0)
     module = torch.nn.Linear(48, 32, dtype=dtype)
     rows = torch.randn(7, 48, dtype=dtype)
@@ -63,21 +63,27 @@ def test_a_cpu_without_instructions_for_it_multiplies_half_precision_in_float32(
     torch.testing.assert_close(product.double(), expected, atol=0, rtol=torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "is_transposed"), [(torch.float32, False), (torch.float32, True), (torch.bfloat16, True)]
+)
 def test_each_layout_of_weights_multiplies_batches_and_prompts(
-    is_transposed: bool, monkeypatch: pytest.MonkeyPatch
+    dtype: torch.dtype, is_transposed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Few rows by Baton's kernel, more by a library; sizes that fill neither panels nor strips."""
     monkeypatch.setattr(weights, "is_one_thread", lambda: True)
     monkeypatch.setattr(weights, "is_transposed_faster", lambda: is_transposed)
+    monkeypatch.setattr(weights, "is_sound", lambda asked: asked is torch.float32)
     torch.manual_seed(0)
-    module = torch.nn.Linear(50, 70)
+    module = torch.nn.Linear(50, 70, dtype=dtype)
 
     with torch.inference_mode():
         product = Linear([module])
 
         for num_rows in (1, 2, 5, 32, 33, 100):
-            rows = torch.randn(num_rows, 50)
-            torch.testing.assert_close(product(rows), module(rows), atol=1e-5, rtol=1e-4)
+            rows = torch.randn(num_rows, 50, dtype=dtype)
+            expected = torch.nn.functional.linear(rows.double(), module.weight.double(), module.bias.double())
+            torch.testing.assert_close(
+                product(rows).double(), expected, atol=1e-5, rtol=max(1e-4, torch.finfo(dtype).eps)
+            )
     assert product.num_streamed_rows == (32 if is_transposed else 8)
-    assert product.memory().num_bytes >= module.weight.nbytes
+    assert 1 <= product.memory().num_bytes / module.weight.nbytes < 3, "more than sizes rounded up"

@@ -30,8 +30,8 @@ def multiply(rows: Any, weight: Any, bias: Any, output: Any) -> None:
     Args:
         rows: [num_rows, num_inputs].
         weight: In panels of 64 outputs, [num_panels, num_inputs, 64] float32, or [num_panels, num_inputs / 2, 64]
-            uint32 of pairs of bfloat16; or transposed, [num_inputs, num_outputs] float32. Outputs and inputs are padded
-            by zeros.
+            uint32 of pairs of bfloat16; or transposed, [num_inputs, num_outputs] float32, or uint16 of bfloat16.
+            Outputs and inputs are padded by zeros.
         bias: [num_outputs], of the kind of the rows; or empty.
         output: [num_rows, num_outputs].
     """

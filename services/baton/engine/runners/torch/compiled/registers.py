@@ -11,6 +11,7 @@ LANES = 16 if binding.get_host_cpu_features().get("avx512f") else 8
 """Numbers that a register of this machine holds."""
 VECTOR = ir.VectorType(ir.FloatType(), LANES)
 _INT32, _INT64 = ir.IntType(32), ir.IntType(64)
+_INTEGERS, _HALVES = ir.VectorType(_INT32, LANES), ir.VectorType(ir.IntType(16), LANES)
 
 
 def row_starts(context: Any, builder: Any, kind: Any, array: Any, first: Any, count: int) -> tuple[list[Any], Any]:
@@ -21,15 +22,22 @@ def row_starts(context: Any, builder: Any, kind: Any, array: Any, first: Any, co
     return [builder.gep(matrix.data, [builder.mul(row, num_columns)]) for row in rows], num_columns
 
 
-def vector_addresses(builder: Any, start: Any, count: int) -> list[Any]:
+def vector_addresses(builder: Any, start: Any, count: int, vector: Any = VECTOR) -> list[Any]:
     """Generate the addresses of consecutive vectors."""
-    places = (_INT64(vector * LANES) for vector in range(count))
-    return [builder.bitcast(builder.gep(start, [place]), VECTOR.as_pointer()) for place in places]
+    places = (_INT64(place * LANES) for place in range(count))
+    return [builder.bitcast(builder.gep(start, [place]), vector.as_pointer()) for place in places]
 
 
 def load_vectors(builder: Any, start: Any, count: int) -> list[Any]:
     """Generate the loading of consecutive vectors."""
     return [builder.load(address, align=4) for address in vector_addresses(builder, start, count)]
+
+
+def load_halves(builder: Any, start: Any, count: int) -> list[Any]:
+    """Generate the loading of consecutive vectors of bfloat16 as float32, whose upper halves they are."""
+    sixteen = ir.Constant(_INTEGERS, [16] * LANES)
+    halves = [builder.load(address, align=2) for address in vector_addresses(builder, start, count, _HALVES)]
+    return [builder.bitcast(builder.shl(builder.zext(half, _INTEGERS), sixteen), VECTOR) for half in halves]
 
 
 def store_vectors(builder: Any, values: list[Any], start: Any) -> None:

@@ -18,6 +18,7 @@ from numba.extending import intrinsic
 from baton.engine.runners.torch.compiled.registers import (
     LANES,
     add_product,
+    load_halves,
     load_vectors,
     row_starts,
     spread,
@@ -38,9 +39,9 @@ def strip_product(num_rows: int) -> Any:
     """Return the intrinsic that adds the products of some rows and one strip of a weight to sums.
 
     `add(weight, first_input, inputs, first_row, sums, first_output, end_output)`: `weight` is [num_inputs,
-    num_outputs], `inputs` [rows, num_inputs] and `sums` [rows, num_outputs], all contiguous and float32. Outputs
-    [first_output, end_output), multiples of 32, of rows [first_row, first_row + num_rows) get the products of inputs
-    [first_input, first_input + 8).
+    num_outputs], float32 or uint16, the bits of bfloat16; `inputs` [rows, num_inputs] and `sums` [rows, num_outputs]
+    are float32; all are contiguous. Outputs [first_output, end_output), multiples of 32, of rows [first_row, first_row
+    + num_rows) get the products of inputs [first_input, first_input + 8).
     """
 
     @intrinsic
@@ -54,6 +55,8 @@ def strip_product(num_rows: int) -> Any:
         _first_output: Any,
         _end_output: Any,
     ) -> Any:
+        load = load_halves if weight.dtype == types.uint16 else load_vectors
+
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             _, first_input, _, first_row, _, first_output, end_output = arguments
             weights, rows, results = (
@@ -71,7 +74,7 @@ def strip_product(num_rows: int) -> Any:
             step = _INT64(LANES * _NUM_VECTORS)
             with cgutils.for_range_slice(builder, first_output, end_output, step, intp=_INT64) as (output, _):
                 starts_here = ([builder.gep(start, [output]) for start in starts] for starts in (weights, results))
-                _add_products(builder, factors, *starts_here)
+                _add_products(builder, load, factors, *starts_here)
             return context.get_dummy_value()
 
         index = types.intp
@@ -80,11 +83,11 @@ def strip_product(num_rows: int) -> Any:
     return add
 
 
-def _add_products(builder: Any, factors: Any, weights: Any, results: Any) -> None:
+def _add_products(builder: Any, load: Any, factors: Any, weights: Any, results: Any) -> None:
     """Generate what is done to `_NUM_VECTORS` vectors of outputs of all rows: their sums stay in registers."""
     totals = [load_vectors(builder, start, _NUM_VECTORS) for start in results]
     for place, start in enumerate(weights):
-        values = load_vectors(builder, start, _NUM_VECTORS)
+        values = load(builder, start, _NUM_VECTORS)
         totals = [
             [add_product(builder, own[place], value, total) for value, total in zip(values, row_totals, strict=True)]
             for own, row_totals in zip(factors, totals, strict=True)

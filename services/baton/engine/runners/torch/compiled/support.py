@@ -85,9 +85,9 @@ def can_multiply(dtype: torch.dtype) -> bool:
 
 
 @cache
-def can_stream_transposed() -> bool:
-    """Return whether products by transposed weights are right."""
-    return _is_sound("strips", _strips_error, torch.float32)
+def can_stream_transposed(dtype: torch.dtype) -> bool:
+    """Return whether products by transposed weights, and what goes between them, are right in a dtype."""
+    return dtype in _MAX_RELATIVE_ERROR and _is_sound("strips", _strips_error, dtype)
 
 
 def _is_sound(name: str, measure: Any, dtype: torch.dtype) -> bool:

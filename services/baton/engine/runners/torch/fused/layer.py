@@ -12,7 +12,12 @@ from baton.engine.runners.torch.attention import attend_rows, store
 from baton.engine.runners.torch.batch import Batch, PackedBatch
 from baton.engine.runners.torch.between import launch as between
 from baton.engine.runners.torch.blocked_attention import Scoring
-from baton.engine.runners.torch.compiled.support import array_of, can_multiply, is_one_thread
+from baton.engine.runners.torch.compiled.support import (
+    array_of,
+    can_multiply,
+    can_stream_transposed,
+    is_one_thread,
+)
 from baton.engine.runners.torch.fused.adapted import AdaptedProduct
 from baton.engine.runners.torch.fused.linear import Linear
 from baton.engine.runners.torch.fused.quantised import Projection, WeightDtype
@@ -204,7 +209,8 @@ def gated(gate_up: torch.Tensor) -> torch.Tensor:
 
 def runs_compiled(rows: torch.Tensor) -> bool:
     """Return whether what goes between the products of these rows is done by Baton's kernels, which use one thread."""
-    return rows.is_cpu and is_one_thread() and rows.is_contiguous() and can_multiply(rows.dtype)
+    serves = rows.is_cpu and is_one_thread() and rows.is_contiguous()
+    return serves and (can_multiply(rows.dtype) or can_stream_transposed(rows.dtype))
 
 
 def norm_of(module: Any) -> Norm:

@@ -9,7 +9,6 @@ import torch
 from baton.engine.runners.torch.compiled.support import Array, array_of
 from baton.engine.runners.torch.fused.weights import laid_out
 from baton.engine.runners.torch.huge_pages import Memory
-from baton.engine.runners.torch.onednn import is_sound
 
 
 class Linear:
@@ -30,12 +29,8 @@ class Linear:
         self.dtype = weight.dtype
         self._bias = torch.cat([_bias_of(module) for module in modules]) if has_bias else None
         self.num_outputs = len(weight)
-        self._is_widened = is_widened(weight)
-        if self._is_widened:
-            weight = weight.float()
-            self._bias = None if self._bias is None else self._bias.float()
         self._weight = laid_out(weight)
-        self.num_streamed_rows = 0 if self._is_widened else self._weight.max_streamed_rows
+        self.num_streamed_rows = self._weight.max_streamed_rows
         if self.num_streamed_rows:
             self._arrays = (self._weight.array(), array_of(weight.new_empty(0) if self._bias is None else self._bias))
 
@@ -43,8 +38,6 @@ class Linear:
         """Return [num_rows, num_outputs] of [num_rows, num_inputs]."""
         if 0 < rows.shape[0] <= self.num_streamed_rows:
             return self._stream(rows)
-        if self._is_widened:
-            return self._weight.product(rows.float(), self._bias).to(rows.dtype)
         return self._weight.product(rows, self._bias)
 
     def memory(self) -> Memory:
@@ -61,16 +54,6 @@ class Linear:
         output = rows.new_empty(rows.shape[0], self.num_outputs)
         multiply(array_of(rows.contiguous()), *self._arrays, array_of(output))
         return output
-
-
-def is_widened(weight: torch.Tensor) -> bool:
-    """Return whether a weight of half precision is held in float32: a CPU that has no instructions for its products.
-
-    There a product in bfloat16 takes 60 times as long as one in float32, which rounds its sums to bfloat16 all the
-    same; the price is twice the memory.
-    """
-    is_slow = weight.device.type == "cpu" and weight.dtype is not torch.float32 and not is_sound(weight.dtype)
-    return is_slow and is_sound(torch.float32)
 
 
 def _bias_of(module: torch.nn.Linear) -> torch.Tensor:
