@@ -6,15 +6,14 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 
 from charts.render import CHART, read_example, render
+from http_double import Answer, Request, serving
 
 
 @pytest.mark.parametrize(("num_unready", "num_tokens", "is_passed"), [(0, 4, True), (2, 4, True), (0, 3, False)])
@@ -55,31 +54,13 @@ def _run(url: str, **variables: str) -> int:
 def _gateway(num_unready: int, num_tokens: int) -> Iterator[tuple[str, list[tuple[str, str, Any]]]]:
     requests: list[tuple[str, str, Any]] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            requests.append((self.path, self.headers.get("Authorization", ""), None))
-            self._answer(503 if len(requests) <= num_unready else 200, {"status": "ready", "cause": "starting"})
+    def answer(request: Request) -> Answer:
+        body = json.loads(request.body) if request.body else None
+        requests.append((request.path, request.headers.get("Authorization", ""), body))
+        if request.method == "POST":
+            return Answer(200, json.dumps({"usage": {"completion_tokens": num_tokens}}).encode())
+        status = 503 if len(requests) <= num_unready else 200
+        return Answer(status, json.dumps({"status": "ready", "cause": "starting"}).encode())
 
-        def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            requests.append((self.path, self.headers.get("Authorization", ""), body))
-            self._answer(200, {"usage": {"completion_tokens": num_tokens}})
-
-        def _answer(self, status: int, body: object) -> None:
-            content = json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", requests
-        finally:
-            server.shutdown()
-            thread.join(10)
+    with serving(answer) as url:
+        yield url, requests

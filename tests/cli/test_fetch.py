@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 
 from baton.cli.fetch import FetchError, command, fetch
 from baton.errors import ConfigurationError
+from http_double import Answer, serving
 
 _FILES = {"model/config.json": b"{}", "model/tokenizer.json": b"tokens"}
 
@@ -113,21 +112,5 @@ def _digest(content: bytes) -> str:
 
 @contextmanager
 def _serving(content: bytes, *, num_missing_bytes: int = 0) -> Iterator[str]:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content[: len(content) - num_missing_bytes])
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/model.tar.gz"
-        finally:
-            server.shutdown()
-            thread.join(10)
+    with serving(lambda _: Answer(200, content, num_missing_bytes)) as url:
+        yield f"{url}/model.tar.gz"

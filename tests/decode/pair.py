@@ -209,6 +209,21 @@ async def intact(responses: Responses) -> Responses:
         yield response
 
 
+def silent_until_the_deadline(num_responses: int) -> Damage:
+    """Return a damage that passes so many responses on, then nothing while TIMEOUT_SECONDS pass on the tests' clock."""
+
+    async def damage(responses: Responses) -> Responses:
+        num_passed = 0
+        async for response in responses:
+            yield response
+            num_passed += 1
+            if num_passed == num_responses:
+                leap(TIMEOUT_SECONDS)
+                await asyncio.Event().wait()
+
+    return damage
+
+
 class PrefillSide:
     """A prefill node with its servers."""
 

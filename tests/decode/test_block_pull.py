@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -22,7 +21,17 @@ from baton.rpc.wire_kv import dtype_to_proto, layout_to_proto
 from baton.v1 import block_service_pb2
 from checkpoints import checkpoint, reference_generate
 from decode.neighbour import NEIGHBOUR_ID, Neighbour, pulling_request, with_neighbour
-from decode.pair import PATIENT, TIMEOUT_SECONDS, Damage, Pair, Responses, generate, leap, other_layout, request_of
+from decode.pair import (
+    PATIENT,
+    TIMEOUT_SECONDS,
+    Damage,
+    Pair,
+    Responses,
+    generate,
+    other_layout,
+    request_of,
+    silent_until_the_deadline,
+)
 from decode.test_generation import (
     doubled,
     dropped,
@@ -439,12 +448,6 @@ def test_a_neighbour_that_dies_while_it_sends_costs_what_it_has_not_sent(monkeyp
 def test_a_stalled_pull_is_given_up_while_there_is_time_to_compute() -> None:
     """The request's deadline holds, with the right tokens, however long a frame may be waited for."""
 
-    async def silent_until_the_deadline(responses: Responses) -> Responses:
-        async for response in responses:
-            yield response
-            leap(TIMEOUT_SECONDS)
-            await asyncio.Event().wait()
-
     async def client(pair: Pair, neighbour: Neighbour) -> None:
         await neighbour.warm(PROMPT)
         request = pulling_request(PROMPT)
@@ -456,7 +459,8 @@ def test_a_stalled_pull_is_given_up_while_there_is_time_to_compute() -> None:
         assert list(answer.summary.kv_break_reasons) == ["DEADLINE"]
 
     patience = Timeouts(3 * TIMEOUT_SECONDS, 3 * TIMEOUT_SECONDS)
-    with_neighbour(client, damage=silent_until_the_deadline, timeouts=patience, timeout_seconds=2 * TIMEOUT_SECONDS)
+    damage = silent_until_the_deadline(num_responses=1)
+    with_neighbour(client, damage=damage, timeouts=patience, timeout_seconds=2 * TIMEOUT_SECONDS)
 
 
 def test_a_pull_is_counted_by_what_came_of_it() -> None:

@@ -23,8 +23,8 @@ from decode.pair import (
     Pair,
     Responses,
     generate,
-    leap,
     request_of,
+    silent_until_the_deadline,
     with_pair,
 )
 from engine.rig import GREEDY, LAYOUT, expected_tokens, prompt_of
@@ -213,13 +213,6 @@ async def silent(responses: Responses) -> Responses:
 def test_a_stream_is_given_up_while_there_is_time_to_compute_the_rest() -> None:
     """A node that hangs may be waited for longer than the caller of the decode node waits."""
 
-    async def silent_until_the_deadline(responses: Responses) -> Responses:
-        async for response in responses:
-            if response.HasField("frame") and response.frame.sequence_number == 2:
-                leap(TIMEOUT_SECONDS)
-                await asyncio.Event().wait()
-            yield response
-
     async def client(pair: Pair) -> None:
         request = request_of(PROMPT)
         request.timeout.FromSeconds(int(TIMEOUT_SECONDS))
@@ -229,7 +222,8 @@ def test_a_stream_is_given_up_while_there_is_time_to_compute_the_rest() -> None:
         assert answer.summary.fallback_reason == "DEADLINE"
 
     patience = Timeouts(3 * TIMEOUT_SECONDS, 3 * TIMEOUT_SECONDS)
-    with_pair(client, damage=silent_until_the_deadline, timeouts=patience, timeout_seconds=2 * TIMEOUT_SECONDS)
+    damage = silent_until_the_deadline(num_responses=3)
+    with_pair(client, damage=damage, timeouts=patience, timeout_seconds=2 * TIMEOUT_SECONDS)
 
 
 def test_a_node_that_hangs_is_not_asked_again() -> None:

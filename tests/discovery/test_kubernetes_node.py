@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 from kubernetes.client import Configuration
 
 from baton.discovery.endpoints import WatchError
 from baton.discovery.kubernetes_node import KubernetesNode, node_of, read_kubernetes_node
+from http_double import Answer, Request, serving
 
 _NODE = {
     "metadata": {
@@ -70,22 +69,9 @@ def test_a_server_that_is_away_is_an_error_of_its_own_kind() -> None:
 def _server(status: int, content: bytes) -> Iterator[tuple[Configuration, list[str]]]:
     paths: list[str] = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            paths.append(self.path)
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            self.wfile.write(content)
+    def answer(request: Request) -> Answer:
+        paths.append(request.path)
+        return Answer(status, content)
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
-            yield Configuration(host=f"http://127.0.0.1:{server.server_port}"), paths
-        finally:
-            server.shutdown()
-            thread.join(10)
+    with serving(answer) as url:
+        yield Configuration(host=url), paths
