@@ -17,12 +17,12 @@ from baton.engine.checkpoint import read_checkpoint
 from baton.engine.lora import LoraFolder, read_adapters
 from baton.engine.pool_size import DEFAULT_BOUNDS, PoolBounds, PoolModel, PoolSize, choose_pool_size
 from baton.engine.runners.base import ModelInfo, kv_dtype_of
-from baton.engine.runners.torch import onednn
 from baton.engine.runners.torch.attention import ATTENTION_NAME, register_attention
 from baton.engine.runners.torch.backbone import Backbone, TransformersModel
 from baton.engine.runners.torch.fused.model import FusedModel
 from baton.engine.runners.torch.fused.quantised import WeightDtype, check_supported, revision_of, weight_bits
 from baton.engine.runners.torch.fused.support import is_fusible
+from baton.engine.runners.torch.fused.weights import layout_for
 from baton.engine.runners.torch.huge_pages import use_huge_pages
 from baton.engine.runners.torch.lora import AdapterLayers, load_adapters
 from baton.engine.runners.torch.memory import device_memory
@@ -30,6 +30,7 @@ from baton.engine.runners.torch.parallel.ranks import Alone, Ranks
 from baton.engine.runners.torch.parallel.share import share_of_info, take_share
 from baton.engine.runners.torch.runner import TorchRunner
 from baton.engine.runners.torch.static.runner import StaticRunner
+from baton.engine.runners.torch.tiled_attention import prepare
 from baton.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -218,6 +219,7 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
         started_seconds = time.monotonic()
         num_bytes = use_huge_pages(backbone.memory())
         log.info("huge_pages bytes=%d seconds=%.2f", num_bytes, time.monotonic() - started_seconds)
+        prepare(options.torch_dtype)  # lest the first prompt wait for it
     return runner
 
 
@@ -272,17 +274,11 @@ def _backbone_of(model: Any, info: ModelInfo, options: LoadOptions, ranks: Ranks
 
 def _weights_told(backbone: Backbone, options: LoadOptions) -> str:
     """Return in what form the weights are held, and why."""
-    if options.torch_device.type != "cpu":
-        return "as loaded: packing is for CPUs"
     if backbone.name != FusedModel.name:
         return "as loaded: transformers' code multiplies"
     if options.weight_dtype != "auto":
         return f"{options.weight_dtype}: weight_dtype says so"
-    if onednn.is_sound(options.torch_dtype):
-        return "packed: oneDNN passed its check"
-    if onednn.is_sound(torch.float32):
-        return f"packed, in float32: this CPU multiplies {options.dtype} slowly"
-    return "as loaded: oneDNN failed its check"
+    return layout_for(options.torch_dtype, options.torch_device).cause
 
 
 def _describe(device: torch.device) -> str:

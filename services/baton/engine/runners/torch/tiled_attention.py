@@ -22,8 +22,12 @@ _TRIAL_ROUNDS, _TRIAL_QUERIES = 3, 256
 
 def is_fastest(query: torch.Tensor, num_queries: int, scoring: Scoring) -> bool:
     """Return whether the kernel beats blocks by oneDNN and torch's own kernel, found by trying once."""
-    serves = query.is_cpu and num_queries >= MIN_QUERIES and scoring.is_plain and is_one_thread()
-    return serves and can_attend_prompts() and _beats_blocks(query.dtype)
+    return query.is_cpu and num_queries >= MIN_QUERIES and scoring.is_plain and prepare(query.dtype)
+
+
+def prepare(dtype: torch.dtype) -> bool:
+    """Return whether the kernel is the fastest for prompts in a dtype; the first call compiles and tries it."""
+    return is_one_thread() and can_attend_prompts() and _beats_blocks(dtype)
 
 
 def attend_in_tiles(query: torch.Tensor, kv: KeysValues, scoring: Scoring, *, first_query: int) -> torch.Tensor:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from functools import cache
+from typing import NamedTuple
 
 import torch
 from torch.nn.functional import linear, pad
@@ -34,7 +36,6 @@ float32, 14 and 20 ms against 17 and 24; at 1 and 4 rows in bfloat16, 8.0 and 11
 _MAX_STRIP_ROWS = 32
 """Rows up to which strips beat MKL: on an EPYC with AVX2 16 rows of SmolLM-135M's layers take 77 ms against 102, 32
 rows 138 against 142."""
-_TRANSPOSED = (torch.float32, torch.bfloat16)
 _MIN_GAIN = 1.03
 """How many times as long oneDNN must take for weights to be transposed: less may be noise."""
 _TRIAL_ROWS, _TRIAL_SIZE, _TRIAL_ROUNDS = 512, 768, 5
@@ -163,15 +164,32 @@ class TransposedWeight(Weight):
         return array_of(self._strips)
 
 
+class Layout(NamedTuple):
+    """How weights are held, and why."""
+
+    form: Callable[[torch.Tensor], Weight]
+    """Makes one of [num_outputs, num_inputs]."""
+    cause: str
+    """In words."""
+
+
 def laid_out(weight: torch.Tensor) -> Weight:
     """Return a weight [num_outputs, num_inputs] in the layout that is multiplied by soonest."""
-    if not weight.is_cpu or not is_sound(torch.float32):
-        return PlainWeight(weight)
-    if is_one_thread() and weight.dtype in _TRANSPOSED and is_transposed_faster():
-        is_wanted = weight.dtype is torch.float32 or not is_sound(weight.dtype)
-        if is_wanted and can_stream_transposed(weight.dtype):
-            return TransposedWeight(weight)
-    return PackedWeight(weight) if is_sound(weight.dtype) else WidenedWeight(weight)
+    return layout_for(weight.dtype, weight.device).form(weight)
+
+
+def layout_for(dtype: torch.dtype, device: torch.device) -> Layout:
+    """Return the layout of weights that is multiplied by soonest."""
+    if device.type != "cpu":
+        return Layout(PlainWeight, "as loaded: packing is for CPUs")
+    if not is_sound(torch.float32):
+        return Layout(PlainWeight, "as loaded: oneDNN failed its check")
+    is_candidate = dtype is torch.float32 or (dtype is torch.bfloat16 and not is_sound(dtype))
+    if is_candidate and is_one_thread() and is_transposed_faster() and can_stream_transposed(dtype):
+        return Layout(TransposedWeight, "transposed: torch multiplies prompts sooner than oneDNN")
+    if is_sound(dtype):
+        return Layout(PackedWeight, "packed: oneDNN passed its check")
+    return Layout(WidenedWeight, f"packed, in float32: this CPU multiplies {str(dtype).rpartition('.')[2]} slowly")
 
 
 @cache
