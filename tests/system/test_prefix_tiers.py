@@ -121,6 +121,7 @@ def check_choice(cluster: Cluster, hashes: Sequence[BlockHash]) -> None:
             return RouterServiceStub(channel).Place(request, timeout=TIMEOUT_SECONDS)  # type: ignore[no-untyped-call, no-any-return]
 
     cluster.wait_until(lambda: cluster.nodes()[HOLDER].load.HasField("tier_rates"), "the holder tells its rates")
+    cluster.wait_idle()
     known = place(block_hashes=join_hashes(hashes))
     assert (known.placement.decode_node_id, place().placement.decode_node_id) == (HOLDER, OTHER)
     assert known.candidates[0].decode_restored_token_count == len(PREFIX)
