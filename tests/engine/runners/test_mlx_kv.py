@@ -210,7 +210,7 @@ def test_last_layer_computes_one_position(monkeypatch: pytest.MonkeyPatch) -> No
 @pytest.mark.parametrize("name", ["llama3", "mistral"])
 def test_runner_built_in_one_thread_runs_in_another(name: CheckpointName) -> None:
     """MLX's streams belong to threads; the runner does not."""
-    prompt, runner = prompt_of(30), load_mlx_runner(checkpoint(name), model_id="tiny", num_blocks=NUM_BLOCKS)
+    prompt, runner = prompt_of(30, seed=1), load_mlx_runner(checkpoint(name), model_id="tiny", num_blocks=NUM_BLOCKS)
     generated: list[int] = []
 
     def run() -> None:

@@ -42,7 +42,7 @@ def test_configuration_with_rope_parameters_alone_is_enough(name: CheckpointName
         config.pop(key, None)
     (folder / "config.json").write_text(json.dumps(config))
     runner = load_mlx_runner(folder, model_id="tiny", num_blocks=12)
-    token_ids = list(range(100, 200))
+    token_ids = list(range(110, 210))
 
     token_ids += runner.forward([Span(token_ids, 0, range(12), needs_logits=True)]).argmax()
     for start in range(100, 163):
