@@ -99,16 +99,25 @@ def test_what_is_not_a_number_shows_in_those_who_see_it(is_key: bool) -> None:
     torch.testing.assert_close(output[0], expected[0], rtol=0, atol=0)
 
 
-def test_tiles_serve_prompts_of_plain_scores_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few queries, bent scores and several threads are left to others."""
-    monkeypatch.setattr(tiled_attention, "_beats_blocks", lambda _: True)
+def test_tiles_serve_prompts_of_plain_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few queries and bent scores are left to others."""
+    monkeypatch.setattr(tiled_attention, "_beats_blocks", lambda *_: True)
     query, plain = torch.zeros(1), Scoring(1.0)
 
-    for num_threads, num_queries, scoring, expected in (
-        (1, 16, plain, True),
-        (1, 15, plain, False),
-        (2, 16, plain, False),
-        (1, 16, Scoring(1.0, soft_cap=5.0), False),
-    ):
-        monkeypatch.setattr(tiled_attention, "is_one_thread", lambda count=num_threads: count == 1)
-        assert is_fastest(query, num_queries, scoring) is expected
+    assert is_fastest(query, 16, plain)
+    assert not is_fastest(query, 15, plain)
+    assert not is_fastest(query, 16, Scoring(1.0, soft_cap=5.0))
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+def test_threads_share_the_heads_of_a_prompt(num_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each head is attended from once, whoever does it, and as one thread does."""
+    query, keys, values = torch.randn(2, 3, 90, 16), torch.randn(2, 100, 16), torch.randn(2, 100, 24)
+    kv, scoring = KeysValues(keys, values), Scoring(0.25, window_tokens=33)
+    monkeypatch.setattr(tiled_attention.torch, "get_num_threads", lambda: 1)
+    expected = attend_in_tiles(query, kv, scoring, first_query=10)
+    monkeypatch.setattr(tiled_attention.torch, "get_num_threads", lambda: num_threads)
+
+    output = attend_in_tiles(query, kv, scoring, first_query=10)
+
+    torch.testing.assert_close(output, expected, rtol=0, atol=0)

@@ -1,23 +1,30 @@
-"""Causal attention of prompts by Baton's own kernel, on one thread of a CPU that it serves better than a library."""
+"""Causal attention of prompts by Baton's own kernel, on CPUs that it serves better than a library.
+
+Threads share the query heads out among themselves. On two threads of an EPYC with AVX2, 9 heads of 64 elements over 3
+KV heads, 512 queries after 3584 positions take 36 ms where blocks by oneDNN take 56; 2048 queries take 40, by blocks
+62, by torch's own kernel 44.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import product
 
 import numpy as np
 import torch
 
 from baton.engine.runners.torch.blocked_attention import MIN_QUERIES, Scoring, attend_causally
-from baton.engine.runners.torch.compiled.support import array_of, can_attend_prompts, is_one_thread
+from baton.engine.runners.torch.compiled.support import array_of, can_attend_prompts
 from baton.engine.runners.torch.onednn import is_sound
 from baton.engine.runners.torch.pool import KeysValues
 
 log = logging.getLogger(__name__)
 
-_TRIAL_ROUNDS, _TRIAL_QUERIES = 3, 256
+_TRIAL_ROUNDS, _TRIAL_QUERIES = 5, 256
 
 
 def is_fastest(query: torch.Tensor, num_queries: int, scoring: Scoring) -> bool:
@@ -27,7 +34,7 @@ def is_fastest(query: torch.Tensor, num_queries: int, scoring: Scoring) -> bool:
 
 def prepare(dtype: torch.dtype) -> bool:
     """Return whether the kernel is the fastest for prompts in a dtype; the first call compiles and tries it."""
-    return is_one_thread() and can_attend_prompts() and _beats_blocks(dtype)
+    return can_attend_prompts() and _beats_blocks(dtype, torch.get_num_threads())
 
 
 def attend_in_tiles(query: torch.Tensor, kv: KeysValues, scoring: Scoring, *, first_query: int) -> torch.Tensor:
@@ -45,13 +52,30 @@ def attend_in_tiles(query: torch.Tensor, kv: KeysValues, scoring: Scoring, *, fi
     from baton.engine.runners.torch.compiled.prompt_attention import attend_prompt
 
     output = torch.empty(*query.shape[:3], kv.values.shape[-1])
-    wide = (array_of(tensor.float().contiguous()) for tensor in (query, *kv))
-    attend_prompt(*wide, first_query, scoring.window_tokens, np.float32(scoring.scaling), array_of(output))
+    queries, keys, values = (array_of(tensor.float().contiguous()) for tensor in (query, *kv))
+    results, scaling = array_of(output), np.float32(scoring.scaling)
+
+    def attend(heads: slice, groups: slice) -> None:
+        own = (queries[heads, groups], keys[heads], values[heads])
+        attend_prompt(*own, first_query, scoring.window_tokens, scaling, results[heads, groups])
+
+    num_threads = torch.get_num_threads()
+    if num_threads == 1:
+        attend(slice(None), slice(None))
+    else:
+        parts = product(*([slice(place, place + 1) for place in range(count)] for count in query.shape[:2]))
+        list(_threads(num_threads).map(lambda part: attend(*part), parts))  # raises what a part raised
     return output.to(query.dtype)
 
 
 @cache
-def _beats_blocks(dtype: torch.dtype) -> bool:
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, "attention")
+
+
+@cache
+def _beats_blocks(dtype: torch.dtype, num_threads: int) -> bool:
+    """Return whether the kernel is done sooner than blocks on so many threads, which torch has."""
     if not is_sound(torch.float32):
         return True
     generator = torch.Generator().manual_seed(0)
@@ -61,12 +85,12 @@ def _beats_blocks(dtype: torch.dtype) -> bool:
     rounds = [[_seconds(way, query, kv) for way in ways] for _ in range(_TRIAL_ROUNDS)]
     own_seconds, blocks_seconds = (min(column) for column in zip(*rounds, strict=True))
     gain: float = blocks_seconds / own_seconds
-    log.info("prompts_attended dtype=%s gain_of_tiles=%.2f", str(dtype).rpartition(".")[2], gain)
+    name = str(dtype).rpartition(".")[2]
+    log.info("prompts_attended dtype=%s threads=%d gain_of_tiles=%.2f", name, num_threads, gain)
     return gain > 1
 
 
 def _seconds(way: Callable[..., torch.Tensor], query: torch.Tensor, kv: KeysValues) -> float:
-    """Return the CPU time of an attention: that of others beside it does not count."""
-    started_seconds = time.thread_time()
+    started_seconds = time.monotonic()
     way(query, kv, Scoring(0.125), first_query=_TRIAL_QUERIES)
-    return time.thread_time() - started_seconds
+    return time.monotonic() - started_seconds
