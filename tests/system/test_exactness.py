@@ -48,7 +48,7 @@ def test_output_over_grpc_equals_transformers(sample: tuple[Cluster, CheckpointN
         stub = DecodeServiceStub(channel)  # type: ignore[no-untyped-call]
         for prompt in _prompts():
             cold = _generate(stub, prompt, "cold")
-            half = _generate(stub, prompt[: len(prompt) // 2 + 1], "half", prefill_node_id="prefill-0")
+            half = _generate(stub, prompt[: len(prompt) // 2 + 1], "half", prefill_node_id="prefill-0", num_tokens=2)
             partial = _generate(stub, prompt, "half", prefill_node_id="prefill-0")
             warm = _generate(stub, prompt, "half", prefill_node_id="prefill-0", layers_per_frame=3)
 
@@ -56,6 +56,8 @@ def test_output_over_grpc_equals_transformers(sample: tuple[Cluster, CheckpointN
             assert half.summary.prefill_node_id == "prefill-0"
             assert half.summary.fallback_reason == partial.summary.fallback_reason == warm.summary.fallback_reason == ""
             assert cold.token_ids == partial.token_ids == warm.token_ids == expected, f"{len(prompt)} tokens"
+            num_half = (len(prompt) // 2 + 1) // 16 * 16
+            assert partial.summary.decode_cached_token_count == partial.summary.prefill_cached_token_count == num_half
             num_full = (len(prompt) - 1) // 16 * 16
             assert warm.summary.decode_cached_token_count == warm.summary.prefill_cached_token_count == num_full
     cluster.wait_idle()
@@ -74,13 +76,14 @@ def _generate(
     *,
     prefill_node_id: str = "",
     layers_per_frame: int = 1,
+    num_tokens: int = NUM_NEW_TOKENS,
 ) -> Generated:
     request = decode_service_pb2.DecodeServiceGenerateRequest(
         request_id=f"{len(prompt)}-{salt}-{layers_per_frame}",
         attempt=1,
         model_id=MODEL_NAME,
         prompt_token_ids=prompt,
-        sampling=generation_pb2.SamplingParameters(temperature=0, ignore_eos=True, max_token_count=NUM_NEW_TOKENS),
+        sampling=generation_pb2.SamplingParameters(temperature=0, ignore_eos=True, max_token_count=num_tokens),
         placement=router_service_pb2.Placement(prefill_node_id=prefill_node_id, layers_per_frame=layers_per_frame),
         cache_salt=salt,
     )
