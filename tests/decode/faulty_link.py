@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
-HOST = "127.0.0.1"
+from tcp_proxy import HOST, TcpProxy
 
 Kind = Literal["cut", "reset", "stall", "drop", "double", "flip"]
 KINDS: tuple[Kind, ...] = ("cut", "reset", "stall", "drop", "double", "flip")
@@ -27,7 +26,7 @@ class Fault:
     """Bytes dropped or doubled; for a flip, the bit."""
 
 
-class FaultyLink:
+class FaultyLink(TcpProxy):
     """Forwards connections to a port; every connection meets the same fault.
 
     Args:
@@ -37,42 +36,16 @@ class FaultyLink:
     """
 
     def __init__(self, server_port: int, fault: Fault | None = None, *, port: int = 0) -> None:
+        super().__init__(port)
         self.fault = fault
-        self.port = port
         self.num_connections = 0
         self.num_bytes = 0
         """From the server, over all connections."""
         self._server_port = server_port
-        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, HOST, self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward a connection as far as the fault allows."""
         self.num_connections += 1
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            await self._forward(reader, writer)
-        except (asyncio.CancelledError, ConnectionError):
-            pass  # the test is over, or one end has gone
-        finally:
-            writer.close()
-            self._tasks.discard(task)
-
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server_reader, server_writer = await asyncio.open_connection(HOST, self._server_port)
         upward = asyncio.create_task(_copy(reader, server_writer))
         try:

@@ -7,12 +7,10 @@ import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Literal, Self
+from typing import Literal
 
 from system.kv_faults.http2 import DATA, END_STREAM, Frame, FrameReader, MessageReader, message_bytes
-
-HOST = "127.0.0.1"
+from tcp_proxy import HOST, TcpProxy
 
 Kind = Literal[
     "cut",
@@ -65,11 +63,11 @@ class Fault:
     """For "delay"."""
 
 
-class _ConnectionEndsError(Exception):
+class _ConnectionEndsError(ConnectionError):
     """The fault ends the connection."""
 
 
-class FaultProxy:
+class FaultProxy(TcpProxy):
     """Forwards connections to a port; the armed fault happens once, then everything is as it should be.
 
     Args:
@@ -78,7 +76,7 @@ class FaultProxy:
     """
 
     def __init__(self, server_port: int, *, port: int = 0) -> None:
-        self.port = port
+        super().__init__(port)
         self.injected_at: float | None = None
         """Event loop's time at which the fault happened; None: not yet."""
         self.num_messages = 0
@@ -95,22 +93,7 @@ class FaultProxy:
         self._fault: Fault | None = None
         self._is_dead = False
         self._random = random.Random(0)
-        self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._accept, HOST, self.port)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._server.close()
-        for task in list(self._tasks):
-            task.cancel()
-        if self._tasks:
-            await asyncio.wait(self._tasks)
 
     def arm(self, fault: Fault | None) -> None:
         """Have a fault happen, or none; whoever was killed lives again."""
@@ -118,22 +101,16 @@ class FaultProxy:
         self.num_messages, self.messages = 0, []
         self._random = random.Random(fault.seed if fault else 0)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+    async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward a connection with the fault; there is none to a server that is dead."""
         try:
             if not self._is_dead:
-                await self._forward(reader, writer)
-        except (_ConnectionEndsError, asyncio.CancelledError, ConnectionError):
-            pass  # the fault, the end of the test, or an end that has gone
+                await self._copy_both_ways(reader, writer)
         finally:
             if self._is_dead or (self._fault and self._fault.kind == "reset"):
                 writer.transport.abort()
-            writer.close()
-            self._tasks.discard(task)
 
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _copy_both_ways(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         server_reader, server_writer = await asyncio.open_connection(HOST, self._server_port)
         upward = asyncio.create_task(self._copy_up(reader, server_writer))
         self._writers |= {writer, server_writer}
