@@ -219,6 +219,26 @@ def test_a_full_disk_turns_the_store_off(tmp_path: Path, caplog: pytest.LogCaptu
         assert list(tmp_path.glob("*.part")) == []
 
 
+def test_whoever_waits_for_a_read_is_answered_though_telling_fails(tmp_path: Path) -> None:
+    """The thread ends over it; nobody is told that the blocks are gone before the reads are answered."""
+    seen: list[str] = []
+    is_told_twice = threading.Event()
+
+    def on_events(_: BlockEvents) -> None:
+        seen.append("told")
+        if seen == ["told"]:
+            store.read([_hash(1)], lambda contents: seen.append(f"read {len(contents)}"))
+            raise ValueError("the listener is broken")
+        is_told_twice.set()
+
+    with _store(tmp_path) as store:
+        _put(store, 1)
+        store.watch(on_events)
+        assert is_told_twice.wait(TIMEOUT_SECONDS)
+
+    assert seen == ["told", "read 0", "told"]
+
+
 def test_a_folder_that_cannot_be_used_leaves_the_store_off(tmp_path: Path) -> None:
     """It is no folder, or another process has it."""
     (tmp_path / "file").write_bytes(b"")

@@ -165,9 +165,9 @@ class DiskBlockStore:
         except Exception as error:  # the edge of the thread: whoever waits for a read must hear of it
             log.exception("kv_disk_died")
             self._turn_off(error)
-            self._tell()
             for reading in self._reads:
                 reading.on_read([])
+            self._tell()  # last: whoever is told may be what has failed
 
     def _work(self) -> None:
         while True:
