@@ -101,7 +101,7 @@ def test_what_is_not_a_number_shows_in_those_who_see_it(is_key: bool) -> None:
 
 def test_tiles_serve_prompts_of_plain_scores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few queries and bent scores are left to others."""
-    monkeypatch.setattr(tiled_attention, "_beats_blocks", lambda *_: True)
+    monkeypatch.setattr(tiled_attention, "_beats_others", lambda *_: True)
     query, plain = torch.zeros(1), Scoring(1.0)
 
     assert is_fastest(query, 16, plain)
@@ -121,3 +121,14 @@ def test_threads_share_the_heads_of_a_prompt(num_threads: int, monkeypatch: pyte
     output = attend_in_tiles(query, kv, scoring, first_query=10)
 
     torch.testing.assert_close(output, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_each_way_of_the_trial_does_the_same(dtype: torch.dtype) -> None:
+    """What is timed against each other are answers to one question."""
+    query, keys, values = (torch.randn(size).to(dtype) for size in ((2, 3, 40, 16), (2, 60, 16), (2, 60, 16)))
+    question = (query, KeysValues(keys, values), Scoring(0.25))
+
+    tiled, by_torch = (way(*question, first_query=20) for way in (attend_in_tiles, tiled_attention._attend_by_torch))
+
+    torch.testing.assert_close(tiled, by_torch, atol=1e-5 if dtype is torch.float32 else 0.03, rtol=0.02)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
 from baton.engine.runners.torch import onednn
+from baton.engine.runners.torch.compiled import kernel
 from baton.engine.runners.torch.compiled.elementwise import gate, normalise
+from baton.engine.runners.torch.compiled.kernel import digest_of
 from baton.engine.runners.torch.compiled.product import multiply
 from baton.engine.runners.torch.compiled.single_queries import attend_single, pack_single_queries
 from baton.engine.runners.torch.compiled.support import array_of, can_attend, can_multiply, panels_of, transposed
@@ -113,3 +117,15 @@ def test_tables_of_different_lengths_are_padded() -> None:
 
     assert single.tables.tolist() == [[4, 3], [1, 0]]
     assert np.array_equal(single.spans, [[0, 20], [1, 9]])
+
+
+def test_a_change_in_any_source_leaves_machine_code_behind(tmp_path: Path) -> None:
+    """Numba looks at a kernel's own file alone; a kernel holds code of others."""
+    (tmp_path / "a.py").write_text("a")
+    (tmp_path / "b.py").write_text("b")
+    before = digest_of(tmp_path)
+
+    (tmp_path / "b.py").write_text("c")
+
+    assert digest_of(tmp_path) != before
+    assert digest_of(Path(kernel.__file__).parent) in normalise.stats.cache_path

@@ -16,6 +16,7 @@ from itertools import product
 
 import numpy as np
 import torch
+from torch.nn.functional import scaled_dot_product_attention
 
 from baton.engine.runners.torch.blocked_attention import MIN_QUERIES, Scoring, attend_causally
 from baton.engine.runners.torch.compiled.support import array_of, can_attend_prompts
@@ -34,7 +35,7 @@ def is_fastest(query: torch.Tensor, num_queries: int, scoring: Scoring) -> bool:
 
 def prepare(dtype: torch.dtype) -> bool:
     """Return whether the kernel is the fastest for prompts in a dtype; the first call compiles and tries it."""
-    return can_attend_prompts() and _beats_blocks(dtype, torch.get_num_threads())
+    return can_attend_prompts() and _beats_others(dtype, torch.get_num_threads())
 
 
 def attend_in_tiles(query: torch.Tensor, kv: KeysValues, scoring: Scoring, *, first_query: int) -> torch.Tensor:
@@ -74,20 +75,25 @@ def _threads(count: int) -> ThreadPoolExecutor:
 
 
 @cache
-def _beats_blocks(dtype: torch.dtype, num_threads: int) -> bool:
-    """Return whether the kernel is done sooner than blocks on so many threads, which torch has."""
-    if not is_sound(torch.float32):
-        return True
+def _beats_others(dtype: torch.dtype, num_threads: int) -> bool:
+    """Return whether the kernel is done sooner than what else there is on so many threads, which torch has."""
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(3, 3, _TRIAL_QUERIES, 64, generator=generator).to(dtype)
     kv = KeysValues(*(torch.randn(3, 2 * _TRIAL_QUERIES, 64, generator=generator).to(dtype) for _ in range(2)))
-    ways = (attend_in_tiles, attend_causally)
+    ways = (attend_in_tiles, attend_causally if is_sound(torch.float32) else _attend_by_torch)
     rounds = [[_seconds(way, query, kv) for way in ways] for _ in range(_TRIAL_ROUNDS)]
-    own_seconds, blocks_seconds = (min(column) for column in zip(*rounds, strict=True))
-    gain: float = blocks_seconds / own_seconds
+    own_seconds, other_seconds = (min(column) for column in zip(*rounds, strict=True))
+    gain: float = other_seconds / own_seconds
     name = str(dtype).rpartition(".")[2]
     log.info("prompts_attended dtype=%s threads=%d gain_of_tiles=%.2f", name, num_threads, gain)
     return gain > 1
+
+
+def _attend_by_torch(query: torch.Tensor, kv: KeysValues, scoring: Scoring, *, first_query: int) -> torch.Tensor:
+    num_queries, num_keys = query.shape[2], kv.keys.shape[1]
+    mask = torch.ones(num_queries, num_keys, dtype=torch.bool).tril(first_query)
+    keys, values = (tensor[:, None].expand(-1, query.shape[1], -1, -1) for tensor in kv)
+    return scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scoring.scaling)
 
 
 def _seconds(way: Callable[..., torch.Tensor], query: torch.Tensor, kv: KeysValues) -> float:

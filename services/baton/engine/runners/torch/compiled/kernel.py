@@ -1,13 +1,20 @@
-"""How a kernel is compiled: kept on disk where a folder for it can be written, else compiled at each start."""
+"""How a kernel is compiled: kept on disk where a folder for it can be written, else compiled at each start.
+
+numba takes machine code from its folder as long as the file of a kernel is the same. Kernels hold code of other files
+too, so there is a folder for each state of all of them.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
 from functools import cache, partial
+from hashlib import blake2b
+from pathlib import Path
 from typing import Any
 
-from numba import cfunc, njit
+from numba import cfunc, config, njit
 
 from baton.engine.runners.torch.compiled.numbers import FAST
 
@@ -18,7 +25,7 @@ _OPTIONS: dict[str, Any] = {"nogil": True, "fastmath": FAST, "error_model": "num
 def kernel(function: Any) -> Any:
     """Return a function, compiled when it is first called with some kinds of arguments.
 
-    numba keeps the machine code in `NUMBA_CACHE_DIR`, beside the source or in the user's cache, whichever it can write.
+    The machine code is kept in `NUMBA_CACHE_DIR`, beside the source or in the user's cache, whichever can be written.
     """
     return _kept(njit, function)
 
@@ -28,7 +35,22 @@ def native(signature: Any) -> Callable[[Any], Any]:
     return lambda function: _kept(partial(cfunc, signature), function)
 
 
+def digest_of(sources: Path) -> str:
+    """Return 16 hexadecimal digits that change with any Python file of a folder."""
+    contents = (path.name.encode() + b"\0" + path.read_bytes() for path in sorted(sources.glob("*.py")))
+    return blake2b(b"\0".join(contents), digest_size=8).hexdigest()
+
+
+@cache
+def _use_folder_of_sources() -> None:
+    sources = Path(__file__).parent
+    beside = sources / "__pycache__"
+    usual = beside if os.access(beside if beside.exists() else sources, os.W_OK) else Path.home() / ".cache" / "numba"
+    config.CACHE_DIR = str(Path(config.CACHE_DIR or usual) / digest_of(sources))
+
+
 def _kept(compiler: Callable[..., Any], function: Any) -> Any:
+    _use_folder_of_sources()
     try:
         return compiler(cache=True, **_OPTIONS)(function)
     except RuntimeError as error:  # no folder

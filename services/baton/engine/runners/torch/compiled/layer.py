@@ -25,12 +25,12 @@ def before_attention(
     Args:
         hidden: [num_rows, hidden_size].
         norm: Weight [hidden_size] and epsilon.
-        product: Panels and bias of queries, keys and values side by side.
+        product: Weight and bias of queries, keys and values side by side.
         angles: Cosines and signed sines, as `rotate_and_store` takes them, like all that follows.
         slots: The same.
         kv: The layer's keys and values.
         queries: Written: [num_rows, num_heads, head_dim].
-        following: Panels of the next product.
+        following: Weight of the next product.
     """
     num_rows, num_heads, head_dim = queries.shape
     num_heads += 2 * kv[0].shape[0]
@@ -52,12 +52,12 @@ def after_attention(
     Args:
         hidden: What the layer was given, replaced by what it makes of it: [num_rows, hidden_size].
         attended: [num_rows, num_heads, head_dim].
-        output: Panels and bias.
+        output: Weight and bias.
         norm: Weight [hidden_size] and epsilon.
-        gate_up: Panels and bias, the gates first.
+        gate_up: Weight and bias, the gates first.
         num_gates: How many gates there are.
-        down: Panels and bias.
-        following: Panels of the next product.
+        down: Weight and bias.
+        following: Weight of the next product.
     """
     num_rows = hidden.shape[0]
     delta, normalised = np.empty_like(hidden), np.empty_like(hidden)

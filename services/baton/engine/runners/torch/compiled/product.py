@@ -12,8 +12,9 @@ import numpy as np
 
 from baton.engine.runners.torch.compiled.kernel import kernel
 from baton.engine.runners.torch.compiled.numbers import narrow, widen
-from baton.engine.runners.torch.compiled.strips import STRIP_INPUTS, STRIP_OUTPUTS, strip_product
-from baton.engine.runners.torch.compiled.vectors import PANEL_OUTPUTS, panel_product
+from baton.engine.runners.torch.compiled.sizes import PANEL_OUTPUTS, STRIP_INPUTS, STRIP_OUTPUTS
+from baton.engine.runners.torch.compiled.strips import strip_product
+from baton.engine.runners.torch.compiled.vectors import panel_product
 
 MAX_PANEL_ROWS = 8
 """Rows up to which panels beat oneDNN."""

@@ -15,7 +15,7 @@ from baton.engine.runners.torch.compiled.kernel import kernel
 from baton.engine.runners.torch.compiled.layer import after_attention, before_attention
 
 NUM_ADDRESSES = 12
-"""Of a layer: the weights of both norms; panels and bias of queries, keys and values side by side, of the output, of
+"""Of a layer: the weights of both norms; weight and bias of queries, keys and values side by side, of the output, of
 gates and others, and of down; K and V."""
 
 
@@ -33,7 +33,7 @@ def run_layers(
         angles: Cosines and signed sines, [num_rows, 1, head_dim] each.
         slots: Where K and V go among the positions of all blocks: [num_rows].
         attention: Its address, how many heads queries have, the single queries, and the factor of the scores.
-        head: Panels of the product after the last layer.
+        head: Weight of the product after the last layer.
     """
     (norm, mlp_norm, qkv, qkv_bias, out, out_bias, gate_up, gate_up_bias, down, down_bias, keys, values, epsilon) = (
         first

@@ -24,11 +24,8 @@ from baton.engine.runners.torch.compiled.registers import (
     spread,
     store_vectors,
 )
+from baton.engine.runners.torch.compiled.sizes import STRIP_INPUTS
 
-STRIP_INPUTS = 8
-"""Rows of the weight that are read together."""
-STRIP_OUTPUTS = 32
-"""Outputs of a weight come in multiples of this."""
 _NUM_VECTORS = 2
 """Sums of a row: with four rows as many as hide the latency of an addition."""
 _INT64 = ir.IntType(64)

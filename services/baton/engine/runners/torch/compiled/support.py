@@ -14,11 +14,10 @@ import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from baton.engine.runners.torch import onednn
+from baton.engine.runners.torch.compiled.sizes import PANEL_OUTPUTS, STRIP_INPUTS, STRIP_OUTPUTS
 
 log = logging.getLogger(__name__)
 
-PANEL_OUTPUTS = 64
-_STRIP_INPUTS, _STRIP_OUTPUTS = 8, 32
 _MAX_RELATIVE_ERROR = {torch.float32: 1e-5, torch.bfloat16: 1e-2}
 _LONG_SECONDS = 1.0
 """A check that takes longer has compiled; numba's cache would have spared it."""
@@ -60,7 +59,7 @@ def transposed(weight: torch.Tensor) -> torch.Tensor:
     """
     num_outputs, num_inputs = weight.shape
     turned = weight.new_zeros(
-        -(-num_inputs // _STRIP_INPUTS) * _STRIP_INPUTS, -(-num_outputs // _STRIP_OUTPUTS) * _STRIP_OUTPUTS
+        -(-num_inputs // STRIP_INPUTS) * STRIP_INPUTS, -(-num_outputs // STRIP_OUTPUTS) * STRIP_OUTPUTS
     )
     turned[:num_inputs, :num_outputs] = weight.t()
     return turned

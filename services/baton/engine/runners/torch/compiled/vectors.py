@@ -11,9 +11,8 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 from baton.engine.runners.torch.compiled.registers import add_product, spread
+from baton.engine.runners.torch.compiled.sizes import PANEL_OUTPUTS
 
-PANEL_OUTPUTS = 64
-"""Outputs whose weights lie side by side."""
 _LANES = 16
 _NUM_VECTORS = PANEL_OUTPUTS // _LANES
 _FLOAT, _INT32, _INT64 = ir.FloatType(), ir.IntType(32), ir.IntType(64)

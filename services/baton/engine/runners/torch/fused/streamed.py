@@ -19,7 +19,7 @@ class StreamedLayer(NamedTuple):
     """What a layer is to the kernels."""
 
     weights: tuple[Array, ...]
-    """Those of both norms; panels and bias of queries, keys and values, of the output, of gates and others, of down."""
+    """Those of both norms; weight and bias of queries, keys and values, of the output, of gates and others, of down."""
     epsilon: float
     """Of both norms."""
     scoring: Scoring
