@@ -148,6 +148,25 @@ def test_blocks_are_told_of_together(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert [len(events.stored) for events in told.events] == [3, 3, 2]
 
 
+def test_many_blocks_are_told_of_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an earlier process left, and what is lost with the disk: who is told has other work, too."""
+    monkeypatch.setattr("baton.kv.disk_store._MAX_TOLD", 3)
+    with _store(tmp_path) as store:
+        _put(store, *range(1, 9))
+
+    def fail(*_: Any) -> None:
+        raise ValueError("a fault in the store")
+
+    with _store(tmp_path, write=fail) as store:
+        told = _Told(store)
+        assert told.wait_for(*range(1, 9))
+        store.put(_hash(9), [_content(9)])
+        assert told.wait_for()
+
+        parts = [(len(events.stored), len(events.removed)) for events in told.events]
+        assert parts == [(3, 0), (3, 0), (2, 0), (0, 3), (0, 3), (0, 2)]
+
+
 def test_a_smaller_bound_holds_from_the_start(tmp_path: Path) -> None:
     """And one that nothing fits in keeps nothing."""
     with _store(tmp_path) as store:

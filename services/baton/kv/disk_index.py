@@ -109,10 +109,10 @@ class DiskIndex:
                 self._note(name, self._changes.remove)
             self._is_abandoned = True
 
-    def drain_events(self) -> BlockEvents:
-        """Return and forget which of the cache's blocks have come and gone since the last call."""
+    def drain_events(self, max_hashes: int) -> BlockEvents:
+        """Return and forget which of the cache's blocks have come and gone and were not returned, at most so many."""
         with self._lock:
-            return self._changes.drain()
+            return self._changes.drain(max_hashes)
 
     def _add(self, name: str, num_bytes: int) -> None:
         if name not in self._sizes:

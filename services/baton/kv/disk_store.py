@@ -24,6 +24,8 @@ MAX_QUEUED_BYTES = 2**26
 _RATE_DECAY = 0.9
 _EVENTS_WRITES = 64
 """Blocks written after which they are told of, though others wait: each message costs those who hear of them."""
+_MAX_TOLD = 1 << 12
+"""Blocks told of at once at most: who hears of a million on an event loop would do nothing else for a while."""
 
 
 class _Read(NamedTuple):
@@ -167,7 +169,8 @@ class DiskBlockStore:
             self._turn_off(error)
             for reading in self._reads:
                 reading.on_read([])
-            self._tell()  # last: whoever is told may be what has failed
+            while self._must_tell():  # last: whoever is told may be what has failed
+                self._tell()
 
     def _work(self) -> None:
         while True:
@@ -189,10 +192,10 @@ class DiskBlockStore:
         return self._on_events is not None and self._index.has_events
 
     def _tell(self) -> None:
-        """Tell of the blocks that have come and gone."""
+        """Tell of blocks that have come and gone, of some if there are many."""
         self._num_untold = 0
         if self._on_events is not None and self._index.has_events:
-            self._on_events(self._index.drain_events())
+            self._on_events(self._index.drain_events(_MAX_TOLD))
 
     def _serve(self, reading: _Read) -> None:
         started, contents = time.perf_counter(), list[memoryview]()
