@@ -30,7 +30,7 @@ async def no_sleep(_: float) -> None:
     """Let others run."""
 
 
-def changes(*read: bool | OSError) -> list[bool]:
+def told_of(*read: bool | OSError) -> list[bool]:
     """Return what is told where the system says these one after the other, the last of which is an error."""
     answers = iter(read)
 
@@ -76,11 +76,20 @@ def test_other_systems_do_not_judge() -> None:
     assert told == []
 
 
-def test_changes_are_told_once() -> None:
-    """A node that was never short of memory is not told that it no longer is."""
-    assert changes(False, False, True, True, False, OSError("end")) == [True, False]
+def test_memory_that_stays_short_is_told_of_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
+    """For who computes on keeps anew what it gave back; the log has a line for each change."""
+    assert told_of(False, True, True, True, False, False, OSError("end")) == [True, True, True, False]
+    assert [line for line in caplog.messages if "is_short" in line] == [
+        "memory_pressure is_short=True",
+        "memory_pressure is_short=False",
+    ]
+
+
+def test_who_was_never_short_of_memory_is_told_nothing() -> None:
+    """A node need not be told that it is as it began."""
+    assert told_of(False, False, OSError("end")) == []
 
 
 def test_a_system_that_says_no_more_leaves_memory_for_sufficient() -> None:
     """Else a node would take one request at a time for ever."""
-    assert changes(True, OSError("gone")) == [True, False]
+    assert told_of(True, OSError("gone")) == [True, False]

@@ -190,7 +190,7 @@ class Engine:
         return answer
 
     def spare_memory(self, is_short: bool) -> None:
-        """While memory is short, admit nobody beside others and give back what is kept for reuse; requests wait."""
+        """While memory is short, admit nobody beside others and give back what is kept for reuse, at each call."""
 
         def spare() -> None:
             self.scheduler.is_sparing = is_short

@@ -47,14 +47,16 @@ def open_pressure(platform: str = sys.platform) -> ReadPressure | None:
 
 async def watch_pressure(
     read: ReadPressure | None,
-    on_change: Callable[[bool], None],
+    tell: Callable[[bool], None],
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> None:
-    """Tell of every change, until the system does not say any more.
+    """Tell of every change, and again and again while memory is short, until the system does not say any more.
+
+    What is given back once is soon kept again by who goes on computing: so it is asked for every second.
 
     Args:
         read: Says whether memory is short; None: nothing does.
-        on_change: Called with the new state; at first memory is not short.
+        tell: Called with whether memory is short; at first it is not, and nobody is told.
         sleep: Waits.
     """
     is_short = False
@@ -65,7 +67,8 @@ async def watch_pressure(
             log.warning("memory_pressure_unknown cause=%r", str(error))
             found, read = False, None
         if found != is_short:
-            is_short = found
-            log.warning("memory_pressure is_short=%s", is_short)
-            on_change(is_short)
+            log.warning("memory_pressure is_short=%s", found)
+        if found or is_short:
+            tell(found)
+        is_short = found
         await sleep(_READ_SECONDS)
