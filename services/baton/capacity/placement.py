@@ -121,7 +121,9 @@ def _decode_terms(request: PlacementRequest, decoder: NodeSnapshot, expected: fl
 def _local(
     request: PlacementRequest, decoder: NodeSnapshot, decode: _DecodeTerms, pull: Pull | None = None
 ) -> Candidate:
-    """T_local = max(queue_d, read_d + pull) + copy_d + prefill_d(c, n). Who runs stands still for copy and prefill.
+    """T_local = max(queue_d, max(room_d, read_d) + pull) + copy_d + prefill_d(c, n), and queue_d is room_d or more.
+
+    Who runs stands still for copy and prefill.
 
     Interval table: [0, r) is on d's device; [r, c_d) is read from its disk, while prompts before this one are computed,
     and copied; [c_d, c) is pulled, as soon as d has room, while others are computed; [c, n) is computed on d. Without a
@@ -178,7 +180,9 @@ def _remote(
     decode: _DecodeTerms,
     policy: WirePolicy,
 ) -> Candidate:
-    """T_remote = restores + queue_p + layer pipeline of (prefill_p(c_p, n), transfer of [c_d, n)), or until d has room.
+    """T_remote = max(room_d, read_d + copy_d + max(queue_p, read_p) + copy_p + layer pipeline).
+
+    The pipeline is of prefill_p(c_p, n), the way over the link, and the transfer of [c_d, n).
 
     Interval table: [0, c_d) is on d already, or brought back before p is called; [c_d, n) travels; [0, c_p) is on p,
     or brought back there; [c_p, n) is computed on p. The prefill node serves first come, first served, so nobody there
