@@ -10,10 +10,12 @@ import pytest
 
 from baton.capacity.hardware import PRESETS
 from baton.engine.events import Ended, Failed
+from baton.engine.load import load_of
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.engine.sequence import Purpose
 from baton.kv.hashing import BlockHash, block_hashes, root_hash
+from baton.worker.description import load_message
 from engine.rig import GREEDY, INFO, Listening, Rig, expected_tokens, mock_runner, prompt_of, request_of
 
 LONG = replace(GREEDY, max_tokens=40)
@@ -72,6 +74,19 @@ def test_requests_wait_while_memory_is_short_and_all_are_answered() -> None:
         ]
     assert isinstance(runner, SpendthriftRunner)
     assert runner.num_released == 1
+
+
+def test_the_load_says_whether_memory_is_short() -> None:
+    """For whoever sends requests here expects them to run beside others."""
+    said = []
+    with Rig(mock_runner()) as rig:
+        for is_short in (False, True, False):
+            rig.engine.spare_memory(is_short)
+            load = rig.do(lambda: load_of(rig.engine.scheduler, 0))
+            message = load_message(load, is_draining=False, accepted_placement_ids=[], system=None)
+            said.append((load.is_sparing_memory, message.is_sparing_memory))
+
+    assert said == [(False, False), (True, True), (False, False)]
 
 
 def test_a_prompt_that_has_left_the_device_comes_back_from_host_memory() -> None:

@@ -14,6 +14,8 @@ from baton.capacity.tiers import LowerPrefix, TierRates
 from baton.kv.layout import KvDtype
 from baton.router.records import LinkMeasurement, Outcome
 from baton.router.state import RouterState, StateLimits
+from baton.router.wire import load_from_proto, load_to_proto
+from baton.v1 import node_pb2
 from router.samples import DGX, IDLE, LAYOUT, MAC, MODEL, OUTCOME, Clock
 
 REQUEST = PlacementRequest(8192, 32)
@@ -86,6 +88,29 @@ def test_a_placement_loads_its_nodes_until_they_report_it() -> None:
     state.report(mac_node, replace(IDLE, accepted_placement_ids=("p",)))
     state.report(dgx_node, IDLE)
     assert [node.load.num_waiting for node in state.snapshot(MODEL).nodes] == [0, 0]
+
+
+def test_a_node_whose_memory_is_short_has_one_place() -> None:
+    """Who comes while another runs there waits until that one ends; afterwards all places count again."""
+    state = RouterState(Clock(), StateLimits())
+    mac = state.register(MAC)
+    busy = node_pb2.LoadReport(running_request_count=1, free_block_count=9_000, mean_context_token_count=64)
+    short = node_pb2.LoadReport(is_sparing_memory=True)
+    short.MergeFrom(busy)
+    places, waits = [], []
+
+    for message in (busy, short, busy):
+        state.report(mac, load_from_proto(message))
+        (node,) = state.snapshot(MODEL).nodes
+        choice = place(state.snapshot(MODEL), REQUEST).choice
+        assert choice is not None
+        assert choice.estimate is not None
+        places.append(node.max_batch_size)
+        waits.append(choice.estimate.queue_seconds > 0)
+
+    assert places == [MAC.max_batch_size, 1, MAC.max_batch_size]
+    assert waits == [False, True, False]
+    assert load_to_proto(load_from_proto(short)).is_sparing_memory
 
 
 def test_slow_prefills_slow_the_profile() -> None:

@@ -32,6 +32,8 @@ class EngineLoad:
     """Blocks on disk that turned out to be broken, since start."""
     tier_rates: TierRates = TierRates()
     """How fast blocks come back from host memory and disk."""
+    is_sparing_memory: bool = False
+    """Whether nobody is admitted beside others, for memory is short."""
 
 
 def load_of(scheduler: Scheduler, num_steps: int) -> EngineLoad:
@@ -48,4 +50,5 @@ def load_of(scheduler: Scheduler, num_steps: int) -> EngineLoad:
         tier_hits=scheduler.offload.hits,
         num_dropped_files=scheduler.offload.num_dropped_files,
         tier_rates=scheduler.offload.rates,
+        is_sparing_memory=scheduler.is_sparing,
     )

@@ -26,6 +26,12 @@ class Node:
     """Links into it, by sending node."""
 
     @property
+    def max_batch_size(self) -> int:
+        """Return how many requests it decodes together at most: as it registered, or one while its memory is short."""
+        is_sparing = self.report is not None and self.report.is_sparing_memory
+        return 1 if is_sparing else self.description.max_batch_size
+
+    @property
     def load(self) -> NodeLoad:
         """Return its work as last reported; an idle node with a free pool before the first report."""
         if self.report is None:

@@ -97,6 +97,8 @@ class LoadReport:
     """What its machine's sensors said, as it came: the router only shows it."""
     tier_rates: TierRates = TierRates()
     """How fast blocks come back from below its device."""
+    is_sparing_memory: bool = False
+    """Whether it admits nobody beside others, for its memory is short."""
 
     @property
     def has_work(self) -> bool:

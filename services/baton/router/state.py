@@ -229,7 +229,7 @@ class RouterState:
             profile=self.corrected_profile(description),
             num_blocks=description.num_blocks,
             block_tokens=description.block_tokens,
-            max_batch_size=description.max_batch_size,
+            max_batch_size=node.max_batch_size,
             load=self._assumed.added_to(description.node_id, node.load),
             unusable_reason=self.nodes.unusable_reason(node) or description.lack_of(adapter),
             max_step_tokens=description.max_step_tokens,

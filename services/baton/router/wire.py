@@ -146,6 +146,7 @@ def load_from_proto(message: node_pb2.LoadReport) -> LoadReport:
         accepted_placement_ids=tuple(message.accepted_placement_ids),
         system=message.system if message.HasField("system") else None,
         tier_rates=tier_rates_from_proto(message.tier_rates),
+        is_sparing_memory=message.is_sparing_memory,
     )
 
 
@@ -161,6 +162,7 @@ def load_to_proto(report: LoadReport) -> node_pb2.LoadReport:
         is_draining=report.is_draining,
         system=report.system,
         tier_rates=tier_rates_to_proto(report.tier_rates),
+        is_sparing_memory=report.is_sparing_memory,
     )
 
 

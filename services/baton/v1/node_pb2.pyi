@@ -166,7 +166,7 @@ class WireAbility(_message.Message):
     def __init__(self, dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., pack_bytes_per_second: _Optional[float] = ..., unpack_bytes_per_second: _Optional[float] = ..., key_loss: _Optional[float] = ..., value_loss: _Optional[float] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("waiting_request_count", "running_request_count", "pending_prompt_token_count", "free_block_count", "mean_context_token_count", "step_count", "is_draining", "accepted_placement_ids", "system", "tier_rates")
+    __slots__ = ("waiting_request_count", "running_request_count", "pending_prompt_token_count", "free_block_count", "mean_context_token_count", "step_count", "is_draining", "accepted_placement_ids", "system", "tier_rates", "is_sparing_memory")
     WAITING_REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
     RUNNING_REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
     PENDING_PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -177,6 +177,7 @@ class LoadReport(_message.Message):
     ACCEPTED_PLACEMENT_IDS_FIELD_NUMBER: _ClassVar[int]
     SYSTEM_FIELD_NUMBER: _ClassVar[int]
     TIER_RATES_FIELD_NUMBER: _ClassVar[int]
+    IS_SPARING_MEMORY_FIELD_NUMBER: _ClassVar[int]
     waiting_request_count: int
     running_request_count: int
     pending_prompt_token_count: int
@@ -187,7 +188,8 @@ class LoadReport(_message.Message):
     accepted_placement_ids: _containers.RepeatedScalarFieldContainer[str]
     system: SystemSample
     tier_rates: TierRates
-    def __init__(self, waiting_request_count: _Optional[int] = ..., running_request_count: _Optional[int] = ..., pending_prompt_token_count: _Optional[int] = ..., free_block_count: _Optional[int] = ..., mean_context_token_count: _Optional[float] = ..., step_count: _Optional[int] = ..., is_draining: bool = ..., accepted_placement_ids: _Optional[_Iterable[str]] = ..., system: _Optional[_Union[SystemSample, _Mapping]] = ..., tier_rates: _Optional[_Union[TierRates, _Mapping]] = ...) -> None: ...
+    is_sparing_memory: bool
+    def __init__(self, waiting_request_count: _Optional[int] = ..., running_request_count: _Optional[int] = ..., pending_prompt_token_count: _Optional[int] = ..., free_block_count: _Optional[int] = ..., mean_context_token_count: _Optional[float] = ..., step_count: _Optional[int] = ..., is_draining: bool = ..., accepted_placement_ids: _Optional[_Iterable[str]] = ..., system: _Optional[_Union[SystemSample, _Mapping]] = ..., tier_rates: _Optional[_Union[TierRates, _Mapping]] = ..., is_sparing_memory: bool = ...) -> None: ...
 
 class TierRates(_message.Message):
     __slots__ = ("host_bytes_per_second", "disk_bytes_per_second", "max_read_block_count")

@@ -76,4 +76,5 @@ def load_message(
         accepted_placement_ids=accepted_placement_ids,
         system=system,
         tier_rates=tier_rates_to_proto(load.tier_rates),
+        is_sparing_memory=load.is_sparing_memory,
     )
