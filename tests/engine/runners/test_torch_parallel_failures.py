@@ -1,4 +1,4 @@
-"""An order that the first of two ranks alone does not carry out: never an answer of ranks that are out of step."""
+"""Ranks that fail: never an answer of ranks that are out of step, and a refusal of all of them is no death of one."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import os
 import queue
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from torch import distributed
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from baton.engine.runners.base import LayerKv, Span
 from baton.engine.runners.torch.loader import LoadOptions
 from baton.engine.runners.torch.parallel import peer
 from baton.engine.runners.torch.parallel.runner import ParallelRunner, load_parallel_runner
-from baton.errors import UnavailableError
+from baton.errors import ConfigurationError, UnavailableError
 from checkpoints import checkpoint
 
 PROMPT = [5, 9, 30, 11, 8, 21, 4]
@@ -72,3 +75,17 @@ def test_what_comes_too_late_is_not_taken_for_something_else(ranks: Ranks, monke
     os.kill(process.pid, signal.SIGCONT)
     with pytest.raises(UnavailableError, match="out of step"):
         ranks.runner.read_kv(TABLE, 1, 0, len(PROMPT))
+
+
+def test_what_all_of_three_ranks_refuse_is_told_by_its_reason(tmp_path: Path) -> None:
+    """The others refuse it too and would end by themselves; were that told as a death, the node would end for it."""
+    deaths: list[tuple[int, int]] = []
+    sizes = {"vocab_size": 9, "hidden_size": 24, "intermediate_size": 9, "num_hidden_layers": 1}
+    LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=3)).save_pretrained(tmp_path)
+    options = LoadOptions(tmp_path, "three", 10**12, num_threads=1)
+
+    with pytest.raises(ConfigurationError, match=r"num_blocks 1000000000000: .* \d+ would, auto takes \d+"):
+        load_parallel_runner(options, 3, on_death=lambda *death: deaths.append(death))
+
+    distributed.destroy_process_group()
+    assert deaths == []

@@ -16,8 +16,11 @@ from baton.engine.runners.torch.parallel.ranks import ProcessRanks
 from baton.engine.runners.torch.runner import TorchRunner
 from baton.engine.runners.torch.static.launched import LaunchedPass
 from baton.engine.runners.torch.static.runner import StaticRunner
+from baton.errors import ConfigurationError
 
 _PARENT_CHECK_SECONDS = 1.0
+_REFUSAL_SECONDS = 30.0
+"""Longest wait of a rank that cannot load for the first one to find out the same."""
 
 
 class Assignment(NamedTuple):
@@ -93,7 +96,11 @@ def follow(descriptor: int) -> None:
     assignment: Assignment = connection.recv()
     options = assignment.options.of_rank(assignment.rank)
     ranks = ProcessRanks(assignment.rank, assignment.size, assignment.meeting_point, options.torch_device)
-    runner = load_share(options, ranks)
+    try:
+        runner = load_share(options, ranks)
+    except ConfigurationError:
+        connection.poll(_REFUSAL_SECONDS)  # the first rank tells why and hangs up; an end before that is a death
+        raise
     connection.send_bytes(b"ready")
     Follower(runner, connection).run()
     runner.close()

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 
 from baton.engine.runners.base import LayerKv
@@ -31,7 +31,7 @@ class Peer:
 
     Args:
         assignment: Who it is.
-        on_death: Called from a thread of its own, with the exit status, if it ends before `close`.
+        on_death: Called from a thread of its own, with rank and exit status, if it ends before `hang_up` or `close`.
     """
 
     def __init__(self, assignment: Assignment, on_death: Callable[[int, int], None]) -> None:
@@ -74,10 +74,14 @@ class Peer:
         """
         return LayerKv(self._receive(), self._receive())
 
-    def close(self) -> None:
-        """Hang up, and wait for its end."""
+    def hang_up(self) -> None:
+        """Let it end: from here on its end is no death. May be called again."""
         self._is_closing = True
         self._connection.close()
+
+    def close(self) -> None:
+        """Hang up, and wait for its end."""
+        self.hang_up()
         try:
             self.process.wait(_END_SECONDS)
         except subprocess.TimeoutExpired:
@@ -97,3 +101,11 @@ class Peer:
         if not self._is_closing:
             log.critical("rank_died rank=%d status=%d", self.rank, status)
             self._on_death(self.rank, status)
+
+
+def close_all(peers: Sequence[Peer]) -> None:
+    """Hang up on all, then wait for their ends: else one that ends meanwhile of itself would pass for dead."""
+    for peer in peers:
+        peer.hang_up()
+    for peer in peers:
+        peer.close()

@@ -26,7 +26,7 @@ from baton.engine.runners.torch.parallel.order import (
     join_heads,
     split_heads,
 )
-from baton.engine.runners.torch.parallel.peer import LOOPBACK_ONLY, Peer
+from baton.engine.runners.torch.parallel.peer import LOOPBACK_ONLY, Peer, close_all
 from baton.engine.runners.torch.parallel.ranks import ProcessRanks
 from baton.engine.runners.torch.parallel.share import check_divisible
 from baton.engine.runners.torch.runner import TorchRunner
@@ -80,8 +80,8 @@ def load_parallel_runner(
         for peer in peers:
             peer.wait_until_ready()
     except BaseException:
-        for peer in peers:
-            peer.close()
+        close_all(peers)
+        folder.cleanup()
         raise
     return ParallelRunner(local, info, peers, ranks, folder, on_death)
 
@@ -181,8 +181,7 @@ class ParallelRunner(Runner):
     def close(self) -> None:
         """Free the model and the blocks, and end the other ranks. May be called again."""
         if self.peers:
-            for peer in self.peers:
-                peer.close()
+            close_all(self.peers)
             self.peers = ()
             self._local.close()
             self._ranks.close()
