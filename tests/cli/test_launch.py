@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from baton.cli.serve import load_service, take_option
 from baton.cli.topology import NodeSpec
 from baton.config.flags import parse_flags
 from baton.config.loading import load_settings
+from baton.errors import ConfigurationError
 
 
 @pytest.fixture
@@ -26,6 +28,17 @@ def site(tmp_path: Path) -> Site:
 
 def _value(plan: ProcessPlan, flag: str) -> str:
     return next(text.partition("=")[2] for text in plan.child.arguments if text.startswith(f"--{flag}="))
+
+
+def _memory_shares(site: Site, nodes: Sequence[NodeSpec]) -> Mapping[str, str]:
+    """Return the shares of their GPUs' memory that nodes are told, by node id."""
+    flag = "--device-memory-share="
+    return {
+        plan.child.name: text.removeprefix(flag)
+        for plan in plan_processes(site, nodes)
+        for text in plan.child.arguments
+        if text.startswith(flag)
+    }
 
 
 def test_every_service_takes_the_flags_that_it_is_given(site: Site) -> None:
@@ -82,13 +95,8 @@ def test_nodes_on_one_gpu_share_its_memory(site: Site) -> None:
         NodeSpec("decode", "mlx", 2),
         NodeSpec("decode", "mock", 2),
     )
-    flag = "--device-memory-share="
-    shares = {
-        plan.child.name: text.removeprefix(flag)
-        for plan in plan_processes(site, nodes)
-        for text in plan.child.arguments
-        if text.startswith(flag)
-    }
+
+    shares = _memory_shares(site, nodes)
 
     assert shares == {
         "decode-torch-1": "0.3000",
@@ -97,6 +105,43 @@ def test_nodes_on_one_gpu_share_its_memory(site: Site) -> None:
         "decode-mlx-1": "0.4500",
         "decode-mlx-2": "0.4500",
     }
+
+
+def test_a_node_over_several_gpus_shares_each_of_them(site: Site) -> None:
+    """It can take no more of any than of the one that most nodes compute on; every rank takes as much."""
+    nodes = (
+        NodeSpec("decode", "torch", 1, {"device": "cuda", "tensor_parallel": "4"}),
+        NodeSpec("prefill", "torch", 1, {"device": "cuda:2", "tensor_parallel": "2"}),
+        NodeSpec("prefill", "torch", 1, {"device": "cuda:3"}),
+        NodeSpec("prefill", "torch", 1, {"device": "cuda:4"}),
+    )
+
+    assert _memory_shares(site, nodes) == {
+        "decode-torch": "0.3000",
+        "prefill-torch-1": "0.3000",
+        "prefill-torch-2": "0.3000",
+    }
+
+
+def test_the_environment_says_where_nodes_compute_and_what_they_take(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A flag would beat the share that it gives; its devices are shared like those of a node's own options."""
+    monkeypatch.setenv("BATON_DECODE_DEVICE_MEMORY_SHARE", "0.3")
+    monkeypatch.setenv("BATON_DECODE_DEVICE", "cuda")
+    monkeypatch.setenv("BATON_PREFILL_DEVICE", "cuda:0")
+
+    shares = _memory_shares(site, (NodeSpec("decode", "torch"), NodeSpec("prefill", "torch")))
+
+    assert shares == {"prefill-torch": "0.4500"}
+
+
+def test_an_environment_that_nodes_would_refuse_is_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any of them is started."""
+    monkeypatch.setenv("BATON_DECODE_TENSOR_PARALLEL", "many")
+
+    with pytest.raises(ConfigurationError, match="environment variable BATON_DECODE_TENSOR_PARALLEL"):
+        plan_processes(site, (NodeSpec("decode", "torch"),))
 
 
 def test_workers_drain_long_before_they_are_killed(site: Site) -> None:

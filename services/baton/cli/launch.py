@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,9 @@ from pathlib import Path
 from baton.agent.child import ChildSpec
 from baton.cli.environment import threads_per_worker, worker_environment
 from baton.cli.ports import free_ports
-from baton.cli.topology import NodeSpec, node_ids
+from baton.cli.topology import SETTINGS_CLASSES, NodeSpec, node_ids
 from baton.config.flags import flag_of
+from baton.config.loading import load_settings
 from baton.rpc.server import host_port
 from baton.worker.settings import WorkerSettings
 
@@ -73,8 +75,12 @@ class ProcessPlan:
 
 
 def plan_processes(site: Site, nodes: Sequence[NodeSpec]) -> Sequence[ProcessPlan]:
-    """Return all processes in the order of their start; internal ports are free ones."""
-    workers = tuple((node_id, _sharing(spec, nodes)) for node_id, spec in node_ids(nodes))
+    """Return all processes in the order of their start; internal ports are free ones.
+
+    Raises:
+        ConfigurationError: If the options or the environment of a node would be refused.
+    """
+    workers = node_ids(_sharing(site, nodes))
     ports = free_ports(
         site.host,
         ("router", "cache-index", *(node_id for node_id, _ in workers)),
@@ -91,24 +97,41 @@ def plan_processes(site: Site, nodes: Sequence[NodeSpec]) -> Sequence[ProcessPla
     )
 
 
-def _sharing(spec: NodeSpec, nodes: Sequence[NodeSpec]) -> NodeSpec:
-    """Return a node that leaves others on its GPU as much memory as it takes, unless its options say how much."""
+def _sharing(site: Site, nodes: Sequence[NodeSpec]) -> Sequence[NodeSpec]:
+    """Return the nodes, each leaving others on its GPUs as much memory as it takes, unless it is told how much.
+
+    Raises:
+        ConfigurationError: If a node's options or environment would be refused.
+    """
+    told = [_settings_of(site, spec) for spec in nodes]
     counts: Counter[str] = Counter()
-    for each in nodes:
-        counts[_gpu_of(each)] += each.count
-    num_nodes = counts[_gpu_of(spec)]
-    if not _gpu_of(spec) or num_nodes == 1:
-        return spec
-    share = WorkerSettings.model_fields["device_memory_share"].default / num_nodes
-    return replace(spec, options={"device_memory_share": f"{share:.4f}", **spec.options})
+    for spec, settings in zip(nodes, told, strict=True):
+        for gpu in _gpus_of(settings):
+            counts[gpu] += spec.count
+    shared = []
+    for spec, settings in zip(nodes, told, strict=True):
+        num_nodes = max((counts[gpu] for gpu in _gpus_of(settings)), default=1)
+        if num_nodes > 1 and "device_memory_share" not in settings.model_fields_set:
+            options = {"device_memory_share": f"{settings.device_memory_share / num_nodes:.4f}", **spec.options}
+            spec = replace(spec, options=options)
+        shared.append(spec)
+    return shared
 
 
-def _gpu_of(spec: NodeSpec) -> str:
-    """Return which GPU of the machine a node computes on, if it has that one; empty: none."""
-    if spec.engine == "mlx":
-        return "metal"
-    device = spec.options.get("device", "") if spec.engine == "torch" else ""
-    return "cuda:0" if device == "cuda" else device if device.startswith("cuda") else ""
+def _gpus_of(settings: WorkerSettings) -> Sequence[str]:
+    """Return which GPUs of the machine a node computes on, if it has those."""
+    if settings.engine == "mlx":
+        return ("metal",)
+    cuda = re.fullmatch(r"cuda(?::(\d+))?", settings.device)
+    if settings.engine != "torch" or cuda is None:
+        return ()
+    first = int(cuda[1] or 0)
+    return [f"cuda:{index}" for index in range(first, first + settings.tensor_parallel)]
+
+
+def _settings_of(site: Site, spec: NodeSpec) -> WorkerSettings:
+    """Return what a node will read, but where others are: by its options, else by the environment that it inherits."""
+    return load_settings(SETTINGS_CLASSES[spec.role], _node_flags(site, spec))
 
 
 def _gateway(site: Site, router_address: str) -> ProcessPlan:
@@ -144,16 +167,23 @@ def _worker(site: Site, node_id: str, spec: NodeSpec, ports: Mapping[str, int], 
         "node_id": node_id,
         "router_address": host_port(site.host, ports["router"]),
         "cache_index_address": host_port(site.host, ports["cache-index"]),
-        "engine": spec.engine,
-        "model_dir": str(site.model_dir),
-        "model_name": site.model_name,
         "num_threads": str(threads_per_worker(num_workers)),
         "drain_seconds": str(WORKER_DRAIN_SECONDS),
-        **({"lora": site.lora} if site.lora else {}),
-        **spec.options,
+        **_node_flags(site, spec),
     }
     child = ChildSpec(node_id, _command(site, spec.role, settings), worker_environment(spec.engine, num_workers))
     return ProcessPlan(spec.role, spec.engine, host_port(site.host, ports[node_id]), child)
+
+
+def _node_flags(site: Site, spec: NodeSpec) -> Mapping[str, str]:
+    """Return the flags of a worker that do not depend on where it and others listen."""
+    return {
+        "engine": spec.engine,
+        "model_dir": str(site.model_dir),
+        "model_name": site.model_name,
+        **({"lora": site.lora} if site.lora else {}),
+        **spec.options,
+    }
 
 
 def _command(site: Site, role: str, settings: Mapping[str, str]) -> Sequence[str]:

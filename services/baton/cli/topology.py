@@ -19,7 +19,8 @@ WorkerRole = Literal["prefill", "decode"]
 
 RESERVED = ("host", "port", "node_id", "model_dir", "model_name", "router_address", "cache_index_address", "log_level")
 """Settings of workers that `baton up` gives out itself."""
-_SETTINGS: Mapping[WorkerRole, type[WorkerSettings]] = {"prefill": PrefillSettings, "decode": DecodeSettings}
+SETTINGS_CLASSES: Mapping[WorkerRole, type[WorkerSettings]] = {"prefill": PrefillSettings, "decode": DecodeSettings}
+"""What workers read."""
 
 MAX_COUNT = 256
 """Most nodes of one table."""
@@ -113,7 +114,7 @@ def _read_node(table: Mapping[str, object], where: str) -> NodeSpec:
     options = {key: _text(value) for key, value in table.items() if key not in ("role", "engine", "count")}
     spec = NodeSpec(cast(WorkerRole, role), parse_engine(str(engine), f"{where}.engine"), count, options)
     values = {"model_dir": checkpoint_dir(), "engine": spec.engine, **options}  # any model: options are checked here
-    load_settings(_SETTINGS[spec.role], {}, values, file_name=where)
+    load_settings(SETTINGS_CLASSES[spec.role], {}, values, file_name=where)
     return spec
 
 
