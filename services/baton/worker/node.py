@@ -45,6 +45,7 @@ from baton.worker.registration import Peers
 from baton.worker.registrations import Registrations
 from baton.worker.sensors import machine_sensors
 from baton.worker.settings import WorkerSettings
+from baton.worker.turns import Turns
 from baton.worker.wire_profiling import measure_wires
 
 log = logging.getLogger(__name__)
@@ -89,7 +90,7 @@ class WorkerNode:
             runner,
             _limits(settings),
             post=self._post,
-            on_block_events=self._post_block_events,
+            on_block_events=Turns(self._loop, self._publish).put,
             on_fatal=lambda error: self._call_soon(self._die, error),
             max_waiting=settings.max_waiting,
             disk=disk,
@@ -246,9 +247,6 @@ class WorkerNode:
 
     def _post(self, deliveries: list[Deliverable]) -> None:
         self._call_soon(deliver, deliveries)
-
-    def _post_block_events(self, events: BlockEvents) -> None:
-        self._call_soon(self._publish, events)
 
     def _publish(self, events: BlockEvents) -> None:
         if self._publications is not None:
