@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import sys
 from collections.abc import Generator, Iterator, Mapping
@@ -12,6 +13,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from order import in_order
+
+os.environ["OMP_NUM_THREADS"] = "1"
+"""One thread per test process, whatever the machine, and whichever test came before: before anything imports torch."""
 
 settings.register_profile(
     "baton", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]

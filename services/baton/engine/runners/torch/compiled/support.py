@@ -31,18 +31,37 @@ def array_of(tensor: torch.Tensor) -> Array:
     return array
 
 
-def panels_of(packed: torch.Tensor, num_outputs: int, dtype: torch.dtype) -> Array:
-    """Return a packed weight as panels, which live no longer than it does.
+def panels_of(packed: torch.Tensor, weight: torch.Tensor) -> Array | None:
+    """Return a packed weight as panels, which live no longer than it does; None if it does not consist of such.
+
+    oneDNN chooses its layout by the sizes of a weight, the processor and the number of threads.
 
     Args:
         packed: What `onednn.pack` returned.
-        num_outputs: Rows of the weight.
-        dtype: Of the weight.
+        weight: Of this one, [num_outputs, num_inputs].
     """
-    num_words = torch.ops.mkldnn._nbytes(packed) // 4
-    kind = ctypes.c_uint32 if dtype is torch.bfloat16 else ctypes.c_float
+    num_outputs, num_inputs = weight.shape
+    num_panels, num_words = -(-num_outputs // PANEL_OUTPUTS), torch.ops.mkldnn._nbytes(packed) // 4
+    num_steps, num_left = divmod(num_words, num_panels * PANEL_OUTPUTS)  # some of them past the last input, of zeros
+    if num_left or num_steps * 4 < num_inputs * weight.itemsize:
+        return None
+    kind = ctypes.c_uint32 if weight.dtype is torch.bfloat16 else ctypes.c_float
     words = (kind * num_words).from_address(torch.ops.mkldnn.data_ptr(packed))
-    return np.ctypeslib.as_array(words).reshape(-(-num_outputs // PANEL_OUTPUTS), -1, PANEL_OUTPUTS)
+    panels = np.ctypeslib.as_array(words).reshape(num_panels, num_steps, PANEL_OUTPUTS)
+    return panels if _are_panels_of(panels, weight) else None
+
+
+def _are_panels_of(panels: Array, weight: torch.Tensor) -> bool:
+    """Return whether panels hold a weight: those of some of its inputs, and the last, are looked at."""
+    num_outputs, num_inputs = weight.shape
+    halves = 4 // weight.itemsize
+    expected = array_of(weight.detach())
+    held = panels.view(np.uint16 if halves == 2 else np.float32).reshape(*panels.shape[:2], PANEL_OUTPUTS, halves)
+    for place in {0, num_inputs // 2, num_inputs - 1}:
+        own = held[:, place // halves, :, place % halves].reshape(-1)[:num_outputs]
+        if not np.array_equal(own, expected[:, place]):
+            return False
+    return True
 
 
 def is_one_thread() -> bool:
@@ -143,7 +162,10 @@ def _product_error(dtype: torch.dtype) -> float:
 
     def panels(weight: torch.Tensor) -> tuple[torch.Tensor, Array]:
         packed = onednn.pack(weight)
-        return packed, panels_of(packed, len(weight), dtype)
+        array = panels_of(packed, weight)
+        if array is None:
+            raise ValueError("oneDNN's layout is not one of panels")
+        return packed, array
 
     return _largest_error(dtype, panels, range(1, MAX_PANEL_ROWS + 1))
 

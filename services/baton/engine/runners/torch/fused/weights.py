@@ -91,9 +91,8 @@ class PackedWeight(Weight):
 
     def __init__(self, weight: torch.Tensor) -> None:
         self._weight = pack(weight)
-        self._num_outputs = len(weight)
-        self._dtype = weight.dtype
-        if is_one_thread() and can_multiply(weight.dtype):
+        self._panels = panels_of(self._weight, weight) if is_one_thread() and can_multiply(weight.dtype) else None
+        if self._panels is not None:
             self.max_streamed_rows = _MAX_PANEL_ROWS[weight.dtype]
 
     def product(self, rows: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -109,7 +108,8 @@ class PackedWeight(Weight):
 
     def array(self) -> Array:
         """Return the panels, which live as long as this."""
-        return panels_of(self._weight, self._num_outputs, self._dtype)
+        assert self._panels is not None, "no row is streamed"
+        return self._panels
 
 
 class WidenedWeight(Weight):
