@@ -156,6 +156,21 @@ class Cluster:
                 return {}
         return {state.node.node_id: state for state in answer.nodes}
 
+    def node(self, name: str) -> NodeState:
+        """Return what the router knows of a node, as soon as it tells.
+
+        Raises:
+            AssertionError: If it does not within READY_SECONDS.
+        """
+        found: list[NodeState] = []
+
+        def find() -> bool:
+            found.extend(state for node_id, state in self.nodes().items() if node_id == name)
+            return bool(found)
+
+        self.wait_until(find, f"the router tells of {name}")
+        return found[0]
+
     def is_serving(self, name: str) -> bool:
         """Return whether a process's gRPC server says that it serves."""
         with grpc.insecure_channel(self.address_of(name)) as channel:

@@ -47,7 +47,7 @@ def test_the_plan_names_the_field_that_differs(cluster: Cluster) -> None:
 @pytest.mark.parametrize("name", STRANGERS)
 def test_a_prefill_for_another_layout_is_refused_by_the_field(cluster: Cluster, name: str) -> None:
     """FAILED_PRECONDITION KV_LAYOUT_MISMATCH from the node itself, should anybody ask it."""
-    layout = cluster.nodes()["decode-0"].node.kv_layout
+    layout = cluster.node("decode-0").node.kv_layout
     request = PrefillRequest(
         request_id="stranger",
         attempt=1,

@@ -42,7 +42,7 @@ def _invalid(field: str) -> Refusal:
 @pytest.fixture(scope="module")
 def node(demo_cluster: Cluster) -> NodeDescription:
     """Return what the decode node says of itself."""
-    return demo_cluster.nodes()["decode-0"].node
+    return demo_cluster.node("decode-0").node
 
 
 @pytest.mark.parametrize(

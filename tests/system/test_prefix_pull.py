@@ -63,7 +63,7 @@ def busy_holder(cluster: Cluster) -> Iterator[str]:
 
 def holders(cluster: Cluster) -> list[str]:
     """Return the nodes that have the whole prefix."""
-    layout = next(iter(cluster.nodes().values())).node.kv_layout
+    layout = cluster.node("decode-0").node.kv_layout
     hashes = block_hashes(root_hash(layout.model_revision_digest, BLOCK_TOKENS), PREFIX, BLOCK_TOKENS)
     with grpc.insecure_channel(cluster.address_of("cache-index")) as channel:
         stub = CacheIndexServiceStub(channel)  # type: ignore[no-untyped-call]

@@ -89,7 +89,7 @@ def compute(cluster: Cluster, name: str, prompt: Sequence[int]) -> None:
 
 def prefix_hashes(cluster: Cluster) -> list[BlockHash]:
     """Return the hashes of the prefix."""
-    layout = cluster.nodes()[HOLDER].node.kv_layout
+    layout = cluster.node(HOLDER).node.kv_layout
     return block_hashes(root_hash(layout.model_revision_digest, BLOCK_TOKENS), PREFIX, BLOCK_TOKENS)
 
 
@@ -120,7 +120,7 @@ def check_choice(cluster: Cluster, hashes: Sequence[BlockHash]) -> None:
         with grpc.insecure_channel(cluster.address_of("router")) as channel:
             return RouterServiceStub(channel).Place(request, timeout=TIMEOUT_SECONDS)  # type: ignore[no-untyped-call, no-any-return]
 
-    cluster.wait_until(lambda: cluster.nodes()[HOLDER].load.HasField("tier_rates"), "the holder tells its rates")
+    cluster.wait_until(lambda: cluster.node(HOLDER).load.HasField("tier_rates"), "the holder tells its rates")
     cluster.wait_idle()
     known = place(block_hashes=join_hashes(hashes))
     assert (known.placement.decode_node_id, place().placement.decode_node_id) == (HOLDER, OTHER)

@@ -143,7 +143,12 @@ def only_one_of_each(cluster: Cluster) -> Iterator[None]:
     spare = [name for name in cluster.node_names if not name.endswith("-0")]
     for name in spare:
         cluster.kill(name)
-    cluster.wait_until(lambda: not set(spare) & set(cluster.nodes()), "the router forgot them")
+
+    def are_forgotten() -> bool:
+        known = cluster.nodes()  # none of them if the router does not answer
+        return bool(known) and known.keys().isdisjoint(spare)
+
+    cluster.wait_until(are_forgotten, "the router forgot them")
     try:
         yield
     finally:
@@ -153,7 +158,7 @@ def only_one_of_each(cluster: Cluster) -> Iterator[None]:
 
 def holders_of(cluster: Cluster, ask: Ask) -> frozenset[str]:
     """Return the nodes of which the cache index knows that they hold the whole prompt, in full blocks."""
-    node = cluster.nodes()["decode-0"].node
+    node = cluster.node("decode-0").node
     root = root_hash(node.kv_layout.model_revision_digest, node.block_token_count, ask.cache_salt)
     hashes = block_hashes(root, ask.prompt_token_ids, node.block_token_count)
     with grpc.insecure_channel(cluster.address_of("cache-index")) as channel:
