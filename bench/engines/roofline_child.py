@@ -16,10 +16,18 @@ _READ_BYTES = 1 << 30
 
 
 def product_flops(dtype: torch.dtype) -> float:
-    """Return the best rate of the model's largest product at 512 rows, in FLOP/s: of torch's kernels and oneDNN's."""
+    """Return the best rate of the model's largest product at 512 rows, in FLOP/s: of torch's kernels and oneDNN's.
+
+    On a core without instructions for half precision it is float32's, which is how such products are computed best.
+    """
     num_rows, num_outputs = 512, 2 * INTERMEDIATE_SIZE
     rows, weight = torch.randn(num_rows, HIDDEN_SIZE).to(dtype), torch.randn(num_outputs, HIDDEN_SIZE).to(dtype)
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, num_rows)
+    try:
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight, num_rows)
+    except RuntimeError:
+        if dtype is torch.float32:
+            raise
+        return product_flops(torch.float32)
     seconds = min(
         _fastest(lambda: torch.nn.functional.linear(rows, weight)),
         _fastest(lambda: torch.ops.mkldnn._linear_pointwise(rows, packed, None, "none", [], "")),
