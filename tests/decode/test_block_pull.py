@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,6 +25,7 @@ from decode.neighbour import NEIGHBOUR_ID, Neighbour, pulling_request, with_neig
 from decode.pair import (
     PATIENT,
     TIMEOUT_SECONDS,
+    Answer,
     Damage,
     Pair,
     Responses,
@@ -193,64 +195,51 @@ def test_what_the_neighbour_has_in_host_memory_is_taken_as_it_is() -> None:
     with_neighbour(client)
 
 
+def pulled_while(
+    act: Callable[[Neighbour], Awaitable[None]], num_frames: int, monkeypatch: pytest.MonkeyPatch
+) -> Answer:
+    """Return the answer to a request whose blocks are pulled while something happens to them after some frames."""
+    monkeypatch.setattr(baton.worker.block_stream, "FRAME_TOKENS", 8)
+    monkeypatch.setattr(baton.worker.block_stream, "FRAMES_AHEAD", 1)
+    neighbours, answers = list[Neighbour](), list[Answer]()
+
+    async def acting(responses: Responses) -> Responses:
+        seen = 0
+        async for response in responses:
+            yield response
+            seen += 1
+            if seen == num_frames + 1:
+                await act(neighbours[0])
+
+    async def client(pair: Pair, neighbour: Neighbour) -> None:
+        neighbours.append(neighbour)
+        await neighbour.warm(PROMPT)
+        answers.append(await generate(pair, pulling_request(PROMPT, pull={"layers_per_frame": 1})))
+
+    with_neighbour(client, damage=acting)
+    return answers[0]
+
+
 @pytest.mark.parametrize("num_frames", [0, 1, 4])
 def test_blocks_that_move_to_host_memory_meanwhile_are_sent_all_the_same(
     num_frames: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nobody notices."""
-    monkeypatch.setattr(baton.worker.block_stream, "FRAME_TOKENS", 8)
-    monkeypatch.setattr(baton.worker.block_stream, "FRAMES_AHEAD", 1)
+    answer = pulled_while(Neighbour.move_to_host, num_frames, monkeypatch)
 
-    async def moving(responses: Responses) -> Responses:
-        seen = 0
-        async for response in responses:
-            yield response
-            seen += 1
-            if seen == num_frames + 1:
-                await neighbours[0].move_to_host()
-
-    neighbours: list[Neighbour] = []
-
-    async def client(pair: Pair, neighbour: Neighbour) -> None:
-        neighbours.append(neighbour)
-        await neighbour.warm(PROMPT)
-
-        answer = await generate(pair, pulling_request(PROMPT, pull={"layers_per_frame": 1}))
-
-        assert answer.token_ids == EXPECTED
-        assert list(answer.summary.kv_break_reasons) == []
-        assert answer.summary.pulled_token_count == NUM_BLOCKS * BLOCK_TOKENS
-
-    with_neighbour(client, damage=moving)
+    assert answer.token_ids == EXPECTED
+    assert list(answer.summary.kv_break_reasons) == []
+    assert answer.summary.pulled_token_count == NUM_BLOCKS * BLOCK_TOKENS
 
 
 @pytest.mark.parametrize("num_frames", [0, 1, 4, 7])
 def test_blocks_that_leave_the_cache_meanwhile_are_computed(num_frames: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has come in every layer is kept; the neighbour says what happened."""
-    monkeypatch.setattr(baton.worker.block_stream, "FRAME_TOKENS", 8)
-    monkeypatch.setattr(baton.worker.block_stream, "FRAMES_AHEAD", 1)
+    answer = pulled_while(Neighbour.forget, num_frames, monkeypatch)
 
-    async def evicting(responses: Responses) -> Responses:
-        seen = 0
-        async for response in responses:
-            yield response
-            seen += 1
-            if seen == num_frames + 1:
-                await neighbours[0].forget()
-
-    neighbours: list[Neighbour] = []
-
-    async def client(pair: Pair, neighbour: Neighbour) -> None:
-        neighbours.append(neighbour)
-        await neighbour.warm(PROMPT)
-
-        answer = await generate(pair, pulling_request(PROMPT, pull={"layers_per_frame": 1}))
-
-        assert answer.token_ids == EXPECTED
-        assert list(answer.summary.kv_break_reasons) == ["BLOCKS_EVICTED"]
-        assert answer.summary.pulled_token_count == num_frames // 3 * 8
-
-    with_neighbour(client, damage=evicting)
+    assert answer.token_ids == EXPECTED
+    assert list(answer.summary.kv_break_reasons) == ["BLOCKS_EVICTED"]
+    assert answer.summary.pulled_token_count == num_frames // 3 * 8
 
 
 @pytest.mark.parametrize(
