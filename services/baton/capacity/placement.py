@@ -10,7 +10,7 @@ from baton.capacity import cost
 from baton.capacity.beginning import beginning_of
 from baton.capacity.estimate import Candidate, CostEstimate, WireEstimate
 from baton.capacity.feasibility import blocks_for, expected_output_tokens, infeasible_reason, room_seconds
-from baton.capacity.frames import plan_frames
+from baton.capacity.frames import FramePlan, plan_frames
 from baton.capacity.pull import Pull, best_pull
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodePair, NodeSnapshot, PlacementRequest
 from baton.capacity.wire import WireChoice, WirePolicy, cache_option, choose_wire
@@ -202,15 +202,8 @@ def _remote(
         compute_seconds=prefill,
     )
     transfer = wire.transfer_seconds(num_tokens, link.bytes_per_second)
-    frames = plan_frames(
-        max(1, request.num_prompt_tokens - prefill_cached),
-        decoder.shape.num_layers,
-        max_chunk_tokens=prefiller.max_step_tokens,
-        compute_seconds=prefill,
-        send_seconds=transfer,
-        least_pass_seconds=prefiller.shape.step_bytes(1, 0) / prefiller.profile.decode_bytes_per_second,
-        pass_overhead_seconds=prefiller.profile.prefill_overhead_seconds,
-    )
+    num_computed, num_layers = request.num_prompt_tokens - prefill_cached, decoder.shape.num_layers
+    frames = _plan_frames(prefiller, num_computed, num_layers, compute_seconds=prefill, send_seconds=transfer)
     prefill, exposed = frames.compute_seconds, frames.exposed_seconds
     first_token = queue + restoring + prefill + link.round_trip_seconds
     estimate = CostEstimate(
@@ -238,6 +231,21 @@ def _remote(
         wire=_wire_estimate(wire, num_tokens, link.bytes_per_second),
         decode_restored_tokens=here.restore.num_tokens,
         prefill_restored_tokens=there.restore.num_tokens,
+    )
+
+
+def _plan_frames(
+    prefiller: NodeSnapshot, num_tokens: int, num_layers: int, *, compute_seconds: float, send_seconds: float
+) -> FramePlan:
+    """Return the pieces in which KV leaves a node while it computes so many tokens."""
+    return plan_frames(
+        max(1, num_tokens),
+        num_layers,
+        max_chunk_tokens=prefiller.max_step_tokens,
+        compute_seconds=compute_seconds,
+        send_seconds=send_seconds,
+        least_pass_seconds=prefiller.shape.step_bytes(1, 0) / prefiller.profile.decode_bytes_per_second,
+        pass_overhead_seconds=prefiller.profile.prefill_overhead_seconds,
     )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import product
@@ -22,6 +21,7 @@ from baton.engine.runners.torch.blocked_attention import MIN_QUERIES, Scoring, a
 from baton.engine.runners.torch.compiled.support import array_of, can_attend_prompts
 from baton.engine.runners.torch.onednn import is_sound
 from baton.engine.runners.torch.pool import KeysValues
+from baton.engine.runners.torch.trial import gain
 
 log = logging.getLogger(__name__)
 
@@ -80,13 +80,16 @@ def _beats_others(dtype: torch.dtype, num_threads: int) -> bool:
     generator = torch.Generator().manual_seed(0)
     query = torch.randn(3, 3, _TRIAL_QUERIES, 64, generator=generator).to(dtype)
     kv = KeysValues(*(torch.randn(3, 2 * _TRIAL_QUERIES, 64, generator=generator).to(dtype) for _ in range(2)))
-    ways = (attend_in_tiles, attend_causally if is_sound(torch.float32) else _attend_by_torch)
-    rounds = [[_seconds(way, query, kv) for way in ways] for _ in range(_TRIAL_ROUNDS)]
-    own_seconds, other_seconds = (min(column) for column in zip(*rounds, strict=True))
-    gain: float = other_seconds / own_seconds
+    question, other = (query, kv, Scoring(0.125)), attend_causally if is_sound(torch.float32) else _attend_by_torch
+    found = gain(
+        lambda: attend_in_tiles(*question, first_query=_TRIAL_QUERIES),
+        lambda: other(*question, first_query=_TRIAL_QUERIES),
+        num_rounds=_TRIAL_ROUNDS,
+        clock=time.monotonic,
+    )
     name = str(dtype).rpartition(".")[2]
-    log.info("prompts_attended dtype=%s threads=%d gain_of_tiles=%.2f", name, num_threads, gain)
-    return gain > 1
+    log.info("prompts_attended dtype=%s threads=%d gain_of_tiles=%.2f", name, num_threads, found)
+    return found > 1
 
 
 def _attend_by_torch(query: torch.Tensor, kv: KeysValues, scoring: Scoring, *, first_query: int) -> torch.Tensor:
@@ -94,9 +97,3 @@ def _attend_by_torch(query: torch.Tensor, kv: KeysValues, scoring: Scoring, *, f
     mask = torch.ones(num_queries, num_keys, dtype=torch.bool).tril(first_query)
     keys, values = (tensor[:, None].expand(-1, query.shape[1], -1, -1) for tensor in kv)
     return scaled_dot_product_attention(query, keys, values, attn_mask=mask, scale=scoring.scaling)
-
-
-def _seconds(way: Callable[..., torch.Tensor], query: torch.Tensor, kv: KeysValues) -> float:
-    started_seconds = time.monotonic()
-    way(query, kv, Scoring(0.125), first_query=_TRIAL_QUERIES)
-    return time.monotonic() - started_seconds

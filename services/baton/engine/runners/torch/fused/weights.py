@@ -27,6 +27,7 @@ from baton.engine.runners.torch.compiled.support import (
 )
 from baton.engine.runners.torch.huge_pages import Memory, memory_of
 from baton.engine.runners.torch.onednn import is_sound, pack, product
+from baton.engine.runners.torch.trial import gain
 
 log = logging.getLogger(__name__)
 
@@ -201,12 +202,15 @@ def is_transposed_faster() -> bool:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(_TRIAL_ROWS, _TRIAL_SIZE, generator=generator)
     weight = torch.randn(_TRIAL_SIZE, _TRIAL_SIZE, generator=generator)
-    forms: tuple[Weight, Weight] = (PackedWeight(weight), TransposedWeight(weight))
-    rounds = [[_seconds(form, rows) for form in forms] for _ in range(_TRIAL_ROUNDS)]
-    packed_seconds, transposed_seconds = (min(column) for column in zip(*rounds, strict=True))
-    gain = packed_seconds / transposed_seconds
-    is_faster: bool = gain >= _MIN_GAIN
-    log.info("weights_laid_out layout=%s gain=%.2f", "transposed" if is_faster else "packed", gain)
+    packed, turned = PackedWeight(weight), TransposedWeight(weight)
+    found = gain(
+        lambda: turned.product(rows, None),
+        lambda: packed.product(rows, None),
+        num_rounds=_TRIAL_ROUNDS,
+        clock=time.thread_time,
+    )
+    is_faster = found >= _MIN_GAIN
+    log.info("weights_laid_out layout=%s gain=%.2f", "transposed" if is_faster else "packed", found)
     return is_faster
 
 
@@ -221,10 +225,3 @@ def padded_rows(num_rows: int) -> int:
         return num_rows
     unit = min(32, 1 << (num_rows - 1).bit_length() - 3)
     return -(-num_rows // unit) * unit
-
-
-def _seconds(weight: Weight, rows: torch.Tensor) -> float:
-    """Return the CPU time of a product: that of others beside it does not count."""
-    started_seconds = time.thread_time()
-    weight.product(rows, None)
-    return time.thread_time() - started_seconds
