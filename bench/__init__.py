@@ -1,1 +1,1 @@
-"""Measurements of Baton from outside: a client like any other, which knows baton.v1 and nothing else of it."""
+"""Measurements of Baton by what is measured; all but `microbench` are clients, which know baton.v1 and no more."""

@@ -9,7 +9,7 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.http_client import HttpClient, HttpError
+from bench.client.http_client import HttpClient, HttpError
 
 _ROOT = Path(__file__).resolve().parent.parent
 

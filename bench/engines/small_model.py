@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from bench.engines.llama_folder import write_llama
+from bench.engines.models import write_llama
 
 VOCABULARY_SIZE = 2048
 

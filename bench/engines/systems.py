@@ -1,4 +1,4 @@
-"""The engines that `bench.engine` compares: Baton whole, and others as child processes that answer line by line."""
+"""The engines that `engine` compares: Baton whole, and others as child processes that answer line by line."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pathlib import Path
 
 import psutil
 
-from bench.burst_cluster import running_node
-from bench.completion import COMPLETIONS_PATH, Sampling
-from bench.dataset import Session, Turn
+from bench.client.completion import COMPLETIONS_PATH, Sampling
+from bench.client.http_client import HttpClient
+from bench.client.load import LoadSettings, run_load
 from bench.engines.case import Case, prompts_of
-from bench.http_client import HttpClient
-from bench.load import LoadSettings, run_load
+from bench.local_cluster import running_node
+from bench.workloads.dataset import Session, Turn
 
 _ROOT = Path(__file__).resolve().parent.parent.parent
 _CLOCK_OF_PROCESS = 2

@@ -18,13 +18,12 @@ from baton.agent.joining import Joiner
 from baton.agent.membership import Membership, renewal_seconds
 from baton.cli.app import make_app
 from baton.errors import AuthenticationError, BatonError, NotFoundError, OverloadedError, UnavailableError
-from baton.router.attempt_limit import MAX_FAILURES
-from baton.router.joining import running_join_service
+from baton.router.joining import MAX_FAILURES, running_join_service
 from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
-from baton.rpc.join_token import JoinToken, parse_join_token
 from baton.rpc.server import GrpcServer
-from baton.rpc.tls import TlsIdentity, secured_by
+from baton.security.join_token import JoinToken, parse_join_token
+from baton.security.tls import TlsIdentity, secured_by
 from system.plan import free_ports
 
 Attempt = Callable[[str], Coroutine[Any, Any, object]]

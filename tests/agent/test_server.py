@@ -15,7 +15,7 @@ from baton.config.loading import load_settings
 from baton.errors import ConfigurationError
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
-from baton.rpc.tls import TlsIdentity
+from baton.security.tls import TlsIdentity
 from baton.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 

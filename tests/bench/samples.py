@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.sample import RequestSample
+from bench.client.sample import RequestSample
 
 
 def sample(

@@ -11,9 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from baton.cache_index.index import CacheIndex
 from baton.errors import SupersededError
-from baton.kv.changes import BlockEvents
 from baton.kv.hashing import BlockHash
-from baton.kv.tier import LOWER_TIERS, HeldPrefix, Tier
+from baton.kv.tiers import LOWER_TIERS, BlockEvents, HeldPrefix, Tier
 
 HASHES = [BlockHash(bytes([number]) * 16) for number in range(8)]
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from baton.capacity.cost import ModelShape
 from baton.capacity.hardware import PRESETS
-from baton.capacity.model_shape import ModelShape
 from baton.capacity.reference_models import LLAMA_3_1_8B
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodeRole, NodeSnapshot
 

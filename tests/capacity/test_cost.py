@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.capacity import cost
+from baton.capacity.cost import ModelShape
 from baton.capacity.hardware import PRESETS, Hardware
-from baton.capacity.model_shape import ModelShape
 from baton.capacity.reference_models import LLAMA_2_7B, LLAMA_3_1_8B, LLAMA_3_1_70B
 
 PROMPT, OUTPUT = 8192, 32

@@ -9,7 +9,7 @@ from baton.config.loading import load_settings
 from baton.decode.settings import DecodeSettings
 from baton.demo import checkpoint_dir
 from baton.prefill.settings import PrefillSettings
-from baton.router.assignments import Assignment, assigned, read_assignments
+from baton.router.machine_assignments import MachineAssignment, assigned, read_assignments
 from baton.router.settings import RouterSettings
 from charts.render import manifests_of, render
 from tests.charts.rendering import EVERYTHING, Manifest, find, manifests, with_values
@@ -19,7 +19,7 @@ def test_the_router_reads_what_the_chart_writes(tmp_path: Path) -> None:
     """Patterns, roles and settings arrive as they were given; numbers stay whole, texts with quotes stay texts."""
     mac, other = _assignments("everything", tmp_path)
 
-    assert mac == Assignment(
+    assert mac == MachineAssignment(
         "mac-*",
         "decode",
         {
@@ -127,7 +127,7 @@ def test_without_a_secret_nobody_can_join() -> None:
     assert not [each for each in objects if each["metadata"]["name"] == "baton-machines"]
 
 
-def _assignments(name: str, folder: Path) -> list[Assignment]:
+def _assignments(name: str, folder: Path) -> list[MachineAssignment]:
     path = folder / f"{name}.toml"
     path.write_text(find(manifests(name), "ConfigMap", "baton-machines")["data"]["machines.toml"])
     return list(read_assignments(path))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from baton.cli.agent_status import sensor_rows, status_table
 from baton.cli.app import make_app
+from baton.cli.cluster.agent_status import sensor_rows, status_table
 from baton.errors import ConfigurationError, UnavailableError
 from baton.v1 import agent_service_pb2
 from baton.v1.node_pb2 import SystemSample

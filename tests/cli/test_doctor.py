@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from baton.capacity.estimate import Candidate, CostEstimate, WireEstimate
-from baton.capacity.wire import WireOption, WireReason
-from baton.cli.advice import advise
-from baton.cli.diagnosis import Diagnosis, NodeFinding, PairFinding, diagnose
+from baton.capacity.kv_transfer import WireOption, WireReason
+from baton.capacity.placement import Candidate, CostEstimate, WireEstimate
+from baton.cli.cluster.advice import advise
+from baton.cli.cluster.diagnosis import Diagnosis, NodeFinding, PairFinding, diagnose
 from baton.cli.doctor import as_json, nodes_table, wires_table
-from baton.router.wire import description_to_proto
-from baton.rpc.wire_capacity import candidate_to_proto
+from baton.router.proto import description_to_proto
 from baton.v1 import router_service_pb2
+from baton.wire.capacity import candidate_to_proto
 from cli.commands import baton
 from router.samples import DGX, MAC
 from system.plan import free_ports

@@ -7,10 +7,10 @@ import io
 from rich.console import Console
 from rich.table import Table
 
-from baton.capacity.estimate import Candidate, CostEstimate
+from baton.capacity.placement import Candidate, CostEstimate
 from baton.cli.nodes import links_table, nodes_table, places_table, pools_table
 from baton.cli.plan import plan_table
-from baton.cli.quantities import format_bytes, format_rate
+from baton.cli.terminal.tables import format_bytes, format_rate
 from baton.v1 import node_pb2, router_service_pb2
 
 

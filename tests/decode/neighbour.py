@@ -7,15 +7,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
-from baton.decode.generation import Generator
+from baton.decode.generation import DecodeGenerator
 from baton.decode.peers import PeerSet
 from baton.decode.servicer import DecodeServicer
-from baton.engine.block_copy import read_blocks
+from baton.engine.kv_cache.block_copy import read_blocks
+from baton.engine.request import SamplingParams
 from baton.engine.runners.base import Runner
-from baton.engine.sampling_params import SamplingParams
-from baton.rpc.block_service import BlockStub, ReceivedPull, add_block_service
+from baton.kv_transport.block_service import BlockStub, ReceivedPull, add_block_service
+from baton.kv_transport.frame_codec import serialize_response
+from baton.node.block_servicer import BlockServicer
+from baton.node.node import WorkerNode
 from baton.rpc.channel import open_channel
-from baton.rpc.frame_codec import serialize_response
 from baton.rpc.server import GrpcServer
 from baton.telemetry.metrics import Metrics
 from baton.v1 import (
@@ -24,8 +26,6 @@ from baton.v1 import (
     decode_service_pb2_grpc,
     router_service_pb2,
 )
-from baton.worker.blocks import BlockServicer
-from baton.worker.node import WorkerNode
 from decode.pair import PATIENT, TIMEOUT_SECONDS, Damage, Node, Pair, follow, intact, request_of, with_pair
 from engine.rig import GREEDY, mock_runner
 
@@ -58,7 +58,7 @@ class Neighbour:
         self.node = Node(NEIGHBOUR_ID, runner or mock_runner())
         node = cast(WorkerNode, self.node)
         self.servicer = DamagedBlocks(node, damage)
-        generator = Generator(node, PeerSet(0, lambda _link: None), PATIENT, Metrics())
+        generator = DecodeGenerator(node, PeerSet(0, lambda _link: None), PATIENT, Metrics())
         self.server = GrpcServer("127.0.0.1:0")
         self.server.add("baton.v1.BlockService", partial(add_block_service, self.servicer))
         self.server.add(

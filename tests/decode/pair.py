@@ -13,31 +13,34 @@ from unittest.mock import patch
 import grpc
 
 from baton.capacity.hardware import PRESETS
-from baton.decode.generation import Generator
+from baton.decode.generation import DecodeGenerator
+from baton.decode.kv_stream.prefill_source import TransportChoice
+from baton.decode.kv_stream.reader import Timeouts
 from baton.decode.peers import LINGER_SECONDS, PeerSet
-from baton.decode.receiver import Timeouts
 from baton.decode.servicer import DecodeServicer
-from baton.decode.source import TransportChoice
-from baton.engine.constraint_compiler import ConstraintCompiler
+from baton.engine.constraints.compilation import ConstraintCompiler
 from baton.engine.engine import Engine
 from baton.engine.events import Deliverable, deliver
+from baton.engine.request import SamplingParams
 from baton.engine.runners.base import Runner
 from baton.engine.runners.mock import MockRunner
-from baton.engine.sampling_params import SamplingParams
-from baton.engine.scheduler import SchedulerLimits
+from baton.engine.scheduling.scheduler import SchedulerLimits
 from baton.errors import UnavailableError
-from baton.h2.call import ServerCall
-from baton.h2.windows import StreamEndedError
-from baton.prefill.fast_path import FastPrefill
+from baton.grpc_sockets.flow_control import StreamEndedError
+from baton.grpc_sockets.server_connection import ServerCall
+from baton.kv_transport import fast_channel
+from baton.kv_transport.fast_server import FastServer
+from baton.kv_transport.frame_codec import serialize_response
+from baton.kv_transport.kv_service import ReceivedRequest, add_prefill_service
+from baton.node.node import WorkerNode
+from baton.node.requests import sampling_to_proto
+from baton.node.sensors.machine import MachineSensors
+from baton.node.sensors.monitor import NodeMonitor
 from baton.prefill.prefiller import Prefiller
-from baton.prefill.servicer import PrefillServicer
-from baton.rpc import channel, fast_channel
+from baton.prefill.servicer import FastPrefill, PrefillServicer
+from baton.rpc import channel
 from baton.rpc.channel import open_channel
-from baton.rpc.fast_server import FastServer
-from baton.rpc.frame_codec import serialize_response
-from baton.rpc.kv_service import ReceivedRequest, add_prefill_service
 from baton.rpc.server import GrpcServer
-from baton.rpc.wire_generation import sampling_to_proto
 from baton.shm import borrower, lender
 from baton.shm.lender import SEGMENT_BYTES, Lender
 from baton.telemetry.metrics import Metrics
@@ -49,9 +52,6 @@ from baton.v1 import (
     prefill_service_pb2_grpc,
     router_service_pb2,
 )
-from baton.worker.monitor import NodeMonitor
-from baton.worker.node import WorkerNode
-from baton.worker.sensors import MachineSensors
 from engine.rig import GREEDY, LAYOUT, mock_runner
 from engine.tokens import tokenizer_text
 
@@ -295,7 +295,7 @@ class Pair:
         )
         self.metrics = Metrics()
         self.metrics.add_kv_break = lambda *labels: self.breaks.append(labels)  # type: ignore[method-assign]
-        generator = Generator(cast(WorkerNode, self.decode), self.peers, cast(Timeouts, timeouts), self.metrics)
+        generator = DecodeGenerator(cast(WorkerNode, self.decode), self.peers, cast(Timeouts, timeouts), self.metrics)
         self.decode_servicer = DecodeServicer(generator)
         self.decode_server = GrpcServer("127.0.0.1:0")
         self.decode_server.add(

@@ -11,9 +11,9 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from baton.decode.receiver import Timeouts
-from baton.decode.source import TransportChoice
-from baton.engine.sampling_params import SamplingParams
+from baton.decode.kv_stream.prefill_source import TransportChoice
+from baton.decode.kv_stream.reader import Timeouts
+from baton.engine.request import SamplingParams
 from baton.rpc.status import error_info
 from baton.telemetry.metrics import Metrics
 from baton.v1 import kv_pb2, prefill_service_pb2

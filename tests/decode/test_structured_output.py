@@ -8,7 +8,7 @@ from dataclasses import replace
 import grpc
 import pytest
 
-from baton.engine.structured_output import StructuredOutput
+from baton.engine.request import StructuredOutput
 from baton.rpc.status import error_info
 from decode.pair import PREFILL_ID, Pair, follow, generate, request_of, with_pair
 from engine.rig import GREEDY, prompt_of

@@ -6,7 +6,17 @@ from collections.abc import Callable
 
 import pytest
 
-from baton.demo.dialogues import SMALL_TALK, Exercise, Split, Task, arithmetic, fact, retrieval, reversal, small_talk
+from baton.demo.dialogues import (
+    SMALL_TALK,
+    DataSplit,
+    Exercise,
+    Task,
+    arithmetic,
+    fact,
+    retrieval,
+    reversal,
+    small_talk,
+)
 from baton.demo.rows import short_exercise
 
 NUM_DRAWN = 300
@@ -17,8 +27,8 @@ COMPUTE: dict[str, Callable[[int, int], int]] = {
 }
 
 
-@pytest.mark.parametrize("split", Split)
-def test_the_same_seed_draws_the_same_exercises(split: Split) -> None:
+@pytest.mark.parametrize("split", DataSplit)
+def test_the_same_seed_draws_the_same_exercises(split: DataSplit) -> None:
     """Two generators with one seed agree; another seed differs."""
 
     def draw(seed: int) -> list[Exercise]:
@@ -30,8 +40,8 @@ def test_the_same_seed_draws_the_same_exercises(split: Split) -> None:
 
 
 @pytest.mark.parametrize("task", [Task.ADD, Task.SUBTRACT, Task.MULTIPLY])
-@pytest.mark.parametrize("split", Split)
-def test_arithmetic_is_right_and_about_what_was_asked(task: Task, split: Split) -> None:
+@pytest.mark.parametrize("split", DataSplit)
+def test_arithmetic_is_right_and_about_what_was_asked(task: Task, split: DataSplit) -> None:
     """The answer repeats the question's operands and states the result that Python computes."""
     rng = random.Random(5)
     for _ in range(NUM_DRAWN):
@@ -48,7 +58,7 @@ def test_a_reversed_word_reads_backwards() -> None:
     """The answer's letters, last to first, are a word of the question."""
     rng = random.Random(6)
     for _ in range(NUM_DRAWN):
-        exercise = reversal(rng, Split.TRAIN)
+        exercise = reversal(rng, DataSplit.TRAIN)
 
         word = "".join(reversed(exercise.answer))
         assert re.search(rf"\b{word}\b", exercise.question)
@@ -58,7 +68,7 @@ def test_a_retrieval_asks_for_the_key_and_answers_with_the_fact() -> None:
     """The question names the key but not the value; the answer is the fact as it stands in the context."""
     rng = random.Random(7)
     for _ in range(NUM_DRAWN):
-        drawn = fact(rng, Split.HELD_OUT)
+        drawn = fact(rng, DataSplit.HELD_OUT)
         exercise = retrieval(rng, drawn)
 
         assert drawn.key in exercise.question
@@ -78,25 +88,25 @@ def test_every_small_talk_question_has_one_answer() -> None:
 def test_training_never_sees_held_out_arithmetic(task: Task) -> None:
     """No pair of operands, in either order, is in both splits."""
 
-    def pairs(split: Split) -> set[tuple[str, ...]]:
+    def pairs(split: DataSplit) -> set[tuple[str, ...]]:
         rng = random.Random(9)
         drawn = (arithmetic(rng, split, task) for _ in range(3000))
         return {tuple(sorted(re.findall(r"\d+", exercise.answer)[:2])) for exercise in drawn}
 
-    assert pairs(Split.TRAIN).isdisjoint(pairs(Split.HELD_OUT))
+    assert pairs(DataSplit.TRAIN).isdisjoint(pairs(DataSplit.HELD_OUT))
 
 
 def test_training_never_sees_held_out_words_or_facts() -> None:
     """No word to reverse and no fact is in both splits."""
 
-    def drawn(split: Split) -> set[str]:
+    def drawn(split: DataSplit) -> set[str]:
         rng = random.Random(10)
         return {reversal(rng, split).answer for _ in range(2000)} | {str(fact(rng, split)) for _ in range(2000)}
 
-    assert drawn(Split.TRAIN).isdisjoint(drawn(Split.HELD_OUT))
+    assert drawn(DataSplit.TRAIN).isdisjoint(drawn(DataSplit.HELD_OUT))
 
 
 def test_a_task_that_is_not_arithmetic_is_refused() -> None:
     """Asking the arithmetic generator for small talk is an error, not an endless search."""
     with pytest.raises(ValueError, match="small_talk"):
-        arithmetic(random.Random(0), Split.TRAIN, Task.SMALL_TALK)
+        arithmetic(random.Random(0), DataSplit.TRAIN, Task.SMALL_TALK)

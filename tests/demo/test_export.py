@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from jinja2.exceptions import TemplateError
 
 from baton.demo.export import new_tokenizer
-from baton.demo.rows import Row
+from baton.demo.rows import DialogueRow
 from baton.demo.vocabulary import END_ID, MARKERS, NUM_TOKENS, PAD_ID, encode_text
 
 TOKENIZER = new_tokenizer(4096)
@@ -31,7 +31,7 @@ def test_the_chat_template_writes_what_training_rows_hold() -> None:
         {"role": "assistant", "content": "12 + 30 = 42"},
         {"role": "user", "content": "  spaces, \n line ends and ü stay  "},
     ]
-    row = Row(num_tokens=0)
+    row = DialogueRow(num_tokens=0)
     for message in messages:
         row.add(message["role"], message["content"])
 

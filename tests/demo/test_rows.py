@@ -5,8 +5,8 @@ import re
 
 import pytest
 
-from baton.demo.dialogues import Split
-from baton.demo.rows import Row, draw_facts, training_row
+from baton.demo.dialogues import DataSplit
+from baton.demo.rows import DialogueRow, draw_facts, training_row
 from baton.demo.vocabulary import END_ID, MARKERS, NUM_TOKENS, PAD_ID, encode_text, role_id
 
 
@@ -23,7 +23,7 @@ def test_a_row_has_its_length_and_only_known_tokens(num_tokens: int) -> None:
 
 def test_exactly_what_the_assistant_says_is_learned() -> None:
     """Targets are an assistant message's tokens and its end marker, and nothing else."""
-    row = Row(num_tokens=64)
+    row = DialogueRow(num_tokens=64)
     row.add("user", "hi")
     row.add("assistant", "yes")
     row.pad()
@@ -50,11 +50,11 @@ def test_every_fact_asked_for_was_told_before() -> None:
 
 def test_facts_of_one_context_have_distinct_keys() -> None:
     """A question has one right answer."""
-    facts = draw_facts(random.Random(3), Split.TRAIN, 4000)
+    facts = draw_facts(random.Random(3), DataSplit.TRAIN, 4000)
 
     assert len({drawn.key for drawn in facts}) == len(facts)
     assert 4000 <= sum(len(str(drawn)) + 1 for drawn in facts) < 4020
 
 
-def _as_text(row: Row) -> str:
+def _as_text(row: DialogueRow) -> str:
     return "".join(MARKERS[token] if token < len(MARKERS) else chr(token - len(MARKERS)) for token in row.tokens)

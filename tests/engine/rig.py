@@ -11,17 +11,16 @@ from types import TracebackType
 from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
 from baton.engine.events import Deliverable, Ended, EngineEvent, Failed, TokenReady, deliver
-from baton.engine.options import DEFAULT_OPTIONS, EngineOptions
+from baton.engine.limits import DEFAULT_OPTIONS, EngineOptions
+from baton.engine.request import SamplingParams
 from baton.engine.runners.base import ModelInfo
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.engine.runners.mock.state import next_token, states_of
-from baton.engine.sampling_params import SamplingParams
-from baton.engine.scheduler import SchedulerLimits
+from baton.engine.scheduling.scheduler import SchedulerLimits
 from baton.engine.sequence import EngineRequest
-from baton.kv.changes import BlockEvents
 from baton.kv.disk_store import DiskBlockStore
-from baton.kv.layout import KvDtype, KvLayout, LayerSpec
-from baton.kv.tier import Tier
+from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
+from baton.kv.tiers import BlockEvents, Tier
 
 TIMEOUT_SECONDS = 60.0
 VOCABULARY_SIZE = 211

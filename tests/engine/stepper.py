@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from baton.engine.block_copy import move_blocks
-from baton.engine.choice import choice_of
-from baton.engine.passes import collect, launch
+from baton.engine.execution.passes import collect, launch, token_choice_of
+from baton.engine.kv_cache.block_copy import move_blocks
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.mock.state import kv_of, states_of
 from baton.engine.sampling import SampledToken
-from baton.engine.scheduler import Scheduler, SchedulerLimits
+from baton.engine.scheduling.scheduler import Scheduler, SchedulerLimits
+from baton.engine.scheduling.step import Step
 from baton.engine.sequence import EngineRequest, Phase, Sequence, new_sequence
-from baton.engine.step import Step
 from baton.kv.pool import BlockPool
 from engine.rig import INFO, LAYOUT, expected_tokens, mock_runner
 
@@ -84,9 +83,9 @@ class Stepper:
             return step if step.members else None
         self.num_moved += move_blocks(self.runner, step, self.scheduler.offload.store)
         if not step.spans:
-            assert not step.twins
+            assert not step.duplicates
             return None
-        launched = launch(self.runner, step, choice_of(step))
+        launched = launch(self.runner, step, token_choice_of(step))
         self.scheduler.progress.begin(step)
         result = collect(launched)
         self.scheduler.progress.enter(result.sequences, result.token_ids)
@@ -125,7 +124,7 @@ class Stepper:
             assert sequence.phase is Phase.RUNNING
             assert len(span.block_table) * BLOCK_TOKENS >= span.end
         assert step.num_prompts <= (self.limits.max_step_prompts or len(step.spans))
-        assert self.limits.shares_prompts or not step.twins
+        assert self.limits.shares_prompts or not step.duplicates
         arrivals = [sampled.sequence.arrival for sampled in step.sampled]
         assert arrivals == sorted(arrivals)
 

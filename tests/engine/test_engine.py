@@ -13,12 +13,11 @@ import pytest
 from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
 from baton.engine.events import Admitted, Ended, Failed, TokenReady
+from baton.engine.request import SamplingParams, StructuredOutput
 from baton.engine.runners.base import Span
 from baton.engine.runners.mock import MockRunner
-from baton.engine.sampling_params import SamplingParams
-from baton.engine.scheduler import SchedulerLimits
+from baton.engine.scheduling.scheduler import SchedulerLimits
 from baton.engine.sequence import Purpose
-from baton.engine.structured_output import StructuredOutput
 from baton.errors import (
     AttemptReusedError,
     BatonError,

@@ -13,12 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.engine.constraint import Constraint
-from baton.engine.constraint_compiler import ConstraintCompiler
+from baton.engine.constraints.compilation import ConstraintCompiler
+from baton.engine.constraints.constraint import Constraint
+from baton.engine.request import SamplingParams, StructuredOutput
 from baton.engine.runners.base import NOT_FINITE
 from baton.engine.sampling import SampledToken, SamplingContext, sample, uniform
-from baton.engine.sampling_params import SamplingParams
-from baton.engine.structured_output import StructuredOutput
 from baton.errors import ConstraintError, NonFiniteLogitsError
 from engine.tokens import EOS as END
 from engine.tokens import VOCABULARY_SIZE as BYTES

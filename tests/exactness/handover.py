@@ -9,18 +9,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 
-from baton.engine.constraint import Constraint
+from baton.engine.constraints.constraint import Constraint
 from baton.engine.engine import Engine
 from baton.engine.events import Admitted, Deliverable, Ended, EngineEvent, Failed, TokenReady, deliver
+from baton.engine.request import SamplingParams
 from baton.engine.runners.base import Runner
 from baton.engine.sampling import SampledToken
-from baton.engine.sampling_params import SamplingParams
-from baton.engine.scheduler import SchedulerLimits
+from baton.engine.scheduling.scheduler import SchedulerLimits
 from baton.engine.sequence import EngineRequest, Purpose
 from baton.kv.disk_store import DiskBlockStore
-from baton.kv.progress import KvProgress
-from baton.kv.stream import KvFrame, StreamLedger, payload_crc32c
-from baton.prefill.export import FrameExport
+from baton.kv.stream import KvFrame, KvProgress, StreamLedger, payload_crc32c
+from baton.prefill.kv_stream import FrameExport
 from exactness.structured import compiled
 
 TIMEOUT_SECONDS = 60.0

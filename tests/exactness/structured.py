@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
-from baton.engine.constraint import Constraint
-from baton.engine.constraint_compiler import ConstraintCompiler
-from baton.engine.structured_output import StructuredOutput
+from baton.engine.constraints.compilation import ConstraintCompiler
+from baton.engine.constraints.constraint import Constraint
+from baton.engine.request import StructuredOutput
 from baton.text.tokenizer import Tokenizer, load_tokenizer
 from checkpoints import VOCABULARY_SIZE, checkpoint
 

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from baton.engine.engine import Engine
+from baton.engine.request import SamplingParams
 from baton.engine.runners.torch.loader import load_torch_runner
-from baton.engine.sampling_params import SamplingParams
 from checkpoints import VOCABULARY_SIZE, CheckpointName, checkpoint, reference_generate
 from exactness.handover import Generation, generate, greedy, start_engine
 

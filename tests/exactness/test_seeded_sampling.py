@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from baton.engine.sampling_params import SamplingParams
+from baton.engine.request import SamplingParams
 from checkpoints import CheckpointName, checkpoint
 from exactness.handover import generate, start_engine
 from exactness.loading import load_runner

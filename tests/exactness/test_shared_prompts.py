@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from baton.engine.engine import Engine
-from baton.engine.sampling_params import SamplingParams
+from baton.engine.request import SamplingParams
 from checkpoints import CheckpointName, checkpoint, reference_generate
 from exactness.handover import Generation, generate, greedy, held, start_engine
 from exactness.loading import BLOCK_TOKENS, SERVED, Framework, load_runner

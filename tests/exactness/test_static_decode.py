@@ -6,9 +6,9 @@ import random
 from pathlib import Path
 
 from baton.engine.engine import Engine
+from baton.engine.request import SamplingParams
 from baton.engine.runners.base import Runner
 from baton.engine.runners.torch import load_torch_runner
-from baton.engine.sampling_params import SamplingParams
 from checkpoints import VOCABULARY_SIZE, checkpoint, reference_generate
 from exactness.handover import generate, greedy, start_engine
 from exactness.loading import BLOCK_TOKENS

@@ -13,8 +13,7 @@ from jsonschema import Draft202012Validator
 
 from baton.engine.engine import Engine
 from baton.engine.events import Ended
-from baton.engine.sampling_params import SamplingParams
-from baton.engine.structured_output import StructuredOutput
+from baton.engine.request import SamplingParams, StructuredOutput
 from exactness.handover import generate, greedy, held, start_engine
 from exactness.loading import Framework, load_runner
 from exactness.random_schemas import Schema, random_schema

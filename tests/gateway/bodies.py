@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from baton.gateway.bench import BENCH_PATH, Bench
-from baton.gateway.instances import Instances
-from baton.gateway.routes import POST_ROUTES
-from gateway.cluster import MODEL
+from baton.gateway.api.exo.bench import BENCH_PATH, BenchEndpoint
+from baton.gateway.api.exo.instances import Instances
+from baton.gateway.api.routes import POST_ROUTES
+from gateway.fake_cluster import MODEL
 
 _TURN = {"role": "user", "content": "x"}
 
@@ -22,5 +22,5 @@ SMALLEST: dict[str, dict[str, Any]] = {
     BENCH_PATH: {"model": MODEL, "messages": [_TURN], "max_tokens": 1},
 }
 
-ROUTES = {**POST_ROUTES, BENCH_PATH: Bench(Instances(lambda: 0.0)).route}
+ROUTES = {**POST_ROUTES, BENCH_PATH: BenchEndpoint(Instances(lambda: 0.0)).route}
 """Every route that generates or tokenizes, as a gateway has them."""

@@ -10,9 +10,9 @@ from pathlib import Path
 import openai
 import pytest
 
-from baton.gateway.http_connection import HttpConnection
+from baton.gateway.http.connection import HttpConnection
 from baton.gateway.server import RunningGateway
-from gateway.cluster import FakeCluster, Loop
+from gateway.fake_cluster import FakeCluster, Loop
 from text.tokenizer_folders import byte_level, save
 
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
-from gateway.cluster import finished, tokens
+from gateway.fake_cluster import finished, tokens
 
 TIMEOUT_SECONDS = 20.0
 TOKENS = {71: "h", 72: "i", 73: "j"}

@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 from baton.v1 import decode_service_pb2 as decode
 from baton.v1 import generation_pb2 as generation
-from gateway.cluster import FakeCluster, finished, judgement, tokens
+from gateway.fake_cluster import FakeCluster, finished, judgement, tokens
 from text.tokenizer_folders import byte_level
 
 MARKS = ["<tool_call>", "</tool_call>", "<think>", "</think>"]

@@ -9,12 +9,14 @@ from house.repository import ROOT
 
 
 def test_bench_imports_nothing_of_baton_but_its_protos() -> None:
-    """What bench/ can measure, a client in another language could measure too."""
+    """What bench/ can measure, a client in another language could measure too; bench/microbench alone looks inside."""
     imported = {
         f"{path.relative_to(ROOT)}: {name}"
         for path in sorted((ROOT / "bench").rglob("*.py"))
         for name in _imports_of(path)
-        if name.split(".")[0] == "baton" and not f"{name}.".startswith("baton.v1.")
+        if path.relative_to(ROOT / "bench").parts[0] != "microbench"
+        and name.split(".")[0] == "baton"
+        and not f"{name}.".startswith("baton.v1.")
     }
 
     assert imported == set()

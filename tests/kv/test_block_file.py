@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from baton.kv.block_file import HEADER_BYTES, BlockFileError, cache_identity, read_block, write_block
 from baton.kv.hashing import BlockHash
-from baton.kv.layout import KvDtype, KvLayout, LayerSpec
+from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
 
 LAYOUT = KvLayout("m", "a" * 32, "b" * 32, (LayerSpec(2, 4, 8),), KvDtype.FLOAT16)
 IDENTITY = cache_identity(LAYOUT, 16)

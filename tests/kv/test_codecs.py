@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from baton.engine.runners.mock.kv_codec import MockCodec
 from baton.engine.runners.mock.state import kv_of, states_from, states_of
-from baton.engine.runners.mock.wire import MockCodec
-from baton.engine.runners.torch.wire import TorchCodec
-from baton.kv.layout import KvDtype, LayerSpec
+from baton.engine.runners.torch.kv_codec import TorchCodec
+from baton.kv.kv_format import KvDtype, LayerSpec, Packed, WireCodec, row_bytes
 from baton.kv.numpy_codec import NumpyCodec
-from baton.kv.wire import Packed, WireCodec, row_bytes
 
 CODECS: dict[str, WireCodec] = {"numpy": NumpyCodec(), "torch": TorchCodec()}
 CACHES = (KvDtype.FLOAT32, KvDtype.FLOAT16, KvDtype.BFLOAT16)

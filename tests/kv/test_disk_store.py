@@ -14,10 +14,9 @@ from typing import Any
 import pytest
 
 from baton.kv.block_file import HEADER_BYTES, write_block
-from baton.kv.changes import BlockEvents
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.hashing import BlockHash
-from baton.kv.tier import Tier
+from baton.kv.tiers import BlockEvents, Tier
 
 TIMEOUT_SECONDS = 60.0
 IDENTITY = b"i" * 16

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 import pytest
 
 from baton.errors import MismatchError
-from baton.kv.layout import KvDtype, KvLayout, LayerSpec
+from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
 
 SPEC = LayerSpec(num_kv_heads=2, key_head_dim=8, value_head_dim=4)
 LAYOUT = KvLayout("llama", "a" * 32, "b" * 32, (SPEC,) * 3, KvDtype.FLOAT32)

@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.errors import StreamBrokenError
-from baton.kv.layout import KvDtype, KvLayout, LayerSpec
-from baton.kv.progress import KvProgress
+from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
 from baton.kv.stream import (
     KvFrame,
+    KvProgress,
     StreamLedger,
     StreamTotals,
     frame_groups,

@@ -14,13 +14,13 @@ import pytest
 
 from baton.engine.events import Failed
 from baton.errors import BatonError
-from baton.h2.call import ServerCall
-from baton.h2.windows import StreamEndedError
+from baton.grpc_sockets.flow_control import StreamEndedError
+from baton.grpc_sockets.server_connection import ServerCall
 from baton.kv.stream import KvFrame
-from baton.prefill.fast_path import FastPrefill, ThreadOutbox
+from baton.kv_transport.kv_service import ReceivedRequest
 from baton.prefill.outbox import Outbox
 from baton.prefill.prefiller import Prefiller, StreamSink
-from baton.rpc.kv_service import ReceivedRequest
+from baton.prefill.servicer import FastPrefill, ThreadOutbox
 from baton.v1.prefill_service_pb2 import PrefillRequest, PrefillResponse
 
 pytestmark = pytest.mark.usefixtures("no_collector")  # what is not freed at once must show

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.kv.stream import KvFrame
-from baton.prefill.outbox_budget import OutboxBudget
+from baton.prefill.outbox import OutboxBudget
 from decode.pair import Pair, generate, request_of, with_pair
 from engine.rig import GREEDY, LAYOUT, expected_tokens, mock_runner, prompt_of
 

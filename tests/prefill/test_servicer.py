@@ -13,12 +13,12 @@ from baton.engine.events import Failed, FrameLanded, TokenReady
 from baton.engine.sampling import SampledToken
 from baton.errors import BatonError
 from baton.kv.stream import KvFrame
+from baton.node.requests import sampling_to_proto
 from baton.prefill import prefiller
 from baton.prefill.outbox import Outbox
 from baton.rpc.status import error_info
-from baton.rpc.wire_generation import sampling_to_proto
-from baton.rpc.wire_kv import layout_to_proto
 from baton.v1 import kv_pb2, prefill_service_pb2
+from baton.wire.kv import layout_to_proto
 from decode.pair import Pair, with_pair
 from engine.rig import GREEDY, LAYOUT, expected_tokens, prompt_of
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from baton.capacity.hardware import PRESETS
 from baton.capacity.reference_models import LLAMA_3_1_8B
-from baton.kv.layout import KvDtype, KvLayout, LayerSpec
-from baton.router.records import LoadReport, NodeDescription, Outcome
+from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
+from baton.router.nodes import LoadReport, NodeDescription, Outcome
 
 MODEL = "llama"
 LAYOUT = KvLayout(MODEL, "a" * 32, "", (LayerSpec(8, 128, 128),) * 32, KvDtype.BFLOAT16)

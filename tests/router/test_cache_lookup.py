@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from baton.router import cache_lookup
-from baton.router.cache_lookup import CacheIndexClient, NoCacheLookup
+from baton.router import placer
+from baton.router.placer import CacheIndexClient, NoCacheLookup
 from baton.rpc.channel import open_channel
 from baton.telemetry.metrics import Metrics
 
@@ -42,7 +42,7 @@ def test_an_absent_index_means_no_prefixes_and_is_counted(
     asyncio.run(asyncio.wait_for(run(), 20.0))
 
     assert counts.reasons == reasons
-    told = [record for record in caplog.records if record.name == cache_lookup.__name__]
+    told = [record for record in caplog.records if record.name == placer.__name__]
     assert len(told) == min(1, len(reasons))
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from baton.capacity.placement import Candidate, CostEstimate
 from baton.router.calibration import (
     HALF_LIFE_SECONDS,
     MAX_FACTOR,
     MAX_FACTOR_PER_OUTCOME,
     Calibration,
     OutputLengths,
+    compare,
 )
-from router.samples import Clock
+from baton.router.in_flight import PlacedRequest
+from router.samples import OUTCOME, Clock
 
 
 def test_a_steady_ratio_is_learnt() -> None:
@@ -86,3 +91,89 @@ def test_output_lengths_are_averaged_per_model() -> None:
 
     assert lengths.mean("m") == pytest.approx(100)
     assert lengths.mean("other") is None
+
+
+_ESTIMATE = CostEstimate(
+    queue_seconds=0.5,
+    prefill_seconds=1.0,
+    transfer_seconds=0.86,
+    exposed_seconds=0.0,
+    time_to_first_token_seconds=1.5,
+    start_seconds=1.5,
+    step_seconds=0.01,
+    expected_output_tokens=64.0,
+    imposed_seconds=0.0,
+)
+_PLACED = PlacedRequest(Candidate("mac", "dgx", estimate=_ESTIMATE), 8192, 0.01)
+_OUTCOME = replace(
+    OUTCOME, queue_seconds=1.0, prefill_seconds=1.5, exposed_seconds=0.1, decode_seconds=1.5, num_completion_tokens=101
+)
+
+
+def test_each_term_is_measured_by_estimated() -> None:
+    """The step without the wait for KV; the total for the tokens that came, not for those that were expected."""
+    comparison = compare(_PLACED, _OUTCOME)
+
+    assert comparison is not None
+    expected = {"prefill": 1.5, "transfer": 1.0, "step": 1.4, "total": 4.0 / 2.5}
+    assert comparison.ratios == pytest.approx(expected)
+    assert comparison.regret_seconds is None
+
+
+@pytest.mark.parametrize(("start_seconds", "regret"), [(2.0, 1.0), (4.0, 0.0)])
+def test_regret_is_what_the_next_best_candidate_would_have_saved(start_seconds: float, regret: float) -> None:
+    """Nothing, where it would have been slower still."""
+    runner_up = replace(_ESTIMATE, start_seconds=start_seconds)
+
+    comparison = compare(replace(_PLACED, runner_up=runner_up), _OUTCOME)
+
+    assert comparison is not None
+    assert comparison.regret_seconds == pytest.approx(regret)
+
+
+def test_a_local_prefill_has_no_transfer_and_one_token_no_step() -> None:
+    """Terms that one side lacks are left out."""
+    local = replace(_PLACED, candidate=Candidate("mac", "", estimate=_ESTIMATE))
+
+    comparison = compare(local, replace(_OUTCOME, num_completion_tokens=1))
+
+    assert comparison is not None
+    assert set(comparison.ratios) == {"prefill", "total"}
+
+
+@pytest.mark.parametrize(("num_cached_tokens", "is_judged"), [(4800, False), (1600, True)])
+def test_a_prefill_of_which_part_came_back_is_not_judged_by_itself(num_cached_tokens: int, *, is_judged: bool) -> None:
+    """Copying is part of the measured time; where the node computed it all the same, there was none."""
+    candidate = Candidate("mac", "dgx", prefill_cached_tokens=4800, prefill_restored_tokens=3200, estimate=_ESTIMATE)
+
+    comparison = compare(
+        replace(_PLACED, candidate=candidate), replace(_OUTCOME, prefill_cached_tokens=num_cached_tokens)
+    )
+
+    assert comparison is not None
+    assert ("prefill" in comparison.ratios) is is_judged
+    assert "total" in comparison.ratios
+
+
+def test_a_pull_is_judged_by_its_transfer_and_waited_for() -> None:
+    """Its time counts in the total, beside the computation of the rest."""
+    candidate = Candidate(
+        "mac", "", estimate=replace(_ESTIMATE, pull_seconds=0.5, start_seconds=2.0), pull_node_id="pc", pulled_tokens=80
+    )
+    outcome = replace(
+        _OUTCOME, prefill_node_id="mac", pull_node_id="pc", pulled_tokens=80, pull_seconds=1.0, exposed_seconds=0.0
+    )
+
+    comparison = compare(replace(_PLACED, candidate=candidate), outcome)
+
+    assert comparison is not None
+    assert comparison.ratios == pytest.approx({"prefill": 1.5, "pull": 1.0, "step": 1.5, "total": 5.0 / 3.0})
+    assert compare(replace(_PLACED, candidate=candidate), replace(outcome, pulled_tokens=48)) is None
+
+
+@pytest.mark.parametrize(
+    "change", [{"fallback_reason": "UNAVAILABLE"}, {"num_preemptions": 1}, {"num_completion_tokens": 0}]
+)
+def test_what_went_another_way_is_not_judged(change: dict[str, str | int]) -> None:
+    """It says nothing of the estimate."""
+    assert compare(_PLACED, replace(_OUTCOME, **change)) is None  # type: ignore[arg-type]

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from baton.capacity.tiers import TierRates
-from baton.kv.tier import HeldPrefix
+from baton.capacity.snapshot import TierRates
+from baton.kv.tiers import HeldPrefix
 from baton.router.placer import Placed, PlaceQuery, Placer
 from baton.router.state import RouterState, StateLimits
 from router.samples import IDLE, MAC, MODEL, Clock

@@ -15,11 +15,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from baton.cache_index.server import build_server
 from baton.cache_index.settings import CacheIndexSettings
 from baton.kv.adapter import Adapter
-from baton.kv.layout import KvDtype
-from baton.router.records import NodeDescription
+from baton.kv.kv_format import KvDtype
+from baton.router.nodes import NodeDescription
+from baton.router.proto import description_from_proto, description_to_proto
 from baton.router.server import running_router
 from baton.router.settings import RouterSettings
-from baton.router.wire import description_from_proto, description_to_proto
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_info
 from baton.v1 import cache_index_service_pb2, cache_index_service_pb2_grpc, generation_pb2, node_pb2

@@ -9,12 +9,11 @@ import pytest
 
 from baton.capacity import cost
 from baton.capacity.placement import place
-from baton.capacity.snapshot import PlacementRequest
-from baton.capacity.tiers import LowerPrefix, TierRates
-from baton.kv.layout import KvDtype
-from baton.router.records import LinkMeasurement, Outcome
+from baton.capacity.snapshot import LowerPrefix, PlacementRequest, TierRates
+from baton.kv.kv_format import KvDtype
+from baton.router.nodes import LinkMeasurement, Outcome
+from baton.router.proto import load_from_proto, load_to_proto
 from baton.router.state import RouterState, StateLimits
-from baton.router.wire import load_from_proto, load_to_proto
 from baton.v1 import node_pb2
 from router.samples import DGX, IDLE, LAYOUT, MAC, MODEL, OUTCOME, Clock
 

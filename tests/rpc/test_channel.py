@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
-from decode.faulty_link import FaultyLink
+from decode.kv_stream.faulty_link import FaultyLink
 
 TIMEOUT_SECONDS = 60.0
 GREETING_SECONDS = 0.3

@@ -14,17 +14,17 @@ import pytest
 import trustme
 
 from baton.errors import ConfigurationError, InvalidFieldError
-from baton.h2 import loop_connection
-from baton.h2.limits import Limits, Timing
-from baton.h2.loop_connection import LoopConnection
-from baton.h2.protocol import ACK, END_HEADERS, PREFACE, FrameType, pack_header, settings_frame
+from baton.grpc_sockets import loop_connection
+from baton.grpc_sockets.limits import Limits, Timing
+from baton.grpc_sockets.loop_connection import LoopConnection
+from baton.grpc_sockets.protocol import ACK, END_HEADERS, PREFACE, FrameType, pack_header, settings_frame
 from baton.rpc import loop_channel
 from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.server import GrpcServer
 from baton.rpc.status import error_from_rpc
-from baton.rpc.tls import secured_by
+from baton.security.tls import secured_by
 from system.plan import free_ports
-from tests.rpc.test_tls import identity
+from tests.security.test_tls import identity
 
 SECONDS = 60.0
 LARGE = bytes(range(256)) * (3 << 12)

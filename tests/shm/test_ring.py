@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.shm.ring import ALIGNMENT_BYTES, Ring
+from baton.shm.borrower import ALIGNMENT_BYTES, Ring
 
 NUM_BYTES = 16 * ALIGNMENT_BYTES
 

@@ -12,7 +12,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Literal
 
-from baton.cli.environment import worker_environment
+from baton.cli.local.environment import worker_environment
 from system.process import ServedProcess
 
 HOST = "127.0.0.1"

@@ -16,10 +16,10 @@ from baton.agent.membership import Membership, Work, renewal_seconds, work_of
 from baton.agent.settings import AgentSettings
 from baton.discovery.lan import find_router
 from baton.errors import BatonError, ConfigurationError, OverloadedError, UnavailableError
-from baton.rpc.authority import certificate_request
-from baton.rpc.join_token import JoinToken, parse_join_token
 from baton.rpc.status import error_from_rpc
-from baton.rpc.tls import TlsIdentity
+from baton.security.authority import certificate_request
+from baton.security.join_token import JoinToken, parse_join_token
+from baton.security.tls import TlsIdentity
 from baton.v1 import join_service_pb2 as messages
 from baton.v1.join_service_pb2_grpc import JoinServiceStub
 

@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from baton.rpc.authority import create_key, valid_period
-from baton.rpc.tls import TlsIdentity
+from baton.security.authority import create_key, valid_period
+from baton.security.tls import TlsIdentity
 from baton.v1 import join_service_pb2 as messages
 from baton.v1 import node_pb2
 

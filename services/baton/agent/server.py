@@ -18,15 +18,14 @@ from baton.agent.child import Child, ChildSpec, describe_exit
 from baton.agent.health import HealthWatch, is_serving
 from baton.agent.logind import LogindEvents
 from baton.agent.machine_lock import machine_used_for
-from baton.agent.rest import Rest
+from baton.agent.machine_sleep import SleepHandler, SleepWatch
 from baton.agent.settings import AgentSettings
-from baton.agent.sleep_watch import SleepWatch
 from baton.agent.supervisor import SupervisedState, Supervisor
 from baton.errors import UnavailableError
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
-from baton.rpc.tls import TlsIdentity, secured_by
-from baton.rpc.wire_time import duration_from_seconds
+from baton.security.tls import TlsIdentity, secured_by
 from baton.v1 import agent_service_pb2, agent_service_pb2_grpc
+from baton.wire.durations import duration_from_seconds
 
 if TYPE_CHECKING:
     from baton.agent.membership import Work
@@ -50,7 +49,7 @@ _STATES = {
 class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
     """Answers from the supervisor's state."""
 
-    def __init__(self, node_id: str, supervisor: Supervisor, rest: Rest | None = None) -> None:
+    def __init__(self, node_id: str, supervisor: Supervisor, rest: SleepHandler | None = None) -> None:
         self._node_id = node_id
         self._supervisor = supervisor
         self._rest = rest
@@ -176,7 +175,7 @@ async def _supervise(
         start_timeout_seconds=settings.start_timeout_seconds,
     )
     server = GrpcServer(host_port(settings.host, settings.port))
-    rest = Rest(worker_address, watch, settings.sleep_wait_seconds)
+    rest = SleepHandler(worker_address, watch, settings.sleep_wait_seconds)
     servicer = AgentServicer(settings.node_id, supervisor, rest)
     server.add(
         "baton.v1.AgentService",

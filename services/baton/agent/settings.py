@@ -10,7 +10,7 @@ from typing import Literal, Self
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from baton.rpc.tls import ServerTlsSettings
+from baton.security.tls import ServerTlsSettings
 from baton.telemetry.metrics_server import MetricsSettings
 
 DEFAULT_STATE_DIR = Path("~/.local/state/baton-agent")

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from baton.errors import SupersededError
-from baton.kv.changes import BlockEvents
 from baton.kv.hashing import BlockHash
-from baton.kv.tier import LOWER_TIERS, HeldPrefix, Tier
+from baton.kv.tiers import LOWER_TIERS, BlockEvents, HeldPrefix, Tier
 
 
 @dataclass(slots=True)

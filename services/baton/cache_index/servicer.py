@@ -1,18 +1,101 @@
-"""CacheIndexService over the index."""
+"""One node's stream into the index: a snapshot first, then numbered events.
+
+CacheIndexService over the index.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from typing import TypeAlias
 
 import grpc
 
 from baton.cache_index.index import CacheIndex
-from baton.cache_index.publication import Publication, hashes_from_wire
 from baton.errors import InvalidFieldError
-from baton.kv.tier import HeldPrefix
+from baton.kv.hashing import BlockHash, split_hashes
+from baton.kv.tiers import BlockEvents, HeldPrefix, Tier
 from baton.v1 import cache_index_service_pb2 as messages
 from baton.v1 import cache_index_service_pb2_grpc as service
+
+_TIERS = {messages.BLOCK_TIER_HOST: Tier.HOST, messages.BLOCK_TIER_DISK: Tier.DISK}
+log = logging.getLogger(__name__)
+
+
+class PublishStream:
+    """Checks a stream's rules and feeds the index; `close` forgets the node."""
+
+    def __init__(self, index: CacheIndex) -> None:
+        self._index = index
+        self._publisher = 0
+        self._node_id = ""
+
+    def take(self, request: messages.PublishRequest) -> bool:
+        """Apply one report; return whether the node must send a snapshot.
+
+        Raises:
+            InvalidFieldError: If the report breaks the stream's rules.
+            SupersededError: If a later stream publishes this node.
+        """
+        if request.HasField("snapshot"):
+            self._take_snapshot(request.snapshot)
+            return False
+        if not request.HasField("events"):
+            raise InvalidFieldError("report", "expected snapshot or events")
+        if not self._node_id:
+            raise InvalidFieldError("report", "the first message must be a snapshot")
+        return self._take_events(request.events)
+
+    def close(self) -> None:
+        """Forget the node."""
+        if self._node_id:
+            self._index.forget(self._publisher, self._node_id)
+            log.info("node_forgotten node_id=%s", self._node_id)
+
+    def _take_snapshot(self, snapshot: messages.BlockSnapshot) -> None:
+        if not snapshot.node_id or (self._node_id and snapshot.node_id != self._node_id):
+            raise InvalidFieldError("snapshot.node_id", f"expected one node per stream, got {snapshot.node_id!r}")
+        hashes = hashes_from_wire("snapshot.block_hashes", snapshot.block_hashes)
+        if not self._node_id:  # the order of first snapshots counts, not that in which the calls were opened
+            self._publisher = self._index.open_publisher()
+        self._index.replace(self._publisher, snapshot.node_id, hashes, snapshot.next_sequence_number)
+        self._node_id = snapshot.node_id
+        log.info("node_published node_id=%s blocks=%d", snapshot.node_id, len(hashes))
+
+    def _take_events(self, events: messages.BlockEvents) -> bool:
+        is_snapshot_needed = self._index.apply(
+            self._publisher,
+            self._node_id,
+            events.sequence_number,
+            removed=hashes_from_wire("events.removed_block_hashes", events.removed_block_hashes),
+            stored=hashes_from_wire("events.stored_block_hashes", events.stored_block_hashes),
+            lower=[_lower_from_wire(each) for each in events.tiers if each.tier in _TIERS],
+        )
+        if is_snapshot_needed:
+            log.warning("events_missed node_id=%s sequence_number=%d", self._node_id, events.sequence_number)
+        return is_snapshot_needed
+
+
+def hashes_from_wire(field: str, joined: bytes) -> list[BlockHash]:
+    """Return the hashes of a message field.
+
+    Raises:
+        InvalidFieldError: If it is not a whole number of hashes.
+    """
+    try:
+        return split_hashes(joined)
+    except ValueError as error:
+        raise InvalidFieldError(field, str(error)) from error
+
+
+def _lower_from_wire(events: messages.TierEvents) -> BlockEvents:
+    """Return the changes of a tier that is known."""
+    return BlockEvents(
+        stored=hashes_from_wire("events.tiers.stored_block_hashes", events.stored_block_hashes),
+        removed=hashes_from_wire("events.tiers.removed_block_hashes", events.removed_block_hashes),
+        tier=_TIERS[events.tier],
+    )
+
 
 Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 
@@ -30,7 +113,7 @@ class CacheIndexServicer(service.CacheIndexServiceServicer):
         self, request_iterator: AsyncIterator[messages.PublishRequest], _context: Context
     ) -> AsyncIterator[messages.PublishResponse]:
         """Feed a node's blocks to the index until the stream ends, then forget them."""
-        publication = Publication(self._index)
+        publication = PublishStream(self._index)
         try:
             async for request in request_iterator:
                 if publication.take(request):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from baton.rpc.tls import ServerTlsSettings
+from baton.security.tls import ServerTlsSettings
 from baton.telemetry.metrics_server import MetricsSettings
 
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from baton.capacity.model_shape import ModelShape
-from baton.capacity.profile import NodeProfile
+from baton.capacity.cost import ModelShape, NodeProfile
 
 ComputeTimeModel = Literal["roofline", "note"]
 """Which formula a mock engine takes a step's time from."""

@@ -12,10 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from baton.capacity import cost
-from baton.capacity.estimate import Candidate
-from baton.capacity.model_shape import ModelShape
-from baton.capacity.placement import place
-from baton.capacity.profile import NodeProfile
+from baton.capacity.cost import ModelShape, NodeProfile
+from baton.capacity.placement import Candidate, place
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodePair, NodeRole, NodeSnapshot, PlacementRequest
 
 PlannedRole = Literal["prefill", "decode", "both", "none"]

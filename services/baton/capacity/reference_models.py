@@ -5,7 +5,7 @@ Source: the `config.json` of each model; parameters counted from the widths writ
 
 from __future__ import annotations
 
-from baton.capacity.model_shape import ModelShape
+from baton.capacity.cost import ModelShape
 
 BYTES_PER_PARAMETER = 2
 """16-bit weights and cache."""

@@ -1,15 +1,87 @@
-"""What placement decides upon: nodes, links and one request, frozen at one moment."""
+"""What a node keeps of a prompt below its device, and what it takes to bring that back. Pure.
+
+What placement decides upon: nodes, links and one request, frozen at one moment.
+
+Whether a node can take a request at all.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from baton.capacity.model_shape import ModelShape
-from baton.capacity.profile import NodeProfile
-from baton.capacity.tiers import LowerPrefix, TierRates
-from baton.capacity.wire import WireOption, WirePolicy
+from baton.capacity.cost import ModelShape, NodeProfile
+from baton.capacity.kv_transfer import WireOption, WirePolicy
+
+HOST_BYTES_PER_SECOND = 4e9
+"""Rate of copies from host memory to a device, as long as the node has measured none."""
+DISK_BYTES_PER_SECOND = 1e9
+"""Rate of reading blocks from disk, as long as the node has measured none."""
+
+
+class TierRates(NamedTuple):
+    """How fast blocks come back to a node's device (protos/baton/v1/node.proto, TierRates)."""
+
+    host_bytes_per_second: float = 0.0
+    """Copies between host memory and device; 0: not measured."""
+    disk_bytes_per_second: float = 0.0
+    """Reading from disk into host memory; 0: not measured."""
+    max_read_blocks: int = 0
+    """Blocks of one run of which some are read from disk, at most; 0: nothing is read."""
+
+
+class LowerPrefix(NamedTuple):
+    """Prompt tokens after those on a node's device that it could bring back; see `baton.kv.tiers.HeldPrefix`."""
+
+    host_tokens: int = 0
+    """The first of them, all in host memory."""
+    num_tokens: int = 0
+    """All, in host memory or on disk."""
+    disk_tokens: int = 0
+    """Of all, on disk only."""
+
+
+class Restore(NamedTuple):
+    """Cached tokens that a node brings back, and what that takes."""
+
+    num_tokens: int = 0
+    """How many, after those on the device."""
+    read_seconds: float = 0.0
+    """Reading from disk, while others are computed."""
+    copy_seconds: float = 0.0
+    """Copying to the device, which computes nothing meanwhile."""
+
+    @property
+    def seconds(self) -> float:
+        """Return the time of both, for a request that waits for nothing else."""
+        return self.read_seconds + self.copy_seconds
+
+
+def restores(lower: LowerPrefix, rates: TierRates, *, block_tokens: int, token_bytes: int) -> list[Restore]:
+    """Return what could be brought back: nothing, what is in host memory, or all.
+
+    Args:
+        lower: What there is, in whole blocks.
+        rates: Of the node.
+        block_tokens: Tokens of a block.
+        token_bytes: Bytes of a token's KV.
+    """
+    host_rate = rates.host_bytes_per_second or HOST_BYTES_PER_SECOND
+    disk_rate = rates.disk_bytes_per_second or DISK_BYTES_PER_SECOND
+
+    def restore(num_tokens: int, disk_tokens: int) -> Restore:
+        return Restore(num_tokens, disk_tokens * token_bytes / disk_rate, num_tokens * token_bytes / host_rate)
+
+    found = [Restore()]
+    if lower.host_tokens:
+        found.append(restore(lower.host_tokens, 0))
+    num_tokens = min(lower.num_tokens, rates.max_read_blocks * block_tokens)
+    if num_tokens > lower.host_tokens:
+        found.append(restore(num_tokens, min(lower.disk_tokens, num_tokens - lower.host_tokens)))
+    return found
+
 
 NodeRole = Literal["prefill", "decode"]
 """What a node can be asked for."""
@@ -136,3 +208,48 @@ class PlacementRequest:
     def pullable_from(self, node_id: str) -> int:
         """Return the prompt tokens that others may take from a node's cache: on its device and in its host memory."""
         return self.cached_tokens.get(node_id, 0) + self.lower_tokens.get(node_id, LowerPrefix()).host_tokens
+
+
+DEFAULT_OUTPUT_TOKENS = 256
+"""Output counted on where no request has finished yet."""
+
+
+def expected_output_tokens(request: PlacementRequest, node: NodeSnapshot, mean_output_tokens: float | None) -> float:
+    """Return the output to count on: the recent mean (256 without one), within what request and context allow."""
+    room = min(request.max_tokens, max(1, node.shape.max_context_tokens - request.num_prompt_tokens))
+    mean = DEFAULT_OUTPUT_TOKENS if mean_output_tokens is None else mean_output_tokens
+    return max(1.0, min(float(room), mean))
+
+
+def infeasible_reason(node: NodeSnapshot, request: PlacementRequest, num_tokens: int) -> str:
+    """Return why `node` can never hold `num_tokens` positions of a request, or not now; empty if it can.
+
+    A full pool is no reason: the request waits in the node's queue, which costs time (`room_seconds`).
+    """
+    if node.node_id in request.excluded_node_ids:
+        return f"{node.node_id}: excluded by the request"
+    if node.unusable_reason:
+        return f"{node.node_id}: {node.unusable_reason}"
+    if request.num_prompt_tokens >= node.shape.max_context_tokens:
+        return f"{node.node_id}: context is {node.shape.max_context_tokens} tokens"
+    if blocks_for(node, num_tokens) > node.num_blocks:
+        return f"{node.node_id}: needs {blocks_for(node, num_tokens)} blocks, has {node.num_blocks}"
+    return ""
+
+
+def blocks_for(node: NodeSnapshot, num_tokens: int) -> int:
+    """Return the blocks that `num_tokens` positions take."""
+    return math.ceil(num_tokens / node.block_tokens)
+
+
+def room_seconds(node: NodeSnapshot, num_new_blocks: int, output_seconds: float) -> float:
+    """Return the time until the batch has a slot and the pool has `num_new_blocks` free.
+
+    Running requests are taken to end evenly spread over `output_seconds`, each giving back a slot and its share of
+    the blocks.
+    """
+    num_on_node = node.load.num_running + node.load.num_waiting
+    missing_slots = max(0, num_on_node + 1 - node.max_batch_size) / node.max_batch_size
+    num_missing_blocks = max(0, num_new_blocks - node.load.num_free_blocks)
+    num_held_blocks = max(1, node.num_blocks - node.load.num_free_blocks)
+    return output_seconds * max(missing_slots, num_missing_blocks / num_held_blocks)

@@ -13,7 +13,8 @@ import typer
 
 from baton.agent.service_file import Platform, ServiceFile, service_file
 from baton.agent.settings import AgentSettings
-from baton.cli import agent_status, serve
+from baton.cli import serve
+from baton.cli.cluster import agent_status
 from baton.config.flags import parse_flags
 from baton.config.loading import load_settings
 from baton.errors import ConfigurationError

@@ -24,8 +24,8 @@ def create(
     days: Annotated[int, typer.Option(min=1, max=3650, help="Validity of the processes' certificate.")] = 365,
 ) -> None:
     """Make an authority, a certificate for the processes that you start, and a join secret."""
-    from baton.rpc.authority import certificate_request, create_authority, create_key
-    from baton.rpc.join_token import create_secret
+    from baton.security.authority import certificate_request, create_authority, create_key
+    from baton.security.join_token import create_secret
 
     if folder.exists() and any(folder.iterdir()):
         raise ConfigurationError(f"{folder} is not empty: its files would be replaced")
@@ -48,7 +48,7 @@ def create(
 @app.command("token")
 def token(folder: FOLDER) -> None:
     """Print the token by which machines join: the secret, and the authority by which they know the router."""
-    from baton.rpc.join_token import JoinToken, first_certificate, read_secret
+    from baton.security.join_token import JoinToken, first_certificate, read_secret
 
     try:
         authority = first_certificate((folder / "ca.crt").read_bytes())

@@ -32,22 +32,30 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "serve": Benchmark("serve", "Load a server: TTFT, TPOT, ITL, throughput, goodput."),
         "pptg": Benchmark("pptg", "Prompt and generation rates by exo-bench's method."),
         "prefix": Benchmark("prefix", "What a prefix cache and a scheduler are worth, in virtual time."),
-        "compare": Benchmark("compare", "Draw several runs of `serve` in one picture."),
-        "burst": Benchmark("burst", "What batching and sharing the prompts of a burst is worth."),
-        "engine": Benchmark("engine", "Tokens per CPU-second beside other engines and the machine's limits."),
-        "ablation": Benchmark("ablation", "What each lesson of the engine's asynchronous core is worth."),
-        "full-stack": Benchmark("full_stack", "Whole servers, HTTP to HTTP, beside transformers' and mlx-lm's."),
-        "mlx-decode": Benchmark("mlx_decode", "Decoding on MLX beside mlx-lm's batches."),
-        "gateway-cost": Benchmark("gateway_cost", "CPU time per streamed token of gateway, router and node (Linux)."),
-        "gpu": Benchmark("gpu", "The torch engine on a CUDA GPU beside its limits and transformers."),
-        "kv-tiers": Benchmark("kv_tiers", "What a cached prefix saves, by the memory that holds it."),
-        "prefix-pull": Benchmark("prefix_pull", "What copying a prefix from a neighbour's cache saves."),
-        "kv-transport": Benchmark("kv_transport", "What carries KV frames fastest, beside other projects' transports."),
-        "wire-precision": Benchmark("wire_precision", "What narrower number formats of KV lose and save."),
-        "shaped": Benchmark("shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."),
-        "two-hosts": Benchmark("two_hosts", "A bare machine joins over a link, serves, fails and comes back (root)."),
-        "ingest": Benchmark("ingest", "What KV that arrives costs those who generate (Linux, root)."),
-        "overlap": Benchmark("overlap", "How much of the KV transfer hides behind prefill (Linux, root)."),
+        "compare": Benchmark("serve.compare", "Draw several runs of `serve` in one picture."),
+        "burst": Benchmark("prefix.burst", "What batching and sharing the prompts of a burst is worth."),
+        "engine": Benchmark("engines.engine", "Tokens per CPU-second beside other engines and the machine's limits."),
+        "ablation": Benchmark("engines.ablation", "What each lesson of the engine's asynchronous core is worth."),
+        "full-stack": Benchmark(
+            "servers.full_stack", "Whole servers, HTTP to HTTP, beside transformers' and mlx-lm's."
+        ),
+        "mlx-decode": Benchmark("engines.mlx_decode", "Decoding on MLX beside mlx-lm's batches."),
+        "gateway-cost": Benchmark(
+            "servers.gateway_cost", "CPU time per streamed token of gateway, router and node (Linux)."
+        ),
+        "gpu": Benchmark("engines.gpu", "The torch engine on a CUDA GPU beside its limits and transformers."),
+        "kv-tiers": Benchmark("kv.tiers", "What a cached prefix saves, by the memory that holds it."),
+        "prefix-pull": Benchmark("prefix.pull", "What copying a prefix from a neighbour's cache saves."),
+        "kv-transport": Benchmark("kv.transport", "What carries KV frames fastest, beside other projects' transports."),
+        "wire-precision": Benchmark("kv.wire_precision", "What narrower number formats of KV lose and save."),
+        "shaped": Benchmark(
+            "links.shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."
+        ),
+        "two-hosts": Benchmark(
+            "links.two_hosts", "A bare machine joins over a link, serves, fails and comes back (root)."
+        ),
+        "ingest": Benchmark("kv.ingest", "What KV that arrives costs those who generate (Linux, root)."),
+        "overlap": Benchmark("kv.overlap", "How much of the KV transfer hides behind prefill (Linux, root)."),
     }
 )
 """By the word after `baton bench`. A benchmark is one line here, `python -m bench.MODULE` with its own --help."""

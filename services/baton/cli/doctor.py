@@ -11,14 +11,13 @@ import typer
 from rich import box
 from rich.table import Table
 
-from baton.capacity.table import format_seconds
-from baton.capacity.wire import WireOption
-from baton.cli.advice import advise
-from baton.cli.console import make_console
-from baton.cli.diagnosis import Diagnosis, NodeFinding, PairFinding, diagnose
-from baton.cli.fitting import print_table
-from baton.cli.quantities import format_bytes
-from baton.cli.router_call import DEFAULT_ROUTER, RouterOption, ask_router
+from baton.capacity.kv_transfer import WireOption
+from baton.capacity.placement_table import format_seconds
+from baton.cli.cluster.advice import advise
+from baton.cli.cluster.diagnosis import Diagnosis, NodeFinding, PairFinding, diagnose
+from baton.cli.cluster.router_call import DEFAULT_ROUTER, RouterOption, ask_router
+from baton.cli.terminal.console import make_console
+from baton.cli.terminal.tables import format_bytes, print_table
 from baton.errors import NotFoundError
 
 

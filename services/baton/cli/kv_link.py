@@ -1,6 +1,6 @@
 """`baton kv-link`: moves KV frames between two processes without a model, to measure what a link and a machine can do.
 
-Either end is told what to do by lines on stdin and answers by lines of JSON on stdout, as `bench.kv_transport` speaks.
+Either end is told what to do by lines on stdin and answers by lines of JSON on stdout, as `bench.kv.transport` speaks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def receive(
     num_slots: Annotated[int, typer.Option(min=1, help="Frames that memory is there for.")] = 256,
 ) -> None:
     """Take frames to warm up; after a line on stdin, take others and print seconds, CPU time, and if all was right."""
-    from baton.rpc.kv_link import MAX_FRAMES_KEPT, Landing, LinkPath, receive_frames  # needs an extra
+    from baton.kv_transport.kv_link import MAX_FRAMES_KEPT, Landing, LinkPath, receive_frames  # needs an extra
 
     kept = MAX_FRAMES_KEPT if path == "shared" else num_slots
     asyncio.run(receive_frames(LinkPath(path), address, num_slots, Landing(kept, frame_bytes)))
@@ -55,9 +55,9 @@ def receive(
 
 
 async def _send(path: PathName, host: str, port: int) -> None:
-    from baton.rpc.fast_server import FastServer  # needs an extra
-    from baton.rpc.kv_link import FrameSource, GrpcFrames
-    from baton.rpc.kv_service import SERVICE_NAME, add_prefill_service
+    from baton.kv_transport.fast_server import FastServer  # needs an extra
+    from baton.kv_transport.kv_link import FrameSource, GrpcFrames
+    from baton.kv_transport.kv_service import SERVICE_NAME, add_prefill_service
     from baton.rpc.server import GrpcServer, host_port
 
     source = FrameSource(has_checksums=path in ("fast-checked", "shared"))

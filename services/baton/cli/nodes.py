@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from rich import box
 from rich.table import Table
 
-from baton.capacity.table import format_seconds
-from baton.cli.console import make_console
-from baton.cli.fitting import print_table
-from baton.cli.quantities import format_bytes, format_rate
-from baton.cli.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOption, ask_router
+from baton.capacity.placement_table import format_seconds
+from baton.cli.cluster.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOption, ask_router
+from baton.cli.terminal.console import make_console
+from baton.cli.terminal.tables import format_bytes, format_rate, print_table
 from baton.v1 import node_pb2, router_service_pb2
 
 _ZONE_LABEL = "topology.kubernetes.io/zone"

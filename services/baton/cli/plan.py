@@ -10,17 +10,16 @@ import typer
 from rich import box
 from rich.table import Table
 
-from baton.capacity.estimate import Candidate
+from baton.capacity.placement import Candidate
+from baton.capacity.placement_table import HEADINGS, format_seconds, plan_rows
 from baton.capacity.snapshot import PlacementRequest
-from baton.capacity.table import HEADINGS, format_seconds, plan_rows
-from baton.cli.cluster_plan import print_cluster_plan
-from baton.cli.console import make_console
-from baton.cli.fitting import print_table
-from baton.cli.quantities import format_bytes
-from baton.cli.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOption, ask_router
+from baton.cli.cluster.role_plan import print_cluster_plan
+from baton.cli.cluster.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOption, ask_router
+from baton.cli.terminal.console import make_console
+from baton.cli.terminal.tables import format_bytes, print_table
 from baton.errors import NotFoundError
-from baton.rpc.wire_capacity import candidate_from_proto
 from baton.v1 import router_service_pb2
+from baton.wire.capacity import candidate_from_proto
 
 
 def command(

@@ -14,13 +14,12 @@ from rich.table import Table
 from baton.agent.machine_lock import machine_used_for
 from baton.agent.server import PROFILE_NAME
 from baton.agent.settings import DEFAULT_STATE_DIR
-from baton.capacity.machine import MachineProfile, MeasuredRate, read_profile
-from baton.capacity.table import format_seconds
-from baton.cli.console import make_console
-from baton.cli.fitting import print_table
-from baton.cli.machine_links import measure_links
-from baton.cli.quantities import format_bytes, format_rate
-from baton.cli.router_call import ask_router
+from baton.capacity.machine_profile import MachineProfile, MeasuredRate, read_profile
+from baton.capacity.placement_table import format_seconds
+from baton.cli.cluster.link_probe import measure_links
+from baton.cli.cluster.router_call import ask_router
+from baton.cli.terminal.console import make_console
+from baton.cli.terminal.tables import format_bytes, format_rate, print_table
 
 
 def command(
@@ -87,7 +86,7 @@ def _add(table: Table, what: str, rate: MeasuredRate, unit: str) -> None:
 
 
 def _measured(path: Path, engine: str) -> MachineProfile:
-    from baton.worker.machine_profiling import measure_machine, open_yardstick  # brings a framework
+    from baton.node.profiling.machine import measure_machine, open_yardstick  # brings a framework
 
     with machine_used_for("measuring", path.parent):
         profile = measure_machine(open_yardstick(engine), path.parent)

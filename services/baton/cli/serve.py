@@ -23,8 +23,8 @@ from baton.agent.parent import die_with_parent
 from baton.config.flags import describe_settings, flag_help, parse_flags
 from baton.config.loading import ROLES, load_settings, read_file
 from baton.errors import ConfigurationError
-from baton.rpc.early_stop import end_at_early_stop
-from baton.rpc.tls import TlsSettings, secured_by
+from baton.rpc.process import exit_on_startup_signal
+from baton.security.tls import TlsSettings, secured_by
 from baton.telemetry.logs import LOG_FORMATS, LogFormat, configure_logging
 from baton.telemetry.metrics import configure_metrics, shutdown_metrics
 from baton.telemetry.metrics_server import MetricsSettings, serving_metrics
@@ -118,7 +118,7 @@ def run_service(role: str, service: Service, settings: BaseSettings, level: str)
         level: One of LEVELS.
     """
     die_with_parent()
-    end_at_early_stop()
+    exit_on_startup_signal()
     if role in _ENGINE_ROLES:
         sys.setswitchinterval(_SWITCH_SECONDS)
     level = str(getattr(settings, "log_level", level)).lower()
@@ -173,7 +173,7 @@ def _many_gateways(settings: BaseSettings, level: str) -> Awaitable[None] | None
     """Return what runs several processes, if this is a gateway that shall have them and not one of them."""
     if getattr(settings, "processes", 1) == 1 or getattr(settings, "process_index", -1) >= 0:
         return None
-    from baton.cli.gateway_processes import run_gateway_processes
+    from baton.cli.local.gateway_processes import run_gateway_processes
     from baton.gateway.settings import GatewaySettings
 
     assert isinstance(settings, GatewaySettings)

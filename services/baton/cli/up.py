@@ -15,16 +15,16 @@ from rich.console import Console
 
 from baton.agent.health import is_serving
 from baton.cli.chat import DEFAULT_URL
-from baton.cli.completion_stream import KEY_VARIABLE
-from baton.cli.console import PrefixedLines, curl_line, make_console, print_death, processes_table
-from baton.cli.fitting import print_table
-from baton.cli.launch import ProcessPlan, Site, plan_processes
-from baton.cli.ports import WantedPort, check_ports_are_free
-from baton.cli.processes import ChildDiedError, Processes
-from baton.cli.readiness import CALL_SECONDS, devices_of, is_ready, wait_until
-from baton.cli.router_call import DEFAULT_ROUTER
+from baton.cli.cluster.gateway_client import KEY_VARIABLE
+from baton.cli.cluster.router_call import DEFAULT_ROUTER
+from baton.cli.local.launch import ProcessPlan, Site, plan_processes
+from baton.cli.local.ports import WantedPort, check_ports_are_free
+from baton.cli.local.processes import ChildDiedError, Processes
+from baton.cli.local.readiness import CALL_SECONDS, devices_of, is_ready, wait_until
+from baton.cli.local.topology import NodeSpec, default_topology, parse_engine, read_topology
 from baton.cli.serve import check_level
-from baton.cli.topology import NodeSpec, default_topology, parse_engine, read_topology
+from baton.cli.terminal.console import PrefixedLines, curl_line, make_console, print_death, processes_table
+from baton.cli.terminal.tables import print_table
 from baton.errors import ConfigurationError
 from baton.telemetry.logs import configure_logging
 

@@ -11,33 +11,32 @@ from typing import Any, Protocol
 
 from opentelemetry import trace
 
-from baton.decode.block_pull import BlockPull, check_pull, pull_request
-from baton.decode.handover import KvHandover
-from baton.decode.options import local_seconds, prefill_options
+from baton.decode.kv_stream.block_pull import BlockPull, check_pull, pull_request
+from baton.decode.kv_stream.clock import FrameTimeline
+from baton.decode.kv_stream.reader import KvReceiver, Timeouts
+from baton.decode.kv_stream.recovery import local_seconds, prefill_options
+from baton.decode.kv_stream.remote_prefill import RemotePrefill
 from baton.decode.peers import PeerSet
-from baton.decode.receiver import KvReceiver, Timeouts
 from baton.decode.summary import finished_message, measure_resources, outcome_of
-from baton.decode.timeline import Timeline
 from baton.engine.events import Admitted, Ended, EngineEvent, Failed, FrameLanded, PromptScored, TokenReady
 from baton.engine.sampling import SampledToken
 from baton.engine.sequence import EngineRequest, Purpose
 from baton.errors import BatonError, InvalidFieldError, MismatchError
-from baton.kv.progress import KvProgress
-from baton.rpc.wire_generation import sampling_from_proto
-from baton.rpc.wire_kv import layout_to_proto, wire_from_proto
-from baton.rpc.wire_time import seconds_from_duration
+from baton.kv.stream import KvProgress
+from baton.node.node import WorkerNode
+from baton.node.requests import check_identity, check_priority, sampling_from_proto
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics, Side
 from baton.v1 import decode_service_pb2 as messages
 from baton.v1 import prefill_service_pb2
 from baton.v1.generation_pb2 import PlacementSummary
-from baton.worker.identity import check_identity, check_priority
-from baton.worker.node import WorkerNode
+from baton.wire.durations import seconds_from_duration
+from baton.wire.kv import layout_to_proto, wire_from_proto
 
 log = logging.getLogger(__name__)
 
 
-class Outlet(Protocol):
+class GenerationSink(Protocol):
     """Takes what a generation says, on the event loop; must not block. After `finished` or `failed` nothing follows."""
 
     def prompt(self, position: int, tokens: Sequence[SampledToken]) -> None:
@@ -53,7 +52,7 @@ class Outlet(Protocol):
         """Take the failure."""
 
 
-class Generator:
+class DecodeGenerator:
     """Runs generations on a node's engine.
 
     Args:
@@ -70,7 +69,7 @@ class Generator:
         self.metrics = metrics
 
     def start(
-        self, request: messages.DecodeServiceGenerateRequest, outlet: Outlet, tasks: asyncio.TaskGroup
+        self, request: messages.DecodeServiceGenerateRequest, outlet: GenerationSink, tasks: asyncio.TaskGroup
     ) -> Generation:
         """Begin a generation; the span that is current is told of it.
 
@@ -115,9 +114,9 @@ class Generation:
 
     def __init__(
         self,
-        generator: Generator,
+        generator: DecodeGenerator,
         request: messages.DecodeServiceGenerateRequest,
-        outlet: Outlet,
+        outlet: GenerationSink,
         tasks: asyncio.TaskGroup,
     ) -> None:
         self._generator = generator
@@ -130,7 +129,7 @@ class Generation:
         self._context = contextvars.copy_context()
         self._span = trace.get_current_span()
         self._is_over = False
-        self._handover: KvHandover | None = None
+        self._handover: RemotePrefill | None = None
         self._pull: BlockPull | None = None
         self._compilation: asyncio.Task[None] | None = None
         self._reception: asyncio.Task[None] | None = None
@@ -289,8 +288,8 @@ class Generation:
         progress = KvProgress.begin(layout, num_cached_tokens, num_tokens)
         receiver = KvReceiver(self._engine, self._request_id, progress, layout, generator.timeouts)
         if self._request.wants_kv_timeline:
-            receiver.reception.timeline = Timeline(receiver.reception.clock.called)
-        self._handover = KvHandover(
+            receiver.reception.timeline = FrameTimeline(receiver.reception.clock.called)
+        self._handover = RemotePrefill(
             self._engine,
             generator.peers,
             receiver,

@@ -13,18 +13,18 @@ from typing import TypeVar
 
 import grpc
 
-from baton.decode.source import PrefillSource, TransportChoice
+from baton.decode.kv_stream.prefill_source import PrefillSource, TransportChoice
 from baton.errors import NotFoundError
 from baton.kv.staging import StagingPool
-from baton.rpc.block_service import BlockStub
+from baton.kv_transport.block_service import BlockStub
+from baton.kv_transport.fast_channel import FastChannel
+from baton.kv_transport.kv_service import KvStub
+from baton.node.cluster.registration import Peers
 from baton.rpc.channel import open_channel
-from baton.rpc.fast_channel import FastChannel
-from baton.rpc.kv_service import KvStub
-from baton.rpc.wire_time import duration_from_seconds
 from baton.shm.lender import Lender
 from baton.telemetry.metrics import Metrics
 from baton.v1 import node_pb2, router_service_pb2
-from baton.worker.registration import Peers
+from baton.wire.durations import duration_from_seconds
 
 log = logging.getLogger(__name__)
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from baton.decode.generation import Generator
+from baton.decode.generation import DecodeGenerator
+from baton.decode.kv_stream.reader import Timeouts
 from baton.decode.peers import PeerSet
-from baton.decode.receiver import Timeouts
 from baton.decode.servicer import DecodeServicer
 from baton.decode.settings import DecodeSettings
-from baton.engine.options import EngineOptions
-from baton.rpc.block_service import SERVICE_NAME as BLOCK_SERVICE_NAME
-from baton.rpc.block_service import add_block_service
+from baton.engine.limits import EngineOptions
+from baton.kv_transport.block_service import SERVICE_NAME as BLOCK_SERVICE_NAME
+from baton.kv_transport.block_service import add_block_service
+from baton.node.block_servicer import BlockServicer
+from baton.node.node import load_node
 from baton.rpc.server import GrpcServer, host_port
 from baton.shm.lender import Lender
 from baton.shm.segment import CAN_SEAL
@@ -20,8 +22,6 @@ from baton.telemetry.metrics import Metrics
 from baton.v1 import decode_service_pb2 as messages
 from baton.v1 import decode_service_pb2_grpc as service
 from baton.v1 import node_pb2
-from baton.worker.blocks import BlockServicer
-from baton.worker.node import load_node
 
 SERVICE_NAME = messages.DESCRIPTOR.services_by_name["DecodeService"].full_name
 
@@ -44,7 +44,7 @@ async def serve(settings: DecodeSettings) -> None:
     )
     timeouts = Timeouts(settings.prefill_queue_timeout_seconds, settings.frame_timeout_seconds)
     server = GrpcServer(host_port(settings.host, settings.port))
-    servicer = DecodeServicer(Generator(node, peers, timeouts, metrics))
+    servicer = DecodeServicer(DecodeGenerator(node, peers, timeouts, metrics))
     server.add(SERVICE_NAME, partial(service.add_DecodeServiceServicer_to_server, servicer))
     server.add(BLOCK_SERVICE_NAME, partial(add_block_service, BlockServicer(node)))
     async with asyncio.TaskGroup() as tasks:

@@ -1,14 +1,27 @@
-"""baton.v1.DecodeService over a generator."""
+"""baton.v1.DecodeService over a generator.
+
+One gateway's call: any number of generations, and one message per pass of the engine for all of them.
+
+The message that gathers for a gateway while another is written to it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextvars
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import grpc
 
-from baton.decode.generation import Generator
-from baton.decode.serve_call import ServeCall
-from baton.decode.single_stream import generate_alone
+from baton.decode.generation import DecodeGenerator, Generation
+from baton.decode.single_generation import generate_single
+from baton.engine.sampling import SampledToken
+from baton.errors import BatonError, InvalidFieldError, UnavailableError
+from baton.node.requests import token_to_proto
+from baton.rpc.status import code_of
+from baton.telemetry.tracing import RequestSpan
 from baton.v1 import decode_service_pb2 as messages
 from baton.v1 import decode_service_pb2_grpc as service
 
@@ -16,9 +29,9 @@ from baton.v1 import decode_service_pb2_grpc as service
 class DecodeServicer(service.DecodeServiceServicer):
     """Serves generations, alone or many in one call."""
 
-    def __init__(self, generator: Generator) -> None:
+    def __init__(self, generator: DecodeGenerator) -> None:
         self.generator = generator
-        self._calls: set[ServeCall] = set()
+        self._calls: set[GatewayCall] = set()
 
     async def Generate(  # noqa: N802
         self,
@@ -28,7 +41,7 @@ class DecodeServicer(service.DecodeServiceServicer):
         ],
     ) -> None:
         """Stream a generation."""
-        await generate_alone(self.generator, request, context.write)
+        await generate_single(self.generator, request, context.write)
 
     async def Serve(  # noqa: N802
         self,
@@ -37,7 +50,7 @@ class DecodeServicer(service.DecodeServiceServicer):
     ) -> None:
         """Stream many generations."""
         await context.send_initial_metadata(())  # else a call could not be ended while its first message is written
-        call = ServeCall(self.generator)
+        call = GatewayCall(self.generator)
         self._calls.add(call)
         try:
             await call.run(request_iterator, context.write)
@@ -48,3 +61,256 @@ class DecodeServicer(service.DecodeServiceServicer):
         """Let calls end after their last stream: their gateways keep them open for more."""
         for call in self._calls:
             call.drain()
+
+
+log = logging.getLogger(__name__)
+
+METHOD = "/baton.v1.DecodeService/Serve"
+WRITE_TIMEOUT_SECONDS = 10.0
+"""Time for which a gateway may take no message."""
+_HEARTBEAT_SECONDS = 1.0
+
+Write = Callable[[messages.ServeResponse], Awaitable[None]]
+
+
+class GatewayCall:
+    """The streams of one call, and what waits to be written to it.
+
+    Invariant: a stream is in `_streams` until its end has been put into a batch, or its cancellation has come. What
+    waits is no more than the output of the streams, because each says its own output once.
+    """
+
+    def __init__(self, generator: DecodeGenerator) -> None:
+        self._generator = generator
+        self._loop = asyncio.get_running_loop()
+        self._streams: dict[int, _GatewayStream] = {}
+        self._last_stream_id = 0
+        self._batch: ResponseBatch | None = None
+        self._full: deque[ResponseBatch] = deque()
+        self._has_news = asyncio.Event()
+        self._is_ending = False
+
+    async def run(self, requests: AsyncIterator[messages.ServeRequest], write: Write) -> None:
+        """Serve until the gateway closes the call, or until the last stream after `drain`.
+
+        Raises:
+            BatonError: If the gateway breaks the rules, or takes nothing.
+        """
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                reading = tasks.create_task(self._read(requests, tasks))
+                beating = tasks.create_task(self._beat())
+                await self._write_all(write)
+                reading.cancel()
+                beating.cancel()
+        except* BatonError as group:
+            raise group.exceptions[0] from None
+        finally:
+            for stream in list(self._streams.values()):
+                stream.cancel()
+
+    def drain(self) -> None:
+        """End after the last stream."""
+        self._is_ending = True
+        self._has_news.set()
+
+    def open_batch(self) -> ResponseBatch:
+        """Return the message that gathers; it goes out once this turn of the event loop is over."""
+        batch = self._batch
+        if batch is None or batch.is_full:
+            batch = self._begin_batch()
+        return batch
+
+    def forget(self, stream_id: int) -> None:
+        """Drop a stream that has ended."""
+        self._streams.pop(stream_id, None)
+
+    def _begin_batch(self) -> ResponseBatch:
+        if self._batch is not None:
+            self._full.append(self._batch)
+        self._batch = ResponseBatch()
+        self._has_news.set()
+        return self._batch
+
+    async def _read(self, requests: AsyncIterator[messages.ServeRequest], tasks: asyncio.TaskGroup) -> None:
+        async for request in requests:
+            for start in request.starts:
+                self._start(start, tasks)
+            for stream_id in request.cancelled_stream_ids:
+                if (stream := self._streams.pop(stream_id, None)) is not None:
+                    stream.cancel()
+        self.drain()
+
+    def _start(self, start: messages.StreamStart, tasks: asyncio.TaskGroup) -> None:
+        if start.stream_id <= self._last_stream_id:
+            raise InvalidFieldError("stream_id", f"expected more than {self._last_stream_id}, got {start.stream_id}")
+        self._last_stream_id = start.stream_id
+        stream = _GatewayStream(self, start)
+        self._streams[start.stream_id] = stream
+        contextvars.copy_context().run(stream.start, self._generator, tasks)
+
+    async def _write_all(self, write: Write) -> None:
+        while True:
+            await self._has_news.wait()
+            self._has_news.clear()
+            while (batch := self._take_batch()) is not None:
+                try:
+                    async with asyncio.timeout(WRITE_TIMEOUT_SECONDS):
+                        await write(batch.message())
+                except TimeoutError:
+                    text = f"the gateway took no message for {WRITE_TIMEOUT_SECONDS:g} s"
+                    raise UnavailableError(text, reason="SLOW_GATEWAY") from None
+            if self._is_ending and not self._streams:
+                return
+
+    def _take_batch(self) -> ResponseBatch | None:
+        if self._full:
+            return self._full.popleft()
+        batch, self._batch = self._batch, None
+        return batch
+
+    async def _beat(self) -> None:
+        """Ask the engine for a sign of life while anybody waits for it."""
+        while True:
+            await asyncio.sleep(_HEARTBEAT_SECONDS)
+            if self._streams:
+                self._generator.node.engine.call(self._answer)
+
+    def _answer(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(lambda: self.open_batch().add_engine_alive())
+
+
+class _GatewayStream:
+    """One generation of the call: puts what it says into the message that gathers."""
+
+    def __init__(self, call: GatewayCall, start: messages.StreamStart) -> None:
+        self._call = call
+        self._request = start.request
+        self._id = start.stream_id
+        self._has_logprobs = start.request.sampling.HasField("top_logprob_count")
+        self._span = RequestSpan(METHOD, start.trace_context)
+        self._generation: Generation | None = None
+
+    def start(self, generator: DecodeGenerator, tasks: asyncio.TaskGroup) -> None:
+        """Begin, in a context of its own: its span is current there."""
+        self._span.begin()
+        try:
+            self._generation = generator.start(self._request, self, tasks)
+        except BatonError as error:
+            self.failed(error)
+        except Exception:  # the edge of the stream: others share the call
+            log.exception("stream_failed request=%s", self._request.request_id)
+            self.failed(BatonError("internal error of the decode node"))
+        else:
+            self._call.open_batch().add_accepted(self._id)
+
+    def cancel(self) -> None:
+        """End without an answer."""
+        generation, self._generation = self._generation, None
+        if generation is not None:
+            generation.close()
+        self._span.end()
+
+    def prompt(self, position: int, tokens: Sequence[SampledToken]) -> None:
+        self._call.open_batch().add_prompt(self._id, position, tokens)
+
+    def token(self, output_index: int, token: SampledToken) -> None:
+        batch = self._call.open_batch()
+        if self._has_logprobs:
+            batch.add_token_with_logprobs(self._id, output_index, token)
+        else:
+            batch.add_token(self._id, output_index, token.token_id)
+
+    def finished(self, finished: messages.Finished) -> None:
+        self._call.open_batch().add_finished(self._id, finished)
+        self._call.forget(self._id)
+        self._generation = None  # which knows this stream
+        self._span.end()
+
+    def failed(self, error: BatonError) -> None:
+        self._call.open_batch().add_failed(self._id, error)
+        self._call.forget(self._id)
+        self._generation = None  # which knows this stream
+        self._span.end(error)
+
+
+MAX_TOKENS = 100_000
+"""Tokens of one message: 30 MB at most, with all log-probabilities, of the 64 MiB that a message may have."""
+
+
+class ResponseBatch:
+    """Gathers what the streams of a call say; a message field per list, so that a token costs three appends."""
+
+    def __init__(self) -> None:
+        self._accepted: list[int] = []
+        self._prompts: list[messages.StreamPrompt] = []
+        self._stream_ids: list[int] = []
+        self._output_indexes: list[int] = []
+        self._token_ids: list[int] = []
+        self._chunks: list[messages.StreamTokens] = []
+        self._finished: list[messages.StreamFinished] = []
+        self._failed: list[messages.StreamFailed] = []
+        self._is_engine_alive = False
+        self._num_prompt_tokens = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether the next token belongs to another message."""
+        return len(self._token_ids) + len(self._chunks) + self._num_prompt_tokens >= MAX_TOKENS
+
+    def add_accepted(self, stream_id: int) -> None:
+        """Say that a stream was taken."""
+        self._accepted.append(stream_id)
+
+    def add_prompt(self, stream_id: int, position: int, tokens: Sequence[SampledToken]) -> None:
+        """Add log-probabilities of a prompt."""
+        chunk = messages.PromptChunk(position=position, logprobs=map(token_to_proto, tokens))
+        self._prompts.append(messages.StreamPrompt(stream_id=stream_id, chunk=chunk))
+        self._num_prompt_tokens += len(tokens)
+
+    def add_token(self, stream_id: int, output_index: int, token_id: int) -> None:
+        """Add a token."""
+        self._stream_ids.append(stream_id)
+        self._output_indexes.append(output_index)
+        self._token_ids.append(token_id)
+
+    def add_token_with_logprobs(self, stream_id: int, output_index: int, token: SampledToken) -> None:
+        """Add a token with its log-probabilities."""
+        chunk = messages.TokenChunk(
+            output_index=output_index, token_ids=[token.token_id], logprobs=[token_to_proto(token)]
+        )
+        self._chunks.append(messages.StreamTokens(stream_id=stream_id, chunk=chunk))
+
+    def add_finished(self, stream_id: int, finished: messages.Finished) -> None:
+        """Say that a stream has ended well."""
+        self._finished.append(messages.StreamFinished(stream_id=stream_id, finished=finished))
+
+    def add_failed(self, stream_id: int, error: BatonError) -> None:
+        """Say that a stream has failed, in the words of `rpc/status.py`."""
+        failed = messages.StreamFailed(
+            stream_id=stream_id,
+            code=code_of(error).value[0],
+            message=error.message,
+            reason=error.reason,
+            metadata=error.metadata,
+        )
+        self._failed.append(failed)
+
+    def add_engine_alive(self) -> None:
+        """Say that the engine has answered."""
+        self._is_engine_alive = True
+
+    def message(self) -> messages.ServeResponse:
+        """Return what has been gathered."""
+        return messages.ServeResponse(
+            accepted_stream_ids=self._accepted,
+            prompts=self._prompts,
+            token_stream_ids=self._stream_ids,
+            token_output_indexes=self._output_indexes,
+            token_ids=self._token_ids,
+            tokens=self._chunks,
+            finished=self._finished,
+            failed=self._failed,
+            is_engine_alive=self._is_engine_alive,
+        )

@@ -7,10 +7,10 @@ from typing import Literal
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from baton.worker.settings import WorkerSettings
+from baton.node.settings import NodeSettings
 
 
-class DecodeSettings(WorkerSettings):
+class DecodeSettings(NodeSettings):
     """Read from the environment, prefix BATON_DECODE_; arguments win."""
 
     model_config = SettingsConfigDict(env_prefix="BATON_DECODE_")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from baton.decode.handover import KvHandover
-from baton.decode.reception import Reception
+from baton.decode.kv_stream.clock import Reception
+from baton.decode.kv_stream.remote_prefill import RemotePrefill
 from baton.engine.events import Ended
-from baton.rpc.wire_kv import dtype_to_proto
-from baton.rpc.wire_time import duration_from_seconds, seconds_from_duration
+from baton.node.sensors.monitor import NodeMonitor
 from baton.telemetry.metrics import Transport
 from baton.v1 import decode_service_pb2 as messages
 from baton.v1 import generation_pb2, kv_pb2
-from baton.worker.monitor import NodeMonitor
+from baton.wire.durations import duration_from_seconds, seconds_from_duration
+from baton.wire.kv import dtype_to_proto
 
 _TRANSPORTS: dict[Transport, kv_pb2.KvTransport] = {
     "grpc": kv_pb2.KV_TRANSPORT_GRPC,
@@ -23,7 +23,7 @@ _REASONS = {"stop": generation_pb2.FINISH_REASON_STOP, "length": generation_pb2.
 def outcome_of(
     request: messages.DecodeServiceGenerateRequest,
     ended: Ended,
-    handover: KvHandover | None,
+    handover: RemotePrefill | None,
     *,
     decode_node_id: str,
 ) -> generation_pb2.PlacementSummary:

@@ -53,7 +53,7 @@ class Task(StrEnum):
     SMALL_TALK = "small_talk"
 
 
-class Split(StrEnum):
+class DataSplit(StrEnum):
     """Which set an exercise belongs to."""
 
     TRAIN = "train"
@@ -81,13 +81,13 @@ class Fact:
         return f"{self.key}: {self.value}"
 
 
-def split_of(subject: str) -> Split:
+def split_of(subject: str) -> DataSplit:
     """Return the set that a subject belongs to; the same for every seed and process."""
     percentile = int.from_bytes(hashlib.blake2b(subject.encode(), digest_size=4).digest()) % 100
-    return Split.HELD_OUT if percentile < HELD_OUT_PERCENT else Split.TRAIN
+    return DataSplit.HELD_OUT if percentile < HELD_OUT_PERCENT else DataSplit.TRAIN
 
 
-def arithmetic(rng: random.Random, split: Split, task: Task) -> Exercise:
+def arithmetic(rng: random.Random, split: DataSplit, task: Task) -> Exercise:
     """Return a sum or difference of numbers up to 999, or a product of a number up to 99 and a digit.
 
     Differences are never negative. The order of summands and factors does not change the split. The times table up to
@@ -100,7 +100,7 @@ def arithmetic(rng: random.Random, split: Split, task: Task) -> Exercise:
         left, right, symbol, word, result = _operation(rng, task)
         low, high = sorted((left, right))
         learned_by_heart = task is Task.MULTIPLY and high <= 10
-        if split is (Split.TRAIN if learned_by_heart else split_of(f"{task} {low} {high}")):
+        if split is (DataSplit.TRAIN if learned_by_heart else split_of(f"{task} {low} {high}")):
             break
     pattern = rng.choice(("What is {}?", "What is {}?", "{}", "{} = ?", "Compute {}."))
     asked = f"{left} {word} {right}" if rng.random() < 0.1 else f"{left} {symbol} {right}"
@@ -109,7 +109,7 @@ def arithmetic(rng: random.Random, split: Split, task: Task) -> Exercise:
     return Exercise(task, pattern.format(asked), f"{left} {symbol} {right} = {result}")
 
 
-def reversal(rng: random.Random, split: Split) -> Exercise:
+def reversal(rng: random.Random, split: DataSplit) -> Exercise:
     """Return a word of 3 to 10 letters to be reversed."""
     word = random_word(rng, rng.randint(3, 10))
     while split_of(f"reverse {word}") is not split:
@@ -118,7 +118,7 @@ def reversal(rng: random.Random, split: Split) -> Exercise:
     return Exercise(Task.REVERSE, pattern.format(word), word[::-1])
 
 
-def fact(rng: random.Random, split: Split) -> Fact:
+def fact(rng: random.Random, split: DataSplit) -> Fact:
     """Return a random key of 3 to 7 letters with a value of four digits or, one time in four, of 3 to 6 letters."""
     while True:
         key = random_word(rng, rng.randint(3, 7))

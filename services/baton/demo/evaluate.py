@@ -16,8 +16,8 @@ import torch
 from transformers import LlamaForCausalLM
 
 from baton.demo import checkpoint_dir
-from baton.demo.dialogues import Exercise, Split, Task, arithmetic, retrieval, reversal, small_talk
-from baton.demo.rows import Row, as_lines, draw_facts
+from baton.demo.dialogues import DataSplit, Exercise, Task, arithmetic, retrieval, reversal, small_talk
+from baton.demo.rows import DialogueRow, as_lines, draw_facts
 from baton.demo.vocabulary import PAD_ID
 
 CONTEXT_LENGTHS = (128, 256, 512, 1024, 2048, 4096)
@@ -63,18 +63,18 @@ def evaluate(
     return results
 
 
-def short_rows(rng: random.Random, task: Task, num_rows: int) -> list[Row]:
+def short_rows(rng: random.Random, task: Task, num_rows: int) -> list[DialogueRow]:
     """Return single-turn conversations with held-out exercises of a task; small talk has only what was learned."""
     return [_conversation("", _held_out(rng, task)) for _ in range(num_rows)]
 
 
-def needle_row(rng: random.Random, num_tokens: int) -> Row:
+def needle_row(rng: random.Random, num_tokens: int) -> DialogueRow:
     """Return a conversation of about this many tokens, at most: held-out facts, and the question for one of them."""
-    facts = draw_facts(rng, Split.HELD_OUT, num_tokens - 80)
+    facts = draw_facts(rng, DataSplit.HELD_OUT, num_tokens - 80)
     return _conversation(f"Facts:\n{as_lines(facts)}\n", retrieval(rng, rng.choice(facts)))
 
 
-def measure(model: LlamaForCausalLM, name: str, rows: list[Row], *, batch_tokens: int = 8192) -> Accuracy:
+def measure(model: LlamaForCausalLM, name: str, rows: list[DialogueRow], *, batch_tokens: int = 8192) -> Accuracy:
     """Return how many of the rows' answers the model gives exactly, in batches of about `batch_tokens`."""
     batch_size = max(1, batch_tokens // max(len(row.tokens) for row in rows))
     batches = [rows[start : start + batch_size] for start in range(0, len(rows), batch_size)]
@@ -113,18 +113,18 @@ def _held_out(rng: random.Random, task: Task) -> Exercise:
     """Return a held-out exercise of a task that needs no context."""
     if task is Task.SMALL_TALK:
         return small_talk(rng)
-    return reversal(rng, Split.HELD_OUT) if task is Task.REVERSE else arithmetic(rng, Split.HELD_OUT, task)
+    return reversal(rng, DataSplit.HELD_OUT) if task is Task.REVERSE else arithmetic(rng, DataSplit.HELD_OUT, task)
 
 
-def _conversation(preamble: str, exercise: Exercise) -> Row:
+def _conversation(preamble: str, exercise: Exercise) -> DialogueRow:
     """Return one question and its answer, without padding."""
-    row = Row(num_tokens=0)
+    row = DialogueRow(num_tokens=0)
     row.add("user", preamble + exercise.question)
     row.add("assistant", exercise.answer)
     return row
 
 
-def _count_right(model: LlamaForCausalLM, rows: list[Row]) -> int:
+def _count_right(model: LlamaForCausalLM, rows: list[DialogueRow]) -> int:
     """Return how many rows have every answer token predicted; rows are padded at the end, where nothing looks."""
     longest = max(len(row.tokens) for row in rows)
     tokens = torch.full((len(rows), longest), PAD_ID)

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 
 from baton.demo.dialogues import (
     SYSTEM_PROMPTS,
+    DataSplit,
     Exercise,
     Fact,
-    Split,
     Task,
     arithmetic,
     fact,
@@ -27,7 +27,7 @@ ACKNOWLEDGEMENT = "Noted."
 
 
 @dataclass(slots=True)
-class Row:
+class DialogueRow:
     """A conversation as tokens. Invariant: `tokens` and `is_target` have one entry per position."""
 
     num_tokens: int
@@ -62,7 +62,7 @@ class Row:
         self.is_target += [False] * missing
 
 
-def short_exercise(rng: random.Random, split: Split) -> Exercise:
+def short_exercise(rng: random.Random, split: DataSplit) -> Exercise:
     """Return an exercise that needs no context, drawn by how hard each task is to learn."""
     tasks = (Task.ADD, Task.SUBTRACT, Task.MULTIPLY, Task.REVERSE, Task.SMALL_TALK)
     (task,) = rng.choices(tasks, weights=(28, 28, 22, 14, 8))
@@ -71,7 +71,7 @@ def short_exercise(rng: random.Random, split: Split) -> Exercise:
     return small_talk(rng) if task is Task.SMALL_TALK else arithmetic(rng, split, task)
 
 
-def training_row(rng: random.Random, num_tokens: int, *, retrieval_share: float = 0.5) -> Row:
+def training_row(rng: random.Random, num_tokens: int, *, retrieval_share: float = 0.5) -> DialogueRow:
     """Return a row of the training set.
 
     Args:
@@ -79,20 +79,20 @@ def training_row(rng: random.Random, num_tokens: int, *, retrieval_share: float 
         num_tokens: Length of the row, 128 or more.
         retrieval_share: Share of rows that are about facts; the others hold short exercises only.
     """
-    row = Row(num_tokens)
+    row = DialogueRow(num_tokens)
     if rng.random() < 0.15:
         row.add("system", rng.choice(SYSTEM_PROMPTS))
     facts = _add_facts(rng, row) if rng.random() < retrieval_share else []
     while True:
         asks_fact = bool(facts) and rng.random() < 0.9
-        exercise = retrieval(rng, rng.choice(facts)) if asks_fact else short_exercise(rng, Split.TRAIN)
+        exercise = retrieval(rng, rng.choice(facts)) if asks_fact else short_exercise(rng, DataSplit.TRAIN)
         if not row.add_exercise(exercise):
             break
     row.pad()
     return row
 
 
-def draw_facts(rng: random.Random, split: Split, num_bytes: int) -> list[Fact]:
+def draw_facts(rng: random.Random, split: DataSplit, num_bytes: int) -> list[Fact]:
     """Return facts with distinct keys that take about this many bytes when written one per line, at least one."""
     facts: dict[str, Fact] = {}
     used_bytes = 0
@@ -109,9 +109,9 @@ def as_lines(facts: list[Fact]) -> str:
     return "".join(f"{fact}\n" for fact in facts)
 
 
-def _add_facts(rng: random.Random, row: Row) -> list[Fact]:
+def _add_facts(rng: random.Random, row: DialogueRow) -> list[Fact]:
     """Open the conversation with facts that fill a quarter to two thirds of the row, and return them."""
-    facts = draw_facts(rng, Split.TRAIN, int(row.num_tokens * rng.uniform(0.25, 0.7)) - 40)
+    facts = draw_facts(rng, DataSplit.TRAIN, int(row.num_tokens * rng.uniform(0.25, 0.7)) - 40)
     cut = rng.randint(1, len(facts)) if rng.random() < 0.3 else len(facts)
     first, second = facts[:cut], facts[cut:]
     preamble = rng.choice(FACT_HEADERS) + as_lines(first)

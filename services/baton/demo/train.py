@@ -44,7 +44,7 @@ LONG_ROW_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class TrainingBatch:
     """Rows as tensors, each [num_rows, num_tokens], int64."""
 
     tokens: torch.Tensor
@@ -53,7 +53,7 @@ class Batch:
     positions: torch.Tensor
 
 
-def new_batch(rng: random.Random, progress: float) -> Batch:
+def new_batch(rng: random.Random, progress: float) -> TrainingBatch:
     """Return a batch of `STEP_TOKENS` tokens whose row length suits this share of the run."""
     lengths = next(lengths for until, lengths in CURRICULUM if progress <= until)
     (num_tokens,) = rng.choices(tuple(lengths), weights=tuple(lengths.values()))
@@ -62,7 +62,7 @@ def new_batch(rng: random.Random, progress: float) -> Batch:
     tokens = torch.tensor([row.tokens for row in rows])
     is_target = torch.tensor([row.is_target for row in rows])
     positions = torch.tensor([draw_positions(rng, num_tokens) for _ in rows])
-    return Batch(tokens, tokens.masked_fill(~is_target, NOT_LEARNED), positions)
+    return TrainingBatch(tokens, tokens.masked_fill(~is_target, NOT_LEARNED), positions)
 
 
 def draw_positions(rng: random.Random, num_tokens: int) -> list[int]:

@@ -17,12 +17,10 @@ import numpy as np
 from baton.demo import checkpoint_dir
 from baton.demo.evaluate import CONTEXT_LENGTHS, needle_row
 from baton.engine.runners.base import Array, Runner
-from baton.kv.layout import KvDtype, KvLayout, WireFormat
-from baton.kv.wire import token_bytes, wire_dtypes
-from baton.worker.loading import load_runner
-from baton.worker.settings import EngineName, WorkerSettings
-from baton.worker.wire_profiling import log_probabilities, mean_divergence
-from baton.worker.wire_trial import WireTrial
+from baton.kv.kv_format import KvDtype, KvLayout, WireFormat, token_bytes, wire_dtypes
+from baton.node.loading import load_runner
+from baton.node.profiling.wire_formats import WireTrial, log_probabilities, mean_divergence
+from baton.node.settings import EngineName, NodeSettings
 
 CONTEXT_TOKENS, CONTINUATION_TOKENS = 160, 96
 
@@ -127,7 +125,7 @@ def _compare(layout: KvLayout, wire: WireFormat, expected: Array, actual: Array)
 
 def _load(directory: Path, engine: EngineName, dtype: str) -> Runner:
     num_blocks = CONTEXT_LENGTHS[-1] // 16 + 8
-    return load_runner(WorkerSettings(model_dir=directory, engine=engine, dtype=dtype, num_blocks=num_blocks))  # type: ignore[arg-type]
+    return load_runner(NodeSettings(model_dir=directory, engine=engine, dtype=dtype, num_blocks=num_blocks))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

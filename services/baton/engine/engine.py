@@ -16,30 +16,26 @@ from collections.abc import Sequence as Items
 from concurrent.futures import Future
 from contextlib import suppress
 
-from baton.engine.block_copy import save_cached
-from baton.engine.block_reads import BlockRead, BlockReads
-from baton.engine.disk_tier import DiskTier
-from baton.engine.events import Admitted, Deliverable, FrameLanded, Listener
-from baton.engine.held_blocks import HeldBlocks
-from baton.engine.ingest import Ingest
-from baton.engine.ingest_pace import IngestPace
-from baton.engine.integrity import IntegrityWatch
-from baton.engine.kv_exchange import FrameCursor
-from baton.engine.living import LivingRequests
-from baton.engine.load import EngineLoad, load_of
-from baton.engine.options import DEFAULT_OPTIONS, EngineOptions
-from baton.engine.pipeline import Pipeline
+from baton.engine.events import Admitted, Deliverable, EngineLoad, FrameLanded, Listener, load_of
+from baton.engine.execution.health import IntegrityWatch
+from baton.engine.execution.pipeline import Pipeline
+from baton.engine.kv_cache.block_copy import save_cached
+from baton.engine.kv_cache.block_reads import BlockRead, BlockReads, HeldBlocks
+from baton.engine.kv_cache.disk_tier import DiskTier
+from baton.engine.kv_cache.ingest import FrameCursor, GapBudget, Ingest
+from baton.engine.limits import DEFAULT_OPTIONS, EngineOptions
+from baton.engine.request_registry import RequestRegistry
 from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.sampling import SampledToken
-from baton.engine.scheduler import Scheduler, SchedulerLimits
+from baton.engine.scheduling.scheduler import Scheduler, SchedulerLimits
 from baton.engine.sequence import EngineRequest, Phase, Purpose, Sequence, new_sequence
 from baton.engine.validation import check_request
 from baton.errors import AttemptReusedError, BatonError, OverloadedError
-from baton.kv.changes import BlockEvents
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.hashing import BlockHash
 from baton.kv.pool import BlockPool
 from baton.kv.stream import KvFrame
+from baton.kv.tiers import BlockEvents
 
 log = logging.getLogger(__name__)
 
@@ -93,9 +89,9 @@ class Engine:
         self._clock = clock
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._seen: deque[Callable[[], None] | None] = deque()  # commands that have been waited for
-        self._living = LivingRequests(self.scheduler, clock, delivers_columns=options.delivers_columns)
+        self._living = RequestRegistry(self.scheduler, clock, delivers_columns=options.delivers_columns)
         self._held = HeldBlocks(runner, self.scheduler.pool, self.scheduler.offload.store)
-        self._reads = BlockReads(self._held, IngestPace(options.ingest_share), clock)
+        self._reads = BlockReads(self._held, GapBudget(options.ingest_share), clock)
         self._pipeline = Pipeline(
             runner,
             self.scheduler,
@@ -108,7 +104,7 @@ class Engine:
         )
         self._ingest = Ingest(
             runner,
-            IngestPace(options.ingest_share),
+            GapBudget(options.ingest_share),
             clock,
             failing=self._living.failing,
             on_landed=lambda sequence: self._living.tell(sequence, FrameLanded()),

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baton.engine.constraint import Constraint, Mask
+from baton.engine.constraints.constraint import Constraint, Mask
+from baton.engine.request import SamplingParams
 from baton.engine.runners.base import NOT_FINITE, Array, Logits
-from baton.engine.sampling_params import SamplingParams
 from baton.errors import NonFiniteLogitsError
 
 Array64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]

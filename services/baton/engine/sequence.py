@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple, Protocol
 
-from baton.engine.constraint import Constraint
+from baton.engine.constraints.constraint import Constraint
+from baton.engine.request import SamplingParams
 from baton.engine.runners.base import LayerKv
 from baton.engine.sampling import SamplingContext
-from baton.engine.sampling_params import SamplingParams
 from baton.kv.hashing import BlockHash, block_hashes, root_hash
 from baton.kv.pool import BlockId
 
@@ -91,7 +91,7 @@ class EngineRequest:
 
 
 @dataclass(slots=True)
-class Timeline:
+class SequenceTimes:
     """Times on the engine's clock, seconds; 0: not yet."""
 
     submitted: float = 0.0
@@ -102,7 +102,7 @@ class Timeline:
     """First token known here."""
 
 
-class Turn(NamedTuple):
+class QueueKey(NamedTuple):
     """A place in the order of sequences; no two are equal."""
 
     due_seconds: float
@@ -162,7 +162,7 @@ class Sequence:
     arrival: int = 0
     """Place in the order in which sequences came."""
     due_seconds: float = 0.0
-    """Moment by which its turn is reckoned, see `engine/order.py`; the earliest comes first."""
+    """Moment by which its turn is reckoned, see `engine/scheduling/order.py`; the earliest comes first."""
     num_overtaken_blocks: int = 0
     """Blocks taken by sequences behind it while there were too few for it."""
     awaited: BlockHash | None = None
@@ -183,13 +183,13 @@ class Sequence:
     """Times its blocks were taken from it."""
     is_admitted: bool = False
     """Whether it has ever had blocks."""
-    timeline: Timeline = field(default_factory=lambda: Timeline())
+    timeline: SequenceTimes = field(default_factory=lambda: SequenceTimes())
     """When what happened."""
 
     @property
-    def turn(self) -> Turn:
+    def turn(self) -> QueueKey:
         """Return its place in every queue: the lowest comes first, the highest is preempted first."""
-        return Turn(self.due_seconds, self.arrival)
+        return QueueKey(self.due_seconds, self.arrival)
 
     @property
     def request_id(self) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from baton.gateway.http_connection import HttpLimits
-from baton.gateway.http_messages import HttpRequest
-from baton.gateway.http_response import HttpResponse
-from baton.gateway.http_server import HttpServer
-from baton.gateway.openai_errors import ApiError, http_error_body
+from baton.gateway.api.errors import ApiError, http_error_body
+from baton.gateway.http.connection import HttpLimits
+from baton.gateway.http.messages import HttpRequest
+from baton.gateway.http.response import HttpResponse
+from baton.gateway.http.server import HttpServer
 from baton.gateway.settings import GatewaySettings
 from baton.telemetry.prometheus import Scrape, content_type
 

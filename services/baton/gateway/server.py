@@ -9,42 +9,37 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from baton.gateway.admission import Admission
-from baton.gateway.api_keys import ApiKeys
-from baton.gateway.bench import BENCH_PATH, Bench
-from baton.gateway.catalog import ModelCatalog
-from baton.gateway.cors import Cors
-from baton.gateway.deadlines import Deadlines
-from baton.gateway.exo_api import ExoApi
-from baton.gateway.gate import Gate
-from baton.gateway.generation import Generator
-from baton.gateway.grpc_api import SERVICE_NAME, GenerationServicer
-from baton.gateway.http_server import HttpServer
-from baton.gateway.instances import Instances
-from baton.gateway.journal import Journal
-from baton.gateway.key_limits import KeyLimits
+from baton.gateway.access.api_keys import ApiKeys
+from baton.gateway.access.cors import Cors
+from baton.gateway.access.limits import AccessControl, Admission, Deadlines, KeyLimits
+from baton.gateway.access.request_context import AccessLog
+from baton.gateway.api.errors import http_error_body
+from baton.gateway.api.exo.bench import BENCH_PATH, BenchEndpoint
+from baton.gateway.api.exo.endpoints import ExoApi
+from baton.gateway.api.exo.instances import Instances
+from baton.gateway.api.grpc_api import SERVICE_NAME, GenerationServicer
+from baton.gateway.api.models import Models
+from baton.gateway.api.openapi import openapi_body
+from baton.gateway.api.pages import Pages
+from baton.gateway.api.router import RestApi
+from baton.gateway.api.routes import POST_ROUTES
+from baton.gateway.api.ui.page import Ui
+from baton.gateway.cluster.catalog import ModelCatalog
+from baton.gateway.cluster.node_links import NodeLinks
+from baton.gateway.cluster.router_client import RouterClient
+from baton.gateway.cluster.token_stream import TokenStreams
+from baton.gateway.generation.generator import TextGenerator
+from baton.gateway.generation.observation import Journal
+from baton.gateway.generation.preparation import Preparation
+from baton.gateway.http.server import HttpServer, raise_open_files_limit
 from baton.gateway.metrics_page import http_limits, metrics_page
-from baton.gateway.models import Models
-from baton.gateway.node_links import NodeLinks
-from baton.gateway.open_files import raise_open_files_limit
-from baton.gateway.openai_errors import http_error_body
-from baton.gateway.openapi import openapi_body
-from baton.gateway.pages import Pages
-from baton.gateway.preparation import Preparation
-from baton.gateway.rest_api import RestApi
-from baton.gateway.router_client import RouterClient
-from baton.gateway.routes import POST_ROUTES
 from baton.gateway.settings import GatewaySettings
-from baton.gateway.token_stream import TokenStreams
-from baton.gateway.traffic import Traffic
-from baton.gateway.ui import Ui
-from baton.rpc.lasting import keep_what_is_loaded
+from baton.rpc.process import freeze_loaded_objects
 from baton.rpc.server import GrpcServer, host_port, split_addresses, wait_for_stop_signal
 from baton.telemetry.metrics import Metrics
 from baton.telemetry.prometheus import Scrape, scraped_meter
-from baton.text.answer_reader import AnswerReader
 from baton.text.detokenizer import Detokenizers
-from baton.text.dialect import find_dialect
+from baton.text.output_format import ModelOutputFormat, detect_output_format
 from baton.text.tokenizer import Tokenizer, load_tokenizer
 from baton.v1.generation_service_pb2_grpc import add_GenerationServiceServicer_to_server
 
@@ -72,7 +67,7 @@ async def serve(settings: GatewaySettings) -> None:
     """
     raise_open_files_limit()
     async with run_gateway(settings):
-        keep_what_is_loaded()
+        freeze_loaded_objects()
         await wait_for_stop_signal()
 
 
@@ -116,17 +111,17 @@ async def _run(
         request_timeout_seconds=settings.request_timeout_seconds,
     )
     journal = Journal(clock)
-    generator = Generator(preparation, streams, Detokenizers(tokenizer), metrics, journal)
+    generator = TextGenerator(preparation, streams, Detokenizers(tokenizer), metrics, journal)
     try:
         admission = Admission(settings.max_concurrent_requests, _key_limits(settings, clock))
-        gate = Gate(keys, admission, Traffic(metrics, clock))
-        routes = {**POST_ROUTES, BENCH_PATH: Bench(instances).route}
+        gate = AccessControl(keys, admission, AccessLog(metrics, clock))
+        routes = {**POST_ROUTES, BENCH_PATH: BenchEndpoint(instances).route}
         started = int(time.time())
         exo = None
         if settings.exo_endpoints:
             exo = ExoApi(router, catalog, instances, created_seconds=started, is_shared=settings.is_shared)
         document = openapi_body(routes, has_exo=exo is not None)
-        models = Models(catalog, reader.dialect, created_seconds=started)
+        models = Models(catalog, reader.output_format, created_seconds=started)
         pages = Pages(catalog, models, None if settings.is_shared else scrape, openapi_body=document)
         cors = Cors(split_addresses(settings.cors_allow_origins))
         deadlines = Deadlines(settings.request_timeout_seconds)
@@ -174,14 +169,14 @@ async def _serving(
                     task.cancel()
 
 
-def _reader(settings: GatewaySettings, tokenizer: Tokenizer) -> AnswerReader:
+def _reader(settings: GatewaySettings, tokenizer: Tokenizer) -> ModelOutputFormat:
     """Return what reads the model's answers, and say which formats it found."""
-    dialect = find_dialect(
+    output_format = detect_output_format(
         tokenizer.template, tool_format=settings.tool_call_parser, reasoning_format=settings.reasoning_parser
     )
-    formats = dialect.tool_format or "none", dialect.reasoning_format or "none"
+    formats = output_format.tool_format or "none", output_format.reasoning_format or "none"
     log.info("answer_formats model=%s tool_calls=%s reasoning=%s", settings.served_name, *formats)
-    return AnswerReader(tokenizer, dialect)
+    return ModelOutputFormat(tokenizer, output_format)
 
 
 def _key_limits(settings: GatewaySettings, clock: Callable[[], float]) -> KeyLimits:

@@ -8,7 +8,7 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from baton.rpc.tls import TlsSettings
+from baton.security.tls import TlsSettings
 
 
 class GatewaySettings(TlsSettings):

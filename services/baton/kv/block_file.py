@@ -16,7 +16,7 @@ from pathlib import Path
 import crc32c
 
 from baton.kv.hashing import BlockHash
-from baton.kv.layout import KvLayout
+from baton.kv.kv_format import KvLayout
 
 PART_SUFFIX = ".part"
 """Of the name of a file that is being written."""

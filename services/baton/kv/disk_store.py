@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from baton.kv.block_file import BlockFileError, read_block, write_block
-from baton.kv.changes import BlockEvents
 from baton.kv.disk_index import DiskIndex, FolderLock
 from baton.kv.hashing import BlockHash
+from baton.kv.tiers import BlockEvents
 
 log = logging.getLogger(__name__)
 

@@ -6,9 +6,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Generic, TypeVar
 
-from baton.kv.changes import BlockChanges, BlockEvents
 from baton.kv.hashing import BlockHash
-from baton.kv.tier import Tier
+from baton.kv.tiers import BlockChanges, BlockEvents, Tier
 
 Contents = TypeVar("Contents")
 """K and V of a block, in whatever form its owner copies it."""

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from baton.kv.layout import KvDtype
-from baton.kv.wire import AFFINE_GROUP, Packed
+from baton.kv.kv_format import AFFINE_GROUP, KvDtype, Packed
 
 Floats = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 Buffer = bytes | memoryview
@@ -29,7 +28,7 @@ _TINY = np.float32(1e-30)
 
 
 class NumpyCodec:
-    """See `baton.kv.wire.WireCodec`. A row that holds NaN or infinity unpacks into numbers that are not finite."""
+    """See `baton.kv.kv_format.WireCodec`. A row that holds NaN or infinity unpacks into numbers that are not finite."""
 
     def pack(self, data: Buffer, cache: KvDtype, wire: KvDtype, head_dim: int) -> Packed:
         """Return rows of `head_dim` elements, given in `cache`, in `wire`."""

@@ -9,9 +9,8 @@ from itertools import islice
 from typing import NamedTuple, NewType
 
 from baton.errors import OutOfMemoryError
-from baton.kv.changes import BlockChanges, BlockEvents
 from baton.kv.hashing import BlockHash
-from baton.kv.tier import Tier
+from baton.kv.tiers import BlockChanges, BlockEvents, Tier
 
 BlockId = NewType("BlockId", int)
 """Index of a block in the runner's memory."""

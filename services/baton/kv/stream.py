@@ -1,18 +1,22 @@
-"""The order of a KV stream: what a sender promises and a receiver checks. Bytes are only checksummed."""
+"""The order of a KV stream: what a sender promises and a receiver checks. Bytes are only checksummed.
+
+How far the KV of a prompt has come, layer by layer: what is kept of a broken stream, and what the next one owes.
+
+Frames of a cache's own number format into those of a wire, and back.
+"""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import crc32c
 import numpy as np
 
 from baton.errors import StreamBrokenError
-from baton.kv.layout import KvLayout
-from baton.kv.progress import KvProgress
-from baton.kv.wire import scale_bytes
+from baton.kv.kv_format import KvDtype, KvLayout, Packed, WireCodec, scale_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,3 +231,73 @@ def frame_groups(layout: KvLayout, layers_per_frame: int) -> Sequence[range]:
         else:
             groups.append(range(layer, layer + 1))
     return groups
+
+
+@dataclass(frozen=True, slots=True)
+class KvProgress:
+    """Positions whose KV is there.
+
+    Interval table: layer `l` has [0, next_tokens[l]) and lacks [next_tokens[l], num_tokens).
+    """
+
+    next_tokens: tuple[int, ...]
+    """First position that each layer lacks."""
+    num_tokens: int
+    """Positions of the prompt, 1 or more."""
+
+    @classmethod
+    def begin(cls, layout: KvLayout, token_begin: int, num_tokens: int) -> Self:
+        """Return the progress of a prompt whose positions from `token_begin` are missing in every layer."""
+        return cls((token_begin,) * layout.num_layers, num_tokens)
+
+    @property
+    def complete_tokens(self) -> int:
+        """Return the positions that every layer has."""
+        return min(self.next_tokens)
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether nothing is missing."""
+        return self.complete_tokens == self.num_tokens
+
+    @property
+    def is_even(self) -> bool:
+        """Return whether all layers have the same positions."""
+        return self.complete_tokens == max(self.next_tokens)
+
+    def missing_bytes(self, layout: KvLayout, dtype: KvDtype | None = None) -> int:
+        """Return the payload that is missing, in `dtype` (the cache's if None), without scales."""
+        num_bytes = (dtype or layout.dtype).num_bytes
+        return sum(
+            (self.num_tokens - next_token) * spec.num_token_elements * num_bytes
+            for spec, next_token in zip(layout.layers, self.next_tokens, strict=True)
+        )
+
+
+def pack_frame(codec: WireCodec, layout: KvLayout, frame: KvFrame) -> KvFrame:
+    """Return a frame of the cache in the format of the stream."""
+    spec, wire = layout.layers[frame.layer_begin], layout.wire_format
+    keys = _pack(codec, frame.keys, layout.dtype, wire.keys, spec.key_head_dim)
+    values = _pack(codec, frame.values, layout.dtype, wire.values, spec.value_head_dim)
+    return replace(frame, keys=keys.data, values=values.data, key_scales=keys.scales, value_scales=values.scales)
+
+
+def unpack_frame(codec: WireCodec, layout: KvLayout, frame: KvFrame) -> KvFrame:
+    """Return a frame of the stream, whose sizes have been checked, in the cache's own format."""
+    spec, wire = layout.layers[frame.layer_begin], layout.wire_format
+    keys, values = Packed(frame.keys, frame.key_scales), Packed(frame.values, frame.value_scales)
+    return replace(
+        frame,
+        keys=_unpack(codec, keys, layout.dtype, wire.keys, spec.key_head_dim),
+        values=_unpack(codec, values, layout.dtype, wire.values, spec.value_head_dim),
+        key_scales=b"",
+        value_scales=b"",
+    )
+
+
+def _pack(codec: WireCodec, data: bytes | memoryview, cache: KvDtype, wire: KvDtype, head_dim: int) -> Packed:
+    return Packed(data, b"") if wire is cache else codec.pack(data, cache, wire, head_dim)
+
+
+def _unpack(codec: WireCodec, packed: Packed, cache: KvDtype, wire: KvDtype, head_dim: int) -> bytes | memoryview:
+    return packed.data if wire is cache else codec.unpack(packed, cache, wire, head_dim)

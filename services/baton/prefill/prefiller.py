@@ -11,28 +11,23 @@ from typing import NamedTuple
 
 from opentelemetry import trace
 
-from baton.engine.constraint import Constraint
+from baton.engine.constraints.constraint import Constraint
 from baton.engine.events import EngineEvent, Failed
-from baton.engine.kv_exchange import EXPORT_TOKENS
+from baton.engine.kv_cache.ingest import EXPORT_TOKENS
+from baton.engine.request import StructuredOutput
 from baton.engine.sequence import EngineRequest, Purpose
-from baton.engine.structured_output import StructuredOutput
 from baton.errors import BatonError, InvalidFieldError
-from baton.kv.layout import KvLayout
-from baton.kv.progress import KvProgress
-from baton.kv.stream import KvFrame
+from baton.kv.kv_format import KvLayout
+from baton.kv.stream import KvFrame, KvProgress
+from baton.kv_transport.kv_service import ReceivedRequest
+from baton.node.node import WorkerNode
+from baton.node.requests import check_identity, check_priority, sampling_from_proto
 from baton.prefill.attempts import AttemptStreams
-from baton.prefill.export import FrameExport
-from baton.prefill.messages import Message, StreamMessages
-from baton.prefill.outbox import Item, Outbox
-from baton.prefill.outbox_budget import OutboxBudget
-from baton.prefill.packer import FramePacker
-from baton.rpc.kv_service import ReceivedRequest
-from baton.rpc.wire_generation import sampling_from_proto
-from baton.rpc.wire_kv import dtype_from_proto, layout_from_proto, wire_from_proto
+from baton.prefill.kv_stream import FrameExport, Message, StreamMessages
+from baton.prefill.outbox import FramePacker, Item, Outbox, OutboxBudget
 from baton.telemetry import names
 from baton.v1 import prefill_service_pb2
-from baton.worker.identity import check_identity, check_priority
-from baton.worker.node import WorkerNode
+from baton.wire.kv import dtype_from_proto, layout_from_proto, wire_from_proto
 
 MAX_FRAME_BYTES = 16 << 20
 """Largest frame made; groups of layers, then chunks of positions, shrink to stay below it."""

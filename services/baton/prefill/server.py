@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from baton.prefill.fast_path import FastPrefill
+from baton.kv_transport.block_service import SERVICE_NAME as BLOCK_SERVICE_NAME
+from baton.kv_transport.block_service import add_block_service
+from baton.kv_transport.fast_server import FastServer
+from baton.kv_transport.kv_service import SERVICE_NAME, add_prefill_service
+from baton.node.block_servicer import BlockServicer
+from baton.node.node import load_node
 from baton.prefill.prefiller import Prefiller
-from baton.prefill.servicer import PrefillServicer
+from baton.prefill.servicer import FastPrefill, PrefillServicer
 from baton.prefill.settings import PrefillSettings
-from baton.rpc.block_service import SERVICE_NAME as BLOCK_SERVICE_NAME
-from baton.rpc.block_service import add_block_service
-from baton.rpc.fast_server import FastServer
-from baton.rpc.kv_service import SERVICE_NAME, add_prefill_service
 from baton.rpc.server import GrpcServer, host_port
 from baton.v1 import node_pb2
-from baton.worker.blocks import BlockServicer
-from baton.worker.node import load_node
 
 
 async def serve(settings: PrefillSettings) -> None:

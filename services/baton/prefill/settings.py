@@ -7,11 +7,11 @@ from typing import Self
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from baton.node.settings import NodeSettings
 from baton.rpc.server import host_port
-from baton.worker.settings import WorkerSettings
 
 
-class PrefillSettings(WorkerSettings):
+class PrefillSettings(NodeSettings):
     """Read from the environment, prefix BATON_PREFILL_; arguments win."""
 
     model_config = SettingsConfigDict(env_prefix="BATON_PREFILL_")

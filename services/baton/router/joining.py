@@ -1,4 +1,7 @@
-"""JoinService: takes in machines that hold the deployment's secret, on a port of its own."""
+"""Bounds the wrong tokens that one address may try.
+
+JoinService: takes in machines that hold the deployment's secret, on a port of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ import hmac
 import logging
 import re
 import time
-from collections.abc import AsyncIterator
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,16 +22,55 @@ from typing import TypeAlias
 import grpc
 
 from baton.discovery.lan import announced
-from baton.errors import AuthenticationError, InvalidFieldError
-from baton.router.assignments import assigned, read_assignments
-from baton.router.attempt_limit import AttemptLimit
-from baton.router.join_settings import JoinSettings
-from baton.rpc.authority import Authority
-from baton.rpc.join_token import read_secret
+from baton.errors import AuthenticationError, InvalidFieldError, OverloadedError
+from baton.router.machine_assignments import assigned, read_assignments
+from baton.router.settings import JoinSettings
 from baton.rpc.server import GrpcServer, host_port
+from baton.security.authority import Authority
+from baton.security.join_token import read_secret
 from baton.v1 import join_service_pb2 as messages
 from baton.v1 import join_service_pb2_grpc as service
 from baton.v1 import node_pb2
+
+MAX_FAILURES = 5
+"""Wrong tokens from one address within the window; further attempts are refused unseen."""
+WINDOW_SECONDS = 60.0
+"""Time after which a failure is forgotten."""
+MAX_ADDRESSES = 1024
+"""Addresses remembered; the one that failed longest ago goes first."""
+
+
+class AttemptLimit:
+    """Remembers failures by address.
+
+    Args:
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
+
+    def check(self, address: str) -> None:
+        """Let an attempt pass.
+
+        Raises:
+            OverloadedError: If too many from the address have failed.
+        """
+        failures = self._failures.get(address)
+        while failures and self._clock() - failures[0] >= WINDOW_SECONDS:
+            failures.popleft()
+        if failures and len(failures) >= MAX_FAILURES:
+            seconds = WINDOW_SECONDS - (self._clock() - failures[0])
+            raise OverloadedError(f"too many wrong tokens from {address}; again in {seconds:.0f} s", reason="JOIN_RATE")
+
+    def note_failure(self, address: str) -> None:
+        """Remember a wrong token."""
+        self._failures.setdefault(address, deque(maxlen=MAX_FAILURES)).append(self._clock())
+        self._failures.move_to_end(address)
+        if len(self._failures) > MAX_ADDRESSES:
+            self._failures.popitem(last=False)
+
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator
 from typing import NamedTuple, TypeAlias
 
 from baton.errors import BatonError, InvalidFieldError, SupersededError
-from baton.router.nodes import Node
-from baton.router.records import LinkMeasurement, LoadReport, NodeDescription, Outcome
+from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescription, Outcome
 from baton.router.state import RouterState
 from baton.telemetry.metrics import Metrics
 
@@ -25,7 +24,7 @@ class Registered(NamedTuple):
     """The node is known: the first notice."""
 
 
-class Session:
+class RegistrationSession:
     """The router's side of one stream. Only the latest peers wait to be sent, so a slow reader cannot pile them up."""
 
     def __init__(self) -> None:
@@ -73,16 +72,16 @@ class Session:
             raise self._error
 
 
-class Registrations:
+class NodeRegistrations:
     """All sessions; feeds their reports to the state and tells decode nodes who the others are."""
 
     def __init__(self, state: RouterState, metrics: Metrics | None = None) -> None:
         self._state = state
         self._metrics = metrics or Metrics()
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, RegistrationSession] = {}
         self._is_closed = False
 
-    async def read(self, session: Session, reports: AsyncIterator[Report]) -> None:
+    async def read(self, session: RegistrationSession, reports: AsyncIterator[Report]) -> None:
         """Feed a stream's reports to the state; end the session when they end, or with the error of a bad one."""
         try:
             async for report in reports:
@@ -95,7 +94,7 @@ class Registrations:
             log.exception("registration_failed")
             session.end(BatonError("the registration could not be read"))
 
-    def drop(self, session: Session) -> None:
+    def drop(self, session: RegistrationSession) -> None:
         """Forget the session's node, unless another session has taken it over."""
         if session.node is None or not self._state.remove(session.node):
             return
@@ -110,7 +109,7 @@ class Registrations:
         for session in self._sessions.values():
             session.end()
 
-    def _take(self, session: Session, report: Report) -> None:
+    def _take(self, session: RegistrationSession, report: Report) -> None:
         if isinstance(report, NodeDescription):
             self._register(session, report)
         elif session.node is None:
@@ -131,7 +130,7 @@ class Registrations:
         if comparison.regret_seconds is not None:
             self._metrics.record_regret(comparison.regret_seconds)
 
-    def _register(self, session: Session, description: NodeDescription) -> None:
+    def _register(self, session: RegistrationSession, description: NodeDescription) -> None:
         if session.node is not None:
             raise InvalidFieldError("report", "node must be sent once, as the first message")
         session.begin(self._state.register(description))

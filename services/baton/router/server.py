@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 
-from baton.router.cache_lookup import CacheIndexClient, NoCacheLookup
-from baton.router.placer import Placer
-from baton.router.registration import Registrations
+from baton.router.placer import CacheIndexClient, NoCacheLookup, Placer
+from baton.router.registration import NodeRegistrations
 from baton.router.servicer import RouterServicer
 from baton.router.settings import RouterSettings
 from baton.router.state import RouterState
@@ -38,7 +37,7 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
         else NoCacheLookup()
     )
     state = RouterState(time.monotonic, settings.limits())
-    registrations = Registrations(state)
+    registrations = NodeRegistrations(state)
     placer = Placer(state, lookup, lambda: uuid.uuid4().hex, policy=settings.prefill_policy)
     servicer = RouterServicer(state, placer, registrations, report_interval_seconds=settings.report_interval_seconds)
     server = GrpcServer(host_port(settings.host, settings.port))

@@ -6,20 +6,15 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from baton.capacity import cost
-from baton.capacity.estimate import Candidate, CostEstimate
-from baton.capacity.feasibility import blocks_for
-from baton.capacity.profile import NodeProfile
-from baton.capacity.snapshot import ClusterSnapshot, Link, NodeSnapshot, PlacementRequest
-from baton.capacity.tiers import TierRates
-from baton.capacity.wire import WireOption, WirePolicy
+from baton.capacity.cost import NodeProfile
+from baton.capacity.kv_transfer import WireOption, WirePolicy
+from baton.capacity.placement import Candidate, CostEstimate
+from baton.capacity.snapshot import ClusterSnapshot, Link, NodeSnapshot, PlacementRequest, TierRates, blocks_for
 from baton.kv.adapter import Adapter
-from baton.router.assumed import AssumedPlacements, AssumedWork
-from baton.router.calibration import Calibration, OutputLengths
-from baton.router.comparison import Comparison, compare
-from baton.router.ledger import Ledger, PlacedRequest
-from baton.router.nodes import Node, NodeTable
-from baton.router.records import LoadReport, NodeDescription, Outcome
-from baton.router.wires import mismatch, wire_options
+from baton.router.calibration import Calibration, Comparison, OutputLengths, compare
+from baton.router.in_flight import AssumedPlacements, AssumedWork, Ledger, PlacedRequest
+from baton.router.kv_compatibility import mismatch, wire_options
+from baton.router.nodes import LoadReport, Node, NodeDescription, NodeTable, Outcome
 
 HIDDEN_SHARE = 0.5
 """A transfer of which less was exposed did not show the link's limit: it may raise the link's rate, not lower it."""

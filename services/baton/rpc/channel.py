@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import grpc
 
-from baton.rpc.tls import current_identity
+from baton.security.tls import current_identity
 from baton.telemetry.tracing import client_interceptors
 
 KEEPALIVE_MILLISECONDS = 2_000

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 from opentelemetry import propagate
 
 from baton.errors import ConfigurationError
-from baton.h2.headers import fixed_block, request_headers
-from baton.h2.limits import Limits, Timing
-from baton.h2.loop_call import CANCELLED_HERE
-from baton.h2.loop_connection import LoopConnection, connect
-from baton.h2.status import CallError, Code, Status
+from baton.grpc_sockets.headers import fixed_block, request_headers
+from baton.grpc_sockets.limits import Limits, Timing
+from baton.grpc_sockets.loop_call import CANCELLED_HERE
+from baton.grpc_sockets.loop_connection import LoopConnection, connect
+from baton.grpc_sockets.status import CallError, Code, Status
 from baton.rpc.channel import (
     CONNECT_MILLISECONDS,
     KEEPALIVE_MILLISECONDS,
@@ -25,7 +25,7 @@ from baton.rpc.channel import (
     PING_TIMEOUT_MILLISECONDS,
 )
 from baton.rpc.loop_stream import LoopStream, raised, rpc_error
-from baton.rpc.tls import current_identity
+from baton.security.tls import current_identity
 from baton.telemetry.tracing import is_tracing
 
 T = TypeVar("T")

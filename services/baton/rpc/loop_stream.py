@@ -8,10 +8,10 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import grpc
 
-from baton.h2.headers import DETAILS_KEY
-from baton.h2.loop_call import CANCELLED_HERE, LoopCall
-from baton.h2.loop_connection import LoopConnection
-from baton.h2.status import CallError, Status
+from baton.grpc_sockets.headers import DETAILS_KEY
+from baton.grpc_sockets.loop_call import CANCELLED_HERE, LoopCall
+from baton.grpc_sockets.loop_connection import LoopConnection
+from baton.grpc_sockets.status import CallError, Status
 
 T = TypeVar("T")
 

@@ -1,16 +1,20 @@
-"""Tracing with OpenTelemetry: W3C context through gRPC metadata; off unless an OTLP endpoint is configured."""
+"""Tracing with OpenTelemetry: W3C context through gRPC metadata; off unless an OTLP endpoint is configured.
+
+The span of a request that shares its call with others: its trace context travels in the message.
+"""
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import grpc
-from opentelemetry import trace
+from opentelemetry import context, propagate, trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
 
+from baton.errors import BatonError
 from baton.telemetry import names
 
 log = logging.getLogger(__name__)
@@ -94,3 +98,48 @@ def service_resource(service_name: str) -> Resource:
 def _span_limits() -> SpanLimits:
     """Return limits that hold two events per layer and chunk of a long prompt; OpenTelemetry's own default is 128."""
     return SpanLimits(max_events=None if "OTEL_SPAN_EVENT_COUNT_LIMIT" in os.environ else _MAX_SPAN_EVENTS)
+
+
+def current_context() -> dict[str, str]:
+    """Return the current trace context by header name; empty while tracing is off."""
+    carrier: dict[str, str] = {}
+    if is_tracing():
+        propagate.inject(carrier)
+    return carrier
+
+
+class RequestSpan:
+    """A server span as a call of its own would have it; nothing while tracing is off."""
+
+    def __init__(self, method: str, carrier: Mapping[str, str]) -> None:
+        """Make it.
+
+        Args:
+            method: Of the call, e.g. "/baton.v1.DecodeService/Serve".
+            carrier: What `current_context` returned to the caller.
+        """
+        self._method = method
+        self._carrier = carrier
+        self._span: trace.Span | None = None
+
+    def begin(self) -> None:
+        """Open the span and make it current; the caller runs this in a `contextvars.Context` of the request's own."""
+        if not is_tracing():
+            return
+        parent = propagate.extract(self._carrier)
+        self._span = tracer().start_span(
+            names.server_span(self._method),
+            context=parent,
+            kind=trace.SpanKind.SERVER,
+            attributes=names.rpc_attributes(self._method),
+        )
+        context.attach(trace.set_span_in_context(self._span, parent))
+
+    def end(self, error: BatonError | None = None) -> None:
+        """Close the span, with an error if the request failed."""
+        if self._span is None:
+            return
+        if error is not None:
+            self._span.set_status(trace.StatusCode.ERROR, f"{type(error).__name__}: {error.message}")
+        self._span.end()
+        self._span = None

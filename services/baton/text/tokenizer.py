@@ -1,4 +1,7 @@
-"""Tokenizers of Hugging Face folders: text and conversations to tokens, tokens to pieces of text."""
+"""Tokenizers of Hugging Face folders: text and conversations to tokens, tokens to pieces of text.
+
+A name for the files that decide how text becomes tokens.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from baton.errors import ConfigurationError, InvalidFieldError
-from baton.text.digest import tokenizer_digest
 from baton.text.tools import Tool
 
 Message: TypeAlias = Mapping[str, object]
@@ -36,7 +39,7 @@ class Tokenizer:
         self._tokenizer = hugging_face_tokenizer
         self._backend = getattr(hugging_face_tokenizer, "backend_tokenizer", None)
         self.digest = digest
-        """Digest of its files, as `baton.text.digest` defines it; empty if it was not loaded from files."""
+        """Digest of its files, as `baton.text.tokenizer` defines it; empty if it was not loaded from files."""
         self.vocabulary_size: int = len(hugging_face_tokenizer)
         """Number of token ids, added tokens included."""
         self.special_token_ids = frozenset(_special_token_ids(hugging_face_tokenizer, self._backend))
@@ -227,3 +230,34 @@ def _special_token_ids(tokenizer: Any, backend: Any) -> list[int]:
     if backend is None:
         return list(tokenizer.all_special_ids)
     return [token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special]
+
+
+TOKENIZER_FILES = (
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+)
+"""Files that take part, sorted."""
+
+_DIGEST_BYTES = 16
+
+
+def tokenizer_digest(folder: str | Path) -> str:
+    """Return the digest of a model folder's tokenizer files: 32 hexadecimal digits, or "" if it has none of them.
+
+    The digest covers names, sizes and contents, so that neither a renamed file nor bytes moved between two go
+    unnoticed.
+    """
+    digest = blake2b(digest_size=_DIGEST_BYTES)
+    has_files = False
+    for name in TOKENIZER_FILES:
+        path = Path(folder) / name
+        if not path.is_file():
+            continue
+        contents = path.read_bytes()
+        digest.update(f"{name}\0{len(contents)}\0".encode())
+        digest.update(contents)
+        has_files = True
+    return digest.hexdigest() if has_files else ""

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from baton.engine.request import SamplingParams
 from baton.engine.runners.base import NOT_FINITE, ComputedPass, Span, with_known_tokens
 from baton.engine.runners.drawing import Draws, draw_tokens
 from baton.engine.runners.mock.runner import MockLogits
 from baton.engine.sampling import SamplingContext, sample, uniform
-from baton.engine.sampling_params import SamplingParams
 
 
 @pytest.mark.parametrize(("num_rows", "vocabulary_size"), [(1, 2), (40, 500), (9, 50_000)])

@@ -13,8 +13,8 @@ from typing import cast
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from baton.decode.receiver import Timeouts
-from baton.decode.source import TransportChoice
+from baton.decode.kv_stream.prefill_source import TransportChoice
+from baton.decode.kv_stream.reader import Timeouts
 from baton.shm.lender import SEGMENT_BYTES
 from checkpoints import checkpoint
 from decode.pair import Pair, with_pair

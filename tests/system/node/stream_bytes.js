@@ -1,4 +1,4 @@
-// One end of a gRPC stream of raw bytes, with @grpc/grpc-js; the other end is baton.h2.
+// One end of a gRPC stream of raw bytes, with @grpc/grpc-js; the other end is baton.grpc_sockets.
 //
 //   node stream_bytes.js receive HOST:PORT "SIZE SIZE ..."   asks for messages of these sizes, prints what came as JSON
 //   node stream_bytes.js serve                               prints its port, then serves the same question until killed

@@ -13,10 +13,10 @@ import llguidance
 import llguidance.hf
 import pytest
 
-from baton.text.dialect import TOOL_PARSERS, Dialect
+from baton.text.output_format import TOOL_PARSERS, OutputFormat
 from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, Reasoning
-from baton.text.reasoned_form import embedded_form
-from baton.text.reasoning import ReasoningMarks
+from baton.text.reasoning_grammar import as_grammar_rule
+from baton.text.reasoning_parser import ReasoningMarkers
 from baton.text.tool_calls.grammar import CallGrammar
 from baton.text.tool_calls.notation import notation_of
 from baton.text.tools import Tool
@@ -37,7 +37,7 @@ BOOK = Tool(
         "$defs": {"way": {"type": "array", "items": {"type": "boolean"}, "maxItems": 2}},
     },
 )
-THINK = ReasoningMarks("<think>", "</think>")
+THINK = ReasoningMarkers("<think>", "</think>")
 SPECIAL = ("[TOOL_CALLS]", "<think>", "</think>", "<tool_call>", "</tool_call>", "<|message|>", "<|channel|>")
 
 
@@ -174,9 +174,9 @@ def test_an_answer_has_its_form_or_is_calls(has_special: bool, thought: str) -> 
     """Not both, and nothing else; after reasoning too."""
     vocabulary = _vocabulary(has_special)
     grammar = CallGrammar(notation_of("hermes", ""), vocabulary.special, THINK)
-    form = embedded_form("json_schema", '{"type": "object", "properties": {"name": {"type": "string"}}}')
+    form = as_grammar_rule("json_schema", '{"type": "object", "properties": {"name": {"type": "string"}}}')
     tools = (replace(WEATHER, is_strict=True), NOW)
-    lark = grammar.form_or_calls(form, tools, is_parallel=True, is_in_reasoning=False)
+    lark = grammar.structure_or_calls(form, tools, is_parallel=True, is_in_reasoning=False)
     answer, call = '{"name": "<tool_call>"}', '<tool_call>\n{"name": "now", "arguments": {"x": 1}}\n</tool_call>'
 
     assert grammar.can_replace(is_json=True)
@@ -203,7 +203,7 @@ def test_a_model_that_reasons_may_do_so_before_it_is_made_to_call(has_special: b
     assert allows(f"<think>\nhm\n</think>\n\n{call}\n{call}", is_in_reasoning=False)
     assert allows(f"hm</think>\n\n{call}", is_in_reasoning=True)
     assert not allows("hm</think>\n\nno", is_in_reasoning=True)
-    parser = Dialect("hermes", "think").parser((NOW,), is_in_reasoning=True)
+    parser = OutputFormat("hermes", "think").parser((NOW,), is_in_reasoning=True)
     assert parser is not None
     assert parser.read(f"hm</think>\n\n{call}") == [
         Reasoning("hm"),

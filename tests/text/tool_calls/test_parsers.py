@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.text.dialect import TOOL_PARSERS
+from baton.text.output_format import TOOL_PARSERS
 from baton.text.output_parts import CallArguments, CallStart, Content, OutputPart, joined
 from text.tool_calls.recordings import CALLS, LOOKALIKES, TOOLS, Recording
 

@@ -16,14 +16,13 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from baton.capacity.model_shape import ModelShape
+from baton.capacity.cost import ModelShape
 from baton.engine.runners.drawing import NOT_FINITE as NOT_FINITE  # for those who read logits
 from baton.engine.runners.drawing import Draws, draw_tokens
 from baton.errors import MismatchError
 from baton.kv.adapter import Adapter, adapted_revision
-from baton.kv.layout import KvDtype, KvLayout
+from baton.kv.kv_format import KvDtype, KvLayout, WireCodec
 from baton.kv.numpy_codec import NumpyCodec
-from baton.kv.wire import WireCodec
 
 Array = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 """A float32 array."""

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from baton.text.reasoning import ReasoningMarks
+from baton.text.reasoning_parser import ReasoningMarkers
 from baton.text.tool_calls.notation import CallNotation
 from baton.text.tools import Tool
 
@@ -43,7 +43,7 @@ class CallGrammar:
     """Writes the grammars of one model."""
 
     def __init__(
-        self, notation: CallNotation, special_tokens: Mapping[str, int], reasoning: ReasoningMarks | None
+        self, notation: CallNotation, special_tokens: Mapping[str, int], reasoning: ReasoningMarkers | None
     ) -> None:
         """Begin.
 
@@ -86,7 +86,7 @@ class CallGrammar:
         body = f"body: head {self._literal(opening)} call{more} {self._literal(self._notation.closing)}"
         return "\n".join(["start: (body)* tail", "tail: TEXT", _TEXT, head, body, *calls])
 
-    def form_or_calls(self, form: str, tools: Sequence[Tool], *, is_parallel: bool, is_in_reasoning: bool) -> str:
+    def structure_or_calls(self, form: str, tools: Sequence[Tool], *, is_parallel: bool, is_in_reasoning: bool) -> str:
         """Return the grammar of an answer that either has a form or is calls; see `can_replace`.
 
         Args:

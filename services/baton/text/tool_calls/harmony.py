@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from baton.text.marks import find_mark, num_safe
+from baton.text.markers import find_marker, length_before_partial_marker
 from baton.text.output_parts import Content, Reasoning
 from baton.text.tool_calls.parser import State, ToolParser
 
@@ -31,7 +31,7 @@ class HarmonyParser(ToolParser):
         return None if is_open else self._open_body("")
 
     def _read_header(self) -> State | None:
-        found = find_mark(self._buffer, (_MESSAGE,))
+        found = find_marker(self._buffer, (_MESSAGE,))
         if found is not None:
             header = self._take(found.end)[: found.start]
             return self._open_body(header)
@@ -48,9 +48,13 @@ class HarmonyParser(ToolParser):
         return self._read_body
 
     def _read_body(self) -> State | None:
-        found = find_mark(self._buffer, _BODY_ENDS)
+        found = find_marker(self._buffer, _BODY_ENDS)
         if found is None:
-            self._add(self._take(len(self._buffer) if self._is_ended else num_safe(self._buffer, _BODY_ENDS)))
+            self._add(
+                self._take(
+                    len(self._buffer) if self._is_ended else length_before_partial_marker(self._buffer, _BODY_ENDS)
+                )
+            )
             if self._is_ended:
                 self._close()
             return None

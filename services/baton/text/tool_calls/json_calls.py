@@ -1,4 +1,7 @@
-"""Calls written as JSON objects: {"name": ..., "arguments": {...}}."""
+"""Calls written as JSON objects: {"name": ..., "arguments": {...}}.
+
+Hermes, Qwen 2.5 and Qwen 3: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import re
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from baton.text.brackets import BracketScanner
+from baton.text.tool_calls.brackets import BracketScanner
 from baton.text.tool_calls.parser import MarkedParser, State
 from baton.text.tools import Tool
 
@@ -135,3 +138,16 @@ def _parse_call(text: str) -> tuple[str, str] | None:
     if isinstance(arguments, str):
         return name, arguments
     return (name, json.dumps(arguments or {}, ensure_ascii=False)) if isinstance(arguments, dict | None) else None
+
+
+class HermesParser(JsonCallParser):
+    """Reads a JSON object between two marks, once per call."""
+
+    MARKS = ("<tool_call>",)
+    CLOSE = "</tool_call>"
+
+    def _after_mark(self, mark: str) -> State:  # noqa: ARG002
+        return self._read_space
+
+    def _after_call(self) -> State | None:
+        return None if self._expect(self.CLOSE) is None else self._read_text

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from baton.text.marks import find_mark, num_safe
+from baton.text.markers import find_marker, length_before_partial_marker
 from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, OutputPart
 from baton.text.tools import Tool
 
@@ -103,7 +103,7 @@ class MarkedParser(ToolParser):
         super()._start_call(name)
 
     def _read_text(self) -> State | None:
-        found = find_mark(self._buffer, self.MARKS)
+        found = find_marker(self._buffer, self.MARKS)
         if found is not None:
             text = self._take(found.end)
             content = text[: found.start].rstrip()
@@ -114,7 +114,7 @@ class MarkedParser(ToolParser):
             rest = self._take(len(self._buffer))
             self._add_content(rest if not self._num_calls else rest.rstrip())
             return None
-        num_certain = num_safe(self._buffer, self.MARKS)
+        num_certain = length_before_partial_marker(self._buffer, self.MARKS)
         self._add_content(self._take(len(self._buffer[:num_certain].rstrip())))
         return None
 

@@ -7,7 +7,7 @@ import json
 import re
 import warnings
 
-from baton.text.brackets import BracketScanner
+from baton.text.tool_calls.brackets import BracketScanner
 from baton.text.tool_calls.parser import MarkedParser, State
 
 _NAME = re.compile(r"\s{0,32}([A-Za-z_][\w.-]{0,127})\(")

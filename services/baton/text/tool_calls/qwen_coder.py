@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 
-from baton.text.marks import find_mark, num_safe
+from baton.text.markers import find_marker, length_before_partial_marker
 from baton.text.tool_calls.parser import MarkedParser, State
 
 _CALL, _CALL_END = "<tool_call>", "</tool_call>"
@@ -86,16 +86,18 @@ class QwenCoderParser(MarkedParser):
 
     def _read_string(self) -> State | None:
         """Pass on a string while it comes; the line end before its closing mark is not part of it."""
-        found = find_mark(self._buffer, _VALUE_ENDS)
+        found = find_marker(self._buffer, _VALUE_ENDS)
         if found is None:
-            num_certain = len(self._buffer) if self._is_ended else num_safe(self._buffer, _VALUE_ENDS)
+            num_certain = (
+                len(self._buffer) if self._is_ended else length_before_partial_marker(self._buffer, _VALUE_ENDS)
+            )
             self._add_arguments(_inner_json(self._take(num_certain)))
             return None
         self._add_arguments(_inner_json(self._take(found.end)[: found.start]) + '"')
         return self._between_parameters
 
     def _read_value(self) -> State | None:
-        found = find_mark(self._buffer, _VALUE_ENDS)
+        found = find_marker(self._buffer, _VALUE_ENDS)
         if found is None:
             return self._drop_rest if self._is_ended else None
         self._add_arguments(_value_json(self._take(found.end)[: found.start], self._types))

@@ -9,12 +9,12 @@ import mlx.core as mx
 from mlx_lm.models.rope_utils import YarnRoPE
 from mlx_lm.utils import load_model
 
-from baton.engine.checkpoint import TORCH_ONLY_FAMILIES, Checkpoint
-from baton.engine.rope import Yarn, read_yarn, rope_parameters, rope_types
-from baton.engine.runners.mlx.cells import group_size_of
-from baton.engine.runners.mlx.cpu_modules import suit_cpu
-from baton.engine.runners.mlx.fused import fuse
-from baton.engine.runners.mlx.weight_order import order_weights
+from baton.engine.checkpoint.model_folder import TORCH_ONLY_FAMILIES, Checkpoint
+from baton.engine.checkpoint.rope import Yarn, read_yarn, rope_parameters, rope_types
+from baton.engine.runners.mlx.kv_cache.cells import group_size_of
+from baton.engine.runners.mlx.modules.cpu_modules import suit_cpu
+from baton.engine.runners.mlx.modules.fused import fuse
+from baton.engine.runners.mlx.modules.weight_order import order_weights
 from baton.errors import ConfigurationError
 
 _ACTIVATIONS = ("silu", "swish")

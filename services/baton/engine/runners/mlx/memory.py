@@ -6,10 +6,10 @@ import logging
 
 import mlx.core as mx
 
-from baton.config.memory import usable_memory
-from baton.engine.pool_size import DeviceMemory
-from baton.engine.runners.mlx.cells import QUANTIZED_BITS, group_size_of
-from baton.kv.layout import KvLayout
+from baton.config.container_limits import usable_memory
+from baton.engine.kv_cache.pool_size import DeviceMemory
+from baton.engine.runners.mlx.kv_cache.cells import QUANTIZED_BITS, group_size_of
+from baton.kv.kv_format import KvLayout
 
 log = logging.getLogger(__name__)
 

@@ -11,19 +11,18 @@ from typing import Any, cast
 
 import mlx.core as mx
 
-from baton.engine.checkpoint import read_checkpoint
-from baton.engine.lora import read_adapters
-from baton.engine.pool_size import DEFAULT_BOUNDS, PoolBounds, PoolModel, PoolSize, choose_pool_size
+from baton.engine.checkpoint.lora import read_adapters
+from baton.engine.checkpoint.model_folder import read_checkpoint
+from baton.engine.kv_cache.pool_size import DEFAULT_BOUNDS, PoolBounds, PoolModel, PoolSize, choose_pool_size
 from baton.engine.runners.base import Launched, LayerKv, ModelInfo, Runner, Span, kv_dtype_of
 from baton.engine.runners.drawing import Draws
-from baton.engine.runners.mlx.backbone import Backbone, Batch
-from baton.engine.runners.mlx.batches import Batches
-from baton.engine.runners.mlx.evaluation import begin
-from baton.engine.runners.mlx.fused import can_pack
-from baton.engine.runners.mlx.launched import LaunchedPass
+from baton.engine.runners.mlx.forward_pass.backbone import MlxBackbone, MlxBatch
+from baton.engine.runners.mlx.forward_pass.batches import MlxBatches
+from baton.engine.runners.mlx.forward_pass.launched import MlxLogits, MlxPass, begin
+from baton.engine.runners.mlx.kv_cache.pool import MLX_DTYPES, LayerPool
+from baton.engine.runners.mlx.kv_cache.positions import slots_of
+from baton.engine.runners.mlx.kv_cache.rows import LayerRows, RowSet
 from baton.engine.runners.mlx.loader import check_can_quantize_kv, compute_device, device_name, load_mlx_model
-from baton.engine.runners.mlx.logits import MlxLogits
-from baton.engine.runners.mlx.lora import AdapterChoice, adapt
 from baton.engine.runners.mlx.memory import (
     device_bytes,
     device_memory,
@@ -32,9 +31,8 @@ from baton.engine.runners.mlx.memory import (
     row_positions,
     set_limits,
 )
-from baton.engine.runners.mlx.pool import MLX_DTYPES, LayerPool
-from baton.engine.runners.mlx.positions import slots_of
-from baton.engine.runners.mlx.rows import LayerRows, RowSet
+from baton.engine.runners.mlx.modules.fused import can_pack
+from baton.engine.runners.mlx.modules.lora import AdapterChoice, adapt
 from baton.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -68,7 +66,7 @@ class MlxRunner(Runner):
         self.block_tokens = block_tokens
         specs = info.layout.layers
         windows = [spec.sliding_window_tokens for spec in specs]
-        self._backbone = Backbone(model, windows, adapters or AdapterChoice())
+        self._backbone = MlxBackbone(model, windows, adapters or AdapterChoice())
         self._device = compute_device()
         dtype = MLX_DTYPES[info.layout.dtype]
         max_row_positions = row_positions(
@@ -79,7 +77,7 @@ class MlxRunner(Runner):
         )
         self._pools = [LayerPool(spec, num_blocks, block_tokens, dtype, is_quantized=is_kv_quantized) for spec in specs]
         self._reader: list[mx.array] = []
-        self._batches = Batches(
+        self._batches = MlxBatches(
             self._pools,
             {spec.sliding_window_tokens for spec in specs},
             block_tokens,
@@ -103,14 +101,14 @@ class MlxRunner(Runner):
         draws: Draws | None = None,
         after: Launched | None = None,
         num_steps: int = 1,
-    ) -> LaunchedPass:
+    ) -> MlxPass:
         """Begin to compute spans and to choose a token from each row of their logits."""
         assert num_steps == 1, "the mlx runner launches one pass at a time"
         hidden: dict[int, mx.array] = {}
         with mx.stream(self._device):
-            for batch, order in self._batches.plan(spans, cast(LaunchedPass | None, after)):
+            for batch, order in self._batches.plan(spans, cast(MlxPass | None, after)):
                 hidden |= self._run(batch, [spans[index] for index in order], order)
-            return LaunchedPass(
+            return MlxPass(
                 self._logits([hidden[index] for index, span in enumerate(spans) if span.needs_logits]), draws
             )
 
@@ -154,7 +152,7 @@ class MlxRunner(Runner):
         self._pools.clear()
         mx.clear_cache()
 
-    def _run(self, batch: Batch, spans: Sequence[Span], order: list[int]) -> dict[int, mx.array]:
+    def _run(self, batch: MlxBatch, spans: Sequence[Span], order: list[int]) -> dict[int, mx.array]:
         """Set one pass going; return the hidden states of each span whose logits are wanted, or nothing if none are.
 
         Args:

@@ -6,13 +6,13 @@ import platform
 
 import mlx.core as mx
 
-from baton.engine.yardstick import Work
+from baton.engine.runners.yardstick import Work
 
 _DTYPES = {"float32": mx.float32, "float16": mx.float16, "bfloat16": mx.bfloat16}
 
 
 class MlxYardstick:
-    """See `baton.engine.yardstick.Yardstick`."""
+    """See `baton.engine.runners.yardstick.Yardstick`."""
 
     engine = "mlx"
 

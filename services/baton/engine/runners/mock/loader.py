@@ -6,16 +6,16 @@ from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
+from baton.capacity.cost import ModelShape
 from baton.capacity.hardware import PRESETS, ComputeTimeModel
-from baton.capacity.model_shape import ModelShape
 from baton.capacity.reference_models import REFERENCE_MODELS
-from baton.engine.checkpoint import read_checkpoint
-from baton.engine.pool_size import USUAL_BLOCKS
+from baton.engine.checkpoint.model_folder import read_checkpoint
+from baton.engine.kv_cache.pool_size import USUAL_BLOCKS
 from baton.engine.runners.base import ModelInfo
 from baton.engine.runners.mock.queued import QueuedMockRunner
 from baton.engine.runners.mock.state import words_per_row
 from baton.errors import ConfigurationError
-from baton.kv.layout import KvDtype, LayerSpec
+from baton.kv.kv_format import KvDtype, LayerSpec
 
 
 def load_mock_runner(

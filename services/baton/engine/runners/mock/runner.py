@@ -10,6 +10,7 @@ import numpy as np
 
 from baton.capacity.hardware import ComputeTimeModel, Hardware, StepSpan, step_seconds
 from baton.engine.runners.base import Array, LayerKv, ModelInfo, Runner, Span
+from baton.engine.runners.mock.kv_codec import MockCodec
 from baton.engine.runners.mock.state import (
     States,
     kv_of,
@@ -18,7 +19,6 @@ from baton.engine.runners.mock.state import (
     states_from,
     states_of,
 )
-from baton.engine.runners.mock.wire import MockCodec
 
 _PROJECTION_SHARE = 0.25
 """Share of a layer's time after which its K and V exist: the projections before attention and MLP."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from baton.engine.runners.base import LayerKv
-from baton.kv.layout import KvDtype, LayerSpec
+from baton.kv.kv_format import KvDtype, LayerSpec
 
 States = np.ndarray[tuple[int, ...], np.dtype[np.uint64]]
 Positions = np.ndarray[tuple[int, ...], np.dtype[np.int64]]

@@ -6,11 +6,11 @@ import platform
 
 import numpy as np
 
-from baton.engine.yardstick import Work
+from baton.engine.runners.yardstick import Work
 
 
 class NumpyYardstick:
-    """See `baton.engine.yardstick.Yardstick`."""
+    """See `baton.engine.runners.yardstick.Yardstick`."""
 
     engine = "numpy"
     device = f"cpu: {platform.machine()}"

@@ -17,7 +17,7 @@ except ImportError as error:
     ) from error
 
 from baton.engine.runners.torch.loader import LoadOptions, load_alone, load_torch_runner
-from baton.engine.runners.torch.parallel.runner import load_parallel_runner
 from baton.engine.runners.torch.runner import TorchRunner
+from baton.engine.runners.torch.tensor_parallel.runner import load_parallel_runner
 
 __all__ = ["LoadOptions", "TorchRunner", "load_alone", "load_parallel_runner", "load_torch_runner"]

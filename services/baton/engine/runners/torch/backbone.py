@@ -7,10 +7,10 @@ from typing import Any, Protocol
 
 import torch
 
-from baton.engine.runners.torch.batch import Batch
-from baton.engine.runners.torch.huge_pages import Memory, memory_of
+from baton.engine.runners.torch.batch import RowBatch
 from baton.engine.runners.torch.last_layer import LastLayerForward
 from baton.engine.runners.torch.lora import NO_ADAPTERS, AdapterLayers, Additions
+from baton.engine.runners.torch.ops.cpu.huge_pages import MemoryRange, memory_of
 
 
 class Backbone(Protocol):
@@ -21,10 +21,10 @@ class Backbone(Protocol):
     is_capturable: bool
     """Whether a decode pass asks the device for nothing, so that a CUDA graph can hold all of it."""
 
-    def logits(self, batch: Batch) -> torch.Tensor:
+    def logits(self, batch: RowBatch) -> torch.Tensor:
         """Return the logits of the wanted rows: [num_logits, vocabulary_size]."""
 
-    def memory(self) -> list[Memory]:
+    def memory(self) -> list[MemoryRange]:
         """Return where the weights are that passes read, on a CPU."""
 
 
@@ -46,14 +46,14 @@ class TransformersModel:
         layers = model.get_decoder().layers
         layers[-1].forward = LastLayerForward(layers[-1].forward)
         self._model = model
-        self._batch: Batch | None = None
+        self._batch: RowBatch | None = None
         for index, layer in enumerate(layers):
             for name in {name for each in adapters.values() for name in each[index]}:
                 module = layer.get_submodule(name)
                 additions = Additions(adapters, index, {name: module.out_features})
                 module.register_forward_hook(partial(self._add, additions))
 
-    def logits(self, batch: Batch) -> torch.Tensor:
+    def logits(self, batch: RowBatch) -> torch.Tensor:
         """Return the logits of the wanted rows: [num_logits, vocabulary_size]."""
         self._batch = batch
         output = self._model(
@@ -62,7 +62,7 @@ class TransformersModel:
         logits: torch.Tensor = output.logits[0]
         return logits
 
-    def memory(self) -> list[Memory]:
+    def memory(self) -> list[MemoryRange]:
         """Return where the weights are, on a CPU."""
         return [memory_of(weight) for weight in self._model.parameters()]
 

@@ -10,18 +10,17 @@ from typing import NamedTuple, Protocol
 import torch
 
 from baton.engine.runners.base import Span
-from baton.engine.runners.torch.compiled.single_queries import SingleQueries, pack_single_queries
-from baton.engine.runners.torch.hand_over import HandOver
 from baton.engine.runners.torch.lora import AdaptedRows, adapted_rows
-from baton.engine.runners.torch.paged.queries import PagedQueries, pack_queries
-from baton.engine.runners.torch.paged.tiles import Tiles, tiles_for
+from baton.engine.runners.torch.ops.cpu.attention import SingleQueries, pack_single_queries
+from baton.engine.runners.torch.ops.cuda.copy_stream import KvCopies
+from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, Tiles, pack_queries, tiles_for
+from baton.engine.runners.torch.ops.device import upload
+from baton.engine.runners.torch.ops.triton_support import runs_triton
 from baton.engine.runners.torch.pool import BlockTable, KvPool
-from baton.engine.runners.torch.triton_support import runs_triton
-from baton.engine.runners.torch.upload import upload
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class QuerySegment:
     """The queries of one sequence among the rows of a packed tensor.
 
     Interval table: rows [first_row, first_row + end - start) are positions [start, end).
@@ -51,15 +50,15 @@ class Followed(NamedTuple):
     """On the device: [len(spans)], int64."""
 
 
-class Batch(Protocol):
+class RowBatch(Protocol):
     """What a model's layers must know of the rows that they are given; see `PackedBatch`."""
 
     pool: KvPool
     spans: tuple[Span, ...]
-    segments: tuple[Segment, ...]
-    last_segments: tuple[Segment, ...]
+    segments: tuple[QuerySegment, ...]
+    last_segments: tuple[QuerySegment, ...]
     is_paged: bool
-    hand_over: HandOver | None
+    kv_copies: KvCopies | None
     adapted: tuple[AdaptedRows, ...]
     last_adapted: tuple[AdaptedRows, ...]
 
@@ -87,7 +86,7 @@ class Batch(Protocol):
     def last_rows(self) -> torch.Tensor:
         """Return the rows whose logits are wanted: [num_logits]."""
 
-    def paged(self, segments: tuple[Segment, ...], group: int, head_dim: int, dtype: torch.dtype) -> PagedQueries:
+    def paged(self, segments: tuple[QuerySegment, ...], group: int, head_dim: int, dtype: torch.dtype) -> PagedQueries:
         """Return the description of the segments' queries."""
 
 
@@ -100,7 +99,7 @@ class PackedBatch:
         segments: Rows of every span when all positions are computed.
         last_segments: Rows when only positions are whose logits are wanted: one segment per span that needs logits.
         is_paged: Whether all sequences are attended to at once, in their blocks.
-        hand_over: What calls the spans' sinks; None: they are called at once.
+        kv_copies: What calls the spans' sinks; None: they are called at once.
         adapted: Rows that have adapters, when all positions are computed.
         last_adapted: The same among the positions whose logits are wanted.
 
@@ -109,7 +108,7 @@ class PackedBatch:
         pool: Where K and V live.
         device: Where tensors are made.
         followed: Tokens that are not in the spans.
-        hand_over: See there.
+        kv_copies: See there.
     """
 
     def __init__(
@@ -118,22 +117,22 @@ class PackedBatch:
         pool: KvPool,
         device: torch.device,
         followed: Followed | None = None,
-        hand_over: HandOver | None = None,
+        kv_copies: KvCopies | None = None,
     ) -> None:
         self.is_paged = runs_triton(device)
         self._followed = followed
-        self.hand_over = hand_over
+        self.kv_copies = kv_copies
         self.pool = pool
         self.spans = tuple(spans)
         self._device = device
         ends = accumulate(len(span.token_ids) for span in spans)
         self.segments = tuple(
-            Segment(pool.table(span.block_table, span.end), end - len(span.token_ids), span.start, span.end)
+            QuerySegment(pool.table(span.block_table, span.end), end - len(span.token_ids), span.start, span.end)
             for span, end in zip(self.spans, ends, strict=True)
         )
         logits_ends = accumulate(span.num_logits for span in self.spans)
         self.last_segments = tuple(
-            Segment(segment.table, end - span.num_logits, span.first_logits_position, span.end)
+            QuerySegment(segment.table, end - span.num_logits, span.first_logits_position, span.end)
             for span, segment, end in zip(self.spans, self.segments, logits_ends, strict=True)
             if span.needs_logits
         )
@@ -204,7 +203,7 @@ class PackedBatch:
         """Return the rows of the tokens after which logits are wanted: [num_logits]."""
         return upload(self._last_rows, self._device, torch.int64)
 
-    def paged(self, segments: tuple[Segment, ...], group: int, head_dim: int, dtype: torch.dtype) -> PagedQueries:
+    def paged(self, segments: tuple[QuerySegment, ...], group: int, head_dim: int, dtype: torch.dtype) -> PagedQueries:
         """Return the description of all queries, or of those whose logits are wanted, the same in layers of a kind.
 
         Args:
@@ -222,7 +221,7 @@ class PackedBatch:
             self._paged[key] = pack_queries(tables, starts, ends, tiles=tiles, device=self._device)
         return self._paged[key]
 
-    def single_queries(self, segments: Sequence[Segment], window_tokens: int) -> SingleQueries | None:
+    def single_queries(self, segments: Sequence[QuerySegment], window_tokens: int) -> SingleQueries | None:
         """Return those segments that are one query, the same in all layers of a kind; None if there is none.
 
         Args:
@@ -238,7 +237,7 @@ class PackedBatch:
             self._single[key] = pack_single_queries(rows, tables, spans) if chosen else None
         return self._single[key]
 
-    def mask(self, segment: Segment, first_key: int, window_tokens: int) -> torch.Tensor:
+    def mask(self, segment: QuerySegment, first_key: int, window_tokens: int) -> torch.Tensor:
         """Return which keys [first_key, segment.end) each query of a segment sees, the same in all layers of a kind.
 
         Args:

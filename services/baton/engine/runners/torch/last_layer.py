@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from baton.engine.runners.torch.attention import KvStored, Stage
-from baton.engine.runners.torch.batch import Batch
+from baton.engine.runners.torch.batch import RowBatch
+from baton.engine.runners.torch.ops.eager.attention import KvStored, Stage
 
 LayerForward = Callable[..., Any]
 """`forward` of a transformers decoder layer."""
@@ -32,7 +32,7 @@ class LastLayerForward:
         *,
         position_ids: torch.Tensor,
         position_embeddings: tuple[torch.Tensor, torch.Tensor],
-        baton_batch: Batch,
+        baton_batch: RowBatch,
         **kwargs: Any,
     ) -> Any:
         """Run the layer; arguments as transformers' decoder layers have them.

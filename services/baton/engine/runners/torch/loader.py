@@ -13,24 +13,24 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
-from baton.engine.checkpoint import read_checkpoint
-from baton.engine.lora import LoraFolder, read_adapters
-from baton.engine.pool_size import DEFAULT_BOUNDS, PoolBounds, PoolModel, PoolSize, choose_pool_size
+from baton.engine.checkpoint.lora import LoraFolder, read_adapters
+from baton.engine.checkpoint.model_folder import read_checkpoint
+from baton.engine.kv_cache.pool_size import DEFAULT_BOUNDS, PoolBounds, PoolModel, PoolSize, choose_pool_size
 from baton.engine.runners.base import ModelInfo, kv_dtype_of
-from baton.engine.runners.torch.attention import ATTENTION_NAME, register_attention
 from baton.engine.runners.torch.backbone import Backbone, TransformersModel
-from baton.engine.runners.torch.fused.model import FusedModel
-from baton.engine.runners.torch.fused.quantised import WeightDtype, check_supported, revision_of, weight_bits
-from baton.engine.runners.torch.fused.support import is_fusible
-from baton.engine.runners.torch.fused.weights import layout_for
-from baton.engine.runners.torch.huge_pages import use_huge_pages
+from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner
+from baton.engine.runners.torch.llama.model import LlamaModel
+from baton.engine.runners.torch.llama.support import is_llama_like
 from baton.engine.runners.torch.lora import AdapterLayers, load_adapters
-from baton.engine.runners.torch.memory import device_memory
-from baton.engine.runners.torch.parallel.ranks import Alone, Ranks
-from baton.engine.runners.torch.parallel.share import share_of_info, take_share
+from baton.engine.runners.torch.ops.cpu.attention import prepare
+from baton.engine.runners.torch.ops.cpu.huge_pages import use_huge_pages
+from baton.engine.runners.torch.ops.cpu.weights import layout_for
+from baton.engine.runners.torch.ops.device import device_memory
+from baton.engine.runners.torch.ops.eager.attention import ATTENTION_NAME, register_attention
+from baton.engine.runners.torch.ops.eager.quantised import WeightDtype, check_supported, revision_of, weight_bits
 from baton.engine.runners.torch.runner import TorchRunner
-from baton.engine.runners.torch.static.runner import StaticRunner
-from baton.engine.runners.torch.tiled_attention import prepare
+from baton.engine.runners.torch.tensor_parallel.ranks import Alone, Ranks
+from baton.engine.runners.torch.tensor_parallel.share import share_of_info, take_share
 from baton.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -208,7 +208,7 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
         is_captured = device.type == "cuda" and backbone.is_capturable
         runner: TorchRunner
         if is_captured if options.is_static is None else options.is_static:
-            runner = StaticRunner(backbone, own, **sizes, device=device, max_batch_size=options.max_batch_size)
+            runner = CudaGraphRunner(backbone, own, **sizes, device=device, max_batch_size=options.max_batch_size)
         else:
             runner = TorchRunner(backbone, own, **sizes, device=device)
         runner.num_blocks_cause = chosen.cause
@@ -252,13 +252,13 @@ def _load_model(options: LoadOptions, ranks: Ranks) -> Any:
     if missing := sorted(report["missing_keys"]):  # transformers would go on with random weights
         named = f"{len(missing)} tensors are missing, among them {missing[0]}"
         raise ConfigurationError(f"model {options.directory}: {named}")
-    if ranks.size > 1 and is_fusible(model):
+    if ranks.size > 1 and is_llama_like(model):
         take_share(model, ranks)
     return model.to(options.torch_device).eval().requires_grad_(False)
 
 
 def _backbone_of(model: Any, info: ModelInfo, options: LoadOptions, ranks: Ranks, adapters: AdapterLayers) -> Backbone:
-    can_fuse, model_code = is_fusible(model), options.model_code
+    can_fuse, model_code = is_llama_like(model), options.model_code
     if options.weight_dtype != "auto" and (not can_fuse or model_code == "transformers"):
         cause = f"{type(model).__name__} in transformers' code keeps its weights; model_code baton rounds them"
         raise ConfigurationError(f"weight_dtype {options.weight_dtype}: {cause}")
@@ -268,13 +268,13 @@ def _backbone_of(model: Any, info: ModelInfo, options: LoadOptions, ranks: Ranks
     if model_code == "baton" and not can_fuse:
         raise ConfigurationError(f"model_code baton: {type(model).__name__} is not a model that it computes; use auto")
     if can_fuse and model_code != "transformers":
-        return FusedModel(model, info.layout, ranks, options.weight_dtype, adapters)
+        return LlamaModel(model, info.layout, ranks, options.weight_dtype, adapters)
     return TransformersModel(model, adapters)
 
 
 def _weights_told(backbone: Backbone, options: LoadOptions) -> str:
     """Return in what form the weights are held, and why."""
-    if backbone.name != FusedModel.name:
+    if backbone.name != LlamaModel.name:
         return "as loaded: transformers' code multiplies"
     if options.weight_dtype != "auto":
         return f"{options.weight_dtype}: weight_dtype says so"

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from safetensors.torch import load_file
 
-from baton.engine.lora import LoraFolder
-from baton.engine.runners.torch.upload import upload
+from baton.engine.checkpoint.lora import LoraFolder
+from baton.engine.runners.torch.ops.device import upload
 
 
 class AdaptedRows(NamedTuple):
@@ -21,7 +21,7 @@ class AdaptedRows(NamedTuple):
     """[num_rows], int64; None: all."""
 
 
-class Pair(NamedTuple):
+class LowRankWeights(NamedTuple):
     """What an adapter adds to one projection of rows: `rows @ down @ up`."""
 
     down: torch.Tensor
@@ -30,8 +30,8 @@ class Pair(NamedTuple):
     """[rank, num_outputs], scaled."""
 
 
-AdapterLayers = Mapping[str, Sequence[Mapping[str, Pair]]]
-"""By adapter and layer: what is added, by projection (`baton.engine.lora.PROJECTIONS`)."""
+AdapterLayers = Mapping[str, Sequence[Mapping[str, LowRankWeights]]]
+"""By adapter and layer: what is added, by projection (`baton.engine.checkpoint.lora.PROJECTIONS`)."""
 
 NO_ADAPTERS: AdapterLayers = {}
 """The model alone."""
@@ -47,7 +47,7 @@ class Additions:
     """
 
     def __init__(self, adapters: AdapterLayers, layer: int, sizes: Mapping[str, int]) -> None:
-        self._pairs: dict[str, Pair] = {}
+        self._pairs: dict[str, LowRankWeights] = {}
         for name, layers in adapters.items():
             if any(projection in layers[layer] for projection in sizes):
                 self._pairs[name] = _joined(layers[layer], sizes)
@@ -87,11 +87,11 @@ def adapted_rows(segments: Iterable[tuple[str, range]], num_rows: int, device: t
     )
 
 
-def _load(folder: LoraFolder, dtype: torch.dtype, device: torch.device) -> list[dict[str, Pair]]:
+def _load(folder: LoraFolder, dtype: torch.dtype, device: torch.device) -> list[dict[str, LowRankWeights]]:
     tensors = load_file(folder.weights_file)
     return [
         {
-            projection: Pair(
+            projection: LowRankWeights(
                 tensors[low_rank.down].t().to(device, dtype).contiguous(),
                 (tensors[low_rank.up].float().t() * low_rank.scale).to(device, dtype).contiguous(),
             )
@@ -101,7 +101,7 @@ def _load(folder: LoraFolder, dtype: torch.dtype, device: torch.device) -> list[
     ]
 
 
-def _joined(pairs: Mapping[str, Pair], sizes: Mapping[str, int]) -> Pair:
+def _joined(pairs: Mapping[str, LowRankWeights], sizes: Mapping[str, int]) -> LowRankWeights:
     """Return several pairs of the same input as one: the outputs of each depend on its own inner columns alone."""
     present = [pairs[projection] for projection in sizes if projection in pairs]
     down = torch.cat([pair.down for pair in present], dim=1)
@@ -113,4 +113,4 @@ def _joined(pairs: Mapping[str, Pair], sizes: Mapping[str, int]) -> Pair:
             up[row : row + rank, column : column + size] = pairs[projection].up
             row += rank
         column += size
-    return Pair(down, up)
+    return LowRankWeights(down, up)

@@ -10,10 +10,10 @@ from typing import NamedTuple
 import torch
 
 from baton.engine.runners.base import LayerKv
-from baton.engine.runners.torch.compiled.support import Array, array_of
-from baton.engine.runners.torch.huge_pages import zeros
-from baton.engine.runners.torch.upload import upload
-from baton.kv.layout import LayerSpec
+from baton.engine.runners.torch.ops.cpu.huge_pages import zeros
+from baton.engine.runners.torch.ops.cpu.kernel_checks import Array, array_of
+from baton.engine.runners.torch.ops.device import upload
+from baton.kv.kv_format import LayerSpec
 
 
 class KeysValues(NamedTuple):

@@ -11,10 +11,10 @@ import torch
 from baton.engine.runners.base import LayerKv, ModelInfo, Runner, Span
 from baton.engine.runners.torch.backbone import Backbone
 from baton.engine.runners.torch.batch import Followed, PackedBatch
-from baton.engine.runners.torch.hand_over import CudaCopyStream, HandOver
-from baton.engine.runners.torch.logits import TorchLogits
+from baton.engine.runners.torch.kv_codec import TorchCodec
+from baton.engine.runners.torch.ops.cuda.copy_stream import CudaCopyStream, KvCopies
 from baton.engine.runners.torch.pool import KvPool
-from baton.engine.runners.torch.wire import TorchCodec
+from baton.engine.runners.torch.sampling import TorchLogits
 
 
 class TorchRunner(Runner):
@@ -50,7 +50,7 @@ class TorchRunner(Runner):
         self.block_tokens = block_tokens
         self.device = device
         self._model: Backbone | None = model
-        self._hand_over = HandOver(CudaCopyStream(device)) if device.type == "cuda" else None
+        self._hand_over = KvCopies(CudaCopyStream(device)) if device.type == "cuda" else None
         dtype = getattr(torch, info.layout.dtype.value)
         self._pool = KvPool(
             info.layout.layers,

@@ -6,13 +6,13 @@ import platform
 
 import torch
 
-from baton.engine.yardstick import Work
+from baton.engine.runners.yardstick import Work
 
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 class TorchYardstick:
-    """See `baton.engine.yardstick.Yardstick`."""
+    """See `baton.engine.runners.yardstick.Yardstick`."""
 
     engine = "torch"
 

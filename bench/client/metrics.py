@@ -1,0 +1,157 @@
+"""The numbers of a run, from its raw samples. METHODOLOGY.md defines each before it is printed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from bench.client.sample import RequestSample
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """A metric over all requests (or gaps), in the metric's unit."""
+
+    count: int
+    mean: float
+    p50: float
+    p90: float
+    p95: float
+    p99: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLevel:
+    """What a request must keep to be good; None where anything is good enough. Seconds."""
+
+    ttft_seconds: float | None = None
+    tpot_seconds: float | None = None
+    e2e_seconds: float | None = None
+
+    def is_kept_by(self, sample: RequestSample) -> bool:
+        """Return whether a request is complete and within every bound. One token keeps any TPOT."""
+        return sample.is_ok and all(
+            bound is None or value is None or value <= bound
+            for value, bound in (
+                (sample.ttft_seconds, self.ttft_seconds),
+                (sample.tpot_seconds, self.tpot_seconds),
+                (sample.e2e_seconds, self.e2e_seconds),
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """A run's numbers. Distributions are None where no request has the metric."""
+
+    num_requests: int
+    num_failed: int
+    num_short: int
+    """Complete, but with fewer tokens than asked for."""
+    duration_seconds: float
+    """From the first request sent until the last finished."""
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    requests_per_second: float
+    output_tokens_per_second: float
+    total_tokens_per_second: float
+    good_requests_per_second: float
+    good_share: float
+    """Good requests / all requests, 0 to 1."""
+    max_in_flight: int
+    ttft_seconds: Distribution | None
+    tpot_seconds: Distribution | None
+    itl_seconds: Distribution | None
+    e2e_seconds: Distribution | None
+    lateness_seconds: Distribution | None
+    """Sending behind schedule: above a few milliseconds, the client or its limit on requests in flight holds back."""
+
+
+def summarize(samples: Sequence[RequestSample], service_level: ServiceLevel | None = None) -> Summary:
+    """Return a run's numbers.
+
+    Args:
+        samples: All requests, failed ones included; 1 or more.
+        service_level: Bounds of a good request; without it, every complete request is good.
+
+    Raises:
+        ValueError: If there are no samples.
+    """
+    if not samples:
+        raise ValueError("a run without requests has no numbers")
+    service_level = service_level or ServiceLevel()
+    done = [sample for sample in samples if sample.is_ok]
+    begin = min(sample.sent_seconds for sample in samples)
+    duration_seconds = max(sample.finished_seconds for sample in samples) - begin
+    prompt_tokens = sum(sample.num_prompt_tokens for sample in done)
+    completion_tokens = sum(sample.num_completion_tokens for sample in done)
+    num_good = sum(service_level.is_kept_by(sample) for sample in samples)
+    return Summary(
+        num_requests=len(samples),
+        num_failed=len(samples) - len(done),
+        num_short=sum(sample.num_completion_tokens < sample.max_tokens for sample in done),
+        duration_seconds=duration_seconds,
+        prompt_tokens=prompt_tokens,
+        cached_tokens=sum(sample.num_cached_tokens for sample in done),
+        completion_tokens=completion_tokens,
+        requests_per_second=_rate(len(done), duration_seconds),
+        output_tokens_per_second=_rate(completion_tokens, duration_seconds),
+        total_tokens_per_second=_rate(prompt_tokens + completion_tokens, duration_seconds),
+        good_requests_per_second=_rate(num_good, duration_seconds),
+        good_share=num_good / len(samples),
+        max_in_flight=max(count for _, count in in_flight(samples)),
+        ttft_seconds=distribution(sample.ttft_seconds for sample in done),
+        tpot_seconds=distribution(sample.tpot_seconds for sample in done if sample.tpot_seconds is not None),
+        itl_seconds=distribution(gap for sample in done for gap in sample.itl_seconds),
+        e2e_seconds=distribution(sample.e2e_seconds for sample in done),
+        lateness_seconds=distribution(sample.sent_seconds - sample.scheduled_seconds for sample in samples),
+    )
+
+
+def distribution(values: Iterable[float]) -> Distribution | None:
+    """Return mean, percentiles and maximum; None without values."""
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    return Distribution(
+        count=len(ordered),
+        mean=sum(ordered) / len(ordered),
+        p50=percentile(ordered, 50),
+        p90=percentile(ordered, 90),
+        p95=percentile(ordered, 95),
+        p99=percentile(ordered, 99),
+        max=ordered[-1],
+    )
+
+
+def percentile(ordered: Sequence[float], percent: float) -> float:
+    """Return a percentile by linear interpolation between the two nearest ranks.
+
+    Args:
+        ordered: 1 or more values, ascending.
+        percent: 0 to 100.
+
+    Source: R. Hyndman and Y. Fan, "Sample quantiles in statistical packages", 1996, definition 7.
+    """
+    rank = (len(ordered) - 1) * percent / 100
+    below = int(rank)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (rank - below)
+
+
+def in_flight(samples: Iterable[RequestSample]) -> list[tuple[float, int]]:
+    """Return steps (seconds, requests in flight from then on), ascending; an end comes before a beginning."""
+    changes = sorted(
+        change for sample in samples for change in ((sample.sent_seconds, 1), (sample.finished_seconds, -1))
+    )
+    steps, count = [], 0
+    for seconds, change in changes:
+        count += change
+        steps.append((seconds, count))
+    return steps
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / seconds if seconds > 0 else 0.0

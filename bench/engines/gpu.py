@@ -1,0 +1,191 @@
+"""What the torch engine does on a CUDA GPU, beside what the GPU could do and beside transformers.
+
+Run as `python -m bench.engines.gpu --out bench/results/gpu.json --plot bench/results/gpu.png` on a machine with a GPU
+that Baton with its extra `cuda` is installed on. A child process measures with random weights; this one judges the
+numbers and ends with status 1 where one is missed. METHODOLOGY.md defines them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.machine import describe_machine
+from bench.options import program
+
+FORMAT = "baton-bench-gpu/1"
+_GAUGE = "bench.microbench.torch"
+_ROOT = Path(__file__).resolve().parents[2]
+_MAX_ERRORS = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 2e-2}
+_MIN_DECODE_SHARE = 0.7
+_MIN_PREFILL_SHARE = 0.6
+_MIN_BATCH_RATE = 25_000
+_MAX_STREAMING_RATIO = 1.05
+
+Line = Mapping[str, Any]
+"""What the child says of one measurement; `kind` names it."""
+
+
+class Finding(NamedTuple):
+    """A number and what is asked of it."""
+
+    name: str
+    value: float
+    unit: str
+    best: float | None = None
+    """What the device could do, in the same unit."""
+    bound: str = ""
+    """What is asked; empty: nothing."""
+    is_met: bool = True
+
+    @property
+    def share(self) -> float | None:
+        """Return the value as a share of the best."""
+        return None if self.best is None else self.value / self.best
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print the table, write the files; 1 if a number is missed or could not be measured."""
+    options = _parser().parse_args(arguments)
+    try:
+        lines = list(measured(options.python, options.device, is_dry=options.dry))
+    except (OSError, RuntimeError) as error:
+        print(f"bench.engines.gpu: {error}", file=sys.stderr)
+        return 1
+    findings = findings_of(lines)
+    Console(width=130).print(table_of(findings))
+    if options.out:
+        document = {
+            "format": FORMAT,
+            "command": "python -m bench.engines.gpu" + (" --dry" if options.dry else ""),
+            "machine": describe_machine(),
+            "findings": [{**finding._asdict(), "share": finding.share} for finding in findings],
+            "lines": lines,
+        }
+        options.out.write_text(_compact(document), encoding="utf-8")
+    if options.plot:
+        from bench.engines.gpu_plot import draw_findings
+
+        draw_findings(findings, options.plot)
+    return 0 if options.dry or all(finding.is_met for finding in findings) else 1
+
+
+def measured(python: str, device: str, *, is_dry: bool) -> Iterator[Line]:
+    """Yield what the child measures, line by line.
+
+    Raises:
+        RuntimeError: If it does not come to its end.
+    """
+    command = [python, "-m", _GAUGE, "--device", device, *(["--dry"] if is_dry else [])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path[1:], os.environ.get("PYTHONPATH", "")])}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=environment) as process:
+        assert process.stdout is not None
+        for text in process.stdout:
+            if text.startswith("{"):  # libraries may print
+                yield json.loads(text)
+    if process.returncode:
+        raise RuntimeError(f"{_GAUGE} ended with status {process.returncode}")
+
+
+def findings_of(lines: Sequence[Line]) -> list[Finding]:
+    """Return the numbers that are judged, in the order in which they were measured."""
+    rates = next(line for line in lines if line["kind"] == "rates")
+    batches = [line for line in lines if line["kind"] == "batch"]
+    findings: list[Finding] = []
+    for line in lines:
+        if line["kind"] == "kernel":
+            findings += _kernel(line)
+        elif line["kind"] == "decode":
+            findings.append(_decode(line, rates))
+        elif line["kind"] == "prefill":
+            findings.append(_prefill(line, rates))
+        elif line["kind"] == "streaming":
+            ratio = line["ratio"]
+            is_met = ratio <= _MAX_STREAMING_RATIO
+            findings.append(
+                Finding("prefill with KV handed over", ratio, "x", None, f"<= {_MAX_STREAMING_RATIO}", is_met)
+            )
+        elif line["kind"] == "batch":
+            findings.append(_batch(line, batches))
+    sent = Finding("device to host", rates["host_bytes_per_second"] / 1e9, "GB/s")
+    return [*findings, sent]
+
+
+def table_of(findings: Sequence[Finding]) -> Table:
+    """Return a line per number."""
+    table = Table("what", "value", "unit", "of best", "asked", "met", title="torch engine on the GPU")
+    for finding in findings:
+        share = "" if finding.share is None else f"{finding.share:.2f}"
+        is_met = ("yes" if finding.is_met else "NO") if finding.bound else ""
+        table.add_row(finding.name, f"{finding.value:,.4g}", finding.unit, share, finding.bound, is_met)
+    return table
+
+
+def _kernel(line: Line) -> Iterator[Finding]:
+    for dtype, bound in _MAX_ERRORS.items():
+        errors = [error for name, error in line["errors"].items() if f", {dtype}," in name]
+        name = f"kernel against float64, {dtype}, {len(errors)} cases"
+        yield Finding(name, max(errors), "of the largest", None, f"<= {bound}", max(errors) <= bound)
+
+
+def _decode(line: Line, rates: Line) -> Finding:
+    batch_size, num_steps = line["batch_size"], line["num_steps"]
+    best = batch_size * rates["memory_bytes_per_second"] / line["step_bytes"]
+    rate = batch_size / line["step_seconds"]
+    is_asked = batch_size <= 32
+    bound = f">= {_MIN_DECODE_SHARE} of best" if is_asked else ""
+    name = f"decode, batch {batch_size}, {num_steps} step{'s' if num_steps > 1 else ''} a launch"
+    return Finding(name, rate, "tokens/s", best, bound, not is_asked or rate >= _MIN_DECODE_SHARE * best)
+
+
+def _prefill(line: Line, rates: Line) -> Finding:
+    seconds = statistics.median(line["seconds"])
+    rate, best = line["num_tokens"] / seconds, line["num_tokens"] * rates["matmul_flops"] / line["flops"]
+    bound = f">= {_MIN_PREFILL_SHARE} of best"
+    return Finding(
+        f"prefill, {line['num_tokens']} tokens", rate, "tokens/s", best, bound, rate >= _MIN_PREFILL_SHARE * best
+    )
+
+
+def _batch(line: Line, batches: Sequence[Line]) -> Finding:
+    rate = line["num_output_tokens"] / line["seconds"]
+    if line["system"] != "baton":
+        return Finding(f"whole batch, {line['system']}", rate, "tokens/s")
+    others = [other["num_output_tokens"] / other["seconds"] for other in batches if other["system"] != "baton"]
+    asked = max([_MIN_BATCH_RATE, *others])
+    name = f"whole batch, baton, temperature {line['temperature']}"
+    return Finding(name, rate, "tokens/s", None, f">= {asked:,.0f}", rate >= asked)
+
+
+def _compact(document: Mapping[str, Any]) -> str:
+    """Return JSON with a line per measurement."""
+    head = {key: value for key, value in document.items() if key not in ("findings", "lines")}
+    parts = [json.dumps(head, indent=1)[:-2]]
+    for key in ("findings", "lines"):
+        entries = ",\n  ".join(json.dumps(entry) for entry in document[key])
+        parts.append(f' "{key}": [\n  {entries}\n ]')
+    return ",\n".join(parts) + "\n}\n"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=program("gpu"), description=__doc__)
+    parser.add_argument("--python", default=sys.executable, help="python that Baton is installed for")
+    parser.add_argument("--device", default="cuda", help="torch device")
+    parser.add_argument("--dry", action="store_true", help="tiny models, on any device; nothing is judged")
+    parser.add_argument("--out", type=Path, help="JSON with all that was measured")
+    parser.add_argument("--plot", type=Path, help="PNG")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

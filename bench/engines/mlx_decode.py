@@ -1,0 +1,201 @@
+"""Decoding on MLX: Baton's engine beside mlx-lm's BatchGenerator, and its whole server beside mlx_lm.server.
+
+Run as `python -m bench.engines.mlx_decode --out bench/results/mlx_decode.json --plot bench/results/mlx_decode.png`; all
+have one thread and inherit the environment, in which OpenBLAS is to be preloaded on Linux. METHODOLOGY.md defines the
+numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.engines.mlx_servers import MLX_LM_SERVER, PROMPT_TOKENS, SERVER_CASES, measure_servers
+from bench.engines.models import write_model
+from bench.engines.systems import running_child
+from bench.machine import describe_machine
+from bench.options import program
+
+FORMAT = "baton-bench-mlx-decode/2"
+BATON, MLX_LM = "baton", "mlx-lm"
+
+
+class Case(NamedTuple):
+    """One measurement."""
+
+    name: str
+    size: int
+    """Requests at once, each with a context of 512 tokens."""
+    num_tokens: int
+    """Of each."""
+    num_joins: int
+    """Requests that join, each when another one has left."""
+
+
+JOINS = {"landed": 0, "prompt of 64": 64}
+"""Prompt tokens of who joins, by how it joins; 0: its KV is there."""
+_JOIN_SIZE, _NUM_JOINS, _JOIN_STEPS = 8, 3, 4
+CASES = (Case("d1", 1, 24, 0), Case("d8", 8, 16, 0), Case("d32", 32, 10, 0), Case("joins", 8, 16, 12))
+
+_CASES: dict[str, tuple[NamedTuple, ...]] = {"cases": CASES, "server_cases": SERVER_CASES}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print the tables, write the files."""
+    options = _parser().parse_args(arguments)
+    with ExitStack() as stack:
+        model = options.model
+        if model is None:
+            model = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-bench-")))
+            write_model(model)
+        samples, joins = _measure(model, options.repeat)
+        asked = list(measure_servers(model, options.repeat)) if options.servers else []
+    console = Console(width=120)
+    console.print(_table(samples, joins))
+    console.print(_servers_table(asked))
+    document = {
+        "format": FORMAT,
+        "machine": describe_machine(),
+        "settings": {"rounds": options.repeat, "context": 512, "server_prompt_tokens": PROMPT_TOKENS}
+        | {name: [case._asdict() for case in cases] for name, cases in _CASES.items()},
+        "ratios": {case.name: ratio(samples, case.name) for case in CASES},
+        "join_steps": {f"{sample['system']}, {sample['join']}": sample["join_steps"] for sample in joins},
+        "server_ratios": {case.name: server_ratio(asked, case.name) for case in SERVER_CASES if asked},
+        "samples": samples + joins + asked,
+    }
+    if options.out:
+        options.out.write_text(compact(document), encoding="utf-8")
+    if options.plot:
+        from bench.engines.mlx_decode_plot import draw
+
+        draw(samples, asked, options.plot)
+    return 0
+
+
+def rates(samples: Sequence[dict[str, Any]], case: str, system: str) -> list[float]:
+    """Return the tokens per CPU-second of each round."""
+    chosen = [sample for sample in samples if (sample["case"], sample["system"]) == (case, system)]
+    return [sample["tokens"] / sample["cpu_seconds"] for sample in chosen]
+
+
+def ratio(samples: Sequence[dict[str, Any]], case: str) -> float:
+    """Return how many times mlx-lm's tokens Baton computes in a CPU-second: the median of the rounds' ratios."""
+    pairs = zip(rates(samples, case, BATON), rates(samples, case, MLX_LM), strict=True)
+    return round(statistics.median(own / other for own, other in pairs), 3)
+
+
+def server_ratio(samples: Sequence[dict[str, Any]], case: str) -> float:
+    """Return how many times mlx_lm.server's tokens per second of wall clock Baton's are: the median over rounds."""
+    own, other = (server_rates(samples, case, name) for name in (BATON, MLX_LM_SERVER))
+    return round(statistics.median(mine / theirs for mine, theirs in zip(own, other, strict=True)), 3)
+
+
+def server_rates(samples: Sequence[dict[str, Any]], case: str, system: str) -> list[float]:
+    """Return the tokens per second of each round."""
+    return [sample["tokens_per_second"] for sample in samples if (sample["case"], sample["system"]) == (case, system)]
+
+
+def join_steps(gaps: Sequence[float], marks: Sequence[int]) -> list[float]:
+    """Return how much longer the steps after each join took than as many at other times, in median steps.
+
+    Args:
+        gaps: Times between the ends of steps, seconds.
+        marks: Steps that had ended when somebody joined.
+    """
+    step = statistics.median(gaps)
+    return [round(sum(gaps[mark - 1 : mark - 1 + _JOIN_STEPS]) / step - _JOIN_STEPS, 3) for mark in marks]
+
+
+def worst_gap(sample: dict[str, Any]) -> float:
+    """Return the longest time between two passes, in median times between passes."""
+    gaps = sample["gaps"]
+    return float(max(gaps) / statistics.median(gaps))
+
+
+def compact(document: dict[str, Any]) -> str:
+    """Return JSON with one line per sample."""
+    samples = ",\n  ".join(json.dumps(sample) for sample in document.pop("samples"))
+    return json.dumps(document, indent=1)[:-2] + f',\n "samples": [\n  {samples}\n ]\n}}\n'
+
+
+def _measure(model: Path, num_rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Ask both engines in turn, the order changing from round to round; a first, shorter round warms up.
+
+    Returns:
+        Samples of the cases, and what joins cost in steps.
+    """
+    samples: list[dict[str, Any]] = []
+    joins: list[dict[str, Any]] = []
+    commands = {
+        BATON: [sys.executable, "-m", "bench.microbench.mlx_decode", str(model)],
+        MLX_LM: [sys.executable, "bench/engines/children/mlx_lm_child.py", str(model)],
+    }
+    with ExitStack() as stack:
+        children = {name: stack.enter_context(running_child(command)) for name, command in commands.items()}
+        for number in range(num_rounds + 1):
+            for case in CASES:
+                for name in sorted(children, reverse=bool(number % 2)):
+                    counted = case._asdict() if number else case._replace(num_tokens=4)._asdict()
+                    del counted["name"]
+                    answer: dict[str, Any] = dict(children[name].ask({**counted, "seed": number}))
+                    if number:
+                        samples.append({"case": case.name, "system": name, "round": number, **answer})
+        for join, prompt_tokens in JOINS.items():
+            question = {"size": _JOIN_SIZE, "prompt_tokens": prompt_tokens, "num_joins": _NUM_JOINS, "seed": 1}
+            for name, child in children.items():
+                answer = dict(child.ask({**question, "num_steps": _JOIN_STEPS}))
+                joins.append({"system": name, "join": join, "join_steps": join_steps(**answer), **answer})
+    return samples, joins
+
+
+def _table(samples: Sequence[dict[str, Any]], joins: Sequence[dict[str, Any]]) -> Table:
+    table = Table("case", BATON, MLX_LM, "ratio", title="tokens per CPU-second, 135M Llama shape, context 512")
+    for case in CASES:
+        medians = [f"{statistics.median(rates(samples, case.name, name)):.1f}" for name in (BATON, MLX_LM)]
+        table.add_row(case.name, *medians, f"{ratio(samples, case.name):.2f}")
+    gaps = [
+        statistics.median(worst_gap(s) for s in samples if (s["case"], s["system"]) == ("joins", name))
+        for name in (BATON, MLX_LM)
+    ]
+    table.add_row("longest gap, steps", *(f"{gap:.1f}" for gap in gaps), "")
+    for join in JOINS:
+        costs = {each["system"]: statistics.median(each["join_steps"]) for each in joins if each["join"] == join}
+        table.add_row(f"join, {join}: steps", *(f"{costs[name]:.2f}" for name in (BATON, MLX_LM)), "")
+    return table
+
+
+def _servers_table(samples: Sequence[dict[str, Any]]) -> Table:
+    table = Table(
+        "case", BATON, MLX_LM_SERVER, "ratio", "longest gap", "per CPU-second", title="tokens/s, HTTP to HTTP"
+    )
+    for case in SERVER_CASES if samples else ():
+        chosen = [[s for s in samples if (s["case"], s["system"]) == (case.name, n)] for n in (BATON, MLX_LM_SERVER)]
+        medians = [f"{statistics.median(s['tokens_per_second'] for s in each):.1f}" for each in chosen]
+        gaps = " / ".join(f"{statistics.median(s['longest_gap'] for s in each):.1f}" for each in chosen)
+        costs = " / ".join(f"{statistics.median(s['tokens'] / s['cpu_seconds'] for s in each):.1f}" for each in chosen)
+        table.add_row(case.name, *medians, f"{server_ratio(samples, case.name):.2f}", gaps, costs)
+    return table
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=program("mlx-decode"), description=__doc__)
+    parser.add_argument("--model", type=Path, help="model folder of the 135M shape; default: one is written")
+    parser.add_argument("--repeat", type=int, default=3, help="rounds that count")
+    parser.add_argument("--servers", action=argparse.BooleanOptionalAction, default=True, help="measure servers, too")
+    parser.add_argument("--out", type=Path, help="JSON with all raw samples")
+    parser.add_argument("--plot", type=Path, help="PNG")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

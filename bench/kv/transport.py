@@ -1,0 +1,215 @@
+"""What carries KV frames fastest: Baton's transports beside a raw socket and other projects' over loopback.
+
+Run: `baton bench kv-transport --out bench/results/kv_transport.json`. Every contender is two processes of its own, a
+sender and a receiver; contenders take turns, round after round, so that what the machine does besides meets all alike.
+METHODOLOGY.md defines the numbers. Others than Baton and the raw socket need a Python that has their packages (numpy,
+pyarrow, nixl, mooncake-transfer-engine), in a virtual environment of its own: `--peers-python peers/bin/python`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from bench.kv.transport_plot import draw_transports
+from bench.machine import describe_machine
+
+_ROOT = Path(__file__).resolve().parents[2]
+_STOP_SECONDS = 10.0
+_MALLOC = {
+    "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+    "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+    "MALLOC_TOP_PAD_": str(64 << 20),
+}
+"""What `baton up` and the images set for every worker; all contenders get it."""
+RAW = "raw TCP"
+"""The contender that others are compared with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contender:
+    """One way to move frames: the command whose last words are `send`, or `receive HOST:PORT` and options."""
+
+    name: str
+    command: tuple[str, ...]
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One transfer."""
+
+    gigabytes_per_second: float
+    """Payload, 1e9 bytes, by the receiver's clock."""
+    send_cpu_seconds: float
+    """CPU of the sending process, all threads, user and kernel, per GB."""
+    receive_cpu_seconds: float
+    """The same of the receiving process."""
+
+
+class ContenderFailedError(RuntimeError):
+    """A process ended or said something else than was expected; the message has its last words."""
+
+
+def main() -> None:
+    """Measure, print the table, write samples and picture."""
+    options = _options()
+    contenders = list(_contenders(options.peers_python))
+    samples: dict[str, list[Sample]] = {}
+    failures: dict[str, str] = {}
+    for round_number in range(options.rounds):
+        for contender in contenders:
+            if contender.name in failures:
+                continue
+            try:
+                sample = measure(contender, options.num_frames, options.frame_bytes)
+            except ContenderFailedError as error:
+                failures[contender.name] = str(error)
+                print(f"{contender.name}: {error}", file=sys.stderr)
+                continue
+            samples.setdefault(contender.name, []).append(sample)
+            print(f"round {round_number + 1} {contender.name}: {sample.gigabytes_per_second:.2f} GB/s", file=sys.stderr)
+    rows = [row_of(name, samples) for name in samples]
+    print("\n".join(table_lines(rows)))
+    if options.out:
+        document = {
+            "machine": describe_machine(),
+            "settings": {key: value for key, value in vars(options).items() if key not in ("out", "peers_python")},
+            "rows": rows,
+            "failures": failures,
+        }
+        options.out.write_text(json.dumps(document, indent=1) + "\n")
+        draw_transports(rows, options.out.with_suffix(".png"))
+
+
+def measure(contender: Contender, num_frames: int, frame_bytes: int) -> Sample:
+    """Return what one transfer took, between two processes that are started for it.
+
+    Raises:
+        ContenderFailedError: If a process fails, or what landed is not what was sent.
+    """
+    with _process((*contender.command, "send", *contender.options)) as sender:
+        port = _answer(sender)["port"]
+        sizes = ("--num-frames", str(num_frames), "--frame-bytes", str(frame_bytes))
+        command = (*contender.command, "receive", f"127.0.0.1:{port}", *contender.options, *sizes)
+        with _process(command) as receiver:
+            _answer(receiver)
+            _say(sender)
+            cpu_before = _answer(sender)["cpu_seconds"]
+            _say(receiver)
+            result = _answer(receiver)
+            _say(sender)
+            cpu_after = _answer(sender)["cpu_seconds"]
+    if not result["is_right"]:
+        raise ContenderFailedError("what landed is not what was sent")
+    gigabytes = result["num_bytes"] / 1e9
+    return Sample(
+        gigabytes / result["seconds"], (cpu_after - cpu_before) / gigabytes, result["cpu_seconds"] / gigabytes
+    )
+
+
+def row_of(name: str, samples: Mapping[str, Sequence[Sample]]) -> dict[str, object]:
+    """Return medians and samples of a contender, and its ratios to the raw socket, round by round."""
+    own, raw = samples[name], samples[RAW]
+    pairs = list(zip(own, raw, strict=False))
+    return {
+        "name": name,
+        "gigabytes_per_second": statistics.median(sample.gigabytes_per_second for sample in own),
+        "send_cpu_seconds": statistics.median(sample.send_cpu_seconds for sample in own),
+        "receive_cpu_seconds": statistics.median(sample.receive_cpu_seconds for sample in own),
+        "rate_ratio": statistics.median(a.gigabytes_per_second / b.gigabytes_per_second for a, b in pairs),
+        "cpu_ratio": statistics.median(_cpu(a) / _cpu(b) for a, b in pairs),
+        "samples": [asdict(sample) for sample in own],
+    }
+
+
+def table_lines(rows: Sequence[Mapping[str, object]]) -> Iterator[str]:
+    """Yield the table in Markdown: medians, and ratios to the raw socket of the same round."""
+    yield "| transport | GB/s | CPU s/GB, sender + receiver | GB/s against raw TCP | CPU against raw TCP |"
+    yield "|---|---|---|---|---|"
+    for row in rows:
+        rate, send, receive = (row[key] for key in ("gigabytes_per_second", "send_cpu_seconds", "receive_cpu_seconds"))
+        yield (
+            f"| {row['name']} | {rate:.2f} | {send:.2f} + {receive:.2f} "
+            f"| {row['rate_ratio']:.2f} | {row['cpu_ratio']:.2f} |"
+        )
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--num-frames", type=int, default=2048, help="frames of a transfer; 256 fill the memory once")
+    parser.add_argument("--frame-bytes", type=int, default=1 << 20, help="payload of a frame; divides 64 MiB")
+    parser.add_argument("--peers-python", default="", help="Python with the packages of the other projects")
+    parser.add_argument("--out", type=Path, help="JSON with all samples; a picture is put beside it")
+    return parser.parse_args()
+
+
+def _contenders(peers_python: str) -> Iterator[Contender]:
+    link = (sys.executable, "-m", "baton.cli", "kv-link")
+    yield Contender(RAW, (sys.executable, "-m", "bench.kv.peers.raw_tcp"))
+    yield Contender("Baton, fast path", link, ("--path", "fast"))
+    yield Contender("Baton, fast path as in nodes (CRC-32C)", link, ("--path", "fast-checked"))
+    yield Contender("Baton, shared memory as in nodes (CRC-32C)", link, ("--path", "shared"))
+    yield Contender("Baton, grpcio path", link, ("--path", "grpc"))
+    if peers_python:
+        yield Contender("nixl, UCX over TCP", (peers_python, "-m", "bench.kv.peers.nixl_ucx"))
+        yield Contender("mooncake, TCP", (peers_python, "-m", "bench.kv.peers.mooncake_tcp"))
+        yield Contender("Arrow Flight", (peers_python, "-m", "bench.kv.peers.arrow_flight"))
+
+
+def _cpu(sample: Sample) -> float:
+    return sample.send_cpu_seconds + sample.receive_cpu_seconds
+
+
+@contextmanager
+def _process(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """Run a process that hears and tells lines; its stderr is kept for the error's message."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        cwd=_ROOT,
+        env={**_MALLOC, **os.environ},
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(_STOP_SECONDS)
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def _say(process: subprocess.Popen[str]) -> None:
+    _pipe(process.stdin).write("go\n")
+    _pipe(process.stdin).flush()
+
+
+def _answer(process: subprocess.Popen[str]) -> dict[str, float]:
+    """Return the next line of JSON; some libraries write lines of their own."""
+    for line in _pipe(process.stdout):
+        if line.startswith("{"):
+            return dict(json.loads(line))
+    raise ContenderFailedError(f"{' '.join(map(str, process.args))} ended")  # type: ignore[arg-type]
+
+
+def _pipe(stream: IO[str] | None) -> IO[str]:
+    assert stream is not None
+    return stream
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""What narrower number formats of KV lose: agreement, logit error, and needles found by context length.
+
+Run as `python -m bench.kv.wire_precision --out bench/results/wire_precision.json --plot
+bench/results/wire_precision.png`. Measured without a network, by a process of Baton that packs and unpacks KV as its
+nodes do; METHODOLOGY.md defines the numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.machine import describe_machine
+from bench.options import program
+
+FORMAT = "baton-bench-wire-precision/1"
+_MODULE = "baton.demo.wire_quality"
+
+
+def measure(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return what the measuring process found.
+
+    Raises:
+        RuntimeError: If it fails; its own words are on the terminal.
+    """
+    done = subprocess.run([sys.executable, "-m", _MODULE, *arguments], stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{_MODULE} ended with status {done.returncode}")
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
+def quality_table(qualities: Mapping[str, Sequence[Mapping[str, Any]]]) -> Table:
+    """Return a row per format, least and greatest figures over all models."""
+    table = Table("wire", "models", "bytes", "top-1 agreement", "logit error", "divergence, nats")
+    wires = dict.fromkeys(one["wire"] for rows in qualities.values() for one in rows)
+    for wire in wires:
+        rows = [one for model in qualities.values() for one in model if one["wire"] == wire]
+        table.add_row(
+            wire,
+            str(len(rows)),
+            *(_range(rows, key) for key in ("bytes_share", "top1_agreement", "logit_error", "divergence_nats")),
+        )
+    return table
+
+
+def needle_table(needles: Sequence[Mapping[str, Any]]) -> Table:
+    """Return needles found, a row per format and a column per context length."""
+    lengths = list(dict.fromkeys(one["context_tokens"] for one in needles))
+    table = Table("wire", *(f"{length} tokens" for length in lengths))
+    for wire in dict.fromkeys(one["wire"] for one in needles):
+        rows = [one for one in needles if one["wire"] == wire]
+        table.add_row(wire, *(f"{one['num_right']} of {one['num_asked']}" for one in rows))
+    return table
+
+
+def as_lines(document: Mapping[str, Any]) -> str:
+    """Return JSON with a line per entry, a line per model and one per needle count."""
+    text = json.dumps(document)
+    return (
+        text.replace('], "', '],\n "').replace('}, {"wire"', '},\n  {"wire"').replace(', "machine"', ',\n "machine"')
+        + "\n"
+    )
+
+
+def main() -> None:
+    """Measure, print, and write what was asked for."""
+    parser = argparse.ArgumentParser(prog=program("wire_precision"), description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", type=Path, action="append", default=[], help="model folder; may be given again")
+    parser.add_argument("--engine", choices=("torch", "mlx"), default="torch", help="what computes")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of weights and cache")
+    parser.add_argument("--num-needles", type=int, default=40, help="needles per context length; 0: none")
+    parser.add_argument("--out", type=Path, help="JSON file to write")
+    parser.add_argument("--plot", type=Path, help="PNG file to write")
+    options = parser.parse_args()
+    arguments = [f"--engine={options.engine}", f"--dtype={options.dtype}", f"--num-needles={options.num_needles}"]
+    found = measure([*arguments, *(f"--model={folder}" for folder in options.model)])
+    console = Console()
+    console.print(quality_table(found["qualities"]))
+    console.print(needle_table(found["needles"]))
+    models = [f"--model {folder.name}" for folder in options.model]
+    command = " ".join(["python -m bench.kv.wire_precision", *arguments, *models])
+    document = {"format": FORMAT, "command": command, "machine": describe_machine(), **found}
+    if options.out:
+        options.out.write_text(as_lines(document))
+    if options.plot:
+        from bench.kv.wire_precision_plot import draw_wires
+
+        draw_wires(found, options.plot)
+
+
+def _range(rows: Sequence[Mapping[str, Any]], key: str) -> str:
+    low, high = (f"{bound(row[key] for row in rows):.3g}" for bound in (min, max))
+    return low if low == high else f"{low} to {high}"
+
+
+if __name__ == "__main__":
+    main()

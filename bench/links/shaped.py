@@ -1,0 +1,214 @@
+"""The hand-over across links of 1, 5 and 10 Gb/s, and the table of a DGX Spark with an M3 Ultra: measured, predicted.
+
+Run as root: `baton bench shaped --model services/baton/demo/checkpoint --out bench/results/shaped.json`. The prefill
+node stands behind a link in a network namespace. Every prompt goes as the router places it: groups of layers and
+number format are its decision. METHODOLOGY.md defines the numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+
+from baton.v1 import router_service_pb2
+from bench.links.shaped_cluster import Cluster, NodePlan, shaped_cluster
+from bench.links.shaped_link import ShapedLink, shaped_link
+from bench.links.shaped_plot import draw_shaped
+from bench.machine import describe_machine
+
+_PAYLOAD_SHARE = 1448 / 1514
+"""Payload of a full packet: Ethernet, IP and TCP with timestamps take the rest of what the shaper counts."""
+_SHAPE = ("--mock-shape", "llama-3.1-8b", "--dtype", "bfloat16", "--num-blocks", "1200")
+_SPARK = NodePlan("mock", ("--mock-hardware", "dgx-spark", *_SHAPE))
+_ULTRA = NodePlan("mock", ("--mock-hardware", "m3-ultra", *_SHAPE))
+_TABLE_TOKENS, _TABLE_OUTPUT, _TABLE_RATE = 8192, 32, 10e9
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two nodes and the prompts that they are given."""
+
+    name: str
+    prefill: NodePlan
+    decode: NodePlan
+    prompt_lengths: tuple[int, ...]
+    flags: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One prompt, all times in seconds."""
+
+    compute_seconds: float
+    transfer_seconds: float
+    exposed_seconds: float
+    last_token_seconds: float
+    predicted_seconds: float
+    num_bytes: int
+    num_frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A pair, a link and a prompt length."""
+
+    pair: str
+    link_bits_per_second: float
+    num_prompt_tokens: int
+    samples: tuple[Sample, ...]
+
+    def median(self, name: str) -> float:
+        """Return the median of a field of the samples."""
+        return float(statistics.median(getattr(sample, name) for sample in self.samples))
+
+    @property
+    def wire_seconds(self) -> float:
+        """Return the time that the link needs for the bytes, in full packets with their headers."""
+        return 8 * self.median("num_bytes") / (self.link_bits_per_second * _PAYLOAD_SHARE)
+
+    @property
+    def start_seconds(self) -> float:
+        """Return the time until decoding can begin: computed, and everything arrived."""
+        return statistics.median(sample.compute_seconds + sample.exposed_seconds for sample in self.samples)
+
+    @property
+    def bound_seconds(self) -> float:
+        """Return max(compute, wire) and one group of whichever is quicker: the least that a pipeline can take."""
+        compute = self.median("compute_seconds")
+        return max(compute, self.wire_seconds) + min(compute, self.wire_seconds) / self.median("num_frames")
+
+    @property
+    def hidden_share(self) -> float:
+        """Return 1 - exposed / transfer, 0 to 1."""
+        return statistics.median(max(0.0, 1 - each.exposed_seconds / each.transfer_seconds) for each in self.samples)
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON has it."""
+        return {
+            "pair": self.pair,
+            "link_bits_per_second": self.link_bits_per_second,
+            "num_prompt_tokens": self.num_prompt_tokens,
+            "compute_seconds": self.median("compute_seconds"),
+            "wire_seconds": self.wire_seconds,
+            "start_seconds": self.start_seconds,
+            "bound_seconds": self.bound_seconds,
+            "blob_seconds": self.median("compute_seconds") + self.wire_seconds,
+            "hidden_share": self.hidden_share,
+            "samples": [asdict(sample) for sample in self.samples],
+        }
+
+
+PAIRS = (
+    Pair("DGX Spark to M3 Ultra (mock, llama-3.1-8b)", _SPARK, _ULTRA, (512, 1024, 2048, 4096, 8192)),
+    Pair("torch to MLX (CPU, demo model)", NodePlan("torch"), NodePlan("mlx"), (512, 1024, 2048)),
+)
+
+
+def main() -> None:
+    """Measure, print tables, draw, and write the raw samples."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", type=Path, required=True, help="model folder; mocks take its tokenizer")
+    parser.add_argument("--rates", default="1,5,10", help="Gb/s, separated by commas")
+    parser.add_argument("--repeat", type=int, default=3, help="prompts per row")
+    parser.add_argument("--max-tokens", type=int, default=8192, help="longest prompt")
+    parser.add_argument("--out", type=Path, help="JSON file; a picture is drawn beside it")
+    options = parser.parse_args()
+    with shaped_link() as link:
+        rows = list(_measure_links(link, options))
+        table = list(_measure_table(link, options)) if options.max_tokens >= _TABLE_TOKENS else []
+    if options.out:
+        documents = [row.document() for row in rows]
+        draw_shaped(documents, options.out.with_suffix(".png"))
+        options.out.write_text(_json(documents, table))
+
+
+def _measure_links(link: ShapedLink, options: argparse.Namespace) -> Iterator[Row]:
+    columns = ("Gb/s", "tokens", "compute", "wire", "start", "bound", "ratio", "hidden")
+    rates = [1e9 * float(text) for text in options.rates.split(",")]
+    for pair in PAIRS:
+        print(f"\n{pair.name}\n" + " ".join(f"{column:>9}" for column in columns), flush=True)
+        lengths = [length for length in pair.prompt_lengths if length <= options.max_tokens]
+        with shaped_cluster(link, options.model, pair.decode, pair.prefill, flags=pair.flags) as cluster:
+            seeds = itertools.count(1)
+            _generate(cluster, lengths[0], next(seeds))
+            for rate, length in itertools.product(rates, lengths):
+                link.set_rate(rate)
+                samples = tuple(_generate(cluster, length, next(seeds)) for _ in range(options.repeat))
+                row = Row(pair.name, rate, length, samples)
+                print(_line(row), flush=True)
+                yield row
+
+
+def _line(row: Row) -> str:
+    values = (row.median("compute_seconds"), row.wire_seconds, row.start_seconds, row.bound_seconds)
+    ratio = row.start_seconds / row.bound_seconds
+    head = f"{row.link_bits_per_second / 1e9:9.0f} {row.num_prompt_tokens:9d} "
+    return head + " ".join(f"{value:9.3f}" for value in (*values, ratio, row.hidden_share))
+
+
+def _measure_table(link: ShapedLink, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the three rows of ANCHORS.md §2: each machine alone, and both."""
+    print(f"\n{_TABLE_TOKENS} + {_TABLE_OUTPUT} tokens, {_TABLE_RATE / 1e9:.0f} Gb/s")
+    print(f"{'nodes':24} {'predicted':>9} {'measured':>9} {'ratio':>9}", flush=True)
+    link.set_rate(_TABLE_RATE)
+    rows = (("DGX Spark", _SPARK, None), ("M3 Ultra", _ULTRA, None), ("DGX Spark to M3 Ultra", _ULTRA, _SPARK))
+    for name, decode, prefill in rows:
+        with shaped_cluster(link, options.model, decode, prefill) as cluster:
+            seeds = range(1, 2 + options.repeat)
+            _, *samples = (_generate(cluster, _TABLE_TOKENS, seed, _TABLE_OUTPUT) for seed in seeds)
+        predicted = statistics.median(sample.predicted_seconds for sample in samples)
+        measured = statistics.median(sample.last_token_seconds for sample in samples)
+        print(f"{name:24} {predicted:9.3f} {measured:9.3f} {measured / predicted:9.3f}", flush=True)
+        yield {
+            "nodes": name,
+            "predicted_seconds": predicted,
+            "measured_seconds": measured,
+            "samples": [asdict(sample) for sample in samples],
+        }
+
+
+def _predicted_seconds(placement: router_service_pb2.Placement, num_output_tokens: int) -> float:
+    """Return the router's estimate of the time until the last token."""
+    estimate = placement.estimate
+    return estimate.start_seconds + (num_output_tokens - 1) * estimate.step_seconds
+
+
+def _generate(cluster: Cluster, num_prompt_tokens: int, seed: int, num_output_tokens: int = 2) -> Sample:
+    """Generate tokens after a prompt of random tokens, on the prefill node where there is one."""
+    placement = cluster.place(num_prompt_tokens, num_output_tokens, is_remote=True)
+    started = time.perf_counter()
+    times, summary = cluster.generate(placement, num_prompt_tokens, num_output_tokens, seed)
+    return Sample(
+        compute_seconds=_seconds(summary.prefill_duration),
+        transfer_seconds=_seconds(summary.transfer_duration),
+        exposed_seconds=_seconds(summary.exposed_duration),
+        last_token_seconds=times[-1] - started,
+        predicted_seconds=_predicted_seconds(placement, num_output_tokens),
+        num_bytes=summary.kv_byte_count,
+        num_frames=summary.kv_frame_count,
+    )
+
+
+def _json(rows: Sequence[dict[str, Any]], table: Sequence[dict[str, Any]]) -> str:
+    machine = {**describe_machine(), "argv": [argument for argument in sys.argv[1:] if "/" not in argument]}
+    parts = (("rows", rows), ("table", table))
+    lines = [f'"{name}": [\n' + ",\n".join(map(json.dumps, part)) + "\n]" for name, part in parts]
+    return f'{{"machine": {json.dumps(machine)},\n' + ",\n".join(lines) + "}\n"
+
+
+def _seconds(duration: Duration) -> float:
+    return float(duration.seconds + duration.nanos / 1e9)
+
+
+if __name__ == "__main__":
+    main()

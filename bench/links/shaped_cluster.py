@@ -1,0 +1,183 @@
+"""Real processes on two hosts with a shaped link between them: the prefill node there, all others here."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from baton.v1 import router_service_pb2
+from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest
+from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters
+from baton.v1.node_pb2 import NODE_ROLE_DECODE, NODE_ROLE_PREFILL, NodeDescription
+from baton.v1.router_service_pb2 import Placement
+from baton.v1.router_service_pb2_grpc import RouterServiceStub
+from bench.links.shaped_link import FAR_ADDRESS, NEAR_ADDRESS, ShapedLink
+
+MODEL = "model"
+"""Served name."""
+START_TIMEOUT_SECONDS = 120.0
+_CALL_TIMEOUT_SECONDS = 300.0
+
+_ROUTER = f"{NEAR_ADDRESS}:18910"
+_CACHE_INDEX = f"{NEAR_ADDRESS}:18911"
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlan:
+    """One node."""
+
+    engine: str
+    """"torch", "mlx" or "mock"."""
+    flags: tuple[str, ...] = ()
+    """Further flags of `baton serve`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Calls into a running cluster."""
+
+    decode: DecodeServiceStub
+    """The decode node."""
+    router: RouterServiceStub
+    """The router."""
+    decode_node_id: str
+    """Its node's id."""
+    prefill_node_id: str
+    """Id of the prefill node; empty: there is none."""
+
+    def place(self, num_prompt_tokens: int, num_output_tokens: int, *, is_remote: bool) -> Placement:
+        """Return where the router has a prompt computed, with or without the prefill node."""
+        prefill_node_id = self.prefill_node_id if is_remote else ""
+        pin = router_service_pb2.PlacementPin(decode_node_id=self.decode_node_id, prefill_node_id=prefill_node_id)
+        request = router_service_pb2.PlaceRequest(
+            request_id="bench",
+            model_id=MODEL,
+            prompt_token_count=num_prompt_tokens,
+            max_token_count=num_output_tokens,
+            bypass_prefix_cache=True,
+            pins=[pin],
+        )
+        response: router_service_pb2.PlaceResponse = self.router.Place(request, timeout=_CALL_TIMEOUT_SECONDS)
+        return response.placement
+
+    def generate(
+        self,
+        placement: Placement,
+        num_prompt_tokens: int,
+        num_output_tokens: int,
+        seed: int,
+        *,
+        is_cached: bool = False,
+    ) -> tuple[list[float], PlacementSummary]:
+        """Generate after a prompt of random tokens, which is kept in prefix caches, and taken from them, on demand.
+
+        Returns:
+            Seconds (`time.perf_counter`) at which each token came, and the request's summary.
+
+        Raises:
+            RuntimeError: If the prompt was to be computed on the prefill node, and was not.
+        """
+        tokens = random.Random(seed)
+        request = DecodeServiceGenerateRequest(
+            request_id=f"bench-{seed}-{time.time_ns()}",
+            attempt=1,
+            model_id=MODEL,
+            prompt_token_ids=[tokens.randrange(3, 90) for _ in range(num_prompt_tokens)],
+            sampling=SamplingParameters(temperature=0, ignore_eos=True, max_token_count=num_output_tokens),
+            placement=placement,
+            bypass_prefix_cache=not is_cached,
+        )
+        times, summary = list[float](), PlacementSummary()
+        for response in self.decode.Generate(request, timeout=_CALL_TIMEOUT_SECONDS):
+            if response.HasField("tokens"):
+                times.append(time.perf_counter())
+            elif response.HasField("finished"):
+                summary = response.finished.summary
+        if placement.prefill_node_id and (summary.fallback_reason or not summary.kv_byte_count):
+            raise RuntimeError(f"the prompt was not computed remotely: {summary}")
+        return times, summary
+
+
+@contextmanager
+def shaped_cluster(
+    link: ShapedLink,
+    model: Path,
+    decode: NodePlan,
+    prefill: NodePlan | None,
+    *,
+    flags: Sequence[str] = (),
+    prefill_niceness: int = 0,
+) -> Iterator[Cluster]:
+    """Run a cluster as long as the context lasts.
+
+    Args:
+        link: To the host of the prefill node.
+        model: Folder of the model; for mock engines its tokenizer and vocabulary.
+        decode: Node on this side.
+        prefill: Node on the far side; None: none.
+        flags: Of both nodes.
+        prefill_niceness: 0 to 19: how much the prefill node leaves to the others of the cores that they share here.
+
+    Raises:
+        TimeoutError: If the nodes do not register.
+    """
+    join = ("--router-address", _ROUTER, "--cache-index-address", _CACHE_INDEX, "--model-dir", str(model))
+    common = (*join, "--model-name", MODEL, *flags)
+    near = ("--engine", decode.engine, "--host", NEAR_ADDRESS, "--port", "18930", *common, *decode.flags)
+    router = ("router", "--host", NEAR_ADDRESS, "--port", "18910", "--cache-index-address", _CACHE_INDEX)
+    with ExitStack() as stack:
+        logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        stack.enter_context(_process(router, logs))
+        stack.enter_context(_process(("cache-index", "--host", NEAR_ADDRESS, "--port", "18911"), logs))
+        if prefill is not None:
+            far = ("--engine", prefill.engine, "--host", FAR_ADDRESS, "--port", "18920", *common, *prefill.flags)
+            stack.enter_context(_process(("prefill", *far), logs, link, prefill_niceness))
+        stack.enter_context(_process(("decode", *near), logs))
+        router_channel = stack.enter_context(grpc.insecure_channel(_ROUTER))
+        stub = RouterServiceStub(router_channel)  # type: ignore[no-untyped-call]
+        nodes = _wait_for_nodes(stub, 1 if prefill is None else 2, logs)
+        decode_node = nodes[NODE_ROLE_DECODE]
+        channel = stack.enter_context(grpc.insecure_channel(decode_node.address))
+        yield Cluster(
+            DecodeServiceStub(channel),  # type: ignore[no-untyped-call]
+            stub,
+            decode_node.node_id,
+            nodes[NODE_ROLE_PREFILL].node_id if prefill is not None else "",
+        )
+
+
+@contextmanager
+def _process(arguments: Sequence[str], logs: Path, link: ShapedLink | None = None, niceness: int = 0) -> Iterator[None]:
+    command = ["nice", "-n", str(niceness), sys.executable, "-m", "baton.cli", "serve", *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
+    with (logs / f"{arguments[0]}.log").open("wb") as log:
+        command = link.far_command(command) if link else command
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        try:
+            yield
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def _wait_for_nodes(stub: RouterServiceStub, num_nodes: int, logs: Path) -> dict[int, NodeDescription]:
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        response = stub.ListNodes(router_service_pb2.ListNodesRequest(), wait_for_ready=True, timeout=60)
+        by_role = {state.node.role: state.node for state in response.nodes}
+        if len(by_role) == num_nodes:
+            return by_role
+        time.sleep(0.2)
+    tails = "\n".join(path.read_text()[-2000:] for path in sorted(logs.iterdir()))
+    raise TimeoutError(f"the nodes did not register within {START_TIMEOUT_SECONDS} seconds\n{tails}")

@@ -1,0 +1,1 @@
+"""Parts of Baton measured from inside, in child processes: the one room of bench that imports baton.engine."""

@@ -1,0 +1,232 @@
+"""Drives an engine with a batch that decodes, and measures the passes between the first token of all and the last."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from baton.engine.engine import Engine
+from baton.engine.events import Deliverable, Delivery, Ended, EngineEvent, Failed, TokenReady, Tokens, deliver
+from baton.engine.limits import EngineOptions
+from baton.engine.request import SamplingParams
+from baton.engine.runners.base import Launched, LayerKv, Logits, Runner, Span
+from baton.engine.runners.drawing import Draws
+from baton.engine.scheduling.scheduler import SchedulerLimits
+from baton.engine.sequence import EngineRequest
+
+_TIMEOUT_SECONDS = 120.0
+_PROMPT_TOKENS = 8
+
+
+class Load(NamedTuple):
+    """A batch of requests that come together."""
+
+    batch_size: int
+    """Requests."""
+    num_passes: int
+    """Tokens of each output, 3 or more."""
+    temperature: float
+    """0: greedy."""
+
+
+class Measured(NamedTuple):
+    """What the decode passes of a load took."""
+
+    tokens_per_second: float
+    """Of all requests."""
+    tpot_seconds: float
+    """Between two tokens of a request."""
+    host_seconds: float
+    """CPU time of the engine's thread per pass, outside the runner."""
+    process_seconds: float
+    """CPU time of all threads per pass, the runner's included."""
+
+
+class _Reading(NamedTuple):
+    """Clocks at one moment."""
+
+    seconds: float
+    host_seconds: float
+    process_seconds: float
+
+
+class _Meter:
+    """Reads the clocks when every request has two tokens, and when every one has ended; in the engine's thread.
+
+    Args:
+        load: What is measured.
+        runner: Whose time is not the engine's.
+        forward: Where deliveries go on to.
+    """
+
+    def __init__(self, load: Load, runner: GaugedRunner, forward: Callable[[list[Deliverable]], None]) -> None:
+        self._load = load
+        self._runner = runner
+        self._forward = forward
+        self._num_tokens = self._num_ended = 0
+        self._begun: _Reading | None = None
+        self.results: queue.SimpleQueue[Measured | Exception] = queue.SimpleQueue()
+
+    def post(self, deliveries: list[Deliverable]) -> None:
+        """Take what an engine delivers."""
+        if self._begun is None:
+            self._num_tokens += sum(_num_tokens(each) for each in deliveries)
+            if self._num_tokens >= 2 * self._load.batch_size:
+                self._begun = self._read()
+        for each in deliveries:
+            if type(each) is Delivery and type(each.event) is not TokenReady:
+                self._note_end(each.event)
+        self._forward(deliveries)
+
+    def _note_end(self, event: EngineEvent) -> None:
+        if isinstance(event, Failed):
+            self.results.put(event.error)
+        self._num_ended += isinstance(event, Ended)
+        if self._num_ended == self._load.batch_size and self._begun is not None:
+            begun, now = self._begun, self._read()
+            num_tokens = self._load.batch_size * self._load.num_passes - self._num_tokens
+            num_passes = num_tokens / self._load.batch_size
+            seconds = now.seconds - begun.seconds
+            measured = Measured(
+                tokens_per_second=num_tokens / seconds,
+                tpot_seconds=seconds / num_passes,
+                host_seconds=(now.host_seconds - begun.host_seconds) / num_passes,
+                process_seconds=(now.process_seconds - begun.process_seconds) / num_passes,
+            )
+            self.results.put(measured)
+
+    def _read(self) -> _Reading:
+        return _Reading(time.perf_counter(), time.thread_time() - self._runner.cpu_seconds, time.process_time())
+
+
+def measure(runner: Runner, options: EngineOptions, load: Load) -> Measured:
+    """Run a load through an engine, listeners in a thread of their own as on a node.
+
+    Raises:
+        BatonError: If a request fails.
+        TimeoutError: If it does not end.
+    """
+    gauged = GaugedRunner(runner)
+    deliveries = queue.SimpleQueue[list[Deliverable] | None]()
+    meter = _Meter(load, gauged, deliveries.put)
+    limits = SchedulerLimits(load.batch_size, load.batch_size * (_PROMPT_TOKENS + 1), shares_prompts=False)
+    engine = Engine(gauged, limits, post=meter.post, options=options)
+    consumer = threading.Thread(target=_consume, args=(deliveries,), daemon=True)
+    consumer.start()
+    for request in _requests(load, runner.info.vocabulary_size):
+        engine.submit(request, lambda _event: None)
+    engine.start()
+    try:
+        result = meter.results.get(timeout=_TIMEOUT_SECONDS)
+    except queue.Empty:
+        raise TimeoutError(f"{load} did not end within {_TIMEOUT_SECONDS:g} s") from None
+    finally:
+        engine.close()
+        deliveries.put(None)
+        consumer.join()
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+def _requests(load: Load, vocabulary_size: int) -> list[EngineRequest]:
+    prompts = np.random.default_rng(load.batch_size).integers(3, vocabulary_size, (load.batch_size, _PROMPT_TOKENS))
+    return [
+        EngineRequest(
+            f"r{index}",
+            tuple(prompt),
+            SamplingParams(temperature=load.temperature, seed=index, ignore_eos=True, max_tokens=load.num_passes),
+        )
+        for index, prompt in enumerate(prompts.tolist())
+    ]
+
+
+def _num_tokens(each: Deliverable) -> int:
+    return len(each.token_ids) if isinstance(each, Tokens) else int(isinstance(each.event, TokenReady))
+
+
+def _consume(deliveries: queue.SimpleQueue[list[Deliverable] | None]) -> None:
+    while (each := deliveries.get()) is not None:
+        deliver(each)
+
+
+class GaugedRunner(Runner):
+    """Hands everything on to another runner, which outlives the engines that close this one.
+
+    Attributes:
+        cpu_seconds: Of the calling thread in the other runner.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self.info = runner.info
+        self.block_tokens = runner.block_tokens
+        self.num_blocks = runner.num_blocks
+        self.runs_ahead = runner.runs_ahead
+        self.max_launch_steps = runner.max_launch_steps
+        self.cpu_seconds = 0.0
+        self._runner = runner
+
+    def forward(self, spans: Sequence[Span]) -> Logits:
+        """Compute a pass."""
+        return self._runner.forward(spans)
+
+    def launch(
+        self,
+        spans: Sequence[Span],
+        *,
+        draws: Draws | None = None,
+        after: Launched | None = None,
+        num_steps: int = 1,
+    ) -> Launched:
+        """Begin a pass."""
+        started = time.thread_time()
+        inner = after.inner if isinstance(after, GaugedPass) else after
+        launched = self._runner.launch(spans, draws=draws, after=inner, num_steps=num_steps)
+        self.cpu_seconds += time.thread_time() - started
+        return GaugedPass(launched, self)
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy a block."""
+        self._runner.copy_block(source, target)
+
+    def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
+        """Write K and V."""
+        self._runner.write_kv(block_table, layer, start, num_tokens, kv)
+
+    def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
+        """Return K and V."""
+        return self._runner.read_kv(block_table, layer, start, num_tokens)
+
+    def close(self) -> None:
+        """Leave the other runner as it is."""
+
+
+class GaugedPass:
+    """A pass under way on the other runner."""
+
+    def __init__(self, inner: Launched, runner: GaugedRunner) -> None:
+        self.inner = inner
+        self._runner = runner
+
+    def tokens(self, step: int = 0) -> list[int]:
+        """Return the tokens of a step."""
+        started = time.thread_time()
+        tokens = self.inner.tokens(step)
+        self._runner.cpu_seconds += time.thread_time() - started
+        return tokens
+
+    def logits(self) -> Logits:
+        """Return the logits."""
+        started = time.thread_time()
+        logits = self.inner.logits()
+        self._runner.cpu_seconds += time.thread_time() - started
+        return logits
+
+    def cut(self, num_steps: int) -> int:
+        """Ask for no more than some steps."""
+        return self.inner.cut(num_steps)

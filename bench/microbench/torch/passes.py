@@ -1,0 +1,91 @@
+"""Times passes of a runner: decode steps that follow each other on the device, prompts, and their hand-over."""
+
+from __future__ import annotations
+
+import random
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from baton.engine.runners.base import UNKNOWN_TOKEN, LayerKv, Span
+from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner
+from bench.microbench.torch.rates import seconds_of, wait_for
+
+
+class StreamingTimes(NamedTuple):
+    """A prompt computed with and without its KV being handed over, in turn."""
+
+    plain_seconds: list[float]
+    handed_over_seconds: list[float]
+    num_bytes: int
+    """Handed over each time."""
+
+
+def decode_seconds(
+    runner: CudaGraphRunner, *, batch_size: int, context: int, num_launches: int, num_steps: int
+) -> float:
+    """Return the seconds of a decode step, the host one launch ahead and reading every token.
+
+    Blocks hold zeros before `context`: attention reads them all the same.
+    """
+    num_warm = 3
+    num_positions = context + (num_launches + num_warm) * num_steps
+    tables = _tables(runner, batch_size, num_positions)
+    launched = runner.launch([Span([7], context - 1, table, needs_logits=True) for table in tables])
+    position = context
+
+    def run(count: int) -> None:
+        nonlocal launched, position
+        for _ in range(count):
+            spans = [
+                Span((UNKNOWN_TOKEN,), position, table, needs_logits=True, follows_row=row)
+                for row, table in enumerate(tables)
+            ]
+            following = runner.launch(spans, after=launched, num_steps=num_steps)
+            launched.tokens()
+            launched, position = following, position + num_steps
+
+    run(num_warm)
+    wait_for(runner.device)
+    return seconds_of(lambda: run(num_launches), runner.device) / (num_launches * num_steps)
+
+
+def prefill_seconds(runner: CudaGraphRunner, *, num_tokens: int, repeat: int) -> list[float]:
+    """Return the seconds of a prompt until its first token is on the host, after a run that does not count."""
+    return [_prefill(runner, num_tokens, seed, None) for seed in range(repeat + 1)][1:]
+
+
+def streaming_seconds(runner: CudaGraphRunner, *, num_tokens: int, repeat: int) -> StreamingTimes:
+    """Return the seconds of a prompt with and without its KV being handed over, in turn."""
+    num_bytes = 0
+
+    def take(layer: int, kv: LayerKv) -> None:  # noqa: ARG001 - every layer alike
+        nonlocal num_bytes
+        num_bytes += len(kv.keys) + len(kv.values)
+
+    pairs = [
+        (_prefill(runner, num_tokens, seed, None), _prefill(runner, num_tokens, seed, take))
+        for seed in range(repeat + 1)
+    ][1:]
+    return StreamingTimes([plain for plain, _ in pairs], [sent for _, sent in pairs], num_bytes // (repeat + 1))
+
+
+def ratio_of(times: StreamingTimes) -> float:
+    """Return how many times as long a prompt takes that is handed over: the median of the pairs' ratios."""
+    pairs = zip(times.handed_over_seconds, times.plain_seconds, strict=True)
+    return statistics.median(sent / plain for sent, plain in pairs)
+
+
+def _prefill(runner: CudaGraphRunner, num_tokens: int, seed: int, sink: object) -> float:
+    prompt = random.Random(seed).choices(range(10, runner.info.vocabulary_size), k=num_tokens)
+    span = Span(prompt, 0, _tables(runner, 1, num_tokens)[0], needs_logits=True, layer_sink=sink)  # type: ignore[arg-type]
+    return seconds_of(lambda: runner.launch([span]).tokens(), runner.device)
+
+
+def _tables(runner: CudaGraphRunner, batch_size: int, num_positions: int) -> Sequence[list[int]]:
+    """Return blocks for some sequences, strewn over the pool."""
+    num_needed = -(-num_positions // runner.block_tokens)
+    blocks = list(range(runner.num_blocks))
+    random.Random(1).shuffle(blocks)
+    assert batch_size * num_needed <= len(blocks), f"{runner.num_blocks} blocks are too few"
+    return [blocks[index * num_needed : (index + 1) * num_needed] for index in range(batch_size)]

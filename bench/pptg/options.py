@@ -1,0 +1,64 @@
+"""The command line of `bench.pptg`."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+from pathlib import Path
+
+from bench.options import program
+from bench.pptg.report import Setting
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser; every option has a help text with its unit."""
+    parser = argparse.ArgumentParser(
+        prog=program("pptg"), description="Measures prompt and generation rates by exo-bench's method."
+    )
+    parser.add_argument("--url", default="http://127.0.0.1:8000", help="address of the server (%(default)s)")
+    parser.add_argument("--model", help="model to ask; default: the first that the server has")
+    parser.add_argument("--endpoint", choices=("auto", "bench", "chat"), default="auto",
+                        help="/bench/chat/completions, /v1/chat/completions, or the first where it exists")  # fmt: skip
+    parser.add_argument("--pp", type=_integers, required=True, help="prompt tokens, separated by commas")
+    parser.add_argument("--tg", type=_integers, required=True, help="output tokens, separated by commas")
+    parser.add_argument(
+        "--combine", choices=("product", "zip"), default="product", help="of --pp and --tg (%(default)s)"
+    )
+    parser.add_argument("--concurrency", type=_integers, default=[1], help="requests at once, separated by commas (1)")
+    parser.add_argument("--repeat", type=int, default=1, help="batches per setting (%(default)s)")
+    parser.add_argument("--warmup", type=int, default=0, help="batches of the first setting before (%(default)s)")
+    parser.add_argument("--use-prefix-cache", action="store_true", help="the same prompt every time, caches on")
+    parser.add_argument("--atom", help="text that is repeated to make a length; default: several are tried")
+    parser.add_argument("--tokenizer", help="checkpoint folder to count with; default: the server counts")
+    parser.add_argument("--no-ignore-eos", action="store_true", help="do not send ignore_eos to a chat endpoint")
+    parser.add_argument(
+        "--timeout", type=float, default=600.0, help="longest time of one request, seconds (%(default)s)"
+    )
+    parser.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
+    parser.add_argument("--label", help="title of the picture")
+    parser.add_argument("--out", type=Path, help="JSON to write")
+    parser.add_argument("--plot", type=Path, help="PNG to write")
+    return parser
+
+
+def settings_of(options: argparse.Namespace) -> list[Setting]:
+    """Return what to measure: lengths in pairs (zip) or each with each (product), at every concurrency.
+
+    Raises:
+        ValueError: If lengths are to be paired and their numbers differ.
+    """
+    if options.combine == "zip" and len(options.pp) != len(options.tg):
+        raise ValueError(f"--combine zip pairs {len(options.pp)} values of --pp with {len(options.tg)} of --tg")
+    pairs = (
+        zip(options.pp, options.tg, strict=True)
+        if options.combine == "zip"
+        else itertools.product(options.pp, options.tg)
+    )
+    return [Setting(pp, tg, concurrency) for pp, tg in pairs for concurrency in options.concurrency]
+
+
+def _integers(text: str) -> list[int]:
+    values = [int(value) for value in text.split(",")]
+    if min(values) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: each is 1 or more")
+    return values

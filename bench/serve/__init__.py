@@ -1,0 +1,1 @@
+"""`python -m bench.serve` loads a server: TTFT, TPOT, ITL, throughput, goodput. `compare` draws several runs."""

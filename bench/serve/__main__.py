@@ -1,0 +1,150 @@
+"""Loads an OpenAI-compatible server and measures what its users get: TTFT, TPOT, ITL, end-to-end, throughput, goodput.
+
+Run as `python -m bench.serve --url http://127.0.0.1:8000 --dataset decode-heavy --arrivals poisson --rate 4 --out
+run.json --plot run.png`. METHODOLOGY.md defines the numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.client.completion import CHAT_PATH, COMPLETIONS_PATH, Sampling
+from bench.client.http_client import HttpClient, HttpError, headers_from
+from bench.client.load import LoadSettings, run_load
+from bench.client.metrics import ServiceLevel
+from bench.client.sample import RequestSample
+from bench.machine import describe_machine, describe_server, first_model
+from bench.serve.options import parser
+from bench.serve.report import Run, table, write_run
+from bench.serve.workload import make_arrivals, make_sessions, make_warm_up
+from bench.workloads.dataset import Session, num_turns
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the load, print the table, write the files; 1 if a request failed, 2 if the options are wrong."""
+    command = parser()
+    options = command.parse_args(arguments)
+    try:
+        sessions = make_sessions(options)
+        arrivals = make_arrivals(options, sessions)
+        headers = headers_from(options.api_key_env)
+    except (ValueError, OSError) as error:
+        command.error(str(error))
+    try:
+        run = asyncio.run(measure(options, headers, sessions, arrivals))
+    except (ValueError, OSError, HttpError) as error:
+        print(f"bench.serve: {options.url}: {error}", file=sys.stderr)
+        return 1
+    print(f"{run.label}\n{table(run.summary)}")
+    _print_errors(run.samples)
+    if options.out:
+        write_run(run, options.out)
+    if options.plot:
+        from bench.serve.plot import draw_runs
+
+        draw_runs([run], options.plot)
+    return 1 if run.summary.num_failed else 0
+
+
+async def measure(
+    options: argparse.Namespace, headers: Mapping[str, str], sessions: Sequence[Session], arrivals: Sequence[float]
+) -> Run:
+    """Return a run of the sessions against the server of the options.
+
+    Raises:
+        HttpError: If the server does not answer the warm-up.
+        OSError: If the server cannot be reached.
+    """
+    with closing(HttpClient(options.url, headers)) as client:
+        settings = _load_settings(options, options.model or await first_model(client))
+        server = await describe_server(client)
+        await _warm_up(client, make_warm_up(options, sessions), settings)
+        machine = describe_machine()
+        with _progress(num_turns(sessions), is_shown=not options.quiet) as on_sample:
+            samples = await run_load(client, sessions, arrivals, settings, on_sample)
+    return Run(
+        label=options.label or f"{options.dataset}, {options.arrivals}",
+        settings=_recorded(options, settings),
+        machine=machine,
+        server=server,
+        service_level=ServiceLevel(options.slo_ttft, options.slo_tpot, options.slo_e2e),
+        samples=tuple(samples),
+    )
+
+
+def _load_settings(options: argparse.Namespace, model: str) -> LoadSettings:
+    sampling = Sampling(model, options.temperature, not options.no_ignore_eos, options.extra_body)
+    return LoadSettings(
+        path=CHAT_PATH if options.chat else COMPLETIONS_PATH,
+        sampling=sampling,
+        timeout_seconds=options.timeout,
+        max_in_flight=options.max_in_flight,
+        think_seconds=options.think,
+    )
+
+
+async def _warm_up(client: HttpClient, sessions: Sequence[Session], settings: LoadSettings) -> None:
+    """Run sessions of one turn, one after another: opens a connection and wakes the server.
+
+    Raises:
+        HttpError: If one fails; the run would, too.
+    """
+    for session in sessions:
+        (sample,) = await run_load(client, [session], [0.0], settings)
+        if sample.error:
+            raise HttpError(f"the warm-up failed: {sample.error}")
+
+
+@contextmanager
+def _progress(total: int, *, is_shown: bool) -> Iterator[Callable[[RequestSample], None]]:
+    columns = (
+        *Progress.get_default_columns()[:2],
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    bar = Progress(*columns, console=Console(stderr=True), disable=not is_shown, refresh_per_second=4)
+    with bar:
+        task = bar.add_task("requests", total=total, note="")
+        num_failed = 0
+
+        def on_sample(sample: RequestSample) -> None:
+            nonlocal num_failed
+            num_failed += not sample.is_ok
+            bar.update(task, advance=1, note=f"{num_failed} failed" if num_failed else "")
+
+        yield on_sample
+
+
+def _recorded(options: argparse.Namespace, settings: LoadSettings) -> dict[str, object]:
+    """Return the options as a file keeps them: ranges as [low, high), paths by name, no output files."""
+    recorded: dict[str, object] = {}
+    for name, value in vars(options).items():
+        if isinstance(value, range):
+            value = [value.start, value.stop]
+        elif isinstance(value, Path):
+            value = value.name
+        if name not in ("out", "plot", "quiet", "label", "api_key_env"):
+            recorded[name] = value
+    return recorded | {"model": settings.sampling.model}
+
+
+def _print_errors(samples: Sequence[RequestSample]) -> None:
+    counts: dict[str, int] = {}
+    for sample in samples:
+        if sample.error:
+            counts[sample.error] = counts.get(sample.error, 0) + 1
+    for error, count in sorted(counts.items(), key=lambda item: -item[1])[:5]:
+        print(f"{count} x {error}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,105 @@
+"""The command line of `bench.serve`: what to ask, when, of whom."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from bench.options import at_least, json_object, not_negative, positive, program
+
+DATASETS = (
+    "prefill-heavy",
+    "decode-heavy",
+    "random",
+    "shared-prefix",
+    "multi-turn",
+    "sharegpt",
+    "mooncake",
+    "azure",
+)
+ARRIVALS = ("at-once", "poisson", "gamma", "ramp", "trace")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser; every option has a help text with its unit."""
+    parser = argparse.ArgumentParser(
+        prog=program("serve"), description="Loads an OpenAI-compatible server and measures what its users get."
+    )
+    _add_server(parser.add_argument_group("server"))
+    _add_dataset(parser.add_argument_group("what to ask"))
+    _add_arrivals(parser.add_argument_group("when"))
+    _add_results(parser.add_argument_group("results"))
+    return parser
+
+
+def _add_server(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--url", default="http://127.0.0.1:8000", help="address of the server (%(default)s)")
+    group.add_argument("--model", help="model to ask; default: the first that the server has")
+    group.add_argument("--chat", action="store_true", help="use /v1/chat/completions instead of /v1/completions")
+    group.add_argument("--api-key-env", metavar="NAME", help="environment variable that holds the API key")
+    group.add_argument(
+        "--timeout", type=positive, default=600.0, help="longest time of one request, seconds (%(default)s)"
+    )
+    group.add_argument("--temperature", type=not_negative, default=0.0)
+    group.add_argument("--no-ignore-eos", action="store_true", help="let the model end before the asked length")
+    group.add_argument("--extra-body", type=json_object, default="{}", help="further fields of every request, as JSON")
+
+
+def _add_dataset(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--dataset", choices=DATASETS, default="decode-heavy", help="(%(default)s)")
+    group.add_argument("--path", type=Path, help="file of sharegpt, mooncake and azure")
+    group.add_argument("--count", type=at_least(1), default=100, help="sessions (%(default)s)")
+    group.add_argument("--seed", type=int, default=1, help="of lengths, contents and arrivals (%(default)s)")
+    group.add_argument("--token-ids", metavar="LOW:HIGH", type=_range,
+                       help="make prompts of these token ids (high excluded) instead of words")  # fmt: skip
+    group.add_argument("--prompt-tokens", metavar="N or LOW:HIGH", type=_range, default=range(128, 1025),
+                       help="random, multi-turn, and the own part of shared-prefix (128:1025)")  # fmt: skip
+    group.add_argument("--output-tokens", metavar="N or LOW:HIGH", type=_range, default=range(16, 257),
+                       help="random, multi-turn, shared-prefix (16:257)")  # fmt: skip
+    group.add_argument(
+        "--prefixes", type=at_least(1), default=8, help="shared-prefix: number of prefixes (%(default)s)"
+    )
+    group.add_argument(
+        "--prefix-tokens", type=at_least(1), default=512, help="shared-prefix: their length (%(default)s)"
+    )
+    group.add_argument(
+        "--turns", type=at_least(1), default=4, help="multi-turn, sharegpt: turns of a session (%(default)s)"
+    )
+    group.add_argument("--think", type=not_negative, default=0.0, help="pause between turns, seconds (%(default)s)")
+    group.add_argument(
+        "--length-factor", type=positive, default=1.0, help="traces: factor on all lengths (%(default)s)"
+    )
+    group.add_argument("--max-context-tokens", type=at_least(1), help="traces: leave longer requests out")
+
+
+def _add_arrivals(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--arrivals", choices=ARRIVALS, default="at-once", help="(%(default)s)")
+    group.add_argument(
+        "--rate", type=positive, default=10.0, help="poisson, gamma, ramp: sessions per second (%(default)s)"
+    )
+    group.add_argument("--shape", type=positive, default=0.5, help="gamma: below 1 bursty, above 1 even (%(default)s)")
+    group.add_argument("--ramp-from", type=not_negative, default=0.0, help="ramp: rate at the beginning (%(default)s)")
+    group.add_argument("--speed", type=positive, default=1.0, help="trace: times as fast as recorded (%(default)s)")
+    group.add_argument("--max-in-flight", type=at_least(1), help="sessions at a time; default: no limit")
+
+
+def _add_results(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--label", help="name of the run; default: dataset and arrivals")
+    group.add_argument("--out", type=Path, help="JSON to write")
+    group.add_argument("--plot", type=Path, help="PNG to write")
+    group.add_argument("--slo-ttft", type=positive, help="a good request's longest time to first token, seconds")
+    group.add_argument("--slo-tpot", type=positive, help="a good request's longest time per output token, seconds")
+    group.add_argument("--slo-e2e", type=positive, help="a good request's longest end-to-end latency, seconds")
+    group.add_argument(
+        "--warmup", type=at_least(0), default=1, help="requests before the run, not counted (%(default)s)"
+    )
+    group.add_argument("--quiet", action="store_true", help="no progress bar")
+
+
+def _range(text: str) -> range:
+    """Return [low, high) of `LOW:HIGH`, or one number."""
+    low, _, high = text.partition(":")
+    values = range(int(low), int(high) if high else int(low) + 1)
+    if not values:
+        raise argparse.ArgumentTypeError(f"{text} is empty")
+    return values

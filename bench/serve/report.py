@@ -1,0 +1,94 @@
+"""Results of `bench.serve` as files and as a table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from bench.client.metrics import Distribution, ServiceLevel, Summary, summarize
+from bench.client.sample import RequestSample
+
+FORMAT = "baton-bench-serve/1"
+_MILLISECONDS = (
+    ("TTFT", "ttft_seconds"),
+    ("TPOT", "tpot_seconds"),
+    ("ITL", "itl_seconds"),
+    ("end-to-end", "e2e_seconds"),
+    ("lateness", "lateness_seconds"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run: what was asked of whom, and the raw samples. The numbers follow from the samples."""
+
+    label: str
+    settings: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    server: Mapping[str, Any]
+    service_level: ServiceLevel
+    samples: tuple[RequestSample, ...]
+
+    @property
+    def summary(self) -> Summary:
+        """The run's numbers, computed anew."""
+        return summarize(self.samples, self.service_level)
+
+
+def write_run(run: Run, path: Path) -> None:
+    """Write a run as JSON: everything but the samples readable, a sample per line."""
+    head = {
+        "format": FORMAT,
+        "label": run.label,
+        "settings": run.settings,
+        "machine": run.machine,
+        "server": run.server,
+        "service_level": asdict(run.service_level),
+        "summary": asdict(run.summary),
+    }
+    samples = ",\n".join(json.dumps(asdict(sample), separators=(",", ":")) for sample in run.samples)
+    text = json.dumps(head, indent=1).removesuffix("\n}")
+    path.write_text(f'{text},\n "samples": [\n{samples}\n]\n}}\n', encoding="utf-8")
+
+
+def read_run(path: Path) -> Run:
+    """Return a run that `write_run` wrote.
+
+    Raises:
+        ValueError: If the file has another format.
+    """
+    document = json.loads(path.read_text(encoding="utf-8"))
+    if document.get("format") != FORMAT:
+        raise ValueError(f"{path.name} has the format {document.get('format')!r}, not {FORMAT!r}")
+    names = [field.name for field in fields(RequestSample)]
+    samples = (
+        RequestSample(**{name: sample[name] for name in names} | {"token_seconds": tuple(sample["token_seconds"])})
+        for sample in document["samples"]
+    )
+    level = ServiceLevel(**document["service_level"])
+    return Run(document["label"], document["settings"], document["machine"], document["server"], level, tuple(samples))
+
+
+def table(summary: Summary) -> str:
+    """Return a run's numbers as text: latencies in milliseconds, rates per second."""
+    lines = [
+        f"duration {summary.duration_seconds:.2f} s, most requests in flight {summary.max_in_flight}",
+        f"requests {summary.num_requests}, failed {summary.num_failed}, short {summary.num_short}",
+        f"tokens: prompt {summary.prompt_tokens} (cached {summary.cached_tokens}), output {summary.completion_tokens}",
+        f"throughput: {summary.requests_per_second:.2f} requests/s, {summary.total_tokens_per_second:.1f} tokens/s",
+        f"output throughput: {summary.output_tokens_per_second:.1f} tokens/s",
+        f"goodput: {summary.good_requests_per_second:.2f} requests/s, {100 * summary.good_share:.1f} % of requests",
+        "",
+        f"{'milliseconds':12}" + "".join(f"{name:>10}" for name in ("mean", "p50", "p90", "p95", "p99", "max")),
+    ]
+    return "\n".join([*lines, *(_row(name, getattr(summary, field)) for name, field in _MILLISECONDS)])
+
+
+def _row(name: str, values: Distribution | None) -> str:
+    if values is None:
+        return f"{name:12}{'-':>10}"
+    columns = (values.mean, values.p50, values.p90, values.p95, values.p99, values.max)
+    return f"{name:12}" + "".join(f"{1000 * value:>10.2f}" for value in columns)

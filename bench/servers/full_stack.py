@@ -1,0 +1,235 @@
+"""Whole servers, HTTP to HTTP: Baton beside `transformers serve --continuous-batching` and `mlx_lm.server`.
+
+Run: `baton bench full-stack --serve-python serving/bin/python --out bench/results/full_stack.json`. Every server has
+the same model in float32 and one thread; they run one after the other, round after round, each with 64 requests at
+once. The rival of torch needs a Python that has `transformers[serving]` and accelerate. METHODOLOGY.md (`bench.serve`)
+defines the numbers; they are of this client.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.engines.models import write_stack_model
+from bench.machine import describe_machine
+from bench.servers.full_stack_plot import draw_full_stack
+
+_START_SECONDS = 180.0
+_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
+_SERVE = "from transformers.cli.transformers import main; main()"
+_MODEL = "model"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is asked."""
+
+    name: str
+    options: tuple[str, ...]
+
+
+SHAPES = (
+    Shape("prefill-heavy", ("--dataset", "prefill-heavy")),
+    Shape("decode-heavy", ("--dataset", "decode-heavy")),
+    Shape("sharegpt-like", ("--dataset", "random", "--prompt-tokens", "20:385", "--output-tokens", "20:339")),
+)
+"""462/16, 462/256, and lengths around ShareGPT's means of 202 and 179."""
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A program that serves the model."""
+
+    name: str
+    command: tuple[str, ...]
+    model: str
+    """Name that requests ask for."""
+    preload: str = ""
+    """Library that the loader adds."""
+
+
+def main() -> None:
+    """Measure every server with every shape, print a table, draw, and write the summaries."""
+    options = _parser().parse_args()
+    rows: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        write_stack_model(folder / _MODEL)
+        port = _free_port()
+        print(
+            f"{'shape':15} {'server':22} {'tok/s':>8} {'TTFT p50':>9} {'p99':>8} {'TPOT p50':>9} {'p99':>8}", flush=True
+        )
+        for number in range(options.repeat):
+            for server in _servers(folder, port, options):
+                with _running(server, port, folder):
+                    for shape in SHAPES:
+                        summary = _ask(server, shape, port, folder, number, options.count)
+                        rows.append({"shape": shape.name, "server": server.name, "round": number, **summary})
+                        print(_line(rows[-1]), flush=True)
+    if options.out:
+        medians = _medians(rows)
+        draw_full_stack(medians, options.out.with_suffix(".png"))
+        machine = json.dumps({**describe_machine(), "requests": options.count, "rounds": options.repeat})
+        parts = ",\n".join(
+            f'"{name}": [\n' + ",\n".join(map(json.dumps, part)) + "\n]"
+            for name, part in (("medians", medians), ("rows", rows))
+        )
+        options.out.write_text(f'{{"machine": {machine},\n{parts}}}\n')
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--serve-python", type=Path, help="python that can run `transformers serve`")
+    parser.add_argument("--blas", default="", help="BLAS library that processes with MLX preload")
+    parser.add_argument("--count", type=int, default=64, help="requests at once")
+    parser.add_argument("--repeat", type=int, default=3, help="rounds")
+    parser.add_argument("--servers", nargs="+", help="names of some of the servers only")
+    parser.add_argument("--out", type=Path, help="JSON file; a picture is drawn beside it")
+    return parser
+
+
+def _servers(folder: Path, port: int, options: argparse.Namespace) -> Iterator[Server]:
+    model = str(folder / _MODEL)
+    baton = (
+        sys.executable,
+        "-m",
+        "baton.cli",
+        "up",
+        "--model",
+        model,
+        "--http-port",
+        str(port),
+        "--grpc-port",
+        str(_free_port()),
+    )
+    servers = []
+    for engine in ("torch", "mlx"):
+        nodes = folder / f"{engine}.toml"
+        nodes.write_text(f'[[node]]\nrole = "decode"\nengine = "{engine}"\nnum_threads = 1\nmax_batch_size = 64\n')
+        preload = options.blas if engine == "mlx" else ""
+        servers.append(Server(f"baton, {engine}", (*baton, "--nodes", str(nodes)), _MODEL, preload))
+    if options.serve_python:
+        serve = (str(options.serve_python), "-c", _SERVE, "serve", model, "--continuous-batching", "--device", "cpu")
+        cache = (
+            "--dtype",
+            "float32",
+            "--cb-num-blocks",
+            "2048",
+            "--cb-block-size",
+            "32",
+            "--cb-max-batch-tokens",
+            "512",
+        )
+        servers.append(Server("transformers serve", (*serve, *cache, "--port", str(port)), model))
+    mlx = (sys.executable, "-m", "mlx_lm", "server", "--model", model, "--port", str(port), "--temp", "0")
+    batch = ("--decode-concurrency", "64", "--prompt-concurrency", "8")
+    servers.append(Server("mlx_lm.server", (*mlx, *batch), model, options.blas))
+    yield from (server for server in servers if not options.servers or server.name in options.servers)
+
+
+@contextmanager
+def _running(server: Server, port: int, folder: Path) -> Iterator[None]:
+    environment = {**os.environ, **_ONE_THREAD, **({"LD_PRELOAD": server.preload} if server.preload else {})}
+    with ExitStack() as stack:
+        log = stack.enter_context((folder / "server.log").open("wb"))
+        process = subprocess.Popen(server.command, stdout=log, stderr=log, env=environment, start_new_session=True)
+        try:
+            _wait(server, port, process, folder / "server.log")
+            yield
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGINT)
+            try:
+                process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def _wait(server: Server, port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until the server answers a request.
+
+    Raises:
+        RuntimeError: If it ends, or does not in time.
+    """
+    body = {"model": server.model, "messages": [{"role": "user", "content": "able"}], "max_tokens": 1}
+    request = urllib.request.Request(
+        f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
+    )
+    deadline = time.monotonic() + _START_SECONDS
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                answer.read()
+                return
+        except OSError:
+            time.sleep(0.5)
+    raise RuntimeError(f"{server.name} does not serve:\n{log.read_text(errors='replace')[-2000:]}")
+
+
+def _ask(server: Server, shape: Shape, port: int, folder: Path, seed: int, count: int) -> Mapping[str, Any]:
+    out = folder / "run.json"
+    command = (
+        sys.executable,
+        "-m",
+        "bench.serve",
+        "--url",
+        f"http://127.0.0.1:{port}",
+        "--model",
+        server.model,
+        "--chat",
+    )
+    settings = ("--count", str(count), "--seed", str(seed + 1), "--no-ignore-eos", "--quiet", "--out", str(out))
+    done = subprocess.run((*command, *settings, *shape.options), capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{server.name}, {shape.name}: {done.stderr[-1000:] or done.stdout[-1000:]}")
+    summary: Mapping[str, Any] = json.loads(out.read_text())["summary"]
+    if summary["num_failed"]:
+        raise RuntimeError(f"{server.name}, {shape.name}: {summary['num_failed']} of {count} requests failed")
+    times = {
+        f"{name}_{share}": summary[f"{name}_seconds"][share] for name in ("ttft", "tpot") for share in ("p50", "p99")
+    }
+    return {"output_tokens_per_second": summary["output_tokens_per_second"], **times}
+
+
+def _medians(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    keys = list(dict.fromkeys((row["shape"], row["server"]) for row in rows))
+    numbers = ("output_tokens_per_second", "ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99")
+    medians = []
+    for shape, server in keys:
+        chosen = [row for row in rows if (row["shape"], row["server"]) == (shape, server)]
+        values = {name: statistics.median(row[name] for row in chosen) for name in numbers}
+        medians.append({"shape": shape, "server": server, **values})
+    return medians
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    times = " ".join(
+        f"{1e3 * row[name]:{width}.1f}"
+        for name, width in zip(("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99"), (9, 8, 9, 8), strict=True)
+    )
+    return f"{row['shape']:15} {row['server']:22} {row['output_tokens_per_second']:8.1f} {times}"
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""What a streamed token costs outside the engine: CPU time of gateway, decode node and router, and time added.
+
+python -m bench.servers.gateway_cost [--dynamo-python PATH] [--quick] [--out bench/results/gateway_cost]
+
+Runs Baton with a mock engine, a direct gRPC connection to its decode node, and, where its Python is named, ai-dynamo
+with its mocker, turn by turn under the same load; writes OUT.json and OUT.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from bench.machine import describe_machine
+from bench.options import program
+from bench.servers.cost_sample import Sample, summary_lines
+from bench.servers.cost_stack import BatonStack, DynamoStack
+from bench.servers.gateway_cost_plot import draw
+from bench.servers.stream_load import Latencies, Load, compile_load, run_load, write_body
+from bench.servers.weightless_model import write_model
+
+FORMAT = "baton-bench-gateway-cost/1"
+NUM_TOKENS = 128
+NUM_PROMPT_WORDS = 48
+STEP_SECONDS = (0.02, 0.0)
+"""Paced, and as fast as it goes."""
+_REQUESTS = {1: 10, 32: 4, 256: 3}
+"""Requests per stream, by the number of streams: enough CPU time for clock ticks of 10 ms."""
+
+
+class Measurement:
+    """Runs every load against every system, in turn, `num_repeats` times."""
+
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self._options = options
+        self._folder = folder
+        self._vocabulary_size = write_model(folder)
+        self._program = compile_load(folder)
+        self._body = write_body(folder, num_prompt_words=NUM_PROMPT_WORDS, num_tokens=NUM_TOKENS)
+
+    def run(self) -> Iterator[Sample]:
+        """Yield each sample as it is taken."""
+        for step_seconds in STEP_SECONDS:
+            with ExitStack() as stacks:
+                baton = stacks.enter_context(BatonStack(self._folder, step_seconds, self._folder))
+                dynamo = None
+                if self._options.dynamo_python:
+                    python = Path(self._options.dynamo_python)
+                    dynamo = stacks.enter_context(DynamoStack(python, self._folder, step_seconds, self._folder))
+                for stack in filter(None, (baton, dynamo)):
+                    run_load(self._program, stack.http_port, self._body, Load(8, 1, NUM_TOKENS, 0.0))
+                for repeat in range(self._options.repeats):
+                    for load in self._loads(step_seconds):
+                        yield from self._turn(baton, dynamo, load, step_seconds, repeat)
+
+    def _loads(self, step_seconds: float) -> Sequence[Load]:
+        one_answer_seconds = step_seconds * NUM_TOKENS
+        streams = [int(number) for number in self._options.streams.split(",")]
+        return [
+            Load(number, 1 if self._options.quick else _REQUESTS.get(number, 3), NUM_TOKENS, one_answer_seconds)
+            for number in streams
+        ]
+
+    def _turn(
+        self, baton: BatonStack, dynamo: DynamoStack | None, load: Load, step_seconds: float, repeat: int
+    ) -> Iterator[Sample]:
+        for stack in filter(None, (baton, dynamo)):
+            before = stack.cpu_seconds()
+            latencies = run_load(self._program, stack.http_port, self._body, load)
+            yield Sample(stack.name, step_seconds, load, repeat, latencies, _difference(stack.cpu_seconds(), before))
+        before = baton.cpu_seconds()
+        latencies = self._direct(baton, load)
+        yield Sample("direct", step_seconds, load, repeat, latencies, _difference(baton.cpu_seconds(), before))
+
+    def _direct(self, baton: BatonStack, load: Load) -> Latencies:
+        numbers = (
+            baton.decode_port, load.num_streams, load.num_requests, load.num_tokens, NUM_PROMPT_WORDS,
+            self._vocabulary_size, load.ramp_seconds,
+        )  # fmt: skip
+        command = [sys.executable, "-c", "from bench.servers.direct_load import run; run()", *map(str, numbers)]
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        return Latencies.parse(done.stdout)
+
+
+def _difference(after: dict[str, float], before: dict[str, float]) -> dict[str, float]:
+    return {name: seconds - before[name] for name, seconds in after.items()}
+
+
+def main() -> None:
+    """Measure, print and write."""
+    options = _parse()
+    samples: list[Sample] = []
+    with tempfile.TemporaryDirectory(prefix="baton-gateway-cost-") as folder:
+        for sample in Measurement(options, Path(folder)).run():
+            samples.append(sample)
+            print(summary_lines([sample])[-1], flush=True)
+    print("\nmedians over repeats", *summary_lines(samples), sep="\n")
+    settings = {name: value for name, value in vars(options).items() if name not in ("out", "dynamo_python")}
+    result = {
+        "format": FORMAT,
+        "machine": describe_machine(),
+        "settings": settings,
+        "dynamo": _dynamo_version(options.dynamo_python),
+        "samples": [sample.to_json() for sample in samples],
+    }
+    out = Path(options.out)
+    out.with_suffix(".json").write_text(json.dumps(result) + "\n", encoding="utf-8")
+    draw(samples, out.with_suffix(".png"))
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=program("gateway_cost"), description=__doc__)
+    parser.add_argument("--dynamo-python", default="", help="python of an environment with ai-dynamo; none: without it")
+    parser.add_argument("--streams", default="1,32,256", help="numbers of streams")
+    parser.add_argument("--repeats", type=int, default=3, help="turns of every load")
+    parser.add_argument("--quick", action="store_true", help="one request per stream")
+    parser.add_argument("--out", default="bench/results/gateway_cost", help="path of the results, without ending")
+    return parser.parse_args()
+
+
+def _dynamo_version(python: str) -> str:
+    if not python:
+        return ""
+    code = "import importlib.metadata; print(importlib.metadata.version('ai-dynamo'))"
+    return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What servers are asked, and when: sessions of invented words, of people, of production's traces."""

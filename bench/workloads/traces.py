@@ -1,0 +1,94 @@
+"""Requests of production services, replayed: their arrival times, lengths and, where known, their shared prefixes."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+from bench.workloads.dataset import Session, Turn
+from bench.workloads.vocabulary import Vocabulary
+
+MOONCAKE_BLOCK_TOKENS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class TraceRow:
+    """One request of a trace: seconds after the trace's beginning, lengths in tokens, ids of the prompt's blocks."""
+
+    arrival_seconds: float
+    prompt_tokens: int
+    output_tokens: int
+    block_ids: tuple[int, ...] = ()
+    """Equal ids are equal blocks; empty where the trace does not say what prompts share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """How a trace is made to fit: factors on lengths, and the longest request that is kept."""
+
+    length_factor: float = 1.0
+    """Multiplies prompt, output and block lengths, above 0; each stays 1 or more."""
+    max_context_tokens: int | None = None
+    """Requests whose scaled prompt and output exceed it are left out; None keeps all."""
+
+    def tokens(self, num_tokens: int) -> int:
+        """Return a scaled length, 1 or more."""
+        return max(1, round(num_tokens * self.length_factor))
+
+
+def read_mooncake(path: Path) -> Iterator[TraceRow]:
+    """Yield the requests of a Mooncake trace (FAST'25): JSON lines with times in milliseconds and 512-token blocks."""
+    with path.open(encoding="utf-8") as lines:
+        for line in lines:
+            row = json.loads(line)
+            yield TraceRow(row["timestamp"] / 1000, row["input_length"], row["output_length"], tuple(row["hash_ids"]))
+
+
+def read_azure(path: Path) -> Iterator[TraceRow]:
+    """Yield the requests of an Azure LLM inference trace (2023): CSV with the time of day and both lengths."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        begin: datetime | None = None
+        for row in csv.DictReader(lines):
+            arrival = datetime.fromisoformat(row["TIMESTAMP"])
+            begin = begin or arrival
+            seconds = (arrival - begin).total_seconds()
+            yield TraceRow(seconds, int(row["ContextTokens"]), int(row["GeneratedTokens"]))
+
+
+def replay(
+    rows: Iterable[TraceRow], vocabulary: Vocabulary, seed: int, count: int, scaling: Scaling | None = None
+) -> list[Session]:
+    """Return the first `count` requests of a trace that fit, as sessions with arrival times.
+
+    A block's tokens follow from (seed, block id) alone, so prompts share what the trace says they share.
+    """
+    scaling = scaling or Scaling()
+    fitting = (row for row in rows if _fits(row, scaling))
+    return [
+        Session((_turn(row, vocabulary, f"{seed}/{index}", seed, scaling),), row.arrival_seconds)
+        for index, row in enumerate(islice(fitting, count))
+    ]
+
+
+def _fits(row: TraceRow, scaling: Scaling) -> bool:
+    limit = scaling.max_context_tokens
+    return limit is None or scaling.tokens(row.prompt_tokens) + scaling.tokens(row.output_tokens) <= limit
+
+
+def _turn(row: TraceRow, vocabulary: Vocabulary, own_seed: str, seed: int, scaling: Scaling) -> Turn:
+    num_tokens = scaling.tokens(row.prompt_tokens)
+    block_tokens = scaling.tokens(MOONCAKE_BLOCK_TOKENS)
+    symbols: list[int] = []
+    for block_id in row.block_ids:
+        if len(symbols) >= num_tokens:
+            break
+        symbols += vocabulary.draw(Random(f"{seed}/block {block_id}"), block_tokens)
+    # Rounding may leave the blocks short of the prompt; the rest is the request's own.
+    symbols += vocabulary.draw(Random(own_seed), max(0, num_tokens - len(symbols)))
+    return Turn(vocabulary.render(symbols[:num_tokens]), scaling.tokens(row.output_tokens))

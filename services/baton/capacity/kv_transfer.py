@@ -1,0 +1,256 @@
+"""In what frames KV travels: how many layers each has, and how many positions are computed in one pass. Pure.
+
+In what number formats K and V travel over one link: lossless wherever the link is no bottleneck. Pure.
+
+Loss is the mean Kullback-Leibler divergence, in nats, of the next token's distribution after a context whose K or V
+went through the format, from that after the untouched context. Losses of K and V are added up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from baton.capacity import cost
+
+MIN_CHUNK_TOKENS = 256
+"""Shortest chunk that is chosen: matrix units of accelerators are not full below it."""
+LEAST_CHUNK_GAIN = 0.01
+"""Share of the time until decoding can begin that shorter chunks must save: they cost other requests passes."""
+
+
+class FramePlan(NamedTuple):
+    """Frames of one prompt."""
+
+    layers_per_frame: int
+    """Layers of one frame, 1 or more."""
+    chunk_tokens: int
+    """Positions computed in one pass at most; 0: as many as the node does by itself."""
+    compute_seconds: float
+    """Time of the computation in such passes."""
+    exposed_seconds: float
+    """What remains of the transfer after it."""
+
+    @property
+    def start_seconds(self) -> float:
+        """Return the time until decoding can begin."""
+        return self.compute_seconds + self.exposed_seconds
+
+
+def plan_frames(
+    num_tokens: int,
+    num_layers: int,
+    *,
+    max_chunk_tokens: int,
+    compute_seconds: float,
+    send_seconds: float,
+    least_pass_seconds: float = 0.0,
+    pass_overhead_seconds: float = 0.0,
+) -> FramePlan:
+    """Return the frames with which decoding can begin soonest.
+
+    A frame is a group of layers of a chunk of positions. Small ones shorten the wait for the first and the tail after
+    the last; each has a fixed cost, so none is made that the link takes less time for than that, and a short prompt
+    goes as one. Chunks shorter than the node's own cost passes, and are chosen only where groups of one layer leave
+    too much: a long prompt on a node that would compute it at once, a model of few layers.
+
+    Args:
+        num_tokens: Positions to compute, 1 or more.
+        num_layers: Layers, 1 or more.
+        max_chunk_tokens: Positions that the node computes in one pass by itself; 0: not known, and left alone.
+        compute_seconds: Time of the computation in such passes.
+        send_seconds: Time that the link needs for all frames.
+        least_pass_seconds: Time that the shortest pass takes: the weights are read.
+        pass_overhead_seconds: Fixed cost of a pass.
+    """
+    own = min(num_tokens, max_chunk_tokens or num_tokens)
+    num_own_passes = math.ceil(num_tokens / own)
+    best = _best_groups(num_own_passes, num_layers, compute_seconds, send_seconds)
+    chunk = own if max_chunk_tokens else 0
+    while chunk >= 2 * MIN_CHUNK_TOKENS:
+        chunk = math.ceil(chunk / 2)
+        num_passes = math.ceil(num_tokens / chunk)
+        computing = max(compute_seconds, num_passes * least_pass_seconds)
+        computing += (num_passes - num_own_passes) * pass_overhead_seconds
+        plan = _best_groups(num_passes, num_layers, computing, send_seconds)
+        if plan.start_seconds > (1 - LEAST_CHUNK_GAIN) * best.start_seconds:
+            break
+        best = plan._replace(chunk_tokens=chunk)
+    return best
+
+
+def group_sizes(num_layers: int) -> list[int]:
+    """Return the groups of layers that are worth a try: all of them, halved again and again, down to one."""
+    return [max(1, num_layers >> halvings) for halvings in range(num_layers.bit_length())]
+
+
+def _best_groups(num_passes: int, num_layers: int, compute_seconds: float, send_seconds: float) -> FramePlan:
+    """Return the best group size, of the number of layers halved again and again; the largest wins a tie."""
+    best: FramePlan | None = None
+    for size in group_sizes(num_layers):
+        num_frames = num_passes * math.ceil(num_layers / size)
+        if best is not None and send_seconds < num_frames * cost.FRAME_OVERHEAD_SECONDS:
+            break  # frames that the link takes in less than their fixed cost
+        exposed = cost.exposed_seconds(num_frames, compute_seconds, send_seconds)
+        if best is None or exposed < best.exposed_seconds:
+            best = FramePlan(size, 0, compute_seconds, exposed)
+    assert best is not None
+    return best
+
+
+AUTO, CACHE = "auto", "cache"
+LEAST_FORMAT_GAIN = 0.05
+"""Share of the transfer that a lossy format must save: less is not worth any loss."""
+
+
+class WireReason(Enum):
+    """Why a format was chosen, in words."""
+
+    NO_OPTION = "both nodes know no other format for this cache"
+    CONVERTED = "the caches differ, and rounding to the decode node's format is within the allowed loss"
+    KEEPS_UP = "the link keeps up with the computation, so nothing is rounded"
+    NO_LOSS_ALLOWED = "the link is the bottleneck, but no format is within the allowed loss"
+    NO_GAIN = "the link is the bottleneck, but no format within the allowed loss would be faster"
+    NARROWED = "the link is the bottleneck, and this is within the allowed loss"
+    SET = "set by the operator"
+    SET_BUT_UNABLE = "the format set by the operator is not one that both nodes and this cache can do"
+
+
+@dataclass(frozen=True, slots=True)
+class WireAbility:
+    """One number format in which a node can send or receive its cache (protos/baton/v1/node.proto, WireAbility)."""
+
+    dtype: str
+    """Name of the format."""
+    pack_bytes_per_second: float
+    """Rate of packing, bytes of cache per second; above 0."""
+    unpack_bytes_per_second: float
+    """Rate of unpacking, bytes of cache per second; above 0."""
+    key_loss: float = math.inf
+    """Loss where K alone travels in it, nats, 0 or more; inf: not measured."""
+    value_loss: float = math.inf
+    """Loss where V alone travels in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireOption:
+    """One number format in which a pair of nodes can exchange KV."""
+
+    dtype: str
+    """Name of the format."""
+    key_bytes: int
+    """Bytes of K of one position over all layers, scales included."""
+    value_bytes: int
+    """Bytes of V."""
+    key_pack_seconds: float = 0.0
+    """Time to pack or unpack K of one position, whichever node needs longer."""
+    value_pack_seconds: float = 0.0
+    """Time to pack or unpack V."""
+    key_loss: float = 0.0
+    """Loss where K alone travels in it, nats; 0: lossless."""
+    value_loss: float = 0.0
+    """Loss where V alone travels in it."""
+    is_conversion: bool = False
+    """Whether it rounds because the caches differ, so that no option is lossless."""
+
+
+class WirePolicy(NamedTuple):
+    """What the operator has set."""
+
+    keys: str = AUTO
+    """Format of K: a name, "cache" for the cache's own, or "auto"."""
+    values: str = AUTO
+    """Format of V."""
+    allowed_loss: float = 0.0
+    """Largest loss that "auto" may cause, nats; 0: lossless always."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireChoice:
+    """In what K and V of one request travel, and what that takes."""
+
+    keys: WireOption
+    """Format of K."""
+    values: WireOption
+    """Format of V."""
+    reason: WireReason
+    """Why."""
+
+    @property
+    def token_bytes(self) -> int:
+        """Return the bytes of one position."""
+        return self.keys.key_bytes + self.values.value_bytes
+
+    @property
+    def loss(self) -> float:
+        """Return the expected loss, nats."""
+        return self.keys.key_loss + self.values.value_loss
+
+    def transfer_seconds(self, num_tokens: int, bytes_per_second: float) -> float:
+        """Return the time that link or packing need, whichever is slower: they run side by side, frame after frame."""
+        return num_tokens * max(self.token_bytes / bytes_per_second, self.token_pack_seconds)
+
+    @property
+    def token_pack_seconds(self) -> float:
+        """Return the time to pack or unpack one position."""
+        return self.keys.key_pack_seconds + self.values.value_pack_seconds
+
+
+def cache_option(token_bytes: int) -> WireOption:
+    """Return the cache's own format where no more is known of it than the bytes of a position."""
+    return WireOption(CACHE, token_bytes - token_bytes // 2, token_bytes // 2)
+
+
+def choose_wire(
+    options: Sequence[WireOption],
+    policy: WirePolicy,
+    *,
+    num_tokens: int,
+    bytes_per_second: float,
+    compute_seconds: float,
+) -> WireChoice:
+    """Return in what K and V travel.
+
+    Lossless where the transfer takes no longer than the computation that it hides behind. Else, of what is within the
+    allowed loss: the least lossy that hides, or, where none does, the fastest.
+
+    Args:
+        options: What the pair can do, 1 or more; the first is lossless, or a conversion that is allowed.
+        policy: What the operator has set.
+        num_tokens: Positions that travel.
+        bytes_per_second: Rate of the link, above 0.
+        compute_seconds: Time of the prefill.
+    """
+    is_conversion = options[0].is_conversion
+    own = WireChoice(options[0], options[0], WireReason.CONVERTED if is_conversion else WireReason.NO_OPTION)
+    if policy.keys != AUTO or policy.values != AUTO:
+        return _set_by_operator(options, policy, own)
+
+    def seconds(choice: WireChoice) -> float:
+        return choice.transfer_seconds(num_tokens, bytes_per_second)
+
+    if seconds(own) <= compute_seconds:
+        return WireChoice(own.keys, own.values, WireReason.CONVERTED if is_conversion else WireReason.KEEPS_UP)
+    if len(options) == 1:
+        return own
+    if policy.allowed_loss <= 0:  # a measured loss of 0 is none on the calibration's tokens, and no promise
+        return WireChoice(own.keys, own.values, WireReason.NO_LOSS_ALLOWED)
+    choices = [WireChoice(keys, values, WireReason.NARROWED) for keys in options for values in options]
+    allowed = [choice for choice in choices[1:] if choice.loss <= policy.allowed_loss]
+    if not allowed:
+        return WireChoice(own.keys, own.values, WireReason.NO_LOSS_ALLOWED)
+    best = min(allowed, key=lambda choice: (max(seconds(choice), compute_seconds), choice.loss))
+    if seconds(best) > (1 - LEAST_FORMAT_GAIN) * seconds(own):
+        return WireChoice(own.keys, own.values, WireReason.NO_GAIN)
+    return best
+
+
+def _set_by_operator(options: Sequence[WireOption], policy: WirePolicy, own: WireChoice) -> WireChoice:
+    """What is not possible travels lossless: no setting may cost more than it says."""
+    by_name = {option.dtype: option for option in options} | {CACHE: own.keys, AUTO: own.keys}
+    if policy.keys not in by_name or policy.values not in by_name:
+        return WireChoice(own.keys, own.values, WireReason.SET_BUT_UNABLE)
+    return WireChoice(by_name[policy.keys], by_name[policy.values], WireReason.SET)

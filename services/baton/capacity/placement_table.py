@@ -1,0 +1,113 @@
+"""Candidates as rows of text, for `baton plan` and for people who ask why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from baton.capacity.placement import Candidate, CostEstimate
+
+
+class PlanRow(NamedTuple):
+    """One candidate; every field is text ready to print, "-" where there is nothing."""
+
+    decode: str
+    """Decode node."""
+    prefill: str
+    """Prefill node, or "local"."""
+    cached: str
+    """Prompt tokens in the caches of decode / prefill node."""
+    queue: str
+    """Until the prefill begins."""
+    compute: str
+    """Prefill itself."""
+    transfer: str
+    """KV on the link."""
+    wire: str
+    """Number formats of K and V on the link."""
+    exposed: str
+    """Part of it that does not hide behind computation, or a pull behind the queue."""
+    ttft: str
+    """Until the first token."""
+    start: str
+    """Until decoding begins."""
+    step: str
+    """One decode step."""
+    decode_time: str
+    """All expected steps."""
+    imposed: str
+    """Slow-down of others."""
+    total: str
+    """What candidates are compared by."""
+    note: str
+    """"chosen" or how much dearer than the choice it is, and what is pulled; or why it is infeasible."""
+
+
+HEADINGS = PlanRow(
+    decode="decode",
+    prefill="prefill",
+    cached="cached d/p",
+    queue="queue",
+    compute="prefill",
+    transfer="transfer",
+    wire="wire",
+    exposed="exposed",
+    ttft="TTFT",
+    start="start",
+    step="step",
+    decode_time="decode",
+    imposed="imposed",
+    total="total",
+    note="choice / reason",
+)
+"""Column titles, in the order of `PlanRow`."""
+
+
+def plan_rows(candidates: Iterable[Candidate]) -> list[PlanRow]:
+    """Return one row per candidate, in their order: the choice first, as decisions have them."""
+    ordered = list(candidates)
+    best = ordered[0].estimate if ordered else None
+    return [_row(candidate, best, is_choice=index == 0) for index, candidate in enumerate(ordered)]
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration with three significant digits in the unit that suits it."""
+    if seconds == 0:
+        return "0"
+    for unit, scale in (("s", 1.0), ("ms", 1e-3)):
+        if abs(seconds) >= scale:
+            return f"{seconds / scale:.3g} {unit}" if abs(seconds) < 1000 * scale else f"{seconds / scale:.0f} {unit}"
+    return f"{seconds * 1e6:.3g} µs"
+
+
+def _row(candidate: Candidate, best: CostEstimate | None, *, is_choice: bool) -> PlanRow:
+    ends = (candidate.decode_node_id, candidate.prefill_node_id or "local")
+    estimate = candidate.estimate
+    if estimate is None or best is None:
+        return PlanRow._make((*ends, *["-"] * 12, candidate.infeasible_reason))
+    before = (estimate.queue_seconds, estimate.prefill_seconds, estimate.transfer_seconds)
+    after = (
+        estimate.exposed_seconds + estimate.pull_seconds + estimate.restore_seconds,
+        estimate.time_to_first_token_seconds,
+        estimate.start_seconds,
+        estimate.step_seconds,
+        estimate.decode_seconds,
+        estimate.imposed_seconds,
+        estimate.total_seconds,
+    )
+    cached = f"{candidate.decode_cached_tokens}/{candidate.prefill_cached_tokens}"
+    dearer = estimate.total_seconds - best.total_seconds
+    pull = f", {candidate.pulled_tokens} tokens from {candidate.pull_node_id}" if candidate.pull_node_id else ""
+    num_restored = max(candidate.decode_restored_tokens, candidate.prefill_restored_tokens)
+    restore = f", {num_restored} tokens from host memory or disk" if num_restored else ""
+    link = ", link rate declared" if candidate.is_link_declared else ""
+    note = "chosen" if is_choice else f"{'-' if dearer < 0 else '+'}{format_seconds(abs(dearer))}"
+    times = (*map(format_seconds, before), _wire(candidate), *map(format_seconds, after))
+    return PlanRow._make((*ends, cached, *times, note + pull + restore + link))
+
+
+def _wire(candidate: Candidate) -> str:
+    wire = candidate.wire
+    if wire is None:
+        return "-"
+    return wire.key_dtype if wire.key_dtype == wire.value_dtype else f"{wire.key_dtype}/{wire.value_dtype}"

@@ -1,0 +1,134 @@
+"""`baton plan --nodes`: which live node should prefill, which decode, and what fits in its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.table import Table
+
+from baton.capacity.cost import ModelShape
+from baton.capacity.placement import Candidate
+from baton.capacity.placement_table import format_seconds
+from baton.capacity.planner import PASS_TOKENS, ClusterPlan, PlanNode, plan_cluster
+from baton.capacity.reference_models import REFERENCE_MODELS
+from baton.capacity.snapshot import Link, NodeRole, PlacementRequest
+from baton.cli.terminal.console import make_console
+from baton.cli.terminal.tables import format_bytes, print_table
+from baton.errors import NotFoundError
+from baton.router.settings import RouterSettings
+from baton.v1 import node_pb2, router_service_pb2
+from baton.wire.capacity import profile_from_proto, shape_from_proto
+from baton.wire.durations import seconds_from_duration
+
+_ROLES: Mapping[int, NodeRole] = {node_pb2.NODE_ROLE_PREFILL: "prefill", node_pb2.NODE_ROLE_DECODE: "decode"}
+
+
+def print_cluster_plan(states: Sequence[router_service_pb2.NodeState], model: str, request: PlacementRequest) -> None:
+    """Print the plan for a model that is served, or one of the reference models.
+
+    Raises:
+        NotFoundError: If there are no nodes, or the model is neither.
+    """
+    shape = planned_shape(states, model)
+    plan = plan_states(states, shape, request)
+    console = make_console()
+    print_table(console, cluster_table(states, plan))
+    for sentence in sentences(plan, shape, model, request):
+        console.print(sentence, highlight=False)
+
+
+def planned_shape(states: Sequence[router_service_pb2.NodeState], model: str) -> ModelShape:
+    """Return the shape of a model by its served name, else by that of a reference model.
+
+    Raises:
+        NotFoundError: If there is none.
+    """
+    for state in states:
+        if state.node.model_id == model:
+            return shape_from_proto(state.node.model_shape)
+    if model in REFERENCE_MODELS:
+        return REFERENCE_MODELS[model]
+    raise NotFoundError(f"model {model!r} is neither served nor one of {', '.join(REFERENCE_MODELS)}")
+
+
+def plan_states(
+    states: Sequence[router_service_pb2.NodeState], shape: ModelShape, request: PlacementRequest
+) -> ClusterPlan:
+    """Return the plan for nodes as a router lists them."""
+    links = {
+        (link.from_node_id, state.node.node_id): Link(
+            link.bytes_per_second, seconds_from_duration(link.round_trip), is_measured=True
+        )
+        for state in states
+        for link in state.links
+    }
+    fields = RouterSettings.model_fields
+    declared = Link(fields["default_link_bytes_per_second"].default, fields["default_round_trip_seconds"].default)
+    return plan_cluster([plan_node(state) for state in states], shape, request, links, declared)
+
+
+def plan_node(state: router_service_pb2.NodeState) -> PlanNode:
+    """Return a node with the memory that it has for a model.
+
+    That is what its worker holds, and what is free where its engine computes: of the accelerator's own memory as its
+    driver says, of the machine's where they share it or there is no accelerator.
+    """
+    node, shape = state.node, state.node.model_shape
+    held = shape.weight_byte_count + node.block_count * node.block_token_count * shape.kv_byte_count_per_token
+    is_machine_memory = node.engine != "torch" or node.device.startswith("cpu")
+    system = state.load.system
+    free = system.available_memory_byte_count if is_machine_memory else system.available_gpu_memory_byte_count
+    reason = "draining" if state.load.is_draining else ""
+    return PlanNode(node.node_id, _ROLES[node.role], profile_from_proto(node.profile), held + free, reason)
+
+
+def cluster_table(states: Sequence[router_service_pb2.NodeState], plan: ClusterPlan) -> Table:
+    """Return one row per node."""
+    headings = ("node", "engine", "device", "today", "plan", "prefill", "step", "left for KV", "context", "note")
+    table = Table(*headings, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
+    chosen = {plan.choice.decode_node_id, plan.choice.prefill_node_id} if plan.choice else set()
+    for state, part in zip(states, plan.parts, strict=True):
+        table.add_row(
+            part.node_id,
+            state.node.engine,
+            state.node.device,
+            _ROLES[state.node.role],
+            "-" if part.role == "none" else "prefill and decode" if part.role == "both" else part.role,
+            format_seconds(part.prefill_seconds),
+            format_seconds(part.step_seconds),
+            format_bytes(part.free_bytes),
+            f"{part.context_tokens} tokens",
+            part.reason or ("serves it soonest" if part.node_id in chosen else ""),
+            style="bold green" if part.node_id in chosen else None,
+        )
+    return table
+
+
+def sentences(plan: ClusterPlan, shape: ModelShape, model: str, request: PlacementRequest) -> list[str]:
+    """Return what the plan gives one request, and what a single node would."""
+    size = f"{request.num_prompt_tokens} prompt tokens and {request.max_tokens} new ones"
+    weights, kv = format_bytes(shape.weight_bytes), format_bytes(shape.kv_bytes_per_token)
+    workspace = format_bytes(shape.workspace_bytes(PASS_TOKENS))
+    first = f"{model}: {weights} of weights, {kv} of KV a token, {workspace} of workspace."
+    if plan.choice is None:
+        return [first, f"No node can serve {size}."]
+    lines = [first, f"{size}: {_described(plan.choice)}."]
+    if plan.alone and not plan.choice.is_local:
+        lines.append(f"Without a second node: {_described(plan.alone)}.")
+    return lines
+
+
+def _described(candidate: Candidate) -> str:
+    assert candidate.estimate is not None
+    total = format_seconds(candidate.estimate.total_seconds)
+    first = format_seconds(candidate.estimate.time_to_first_token_seconds)
+    if candidate.is_local:
+        return f"{candidate.decode_node_id} alone, first token after {first}, all after {total}"
+    declared = ", link rate declared" if candidate.is_link_declared else ""
+    transfer = format_seconds(candidate.estimate.transfer_seconds)
+    exposed = format_seconds(candidate.estimate.exposed_seconds)
+    return (
+        f"{candidate.prefill_node_id} prefills, {candidate.decode_node_id} decodes, first token after {first}, "
+        f"all after {total}; KV takes {transfer} on the link, of which {exposed} shows{declared}"
+    )

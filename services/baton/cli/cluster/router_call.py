@@ -1,0 +1,58 @@
+"""One question to the router from the command line."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Annotated, TypeAlias, TypeVar
+
+import grpc
+import typer
+from pydantic_settings import SettingsConfigDict
+
+from baton.config.loading import load_settings
+from baton.errors import UnavailableError
+from baton.rpc.channel import open_channel
+from baton.rpc.status import error_from_rpc, error_info
+from baton.security.tls import TlsSettings, secured_by
+from baton.v1 import router_service_pb2_grpc
+
+DEFAULT_ROUTER = "127.0.0.1:8010"
+"""Where `baton up` puts the router unless the port is taken."""
+CALL_SECONDS = 5.0
+"""Time for the answer."""
+
+
+class CommandTlsSettings(TlsSettings):
+    """Who asks where connections have TLS: BATON_TLS_CERT_FILE, BATON_TLS_KEY_FILE and BATON_TLS_CA_FILE."""
+
+    model_config = SettingsConfigDict(env_prefix="BATON_")
+
+
+AnswerT = TypeVar("AnswerT")
+RouterOption: TypeAlias = Annotated[
+    str, typer.Option("--router", help="host:port of it.", envvar="BATON_ROUTER_ADDRESS")
+]
+
+
+def ask_router(
+    address: str, question: Callable[[router_service_pb2_grpc.RouterServiceStub], Awaitable[AnswerT]]
+) -> AnswerT:
+    """Return the router's answer.
+
+    Raises:
+        ConfigurationError: If the TLS files of the environment are incomplete.
+        BatonError: If the router cannot be reached or refuses; the message names the address.
+    """
+
+    async def ask() -> AnswerT:
+        async with open_channel(address) as channel:
+            return await question(router_service_pb2_grpc.RouterServiceStub(channel))  # type: ignore[no-untyped-call]
+
+    try:
+        with secured_by(load_settings(CommandTlsSettings, {}).tls_identity()):
+            return asyncio.run(ask())
+    except grpc.aio.AioRpcError as error:
+        cause = error_from_rpc(error)
+        hint = "; is `baton up` running there?" if error_info(error) is None else ""
+        raise UnavailableError(f"router at {address}: {cause.message}{hint}", reason=cause.reason) from error

@@ -1,0 +1,1 @@
+"""The processes of `baton up` on this machine: which there are, their ports, cores and lives."""

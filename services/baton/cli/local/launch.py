@@ -1,0 +1,191 @@
+"""The processes of `baton up`: which command line and environment each role gets."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from baton.agent.child import ChildSpec
+from baton.cli.local.environment import threads_per_worker, worker_environment
+from baton.cli.local.ports import free_ports
+from baton.cli.local.topology import SETTINGS_CLASSES, NodeSpec, node_ids
+from baton.config.flags import flag_of
+from baton.config.loading import load_settings
+from baton.node.settings import NodeSettings
+from baton.rpc.server import host_port
+
+ROUTER_PORT_OFFSET = 10
+"""The router's port above the REST API's, if free: 8010 by default, where `baton plan` and `baton nodes` look."""
+
+
+WORKER_DRAIN_SECONDS = 2
+"""Time for running requests after Ctrl-C: the gateway must have told its clients of the end before it is killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What is common to all processes of one `baton up`."""
+
+    host: str
+    """Address that everything binds to."""
+    http_port: int
+    """Port of the REST API."""
+    grpc_port: int
+    """Port of the public gRPC API."""
+    model_dir: Path
+    """Checkpoint that all nodes serve."""
+    model_name: str
+    """Name under which it is served."""
+    log_level: str
+    """Level of every process."""
+    needs_key: bool = False
+    """Whether the gateway asks for API keys."""
+    lora: str = ""
+    """NAME=FOLDER of the adapters that all nodes load, separated by commas."""
+
+    @property
+    def url(self) -> str:
+        """Address of the REST API."""
+        return f"http://{host_port(self.host, self.http_port)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessPlan:
+    """One process to start."""
+
+    role: str
+    """Its word after `baton serve`."""
+    engine: str
+    """What computes; empty for services without an engine."""
+    address: str
+    """host:port of its gRPC server."""
+    child: ChildSpec
+    """Its command line; `child.name` is the role or the node id."""
+    http_url: str = ""
+    """Address of its REST API, if it has one."""
+
+    @property
+    def shown_address(self) -> str:
+        """Where it can be reached, for people."""
+        return f"{self.http_url}, gRPC {self.address}" if self.http_url else self.address
+
+
+def plan_processes(site: Site, nodes: Sequence[NodeSpec]) -> Sequence[ProcessPlan]:
+    """Return all processes in the order of their start; internal ports are free ones.
+
+    Raises:
+        ConfigurationError: If the options or the environment of a node would be refused.
+    """
+    workers = node_ids(_sharing(site, nodes))
+    ports = free_ports(
+        site.host,
+        ("router", "cache-index", *(node_id for node_id, _ in workers)),
+        preferred={"router": site.http_port + ROUTER_PORT_OFFSET},
+    )
+    addresses = {key: host_port(site.host, port) for key, port in ports.items()}
+    return (
+        _service(site, "cache-index", addresses["cache-index"], {"host": site.host, "port": str(ports["cache-index"])}),
+        _service(
+            site, "router", addresses["router"], _router_settings(site, ports["router"], addresses["cache-index"])
+        ),
+        *(_worker(site, node_id, spec, ports, len(workers)) for node_id, spec in workers),
+        _gateway(site, addresses["router"]),
+    )
+
+
+def _sharing(site: Site, nodes: Sequence[NodeSpec]) -> Sequence[NodeSpec]:
+    """Return the nodes, each leaving others on its GPUs as much memory as it takes, unless it is told how much.
+
+    Raises:
+        ConfigurationError: If a node's options or environment would be refused.
+    """
+    told = [_settings_of(site, spec) for spec in nodes]
+    counts: Counter[str] = Counter()
+    for spec, settings in zip(nodes, told, strict=True):
+        for gpu in _gpus_of(settings):
+            counts[gpu] += spec.count
+    shared = []
+    for spec, settings in zip(nodes, told, strict=True):
+        num_nodes = max((counts[gpu] for gpu in _gpus_of(settings)), default=1)
+        if num_nodes > 1 and "device_memory_share" not in settings.model_fields_set:
+            options = {"device_memory_share": f"{settings.device_memory_share / num_nodes:.4f}", **spec.options}
+            spec = replace(spec, options=options)
+        shared.append(spec)
+    return shared
+
+
+def _gpus_of(settings: NodeSettings) -> Sequence[str]:
+    """Return which GPUs of the machine a node computes on, if it has those."""
+    if settings.engine == "mlx":
+        return ("metal",)
+    cuda = re.fullmatch(r"cuda(?::(\d+))?", settings.device)
+    if settings.engine != "torch" or cuda is None:
+        return ()
+    first = int(cuda[1] or 0)
+    return [f"cuda:{index}" for index in range(first, first + settings.tensor_parallel)]
+
+
+def _settings_of(site: Site, spec: NodeSpec) -> NodeSettings:
+    """Return what a node will read, but where others are: by its options, else by the environment that it inherits."""
+    return load_settings(SETTINGS_CLASSES[spec.role], _node_flags(site, spec))
+
+
+def _gateway(site: Site, router_address: str) -> ProcessPlan:
+    address = host_port(site.host, site.grpc_port)
+    child = ChildSpec("gateway", _command(site, "gateway", _gateway_settings(site, router_address)))
+    return ProcessPlan("gateway", "", address, child, site.url)
+
+
+def _router_settings(site: Site, port: int, cache_index_address: str) -> Mapping[str, str]:
+    return {"host": site.host, "port": str(port), "cache_index_address": cache_index_address}
+
+
+def _gateway_settings(site: Site, router_address: str) -> Mapping[str, str]:
+    return {
+        "model_dir": str(site.model_dir),
+        "model_name": site.model_name,
+        "router_address": router_address,
+        "http_host": site.host,
+        "http_port": str(site.http_port),
+        "grpc_host": site.host,
+        "grpc_port": str(site.grpc_port),
+    }
+
+
+def _service(site: Site, role: str, address: str, settings: Mapping[str, str]) -> ProcessPlan:
+    return ProcessPlan(role, "", address, ChildSpec(role, _command(site, role, settings)))
+
+
+def _worker(site: Site, node_id: str, spec: NodeSpec, ports: Mapping[str, int], num_workers: int) -> ProcessPlan:
+    settings = {
+        "host": site.host,
+        "port": str(ports[node_id]),
+        "node_id": node_id,
+        "router_address": host_port(site.host, ports["router"]),
+        "cache_index_address": host_port(site.host, ports["cache-index"]),
+        "num_threads": str(threads_per_worker(num_workers)),
+        "drain_seconds": str(WORKER_DRAIN_SECONDS),
+        **_node_flags(site, spec),
+    }
+    child = ChildSpec(node_id, _command(site, spec.role, settings), worker_environment(spec.engine, num_workers))
+    return ProcessPlan(spec.role, spec.engine, host_port(site.host, ports[node_id]), child)
+
+
+def _node_flags(site: Site, spec: NodeSpec) -> Mapping[str, str]:
+    """Return the flags of a worker that do not depend on where it and others listen."""
+    return {
+        "engine": spec.engine,
+        "model_dir": str(site.model_dir),
+        "model_name": site.model_name,
+        **({"lora": site.lora} if site.lora else {}),
+        **spec.options,
+    }
+
+
+def _command(site: Site, role: str, settings: Mapping[str, str]) -> Sequence[str]:
+    flags = [f"{flag_of(name)}={value}" for name, value in settings.items()]
+    return (sys.executable, "-m", "baton.cli", "serve", role, *flags, f"--log-level={site.log_level}")

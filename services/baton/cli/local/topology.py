@@ -1,0 +1,122 @@
+"""Which workers `baton up` starts: a default pair, or the `[[node]]` tables of a TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, cast, get_args
+
+from baton.config.loading import load_settings
+from baton.decode.settings import DecodeSettings
+from baton.demo import checkpoint_dir
+from baton.errors import ConfigurationError
+from baton.node.settings import EngineName, NodeSettings
+from baton.prefill.settings import PrefillSettings
+
+WorkerRole = Literal["prefill", "decode"]
+
+RESERVED = ("host", "port", "node_id", "model_dir", "model_name", "router_address", "cache_index_address", "log_level")
+"""Settings of workers that `baton up` gives out itself."""
+SETTINGS_CLASSES: Mapping[WorkerRole, type[NodeSettings]] = {"prefill": PrefillSettings, "decode": DecodeSettings}
+"""What workers read."""
+
+MAX_COUNT = 256
+"""Most nodes of one table."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """Workers of one kind."""
+
+    role: WorkerRole
+    """What they serve."""
+    engine: EngineName
+    """What computes."""
+    count: int = 1
+    """How many, 1 to MAX_COUNT."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Further settings of the worker by field name, e.g. {"num_blocks": "512"}."""
+
+
+def default_topology(prefill: EngineName, decode: EngineName) -> Sequence[NodeSpec]:
+    """Return one prefill and one decode node."""
+    return (NodeSpec("prefill", prefill), NodeSpec("decode", decode))
+
+
+def parse_engine(text: str, key: str) -> EngineName:
+    """Return an engine's name.
+
+    Raises:
+        ConfigurationError: If it is none; the message names the key.
+    """
+    if text not in get_args(EngineName):
+        raise ConfigurationError(f"{key}: expected one of {', '.join(get_args(EngineName))}, got {text!r}")
+    return cast(EngineName, text)
+
+
+def read_topology(path: Path) -> Sequence[NodeSpec]:
+    """Return the nodes of a TOML file.
+
+    ```toml
+    [[node]]
+    role = "prefill"
+    engine = "torch"
+    count = 2           # default 1
+    num_blocks = 512    # any further key is a setting of the worker
+    ```
+
+    Raises:
+        ConfigurationError: If the file cannot be read or a key is missing, unknown or invalid; the message names it.
+    """
+    try:
+        document = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"--nodes {path}: {error}") from error
+    unknown = sorted(set(document) - {"node"})
+    if unknown:
+        raise ConfigurationError(f"--nodes {path}: unknown key {unknown[0]}; expected [[node]] tables")
+    tables = document.get("node", [])
+    if not isinstance(tables, list):
+        raise ConfigurationError(f"--nodes {path}: node: expected [[node]] tables")
+    specs = tuple(_read_node(table, f"--nodes {path}: node[{index}]") for index, table in enumerate(tables))
+    if not any(spec.role == "decode" for spec in specs):
+        raise ConfigurationError(f'--nodes {path}: node: at least one must have role = "decode"')
+    return specs
+
+
+def node_ids(specs: Sequence[NodeSpec]) -> Sequence[tuple[str, NodeSpec]]:
+    """Return one (node id, spec) per worker: `role-engine`, numbered where there are several of the kind."""
+    totals: dict[str, int] = {}
+    for spec in specs:
+        kind = f"{spec.role}-{spec.engine}"
+        totals[kind] = totals.get(kind, 0) + spec.count
+    used: dict[str, int] = {}
+    ids = []
+    for spec in specs:
+        kind = f"{spec.role}-{spec.engine}"
+        for _ in range(spec.count):
+            used[kind] = used.get(kind, 0) + 1
+            ids.append((kind if totals[kind] == 1 else f"{kind}-{used[kind]}", spec))
+    return tuple(ids)
+
+
+def _read_node(table: Mapping[str, object], where: str) -> NodeSpec:
+    role, engine, count = table.get("role"), table.get("engine"), table.get("count", 1)
+    if role not in get_args(WorkerRole):
+        raise ConfigurationError(f"{where}.role: expected prefill or decode, got {role!r}")
+    if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_COUNT:
+        raise ConfigurationError(f"{where}.count: expected 1 to {MAX_COUNT}, got {count!r}")
+    reserved = sorted(set(RESERVED) & set(table))
+    if reserved:
+        raise ConfigurationError(f"{where}.{reserved[0]}: chosen by `baton up`")
+    options = {key: _text(value) for key, value in table.items() if key not in ("role", "engine", "count")}
+    spec = NodeSpec(cast(WorkerRole, role), parse_engine(str(engine), f"{where}.engine"), count, options)
+    values = {"model_dir": checkpoint_dir(), "engine": spec.engine, **options}  # any model: options are checked here
+    load_settings(SETTINGS_CLASSES[spec.role], {}, values, file_name=where)
+    return spec
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,1 @@
+"""How commands print: consoles, tables, quantities."""

@@ -1,0 +1,154 @@
+"""What follows where a KV stream breaks: nothing more, another stream, or the rest computed here. Pure.
+
+Who can bring the KV of a placed request, and what it would take to compute it here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from baton.capacity import cost
+from baton.capacity.cost import NodeProfile
+from baton.capacity.placement import CostEstimate
+from baton.engine.engine import Engine
+from baton.engine.runners.base import Runner
+from baton.kv.stream import KvProgress
+from baton.v1.router_service_pb2 import Placement, PrefillAlternative
+from baton.wire.capacity import estimate_from_proto
+
+MAX_STREAMS_PER_NODE = 2
+"""Streams of one request that a node is asked for."""
+
+
+class Recovery(StrEnum):
+    """What took over from a broken stream."""
+
+    SAME_NODE = "same_node"
+    """Another stream of the same node."""
+    OTHER_NODE = "other_node"
+    """A stream of another node."""
+    COMPLETE = "complete"
+    """Nothing: all KV had come and proven its place, only the summary was missing."""
+    LOCAL = "local"
+    """The decode node: it computes what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillOption:
+    """A prefill node that may be asked."""
+
+    node_id: str
+    """The node."""
+    layers_per_frame: int = 0
+    """Layers of one frame; 0: the node decides."""
+    chunk_tokens: int = 0
+    """Positions computed in one pass at most; 0: the node decides."""
+    wire_dtype: int = 0
+    """KvDtype of kv.proto of K; 0: that of the cache."""
+    value_wire_dtype: int = 0
+    """That of V; 0: that of K."""
+    estimate: CostEstimate | None = None
+    """What the router expected of it for the whole prompt; None: unknown, it is worth a try."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A request whose KV stream has just broken."""
+
+    option: PrefillOption
+    """The node that sent it."""
+    is_node_in_doubt: bool
+    """Whether the node, and not the stream alone, may have failed: others are asked before it."""
+    is_node_unfit: bool
+    """Whether the node has refused, or hangs: it is not asked again."""
+    num_streams_by_node: dict[str, int]
+    """Streams asked for so far."""
+    progress: KvProgress
+    """What has come and counts."""
+    token_begin: int
+    """First position that the decode node lacked at first."""
+    has_first_token: bool
+    """Whether the first token has come."""
+    is_cache_bypassed: bool
+    """Whether nodes keep nothing of what they have computed of the prompt."""
+
+
+def choose_option(
+    broken: Broken, alternatives: Sequence[PrefillOption], *, local_seconds: float, seconds_left: float | None
+) -> PrefillOption | None:
+    """Return the node to be asked for the rest; None: computing it here is cheaper, or nobody is left.
+
+    Args:
+        broken: The request.
+        alternatives: Other nodes, in order of preference.
+        local_seconds: Time to compute here what is missing.
+        seconds_left: Until the caller gives the request up; None: no limit.
+    """
+    same: tuple[PrefillOption, ...] = () if broken.is_node_unfit else (broken.option,)
+    others = tuple(option for option in alternatives if option.node_id != broken.option.node_id)
+    order: tuple[PrefillOption, ...] = (*others, *same) if broken.is_node_in_doubt else (*same, *others)
+    for option in order:
+        if broken.num_streams_by_node.get(option.node_id, 0) >= MAX_STREAMS_PER_NODE:
+            continue
+        seconds = resume_seconds(broken, option)
+        if seconds < local_seconds and (seconds_left is None or seconds < seconds_left):
+            return option
+    return None
+
+
+def resume_seconds(broken: Broken, option: PrefillOption) -> float:
+    """Return the time until the rest of the KV is here, if a node is asked for it; 0 where the router said nothing.
+
+    The node that sent the broken stream still has, in its prefix cache, what it had computed; another one has to
+    compute the prompt as the router expected. What is sent hides behind what is computed, or the other way round.
+    """
+    estimate, progress = option.estimate, broken.progress
+    if estimate is None:
+        return 0.0
+    computing = estimate.prefill_seconds
+    if option.node_id == broken.option.node_id and not broken.is_cache_bypassed:
+        computing *= 0.0 if broken.has_first_token else _share_missing(progress.complete_tokens, broken)
+    mean_next_token = sum(progress.next_tokens) / len(progress.next_tokens)
+    sending = estimate.transfer_seconds * _share_missing(mean_next_token, broken)
+    calling = max(0.0, estimate.time_to_first_token_seconds - estimate.prefill_seconds)
+    return calling + max(computing, sending)
+
+
+def _share_missing(next_token: float, broken: Broken) -> float:
+    num_tokens = broken.progress.num_tokens
+    return (num_tokens - next_token) / (num_tokens - broken.token_begin)
+
+
+class ComputingNode(Protocol):
+    """This node, as far as it computes prompts; `baton.node.node.WorkerNode` is one."""
+
+    engine: Engine
+    runner: Runner
+    profile: NodeProfile
+
+
+def prefill_options(placement: Placement, decode_node_id: str) -> list[PrefillOption]:
+    """Return the node that the router chose, then its alternatives."""
+    options = [_option(placement), *(_option(alternative) for alternative in placement.alternatives)]
+    return [option for option in options if option.node_id not in ("", decode_node_id)]
+
+
+def local_seconds(node: ComputingNode, start: int, num_tokens: int) -> float:
+    """Return the time in which this node computes positions [start, num_tokens), behind the prompts that it has."""
+    load, shape = node.engine.load(), node.runner.info.shape
+    backlog = cost.backlog_seconds(shape, node.profile, load.num_pending_prompt_tokens, load.num_waiting)
+    return backlog + cost.prefill_seconds(shape, node.profile, start, num_tokens)
+
+
+def _option(message: Placement | PrefillAlternative) -> PrefillOption:
+    return PrefillOption(
+        message.prefill_node_id,
+        message.layers_per_frame,
+        message.chunk_token_count,
+        message.wire_dtype,
+        message.value_wire_dtype,
+        estimate_from_proto(message.estimate) if message.HasField("estimate") else None,
+    )

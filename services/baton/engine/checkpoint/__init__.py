@@ -1,0 +1,1 @@
+"""What model folders and adapters say of themselves, read without any framework."""

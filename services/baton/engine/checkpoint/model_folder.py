@@ -1,0 +1,263 @@
+"""What a Hugging Face model folder says about itself, read without any framework, so that both engines say the same."""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from baton.engine.checkpoint.quantization import Quantization, read_quantization
+from baton.engine.checkpoint.rope import check_rope
+from baton.engine.runners.base import ModelInfo
+from baton.errors import ConfigurationError
+from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
+from baton.text.tokenizer import tokenizer_digest
+
+SUPPORTED_FAMILIES = (
+    "gemma2",
+    "gemma3_text",
+    "gpt_oss",
+    "llama",
+    "mistral",
+    "mixtral",
+    "phi3",
+    "qwen2",
+    "qwen2_moe",
+    "qwen3",
+    "qwen3_moe",
+    "smollm3",
+)
+"""Values of `model_type` whose equality with transformers is tested."""
+
+TORCH_ONLY_FAMILIES = ("gpt_oss",)
+"""Those that mlx-lm reads in a quantised form alone, in which equality cannot be tested."""
+
+_SWITCHED_WINDOW_FAMILIES = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm3")
+"""Those whose `sliding_window` counts only together with `use_sliding_window`."""
+_EXPERTS_OF_MLX = ".switch_mlp."
+_LAYER_KINDS = ("full_attention", "sliding_attention")
+"""Values of `layer_types` whose caches can be carried; others keep a state that is no K and V per position."""
+_DIGEST_PAGES = 64
+_PAGE_BYTES = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A folder with config.json and safetensors files."""
+
+    directory: Path
+    """The folder."""
+    config: Mapping[str, Any]
+    """config.json."""
+    eos_token_ids: tuple[int, ...]
+    """End tokens, from generation_config.json where it has them, else config.json."""
+    tensor_shapes: Mapping[str, tuple[int, ...]]
+    """Shape of every tensor in the safetensors files; of packed ones, as if they were not."""
+    revision_digest: str
+    """Digest of configuration, end tokens and weights."""
+    quantization: Quantization | None = None
+    """How MLX packed the weights; None: they are as they were trained."""
+
+    @property
+    def family(self) -> str:
+        """Return the model type."""
+        return str(self.config["model_type"])
+
+    @property
+    def head_dim(self) -> int:
+        """Return the elements of one attention head."""
+        return int(self.config.get("head_dim") or self.config["hidden_size"] // self.config["num_attention_heads"])
+
+    @property
+    def is_tied(self) -> bool:
+        """Return whether the output projection is the embedding."""
+        return not any(name.startswith("lm_head") for name in self.tensor_shapes)
+
+    def layer_specs(self) -> tuple[LayerSpec, ...]:
+        """Return the cache of every layer."""
+        num_heads = int(self.config["num_attention_heads"])
+        num_kv_heads = int(self.config.get("num_key_value_heads") or num_heads)
+        return tuple(
+            LayerSpec(num_kv_heads, self.head_dim, self.head_dim, self._window_of(layer))
+            for layer in range(int(self.config["num_hidden_layers"]))
+        )
+
+    def _window_of(self, layer: int) -> int:
+        window = int(self.config.get("sliding_window") or 0)
+        layer_types = self.config.get("layer_types")
+        if layer_types:
+            return window if layer_types[layer] == "sliding_attention" else 0
+        if self.family == "gemma2":
+            return 0 if layer % 2 else window
+        if self.family == "gemma3_text":
+            return window if (layer + 1) % int(self.config.get("sliding_window_pattern") or 6) else 0
+        if self.family in _SWITCHED_WINDOW_FAMILIES:
+            first = int(self.config.get("max_window_layers") or 0)
+            return window if self.config.get("use_sliding_window") and layer >= first else 0
+        return window
+
+    def _num_active_linear_parameters(self) -> int:
+        """Return the parameters that multiply a token: of the experts, as many as a token is sent to."""
+        sizes = {
+            name: math.prod(shape)
+            for name, shape in self.tensor_shapes.items()
+            if ".layers." in name and (len(shape) == 2 or _EXPERTS_OF_MLX in name)
+        }
+        num_expert = sum(size for name, size in sizes.items() if _is_of_experts(name))
+        num_chosen = int(self.config.get("num_experts_per_tok") or 0)
+        return sum(sizes.values()) - num_expert + num_expert * num_chosen // max(1, self.num_experts)
+
+    def _weight_bytes(self, num_parameters: int, dtype: KvDtype) -> int:
+        if self.quantization is None:
+            return num_parameters * dtype.num_bytes
+        return self.quantization.weight_bytes(num_parameters, dtype.num_bytes)
+
+    @property
+    def num_experts(self) -> int:
+        """Return the experts of a layer; 0: the model has none."""
+        return int(self.config.get("num_experts") or self.config.get("num_local_experts") or 0)
+
+    def model_info(self, model_id: str, dtype: KvDtype, *, engine: str, device: str) -> ModelInfo:
+        """Return what the rest of Baton must know, for weights and cache held in `dtype`."""
+        num_linear = self._num_active_linear_parameters()
+        vocabulary_size, hidden_size = int(self.config["vocab_size"]), int(self.config["hidden_size"])
+        num_head = vocabulary_size * hidden_size
+        return ModelInfo(
+            layout=KvLayout(
+                model_id, self.revision_digest, tokenizer_digest(self.directory), self.layer_specs(), dtype
+            ),
+            num_linear_parameters=num_linear,
+            num_head_parameters=num_head,
+            num_attention_heads=int(self.config["num_attention_heads"]),
+            head_dim=self.head_dim,
+            weight_bytes=self._weight_bytes(num_linear + num_head, dtype),
+            max_context_tokens=int(self.config["max_position_embeddings"]),
+            vocabulary_size=vocabulary_size,
+            eos_token_ids=self.eos_token_ids,
+            engine=engine,
+            device=device,
+        )
+
+
+def read_checkpoint(directory: Path) -> Checkpoint:
+    """Read and check a model folder.
+
+    Raises:
+        ConfigurationError: If the folder is no model, holds no safetensors or broken ones, or its family is not
+            supported; the message says what is.
+    """
+    config = read_json(directory / "config.json", is_required=True)
+    family = config.get("model_type")
+    if family not in SUPPORTED_FAMILIES:
+        raise ConfigurationError(
+            f"model {directory}: model_type {family!r} is not supported; supported are {', '.join(SUPPORTED_FAMILIES)}"
+        )
+    check_rope(directory, config)
+    _check_layers(directory, config)
+    files = sorted(directory.glob("*.safetensors"))
+    if not files:
+        raise ConfigurationError(f"model {directory}: no *.safetensors file (other weight formats are not read)")
+    shapes: dict[str, tuple[int, ...]] = {}
+    for file in files:
+        shapes.update(tensor_shapes(file))
+    end_token_ids = _eos_token_ids(directory, config)
+    quantization = read_quantization(str(directory), config)
+    if quantization is not None:
+        shapes = quantization.shapes(shapes)
+    revision_digest = _revision_digest(config, end_token_ids, files)
+    return Checkpoint(directory, config, end_token_ids, shapes, revision_digest, quantization)
+
+
+def _is_of_experts(name: str) -> bool:
+    """Return whether a tensor is one expert's, or all experts' as MLX saves them."""
+    return ".experts." in name or _EXPERTS_OF_MLX in name
+
+
+def _check_layers(directory: Path, config: Mapping[str, Any]) -> None:
+    """Refuse what would be taken for an ordinary layer with K and V of its own.
+
+    Raises:
+        ConfigurationError: Naming the first layer of a kind whose state cannot be carried as K and V.
+    """
+    for layer, kind in enumerate(config.get("layer_types") or ()):
+        if kind not in _LAYER_KINDS:
+            expected = " or ".join(_LAYER_KINDS)
+            raise ConfigurationError(f"model {directory}: layer_types[{layer}]: expected {expected}, got {kind!r}")
+    if num_shared := int(config.get("num_kv_shared_layers") or 0):
+        problem = f"{num_shared} layers share the KV of others, which is not served"
+        raise ConfigurationError(f"model {directory}: num_kv_shared_layers: {problem}")
+
+
+def read_json(path: Path, *, is_required: bool = False, kind: str = "model") -> dict[str, Any]:
+    """Return the object in a file of a folder; an empty one where there is no file and none is required.
+
+    Args:
+        path: The file.
+        is_required: Whether it must be there.
+        kind: What the folder is, for errors.
+
+    Raises:
+        ConfigurationError: If it is not there, or is no JSON object.
+    """
+    if not path.is_file():
+        if is_required:
+            raise ConfigurationError(f"{kind} {path.parent}: no {path.name}")
+        return {}
+    try:
+        value = json.loads(path.read_text())
+    except ValueError as error:
+        raise ConfigurationError(f"{kind} {path.parent}: {path.name} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ConfigurationError(f"{kind} {path.parent}: {path.name} is no JSON object")
+    return value
+
+
+def _eos_token_ids(directory: Path, config: Mapping[str, Any]) -> tuple[int, ...]:
+    value = read_json(directory / "generation_config.json").get("eos_token_id", config.get("eos_token_id"))
+    if value is None:
+        return ()
+    return tuple(int(token_id) for token_id in value) if isinstance(value, list) else (int(value),)
+
+
+def tensor_shapes(file: Path, *, kind: str = "model") -> dict[str, tuple[int, ...]]:
+    """Return the shape of every tensor in a safetensors file.
+
+    Raises:
+        ConfigurationError: If it is no such file; `kind` says what its folder is.
+    """
+    try:
+        header = json.loads(_safetensors_header(file))
+        return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
+    except (struct.error, ValueError, LookupError, AttributeError, TypeError) as error:
+        raise ConfigurationError(f"{kind} {file.parent}: {file.name} is not a safetensors file: {error}") from error
+
+
+def _safetensors_header(file: Path) -> bytes:
+    with file.open("rb") as stream:
+        (num_bytes,) = struct.unpack("<Q", stream.read(8))
+        return stream.read(min(num_bytes, file.stat().st_size))  # any eight bytes are a length
+
+
+def _revision_digest(config: Mapping[str, Any], end_token_ids: tuple[int, ...], files: list[Path]) -> str:
+    """Digest the configuration, the end tokens and, per weights file, its size, header and evenly spaced pages.
+
+    End tokens decide where an output ends and what `min_tokens` masks: nodes that differ in them differ in the answer.
+
+    Reading pages rather than everything keeps the start of a 100-GB model fast; a fine-tuned copy differs in every
+    page.
+    """
+    digest = blake2b(json.dumps([config, end_token_ids], sort_keys=True).encode(), digest_size=16)
+    for file in files:
+        num_bytes = file.stat().st_size
+        digest.update(f"\0{file.name}\0{num_bytes}\0".encode())
+        digest.update(_safetensors_header(file))
+        with file.open("rb") as stream:
+            for page in range(_DIGEST_PAGES):
+                stream.seek(max(0, num_bytes - _PAGE_BYTES) * page // (_DIGEST_PAGES - 1))
+                digest.update(stream.read(_PAGE_BYTES))
+    return digest.hexdigest()

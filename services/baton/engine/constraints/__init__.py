@@ -1,0 +1,1 @@
+"""Structured output: the language that an output must be a sentence of."""

@@ -1,0 +1,1 @@
+"""From a planned pass to tokens: launching, collecting, judging the device."""

@@ -1,0 +1,171 @@
+"""Blocks that a node can hand out by hash: those on the device and in host memory.
+
+Cached blocks that other nodes ask for: read between passes, in pieces that fit, so that nobody waits for them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from baton.engine.kv_cache.block_copy import join_blocks, split_blocks
+from baton.engine.kv_cache.disk_tier import BlockKv
+from baton.engine.kv_cache.ingest import GapBudget
+from baton.engine.runners.base import LayerKv, Runner
+from baton.errors import NotFoundError
+from baton.kv.hashing import BlockHash
+from baton.kv.host_store import HostBlockStore
+from baton.kv.pool import BlockId, BlockPool
+
+
+class HeldBlocks:
+    """What the prefix cache holds now, but for what is on disk: to read that takes longer than a gap between passes.
+
+    Args:
+        runner: Where K and V of the device are.
+        pool: Says which block of the device holds what.
+        store: Contents in host memory.
+    """
+
+    def __init__(self, runner: Runner, pool: BlockPool, store: HostBlockStore[BlockKv]) -> None:
+        self._runner = runner
+        self._pool = pool
+        self._store = store
+
+    def block_bytes(self, layer: int) -> int:
+        """Return the bytes of a block in one layer."""
+        layout = self._runner.info.layout
+        return layout.layers[layer].num_token_elements * layout.dtype.num_bytes * self._pool.block_tokens
+
+    def count(self, hashes: Sequence[BlockHash]) -> int:
+        """Return how many blocks, from the first on, are held. O(blocks counted)."""
+        count = len(self._pool.match(hashes))
+        while count < len(hashes) and self._holds(hashes[count]):
+            count += 1
+        return count
+
+    def read(self, hashes: Sequence[BlockHash], layer: int) -> LayerKv:
+        """Return K and V of consecutive blocks in one layer, and count the blocks as used.
+
+        Raises:
+            NotFoundError: BLOCKS_EVICTED, if one of them is not held any more.
+        """
+        on_device = [self._pool.match([block_hash]) for block_hash in hashes]  # one or none each
+        on_host = [
+            [] if blocks else self._store.take_run([each]) for each, blocks in zip(hashes, on_device, strict=True)
+        ]
+        num_gone = sum(not (blocks or contents) for blocks, contents in zip(on_device, on_host, strict=True))
+        if num_gone:
+            raise NotFoundError(f"{num_gone} blocks have left the prefix cache", reason="BLOCKS_EVICTED")
+        block_ids = [block_id for blocks in on_device for block_id in blocks]
+        if len(block_ids) == len(hashes):
+            return self._read_device(block_ids, layer)
+        num_heads = self._runner.info.layout.layers[layer].num_kv_heads
+        device_halves = (split_blocks(half, num_heads, len(block_ids)) for half in self._read_device(block_ids, layer))
+        halves = zip(*device_halves, strict=True)
+        parts = [contents[0][layer] if contents else LayerKv(*next(halves)) for contents in on_host]
+        return LayerKv(*(join_blocks(half, num_heads) for half in zip(*parts, strict=True)))
+
+    def _read_device(self, block_ids: Sequence[BlockId], layer: int) -> LayerKv:
+        if not block_ids:
+            return LayerKv(b"", b"")
+        self._pool.acquire(block_ids)
+        try:
+            return self._runner.read_kv(block_ids, layer, 0, len(block_ids) * self._pool.block_tokens)
+        finally:
+            self._pool.release(block_ids)  # the blocks count as used now
+
+    def _holds(self, block_hash: BlockHash) -> bool:
+        return bool(self._pool.match([block_hash])) or block_hash in self._store
+
+
+class BlockRead:
+    """K and V of some consecutive blocks in some layers, as far as they have been read.
+
+    Args:
+        hashes: Of the blocks.
+        layers: Which layers.
+        answer: Gets K and V layer by layer, or why there are none; cancelled: nobody wants them any more.
+    """
+
+    def __init__(self, hashes: Sequence[BlockHash], layers: range, answer: Future[list[LayerKv]]) -> None:
+        self.hashes = hashes
+        self.answer = answer
+        self._layers = layers
+        self._kvs: list[LayerKv] = []
+
+    @property
+    def layer(self) -> int:
+        """Return the next layer to read."""
+        return self._layers[len(self._kvs)]
+
+    def add(self, kv: LayerKv) -> bool:
+        """Take the next layer; return whether it was the last."""
+        self._kvs.append(kv)
+        if len(self._kvs) < len(self._layers):
+            return False
+        self.answer.set_result(self._kvs)
+        return True
+
+
+class BlockReads:
+    """What has been asked and is not read yet.
+
+    Invariants: no block is referenced between two pieces, so that none is kept from running requests; one that has left
+    the prefix cache meanwhile fails its read. Every gap between passes reads a piece, a layer of one read.
+
+    Args:
+        held: Where K and V are.
+        pace: How much is read in a gap.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, held: HeldBlocks, pace: GapBudget, clock: Callable[[], float]) -> None:
+        self._held = held
+        self._pace = pace
+        self._clock = clock
+        self._queue: deque[BlockRead] = deque()
+
+    @property
+    def is_pending(self) -> bool:
+        """Return whether something waits to be read."""
+        return bool(self._queue)
+
+    def add(self, read: BlockRead) -> None:
+        """Queue a read."""
+        self._queue.append(read)
+
+    def run(self, pass_seconds: float | None) -> None:
+        """Read what fits between two passes, a piece at least.
+
+        Args:
+            pass_seconds: What the last pass took; None: nobody generates, and everything is read.
+        """
+        if not self._queue:
+            return
+        self._pace.begin(pass_seconds)
+        is_first = True
+        while self._queue and (is_first or self._pace.affordable_bytes() >= self._next_bytes()):
+            read = self._queue[0]
+            if not read.answer.running() and not read.answer.set_running_or_notify_cancel():
+                self._queue.popleft()
+                continue
+            is_first = False
+            if self._read(read):
+                self._queue.popleft()
+
+    def _next_bytes(self) -> int:
+        read = self._queue[0]
+        return len(read.hashes) * self._held.block_bytes(read.layer)
+
+    def _read(self, read: BlockRead) -> bool:
+        """Read a layer; return whether nothing is left to do for the read."""
+        started = self._clock()
+        try:
+            kv = self._held.read(read.hashes, read.layer)
+        except Exception as error:  # the edge of the read: the engine must not die of it
+            read.answer.set_exception(error)
+            return True
+        self._pace.note_write(len(kv.keys) + len(kv.values), self._clock() - started)
+        return read.add(kv)

@@ -1,0 +1,279 @@
+"""KV that enters and leaves an engine's blocks outside a pass.
+
+How much arriving KV is written between two passes, so that those who generate keep their pace.
+
+KV that has arrived and is not in the blocks yet: written between passes, in pieces that fit into the gap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import NamedTuple
+
+import numpy as np
+
+from baton.engine.runners.base import LayerKv, Runner
+from baton.engine.sequence import Phase, Sequence
+from baton.engine.step_cost import StepCostModel, StepWork
+from baton.kv.stream import KvFrame
+
+EXPORT_TOKENS = 512
+"""Cached positions handed out at once, so that no frame grows with the prompt."""
+
+
+class KvPiece(NamedTuple):
+    """Consecutive positions of one layer of a frame; what `Runner.write_kv` takes after the block table."""
+
+    layer: int
+    """Layer."""
+    start: int
+    """First position."""
+    num_tokens: int
+    """Positions, 1 or more."""
+    kv: LayerKv
+    """Their K and V."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Return the size of K and V."""
+        return len(self.kv.keys) + len(self.kv.values)
+
+
+class FrameCursor:
+    """How far a received frame has been written: layer by layer, in pieces that end where blocks do.
+
+    Args:
+        frame: The frame, in the cache's own number format.
+        num_kv_heads: KV heads of each of its layers.
+        block_tokens: Positions of a block.
+    """
+
+    def __init__(self, frame: KvFrame, num_kv_heads: int, block_tokens: int) -> None:
+        self._frame = frame
+        self._num_kv_heads = num_kv_heads
+        self._block_tokens = block_tokens
+        self._layer_bytes = (len(frame.keys) + len(frame.values)) // frame.num_layers
+        self._index = 0  # of the layer in the frame
+        self._offset = 0  # positions of it that are written
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether nothing is left."""
+        return self._index == self._frame.num_layers
+
+    def next_piece(self, max_bytes: float, *, must: bool) -> KvPiece | None:
+        """Take the next piece: as much of a layer as fits, in whole blocks.
+
+        Args:
+            max_bytes: Its size at most.
+            must: Whether the smallest piece is taken where none fits.
+
+        Returns:
+            None if no piece fits and none must be taken.
+        """
+        frame, offset = self._frame, self._offset
+        num_tokens = self._num_fitting(max_bytes)
+        if not num_tokens:
+            if not must:
+                return None
+            num_tokens = self._end_of_blocks(1) - offset
+        layer, kv = frame.layer_begin + self._index, self._layer()
+        if num_tokens < frame.num_tokens:
+            kv = LayerKv(self._cut(kv.keys, num_tokens), self._cut(kv.values, num_tokens))
+        self._offset += num_tokens
+        if self._offset == frame.num_tokens:
+            self._index, self._offset = self._index + 1, 0
+        return KvPiece(layer, frame.token_begin + offset, num_tokens, kv)
+
+    def _num_fitting(self, max_bytes: float) -> int:
+        """Return how many positions fit: to the end of the layer, or of a block."""
+        frame = self._frame
+        left, token_bytes = frame.num_tokens - self._offset, self._layer_bytes / frame.num_tokens
+        if left * token_bytes <= max_bytes:
+            return left
+        end = frame.token_begin + self._offset + int(max_bytes / token_bytes)
+        return max(0, end - end % self._block_tokens - frame.token_begin - self._offset)
+
+    def _end_of_blocks(self, num_blocks: int) -> int:
+        """Return the offset at which blocks from the current position on end."""
+        frame = self._frame
+        end = (frame.token_begin + self._offset) // self._block_tokens + num_blocks
+        return min(frame.num_tokens, end * self._block_tokens - frame.token_begin)
+
+    def _layer(self) -> LayerKv:
+        """Return K and V of the current layer."""
+        frame, index = self._frame, self._index
+        key_bytes, value_bytes = len(frame.keys) // frame.num_layers, len(frame.values) // frame.num_layers
+        return LayerKv(
+            memoryview(frame.keys)[index * key_bytes : (index + 1) * key_bytes],
+            memoryview(frame.values)[index * value_bytes : (index + 1) * value_bytes],
+        )
+
+    def _cut(self, data: bytes | memoryview, num_tokens: int) -> memoryview:
+        """Return positions of a layer's keys or values, [num_kv_heads, num_tokens, head_dim], one after the other."""
+        rows = np.frombuffer(data, np.uint8).reshape(self._num_kv_heads, self._frame.num_tokens, -1)
+        return np.ascontiguousarray(rows[:, self._offset : self._offset + num_tokens]).data.cast("B")
+
+
+def export_cached(runner: Runner, sequence: Sequence) -> None:
+    """Hand out the KV that is in the prefix cache and that the caller lacks: [kv_token_begin, num_computed)."""
+    request = sequence.request
+    if request.export is None or request.kv_token_begin >= sequence.num_computed:
+        return
+    for start in range(request.kv_token_begin, sequence.num_computed, EXPORT_TOKENS):
+        num_tokens = min(EXPORT_TOKENS, sequence.num_computed - start)
+        for layer in range(runner.info.layout.num_layers):
+            request.export(start, layer, runner.read_kv(sequence.block_table, layer, start, num_tokens))
+
+
+_MAX_DEBT_GAPS = 4.0
+"""Time overdrawn is paid back by at most this many gaps: a pause of the machine holds nobody up for long."""
+
+
+class GapBudget:
+    """Gives each gap between two passes a share of a pass's time, and tells what can be written in it.
+
+    Writing is timed as it happens. A gap that took longer shortens the ones after it; one that was not used up
+    lengthens none, since each is felt by itself.
+
+    Args:
+        share: Part of a pass's time for which may be written after it; 0: any.
+    """
+
+    def __init__(self, share: float) -> None:
+        self._share = share
+        self._cost = StepCostModel()
+        self._passes = (0.0, 0.0)  # the last two
+        self._left_seconds = math.inf
+
+    def begin(self, pass_seconds: float | None) -> None:
+        """Begin a gap.
+
+        Args:
+            pass_seconds: What the last pass took; None: nobody generates, and nothing is held back.
+        """
+        if pass_seconds is None or not self._share:
+            self._left_seconds = math.inf
+            return
+        self._passes = (self._passes[1], pass_seconds)
+        gap_seconds = self._share * min(self._passes)  # one long pass is no reason for a long gap
+        debt_seconds = min(0.0, self._left_seconds)
+        self._left_seconds = gap_seconds + max(debt_seconds, -_MAX_DEBT_GAPS * gap_seconds)
+
+    def note_write(self, num_bytes: int, seconds: float) -> None:
+        """Take in what it took to write a piece."""
+        self._cost.note(StepWork(num_bytes, 0), seconds, has_prompts=False)
+        self._left_seconds -= seconds
+
+    def affordable_bytes(self) -> float:
+        """Return the size of the largest piece that fits into what is left of the gap; 0 where none does."""
+        if math.isinf(self._left_seconds):
+            return math.inf
+        cost = self._cost.cost
+        if cost is None or self._left_seconds <= cost.fixed_seconds:
+            return 0.0
+        if not cost.token_seconds:
+            return math.inf
+        return (self._left_seconds - cost.fixed_seconds) / cost.token_seconds
+
+
+class Ingest:
+    """Frames of receiving sequences, and what is to happen behind them, in the order in which they came.
+
+    Invariants: what is asked for a sequence happens after all of its earlier frames have been written; sequences take
+    turns piece by piece; every gap writes a piece; nothing is written for a sequence that does not receive any more.
+
+    Args:
+        runner: Where the KV goes.
+        pace: How much is written in a gap.
+        clock: Seconds, monotonic.
+        failing: Fails a sequence if the runner raises.
+        on_landed: Called with the sequence when a frame of it is in the blocks.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        pace: GapBudget,
+        clock: Callable[[], float],
+        *,
+        failing: Callable[[Sequence], AbstractContextManager[None]],
+        on_landed: Callable[[Sequence], None],
+    ) -> None:
+        self._runner = runner
+        self._pace = pace
+        self._clock = clock
+        self._failing = failing
+        self._on_landed = on_landed
+        self._queues: dict[Sequence, deque[FrameCursor | Callable[[], None]]] = {}
+
+    @property
+    def is_pending(self) -> bool:
+        """Return whether something waits to be written."""
+        return bool(self._queues)
+
+    def add(self, sequence: Sequence, frame: FrameCursor) -> None:
+        """Queue a frame."""
+        self._queues.setdefault(sequence, deque()).append(frame)
+
+    def after(self, sequence: Sequence, function: Callable[[], None]) -> None:
+        """Call a function when every frame of the sequence that came before is in the blocks; now, if none waits."""
+        queue = self._queues.get(sequence)
+        if queue is None:
+            function()
+        else:
+            queue.append(function)
+
+    def drop(self, sequence: Sequence) -> None:
+        """Forget what waits for a sequence."""
+        self._queues.pop(sequence, None)
+
+    def run(self, pass_seconds: float | None) -> None:
+        """Write what fits between two passes, a piece at least.
+
+        Args:
+            pass_seconds: What the last pass took; None: nobody generates, and everything is written.
+        """
+        if not self._queues:
+            return
+        self._pace.begin(pass_seconds)
+        is_first = True
+        while self._queues and (is_first or self._pace.affordable_bytes() > 0):
+            sequence = next(iter(self._queues))
+            queue = self._queues.pop(sequence)
+            if sequence.phase is not Phase.RECEIVING:
+                continue
+            if not self._write(sequence, queue[0], must=is_first):
+                self._queues[sequence] = queue
+                break
+            is_first = False
+            self._go_on(sequence, queue)
+
+    def _write(self, sequence: Sequence, item: FrameCursor | Callable[[], None], *, must: bool) -> bool:
+        """Write a piece; return False if the smallest does not fit."""
+        assert isinstance(item, FrameCursor), "what follows frames happened when the last of them was written"
+        with self._failing(sequence):
+            piece = item.next_piece(self._pace.affordable_bytes(), must=must)
+            if piece is None:
+                return False
+            started = self._clock()
+            self._runner.write_kv(sequence.block_table, piece.layer, piece.start, piece.num_tokens, piece.kv)
+            self._pace.note_write(piece.num_bytes, self._clock() - started)
+        return True
+
+    def _go_on(self, sequence: Sequence, queue: deque[FrameCursor | Callable[[], None]]) -> None:
+        """After a piece: tell of a frame that is complete, do what follows it, and let others have their turn."""
+        frame = queue[0]
+        if isinstance(frame, FrameCursor) and frame.is_complete:
+            queue.popleft()
+            self._on_landed(sequence)
+        while queue and sequence.phase is Phase.RECEIVING:
+            item = queue[0]
+            if isinstance(item, FrameCursor):
+                self._queues[sequence] = queue
+                return
+            queue.popleft()
+            item()

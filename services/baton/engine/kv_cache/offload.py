@@ -1,0 +1,294 @@
+"""What becomes of blocks that leave the device: copied to host memory and disk, or computed again when needed.
+
+Blocks that nobody holds stay in the prefix cache until others need their place. Only then, and only where two copies
+take less time than the computation, what they hold is copied out. A sequence finds the head of its blocks on the device
+and what follows in host memory, if copying that takes less than computing it; what is on disk only is read first, while
+others are computed. Whatever none has any more is computed again, so nothing depends on the copies.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Container
+from collections.abc import Sequence as Seq
+from typing import NamedTuple
+
+from baton.capacity.snapshot import TierRates
+from baton.engine.kv_cache.disk_tier import BlockKv, DiskTier
+from baton.engine.sequence import Sequence
+from baton.engine.step_cost import StepCost, StepCostModel
+from baton.kv.hashing import BlockHash
+from baton.kv.host_store import HostBlockStore
+from baton.kv.pool import BlockId, BlockPool
+
+MAX_COPY_SECONDS = 0.05
+"""What copies may add to a pass beside which somebody waits."""
+AHEAD_BLOCKS = 64
+"""Blocks copied out at once where one must be: a copy waits for the device, and those to be taken next can go along."""
+_RATE_DECAY = 0.9
+"""What a copying rate is taken for after a slower copy: one that had to wait for the device says little."""
+_HOPE = 1.001
+"""What a copying rate is multiplied by where it was too low to copy: some day it is measured again."""
+
+
+class SwapOut(NamedTuple):
+    """A block whose contents go to host memory before a pass overwrites them."""
+
+    block_id: BlockId
+    """Where they are."""
+    block_hash: BlockHash
+    """What they are."""
+
+
+class SwapIn(NamedTuple):
+    """Contents from host memory that go into blocks before a pass reads them."""
+
+    sequence: Sequence
+    """For whom."""
+    block_table: Seq[BlockId]
+    """The blocks among others."""
+    first_block: int
+    """Index of the first of them in the table."""
+    contents: list[BlockKv]
+    """One per block."""
+
+
+class TierHits(NamedTuple):
+    """Positions that sequences found when they were first admitted, by where."""
+
+    device: int = 0
+    """In the pool."""
+    host: int = 0
+    """In host memory."""
+    disk: int = 0
+    """On disk."""
+
+
+class Offload:
+    """Decides what is copied out and in, and remembers for whom.
+
+    Attributes:
+        hits: What has been found so far.
+        max_copy_seconds: What copies may add to a pass beside which somebody waits, if nobody was put out for them.
+
+    Invariant: `_wanted` counts, for each hash, the waiting sequences that have it in `kept_hashes`.
+
+    Args:
+        store: Where contents go.
+        block_bytes: Bytes of a block's contents.
+        block_tokens: Positions of a block.
+        disk: Where contents go besides; None: nowhere.
+    """
+
+    def __init__(
+        self, store: HostBlockStore[BlockKv], *, block_bytes: int, block_tokens: int, disk: DiskTier | None = None
+    ) -> None:
+        self.store = store
+        self.hits = TierHits()
+        self.max_copy_seconds = MAX_COPY_SECONDS
+        self._disk = disk
+        self._block_bytes = block_bytes
+        self._block_tokens = block_tokens
+        self._bytes_per_second = 0.0
+        self._wanted: Counter[BlockHash] = Counter()
+        self._evicted: list[SwapOut] = []
+        self._spare: list[SwapOut] = []
+
+    @property
+    def is_wanted(self) -> bool:
+        """Return whether any waiting sequence wants blocks back."""
+        return bool(self._wanted)
+
+    @property
+    def num_dropped_files(self) -> int:
+        """Return the blocks on disk that turned out to be broken."""
+        return self._disk.num_dropped_files if self._disk is not None else 0
+
+    @property
+    def rates(self) -> TierRates:
+        """Return how fast blocks come back, as measured so far."""
+        disk_rate = self._disk.bytes_per_second if self._disk is not None else 0.0
+        return TierRates(self._bytes_per_second, disk_rate, self._max_read_blocks)
+
+    @property
+    def max_restored_blocks(self) -> int:
+        """Return the blocks that are copied in with one pass while others are computed."""
+        return self._max_blocks()
+
+    def keep(self, sequence: Sequence, cost: StepCost | None) -> None:
+        """Remember the hashed blocks of a sequence that is about to lose them, if copies are worth their time."""
+        num_blocks = min(sequence.num_stored_blocks, self.store.max_blocks)
+        if num_blocks and self._is_quicker(0, num_blocks, cost, num_copies=2):
+            sequence.kept_hashes = sequence.hashes[:num_blocks]
+            self._wanted.update(sequence.kept_hashes)
+
+    def drop(self, sequence: Sequence) -> None:
+        """Forget that a sequence wants its blocks: it has come back, or ended."""
+        for block_hash in sequence.kept_hashes:
+            self._wanted[block_hash] -= 1
+            if not self._wanted[block_hash]:
+                del self._wanted[block_hash]
+        sequence.kept_hashes = []
+
+    def note_evicted(self, block_id: BlockId, block_hash: BlockHash) -> None:
+        """Plan to copy a block out that is about to be overwritten."""
+        if self.store.max_blocks and block_hash not in self.store:
+            is_wanted = block_hash in self._wanted
+            (self._evicted if is_wanted else self._spare).append(SwapOut(block_id, block_hash))
+
+    def forget_evicted(self) -> None:
+        """Give up what was to be copied out: it is overwritten."""
+        self._evicted, self._spare = [], []
+
+    def drain(self, pool: BlockPool, pace: StepCostModel) -> list[SwapOut]:
+        """Return and forget what is to be copied out.
+
+        All that preempted sequences want; of the rest as much as may be, and what comes last: blocks are evicted from
+        the tails of prompts on, and a tail is of no use without its head.
+
+        Args:
+            pool: Whose cached blocks may go along, so that the next pass need not wait for copies.
+            pace: Tells what computing costs.
+        """
+        if not (self._evicted or self._spare):
+            return []
+        evicted, spare = self._evicted, self._spare
+        self.forget_evicted()
+        if spare and not self._is_quicker(0, 1, pace.cost, num_copies=2):
+            self._bytes_per_second *= _HOPE
+        elif spare:
+            max_blocks = min(self._max_blocks(), self.store.max_blocks)
+            spare = spare[-max_blocks:]
+            evicted += spare + self._ahead(pool, min(max_blocks, AHEAD_BLOCKS) - len(spare))
+        return evicted
+
+    def is_reading(self, sequence: Sequence, hashes: Seq[BlockHash], begin: int, pace: StepCostModel) -> bool:
+        """Return whether a sequence had better wait for blocks that are on disk only; they are read meanwhile, once.
+
+        Args:
+            sequence: Who.
+            hashes: Of all blocks that it may take over.
+            begin: Index of the first one that the device lacks.
+            pace: Tells what computing costs.
+        """
+        if self._disk is None or sequence.has_read_disk:
+            return sequence.is_reading
+        end = self._end_of_run(hashes, begin, begin + self._max_read_blocks)
+        missing = [block_hash for block_hash in hashes[begin:end] if block_hash not in self.store]
+        if missing and self._is_read_quicker(missing, hashes.index(missing[0]), end, pace.cost):
+            sequence.is_reading = sequence.has_read_disk = True
+            self._disk.read(missing, lambda contents: self._take_in(sequence, hashes[begin:end], missing, contents))
+        return sequence.is_reading
+
+    def write_through(self, swap_outs: Seq[SwapOut]) -> None:
+        """Let what has been copied out be written to disk."""
+        if self._disk is not None:
+            for each in swap_outs:
+                for contents in self.store.take_run([each.block_hash]):
+                    self._disk.put(each.block_hash, contents)
+
+    def forget(self, hashes: Seq[BlockHash]) -> None:
+        """Drop contents that may be wrong, wherever they are."""
+        self.store.forget(hashes)
+        if self._disk is not None:
+            self._disk.forget(hashes)
+
+    def note_admitted(self, sequence: Sequence, num_cached_blocks: int, num_restored_blocks: int) -> None:
+        """Count what a sequence found when it was first admitted: on the device, and what is copied there for it."""
+        num_filled = min(sequence.num_filled_blocks, num_cached_blocks)
+        num_copied = num_filled + num_restored_blocks
+        num_read = min(sequence.num_read_blocks, num_copied)
+        found = (num_cached_blocks - num_filled, num_copied - num_read, num_read)
+        self.hits = TierHits(*(total + more * self._block_tokens for total, more in zip(self.hits, found, strict=True)))
+
+    def take_run(self, hashes: Seq[BlockHash], begin: int, pace: StepCostModel) -> list[BlockKv]:
+        """Return the contents of consecutive blocks that a sequence had better copy in than compute.
+
+        Args:
+            hashes: Of all blocks that it may take over.
+            begin: Index of the first one that the device lacks.
+            pace: Tells what computing costs.
+        """
+        if not len(self.store) or begin == len(hashes):
+            return []
+        contents = self.store.take_run(hashes[begin:])
+        return contents if contents and self._is_quicker(begin, begin + len(contents), pace.cost) else []
+
+    def note_copied(self, num_blocks: int, seconds: float) -> None:
+        """Take in how long it took to copy blocks, in or out."""
+        if seconds > 0.0:
+            rate = num_blocks * self._block_bytes / seconds
+            self._bytes_per_second = max(rate, _RATE_DECAY * self._bytes_per_second)
+
+    def _end_of_run(self, hashes: Seq[BlockHash], begin: int, limit: int) -> int:
+        """Return the index after the last of consecutive blocks from `begin` on that are in host memory or on disk."""
+        end = begin
+        while end < min(len(hashes), limit) and (hashes[end] in self.store or hashes[end] in self._on_disk):
+            end += 1
+        return end
+
+    @property
+    def _max_read_blocks(self) -> int:
+        """Return the blocks of a run that is read from disk at most: it has to stay in host memory until it is used."""
+        return self.store.max_blocks // 2
+
+    @property
+    def _on_disk(self) -> Container[BlockHash]:
+        return self._disk if self._disk is not None else ()
+
+    def _is_read_quicker(self, missing: Seq[BlockHash], begin: int, end: int, cost: StepCost | None) -> bool:
+        """Return whether reading the missing ones of blocks [begin, end) and copying all in beats computing them."""
+        read_rate = self._disk.bytes_per_second if self._disk is not None else 0.0
+        if cost is None or not read_rate:
+            return True
+        read_seconds = len(missing) * self._block_bytes / read_rate
+        copy_seconds = (end - begin) * self._block_bytes / (self._bytes_per_second or math.inf)
+        return read_seconds + copy_seconds < cost.prompt_seconds(begin * self._block_tokens, end * self._block_tokens)
+
+    def _take_in(
+        self, sequence: Sequence, run: Seq[BlockHash], missing: Seq[BlockHash], contents: Seq[BlockKv]
+    ) -> None:
+        """Keep in host memory what has been read, and let the sequence go on; what was forgotten meanwhile stays so."""
+        sequence.is_reading = False
+        self.store.take_run(run)  # what is here counts as used, lest it make room
+        for block_hash, content in zip(missing, contents, strict=False):
+            if block_hash in self._on_disk:
+                self.store.put(block_hash, content)
+                sequence.num_read_blocks += 1
+
+    def _ahead(self, pool: BlockPool, num_blocks: int) -> list[SwapOut]:
+        """Return blocks that are to be taken next and are not in host memory, of so many."""
+        candidates = pool.next_evicted(max(0, num_blocks))
+        return [SwapOut(*each) for each in candidates if each.block_hash not in self.store]
+
+    def _max_blocks(self) -> int:
+        """Return the blocks that a pass may copy, 1 or more; if the rate is not known, as many as go at once."""
+        if not self._bytes_per_second:
+            return AHEAD_BLOCKS
+        return max(1, int(self.max_copy_seconds * self._bytes_per_second / self._block_bytes))
+
+    def _is_quicker(self, begin: int, end: int, cost: StepCost | None, *, num_copies: int = 1) -> bool:
+        """Return whether blocks [begin, end) of a sequence are rather copied than computed."""
+        return is_moved(
+            begin * self._block_tokens,
+            end * self._block_tokens,
+            num_bytes=num_copies * (end - begin) * self._block_bytes,
+            bytes_per_second=self._bytes_per_second,
+            cost=cost,
+        )
+
+
+def is_moved(begin: int, end: int, *, num_bytes: int, bytes_per_second: float, cost: StepCost | None) -> bool:
+    """Return whether KV is rather copied than computed.
+
+    Args:
+        begin: First position.
+        end: Position after the last one.
+        num_bytes: Size of their KV, as often as it is copied.
+        bytes_per_second: Rate of copies; 0: not known, and a copy tells.
+        cost: Of passes; None: not known.
+    """
+    if cost is None or not bytes_per_second:
+        return True
+    return num_bytes / bytes_per_second < cost.prompt_seconds(begin, end)

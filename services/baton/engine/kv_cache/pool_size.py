@@ -1,0 +1,146 @@
+"""How many KV blocks a node has: as many as it is told, or as many as its memory leaves room for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from baton.capacity.cost import ModelShape
+from baton.errors import ConfigurationError
+
+USUAL_BLOCKS = 2048
+"""Blocks on a CPU, where several nodes may share a host, and of a mock."""
+_CPU_PARTS = 4
+"""On a CPU a pool gets one of so many parts of what is free."""
+RESERVE_BYTES = 1 << 30
+"""Left free on a GPU: its context and kernels, captured graphs, and freed memory that a framework keeps."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolBounds:
+    """What settings say of the room that a pool may take where they name no number."""
+
+    memory_share: float = 0.9
+    """Share of a GPU's memory for all that the node has there, above 0, 1 or less; of no effect on a CPU."""
+    max_batch_size: int = 64
+    """Sequences that hold blocks at once."""
+    max_step_tokens: int = 512
+    """Positions of the largest pass."""
+
+
+DEFAULT_BOUNDS = PoolBounds()
+
+
+@dataclass(frozen=True, slots=True)
+class PoolModel:
+    """What blocks cost with the model whose K and V they hold."""
+
+    shape: ModelShape
+    """Its size."""
+    block_tokens: int
+    """Tokens of one block."""
+    block_bytes: int
+    """K and V of one block in all layers, as this process holds them."""
+    row_bytes: int = 0
+    """What the engine would like to have besides for each block: copies of K and V while they are decoded from."""
+
+
+class DeviceMemory(NamedTuple):
+    """Memory of a device whose model is loaded."""
+
+    name: str
+    """The device in words."""
+    total_bytes: int
+    """All of it."""
+    own_bytes: int
+    """What this process's tensors have."""
+    free_bytes: int
+    """What it can still have."""
+    is_main: bool
+    """Whether it is the main memory of a CPU."""
+
+
+class PoolSize(NamedTuple):
+    """A choice."""
+
+    num_blocks: int
+    """Blocks, 1 or more."""
+    cause: str
+    """Why so many."""
+
+
+def pass_bytes(shape: ModelShape, bounds: PoolBounds) -> int:
+    """Return about what the largest pass holds beside weights and KV.
+
+    That of `ModelShape.workspace_bytes`; a row of logits for every position, whose log-probabilities a client may ask
+    for, in two formats; and eight rows in float64 for each sequence of a batch: choosing a token by chance takes four,
+    in packed passes and in captured ones.
+    """
+    logits = bounds.max_step_tokens * 8 + bounds.max_batch_size * 64
+    return shape.workspace_bytes(bounds.max_step_tokens) + shape.vocabulary_size * logits
+
+
+def choose_pool_size(
+    num_blocks: int | None,
+    memory: DeviceMemory,
+    model: PoolModel,
+    bounds: PoolBounds,
+    *,
+    least: Callable[[int], int] = lambda number: number,
+) -> PoolSize:
+    """Return how many blocks a node has.
+
+    Args:
+        num_blocks: As many as that; None: what memory leaves room for.
+        memory: Of the device.
+        model: What blocks cost.
+        bounds: What else is asked of the pool.
+        least: Returns the least of what every rank of a model gives; all call it equally often.
+
+    Raises:
+        ConfigurationError: If they do not fit, or nothing does; the message names num_blocks, and what would fit.
+    """
+    num_fitting = least(memory.free_bytes // model.block_bytes)
+    own = _automatic(memory, model, bounds)
+    num_automatic = least(own.num_blocks)
+    if num_blocks is not None:
+        if num_blocks > num_fitting:
+            raise ConfigurationError(
+                f"num_blocks {num_blocks}: {num_blocks * model.block_bytes} bytes do not fit into the"
+                f" {memory.free_bytes} that are left of {memory.name}; {num_fitting} would, auto takes {num_automatic}"
+            )
+        return PoolSize(num_blocks, "num_blocks says so")
+    if num_automatic < 1:
+        raise ConfigurationError(
+            f"num_blocks auto: {own.cause}: no room for a block of {model.block_bytes} bytes on {memory.name}"
+        )
+    return own if num_automatic == own.num_blocks else PoolSize(num_automatic, "another rank has room for no more")
+
+
+def _automatic(memory: DeviceMemory, model: PoolModel, bounds: PoolBounds) -> PoolSize:
+    """Return how many blocks there is room for, 0 or more, but no more than are of use."""
+    workspace = pass_bytes(model.shape, bounds)
+    if memory.is_main:
+        num_useful, why_useful = USUAL_BLOCKS, "the usual number on a CPU"
+        left, why_left = memory.free_bytes // _CPU_PARTS, f"a quarter of the {_told(memory.free_bytes)} that are free"
+    else:
+        context_tokens = model.shape.max_context_tokens
+        in_use = bounds.max_batch_size * -(-context_tokens // model.block_tokens)
+        num_useful = max(USUAL_BLOCKS, in_use)  # a prefix cache has use for more than a few sequences do
+        why_useful = f"no more than {bounds.max_batch_size} sequences of {context_tokens} tokens can use"
+        allowed = int(memory.total_bytes * bounds.memory_share) - memory.own_bytes
+        left = min(allowed, memory.free_bytes) - workspace - RESERVE_BYTES
+        source = f"{bounds.memory_share:g} of {_told(memory.total_bytes)} less {_told(memory.own_bytes)} of the model"
+        if allowed > memory.free_bytes:
+            source = f"the {_told(memory.free_bytes)} that are free beside the model"
+        why_left = f"{source}, less {_told(workspace)} of the largest pass and {_told(RESERVE_BYTES)} in reserve"
+    num_fitting = max(0, left) // (model.block_bytes + model.row_bytes)
+    if num_useful <= num_fitting:
+        return PoolSize(num_useful, why_useful)
+    beside = ", shared with rows that decode" if model.row_bytes else ""
+    return PoolSize(num_fitting, f"{why_left}{beside}")
+
+
+def _told(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.3g} GB"

@@ -1,0 +1,158 @@
+"""The form that a request demands of its output: the value that travels with the sampling parameters.
+
+How the tokens of a request are chosen: values and their bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from baton.errors import InvalidFieldError
+
+ConstraintKind = Literal["json_schema", "regex", "lark"]
+"""The language that a constraint is written in."""
+
+MAX_CONSTRAINT_BYTES = 256 * 1024
+"""Longest constraint, UTF-8. What matters more is how complex it is; that shows when it is compiled."""
+
+
+@dataclass(frozen=True, slots=True)
+class StructuredOutput:
+    """A language that the whole output must be a sentence of (protos/baton/v1/generation.proto, StructuredOutput)."""
+
+    kind: ConstraintKind
+    """What `text` is."""
+    text: str
+    """JSON Schema as JSON text, a regular expression, or a grammar in llguidance's dialect of Lark."""
+
+    def check(self) -> None:
+        """Check what needs no compiler.
+
+        Raises:
+            InvalidFieldError: If the text is empty or too long.
+        """
+        num_bytes = len(self.text.encode())
+        if not 1 <= num_bytes <= MAX_CONSTRAINT_BYTES:
+            expected = f"expected 1 to {MAX_CONSTRAINT_BYTES} bytes"
+            raise InvalidFieldError(f"structured_output.{self.kind}", f"{expected}, got {num_bytes}")
+
+
+MAX_LOGIT_BIAS_ENTRIES = 1024
+MAX_STOP_TOKENS = 64
+MAX_TOP_LOGPROBS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingParams:
+    """Sampling parameters of one request (protos/baton/v1/generation.proto, SamplingParameters)."""
+
+    temperature: float = 1.0
+    """Divides the logits; 0 to 100, 0 is greedy."""
+    top_p: float = 1.0
+    """Smallest set of tokens with at least this probability; above 0 to 1."""
+    top_k: int = 0
+    """Most probable tokens kept; 0: all."""
+    min_p: float = 0.0
+    """Drops tokens less probable than this share of the most probable; 0 to 1."""
+    seed: int = 0
+    """Seed of the randomness, a signed 64-bit number."""
+    repetition_penalty: float = 1.0
+    """Divides positive and multiplies negative logits of tokens of prompt and output; above 0 to 10."""
+    presence_penalty: float = 0.0
+    """Subtracted from logits of output tokens; -2 to 2."""
+    frequency_penalty: float = 0.0
+    """Subtracted per occurrence in the output; -2 to 2."""
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    """Added to logits by token id; -100 to 100 each."""
+    stop_token_ids: frozenset[int] = frozenset()
+    """Tokens that end the generation, beside the model's own."""
+    ignore_eos: bool = False
+    """Whether the model's end tokens are ordinary tokens."""
+    min_tokens: int = 0
+    """Tokens before which no end token can be chosen."""
+    max_tokens: int | None = None
+    """Tokens after which the generation ends; None: the end of the context."""
+    num_top_logprobs: int | None = None
+    """Alternatives reported per token, 0 to 20; None: no log-probabilities."""
+    num_prompt_logprobs: int | None = None
+    """Alternatives reported per prompt token, 0 to 20; None: no log-probabilities of the prompt."""
+    structured_output: StructuredOutput | None = None
+    """Form that the whole output must have; None: any."""
+
+    needs_rows: bool = field(init=False, compare=False)
+    """Whether choosing needs more of the logits than their argmax, be that no masked end token."""
+    is_plain: bool = field(init=False, compare=False)
+    """Whether the choice depends on logits, temperature, seed and position alone, once `min_tokens` are there."""
+
+    def __post_init__(self) -> None:
+        """Answer once what is asked for every token."""
+        is_plain = self.is_greedy and self.num_top_logprobs is None and self.structured_output is None
+        object.__setattr__(self, "needs_rows", not is_plain or self.shifts_logits)
+        is_filtered = self.top_k or self.top_p < 1.0 or self.min_p > 0.0
+        is_reported = self.num_top_logprobs is not None or self.structured_output is not None
+        is_drawn = not (is_filtered or is_reported or self.shifts_logits)
+        object.__setattr__(self, "is_plain", is_drawn or not self.needs_rows)
+
+    @property
+    def is_greedy(self) -> bool:
+        """Return whether the most probable token is always taken."""
+        return self.temperature == 0.0
+
+    @property
+    def changes_logits(self) -> bool:
+        """Return whether logits are edited before the choice."""
+        return bool(self.min_tokens) or self.shifts_logits
+
+    @property
+    def shifts_logits(self) -> bool:
+        """Return whether any logits but those of masked end tokens are edited."""
+        return bool(
+            self.logit_bias or self.repetition_penalty != 1.0 or self.presence_penalty or self.frequency_penalty
+        )
+
+    def check(self, vocabulary_size: int) -> None:
+        """Check every bound.
+
+        Raises:
+            InvalidFieldError: Naming the first field out of bounds.
+        """
+        _check_range("temperature", self.temperature, 0.0, 100.0)
+        _check_range("top_p", self.top_p, 0.0, 1.0, is_low_excluded=True)
+        _check_range("top_k", self.top_k, 0, math.inf)
+        _check_range("min_p", self.min_p, 0.0, 1.0)
+        _check_range("seed", self.seed, -(2**63), 2**63 - 1)
+        _check_range("repetition_penalty", self.repetition_penalty, 0.0, 10.0, is_low_excluded=True)
+        _check_range("presence_penalty", self.presence_penalty, -2.0, 2.0)
+        _check_range("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
+        _check_range("min_tokens", self.min_tokens, 0, math.inf)
+        if self.max_tokens is not None:
+            _check_range("max_tokens", self.max_tokens, 1, math.inf)
+            if self.min_tokens > self.max_tokens:
+                raise InvalidFieldError("min_tokens", f"{self.min_tokens} is more than max_tokens {self.max_tokens}")
+        if self.num_top_logprobs is not None:
+            _check_range("top_logprobs", self.num_top_logprobs, 0, MAX_TOP_LOGPROBS)
+        if self.num_prompt_logprobs is not None:
+            _check_range("prompt_logprobs", self.num_prompt_logprobs, 0, MAX_TOP_LOGPROBS)
+        if self.structured_output is not None:
+            self.structured_output.check()
+        if len(self.logit_bias) > MAX_LOGIT_BIAS_ENTRIES:
+            raise InvalidFieldError("logit_bias", f"expected at most {MAX_LOGIT_BIAS_ENTRIES} entries")
+        for token_id, bias in self.logit_bias.items():
+            _check_range(f"logit_bias[{token_id}]", bias, -100.0, 100.0)
+            if not 0 <= token_id < vocabulary_size:
+                raise InvalidFieldError("logit_bias", f"token id {token_id} is not in 0 to {vocabulary_size - 1}")
+        if len(self.stop_token_ids) > MAX_STOP_TOKENS:
+            raise InvalidFieldError("stop_token_ids", f"expected at most {MAX_STOP_TOKENS} entries")
+        for token_id in self.stop_token_ids:
+            if not 0 <= token_id < vocabulary_size:
+                raise InvalidFieldError("stop_token_ids", f"token id {token_id} is not in 0 to {vocabulary_size - 1}")
+
+
+def _check_range(field_name: str, value: float, low: float, high: float, *, is_low_excluded: bool = False) -> None:
+    is_low_enough = value > low if is_low_excluded else value >= low
+    if not (is_low_enough and value <= high):  # also refuses NaN
+        bounds = f"{'above ' if is_low_excluded else ''}{low:g}" + ("" if high == math.inf else f" to {high:g}")
+        raise InvalidFieldError(field_name, f"expected {bounds}{' or more' if high == math.inf else ''}, got {value!r}")

@@ -1,0 +1,170 @@
+"""The living requests: who listens to each, what it is told, and how it ends."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as Seq
+from contextlib import contextmanager
+
+from baton.engine.events import (
+    Deliverable,
+    Delivery,
+    Ended,
+    EngineEvent,
+    Failed,
+    Listener,
+    PromptWork,
+    TokenReady,
+    Tokens,
+)
+from baton.engine.sampling import SampledToken
+from baton.engine.scheduling.scheduler import Scheduler
+from baton.engine.sequence import FinishReason, Purpose, Sequence
+from baton.errors import BatonError, NonFiniteLogitsError
+
+log = logging.getLogger(__name__)
+
+
+class RequestRegistry:
+    """Sequences by request, their listeners, and what has not been delivered to them.
+
+    Invariant: a sequence that is not finished has a listener; one that is has none, so that nothing follows its end.
+
+    Args:
+        scheduler: Where a sequence that ends gives its blocks back.
+        clock: Seconds, monotonic.
+        delivers_columns: Whether the plain tokens of a pass go out as one `Tokens`.
+    """
+
+    def __init__(self, scheduler: Scheduler, clock: Callable[[], float], *, delivers_columns: bool) -> None:
+        self._scheduler = scheduler
+        self._clock = clock
+        self._delivers_columns = delivers_columns
+        self._sequences: dict[str, Sequence] = {}
+        self._listeners: dict[Sequence, Listener] = {}
+        self._deliveries: list[Deliverable] = []
+
+    def add(self, sequence: Sequence, listener: Listener) -> None:
+        """Take in a sequence."""
+        self._sequences[sequence.request_id] = sequence
+        self._listeners[sequence] = listener
+
+    def get(self, request_id: str) -> Sequence | None:
+        """Return the sequence of a living request."""
+        return self._sequences.get(request_id)
+
+    def drop(self, sequence: Sequence) -> None:
+        """End a sequence without a word."""
+        self._scheduler.finish(sequence)
+        del self._sequences[sequence.request_id]
+        del self._listeners[sequence]
+
+    def end(self, sequence: Sequence, event: EngineEvent) -> None:
+        """End a sequence with its last event; one that has ended is left alone."""
+        if sequence in self._listeners:
+            self.tell(sequence, event)
+            self.drop(sequence)
+
+    def fail(self, sequence: Sequence, error: Exception) -> None:
+        """End a sequence for a reason of its own."""
+        if isinstance(error, NonFiniteLogitsError):
+            self._scheduler.invalidate_cache(sequence)
+        with self.failing(sequence):
+            raise error
+
+    @contextmanager
+    def failing(self, *sequences: Sequence) -> Iterator[None]:
+        """Fail these requests, and none else, if the runner raises: the edge of their work."""
+        try:
+            yield
+        except BatonError as error:
+            log.warning("requests_failed count=%d reason=%s cause=%s", len(sequences), error.reason, error.message)
+            for sequence in sequences:
+                self.end(sequence, Failed(error))
+        except Exception as error:
+            log.exception("runner_failed")
+            for sequence in sequences:
+                self.end(sequence, Failed(BatonError(f"the engine failed: {type(error).__name__}: {error}")))
+
+    def end_if_complete(self, sequence: Sequence) -> None:
+        """End a sequence whose last token ends its output."""
+        reason = None
+        try:  # not `failing`: entering it would cost every token as much as all else here
+            reason = sequence.finish_reason()
+        except BatonError as error:
+            self.fail(sequence, error)
+        if reason is not None:
+            ended = self._ended(sequence, reason)
+            self._scheduler.progress.keep_computed(sequence)
+            self.end(sequence, ended)
+
+    def tell(self, sequence: Sequence, event: EngineEvent) -> None:
+        """Gather an event, if somebody listens."""
+        listener = self._listeners.get(sequence)
+        if listener is not None:
+            self._deliveries.append(Delivery(listener, event))
+
+    def refuse(self, listener: Listener, error: BatonError) -> None:
+        """Gather the failure of a request that is not taken in."""
+        self._deliveries.append(Delivery(listener, Failed(error)))
+
+    @property
+    def has_news(self) -> bool:
+        """Return whether something was gathered."""
+        return bool(self._deliveries)
+
+    def drain(self) -> list[Deliverable]:
+        """Return and forget what was gathered, in order."""
+        deliveries, self._deliveries = self._deliveries, []
+        return deliveries
+
+    def token(self, sequence: Sequence, token: SampledToken) -> None:
+        """Gather the token that was appended to a sequence last."""
+        if sequence.timeline.first_token == 0.0:
+            sequence.timeline.first_token = self._clock()
+        work = _prompt_work(sequence) if sequence.purpose is Purpose.PREFILL else None
+        self.tell(sequence, TokenReady(sequence.num_output_tokens - 1, token, work))
+
+    def tokens(self, sequences: Seq[Sequence], token_ids: Seq[int]) -> list[Sequence]:
+        """Gather the tokens that were appended last, and return the sequences that they may end."""
+        listeners, indexes, plain_ids, ending = list[Listener](), list[int](), list[int](), list[Sequence]()
+        for sequence, token_id in zip(sequences, token_ids, strict=True):
+            num_output_tokens = len(sequence.token_ids) - sequence.num_prompt_tokens
+            if sequence.timeline.first_token == 0.0 or not self._delivers_columns:
+                self.token(sequence, SampledToken(token_id))
+            else:
+                listeners.append(self._listeners[sequence])
+                indexes.append(num_output_tokens - 1)
+                plain_ids.append(token_id)
+            if token_id in sequence.end_token_ids or num_output_tokens >= sequence.max_output_tokens:
+                ending.append(sequence)
+        if listeners:
+            self._deliveries.append(Tokens(listeners, indexes, plain_ids))
+        return ending
+
+    def _ended(self, sequence: Sequence, reason: FinishReason) -> Ended:
+        timeline, now = sequence.timeline, self._clock()
+        num_cached = min(sequence.num_cached, sequence.num_prompt_tokens)
+        started, first_token = timeline.started or now, timeline.first_token or now
+        return Ended(
+            reason=reason,
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            num_output_tokens=sequence.num_output_tokens,
+            num_cached_tokens=num_cached,
+            num_shared_tokens=min(sequence.num_shared, sequence.num_prompt_tokens - num_cached),
+            num_preemptions=sequence.num_preemptions,
+            queue_seconds=started - timeline.submitted,
+            prefill_seconds=first_token - started,
+            decode_seconds=now - first_token,
+            stop_token_id=sequence.token_ids[-1] if reason == "stop" and sequence.ends_with_end_token else None,
+        )
+
+
+def _prompt_work(sequence: Sequence) -> PromptWork:
+    timeline = sequence.timeline
+    return PromptWork(
+        num_cached_tokens=min(sequence.num_cached, sequence.num_prompt_tokens),
+        queue_seconds=timeline.started - timeline.submitted,
+        prefill_seconds=timeline.first_token - timeline.started,
+    )

@@ -1,0 +1,203 @@
+"""One pass of an mlx-lm model over a batch, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import mlx.core as mx
+import numpy as np
+
+from baton.engine.runners.base import LayerSink, Span
+from baton.engine.runners.mlx.kv_cache.packed import PackedCache, Packing, pack
+from baton.engine.runners.mlx.kv_cache.pool import LayerPool
+from baton.engine.runners.mlx.kv_cache.positions import Extent, Slots, VisibleKeys, read_many, read_one, slots_of
+from baton.engine.runners.mlx.kv_cache.rows import LayerRows
+from baton.engine.runners.mlx.kv_cache.views import ReadingCache, RowCache, WritingCache
+from baton.engine.runners.mlx.modules.families import surroundings_of
+from baton.engine.runners.mlx.modules.lora import AdapterChoice
+
+
+@dataclass(frozen=True, slots=True)
+class LastPositions:
+    """What the last layer computes of a longer span, besides K and V: the positions whose logits are wanted."""
+
+    offset: int
+    """The first of them; they go to the end of the span."""
+    readings: dict[int, VisibleKeys]
+    """What attention reads, by the layer's window in tokens (0: all)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MlxBatch:
+    """Spans that go through the model in one pass: one of any length, several of one token, or several packed."""
+
+    token_ids: mx.array
+    """[num_rows, num_tokens], int32."""
+    offset: int | mx.array
+    """Position of the first token: of the only row, or [num_rows], int32."""
+    slots: Slots
+    """Where K and V of the tokens go, row after row."""
+    readings: dict[int, VisibleKeys]
+    """What attention reads, by the layer's window in tokens (0: all)."""
+    last: LastPositions | None = None
+    """What the last layer computes; None: all that the rows have."""
+    sink: LayerSink | None = None
+    """Where to hand K and V of each layer."""
+    rows: Sequence[LayerRows] | None = None
+    """Where attention reads K and V of each layer; None: in the pool."""
+    adapters: tuple[str, ...] = ()
+    """Name of the adapter of each row, or nothing; none at all: no row has one."""
+    packing: Packing | None = None
+    """How spans lie in the only row; None: it is one span's."""
+
+    @property
+    def row_arrays(self) -> list[mx.array]:
+        """Return what `mx.eval` must see of the rows."""
+        return [array for layer in self.rows or () for array in layer.arrays]
+
+    def cache(self, layer: int, pool: LayerPool, window_tokens: int) -> WritingCache | RowCache | PackedCache:
+        """Return the cache that a layer gets."""
+        if self.packing is not None:
+            return PackedCache(pool, self.packing, layer, window_tokens, is_last=False)
+        reading = self.readings[window_tokens]
+        if self.rows is not None:
+            return RowCache(pool, self.offset, self.slots, reading, rows=self.rows[layer])
+        return WritingCache(pool, self.offset, self.slots, reading, layer=layer, sink=self.sink)
+
+
+def batch_of_one(span: Span, token_ids: mx.array, windows: set[int], block_tokens: int) -> MlxBatch:
+    """Return the pass that computes one span of any length from its blocks.
+
+    Args:
+        span: Of one token or more.
+        token_ids: Its tokens, [1, num_tokens], int32.
+        windows: Windows of the model's layers, tokens.
+        block_tokens: Tokens of one block.
+    """
+    extent = Extent(span.start, span.end, span.block_table)
+    last = Extent(min(span.first_logits_position, span.end - 1), span.end, span.block_table)
+    return MlxBatch(
+        token_ids=token_ids,
+        offset=span.start,
+        slots=slots_of(span.block_table, span.start, span.end, block_tokens),
+        readings={window: read_one(extent, window, block_tokens) for window in windows},
+        last=LastPositions(last.start, {window: read_one(last, window, block_tokens) for window in windows})
+        if last.start > span.start
+        else None,
+        sink=span.layer_sink,
+        adapters=_adapters_of([span]),
+    )
+
+
+def batch_of_parts(spans: Sequence[Span], token_ids: mx.array, windows: set[int], block_tokens: int) -> MlxBatch:
+    """Return the pass that computes several spans of any length and one adapter, packed into one row.
+
+    Args:
+        spans: Of one token or more each.
+        token_ids: Their tokens, [1, num_tokens], int32.
+        windows: Windows of the model's layers, tokens.
+        block_tokens: Tokens of one block.
+    """
+    packing = pack(spans, windows, block_tokens)
+    return MlxBatch(token_ids, 0, packing.slots, {}, adapters=_adapters_of(spans[:1]), packing=packing)
+
+
+def batch_of_blocks(spans: Sequence[Span], token_ids: mx.array, windows: set[int], block_tokens: int) -> MlxBatch:
+    """Return the pass that computes several spans of one token, whose blocks are gathered layer by layer."""
+    extents = [Extent(span.start, span.end, span.block_table) for span in spans]
+    readings = {window: read_many(extents, window, block_tokens) for window in windows}
+    return _batch_of_many(spans, token_ids, readings, block_tokens)
+
+
+def batch_of_rows(
+    spans: Sequence[Span],
+    token_ids: mx.array,
+    readings: dict[int, VisibleKeys],
+    block_tokens: int,
+    rows: Sequence[LayerRows],
+) -> MlxBatch:
+    """Return the pass that computes spans of one token that have rows, in order of rows."""
+    return replace(_batch_of_many(spans, token_ids, readings, block_tokens), rows=rows)
+
+
+def _batch_of_many(
+    spans: Sequence[Span], token_ids: mx.array, readings: dict[int, VisibleKeys], block_tokens: int
+) -> MlxBatch:
+    if len(spans) == 1:  # a slice and a plain offset take fewer kernels than their arrays
+        start, table = spans[0].start, spans[0].block_table
+        slots_of_one = slots_of(table, start, start + 1, block_tokens)
+        return MlxBatch(token_ids, start, slots_of_one, readings, adapters=_adapters_of(spans))
+    blocks = [span.block_table[span.start // block_tokens] for span in spans]
+    slots = [block * block_tokens + span.start % block_tokens for block, span in zip(blocks, spans, strict=True)]
+    return MlxBatch(
+        token_ids=token_ids,
+        offset=mx.array([span.start for span in spans], dtype=mx.int32),
+        slots=np.asarray(slots, dtype=np.int32),
+        readings=readings,
+        adapters=_adapters_of(spans),
+    )
+
+
+def _adapters_of(spans: Sequence[Span]) -> tuple[str, ...]:
+    return tuple(span.adapter for span in spans) if any(span.adapter for span in spans) else ()
+
+
+class MlxBackbone:
+    """The layers and the head of a model of mlx-lm, called one by one.
+
+    mlx-lm's modules are used as they are, but not its loop over the layers: that one shares a mask among layers whose
+    windows differ (it ignores Mistral's), and applies the head to every position.
+
+    Args:
+        model: mlx-lm's.
+        windows: Window of each layer, tokens; 0: none.
+        adapters: What the model's projections ask for the adapters of rows.
+    """
+
+    def __init__(self, model: Any, windows: Sequence[int], adapters: AdapterChoice) -> None:
+        self._adapters = adapters
+        self._surroundings = surroundings_of(model)
+        self._layers = list(model.model.layers)
+        self._windows = tuple(windows)
+
+    def hidden(self, batch: MlxBatch, pools: Sequence[LayerPool], *, needs_last: bool) -> mx.array | None:
+        """Write K and V of every layer and return the last layer's output at the positions whose logits are wanted.
+
+        In the last layer, attention and MLP run for those positions alone, or not at all without `needs_last`: MLX is
+        lazy, so that what nobody reads is never computed.
+
+        Returns:
+            [num_positions, hidden_size], lazy; None without `needs_last`.
+        """
+        self._adapters.choose(batch.adapters)
+        hidden = self._surroundings.embed(batch.token_ids)
+        for layer in range(len(self._layers)):
+            before = hidden
+            hidden = self._run_layer(layer, before, batch, pools[layer])
+        if not needs_last:
+            return None
+        if batch.packing is not None:
+            cache = PackedCache(pools[-1], batch.packing, len(pools) - 1, self._windows[-1], is_last=True)
+            hidden = self._layers[-1](batch.packing.wanted_of(before), None, cache)
+        elif batch.last is not None:
+            num_wanted = batch.token_ids.shape[1] - batch.last.offset + cast(int, batch.offset)
+            hidden = self._run_last_positions(before[:, -num_wanted:], batch.last, pools[-1])
+        return hidden.reshape(-1, hidden.shape[-1])
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Return the logits of [num_rows, hidden_size], lazily: [num_rows, vocabulary_size]."""
+        return self._surroundings.logits(hidden)
+
+    def _run_layer(self, layer: int, hidden: mx.array, batch: MlxBatch, pool: LayerPool) -> mx.array:
+        window = self._windows[layer]
+        mask = None if batch.packing else self._surroundings.mask(batch.readings[window], hidden.shape[1])
+        output: mx.array = self._layers[layer](hidden, mask, batch.cache(layer, pool, window))
+        return output
+
+    def _run_last_positions(self, hidden: mx.array, last: LastPositions, pool: LayerPool) -> mx.array:
+        reading = last.readings[self._windows[-1]]
+        mask = self._surroundings.mask(reading, hidden.shape[1])
+        output: mx.array = self._layers[-1](hidden, mask, ReadingCache(pool, last.offset, reading))
+        return output

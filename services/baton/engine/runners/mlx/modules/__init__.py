@@ -1,0 +1,1 @@
+"""Modules that stand in for mlx-lm's own, and what is done to a loaded model."""

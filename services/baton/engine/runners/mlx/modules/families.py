@@ -1,0 +1,73 @@
+"""What a family's model does around its layers, which mlx-lm keeps in the loop that Baton does not use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+
+from baton.engine.runners.mlx.kv_cache.positions import Mask, VisibleKeys
+
+
+class Surroundings:
+    """Embedding before the layers, mask of a layer, and head after them, for most families."""
+
+    def __init__(self, model: Any) -> None:
+        self._embed_tokens = model.model.embed_tokens
+        self._norm = model.model.norm
+        self._head = model.lm_head if "lm_head" in model else model.model.embed_tokens.as_linear
+
+    def embed(self, token_ids: mx.array) -> mx.array:
+        """Return what the first layer takes of [num_rows, num_tokens] tokens: [num_rows, num_tokens, hidden_size]."""
+        hidden: mx.array = self._embed_tokens(token_ids)
+        return hidden
+
+    def mask(self, reading: VisibleKeys, num_queries: int) -> Mask:  # noqa: ARG002 - of use to a family below
+        """Return the mask of a layer for that many queries per row, as the family's attention takes it."""
+        return reading.mask
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Return the logits of the last layer's output [num_rows, hidden_size], lazily."""
+        logits: mx.array = self._head(self._norm(hidden))
+        return logits
+
+
+class Gemma(Surroundings):
+    """Gemma 3: embeddings are scaled by the square root of their size, in the model's own precision.
+
+    mlx-lm rounds the factor to bfloat16 whatever the precision is; transformers does not.
+    """
+
+    def embed(self, token_ids: mx.array) -> mx.array:
+        """Return what the first layer takes."""
+        hidden = super().embed(token_ids)
+        return hidden * mx.array(hidden.shape[-1] ** 0.5, hidden.dtype)
+
+
+class Gemma2(Gemma):
+    """Gemma 2: besides, logits are bent towards a bound, and attention takes no mask but an array."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__(model)
+        self._logit_cap = model.final_logit_softcapping
+
+    def mask(self, reading: VisibleKeys, num_queries: int) -> Mask:
+        """Return the mask, with an axis for the query heads of a group: [num_rows, 1, 1, num_queries, num_keys]."""
+        mask = reading.mask
+        if isinstance(mask, str):
+            first_query = reading.num_tokens - num_queries
+            mask = mx.arange(reading.num_tokens)[None] <= mx.arange(first_query, reading.num_tokens)[:, None]
+        if mask is None or mask.ndim == 2:
+            return mask
+        return mask[:, :, None]
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """Return the logits of the last layer's output."""
+        logits: mx.array = mx.tanh(super().logits(hidden) / self._logit_cap) * self._logit_cap
+        return logits
+
+
+def surroundings_of(model: Any) -> Surroundings:
+    """Return those of a model of mlx-lm."""
+    kinds: dict[str, type[Surroundings]] = {"gemma2": Gemma2, "gemma3_text": Gemma}
+    return kinds.get(model.model_type, Surroundings)(model)

@@ -1,0 +1,211 @@
+"""One decode step, from the fed tokens to the chosen ones, captured once for each padded batch.
+
+Decoding rows as the model's layers see them.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from baton.engine.runners.base import Span
+from baton.engine.runners.torch.backbone import Backbone
+from baton.engine.runners.torch.batch import QuerySegment
+from baton.engine.runners.torch.cuda_graph.buffers import DecodeBuffers, Field, TableChanges
+from baton.engine.runners.torch.lora import AdaptedRows
+from baton.engine.runners.torch.ops.cuda.copy_stream import KvCopies
+from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, Tiles, tiles_for
+from baton.engine.runners.torch.pool import KvPool
+from baton.engine.runners.torch.sampling import drawn, most_probable
+
+log = logging.getLogger(__name__)
+
+_WARM_UP_RUNS = 2
+
+
+def padded_batch(num_rows: int, max_rows: int) -> int:
+    """Return how many rows are computed where so many decode: few sizes, none much larger than wanted."""
+    if num_rows <= 8:
+        size = 1 << (num_rows - 1).bit_length()
+    else:
+        size = -(-num_rows // 16) * 16 if num_rows > 32 else -(-num_rows // 8) * 8
+    return min(size, max_rows)
+
+
+class DecodeSteps:
+    """Runs decode steps on the buffers; on CUDA by replaying graphs that share one pool of memory.
+
+    Args:
+        model: What computes logits; reads nothing back to the host.
+        buffers: The rows.
+        pool: Where K and V live.
+    """
+
+    def __init__(self, model: Backbone, buffers: DecodeBuffers, pool: KvPool) -> None:
+        self._model: Backbone | None = model
+        self._buffers = buffers
+        self._pool = pool
+        self._is_cuda = buffers.fields.device.type == "cuda"
+        self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
+        self._memory: Any = None
+
+    def warm_up(self) -> None:
+        """Capture every padded batch for greedy choice, the largest first, whose memory serves all others."""
+        if not self._is_cuda:
+            return
+        started = time.perf_counter()
+        max_rows = self._buffers.max_rows
+        for size in sorted({padded_batch(rows, max_rows) for rows in range(1, max_rows + 1)}, reverse=True):
+            self._captured(size, is_drawn=False)
+        log.info("decode_captured graphs=%d seconds=%.1f", len(self._graphs), time.perf_counter() - started)
+
+    def prepare(self, num_rows: int, *, is_drawn: bool) -> None:
+        """Make sure that the step of a padded batch can be run; to be called before its rows are loaded."""
+        if self._is_cuda:
+            self._captured(num_rows, is_drawn=is_drawn)
+
+    def run(self, num_rows: int, num_steps: int, *, is_drawn: bool) -> torch.Tensor:
+        """Run steps on the first rows; return the logits of the last: [num_rows, vocabulary_size].
+
+        On CUDA the next run of any size overwrites them.
+        """
+        logits = None
+        for _ in range(num_steps):
+            if self._is_cuda:
+                graph, logits = self._captured(num_rows, is_drawn=is_drawn)
+                graph.replay()
+            else:
+                logits = self._step(DecodeBatch(self._buffers, self._pool, num_rows), is_drawn=is_drawn)
+        assert logits is not None, "no step was asked for"
+        return logits
+
+    def close(self) -> None:
+        """Let go of the graphs and the model."""
+        self._graphs.clear()
+        self._model = None
+
+    def _step(self, batch: DecodeBatch, *, is_drawn: bool) -> torch.Tensor:
+        assert self._model is not None, "the steps are closed"
+        logits = self._model.logits(batch)
+        if is_drawn:
+            self._buffers.advance(drawn(logits, *self._buffers.draws(batch.num_rows)))
+        else:
+            self._buffers.advance(most_probable(logits))
+        return logits
+
+    def _captured(self, num_rows: int, *, is_drawn: bool) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+        key = (num_rows, is_drawn)
+        if key not in self._graphs:
+            batch = DecodeBatch(self._buffers, self._pool, num_rows)
+            with self._idle():
+                self._graphs[key] = self._capture(lambda: self._step(batch, is_drawn=is_drawn))
+        return self._graphs[key]
+
+    def _capture(self, step: Callable[[], torch.Tensor]) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):  # kernels are compiled and libraries make their rooms outside the capture
+            for _ in range(_WARM_UP_RUNS):
+                self._buffers.load(self._buffers.idle_fields(1), TableChanges([], []))
+                step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._memory, capture_error_mode="thread_local"):
+            logits = step()
+        self._memory = self._memory or graph.pool()
+        return graph, logits
+
+    @contextmanager
+    def _idle(self) -> Iterator[None]:
+        """Let no row have a sequence while steps run for their own sake."""
+        saved = [tensor.clone() for tensor in self._state]
+        self._buffers.tables.fill_(self._pool.num_blocks - 1)
+        try:
+            yield
+        finally:
+            for tensor, before in zip(self._state, saved, strict=True):
+                tensor.copy_(before)
+
+    @property
+    def _state(self) -> list[torch.Tensor]:
+        buffers = self._buffers
+        return [buffers.tables, buffers.fields, buffers.chosen, buffers.history, buffers.step_index]
+
+
+class DecodeBatch:
+    """One token of each of the first rows of the buffers; every tensor follows from them on the device.
+
+    It stands where a `PackedBatch` stands, but holds no spans: nothing of it is handed out by layer, and no row has an
+    adapter.
+
+    Attributes:
+        pool: Where K and V live.
+        num_rows: Rows, idle ones included.
+    """
+
+    is_paged = True
+    kv_copies: KvCopies | None = None
+    has_sinks: bool = False
+    spans: tuple[Span, ...] = ()
+    segments: tuple[QuerySegment, ...] = ()
+    last_segments: tuple[QuerySegment, ...] = ()
+    adapted: tuple[AdaptedRows, ...] = ()
+    last_adapted: tuple[AdaptedRows, ...] = ()
+
+    def __init__(self, buffers: DecodeBuffers, pool: KvPool, num_rows: int) -> None:
+        self.pool = pool
+        self.num_rows = num_rows
+        self._buffers = buffers
+        device = buffers.fields.device
+        self._rows = torch.arange(num_rows + 1, dtype=torch.int32, device=device)
+        self._zeros = torch.zeros(num_rows, dtype=torch.int32, device=device)
+        self._begin()
+
+    @property
+    def num_logits(self) -> int:
+        """Return the number of rows: all want logits."""
+        return self.num_rows
+
+    def token_ids(self) -> torch.Tensor:
+        """Return the tokens: [1, num_rows]. Called first in a step."""
+        self._begin()
+        return self._buffers.begin(self.num_rows)[None]
+
+    def positions(self) -> torch.Tensor:
+        """Return their positions: [1, num_rows]."""
+        return self._positions[None]
+
+    def slots(self) -> torch.Tensor:
+        """Return where in the pool the positions lie: [num_rows]."""
+        return self._slots
+
+    def last_rows(self) -> torch.Tensor:
+        """Return all rows: [num_rows]."""
+        return self._rows[:-1].long()
+
+    def paged(
+        self,
+        segments: tuple[QuerySegment, ...],  # noqa: ARG002 - all rows
+        group: int,
+        head_dim: int,
+        dtype: torch.dtype,
+    ) -> PagedQueries:
+        """Return the description of the rows' queries."""
+        tiles: Tiles = tiles_for(dtype, group=group, head_dim=head_dim, max_queries=1)
+        tables = self._buffers.tables[: self.num_rows]
+        max_end = tables.shape[1] * self.pool.block_tokens
+        return PagedQueries(tables, self._ends, self._rows, self._rows[:-1], self._zeros, tiles, max_end)
+
+    def _begin(self) -> None:
+        """Derive what all layers need."""
+        ends = self._buffers.fields[Field.END, : self.num_rows]
+        self._positions = ends - 1
+        self._ends = ends.to(torch.int32)
+        block_index = torch.div(self._positions, self.pool.block_tokens, rounding_mode="floor")
+        blocks = self._buffers.tables[: self.num_rows].gather(1, block_index[:, None])[:, 0].long()
+        self._slots = blocks * self.pool.block_tokens + self._positions % self.pool.block_tokens

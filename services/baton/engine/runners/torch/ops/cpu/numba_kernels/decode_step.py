@@ -1,0 +1,211 @@
+"""What a layer does between its products, in one pass over few rows each: no intermediate array, no dispatch.
+
+A decoder layer for few rows but for its attention.
+
+Each product ends by asking memory for the beginning of the next one's weights: what goes between them takes a
+microsecond, in which memory would rest.
+
+All layers of a decode step of few rows, in one call: what Python does between calls takes longer than it looks.
+
+Layers are alike but for the addresses of their weights and of their K and V.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from baton.engine.runners.torch.ops.cpu.numba_kernels.addresses import at_address
+from baton.engine.runners.torch.ops.cpu.numba_kernels.attention import attend
+from baton.engine.runners.torch.ops.cpu.numba_kernels.compiling import kernel
+from baton.engine.runners.torch.ops.cpu.numba_kernels.numbers import exponential, narrow, widen
+from baton.engine.runners.torch.ops.cpu.numba_kernels.panels import prefetch_start
+from baton.engine.runners.torch.ops.cpu.numba_kernels.product import multiply
+
+
+@kernel
+def normalise(rows: Any, weight: Any, epsilon: Any, output: Any) -> None:
+    """Write rows [num_rows, size] divided by their root mean square, times the weight [size]."""
+    for row in range(rows.shape[0]):
+        squares = np.float32(0)
+        for element in range(rows.shape[1]):
+            value = widen(rows[row, element])
+            squares += value * value
+        factor = np.float32(1) / np.sqrt(squares / np.float32(rows.shape[1]) + np.float32(epsilon))
+        for element in range(rows.shape[1]):
+            output[row, element] = narrow(widen(rows[row, element]) * factor * widen(weight[element]), output)
+
+
+@kernel
+def gate(gate_up: Any, output: Any) -> None:
+    """Write up times SiLU of gate: [num_rows, size] of [num_rows, 2 * size], the gates first."""
+    size = output.shape[1]
+    for row in range(output.shape[0]):
+        for element in range(size):
+            value = widen(gate_up[row, element])
+            activated = value / (np.float32(1) + exponential(-value))
+            output[row, element] = narrow(activated * widen(gate_up[row, size + element]), output)
+
+
+@kernel
+def rotate_and_store(
+    heads: Any, cosines: Any, signed_sines: Any, slots: Any, keys: Any, values: Any, queries: Any
+) -> None:
+    """Write queries, rotated, and K, rotated, and V into their slots.
+
+    Args:
+        heads: Queries, keys and values side by side: [num_rows, num_heads + 2 * num_kv_heads, head_dim].
+        cosines: [num_rows, 1, head_dim].
+        signed_sines: [num_rows, 1, head_dim], the first half negated.
+        slots: Where K and V go among the positions of all blocks: [num_rows].
+        keys: The layer's blocks: [num_kv_heads, num_blocks, block_tokens, head_dim].
+        values: The same.
+        queries: [num_rows, num_heads, head_dim].
+    """
+    num_heads, num_kv_heads = queries.shape[1], keys.shape[0]
+    block_tokens, head_dim = keys.shape[2], keys.shape[3]
+    half = head_dim // 2
+    rotated = np.empty(head_dim, np.float32)
+    for row in range(heads.shape[0]):
+        block, offset = divmod(slots[row], block_tokens)
+        for head in range(num_heads + num_kv_heads):
+            for element in range(half):
+                first, second = widen(heads[row, head, element]), widen(heads[row, head, half + element])
+                rotated[element] = first * widen(cosines[row, 0, element]) + second * widen(
+                    signed_sines[row, 0, element]
+                )
+                rotated[half + element] = second * widen(cosines[row, 0, half + element]) + first * widen(
+                    signed_sines[row, 0, half + element]
+                )
+            if head < num_heads:
+                for element in range(head_dim):
+                    queries[row, head, element] = narrow(rotated[element], queries)
+            else:
+                for element in range(head_dim):
+                    keys[head - num_heads, block, offset, element] = narrow(rotated[element], keys)
+        for head in range(num_kv_heads):
+            for element in range(head_dim):
+                values[head, block, offset, element] = heads[row, num_heads + num_kv_heads + head, element]
+
+
+@kernel
+def add(rows: Any, others: Any) -> None:
+    """Add rows [num_rows, size] to the first."""
+    for row in range(rows.shape[0]):
+        for element in range(rows.shape[1]):
+            rows[row, element] = narrow(widen(rows[row, element]) + widen(others[row, element]), rows)
+
+
+@kernel
+def before_attention(
+    hidden: Any, norm: Any, product: Any, angles: Any, slots: Any, kv: Any, queries: Any, following: Any
+) -> None:
+    """Normalise, project, rotate; write K and V into their slots.
+
+    Args:
+        hidden: [num_rows, hidden_size].
+        norm: Weight [hidden_size] and epsilon.
+        product: Weight and bias of queries, keys and values side by side.
+        angles: Cosines and signed sines, as `rotate_and_store` takes them, like all that follows.
+        slots: The same.
+        kv: The layer's keys and values.
+        queries: Written: [num_rows, num_heads, head_dim].
+        following: Weight of the next product.
+    """
+    num_rows, num_heads, head_dim = queries.shape
+    num_heads += 2 * kv[0].shape[0]
+    normalised = np.empty_like(hidden)
+    normalise(hidden, norm[0], norm[1], normalised)
+    projected = np.empty((num_rows, num_heads * head_dim), hidden.dtype)
+    multiply(normalised, product[0], product[1], projected)
+    prefetch_start(following)
+    heads = projected.reshape((num_rows, num_heads, head_dim))
+    rotate_and_store(heads, angles[0], angles[1], slots, kv[0], kv[1], queries)
+
+
+@kernel
+def after_attention(
+    hidden: Any, attended: Any, output: Any, norm: Any, gate_up: Any, num_gates: Any, down: Any, following: Any
+) -> None:
+    """Project what was attended to, add, normalise, gate, add.
+
+    Args:
+        hidden: What the layer was given, replaced by what it makes of it: [num_rows, hidden_size].
+        attended: [num_rows, num_heads, head_dim].
+        output: Weight and bias.
+        norm: Weight [hidden_size] and epsilon.
+        gate_up: Weight and bias, the gates first.
+        num_gates: How many gates there are.
+        down: Weight and bias.
+        following: Weight of the next product.
+    """
+    num_rows = hidden.shape[0]
+    delta, normalised = np.empty_like(hidden), np.empty_like(hidden)
+    multiply(attended.reshape((num_rows, attended.shape[1] * attended.shape[2])), output[0], output[1], delta)
+    prefetch_start(gate_up[0])
+    add(hidden, delta)
+    normalise(hidden, norm[0], norm[1], normalised)
+    both = np.empty((num_rows, 2 * num_gates), hidden.dtype)
+    gated = np.empty((num_rows, num_gates), hidden.dtype)
+    multiply(normalised, gate_up[0], gate_up[1], both)
+    prefetch_start(down[0])
+    gate(both, gated)
+    multiply(gated, down[0], down[1], delta)
+    prefetch_start(following)
+    add(hidden, delta)
+
+
+NUM_ADDRESSES = 12
+"""Of a layer: the weights of both norms; weight and bias of queries, keys and values side by side, of the output, of
+gates and others, and of down; K and V."""
+
+
+@kernel
+def run_layers(
+    hidden: Any, addresses: Any, first: Any, num_gates: Any, angles: Any, slots: Any, attention: Any, head: Any
+) -> None:
+    """Pass rows through all layers; K and V are written.
+
+    Args:
+        hidden: Replaced by what the layers make of it: [num_rows, hidden_size].
+        addresses: [num_layers, NUM_ADDRESSES].
+        first: The first layer's arrays in the order of the addresses, and the epsilon of its norms behind them.
+        num_gates: Of a layer.
+        angles: Cosines and signed sines, [num_rows, 1, head_dim] each.
+        slots: Where K and V go among the positions of all blocks: [num_rows].
+        attention: Its address, how many heads queries have, the single queries, and the factor of the scores.
+        head: Weight of the product after the last layer.
+    """
+    (norm, mlp_norm, qkv, qkv_bias, out, out_bias, gate_up, gate_up_bias, down, down_bias, keys, values, epsilon) = (
+        first
+    )
+    address, num_query_heads, single, scaling = attention
+    num_layers, num_rows = len(addresses), len(hidden)
+    queries = np.empty((num_rows, num_query_heads, keys.shape[3]), hidden.dtype)
+    attended = np.empty((num_rows, num_query_heads, values.shape[3]), hidden.dtype)
+    for layer in range(num_layers):
+        own = addresses[layer]
+        kv = (at_address(keys, own[10]), at_address(values, own[11]))
+        output = (at_address(out, own[4]), at_address(out_bias, own[5]))
+        before_attention(
+            hidden,
+            (at_address(norm, own[0]), epsilon),
+            (at_address(qkv, own[2]), at_address(qkv_bias, own[3])),
+            angles,
+            slots,
+            kv,
+            queries,
+            output[0],
+        )
+        attend(address, queries, kv[0], kv[1], single, scaling, attended)
+        after_attention(
+            hidden,
+            attended,
+            output,
+            (at_address(mlp_norm, own[1]), epsilon),
+            (at_address(gate_up, own[6]), at_address(gate_up_bias, own[7])),
+            num_gates,
+            (at_address(down, own[8]), at_address(down_bias, own[9])),
+            at_address(qkv, addresses[layer + 1, 2]) if layer + 1 < num_layers else head,
+        )

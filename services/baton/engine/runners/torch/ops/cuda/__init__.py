@@ -1,0 +1,1 @@
+"""Operations by Triton kernels, on CUDA."""

@@ -1,0 +1,111 @@
+"""Hands each layer's K and V to those who send them on, without the computing stream ever waiting for a copy.
+
+A copy begins on a stream of its own as soon as the layer's K and V exist, into pinned memory that torch lends and takes
+back when the last reference to it is gone: what leaves here is the sink's to keep, and nothing is copied twice.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple, Protocol
+
+import torch
+
+from baton.engine.runners.base import LayerKv, LayerSink
+from baton.engine.runners.torch.pool import KeysValues
+
+
+class Copy(Protocol):
+    """K and V on their way to the host."""
+
+    def is_done(self) -> bool:
+        """Return whether they have arrived; never waits."""
+
+    def wait(self) -> LayerKv:
+        """Return them, waiting if they have not arrived."""
+
+
+class CopyStream(Protocol):
+    """Copies K and V beside what is computed."""
+
+    def begin(self, kv: KeysValues) -> Copy:
+        """Begin to copy tensors that everything asked of the computing stream so far has written."""
+
+
+class _Pending(NamedTuple):
+    sink: LayerSink
+    layer: int
+    copy: Copy
+
+
+class KvCopies:
+    """Calls sinks in the order of their layers, each when its copy has arrived.
+
+    Used by the engine's thread alone: `poll` whenever it passes by, `drain` before a pass is called done.
+    """
+
+    def __init__(self, stream: CopyStream) -> None:
+        self._stream = stream
+        self._pending: deque[_Pending] = deque()
+
+    def add(self, sink: LayerSink, layer: int, kv: KeysValues) -> None:
+        """Begin to copy a layer for a sink, and call those whose copies have arrived meanwhile."""
+        self._pending.append(_Pending(sink, layer, self._stream.begin(kv)))
+        self.poll()
+
+    def poll(self) -> None:
+        """Call the sinks whose copies have arrived; never waits."""
+        while self._pending and self._pending[0].copy.is_done():
+            self._hand_out()
+
+    def drain(self) -> None:
+        """Call all sinks, waiting for the copies that are still under way."""
+        while self._pending:
+            self._hand_out()
+
+    def clear(self) -> None:
+        """Drop what has not been handed out: the pass has failed."""
+        self._pending.clear()
+
+    def _hand_out(self) -> None:
+        pending = self._pending.popleft()
+        pending.sink(pending.layer, pending.copy.wait())
+
+
+class CudaCopyStream:
+    """Copies on a CUDA stream beside the current one."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream = torch.cuda.Stream(device)
+
+    def begin(self, kv: KeysValues) -> Copy:
+        """Begin to copy; the tensors may be dropped at once."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            keys, values = (_to_pinned(tensor) for tensor in kv)
+            arrived = torch.cuda.Event()
+            arrived.record()
+        for tensor in kv:
+            tensor.record_stream(self._stream)  # else its memory would be given out again before it is copied
+        return _CudaCopy(KeysValues(keys, values), arrived)
+
+
+class _CudaCopy:
+    def __init__(self, host: KeysValues, arrived: torch.cuda.Event) -> None:
+        self._host = host
+        self._arrived = arrived
+
+    def is_done(self) -> bool:
+        """Return whether both tensors have arrived."""
+        return bool(self._arrived.query())
+
+    def wait(self) -> LayerKv:
+        """Return their bytes, which keep the memory."""
+        self._arrived.synchronize()
+        keys, values = (memoryview(tensor.view(-1).view(torch.uint8).numpy()) for tensor in self._host)
+        return LayerKv(keys, values)
+
+
+def _to_pinned(tensor: torch.Tensor) -> torch.Tensor:
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor.contiguous(), non_blocking=True)

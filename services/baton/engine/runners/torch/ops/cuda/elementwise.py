@@ -1,0 +1,104 @@
+"""Calls the kernels between a layer's products; on a CPU only under TRITON_INTERPRET=1."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+from baton.engine.runners.torch.pool import KeysValues
+
+_GATE_BLOCK = 1024
+_WIDE = 4096
+"""Elements of a row from which more warps share it."""
+
+
+class HeadNorms(NamedTuple):
+    """Weights by which heads are scaled after they are normalised."""
+
+    query: torch.Tensor
+    """[head_dim]."""
+    key: torch.Tensor
+    """[head_dim]."""
+    epsilon: float
+    """Added to the mean square."""
+
+
+def rotate_and_store(
+    heads: torch.Tensor,
+    cosines: torch.Tensor,
+    signed_sines: torch.Tensor,
+    norms: HeadNorms | None,
+    slots: torch.Tensor,
+    pool: KeysValues,
+) -> torch.Tensor:
+    """Normalise and rotate queries and K, write K and V into their slots, return the queries.
+
+    Args:
+        heads: Queries, keys and values side by side: [num_rows, num_heads + 2 * num_kv_heads, head_dim], contiguous.
+        cosines: [num_rows, 1, head_dim], contiguous; signed_sines likewise, the first half negated.
+        signed_sines: See there.
+        norms: Of the heads; None: they are not normalised.
+        slots: Where K and V go among the positions of all blocks: [num_rows], int64.
+        pool: K and V of all blocks of the layer.
+
+    Returns:
+        [num_rows, num_heads, head_dim].
+    """
+    from baton.engine.runners.torch.ops.cuda.elementwise_kernel import rotate_and_store as kernel
+
+    num_rows, num_all, head_dim = heads.shape
+    num_kv_heads = pool.keys.shape[0]
+    num_heads = num_all - 2 * num_kv_heads
+    queries = heads.new_empty(num_rows, num_heads, head_dim)
+    kernel[(num_rows, num_all)](
+        *(heads, cosines, signed_sines),
+        *((heads, heads) if norms is None else norms[:2]),
+        *(slots, queries, pool.keys, pool.values),
+        *(heads.stride(0), pool.keys.stride(0), pool.values.stride(0), 0.0 if norms is None else norms.epsilon),
+        NUM_HEADS=num_heads,
+        NUM_KV_HEADS=num_kv_heads,
+        HEAD_DIM=head_dim,
+        PADDED_DIM=_power_of_two(head_dim),
+        HAS_NORMS=norms is not None,
+        num_warps=1,
+    )
+    return queries
+
+
+def gate(gate_up: torch.Tensor) -> torch.Tensor:
+    """Return SiLU of the gates times the others: [num_rows, size] of [num_rows, 2 * size], the gates first."""
+    from baton.engine.runners.torch.ops.cuda.elementwise_kernel import gate as kernel
+
+    num_rows, size = len(gate_up), gate_up.shape[1] // 2
+    output = gate_up.new_empty(num_rows, size)
+    kernel[(num_rows, -(-size // _GATE_BLOCK))](gate_up.contiguous(), output, SIZE=size, BLOCK=_GATE_BLOCK)
+    return output
+
+
+def add_and_normalise(
+    hidden: torch.Tensor, delta: torch.Tensor, weight: torch.Tensor, epsilon: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return hidden + delta, and the same divided by its root mean square times the weight.
+
+    Args:
+        hidden: [num_rows, size].
+        delta: [num_rows, size].
+        weight: [size].
+        epsilon: Added to the mean square.
+    """
+    from baton.engine.runners.torch.ops.cuda.elementwise_kernel import add_and_normalise as kernel
+
+    size = hidden.shape[1]
+    total, normalised = torch.empty_like(hidden), torch.empty_like(hidden)
+    kernel[(len(hidden),)](
+        *(hidden.contiguous(), delta.contiguous(), weight, total, normalised, epsilon),
+        SIZE=size,
+        PADDED_SIZE=_power_of_two(size),
+        num_warps=8 if size >= _WIDE else 4,
+    )
+    return total, normalised
+
+
+def _power_of_two(size: int) -> int:
+    return 1 << (size - 1).bit_length()

@@ -1,0 +1,111 @@
+"""Attends from packed queries to keys in blocks: by the Triton kernel on CUDA, by `reference` elsewhere."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+
+from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, num_splits, padded
+from baton.engine.runners.torch.ops.eager.blocked_attention import AttentionParams
+from baton.engine.runners.torch.ops.eager.paged_attention import attend_by_torch
+from baton.engine.runners.torch.ops.triton_support import runs_triton
+from baton.engine.runners.torch.pool import KeysValues
+
+_CPU_MULTIPROCESSORS = 4
+
+
+def attend_paged(
+    query: torch.Tensor, pool: KeysValues, queries: PagedQueries, scoring: AttentionParams
+) -> torch.Tensor:
+    """Attend causally from every row to the positions of its sequence up to its own.
+
+    Args:
+        query: [num_rows, num_heads, head_dim], rotated; elements of a head adjacent.
+        pool: Keys [num_kv_heads, num_blocks, block_tokens, head_dim] and values of one layer, K and V of the rows
+            themselves written already.
+        queries: Whose rows they are.
+        scoring: How scores become weights.
+
+    Returns:
+        [num_rows, num_heads, value_head_dim], contiguous.
+    """
+    if runs_triton(query.device):
+        return attend_by_kernel(query, pool, queries, scoring)
+    return attend_by_torch(query, pool, queries, scoring)
+
+
+def attend_by_kernel(
+    query: torch.Tensor, pool: KeysValues, queries: PagedQueries, scoring: AttentionParams
+) -> torch.Tensor:
+    """Attend as `attend_paged` does, by the Triton kernel; on a CPU only under TRITON_INTERPRET=1."""
+    num_rows, num_heads, _ = query.shape
+    num_kv_heads, _, _, value_dim = pool.values.shape
+    splits = num_splits(queries.num_tiles, num_kv_heads, queries.max_end, _num_multiprocessors(query.device))
+    output = query.new_empty(num_rows, num_heads, value_dim)
+    parts = _parts(output, splits)
+    _launch(query, pool, queries, scoring, output, parts, splits)
+    return output
+
+
+def _launch(
+    query: torch.Tensor,
+    pool: KeysValues,
+    queries: PagedQueries,
+    scoring: AttentionParams,
+    output: torch.Tensor,
+    parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    splits: int,
+) -> None:
+    from baton.engine.runners.torch.ops.cuda.paged_kernel import attend_tile, join_splits
+
+    tiles = queries.tiles
+    num_rows, num_heads, head_dim = query.shape
+    num_kv_heads, _, block_tokens, value_dim = pool.values.shape
+    group = num_heads // num_kv_heads
+    assert tiles.rows >= tiles.queries * group, f"{tiles} does not hold groups of {group} heads"
+    sinks = output if scoring.sinks is None else scoring.sinks
+    sizes: dict[str, Any] = {"VALUE_DIM": value_dim, "PADDED_VALUE_DIM": padded(value_dim), "NUM_SPLITS": splits}
+    sizes["HAS_SINKS"] = scoring.sinks is not None
+    attend_tile[(queries.num_tiles, num_kv_heads, splits)](
+        *(query, pool.keys, pool.values, output, sinks, *parts),
+        *(queries.tables, queries.ends, queries.first_rows, queries.tile_sequences, queries.tile_first_queries),
+        *(scoring.scaling, query.stride(0), query.stride(1), pool.keys.stride(0), pool.values.stride(0)),
+        *(queries.tables.stride(0), num_heads),
+        **sizes,
+        GROUP=group,
+        HEAD_DIM=head_dim,
+        PADDED_HEAD_DIM=padded(head_dim),
+        BLOCK_TOKENS=block_tokens,
+        TILE_QUERIES=tiles.queries,
+        TILE_ROWS=tiles.rows,
+        TILE_KEYS=tiles.keys,
+        WINDOW=scoring.window_tokens,
+        SOFT_CAP=scoring.soft_cap,
+        num_warps=tiles.num_warps,
+        num_stages=tiles.num_stages,
+    )
+    if splits > 1:
+        join_splits[(num_rows, num_heads)](output, sinks, *parts, num_heads, **sizes)
+
+
+def _parts(output: torch.Tensor, splits: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return room for what each split attends to, its maxima and sums; `output` stands for them where it is not split.
+
+    A captured graph keeps what is allocated here in its own memory.
+    """
+    if splits == 1:
+        return output, output, output
+    shape = (*output.shape[:2], splits)
+    parts, maxima, sums = (
+        torch.empty(size, device=output.device) for size in ((*shape, output.shape[2]), shape, shape)
+    )
+    return parts, maxima, sums
+
+
+@cache
+def _num_multiprocessors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return _CPU_MULTIPROCESSORS
+    return int(torch.cuda.get_device_properties(device).multi_processor_count)

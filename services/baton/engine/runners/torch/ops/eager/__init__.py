@@ -1,0 +1,1 @@
+"""Operations by torch itself, on any device."""

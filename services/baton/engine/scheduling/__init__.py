@@ -1,0 +1,1 @@
+"""Which positions of which sequences the next pass computes."""

@@ -1,0 +1,173 @@
+"""What passes take on this node, measured while it serves, and what follows from it for the next pass."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+MIN_PROMPT_TOKENS = 16
+"""Positions of prompts that a pass computes at least, however late it makes those who generate."""
+
+_DECAY = 0.95
+"""Weight of a measurement after another of its kind."""
+_MAX_SURPRISE = 4.0
+"""A pass counts as at most this many times what is usual: a pause of the machine is no pace."""
+_RIDGE = 1e-6
+"""Share of each diagonal element added to it, so that measurements that are all alike still give an answer."""
+
+
+class StepWork(NamedTuple):
+    """What a pass computes."""
+
+    num_tokens: int
+    """Positions."""
+    num_pairs: int
+    """Pairs of a position and one that it attends to."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Seconds of a pass as a linear function of its work; no term is negative."""
+
+    fixed_seconds: float
+    """Of any pass."""
+    token_seconds: float
+    """Per position."""
+    pair_seconds: float
+    """Per pair."""
+
+    def seconds(self, work: StepWork) -> float:
+        """Return what a pass takes."""
+        return self.fixed_seconds + self.token_seconds * work.num_tokens + self.pair_seconds * work.num_pairs
+
+    def prompt_seconds(self, begin: int, end: int) -> float:
+        """Return what it takes to compute the positions [begin, end) of a sequence, beside what passes take anyway."""
+        num_pairs = (end - begin) * (begin + end) / 2
+        return self.token_seconds * (end - begin) + self.pair_seconds * num_pairs
+
+    def affordable_tokens(self, work: StepWork, target_seconds: float, context_tokens: int) -> float:
+        """Return the positions of a prompt that a pass can take besides, lest it take longer than it should.
+
+        Solves prompt_seconds(context, context + n) = target - seconds(work) for n.
+
+        Args:
+            work: What the pass computes anyway: a token for each who generates.
+            target_seconds: What it should take at most, above 0.
+            context_tokens: Positions of the prompt that are computed already.
+
+        Returns:
+            `MIN_PROMPT_TOKENS` or more; infinity where positions cost nothing.
+        """
+        left_seconds = max(0.0, target_seconds - self.seconds(work))
+        linear = self.token_seconds + self.pair_seconds * context_tokens
+        root = linear + math.sqrt(linear * linear + 2 * self.pair_seconds * left_seconds)
+        return max(MIN_PROMPT_TOKENS, 2 * left_seconds / root) if root else math.inf
+
+
+class StepCostModel:
+    """Learns the cost of passes, by least squares in which old measurements fade.
+
+    Passes with and without prompts fade apart from each other: a long time without prompts does not make forget what
+    prompts cost.
+    """
+
+    def __init__(self) -> None:
+        self._moments: dict[bool, _Moments] = {}
+        self._cost: StepCost | None = None
+        self._is_stale = False
+
+    @property
+    def cost(self) -> StepCost | None:
+        """Return what passes cost, or None before any was measured."""
+        if self._is_stale:
+            self._is_stale = False
+            self._cost = _fit(list(self._moments.values()))
+        return self._cost
+
+    def note(self, work: StepWork, seconds: float, *, has_prompts: bool) -> None:
+        """Take in what a pass took.
+
+        Args:
+            work: What it computed, 1 position or more.
+            seconds: How long; 0 or less is no measurement.
+            has_prompts: Whether parts of prompts were among it.
+        """
+        if seconds <= 0.0:
+            return
+        moments = self._moments.setdefault(has_prompts, _Moments())
+        moments.add(work, min(seconds, _MAX_SURPRISE * moments.usual_seconds(work)))
+        self._is_stale = True
+
+
+class _Moments:
+    """Faded sums over passes: their number, positions, pairs and seconds, and products of these; taken every pass."""
+
+    def __init__(self) -> None:
+        self.passes = self.tokens = self.pairs = self.seconds = 0.0
+        self.tokens_tokens = self.tokens_pairs = self.pairs_pairs = self.tokens_seconds = self.pairs_seconds = 0.0
+
+    def usual_seconds(self, work: StepWork) -> float:
+        """Return the mean time of a pass, more in proportion if this one is larger than the mean."""
+        if not self.passes:
+            return math.inf
+        return self.seconds / self.passes * max(1.0, work.num_tokens * self.passes / self.tokens)
+
+    def add(self, work: StepWork, seconds: float) -> None:
+        """Take in a pass."""
+        tokens, pairs = work
+        self.passes = _DECAY * self.passes + 1.0
+        self.tokens = _DECAY * self.tokens + tokens
+        self.pairs = _DECAY * self.pairs + pairs
+        self.seconds = _DECAY * self.seconds + seconds
+        self.tokens_tokens = _DECAY * self.tokens_tokens + tokens * tokens
+        self.tokens_pairs = _DECAY * self.tokens_pairs + tokens * pairs
+        self.pairs_pairs = _DECAY * self.pairs_pairs + pairs * pairs
+        self.tokens_seconds = _DECAY * self.tokens_seconds + tokens * seconds
+        self.pairs_seconds = _DECAY * self.pairs_seconds + pairs * seconds
+
+    def matrix(self) -> list[list[float]]:
+        """Return the sums of the products of (1, positions, pairs) with each other."""
+        return [
+            [self.passes, self.tokens, self.pairs],
+            [self.tokens, self.tokens_tokens, self.tokens_pairs],
+            [self.pairs, self.tokens_pairs, self.pairs_pairs],
+        ]
+
+    def vector(self) -> list[float]:
+        """Return the sums of the products of (1, positions, pairs) with the seconds."""
+        return [self.seconds, self.tokens_seconds, self.pairs_seconds]
+
+
+def _fit(moments: list[_Moments]) -> StepCost:
+    """Return the cost of least squared error without negative terms: the most negative one is left out till none is."""
+    matrices, vectors = [each.matrix() for each in moments], [each.vector() for each in moments]
+    matrix = [[sum(each[row][column] for each in matrices) for column in range(3)] for row in range(3)]
+    vector = [sum(values) for values in zip(*vectors, strict=True)]
+    terms = [row for row in range(3) if matrix[row][row] > 0.0]
+    while True:
+        values = _solve([[matrix[row][column] for column in terms] for row in terms], [vector[row] for row in terms])
+        if not values or min(values) >= 0.0:
+            break
+        terms.pop(values.index(min(values)))
+    found = dict(zip(terms, values, strict=True))
+    return StepCost(found.get(0, 0.0), found.get(1, 0.0), found.get(2, 0.0))
+
+
+def _solve(matrix: list[list[float]], vector: list[float]) -> list[float]:
+    """Return the solution of a symmetric positive system, its unknowns scaled to one size."""
+    scales = [1 / math.sqrt(matrix[row][row]) for row in range(len(vector))]
+    rows = [
+        [value * scales[row] * scales[column] + _RIDGE * (row == column) for column, value in enumerate(matrix[row])]
+        + [vector[row] * scales[row]]
+        for row in range(len(vector))
+    ]
+    for pivot in range(len(rows)):
+        for row in range(pivot + 1, len(rows)):
+            factor = rows[row][pivot] / rows[pivot][pivot]
+            rows[row] = [value - factor * above for value, above in zip(rows[row], rows[pivot], strict=True)]
+    solution = [0.0] * len(rows)
+    for row in reversed(range(len(rows))):
+        known = sum(rows[row][column] * solution[column] for column in range(row + 1, len(rows)))
+        solution[row] = (rows[row][-1] - known) / rows[row][row]
+    return [value * scale for value, scale in zip(solution, scales, strict=True)]

@@ -1,0 +1,1 @@
+"""The APIs that clients speak, and what they have in common."""

@@ -1,0 +1,178 @@
+"""The blocks of a message, and the events of a stream that build them up.
+
+Answers of POST /v1/messages.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from baton.gateway.api.anthropic.schema import (
+    MessageAnswer,
+    MessagesUsage,
+    OutputBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolUseBlock,
+)
+from baton.gateway.generation.requests import Delta, GenerationResult
+from baton.gateway.generation.tools import new_tool_call_id
+from baton.text.output_parser import OutputParser
+from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, OutputPart, joined
+
+encode = msgspec.json.encode
+
+_DELTAS = {
+    "text": ("text_delta", "text"),
+    "thinking": ("thinking_delta", "thinking"),
+    "tool_use": ("input_json_delta", "partial_json"),
+}
+"""Type of a block's delta, and its field, by the type of the block."""
+
+
+def event(kind: str, **fields: Any) -> bytes:
+    """Return an event."""
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode({"type": kind, **fields}))
+
+
+class BlockWriter:
+    """Writes blocks one after the other; at most one is open. Whole answers drop the events."""
+
+    def __init__(self) -> None:
+        self.blocks: list[OutputBlock] = []
+        """Complete ones, and the open one last."""
+        self.has_calls = False
+        """Whether one of them is a call."""
+        self._is_open = False
+        self._texts: list[str] = []
+        self._delta_start = b""
+
+    def write(self, part: OutputPart) -> bytes:
+        """Return the events of a part of the answer."""
+        match part:
+            case CallStart(_, name):
+                self.has_calls = True
+                return self.close() + self._open(ToolUseBlock(new_tool_call_id("", "toolu_"), name, {}))
+            case CallArguments(_, text):
+                return self._delta(text)
+            case CallEnd():
+                return self.close()
+            case _:
+                is_text = isinstance(part, Content)
+                opening = self.open_text() if is_text else self._open_unless("thinking", ThinkingBlock(""))
+                return opening + self._delta(part.text)
+
+    def open_text(self) -> bytes:
+        """Return the events that open a block of text."""
+        return self._open_unless("text", TextBlock(""))
+
+    def close(self) -> bytes:
+        """Return the event that closes the open block, if there is one."""
+        if not self._is_open:
+            return b""
+        self._is_open = False
+        self.blocks[-1] = _with_text(self.blocks[-1], "".join(self._texts))
+        return event("content_block_stop", index=len(self.blocks) - 1)
+
+    def _open_unless(self, kind: str, block: OutputBlock) -> bytes:
+        if self._is_open and self.blocks[-1].type == kind:
+            return b""
+        return self.close() + self._open(block)
+
+    def _open(self, block: OutputBlock) -> bytes:
+        self.blocks.append(block)
+        self._is_open, self._texts = True, []
+        index = len(self.blocks) - 1
+        kind, field = _DELTAS[block.type]
+        place = encode({"type": "content_block_delta", "index": index, "delta": {"type": kind}})[:-2]
+        self._delta_start = b"event: content_block_delta\ndata: " + place + b',"%b":' % field.encode()
+        return event("content_block_start", index=index, content_block=block)
+
+    def _delta(self, text: str) -> bytes:
+        """Return the event for new text; all but the text is encoded once per block."""
+        self._texts.append(text)
+        return self._delta_start + encode(text) + b"}}\n\n"
+
+
+def _with_text(block: OutputBlock, text: str) -> OutputBlock:
+    """Return a complete block; a call whose arguments are no JSON object, which has no place for them, as text."""
+    if isinstance(block, TextBlock):
+        return TextBlock(text)
+    if isinstance(block, ThinkingBlock):
+        return ThinkingBlock(text)
+    try:
+        arguments = msgspec.json.decode(text or "{}")
+    except (msgspec.DecodeError, RecursionError):
+        return TextBlock(text)
+    return ToolUseBlock(block.id, block.name, arguments) if isinstance(arguments, dict) else TextBlock(text)
+
+
+class MessageFormat:
+    """Writes one message: thinking, text and calls as blocks of their own."""
+
+    def __init__(self, answer_id: str, model: str, num_prompt_tokens: int, parser: OutputParser | None) -> None:
+        """Begin an answer.
+
+        Args:
+            answer_id: Name of the answer.
+            model: Served name.
+            num_prompt_tokens: Tokens of the prompt.
+            parser: Reads the answer; None: all of it is text.
+        """
+        self._id = answer_id
+        self._model = model
+        self._num_prompt_tokens = num_prompt_tokens
+        self._parser = parser
+        self._blocks = BlockWriter()
+
+    def start(self) -> bytes:
+        """Return the events that open the message, and its block where it can be nothing but text.
+
+        What was cached is not known yet.
+        """
+        usage = MessagesUsage(self._num_prompt_tokens, 0, 0)
+        opening = event("message_start", message=MessageAnswer(self._id, self._model, [], usage))
+        return opening if self._parser is not None else opening + self._blocks.open_text()
+
+    def delta(self, delta: Delta) -> bytes:
+        """Return the events for new output."""
+        if not delta.text:
+            return b""
+        if self._parser is None:
+            return self._blocks.write(Content(delta.text))
+        return b"".join(map(self._blocks.write, joined(self._parser.push(delta.text))))
+
+    def finish(self, result: GenerationResult) -> bytes:
+        """Return the events that close what is open and the message; the usage is that of the whole."""
+        closing = self._close()
+        delta = {"stop_reason": self._stop_reason(result), "stop_sequence": result.stop}
+        return closing + event("message_delta", delta=delta, usage=_usage(result)) + event("message_stop")
+
+    def whole(self, result: GenerationResult) -> bytes:
+        """Return the message."""
+        self._close()
+        reason = self._stop_reason(result)
+        return encode(MessageAnswer(self._id, self._model, self._blocks.blocks, _usage(result), reason, result.stop))
+
+    def _close(self) -> bytes:
+        parts = joined(self._parser.finish()) if self._parser is not None else ()
+        rest = b"".join(map(self._blocks.write, parts))
+        opening = self._blocks.open_text() if not self._blocks.blocks else b""
+        return rest + opening + self._blocks.close()
+
+    def _stop_reason(self, result: GenerationResult) -> str:
+        if result.stop is not None:
+            return "stop_sequence"
+        if result.reason == "length":
+            return "max_tokens"
+        return "tool_use" if self._blocks.has_calls else "end_turn"
+
+
+def _usage(result: GenerationResult) -> MessagesUsage:
+    return MessagesUsage(
+        input_tokens=result.num_prompt_tokens - result.num_cached_tokens,
+        cache_read_input_tokens=result.num_cached_tokens,
+        output_tokens=result.num_completion_tokens,
+    )

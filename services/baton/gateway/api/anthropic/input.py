@@ -1,0 +1,106 @@
+"""From Anthropic's messages to those of chat templates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from baton.gateway.api.anthropic.schema import CACHE_CONTROL, Block, ConversationBody, MessageParam
+from baton.gateway.api.errors import ApiError, refused
+from baton.gateway.api.openai.messages import called
+from baton.gateway.api.openai.schema import MAX_MESSAGES
+from baton.text.tokenizer import Message
+
+_ROLES = ("user", "assistant", "system")
+_FIELDS = {
+    "text": ("text",),
+    "thinking": ("thinking", "signature"),
+    "tool_use": ("id", "name", "input", "caller"),
+    "tool_result": ("tool_use_id", "content", "is_error"),
+}
+"""Types of blocks that are served, and their fields."""
+_OPTIONAL = ("signature", "content", "is_error", "caller")
+_BLOCKS_OF_ROLE = {"user": ("text", "tool_result"), "assistant": ("text", "thinking", "tool_use"), "system": ("text",)}
+
+
+def conversation(body: ConversationBody) -> tuple[Message, ...]:
+    """Return the conversation as chat templates know it, the system's text first.
+
+    Raises:
+        ApiError: 400, naming the block that cannot be served.
+    """
+    if not 1 <= len(body.messages) <= MAX_MESSAGES:
+        raise _wrong("messages", f"expected 1 to {MAX_MESSAGES}, got {len(body.messages)}")
+    turns: list[Message] = []
+    if body.system:
+        turns.append({"role": "system", "content": _text("system", body.system, ("text",))})
+    for index, message in enumerate(body.messages):
+        turns += _turns(f"messages[{index}]", message)
+    return tuple(turns)
+
+
+def _turns(name: str, message: MessageParam) -> Sequence[Message]:
+    if message.role not in _ROLES:
+        raise _wrong(f"{name}.role", f"`{message.role}` is none of {', '.join(_ROLES)}")
+    content = message.content
+    if isinstance(content, str):
+        return [{"role": message.role, "content": content}]
+    text = _text(f"{name}.content", content, _BLOCKS_OF_ROLE[message.role])
+    if message.role == "user":
+        return _user_turns(name, content, text)
+    turn: dict[str, object] = {"role": message.role, "content": text}
+    if thinking := "".join(block.thinking or "" for block in content):
+        turn["reasoning_content"] = thinking
+    calls = [
+        called(block.id or "", block.name or "", block.input or {}) for block in content if block.type == "tool_use"
+    ]
+    return [{**turn, "tool_calls": calls, "content": text or None} if calls else turn]
+
+
+def _user_turns(name: str, content: Sequence[Block], text: str) -> Sequence[Message]:
+    """Return the results of tools, each a message of its own, then what the user says beside them."""
+    turns: list[Message] = []
+    for index, block in enumerate(content):
+        if block.type == "tool_result":
+            result = _result_text(f"{name}.content[{index}].content", block.content)
+            turns.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": result})
+    has_text = any(block.type == "text" for block in content)
+    return [*turns, {"role": "user", "content": text}] if has_text or not turns else turns
+
+
+def _result_text(name: str, content: object) -> str:
+    try:
+        blocks = msgspec.convert(content, str | list[Block] | None)
+    except msgspec.ValidationError as error:
+        raise refused(name, f"Invalid type for `{name}`: {error}", code="invalid_type") from error
+    return _text(name, blocks or "", ("text",))
+
+
+def _text(name: str, content: str | Sequence[Block], kinds: Sequence[str]) -> str:
+    if isinstance(content, str):
+        return content
+    for index, block in enumerate(content):
+        _check_block(f"{name}[{index}]", block, kinds)
+    return "".join(block.text or "" for block in content)
+
+
+def _check_block(name: str, block: Block, kinds: Sequence[str]) -> None:
+    if block.type not in kinds:
+        text = f"Unsupported parameter: `{name}.type`: only blocks of type {', '.join(kinds)} are served here"
+        raise refused(f"{name}.type", f"{text}, got `{block.type}`", code="unsupported_parameter")
+    fields = _FIELDS[block.type]
+    for field in block.__struct_fields__:
+        value = getattr(block, field)
+        if field in fields:
+            if value is None and field not in _OPTIONAL:
+                raise _wrong(f"{name}.{field}", "expected text" if field == "text" else "expected a value")
+            continue
+        is_neutral = field == "type" or value in (None, []) or (field == "cache_control" and value in CACHE_CONTROL)
+        if not is_neutral:
+            text = f"Unsupported parameter: `{name}.{field}` is not served here"
+            raise refused(f"{name}.{field}", text, code="unsupported_parameter")
+
+
+def _wrong(param: str, problem: str) -> ApiError:
+    return refused(param, f"Invalid value for `{param}`: {problem}", code="invalid_value")

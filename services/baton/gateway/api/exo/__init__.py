@@ -1,0 +1,1 @@
+"""exo's cluster and bench endpoints."""

@@ -1,0 +1,165 @@
+"""Placements that benchmarks are held to: views of pairs of nodes, never handles on processes.
+
+POST /instance: from a preview that a client sends back to the pin that it stands for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from baton.capacity.snapshot import NodePair
+from baton.errors import OverloadedError
+from baton.gateway.api.errors import ApiError, refused
+from baton.gateway.api.openai.schema import decode_json
+from baton.v1.node_pb2 import NODE_ROLE_DECODE, NodeDescription
+
+MAX_INSTANCES = 64
+"""As many pins as the router takes in one request."""
+GRACE_SECONDS = 10.0
+"""Time for which the router may not list an instance's node: it registers again after a restart of the router."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A pinned placement. Removing it stops nothing; it only lifts the pin."""
+
+    instance_id: str
+    """Chosen by whoever made it."""
+    model: str
+    """Served name."""
+    nodes: NodePair
+    """Where requests run."""
+
+    @property
+    def node_ids(self) -> tuple[str, ...]:
+        """Return the nodes in the order in which a request meets them."""
+        decode, prefill = self.nodes
+        return (prefill, decode) if prefill else (decode,)
+
+
+class Instances:
+    """The pins of one gateway process, in the order in which they were made.
+
+    Invariant: every instance's nodes have been listed by the router within `GRACE_SECONDS` of the router's last answer.
+
+    Args:
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._instances: dict[str, Instance] = {}
+        self._absent_since: dict[str, float] = {}
+
+    def add(self, instance: Instance) -> None:
+        """Pin; an instance of the same id is replaced.
+
+        Raises:
+            OverloadedError: If there are too many.
+        """
+        if instance.instance_id not in self._instances and len(self._instances) >= MAX_INSTANCES:
+            raise OverloadedError(f"there are {MAX_INSTANCES} instances already: delete one first")
+        self._instances[instance.instance_id] = instance
+        self._absent_since.pop(instance.instance_id, None)
+
+    def remove(self, instance_id: str) -> bool:
+        """Lift a pin; return whether there was one."""
+        self._absent_since.pop(instance_id, None)
+        return self._instances.pop(instance_id, None) is not None
+
+    def get(self, instance_id: str) -> Instance | None:
+        """Return an instance, or None."""
+        return self._instances.get(instance_id)
+
+    def all(self) -> list[Instance]:
+        """Return every instance."""
+        return list(self._instances.values())
+
+    def pins(self, model: str) -> tuple[NodePair, ...]:
+        """Return the only places for benchmarks of a model; empty: any."""
+        return tuple(instance.nodes for instance in self._instances.values() if instance.model == model)
+
+    def note_nodes(self, node_ids: Collection[str]) -> None:
+        """Take the nodes that the router lists now; drop instances whose nodes have been away for too long."""
+        now = self._clock()
+        for instance in self.all():
+            if all(node_id in node_ids for node_id in instance.node_ids):
+                self._absent_since.pop(instance.instance_id, None)
+            elif now - self._absent_since.setdefault(instance.instance_id, now) >= GRACE_SECONDS:
+                self.remove(instance.instance_id)
+
+
+_INSTANCE_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
+_ASSIGNMENTS = "instance.shardAssignments"
+
+
+class ShardAssignments(msgspec.Struct, rename="camel"):
+    """Which nodes an instance has; other fields follow from them and are not read."""
+
+    model_id: str
+    node_to_runner: dict[str, str]
+
+
+class InstanceView(msgspec.Struct, rename="camel"):
+    """What the tag of an instance holds."""
+
+    instance_id: str
+    shard_assignments: ShardAssignments
+
+
+class InstanceBody(msgspec.Struct, forbid_unknown_fields=True):
+    """The body: an instance as GET /instance/previews shows it, under the one key that is its tag."""
+
+    instance: dict[str, InstanceView]
+
+
+def decode_view(data: bytes) -> InstanceView:
+    """Return the one instance of a body.
+
+    Raises:
+        ApiError: 400, naming what is missing.
+    """
+    body = decode_json(data, InstanceBody)
+    if len(body.instance) != 1:
+        raise _refused("instance", f"expected one key, its tag, got {len(body.instance)}")
+    (view,) = body.instance.values()
+    if not _INSTANCE_ID.fullmatch(view.instance_id):
+        raise _refused("instance.instanceId", "expected 1 to 64 letters, digits or dashes")
+    return view
+
+
+def instance_of(view: InstanceView, nodes: Mapping[str, NodeDescription]) -> Instance:
+    """Return the instance that a view shows.
+
+    Args:
+        view: From a body.
+        nodes: Those that the router lists, by id.
+
+    Raises:
+        ApiError: 400, naming the nodes that do not exist or cannot work together.
+    """
+    assignments = view.shard_assignments
+    return Instance(view.instance_id, assignments.model_id, _pair(assignments, nodes))
+
+
+def _pair(assignments: ShardAssignments, nodes: Mapping[str, NodeDescription]) -> NodePair:
+    roles: dict[bool, list[str]] = {True: [], False: []}
+    for node_id in assignments.node_to_runner:
+        node = nodes.get(node_id)
+        if node is None or node.model_id != assignments.model_id:
+            problem = f"no node {node_id[:63]!r} serves {assignments.model_id[:200]!r}"
+            raise _refused(f"{_ASSIGNMENTS}.nodeToRunner", problem)
+        roles[node.role == NODE_ROLE_DECODE].append(node_id)
+    decode, prefill = roles[True], roles[False]
+    if len(decode) != 1 or len(prefill) > 1:
+        problem = f"expected one decode node and at most one prefill node, got {len(decode)} and {len(prefill)}"
+        raise _refused(f"{_ASSIGNMENTS}.nodeToRunner", problem)
+    return NodePair(decode[0], prefill[0] if prefill else "")
+
+
+def _refused(param: str, problem: str) -> ApiError:
+    return refused(param, f"Invalid value for `{param}`: {problem}", code="invalid_value")

@@ -1,0 +1,222 @@
+"""Writes the output of one generation to a gRPC client: what comes while a message is written goes into the next.
+
+The public gRPC API, baton.v1.GenerationService, on the same core as REST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+import grpc
+
+from baton.errors import BatonError, InvalidFieldError
+from baton.gateway.access.limits import AccessControl, Deadlines
+from baton.gateway.access.request_context import HEADER, RequestContext, accept_request_id, generation_name
+from baton.gateway.api.openai.schema import MAX_MESSAGES
+from baton.gateway.cluster.catalog import ModelCatalog
+from baton.gateway.generation.generator import TextGenerator
+from baton.gateway.generation.requests import (
+    ChatPrompt,
+    Delta,
+    GenerationRequest,
+    GenerationResult,
+    PreparedPrompt,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+)
+from baton.rpc.status import code_of
+from baton.telemetry.handlers import Context
+from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_STOP, Usage
+from baton.v1.generation_service_pb2 import (
+    GenerateRequest,
+    GenerateResponse,
+    GenerationEnd,
+    ListModelsRequest,
+    ListModelsResponse,
+    Model,
+)
+from baton.v1.generation_service_pb2_grpc import GenerationServiceServicer
+
+Write = Callable[[GenerateResponse], Awaitable[None]]
+
+
+class GrpcWriter:
+    """Takes deltas without blocking, and writes them while `run` runs.
+
+    What waits is part of the generation's own output, which its token limit bounds. A client that takes nothing is
+    noticed by the connection's pings, or by the request's time limit.
+    """
+
+    def __init__(self, write: Write) -> None:
+        self._write = write
+        self._waiting: GenerateResponse | None = None
+        self._has_news = asyncio.Event()
+        self._is_closed = False
+
+    def take(self, delta: Delta) -> None:
+        """Take the next output."""
+        if self._waiting is None:
+            self._waiting = GenerateResponse()
+        self._waiting.text += delta.text
+        self._waiting.token_ids.extend(delta.token_ids)
+        self._waiting.logprobs.extend(delta.logprobs)
+        self._has_news.set()
+
+    def close(self) -> None:
+        """Let `run` return once all is written."""
+        self._is_closed = True
+        self._has_news.set()
+
+    async def run(self) -> None:
+        """Write what comes until `close`."""
+        while True:
+            await self._has_news.wait()
+            self._has_news.clear()
+            while self._waiting is not None:
+                response, self._waiting = self._waiting, None
+                await self._write(response)
+            if self._is_closed:
+                return
+
+
+SERVICE_NAME = "baton.v1.GenerationService"
+
+_ROLES = ("system", "user", "assistant")
+_INPUT_FIELDS = {"text": "text", "conversation": "conversation.messages", "tokens": "tokens.token_ids"}
+"""What is to blame for a bad prompt, by the input that was given."""
+_INPUT_NAMES = ("prompt", "messages")
+"""What the core calls the input."""
+_REASONS = {"stop": FINISH_REASON_STOP, "length": FINISH_REASON_LENGTH}
+
+
+class GenerationServicer(GenerationServiceServicer):
+    """Serves baton.v1.GenerationService."""
+
+    def __init__(
+        self,
+        generator: TextGenerator,
+        catalog: ModelCatalog,
+        gate: AccessControl,
+        *,
+        deadlines: Deadlines,
+    ) -> None:
+        self._generator = generator
+        self._catalog = catalog
+        self._gate = gate
+        self._deadlines = deadlines
+
+    async def Generate(self, request: GenerateRequest, context: Context) -> None:  # noqa: N802
+        """Generate and stream."""
+        with self._watch(context) as call, self._gate.admission.slot(call.key_name):
+            try:
+                async with self._deadlines.limit():
+                    prompt = await self._prepare(request, call, context.time_remaining())
+                    result = await self._stream(prompt, call, context.write)
+                    await context.write(_end(result))
+            except TimeoutError:
+                call.status = grpc.StatusCode.DEADLINE_EXCEEDED.name
+                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the request took too long")
+
+    async def ListModels(self, request: ListModelsRequest, context: Context) -> ListModelsResponse:  # noqa: ARG002, N802
+        """List the models."""
+        self._gate.keys.authenticate(_metadata(context))
+        catalog = self._catalog
+        names = (catalog.model_name, *catalog.adapter_names)
+        models = [Model(name=name, max_context_token_count=catalog.max_context_tokens) for name in names]
+        for model in models[1:]:
+            model.parent = catalog.model_name
+        return ListModelsResponse(models=models)
+
+    @contextmanager
+    def _watch(self, context: Context) -> Iterator[RequestContext]:
+        """Name the caller, and tell logs and metrics what becomes of its call."""
+        metadata = _metadata(context)
+        call = RequestContext(route=f"{SERVICE_NAME}/Generate", status=grpc.StatusCode.CANCELLED.name)
+        with self._gate.traffic.watch(call):
+            try:
+                call.key_name = self._gate.keys.authenticate(metadata)
+                call.request_id = accept_request_id(metadata.get(HEADER, ""))
+                yield call
+                call.status = grpc.StatusCode.OK.name
+            except BatonError as error:
+                call.status, call.error_code = code_of(error).name, error.reason
+                raise
+
+    async def _stream(self, prompt: PreparedPrompt, call: RequestContext, write: Write) -> GenerationResult:
+        writer = GrpcWriter(write)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(writer.run())
+                result = await self._generator.generate(prompt, call, writer.take)
+                writer.close()
+        except* BatonError as group:
+            raise group.exceptions[0] from None
+        return result
+
+    async def _prepare(
+        self, request: GenerateRequest, call: RequestContext, timeout_seconds: float | None
+    ) -> PreparedPrompt:
+        try:
+            return await self._generator.prepare(self._from_wire(request, call, timeout_seconds))
+        except InvalidFieldError as error:
+            if error.field not in _INPUT_NAMES:
+                raise
+            name = _INPUT_FIELDS[request.WhichOneof("input") or "text"]
+            raise InvalidFieldError(name, error.message.removeprefix(f"{error.field}: ")) from error
+
+    def _from_wire(
+        self, request: GenerateRequest, call: RequestContext, timeout_seconds: float | None
+    ) -> GenerationRequest:
+        return GenerationRequest(
+            request_id=generation_name(call.request_id),
+            model=request.model or self._catalog.model_name,
+            prompt=_prompt(request),
+            sampling=request.sampling,
+            stop=tuple(request.stop),
+            cache_salt=request.cache_salt,
+            priority=request.priority,
+            timeout_seconds=timeout_seconds,
+        )
+
+
+def _metadata(context: Context) -> dict[str, str]:
+    return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
+
+
+def _prompt(request: GenerateRequest) -> Prompt:
+    match request.WhichOneof("input"):
+        case "text":
+            return TextPrompt(request.text)
+        case "tokens":
+            return TokenPrompt(list(request.tokens.token_ids))
+        case "conversation":
+            if not 1 <= len(request.conversation.messages) <= MAX_MESSAGES:
+                problem = f"expected 1 to {MAX_MESSAGES} messages, got {len(request.conversation.messages)}"
+                raise InvalidFieldError("conversation.messages", problem)
+            for index, message in enumerate(request.conversation.messages):
+                if message.role not in _ROLES:
+                    field = f"conversation.messages[{index}].role"
+                    raise InvalidFieldError(field, f"expected one of {', '.join(_ROLES)}, got {message.role!r}")
+            turns = ({"role": turn.role, "content": turn.content} for turn in request.conversation.messages)
+            return ChatPrompt(tuple(turns))
+        case _:
+            raise InvalidFieldError("input", "expected text, conversation or tokens")
+
+
+def _end(result: GenerationResult) -> GenerateResponse:
+    usage = Usage(
+        prompt_token_count=result.num_prompt_tokens,
+        cached_token_count=result.num_cached_tokens,
+        completion_token_count=result.num_completion_tokens,
+        seed=result.seed,
+    )
+    end = GenerationEnd(
+        reason=_REASONS[result.reason],
+        usage=usage,
+        placement=result.summary,
+        prompt_logprobs=result.prompt.logprobs if result.prompt else (),
+    )
+    return GenerateResponse(finished=end)

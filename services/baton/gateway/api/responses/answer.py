@@ -1,0 +1,251 @@
+"""The items of a response, and the events of a stream that build them up.
+
+Answers of POST /v1/responses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from baton.gateway.access.request_context import RequestContext
+from baton.gateway.api.errors import ApiError, ErrorFormat
+from baton.gateway.api.openai.logprobs import TokenBytes, TokenLogprobBody, chat_logprobs
+from baton.gateway.api.responses.schema import (
+    FunctionCall,
+    InputTokens,
+    OutputItem,
+    OutputMessage,
+    OutputText,
+    ReasoningItem,
+    ReasoningText,
+    ReasoningTokens,
+    ResponseObject,
+    ResponsesUsage,
+)
+from baton.gateway.api.usage import placement_body
+from baton.gateway.generation.requests import Delta, GenerationResult
+from baton.gateway.generation.tools import new_tool_call_id
+from baton.text.output_parser import OutputParser
+from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, OutputPart, joined
+
+encode = msgspec.json.encode
+
+_TEXT_EVENTS = {"message": "output_text", "reasoning": "reasoning_text"}
+
+
+def event(call: RequestContext, kind: str, **fields: Any) -> bytes:
+    """Return an event with the next number."""
+    number = call.num_events
+    call.num_events += 1
+    return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode({"type": kind, **fields, "sequence_number": number}))
+
+
+class ItemWriter:
+    """Writes items one after the other; at most one is open. Whole answers drop the events."""
+
+    def __init__(self, call: RequestContext, tool_format: str) -> None:
+        self.items: list[OutputItem] = []
+        """Complete ones, and the open one last."""
+        self._call = call
+        self._tool_format = tool_format
+        self._is_open = False
+        self._texts: list[str] = []
+        self._logprobs: list[TokenLogprobBody] = []
+        self._delta_start = b""
+
+    def write(self, part: OutputPart, logprobs: Sequence[TokenLogprobBody] = ()) -> bytes:
+        """Return the events of a part of the answer; log-probabilities are those of content."""
+        match part:
+            case CallStart(_, name):
+                return self.close("completed") + self._open(self._new_call(name))
+            case CallArguments(_, text):
+                self._texts.append(text)
+                return self._delta("response.function_call_arguments.delta", text)
+            case CallEnd():
+                return self.close("completed")
+            case _:
+                opening = self._open_text("message" if isinstance(part, Content) else "reasoning")
+                self._texts.append(part.text)
+                self._logprobs += logprobs
+                return opening + self._text_delta(part.text, logprobs)
+
+    def open_message(self) -> bytes:
+        """Return the events that open a message."""
+        return self._open_text("message")
+
+    def close(self, status: str) -> bytes:
+        """Return the events that close the open item, if there is one."""
+        if not self._is_open:
+            return b""
+        self._is_open = False
+        item, text = self.items[-1], "".join(self._texts)
+        item.status = status
+        if isinstance(item, FunctionCall):
+            item.arguments = text
+            kind = "response.function_call_arguments.done"
+            done = self._event(kind, item_id=item.id, name=item.name, arguments=text)
+        else:
+            done = self._close_text(item, text)
+        return done + self._event("response.output_item.done", item=item)
+
+    def _close_text(self, item: OutputMessage | ReasoningItem, text: str) -> bytes:
+        fields: dict[str, Any] = {"item_id": item.id, "content_index": 0}
+        if isinstance(item, OutputMessage):
+            part = OutputText(text, logprobs=self._logprobs)
+            item.content = [part]
+            done = self._event("response.output_text.done", **fields, text=text, logprobs=self._logprobs)
+            return done + self._event("response.content_part.done", **fields, part=part)
+        item.content = [ReasoningText(text)]
+        return self._event("response.reasoning_text.done", **fields, text=text)
+
+    def _open_text(self, kind: str) -> bytes:
+        if self._is_open and self.items[-1].type == kind:
+            return b""
+        closing = self.close("completed")
+        number = len(self.items)
+        suffix = f"_{number}" if number else ""
+        if kind == "reasoning":
+            return closing + self._open(ReasoningItem(f"rs_{self._call.request_id}{suffix}", "in_progress", []))
+        message = OutputMessage(f"msg_{self._call.request_id}{suffix}", "in_progress", [])
+        opening = self._open(message)
+        fields = {"item_id": message.id, "content_index": 0}
+        return closing + opening + self._event("response.content_part.added", **fields, part=OutputText(""))
+
+    def _new_call(self, name: str) -> FunctionCall:
+        item_id = f"fc_{self._call.request_id}_{len(self.items)}"
+        return FunctionCall(item_id, "in_progress", new_tool_call_id(self._tool_format), name, "")
+
+    def _open(self, item: OutputItem) -> bytes:
+        self.items.append(item)
+        self._is_open, self._texts, self._logprobs = True, [], []
+        self._delta_start = b""
+        return self._event("response.output_item.added", item=item)
+
+    def _text_delta(self, text: str, logprobs: Sequence[TokenLogprobBody]) -> bytes:
+        kind = f"response.{_TEXT_EVENTS[self.items[-1].type]}.delta"
+        if not logprobs:
+            return self._delta(kind, text)
+        return self._event(kind, item_id=self.items[-1].id, content_index=0, logprobs=logprobs, delta=text)
+
+    def _delta(self, kind: str, text: str) -> bytes:
+        """Return the event for new text; all but text and number is encoded once per item."""
+        if not self._delta_start:
+            place: dict[str, Any] = {"item_id": self.items[-1].id, "output_index": len(self.items) - 1}
+            if not isinstance(self.items[-1], FunctionCall):
+                place["content_index"] = 0
+            if isinstance(self.items[-1], OutputMessage):
+                place["logprobs"] = ()
+            fields = encode({"type": kind, **place})[:-1]
+            self._delta_start = b"event: %b\ndata: %b" % (kind.encode(), fields + b',"delta":')
+        number = self._call.num_events
+        self._call.num_events += 1
+        return b'%b%b,"sequence_number":%d}\n\n' % (self._delta_start, encode(text), number)
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        return event(self._call, kind, output_index=len(self.items) - 1, **fields)
+
+
+class ResponsesFormat:
+    """Writes one response: reasoning, text and calls as items of their own. Its events are numbered from 0."""
+
+    def __init__(
+        self,
+        call: RequestContext,
+        opening: ResponseObject,
+        parser: OutputParser | None,
+        tool_format: str,
+        *,
+        token_bytes: TokenBytes | None,
+    ) -> None:
+        """Begin an answer.
+
+        Args:
+            call: Counts the events.
+            opening: The response before anything was generated.
+            parser: Reads the answer; None: all of it is text.
+            tool_format: Format of the model's calls.
+            token_bytes: Gives the bytes of a token for log-probabilities; None: they were not asked for.
+        """
+        self._call = call
+        self._opening = opening
+        self._parser = parser
+        self._token_bytes = token_bytes
+        self._items = ItemWriter(call, tool_format)
+        self._pending: list[TokenLogprobBody] = []
+        """Log-probabilities of tokens whose text is held back."""
+
+    def start(self) -> bytes:
+        """Return the events that open the response, and its message where it can be nothing else."""
+        opening = event(self._call, "response.created", response=self._opening)
+        opening += event(self._call, "response.in_progress", response=self._opening)
+        return opening if self._parser is not None else opening + self._items.open_message()
+
+    def delta(self, delta: Delta) -> bytes:
+        """Return the events for new output."""
+        if self._token_bytes is not None:
+            self._pending += chat_logprobs(delta.logprobs, self._token_bytes).content
+        if not delta.text:
+            return b""
+        return self._write([Content(delta.text)] if self._parser is None else self._parser.push(delta.text))
+
+    def finish(self, result: GenerationResult) -> bytes:
+        """Return the events that close what is open, and the response."""
+        closing = self._close(result)
+        response = self._response(result)
+        return closing + event(self._call, f"response.{response.status}", response=response)
+
+    def whole(self, result: GenerationResult) -> bytes:
+        """Return the response."""
+        self._close(result)
+        return encode(self._response(result))
+
+    def _write(self, parts: Sequence[OutputPart]) -> bytes:
+        """Return the events of parts; log-probabilities are those of tokens that brought content."""
+        events = []
+        for part in joined(parts):
+            logprobs: Sequence[TokenLogprobBody] = ()
+            if isinstance(part, Content):
+                logprobs, self._pending = self._pending, []
+            events.append(self._items.write(part, logprobs))
+        if events:
+            self._pending = []
+        return b"".join(events)
+
+    def _close(self, result: GenerationResult) -> bytes:
+        rest = self._write(self._parser.finish()) if self._parser is not None else b""
+        opening = self._items.open_message() if not self._items.items else b""
+        return rest + opening + self._items.close(_status(result))
+
+    def _response(self, result: GenerationResult) -> ResponseObject:
+        return msgspec.structs.replace(
+            self._opening,
+            status=_status(result),
+            incomplete_details={"reason": "max_output_tokens"} if result.reason == "length" else None,
+            output=self._items.items,
+            usage=_usage(result),
+            baton=placement_body(self._call.request_id, [result]),
+        )
+
+
+def _status(result: GenerationResult) -> str:
+    return "incomplete" if result.reason == "length" else "completed"
+
+
+def _error_event(error: ApiError, call: RequestContext) -> bytes:
+    return event(call, "error", code=error.code, message=error.message, param=error.param)
+
+
+RESPONSES_ERRORS = ErrorFormat(lambda error, _: error.body(), _error_event)
+
+
+def _usage(result: GenerationResult) -> ResponsesUsage:
+    return ResponsesUsage(
+        input_tokens=result.num_prompt_tokens,
+        input_tokens_details=InputTokens(result.num_cached_tokens),
+        output_tokens=result.num_completion_tokens,
+        output_tokens_details=ReasoningTokens(result.num_reasoning_tokens or 0),
+        total_tokens=result.num_prompt_tokens + result.num_completion_tokens,
+    )

@@ -1,0 +1,129 @@
+"""From the input of a response to the messages of chat templates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from baton.gateway.api.errors import ApiError, refused
+from baton.gateway.api.openai.messages import called, parsed_arguments
+from baton.gateway.api.openai.schema import MAX_MESSAGES
+from baton.gateway.api.responses.schema import InputItem, InputPart, ResponsesBody
+from baton.text.tokenizer import Message
+
+_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_TEXT_PARTS = ("input_text", "output_text")
+_FIELDS = {
+    "message": ("role", "content"),
+    "function_call": ("call_id", "name", "arguments"),
+    "function_call_output": ("call_id", "output"),
+    "reasoning": ("content", "summary"),
+}
+"""Types of items that are served, and their fields beside `id` and `status`."""
+
+
+def conversation(body: ResponsesBody) -> tuple[Message, ...]:
+    """Return the conversation as chat templates know it, the instructions first.
+
+    Raises:
+        ApiError: 400, naming the item that cannot be served.
+    """
+    turns: list[Message] = [] if not body.instructions else [{"role": "system", "content": body.instructions}]
+    if isinstance(body.input, str):
+        return (*turns, {"role": "user", "content": body.input})
+    if not 1 <= len(body.input) <= MAX_MESSAGES:
+        raise _wrong("input", f"expected 1 to {MAX_MESSAGES} messages, got {len(body.input)}")
+    builder = _Turns()
+    for index, item in enumerate(body.input):
+        builder.add(f"input[{index}]", item)
+    return (*turns, *builder.turns())
+
+
+class _Turns:
+    """Puts items together to turns: reasoning, text and calls of one answer are one message."""
+
+    def __init__(self) -> None:
+        self._turns: list[Message] = []
+        self._answer: dict[str, object] = {}
+        """Message of the assistant that further items may belong to."""
+
+    def add(self, name: str, item: InputItem) -> None:
+        _check_fields(name, item)
+        if item.type == "reasoning":
+            self._add_reasoning(name, item)
+        elif item.type == "function_call":
+            call = called(
+                item.call_id or "", item.name or "", parsed_arguments(f"{name}.arguments", item.arguments or "")
+            )
+            calls = self._answer.setdefault("tool_calls", [])
+            assert isinstance(calls, list)
+            calls.append(call)
+        elif item.type == "function_call_output":
+            self._close()
+            content = _text(f"{name}.output", item.output or "")
+            self._turns.append({"role": "tool", "tool_call_id": item.call_id, "content": content})
+        else:
+            self._add_message(name, item)
+
+    def turns(self) -> Sequence[Message]:
+        self._close()
+        return self._turns
+
+    def _add_message(self, name: str, item: InputItem) -> None:
+        role = _ROLES.get(item.role or "")
+        if role is None:
+            raise _wrong(f"{name}.role", f"`{item.role}` is none of {', '.join(_ROLES)}")
+        if item.content is None:
+            raise _wrong(f"{name}.content", "expected text")
+        content = _text(f"{name}.content", item.content)
+        if role != "assistant" or self._answer.keys() & {"content", "tool_calls"}:
+            self._close()
+        if role == "assistant":
+            self._answer["content"] = content
+        else:
+            self._turns.append({"role": role, "content": content})
+
+    def _add_reasoning(self, name: str, item: InputItem) -> None:
+        self._close()
+        parts = item.content or item.summary or ""
+        self._answer["reasoning_content"] = _text(name, parts, kinds=("reasoning_text", "summary_text"))
+
+    def _close(self) -> None:
+        if self._answer.keys() & {"content", "tool_calls"}:
+            self._turns.append({"role": "assistant", "content": None, **self._answer})
+        self._answer = {}
+
+
+def _check_fields(name: str, item: InputItem) -> None:
+    fields = _FIELDS.get(item.type)
+    if fields is None:
+        text = f"Unsupported parameter: `{name}.type`: expected one of {', '.join(_FIELDS)}, got `{item.type}`"
+        raise refused(f"{name}.type", text, code="unsupported_parameter")
+    for field in item.__struct_fields__:
+        if field not in ("type", "id", "status", *fields) and getattr(item, field) is not None:
+            raise _unsupported(f"{name}.{field}")
+        if field in fields and item.type.startswith("function") and getattr(item, field) is None:
+            raise refused(
+                f"{name}.{field}", f"Missing required parameter: `{name}.{field}`", code="missing_required_parameter"
+            )
+
+
+def _text(name: str, content: str | Sequence[InputPart], kinds: Sequence[str] = _TEXT_PARTS) -> str:
+    if isinstance(content, str):
+        return content
+    for index, part in enumerate(content):
+        part_name = f"{name}[{index}]"
+        if part.type not in kinds or part.text is None:
+            text = f"Unsupported parameter: `{part_name}.type`: only parts with text are served, got `{part.type}`"
+            raise refused(f"{part_name}.type", text, code="unsupported_parameter")
+        for field in part.__struct_fields__:
+            if field not in ("type", "text", "logprobs") and getattr(part, field) not in (None, []):
+                raise _unsupported(f"{part_name}.{field}")
+    return "".join(part.text or "" for part in content)
+
+
+def _unsupported(param: str) -> ApiError:
+    return refused(param, f"Unsupported parameter: `{param}` is not served here", code="unsupported_parameter")
+
+
+def _wrong(param: str, problem: str) -> ApiError:
+    return refused(param, f"Invalid value for `{param}`: {problem}", code="invalid_value")

@@ -1,0 +1,123 @@
+"""From the fields that demand a form of the output to the constraint that a node enforces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import msgspec
+
+from baton.gateway.api.errors import ApiError, refused
+from baton.gateway.api.openai.schema import CommonBody
+from baton.gateway.api.structured_output_schema import JsonSchemaParam, ResponseFormat, StructuredOutputs, TextParam
+from baton.v1.generation_pb2 import StructuredOutput
+
+MAX_CHOICES = 1000
+_ANY_OBJECT = '{"type":"object"}'
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class OutputConstraint(NamedTuple):
+    """A constraint and where it came from."""
+
+    constraint: StructuredOutput | None = None
+    """What a node enforces; None: the output may have any form."""
+    field: str = ""
+    """Field of the request, for errors."""
+
+
+def output_constraint(body: CommonBody) -> OutputConstraint:
+    """Return the form that a completion must have.
+
+    Raises:
+        ApiError: 400, naming the field: it is wrong, or there is more than one.
+    """
+    forms = [form for form in _forms(body) if form.constraint is not None]
+    if len(forms) > 1:
+        text = f"Invalid value for `{forms[1].field}`: the form of the output is given by `{forms[0].field}` already"
+        raise refused(forms[1].field, text, code="invalid_value")
+    return forms[0] if forms else OutputConstraint()
+
+
+def text_constraint(text: TextParam | None) -> OutputConstraint:
+    """Return the form that /v1/responses asks for.
+
+    Raises:
+        ApiError: 400, naming the field that is wrong.
+    """
+    if text is None:
+        return OutputConstraint()
+    if text.verbosity is not None:
+        name = "text.verbosity"
+        raise refused(name, f"Unsupported parameter: `{name}` is not served here", code="unsupported_parameter")
+    if text.format is None:
+        return OutputConstraint()
+    field, form = "text.format", text.format
+    schema = None
+    if form.type == "json_schema":
+        schema = JsonSchemaParam(form.name or "", form.schema, form.description, form.strict)
+    elif form.type not in ("text", "json_object"):
+        raise _wrong(f"{field}.type", "expected text, json_object or json_schema")
+    return OutputConstraint(_of_response_format(ResponseFormat(form.type, schema), field), field)
+
+
+def _forms(body: CommonBody) -> Iterator[OutputConstraint]:
+    if body.response_format is not None:
+        yield OutputConstraint(_of_response_format(body.response_format, "response_format"), "response_format")
+    if body.structured_outputs is not None:
+        yield from _of_structured_outputs(body.structured_outputs, "structured_outputs.")
+    older = StructuredOutputs(body.guided_json, None, body.guided_regex, body.guided_choice, body.guided_grammar)
+    yield from _of_structured_outputs(older, "guided_")
+
+
+def _of_response_format(form: ResponseFormat, field: str) -> StructuredOutput | None:
+    given = {name for name in ("json_schema", "regex", "grammar") if getattr(form, name) is not None}
+    if form.type not in ("text", "json_object", "json_schema", "regex", "grammar"):
+        raise _wrong(f"{field}.type", "expected text, json_object, json_schema, regex or grammar")
+    if extra := sorted(given - {form.type}):
+        raise _wrong(f"{field}.{extra[0]}", f"expected none where the type is {form.type}")
+    if form.type == "text":
+        return None
+    if form.type == "json_object":
+        return StructuredOutput(json_schema=_ANY_OBJECT)
+    if form.type not in given:
+        raise refused(f"{field}.{form.type}", f"Missing required parameter: `{field}.{form.type}`")
+    if form.json_schema is not None:
+        if not _NAME.fullmatch(form.json_schema.name):
+            name = f"{field}.name" if field == "text.format" else f"{field}.json_schema.name"
+            raise _wrong(name, "expected 1 to 64 letters, digits, `_` or `-`")
+        return _of_schema(form.json_schema.schema)
+    if form.regex is not None:
+        return StructuredOutput(regex=form.regex)
+    return StructuredOutput(lark=form.grammar)
+
+
+def _of_structured_outputs(outputs: StructuredOutputs, prefix: str) -> Iterator[OutputConstraint]:
+    if isinstance(outputs.json, str):
+        yield OutputConstraint(StructuredOutput(json_schema=outputs.json), f"{prefix}json")
+    elif outputs.json is not None:
+        yield OutputConstraint(_of_schema(outputs.json), f"{prefix}json")
+    if outputs.json_object:
+        yield OutputConstraint(StructuredOutput(json_schema=_ANY_OBJECT), f"{prefix}json_object")
+    if outputs.regex is not None:
+        yield OutputConstraint(StructuredOutput(regex=outputs.regex), f"{prefix}regex")
+    if outputs.choice is not None:
+        yield OutputConstraint(_of_choices(outputs.choice, f"{prefix}choice"), f"{prefix}choice")
+    if outputs.grammar is not None:
+        yield OutputConstraint(StructuredOutput(lark=outputs.grammar), f"{prefix}grammar")
+
+
+def _of_schema(schema: dict[str, Any] | None) -> StructuredOutput:
+    return StructuredOutput(json_schema=_ANY_OBJECT if schema is None else msgspec.json.encode(schema).decode())
+
+
+def _of_choices(choices: list[str], field: str) -> StructuredOutput:
+    if not 1 <= len(choices) <= MAX_CHOICES or "" in choices:
+        raise _wrong(field, f"expected 1 to {MAX_CHOICES} strings, none of them empty")
+    # JSON's escapes are those of Lark's strings.
+    return StructuredOutput(lark="start: " + " | ".join(msgspec.json.encode(choice).decode() for choice in choices))
+
+
+def _wrong(field: str, problem: str) -> ApiError:
+    return refused(field, f"Invalid value for `{field}`: {problem}", code="invalid_value")

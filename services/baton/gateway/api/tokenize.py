@@ -1,0 +1,133 @@
+"""The bodies of POST /tokenize and /detokenize, in vLLM's shapes.
+
+POST /tokenize and /detokenize: the gateway's tokenizer as clients see it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from baton.gateway.access.request_context import RequestContext
+from baton.gateway.api.errors import refused
+from baton.gateway.api.openai.messages import chat_messages, declared_tools
+from baton.gateway.api.openai.schema import (
+    Message,
+    ToolParam,
+    decode_json,
+    refuse_message_extras,
+    refuse_unserved_fields,
+)
+from baton.gateway.generation.generator import TextGenerator
+from baton.gateway.generation.requests import ChatPrompt, Prompt, TextPrompt
+from baton.gateway.http.response import HttpResponse
+
+
+class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """POST /tokenize: either `prompt` or `messages`."""
+
+    model: str | None = None
+    """Served name; null: the one that is served."""
+    prompt: str | None = None
+    messages: list[Message] | None = None
+    add_special_tokens: bool | None = None
+    """Whether the tokenizer adds its own; null: for `prompt`, not for `messages`, whose template has them."""
+    add_generation_prompt: bool | None = None
+    """Whether the beginning of an answer follows `messages`; null: yes."""
+    return_token_strs: bool | None = None
+    """Whether the tokens are also given as the vocabulary writes them."""
+    continue_final_message: Any = None
+    chat_template: Any = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    """Further variables of the chat template."""
+    tools: list[ToolParam] | None = None
+    """What the model is told that it may call; with `messages` only, as `chat_template_kwargs`."""
+    mm_processor_kwargs: Any = None
+
+
+NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
+    "continue_final_message": (False,),
+    "chat_template": (),
+    "mm_processor_kwargs": ({},),
+}
+"""Fields of vLLM's that are not served, and values of them (beside null) that ask for nothing."""
+
+
+class TokenizeAnswer(msgspec.Struct):
+    """Answer of POST /tokenize."""
+
+    count: int
+    """Number of tokens."""
+    max_model_len: int
+    """Longest sequence of the model, prompt and output together."""
+    tokens: list[int]
+    token_strs: list[str | None] | None = None
+    """If asked for."""
+
+
+class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """POST /detokenize."""
+
+    tokens: list[int]
+    model: str | None = None
+    """Served name; null: the one that is served."""
+
+
+class DetokenizeAnswer(msgspec.Struct):
+    """Answer of POST /detokenize."""
+
+    prompt: str
+    """Text of the tokens, special tokens written as their names."""
+
+
+async def answer_tokenize(generator: TextGenerator, call: RequestContext, response: HttpResponse) -> None:
+    """Answer with the tokens of a text or a conversation.
+
+    Raises:
+        ApiError: Naming the parameter that cannot be served.
+        BatonError: If the prompt cannot be tokenized.
+    """
+    body = decode_json(call.body, TokenizeBody)
+    refuse_unserved_fields(body, NEUTRAL_VALUES)
+    tokenization = await generator.preparation.tokenize(body.model or "", _prompt(body))
+    call.num_prompt_tokens = len(tokenization.token_ids)
+    answer = TokenizeAnswer(
+        count=len(tokenization.token_ids),
+        max_model_len=tokenization.max_context_tokens,
+        tokens=list(tokenization.token_ids),
+        token_strs=generator.preparation.pieces(tokenization.token_ids) if body.return_token_strs else None,
+    )
+    response.send(200, msgspec.json.encode(answer))
+
+
+async def answer_detokenize(generator: TextGenerator, call: RequestContext, response: HttpResponse) -> None:
+    """Answer with the text of tokens.
+
+    Raises:
+        ApiError: Naming the parameter that cannot be served.
+        BatonError: If a token does not exist.
+    """
+    body = decode_json(call.body, DetokenizeBody)
+    text = await generator.preparation.detokenize(body.model or "", body.tokens)
+    response.send(200, msgspec.json.encode(DetokenizeAnswer(text)))
+
+
+def _prompt(body: TokenizeBody) -> Prompt:
+    if body.messages is None:
+        if body.prompt is None:
+            raise refused("prompt", "Missing required parameter: `prompt`", code="missing_required_parameter")
+        for name in ("add_generation_prompt", "tools", "chat_template_kwargs"):
+            if getattr(body, name) not in (None, [], {}):
+                raise refused(name, f"Invalid value for `{name}`: it needs `messages`", code="invalid_value")
+        return TextPrompt(body.prompt, add_special_tokens=body.add_special_tokens is not False)
+    if body.prompt is not None:
+        raise refused("prompt", "Invalid value for `prompt`: `messages` is given too", code="invalid_value")
+    refuse_message_extras(body.messages)
+    return ChatPrompt(
+        chat_messages(body.messages),
+        add_generation_prompt=body.add_generation_prompt is not False,
+        add_special_tokens=bool(body.add_special_tokens),
+        tools=declared_tools(body.tools),
+        template_variables=body.chat_template_kwargs or {},
+    )

@@ -1,0 +1,169 @@
+"""Usage and placement details of an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from google.protobuf.duration_pb2 import Duration
+
+from baton.gateway.generation.requests import GenerationResult
+from baton.v1 import kv_pb2
+from baton.v1.generation_pb2 import PlacementSummary
+
+
+class CachedTokens(msgspec.Struct):
+    """`prompt_tokens_details` of OpenAI's usage."""
+
+    cached_tokens: int
+
+
+class CompletionTokens(msgspec.Struct):
+    """`completion_tokens_details` of OpenAI's usage."""
+
+    reasoning_tokens: int
+
+
+class UsageBody(msgspec.Struct, omit_defaults=True):
+    """OpenAI's usage."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: CachedTokens
+    completion_tokens_details: CompletionTokens | None = None
+    """Left out where reasoning is not counted."""
+
+
+class PlacementBody(msgspec.Struct, omit_defaults=True):
+    """Where and how one generation ran: the top-level `baton` of an answer. Durations in seconds.
+
+    The measured figures, from `kv_bytes` to `preemptions`, are left out where no node reported them: a stop string cut
+    the generation short, or its node was lost with the last token.
+    """
+
+    request_id: str
+    prefill_node: str
+    decode_node: str
+    placement_id: str
+    seed: int
+    attempts: int
+    kv_bytes: int | None = None
+    kv_frames: int | None = None
+    kv_wire: str | None = None
+    """Number format in which K and V travelled, as K/V where they differ; empty: nothing was carried."""
+    kv_transport: str | None = None
+    """What carried the KV: "shared" (memory), "fast" or "grpc"; empty: nothing was carried."""
+    kv_transport_reason: str | None = None
+    """Why the fast path did not, although it could have been used; else empty."""
+    decode_cached_tokens: int | None = None
+    prefill_cached_tokens: int | None = None
+    pull_node: str | None = None
+    """Node from whose prefix cache the prompt's beginning was asked; this and the next two are left out without one."""
+    pulled_tokens: int | None = None
+    """Prompt tokens that came from there."""
+    pull_seconds: float | None = None
+    """Time for which they were waited for."""
+    queue_seconds: float | None = None
+    prefill_seconds: float | None = None
+    transfer_seconds: float | None = None
+    exposed_seconds: float | None = None
+    decode_seconds: float | None = None
+    exposed_share: float | None = None
+    """Part of the transfer that did not hide behind computation, 0 to 1; 0 without a transfer."""
+    fallback_reason: str | None = None
+    kv_breaks: list[str] | None = None
+    """Why each KV stream of the request broke, in order."""
+    kv_resumes: int | None = None
+    """KV streams that went on where another had broken."""
+    preemptions: int | None = None
+    choices: list[PlacementBody] | None = None
+    """One per choice where there is more than one; the fields above are those of the first."""
+
+
+_TRANSPORTS: Mapping[int, str] = {
+    kv_pb2.KV_TRANSPORT_GRPC: "grpc",
+    kv_pb2.KV_TRANSPORT_FAST: "fast",
+    kv_pb2.KV_TRANSPORT_SHARED: "shared",
+}
+
+
+def usage_body(results_by_prompt: Sequence[Sequence[GenerationResult]]) -> UsageBody:
+    """Return the usage of all choices; a prompt counts once, however many choices it has."""
+    num_prompt_tokens = sum(results[0].num_prompt_tokens for results in results_by_prompt)
+    num_cached_tokens = sum(results[0].num_cached_tokens for results in results_by_prompt)
+    num_completion_tokens = sum(result.num_completion_tokens for results in results_by_prompt for result in results)
+    return UsageBody(
+        prompt_tokens=num_prompt_tokens,
+        completion_tokens=num_completion_tokens,
+        total_tokens=num_prompt_tokens + num_completion_tokens,
+        prompt_tokens_details=CachedTokens(num_cached_tokens),
+        completion_tokens_details=_completion_tokens(results_by_prompt),
+    )
+
+
+def _completion_tokens(results_by_prompt: Sequence[Sequence[GenerationResult]]) -> CompletionTokens | None:
+    counts = [result.num_reasoning_tokens for results in results_by_prompt for result in results]
+    known = [count for count in counts if count is not None]
+    return CompletionTokens(sum(known)) if len(known) == len(counts) else None
+
+
+def placement_body(request_id: str, results: Sequence[GenerationResult]) -> PlacementBody:
+    """Return the details of an answer's generations, 1 or more."""
+    bodies = [_placement(request_id, result) for result in results]
+    if len(bodies) == 1:
+        return bodies[0]
+    first = _placement(request_id, results[0])
+    first.choices = bodies
+    return first
+
+
+def _placement(request_id: str, result: GenerationResult) -> PlacementBody:
+    summary = result.summary
+    body = PlacementBody(
+        request_id=request_id,
+        prefill_node=summary.prefill_node_id or summary.decode_node_id,
+        decode_node=summary.decode_node_id,
+        placement_id=summary.placement_id,
+        seed=result.seed,
+        attempts=result.num_attempts,
+    )
+    if summary.HasField("decode_duration"):
+        _measure(body, summary)
+    return body
+
+
+def _wire(summary: PlacementSummary) -> str:
+    formats = [summary.key_wire_dtype, summary.value_wire_dtype]
+    known = [kv_pb2.KvDtype.Name(dtype).removeprefix("KV_DTYPE_").lower() for dtype in formats if dtype]
+    return "/".join(dict.fromkeys(known))
+
+
+def _measure(body: PlacementBody, summary: PlacementSummary) -> None:
+    """Fill in what the decode node reported."""
+    transfer_seconds, exposed_seconds = _seconds(summary.transfer_duration), _seconds(summary.exposed_duration)
+    body.kv_bytes = summary.kv_byte_count
+    body.kv_frames = summary.kv_frame_count
+    body.kv_wire = _wire(summary)
+    body.kv_transport = _TRANSPORTS.get(summary.kv_transport, "")
+    body.kv_transport_reason = summary.kv_transport_reason
+    body.decode_cached_tokens = summary.decode_cached_token_count
+    body.prefill_cached_tokens = summary.prefill_cached_token_count
+    if summary.pull_node_id:
+        body.pull_node = summary.pull_node_id
+        body.pulled_tokens = summary.pulled_token_count
+        body.pull_seconds = _seconds(summary.pull_duration)
+    body.queue_seconds = _seconds(summary.queue_duration)
+    body.prefill_seconds = _seconds(summary.prefill_duration)
+    body.transfer_seconds = transfer_seconds
+    body.exposed_seconds = exposed_seconds
+    body.decode_seconds = _seconds(summary.decode_duration)
+    body.exposed_share = min(1.0, exposed_seconds / transfer_seconds) if transfer_seconds > 0 else 0.0
+    body.fallback_reason = summary.fallback_reason
+    body.kv_breaks = list(summary.kv_break_reasons)
+    body.kv_resumes = summary.kv_resume_count
+    body.preemptions = summary.preemption_count
+
+
+def _seconds(duration: Duration) -> float:
+    return duration.seconds + duration.nanos / 1e9

@@ -1,0 +1,1 @@
+"""From a request to text: tokens of the prompt, generation, text of the answer."""

@@ -1,0 +1,205 @@
+"""The core that both APIs share: a prepared prompt becomes text, delta by delta."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from baton.errors import InvalidFieldError, StreamBrokenError
+from baton.gateway.access.request_context import RequestContext
+from baton.gateway.cluster.token_stream import TokenProgress, TokenStreams, planned_summary
+from baton.gateway.generation.limits import choice_seed
+from baton.gateway.generation.observation import GenerationObserver, Journal
+from baton.gateway.generation.preparation import Preparation
+from baton.gateway.generation.requests import Delta, GenerationRequest, GenerationResult, PreparedPrompt, PromptLogprobs
+from baton.telemetry.metrics import Metrics
+from baton.text.detokenizer import Detokenizers
+from baton.text.stop_strings import StopScanner
+from baton.v1.decode_service_pb2 import Finished
+from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, SamplingParameters, TokenLogprob
+
+OnDelta: TypeAlias = Callable[[Delta], None]
+"""Takes output the moment it is there; must not block. What it raises ends the generation."""
+
+
+class TextGenerator:
+    """Prepares requests and runs their generations. Holds no state of a request."""
+
+    def __init__(
+        self,
+        preparation: Preparation,
+        token_streams: TokenStreams,
+        detokenizers: Detokenizers,
+        metrics: Metrics,
+        journal: Journal,
+    ) -> None:
+        self.preparation = preparation
+        """Tokenizes, for what generates nothing."""
+        self._token_streams = token_streams
+        self._detokenizers = detokenizers
+        self._metrics = metrics
+        self._journal = journal
+
+    async def prepare(self, request: GenerationRequest) -> PreparedPrompt:
+        """Return the request with everything that placing needs; see `Preparation.prepare` for its errors."""
+        try:
+            return await self.preparation.prepare(request)
+        except InvalidFieldError as error:
+            raise _in_words_of(request, error) from error
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """Return the bytes that one token stands for."""
+        return self._detokenizers.token_bytes(token_id)
+
+    async def generate(
+        self, prompt: PreparedPrompt, call: RequestContext, on_delta: OnDelta, *, choice: int = 0, name: str = ""
+    ) -> GenerationResult:
+        """Run one generation; cancelling this cancels it on its node.
+
+        Args:
+            prompt: A prepared request.
+            call: The client's request that it is for; learns what is generated.
+            on_delta: Told of all output, in order, without a wake-up of this task; never after this has returned.
+            choice: Which of the request's choices, from 0; decides the seed.
+            name: Suffix that makes the generation's name unique within the request.
+
+        Raises:
+            BatonError: If it cannot be finished on any node.
+        """
+        observation = GenerationObserver(prompt, call, self._metrics, asyncio.get_running_loop().time)
+        sampling = SamplingParameters()
+        sampling.CopyFrom(prompt.sampling)
+        sampling.seed = choice_seed(prompt.sampling.seed, choice)
+        progress = TokenProgress()
+        take_delta = _drop if prompt.request.is_output_dropped else on_delta
+        output = _Output(prompt, self._detokenizers, observation, take_delta)
+        generation_id = prompt.request.request_id + name
+        try:
+            with self._journal.following(generation_id, call, prompt, progress) as entry:
+                finished = await self._token_streams.follow(prompt, generation_id, sampling, progress, output.take)
+                if finished is None:
+                    result = _stopped_result(prompt, sampling, progress)
+                else:
+                    output.flush()
+                    result = _result(prompt, sampling, progress, finished)
+                result = self._with_reasoning(result._replace(stop=output.stop), prompt, progress)
+                entry.result = result
+                result = _with_prompt(result, prompt, progress)  # the journal keeps no log-probabilities
+            observation.note_result(result)
+            return result
+        except InvalidFieldError as error:
+            raise _in_words_of(prompt.request, error) from error
+        finally:
+            observation.close(choice, output.num_tokens)
+
+    def _with_reasoning(
+        self, result: GenerationResult, prompt: PreparedPrompt, progress: TokenProgress
+    ) -> GenerationResult:
+        """Return the result with the tokens of the reasoning counted, where the answer is read for it."""
+        if prompt.request.tool_use is None:
+            return result
+        count = self.preparation.reader.count_reasoning
+        num_tokens = count(progress.output_token_ids, is_in_reasoning=prompt.is_in_reasoning)
+        return result._replace(num_reasoning_tokens=num_tokens)
+
+
+def _in_words_of(request: GenerationRequest, error: InvalidFieldError) -> InvalidFieldError:
+    """Return a node's refusal of the output's form with the field that the client knows it by."""
+    if not error.field.startswith("structured_output"):
+        return error
+    field = request.constraint_field or ("tools" if request.tool_use and request.tool_use.offered else error.field)
+    return InvalidFieldError(field, error.message.removeprefix(f"{error.field}: "))
+
+
+class _Output:
+    """Text of one generation: tokens to characters, cut at the first stop string."""
+
+    def __init__(
+        self, prompt: PreparedPrompt, detokenizers: Detokenizers, observation: GenerationObserver, on_delta: OnDelta
+    ) -> None:
+        self._end_token_ids = prompt.end_token_ids
+        self._detokenizer = detokenizers.make(prompt.kept_token_ids)
+        self._scanner = StopScanner(prompt.request.stop) if prompt.request.stop else None
+        self._observation = observation
+        self._on_delta = on_delta
+        self._has_begun = False
+        self._times_tokens = observation.times_tokens
+        self.stop: str | None = None
+        """The stop string that was found."""
+        self.num_tokens = 0
+        """Tokens handed on, without one that ends the generation."""
+
+    def take(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> bool:
+        """Hand on what tokens add, an ending one dropped; return whether a stop string ends the text."""
+        if token_ids[-1] in self._end_token_ids:
+            token_ids, logprobs = token_ids[:-1], logprobs[: len(token_ids) - 1]
+        text = self._detokenizer.push(token_ids)
+        if self._scanner is not None:
+            text, self.stop = self._scanner.push(text)
+        self.num_tokens += len(token_ids)
+        if not self._has_begun:
+            if token_ids:
+                self._has_begun = True
+                self._observation.note_first_token()
+        elif self._times_tokens:
+            self._observation.note_tokens()
+        self._on_delta(Delta(text, token_ids, logprobs))
+        return self.stop is not None
+
+    def flush(self) -> None:
+        """Hand on the text held back at the end; it may still hold a stop string."""
+        text = self._detokenizer.flush()
+        if self._scanner is not None:
+            text, self.stop = self._scanner.push(text)
+            text += self._scanner.flush() if self.stop is None else ""
+        if text:
+            self._on_delta(Delta(text, (), ()))
+
+
+def _drop(delta: Delta) -> None:
+    """Take output that nobody wants."""
+
+
+def _with_prompt(result: GenerationResult, prompt: PreparedPrompt, progress: TokenProgress) -> GenerationResult:
+    """Return a result with what was asked about the prompt, and without an output that was not asked for.
+
+    Raises:
+        StreamBrokenError: If log-probabilities are missing.
+    """
+    if prompt.request.is_output_dropped:
+        result = result._replace(num_completion_tokens=0, reason="length", stop=None)
+    if not prompt.sampling.HasField("prompt_logprob_count"):
+        return result
+    logprobs, num_expected = progress.prompt_logprobs, len(prompt.token_ids) - 1
+    if len(logprobs) != num_expected:
+        raise StreamBrokenError(f"expected log-probabilities of {num_expected} prompt tokens, got {len(logprobs)}")
+    return result._replace(prompt=PromptLogprobs(prompt.token_ids[0], logprobs))
+
+
+def _result(
+    prompt: PreparedPrompt, sampling: SamplingParameters, progress: TokenProgress, finished: Finished
+) -> GenerationResult:
+    return GenerationResult(
+        reason="length" if finished.reason == FINISH_REASON_LENGTH else "stop",
+        num_prompt_tokens=len(prompt.token_ids),
+        num_cached_tokens=min(finished.usage.cached_token_count, len(prompt.token_ids)),
+        num_completion_tokens=len(progress.output_token_ids),
+        seed=sampling.seed,
+        num_attempts=progress.num_attempts,
+        summary=finished.summary,
+    )
+
+
+def _stopped_result(prompt: PreparedPrompt, sampling: SamplingParameters, progress: TokenProgress) -> GenerationResult:
+    """Return the result of a generation that the gateway ends itself, so that no node reports on it."""
+    assert progress.placement is not None
+    return GenerationResult(
+        reason="stop",
+        num_prompt_tokens=len(prompt.token_ids),
+        num_cached_tokens=progress.num_expected_cached_tokens,
+        num_completion_tokens=len(progress.output_token_ids),
+        seed=sampling.seed,
+        num_attempts=progress.num_attempts,
+        summary=planned_summary(progress.placement),
+    )

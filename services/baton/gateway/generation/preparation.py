@@ -1,0 +1,210 @@
+"""From a request to tokens that can be placed: validation, template, tokenization, block hashes; off the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+from baton.errors import InvalidFieldError
+from baton.gateway.cluster.catalog import ModelCatalog, ServedModel
+from baton.gateway.generation.limits import (
+    check_cache_salt,
+    check_priority,
+    check_sampling,
+    check_stop,
+    check_token_ids,
+    draw_seed,
+)
+from baton.gateway.generation.requests import (
+    ChatPrompt,
+    GenerationRequest,
+    PreparedPrompt,
+    Prompt,
+    TextPrompt,
+    TokenPrompt,
+)
+from baton.gateway.generation.tools import plan_reading
+from baton.kv.hashing import block_hashes, join_hashes, root_hash
+from baton.text.output_format import ModelOutputFormat
+from baton.text.tokenizer import Tokenizer
+from baton.v1.generation_pb2 import SamplingParameters
+
+MAX_BYTES_PER_TOKEN = 256
+"""A text with more bytes than this per token of context cannot fit, and is refused before it costs anything."""
+
+
+class Tokenization(NamedTuple):
+    """The tokens of a prompt that is not generated from."""
+
+    token_ids: Sequence[int]
+    """May be empty."""
+    max_context_tokens: int
+    """Longest sequence of the model."""
+
+
+class ContextLengthError(InvalidFieldError):
+    """Prompt and output do not fit the model's context."""
+
+
+class Preparation:
+    """Prepares prompts in threads of its own; `close` ends them."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, catalog: ModelCatalog, reader: ModelOutputFormat, *, num_threads: int
+    ) -> None:
+        self.reader = reader
+        """Reads the answers."""
+        self._tokenizer = tokenizer
+        self._catalog = catalog
+        self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenizer")
+
+    async def prepare(self, request: GenerationRequest) -> PreparedPrompt:
+        """Return the request with everything that placing needs.
+
+        Raises:
+            InvalidFieldError: Naming the field that cannot be served.
+            NotFoundError: If the model is unknown.
+            UnavailableError: If no node serves it.
+        """
+        loop = asyncio.get_running_loop()
+        arrival_seconds = loop.time()
+        self._catalog.check_name(request.model)
+        check_stop(request.stop)
+        check_cache_salt(request.cache_salt)
+        check_priority(request.priority)
+        model = await self._catalog.model(request.model)
+        check_sampling(request.sampling, model.vocabulary_size or self._tokenizer.vocabulary_size)
+        return await loop.run_in_executor(self._threads, self._prepare, request, model, arrival_seconds)
+
+    async def tokenize(self, model_name: str, prompt: Prompt) -> Tokenization:
+        """Return the tokens of a prompt, which need not fit the context.
+
+        Args:
+            model_name: Served name, also an adapter's; empty: the one that is served.
+            prompt: What to tokenize.
+
+        Raises:
+            InvalidFieldError: If it is far longer than the context, or the template refuses it.
+            NotFoundError: If the model is unknown.
+            UnavailableError: If no node serves it.
+        """
+        model = await self._catalog.model(model_name or self._catalog.model_name)
+        loop = asyncio.get_running_loop()
+        token_ids = await loop.run_in_executor(self._threads, self._tokenize, prompt, model)
+        return Tokenization(token_ids, model.max_context_tokens)
+
+    async def detokenize(self, model_name: str, token_ids: Sequence[int]) -> str:
+        """Return the text of tokens, special tokens included.
+
+        Raises:
+            InvalidFieldError: If there are far more than the context holds, or one is not in the vocabulary.
+            NotFoundError: If the model is unknown.
+            UnavailableError: If no node serves it.
+        """
+        model = await self._catalog.model(model_name or self._catalog.model_name)
+        if len(token_ids) > model.max_context_tokens * MAX_BYTES_PER_TOKEN:
+            raise InvalidFieldError("tokens", f"far more than the model's context of {model.max_context_tokens} tokens")
+        check_token_ids("tokens", token_ids, model.vocabulary_size or self._tokenizer.vocabulary_size)
+        decode = partial(self._tokenizer.decode, token_ids, skip_special_tokens=False)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, decode)
+
+    def pieces(self, token_ids: Sequence[int]) -> list[str | None]:
+        """Return tokens as the vocabulary writes them."""
+        return [self._tokenizer.piece(token_id) for token_id in token_ids]
+
+    def close(self) -> None:
+        """End the threads; prompts in work are dropped."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _prepare(self, request: GenerationRequest, model: ServedModel, arrival_seconds: float) -> PreparedPrompt:
+        text = self._text(request.prompt, model)
+        token_ids = self._tokens(request.prompt, text, model)
+        if not token_ids:
+            raise InvalidFieldError("prompt", "expected at least one token")
+        sampling = _complete_sampling(request, len(token_ids), model)
+        reading = plan_reading(request.tool_use, self.reader, text, sampling)
+        root = root_hash(model.revision_digest, model.block_tokens, request.cache_salt)
+        ends = () if sampling.ignore_eos else model.eos_token_ids
+        return PreparedPrompt(
+            request=request,
+            token_ids=token_ids,
+            block_hashes=join_hashes(block_hashes(root, token_ids, model.block_tokens)),
+            block_tokens=model.block_tokens,
+            model_id=model.name,
+            adapter=model.adapter,
+            model_revision_digest=model.revision_digest,
+            sampling=sampling,
+            end_token_ids=frozenset((*sampling.stop_token_ids, *ends)),
+            arrival_seconds=arrival_seconds,
+            kept_token_ids=reading.kept_token_ids,
+            is_in_reasoning=reading.is_in_reasoning,
+        )
+
+    def _tokenize(self, prompt: Prompt, model: ServedModel) -> Sequence[int]:
+        return self._tokens(prompt, self._text(prompt, model), model)
+
+    def _text(self, prompt: Prompt, model: ServedModel) -> str:
+        """Return the text of a prompt, a conversation rendered; empty for tokens."""
+        _check_prompt_bytes(prompt, model.max_context_tokens)
+        if isinstance(prompt, TextPrompt):
+            return prompt.text
+        if isinstance(prompt, TokenPrompt):
+            return ""
+        return self._tokenizer.render_chat(
+            prompt.messages,
+            tools=prompt.tools,
+            template_variables=prompt.template_variables,
+            add_generation_prompt=prompt.add_generation_prompt,
+            continue_final_message=prompt.continue_final_message,
+        )
+
+    def _tokens(self, prompt: Prompt, text: str, model: ServedModel) -> Sequence[int]:
+        if not isinstance(prompt, TokenPrompt):
+            return self._tokenizer.encode(text, add_special_tokens=prompt.add_special_tokens)
+        check_token_ids("prompt", prompt.token_ids, model.vocabulary_size or self._tokenizer.vocabulary_size)
+        return prompt.token_ids
+
+
+def _check_prompt_bytes(prompt: Prompt, max_context_tokens: int) -> None:
+    if isinstance(prompt, TokenPrompt):
+        num_bytes = len(prompt.token_ids)
+        limit = max_context_tokens
+    else:
+        num_bytes = len(prompt.text) if isinstance(prompt, TextPrompt) else _num_characters(prompt)
+        limit = max_context_tokens * MAX_BYTES_PER_TOKEN
+    if num_bytes > limit:
+        field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
+        raise ContextLengthError(field, f"far longer than the model's context of {max_context_tokens} tokens")
+
+
+def _num_characters(prompt: ChatPrompt) -> int:
+    """Return the size of what is rendered for the model, tools included."""
+    texts = (value for turn in prompt.messages for value in turn.values())
+    num_characters = sum(len(text) for text in texts if isinstance(text, str))
+    return num_characters + sum(len(str(tool.parameters)) for tool in prompt.tools)
+
+
+def _complete_sampling(request: GenerationRequest, num_prompt_tokens: int, model: ServedModel) -> SamplingParameters:
+    """Return the sampling parameters with seed and token limit; refuse what the context has no room for."""
+    sampling = SamplingParameters()
+    sampling.CopyFrom(request.sampling)
+    if not sampling.HasField("seed"):
+        sampling.seed = draw_seed()
+    field = "messages" if isinstance(request.prompt, ChatPrompt) else "prompt"
+    room = model.max_context_tokens - num_prompt_tokens
+    wanted = sampling.max_token_count if sampling.HasField("max_token_count") else 1
+    if wanted > room:
+        raise ContextLengthError(
+            field,
+            f"This model's maximum context length is {model.max_context_tokens} tokens. However, you requested "
+            f"{num_prompt_tokens + wanted} tokens ({num_prompt_tokens} in the {field}, {wanted} in the completion). "
+            f"Please reduce the length of the {field} or completion.",
+        )
+    if not sampling.HasField("max_token_count"):
+        sampling.max_token_count = min(room, request.default_max_tokens or room)
+    if sampling.min_token_count > sampling.max_token_count:
+        raise InvalidFieldError("min_token_count", f"{sampling.min_token_count} tokens do not fit the limit")
+    return sampling

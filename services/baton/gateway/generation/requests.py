@@ -1,0 +1,160 @@
+"""What both APIs ask of the gateway's core, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from baton.capacity.snapshot import NodePair
+from baton.gateway.generation.tools import ToolUse
+from baton.kv.adapter import Adapter
+from baton.text.tokenizer import Message
+from baton.text.tools import Tool
+from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters, TokenLogprob
+
+EndReason = Literal["stop", "length"]
+"""Why a generation ended, in OpenAI's words."""
+
+
+class TextPrompt(NamedTuple):
+    """Plain text; no template is applied."""
+
+    text: str
+    add_special_tokens: bool = True
+    """Whether the tokenizer adds its own, such as a beginning of sequence."""
+
+
+class ChatPrompt(NamedTuple):
+    """A conversation for the model's chat template."""
+
+    messages: tuple[Message, ...]
+    """1 or more."""
+    add_generation_prompt: bool = True
+    """Whether the beginning of an answer follows."""
+    continue_final_message: bool = False
+    """Whether the last message is left open, to be continued; instead of a beginning."""
+    add_special_tokens: bool = False
+    """Whether the tokenizer adds its own beside those of the template."""
+    tools: tuple[Tool, ...] = ()
+    """What the model is told that it may call."""
+    template_variables: Mapping[str, object] = {}
+    """Further variables of the template."""
+
+
+class TokenPrompt(NamedTuple):
+    """Tokens as they are."""
+
+    token_ids: Sequence[int]
+
+
+Prompt: TypeAlias = TextPrompt | ChatPrompt | TokenPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt and how to continue it."""
+
+    request_id: str
+    """Unique name, in logs and traces on every node; at most 120 characters."""
+    model: str
+    """Served name, the model's own or an adapter's."""
+    prompt: Prompt
+    """What to continue."""
+    sampling: SamplingParameters
+    """How tokens are chosen; an unset seed is drawn by the gateway."""
+    stop: tuple[str, ...] = ()
+    """Strings that end the generation and are cut from it."""
+    cache_salt: str = ""
+    """Separates prefix caches."""
+    priority: int = 0
+    """Where requests wait: lower comes earlier; -100 to 100."""
+    timeout_seconds: float | None = None
+    """Time until the client gives up; None: as long as the gateway allows."""
+    bypass_prefix_cache: bool = False
+    """Whether no node may read or fill its prefix cache."""
+    pins: tuple[NodePair, ...] = ()
+    """The only pairs of nodes that may be chosen; none: any."""
+    is_output_dropped: bool = False
+    """Whether the prompt is all: the one token that a generation has at least is not told."""
+    constraint_field: str = ""
+    """Field of the client's request that `sampling.structured_output` came by, for errors."""
+    default_max_tokens: int | None = None
+    """Token limit where `sampling` has none, cut to the context; None: the whole context."""
+    tool_use: ToolUse | None = None
+    """Tools, for answers that are read for calls and reasoning; None: the text of the answer is all."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPrompt:
+    """A request that can be placed."""
+
+    request: GenerationRequest
+    """As it was asked."""
+    token_ids: Sequence[int]
+    """Tokens of the prompt, 1 or more."""
+    block_hashes: bytes
+    """Chained block hashes of the prompt, joined."""
+    block_tokens: int
+    """Tokens of one block."""
+    model_id: str
+    """Served name of the model alone."""
+    adapter: Adapter | None
+    """What is computed besides the model; None: nothing."""
+    model_revision_digest: str
+    """Revision that the hashes are for, that of the adapter included."""
+    sampling: SamplingParameters
+    """With seed and token limit filled in."""
+    end_token_ids: frozenset[int]
+    """Tokens that end the generation and are not part of its text."""
+    arrival_seconds: float
+    """When the request came, by the event loop's clock."""
+    kept_token_ids: frozenset[int] = frozenset()
+    """Special tokens whose names are part of the text, because a parser needs them."""
+    is_in_reasoning: bool = False
+    """Whether the prompt ends with the mark that opens the model's reasoning."""
+
+
+class Delta(NamedTuple):
+    """Output that is new."""
+
+    text: str
+    """Complete characters; may be empty while a character or a stop string is incomplete."""
+    token_ids: Sequence[int]
+    """Tokens, without one that ends the generation."""
+    logprobs: Sequence[TokenLogprob]
+    """One per token if asked for, else empty."""
+
+
+class PromptLogprobs(NamedTuple):
+    """A prompt as the model judged it."""
+
+    first_token_id: int
+    """The first token: there is nothing to judge it by."""
+    logprobs: Sequence[TokenLogprob]
+    """One for each of the others."""
+
+
+class GenerationResult(NamedTuple):
+    """How one generation ended; the last element of its stream."""
+
+    reason: EndReason
+    """Why."""
+    num_prompt_tokens: int
+    """Tokens of the prompt."""
+    num_cached_tokens: int
+    """Prompt tokens whose KV came from a prefix cache."""
+    num_completion_tokens: int
+    """Tokens generated, an ending one included."""
+    seed: int
+    """Seed that was used."""
+    num_attempts: int
+    """Nodes that were tried."""
+    summary: PlacementSummary
+    """Where it ran, measured; only the ids are set where a stop string cut the generation short."""
+    stop: str | None = None
+    """The stop string that ended the text, if one did."""
+    num_reasoning_tokens: int | None = None
+    """Tokens of the reasoning; None: not known."""
+    prompt: PromptLogprobs | None = None
+    """The prompt's tokens and their log-probabilities; None: not asked for."""

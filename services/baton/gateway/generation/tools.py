@@ -1,0 +1,249 @@
+"""What a request says of tools, whichever API it came by.
+
+How the answer to one request will be read, and what forces it to be readable.
+
+Names of calls, under which clients send back results.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+import string
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeVar
+
+from baton.errors import InvalidFieldError
+from baton.text.output_format import ModelOutputFormat
+from baton.text.tool_calls.grammar import CallGrammar
+from baton.text.tools import Tool
+from baton.v1.generation_pb2 import SamplingParameters
+
+MAX_TOOLS = 128
+MAX_SCHEMA_BYTES = 64 << 10
+"""Of the schemas of all tools together."""
+MAX_SCHEMA_DEPTH = 32
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+DeclaredT = TypeVar("DeclaredT")
+"""A tool in the words of an API."""
+
+ToolMode = Literal["none", "auto", "required"]
+"""Whether the model must not, may or must call."""
+
+
+class ToolFields(NamedTuple):
+    """What an API calls the fields of a tool."""
+
+    name: str
+    parameters: str
+    strict: str
+
+
+CHAT_FIELDS = ToolFields("function.name", "function.parameters", "function.strict")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """Tools and how they may be called."""
+
+    tools: tuple[Tool, ...] = ()
+    """What was declared."""
+    mode: ToolMode = "auto"
+    """Whether to call."""
+    name: str = ""
+    """The one tool that must be called; empty: any."""
+    is_parallel: bool = True
+    """Whether an answer may have several calls."""
+    fields: ToolFields = CHAT_FIELDS
+    """Names for errors."""
+
+    @property
+    def offered(self) -> tuple[Tool, ...]:
+        """Return the tools that the model is told of: none where it must not call."""
+        return self.tools if self.mode != "none" else ()
+
+    @property
+    def forced(self) -> tuple[Tool, ...]:
+        """Return the tools of which one must be called; empty: the model decides."""
+        if self.mode != "required":
+            return ()
+        return tuple(tool for tool in self.tools if self.name in ("", tool.name))
+
+
+NO_TOOLS = ToolUse()
+
+
+def read_tools(
+    declared: Sequence[DeclaredT] | None, read: Callable[[str, DeclaredT], Tool], fields: ToolFields
+) -> tuple[Tool, ...]:
+    """Return the tools of a request; how many there are is checked before anything is made of them.
+
+    Args:
+        declared: As the API has them.
+        read: Makes a tool of one, given the name of its field.
+        fields: Their names in that API, for errors.
+
+    Raises:
+        InvalidFieldError: If there are too many, or naming the field of the first that cannot be served.
+    """
+    declared = declared or ()
+    if len(declared) > MAX_TOOLS:
+        raise InvalidFieldError("tools", f"expected at most {MAX_TOOLS}, got {len(declared)}")
+    tools = tuple(read(f"tools[{index}]", tool) for index, tool in enumerate(declared))
+    _check_tools(tools, fields)
+    return tools
+
+
+def _check_tools(tools: Sequence[Tool], fields: ToolFields) -> None:
+    """Check names and schemas."""
+    names: set[str] = set()
+    num_bytes = 0
+    for index, tool in enumerate(tools):
+        field = f"tools[{index}].{fields.name}"
+        if not _NAME.fullmatch(tool.name):
+            raise InvalidFieldError(field, "expected 1 to 64 letters, digits, `_` or `-`")
+        if tool.name in names:
+            raise InvalidFieldError(field, f"`{tool.name}` is declared twice")
+        names.add(tool.name)
+        num_bytes += _check_schema(f"tools[{index}].{fields.parameters}", tool.parameters)
+        if num_bytes > MAX_SCHEMA_BYTES:
+            raise InvalidFieldError("tools", f"the schemas are larger than {MAX_SCHEMA_BYTES} bytes together")
+
+
+def _check_schema(field: str, schema: Mapping[str, object]) -> int:
+    """Check what holds for every schema; return its size in bytes."""
+    if schema.get("type", "object") != "object":
+        raise InvalidFieldError(field, "expected the schema of an object")
+    properties = schema.get("properties", {})
+    if not isinstance(properties, Mapping):
+        raise InvalidFieldError(f"{field}.properties", "expected an object")
+    if _depth(schema) > MAX_SCHEMA_DEPTH:
+        raise InvalidFieldError(field, f"nested deeper than {MAX_SCHEMA_DEPTH} levels")
+    return len(json.dumps(schema, ensure_ascii=False).encode(errors="replace"))
+
+
+def _depth(value: object) -> int:
+    """Return how deep a JSON value is nested, without recursion."""
+    depth, level = 0, [value]
+    while level and depth <= MAX_SCHEMA_DEPTH:
+        depth += 1
+        level = [
+            child
+            for each in level
+            for child in (each.values() if isinstance(each, Mapping) else each if isinstance(each, list) else ())
+            if isinstance(child, Mapping | list)
+        ]
+    return depth
+
+
+class ReadingPlan(NamedTuple):
+    """What generation and parser have to know."""
+
+    kept_token_ids: frozenset[int] = frozenset()
+    """Special tokens whose names are part of the text."""
+    is_in_reasoning: bool = False
+    """Whether the prompt ends with the mark that opens the reasoning."""
+
+
+def plan_reading(
+    use: ToolUse | None, reader: ModelOutputFormat, prompt: str, sampling: SamplingParameters
+) -> ReadingPlan:
+    """Return how an answer is read; sets the grammar of `sampling` where calls are forced or schemas strict.
+
+    Args:
+        use: Tools; None: the answer is not read.
+        reader: Of the model.
+        prompt: Its text.
+        sampling: Of the request, to be completed.
+
+    Raises:
+        InvalidFieldError: If the model calls no tools, or not in a way that can be forced.
+    """
+    if use is None:
+        return ReadingPlan()
+    is_in_reasoning = reader.output_format.opens_reasoning(prompt)
+    plan = ReadingPlan(reader.kept_token_ids(has_tools=bool(use.offered)), is_in_reasoning)
+    if not use.offered:
+        _let_reason(reader, sampling, is_in_reasoning=is_in_reasoning)
+        return plan
+    if reader.grammar is None:
+        raise InvalidFieldError(
+            "tools", "the format in which this model calls tools is not known; see tool_call_parser"
+        )
+    _check_strict(use, reader.grammar)
+    if sampling.HasField("structured_output"):
+        _let_call(use, reader, sampling, is_in_reasoning=is_in_reasoning)
+        return plan
+    strict = next((index for index, tool in enumerate(use.tools) if tool.is_strict), None)
+    if use.forced:
+        lark = reader.grammar.forced(use.forced, is_parallel=use.is_parallel, is_in_reasoning=is_in_reasoning)
+    elif strict is None:
+        return plan
+    elif reader.grammar.can_follow_text:
+        lark = reader.grammar.free(use.tools)
+    else:
+        problem = "calls of this model cannot be told from text in advance, so that none can be made strict"
+        raise InvalidFieldError(f"tools[{strict}].{use.fields.strict}", problem)
+    sampling.structured_output.lark = lark
+    return plan
+
+
+def _check_strict(use: ToolUse, grammar: CallGrammar) -> None:
+    """Refuse strict schemas to which the calls of this model cannot be held.
+
+    Raises:
+        InvalidFieldError: If there is one.
+    """
+    for index, tool in enumerate(use.tools):
+        keyword = grammar.unheld_keyword(tool) if tool.is_strict else None
+        if keyword is not None:
+            field = f"tools[{index}].{use.fields.parameters}.{keyword}"
+            raise InvalidFieldError(field, "this model writes strings unquoted, so that it cannot be made strict here")
+
+
+def _let_call(use: ToolUse, reader: ModelOutputFormat, sampling: SamplingParameters, *, is_in_reasoning: bool) -> None:
+    """Let a model call in place of an answer that must have a form.
+
+    Raises:
+        InvalidFieldError: If it must call, or its calls cannot be told from an answer in advance.
+    """
+    form, lark = sampling.structured_output, None
+    kind = form.WhichOneof("constraint")
+    if kind is not None and not use.forced:
+        lark = reader.structure_or_calls(
+            kind, getattr(form, kind), use.tools, is_parallel=use.is_parallel, is_in_reasoning=is_in_reasoning
+        )
+    if lark is None:
+        choices = "tool_choice none" if use.forced else "a model whose calls can be told from it"
+        raise InvalidFieldError("tools", f"expected no tools, or {choices}, where the form of the output is given")
+    form.lark = lark
+
+
+def _let_reason(reader: ModelOutputFormat, sampling: SamplingParameters, *, is_in_reasoning: bool) -> None:
+    """Let a model that reasons do so before an answer that must have a form."""
+    form = sampling.structured_output
+    kind = form.WhichOneof("constraint")
+    if kind is not None:
+        lark = reader.grammar_after_reasoning(kind, getattr(form, kind), is_in_reasoning=is_in_reasoning)
+        if lark is not None:
+            form.lark = lark
+
+
+_ALPHABET = string.ascii_letters + string.digits
+_NUM_CHARACTERS = 24
+_NUM_MISTRAL_CHARACTERS = 9
+"""Mistral's chat templates refuse any other length."""
+
+
+def new_tool_call_id(tool_format: str, prefix: str = "call_") -> str:
+    """Return a random name, in the form that the format's templates take."""
+    if tool_format == "mistral":
+        return _random(_NUM_MISTRAL_CHARACTERS)
+    return prefix + _random(_NUM_CHARACTERS)
+
+
+def _random(num_characters: int) -> str:
+    return "".join(secrets.choice(_ALPHABET) for _ in range(num_characters))

@@ -1,0 +1,301 @@
+"""One HTTP/1.1 connection: requests in, one at a time to the handler, answers out, and every wait bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+from baton.gateway.http.messages import CONTINUE, HttpError, HttpRequest, RequestReader
+from baton.gateway.http.response import ClientGoneError, HttpResponse
+
+log = logging.getLogger(__name__)
+
+Handler: TypeAlias = Callable[[HttpRequest, HttpResponse], Awaitable[None]]
+"""Answers a request. Its errors end the connection; it is cancelled when the client goes."""
+
+ErrorBody: TypeAlias = Callable[[HttpError], bytes]
+"""Makes the body of an answer to a request that is no proper HTTP."""
+
+MAX_PIPELINED_REQUESTS = 4
+"""Requests that a client may send ahead of the answers."""
+
+_LINGER_SECONDS = 1.0
+"""Time to swallow what the client still sends after a refusal: closing at once would take the answer away from it."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """Bounds of a connection; see `GatewaySettings`."""
+
+    max_header_bytes: int
+    max_body_bytes: int
+    header_timeout_seconds: float
+    body_timeout_seconds: float
+    keep_alive_timeout_seconds: float
+    slow_client_timeout_seconds: float
+    write_buffer_bytes: int
+    stream_idle_seconds: float
+
+
+class HttpConnection(asyncio.Protocol):
+    """A connection. Requests sent ahead wait in order; one task answers them and ends when there are none.
+
+    The socket is read all the time, so that a client that goes is noticed at once; what it may send ahead is bounded.
+    """
+
+    def __init__(
+        self,
+        handler: Handler,
+        error_body: ErrorBody,
+        limits: HttpLimits,
+        connections: Connections,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        self._handler = handler
+        self._error_body = error_body
+        self._limits = limits
+        self._connections = connections
+        self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
+        self._reader = RequestReader(max_header_bytes=limits.max_header_bytes, max_body_bytes=limits.max_body_bytes)
+        self._waiting: deque[HttpRequest] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timed_phase = ""
+        self.is_writable = True
+        """Whether little enough is buffered."""
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._on_writable: list[Callable[[], None]] = []
+        self._slow_timer: asyncio.TimerHandle | None = None
+        self._refusal: HttpError | None = None
+        self._is_closing = False
+
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
+        self._connections.add(self)
+        self._watch_phase()
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes; start answering if they complete a request."""
+        if self._refusal is not None:
+            return
+        try:
+            self._take(self._reader.feed(data))
+        except HttpError as error:
+            self._refuse(error)
+            return
+        if self._reader.take_continue():
+            self.write(CONTINUE)
+        if self._waiting and self._task is None:
+            self._task = self._tasks.create_task(self._answer_all())
+        self._watch_phase()
+
+    def pause_writing(self) -> None:
+        """Note that the client does not take its answer."""
+        self.is_writable = False
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """Note that the client has taken enough; go on with what waits for it."""
+        self._note_writable()
+        self._stop_slow_timer()
+        functions, self._on_writable = self._on_writable, []
+        for function in functions:
+            try:
+                function()
+            except Exception:  # the edge of a request: nobody else is told by this call
+                log.exception("request_failed")
+                self._transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        """End: whatever works for this client is cancelled."""
+        self._connections.discard(self)
+        self._stop_timer()
+        self._stop_slow_timer()
+        self._on_writable.clear()
+        self._note_writable()
+        if self._task is not None:
+            self._task.cancel()
+
+    # Called by responses and by the server.
+
+    def write(self, data: bytes) -> bool:
+        """Send bytes; return `is_writable`."""
+        self._transport.write(data)
+        return self.is_writable
+
+    async def wait_writable(self) -> None:
+        """Wait until the client has taken enough.
+
+        Raises:
+            ClientGoneError: If it takes nothing for too long; its connection is cut.
+        """
+        if self._writable.is_set():
+            return
+        try:
+            async with asyncio.timeout(self._limits.slow_client_timeout_seconds):
+                await self._writable.wait()
+        except TimeoutError:
+            self._transport.abort()
+            raise ClientGoneError("the client takes nothing of its answer") from None
+
+    def when_writable(self, function: Callable[[], None]) -> None:
+        """Call a function once the client has taken enough; if it takes nothing for too long, its connection is cut."""
+        self._on_writable.append(function)
+        if self._slow_timer is None:
+            seconds = self._limits.slow_client_timeout_seconds
+            self._slow_timer = self._loop.call_later(seconds, self._drop_slow_client)
+
+    def close_when_idle(self) -> None:
+        """Close after the answer that is being given, if there is one."""
+        self._is_closing = True
+        if self._task is None:
+            self._close()
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self._transport.abort()
+
+    async def _answer_all(self) -> None:
+        try:
+            while self._waiting:
+                await self.wait_writable()
+                request = self._waiting.popleft()
+                is_last = self._is_closing and not self._waiting
+                idle_seconds = self._limits.stream_idle_seconds
+                response = HttpResponse(self, request, is_closing=is_last, stream_idle_seconds=idle_seconds)
+                await self._handler(request, response)
+                if not response.is_keep_alive:
+                    self._close_gently()
+                    return
+        except asyncio.CancelledError:
+            self._transport.abort()  # whoever cancelled: nobody will answer any more
+            raise
+        except ClientGoneError as error:
+            log.info("client_dropped cause=%r", str(error))
+        except Exception:
+            log.exception("request_failed")
+            self._transport.abort()
+        finally:
+            self._task = None
+        if self._refusal is not None:
+            self._send_refusal(self._refusal)
+        elif self._is_closing:
+            self._close()
+        else:
+            self._watch_phase()
+
+    def _take(self, requests: Sequence[HttpRequest]) -> None:
+        num_free = MAX_PIPELINED_REQUESTS - len(self._waiting)
+        self._waiting += requests[:num_free]
+        if len(requests) > num_free:
+            raise HttpError(400, f"more than {MAX_PIPELINED_REQUESTS} requests sent ahead")
+
+    def _refuse(self, error: HttpError) -> None:
+        """Stop reading requests; answer those before the bad one first."""
+        self._refusal = error
+        self._stop_timer()
+        if self._task is None and not self._waiting:
+            self._send_refusal(error)
+        elif self._task is None:
+            self._task = self._tasks.create_task(self._answer_all())
+
+    def _send_refusal(self, error: HttpError) -> None:
+        response = HttpResponse(self, HttpRequest(is_keep_alive=False), is_closing=True)
+        response.send(error.status, self._error_body(error))
+        self._close_gently()
+
+    def _close_gently(self) -> None:
+        self._refusal = self._refusal or HttpError(400, "the connection is being closed")
+        self._stop_timer()
+        if self._transport.is_closing():
+            return
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self._timer = self._loop.call_later(_LINGER_SECONDS, self._close)
+
+    def _close(self) -> None:
+        """Close once the client has taken what is buffered, or will not."""
+        self._stop_timer()
+        self._transport.close()
+        self._timer = self._loop.call_later(self._limits.slow_client_timeout_seconds, self._transport.abort)
+
+    def _watch_phase(self) -> None:
+        """Keep one timer for what is awaited of the client; none while it waits for an answer."""
+        phase = self._reader.phase
+        if phase == "idle" and self._task is not None:
+            self._stop_timer()
+            return
+        if phase == self._timed_phase and self._timer is not None:
+            return
+        self._stop_timer()
+        self._timed_phase = phase
+        seconds = {
+            "idle": self._limits.keep_alive_timeout_seconds,
+            "head": self._limits.header_timeout_seconds,
+            "body": self._limits.body_timeout_seconds,
+        }[phase]
+        self._timer = self._loop.call_later(seconds, self._on_timeout)
+
+    def _on_timeout(self) -> None:
+        self._timer = None
+        if self._timed_phase == "idle":
+            self._close()
+        else:
+            self._refuse(HttpError(408, f"the request's {self._timed_phase} took too long"))
+
+    def _note_writable(self) -> None:
+        self.is_writable = True
+        self._writable.set()
+
+    def _drop_slow_client(self) -> None:
+        self._slow_timer = None
+        log.info("client_dropped cause='the client takes nothing of its answer'")
+        self._transport.abort()
+
+    def _stop_slow_timer(self) -> None:
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
+            self._slow_timer = None
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+class Connections:
+    """The open connections of a server; each adds and removes itself."""
+
+    def __init__(self) -> None:
+        self._open: set[HttpConnection] = set()
+        self._is_empty = asyncio.Event()
+
+    def add(self, connection: HttpConnection) -> None:
+        """Note a connection."""
+        self._open.add(connection)
+
+    def discard(self, connection: HttpConnection) -> None:
+        """Forget a connection that has ended."""
+        self._open.discard(connection)
+        if not self._open:
+            self._is_empty.set()
+
+    def all(self) -> list[HttpConnection]:
+        """Return the connections that are open."""
+        return list(self._open)
+
+    async def wait_empty(self) -> None:
+        """Return once there are none."""
+        while self._open:
+            self._is_empty.clear()
+            await self._is_empty.wait()

@@ -1,0 +1,103 @@
+"""A small HTTP/1.1 server: listens, tracks connections, drains.
+
+The number of connections that the system lets this process hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from types import TracebackType
+
+from baton.errors import ConfigurationError
+from baton.gateway.http.connection import Connections, ErrorBody, Handler, HttpConnection, HttpLimits
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 4096
+
+
+class HttpServer:
+    """Serves a handler inside `async with`; leaving it cuts what still runs, so `drain` first."""
+
+    def __init__(self, handler: Handler, error_body: ErrorBody, limits: HttpLimits) -> None:
+        self._handler = handler
+        self._error_body = error_body
+        self._limits = limits
+        self._connections = Connections()
+        self._tasks = asyncio.TaskGroup()
+        self._server: asyncio.Server | None = None
+        self.port = 0
+
+    async def __aenter__(self) -> HttpServer:
+        await self._tasks.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in self._connections.all():
+            connection.abort()
+        # Told of no error: a task group would wrap it in a group, and the caller expects it as it is.
+        await self._tasks.__aexit__(None, None, None)
+
+    async def start(self, host: str, port: int, *, is_shared: bool = False) -> int:
+        """Listen; return the port.
+
+        Args:
+            host: Address.
+            port: 0: any free one.
+            is_shared: Whether other processes listen on the same port.
+
+        Raises:
+            ConfigurationError: If the address cannot be bound.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                self._make_connection, host, port, backlog=_BACKLOG, reuse_port=is_shared or None
+            )
+        except OSError as error:
+            raise ConfigurationError(f"http_port: cannot listen on {host}:{port}: {error}") from error
+        self.port = int(self._server.sockets[0].getsockname()[1])
+        log.info("http_listening host=%s port=%d", host, self.port)
+        return self.port
+
+    async def drain(self, grace_seconds: float) -> None:
+        """Take no new connections, let running answers finish, cut those that outlast the grace."""
+        assert self._server is not None
+        self._server.close()
+        for connection in self._connections.all():
+            connection.close_when_idle()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_seconds):
+                await self._connections.wait_empty()
+        for connection in self._connections.all():
+            connection.abort()
+        log.info("http_stopped port=%d", self.port)
+
+    def _make_connection(self) -> HttpConnection:
+        return HttpConnection(self._handler, self._error_body, self._limits, self._connections, self._tasks)
+
+
+def raise_open_files_limit() -> int:
+    """Raise the soft limit of open files to the hard one and return it; 0 where the system has no such limit.
+
+    Shells set 1024, which a thousand idle clients use up: then nobody else gets in.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError) as error:  # macOS names a hard limit that it does not grant
+            log.warning("open_files_limit_kept limit=%d cause=%r", soft, str(error))
+            return soft
+    log.info("open_files_limit limit=%d", hard)
+    return hard

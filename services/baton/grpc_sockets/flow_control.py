@@ -1,0 +1,195 @@
+"""What may be sent: the peer's windows for the connection and for each stream (RFC 9113, section 5.2).
+
+What a peer may send: a window of this side, opened again as its bytes are dealt with.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from baton.grpc_sockets.protocol import DEFAULT_WINDOW_BYTES, LARGEST_WINDOW_BYTES, ErrorCode, ProtocolError
+
+
+class StreamEndedError(Exception):
+    """A stream was cancelled, or its connection lost, while somebody sent on it."""
+
+
+class SendWindows:
+    """Windows of one connection; senders wait here. Safe from any thread.
+
+    Invariant: what was taken and not given back never exceeds the least of both windows. A window may be negative after
+    the peer has lowered its initial size.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._initial = DEFAULT_WINDOW_BYTES
+        self._connection = DEFAULT_WINDOW_BYTES
+        self._streams: dict[int, int] = {}
+
+    def open(self, stream_id: int) -> None:
+        """Begin with a stream."""
+        with self._changed:
+            self._streams[stream_id] = self._initial
+
+    def close(self, stream_id: int) -> None:
+        """End a stream; whoever waits for its window gives up."""
+        with self._changed:
+            self._streams.pop(stream_id, None)
+            self._changed.notify_all()
+
+    def close_all(self) -> None:
+        """End all streams."""
+        with self._changed:
+            self._streams.clear()
+            self._changed.notify_all()
+
+    def take(self, stream_id: int, num_bytes: int, deadline: float | None = None) -> int:
+        """Return how much of `num_bytes` may be sent now, 1 or more; wait for it.
+
+        Args:
+            stream_id: The stream.
+            num_bytes: Wanted, 1 or more.
+            deadline: On the monotonic clock; None: as long as the stream lives.
+
+        Raises:
+            StreamEndedError: If the stream has ended.
+            TimeoutError: At the deadline.
+        """
+        with self._changed:
+            while True:
+                if stream_id not in self._streams:
+                    raise StreamEndedError(f"stream {stream_id} has ended")
+                granted = min(num_bytes, self._connection, self._streams[stream_id])
+                if granted > 0:
+                    self._connection -= granted
+                    self._streams[stream_id] -= granted
+                    return granted
+                remaining = None if deadline is None else deadline - time.monotonic()
+                if remaining is not None and remaining <= 0:
+                    raise TimeoutError("the deadline has passed")
+                self._changed.wait(remaining)
+
+    def add(self, stream_id: int, num_bytes: int) -> None:
+        """Take note of a WINDOW_UPDATE; 0 is the connection.
+
+        Raises:
+            ProtocolError: If it is 0 or the window grows too large.
+        """
+        if num_bytes == 0:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0 bytes")
+        with self._changed:
+            if stream_id == 0:
+                self._connection = _checked(self._connection + num_bytes)
+            elif stream_id in self._streams:
+                self._streams[stream_id] = _checked(self._streams[stream_id] + num_bytes)
+            self._changed.notify_all()
+
+    def set_initial(self, num_bytes: int) -> None:
+        """Take note of the peer's SETTINGS_INITIAL_WINDOW_SIZE; open streams change by the difference.
+
+        Raises:
+            ProtocolError: If a window grows too large.
+        """
+        _checked(num_bytes)
+        with self._changed:
+            change = num_bytes - self._initial
+            self._initial = num_bytes
+            for stream_id, window in self._streams.items():
+                self._streams[stream_id] = _checked(window + change)
+            self._changed.notify_all()
+
+
+def _checked(num_bytes: int) -> int:
+    if num_bytes > LARGEST_WINDOW_BYTES:
+        raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, f"a window of {num_bytes} bytes")
+    return num_bytes
+
+
+GROWTH_SECONDS = 0.004
+"""A window that a peer fills within this time is doubled: 1 MiB at 2 Gb/s, 2 MiB at 4 Gb/s."""
+
+
+class ReceiveWindow:
+    """One receive window. Safe from any thread.
+
+    A narrow link gets a small one, since what is on its way delays whatever overtakes the rest; a fast peer one so
+    large that it need not stop for the updates of this side, each of which wakes two threads.
+
+    Bytes count as dealt with when they have been received, unless more than `num_held_bytes` of messages are held by
+    their taker: then nothing is given back until some are released. A message that is being received is not held, so
+    a message larger than the window gets through.
+
+    Args:
+        num_bytes: Size, as the peer was told.
+        num_held_bytes: Messages that the taker may hold before the window stays shut.
+        most_bytes: Size up to which it grows; 0: it stays as it is.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        num_bytes: int,
+        num_held_bytes: int,
+        most_bytes: int = 0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._lock = threading.Lock()
+        self._size = self._open = num_bytes
+        self._most_bytes = most_bytes
+        self._num_held_bytes = num_held_bytes
+        self._held = 0
+        self._due = 0
+        self._clock = clock
+        self._arrived = 0  # since `_since`
+        self._since = clock()
+
+    @property
+    def _grows(self) -> bool:
+        return self._size < self._most_bytes
+
+    def received(self, num_bytes: int) -> int:
+        """Take note of bytes of DATA frames; return by how much the peer's window is to be opened, 0: not yet.
+
+        Raises:
+            ProtocolError: If the peer had no window for them.
+        """
+        with self._lock:
+            if num_bytes > self._open:
+                raise ProtocolError(ErrorCode.FLOW_CONTROL_ERROR, f"{num_bytes} bytes into a window of {self._open}")
+            self._open -= num_bytes
+            self._due += num_bytes
+            if self._grows:
+                self._grow(num_bytes)
+            return self._give_back()
+
+    def hold(self, num_bytes: int) -> None:
+        """Take note of a message that was handed on."""
+        with self._lock:
+            self._held += num_bytes
+
+    def release(self, num_bytes: int) -> int:
+        """Take note of a message that its taker is done with; return by how much the window is to be opened."""
+        with self._lock:
+            self._held -= num_bytes
+            return self._give_back()
+
+    def _grow(self, num_bytes: int) -> None:
+        self._arrived += num_bytes
+        if self._arrived < self._size:
+            return
+        now = self._clock()
+        if now - self._since < GROWTH_SECONDS:
+            more = min(self._size, self._most_bytes - self._size)
+            self._size += more
+            self._due += more
+        self._arrived, self._since = 0, now
+
+    def _give_back(self) -> int:
+        if self._due < max(1, self._size // 4) or self._held > self._num_held_bytes:
+            return 0
+        due, self._due = self._due, 0
+        self._open += due
+        return due

@@ -1,0 +1,310 @@
+"""A call as the side that serves it sees it.
+
+The serving side of one connection: requests are collected, each call is served in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from baton.grpc_sockets.connection import Connection
+from baton.grpc_sockets.flow_control import ReceiveWindow, StreamEndedError
+from baton.grpc_sockets.frame_io import MessageAssembler
+from baton.grpc_sockets.headers import RESPONSE_HEADERS, metadata_of, timeout_of, trailers_of
+from baton.grpc_sockets.limits import Limits, Timing
+from baton.grpc_sockets.protocol import PREFACE, ErrorCode, ProtocolError, Setting, goaway_frame, reset_frame
+from baton.grpc_sockets.sockets import Buffer, ByteStream
+from baton.grpc_sockets.status import OK, CallError, Code, Status
+
+
+class ServerCall:
+    """One call with one request and any number of responses; used by the thread that serves it.
+
+    Args:
+        connection: Where its stream is.
+        stream_id: The stream.
+        path: "/package.Service/Method".
+        metadata: What the caller sent beyond the protocol's headers.
+        request: The request message.
+        timeout_seconds: Time that the caller gives; None: no limit.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        stream_id: int,
+        path: str,
+        metadata: Mapping[str, str | bytes],
+        request: bytes,
+        timeout_seconds: float | None,
+    ) -> None:
+        self.path = path
+        self.metadata = metadata
+        self.request = request
+        self.deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        """On the monotonic clock; None: no limit. Whoever serves the call keeps it where it waits."""
+        self._connection = connection
+        self._stream_id = stream_id
+        self._has_begun = False
+        self._lock = threading.Lock()
+        self._is_over = False
+        self._on_cancelled: Callable[[], None] = lambda: None
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether nobody waits for this call any more."""
+        return self._is_over
+
+    def remaining_seconds(self) -> float | None:
+        """Return the time until the deadline, 0 or more; None: no limit."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+    def watch(self, on_cancelled: Callable[[], None]) -> None:
+        """Have a function called, once, from another thread, when the caller cancels or is lost; at once if it has."""
+        with self._lock:
+            self._on_cancelled = on_cancelled
+            is_over = self._is_over
+        if is_over:
+            on_cancelled()
+
+    def cancelled(self) -> None:
+        """Take note that nobody waits for this call any more."""
+        with self._lock:
+            was_over, self._is_over = self._is_over, True
+            on_cancelled = self._on_cancelled
+        self._connection.windows.close(self._stream_id)
+        if not was_over:
+            on_cancelled()
+
+    def send(self, *parts: Buffer) -> None:
+        """Send a response, given as consecutive buffers; returns when the kernel has it.
+
+        Raises:
+            StreamEndedError: If the caller has cancelled or is lost.
+            TimeoutError: At the deadline.
+        """
+        try:
+            self._begin()
+            self._connection.send_message(self._stream_id, parts, self.deadline)
+        except TimeoutError:
+            if self.deadline is not None and time.monotonic() >= self.deadline:
+                raise
+            self._connection.shut_down()  # it was the peer's socket: part of a frame may be missing
+            raise StreamEndedError("the peer takes nothing") from None
+        except OSError as error:
+            self._connection.shut_down()
+            raise StreamEndedError(f"the connection is lost: {error}") from error
+
+    def end(self, status: Status) -> None:
+        """End the call, unless it is over."""
+        with self._lock:
+            was_over, self._is_over = self._is_over, True
+        if was_over:
+            return
+        headers = trailers_of(status)
+        try:
+            self._connection.writer.send_headers(
+                self._stream_id, headers if self._has_begun else [*RESPONSE_HEADERS, *headers], is_last=True
+            )
+        except OSError:
+            self._connection.shut_down()
+        self._connection.windows.close(self._stream_id)
+
+    def _begin(self) -> None:
+        if self._is_over:
+            raise StreamEndedError("the call is over")
+        if not self._has_begun:
+            self._has_begun = True
+            self._connection.writer.send_headers(self._stream_id, RESPONSE_HEADERS, is_last=False)
+
+
+log = logging.getLogger(__name__)
+
+Handler = Callable[[ServerCall], None]
+"""Serves a call: sends responses, returns for OK, raises CallError for another status. Runs in the call's thread."""
+
+
+class _Incoming:
+    """A request that is still arriving."""
+
+    def __init__(self, path: str, headers: Mapping[str, str], limits: Limits) -> None:
+        self.path = path
+        self.headers = headers
+        self.window = ReceiveWindow(limits.stream_window_bytes, limits.message_bytes)
+        self.messages: list[memoryview] = []
+        self.assembler = MessageAssembler(
+            lambda num_bytes: memoryview(bytearray(num_bytes)), self._take, limits.message_bytes
+        )
+
+    def _take(self, message: memoryview) -> None:
+        if self.messages:
+            raise CallError(Code.UNIMPLEMENTED, "more than one request message")
+        self.messages.append(message)
+
+
+class ServerConnection(Connection):
+    """One caller's connection.
+
+    Args:
+        stream: The connection, accepted.
+        handlers: By path.
+        limits: Bounds.
+        timing: How long the caller is waited for.
+    """
+
+    def __init__(self, stream: ByteStream, handlers: Mapping[str, Handler], limits: Limits, timing: Timing) -> None:
+        super().__init__(stream, limits, timing)
+        self._handlers = handlers
+        self._lock = threading.Lock()
+        self._incoming: dict[int, _Incoming] = {}
+        self._calls: dict[int, ServerCall] = {}
+        self._idle = threading.Condition(self._lock)
+        self._highest_id = 0
+        self._is_draining = False
+
+    def drain(self) -> None:
+        """Take no further calls; those that run go on."""
+        self._is_draining = True
+        try:
+            self.writer.post(goaway_frame(self._highest_id, ErrorCode.NO_ERROR, "shutting down"))
+        except OSError:
+            self.shut_down()
+
+    def wait_idle(self, timeout_seconds: float) -> bool:
+        """Wait until no call runs; return whether that came about."""
+        with self._idle:
+            return self._idle.wait_for(lambda: not self._calls, timeout_seconds)
+
+    def _greet(self) -> None:
+        if self._reader.read(len(PREFACE)) != PREFACE:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "this is no HTTP/2 client")
+        self._send_settings((Setting.MAX_CONCURRENT_STREAMS, self.limits.num_streams))
+
+    def _has_calls(self) -> bool:
+        return bool(self._calls or self._incoming)
+
+    def _last_stream_id(self) -> int:
+        return self._highest_id
+
+    def _on_headers(self, stream_id: int, headers: Mapping[str, str], *, is_last: bool) -> None:
+        if stream_id in self._incoming and is_last:
+            self._request_ended(stream_id)  # trailers of a request say nothing in gRPC
+            return
+        if stream_id <= self._highest_id:
+            return  # of a stream that this side has ended already
+        if stream_id % 2 == 0:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} is not a client's")
+        self._highest_id = stream_id
+        if self._is_draining or len(self._calls) + len(self._incoming) >= self.limits.num_streams:
+            self.writer.post(reset_frame(stream_id, ErrorCode.REFUSED_STREAM))
+            return
+        path, problem = headers.get(":path", ""), _problem_of(headers)
+        if problem is None and path not in self._handlers:
+            problem = Status(Code.UNIMPLEMENTED, f"unknown method {path[:128]!r}")
+        if problem is not None:
+            self._refuse(stream_id, problem, has_ended=is_last)
+            return
+        self._incoming[stream_id] = _Incoming(path, headers, self.limits)
+        if is_last:
+            self._request_ended(stream_id)
+
+    def _on_data(self, stream_id: int, num_bytes: int, padding: int, *, is_last: bool) -> None:
+        incoming = self._incoming.get(stream_id)
+        if incoming is None:
+            if stream_id > self._highest_id:
+                raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"DATA on stream {stream_id}, which is not open")
+            self._reader.skip(num_bytes + padding)
+            return
+        opened = incoming.window.received(num_bytes + padding)
+        try:
+            incoming.assembler.fill(self._reader, num_bytes)
+        except CallError as error:
+            self._reader.skip(padding)
+            self._refuse(stream_id, error.status, has_ended=is_last)
+            return
+        self._reader.skip(padding)
+        if is_last:
+            self._request_ended(stream_id)
+        else:
+            self._opened(stream_id, opened)
+
+    def _on_reset(self, stream_id: int, code: int) -> None:  # noqa: ARG002
+        if stream_id > self._highest_id:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on stream {stream_id}, which is not open")
+        self._incoming.pop(stream_id, None)
+        call = self._calls.get(stream_id)
+        if call is not None:
+            call.cancelled()
+
+    def _on_goaway(self, last_stream_id: int, code: int) -> None:
+        """Do nothing: calls that run may end, and a client that goes opens no others."""
+
+    def _on_setting(self, key: int, value: int) -> None:
+        """Do nothing: what a client may be sent beyond responses, this side does not send."""
+
+    def _ended(self, cause: Exception) -> None:
+        log.debug("h2_connection_ended cause=%s", cause)
+        self._incoming.clear()
+        with self._lock:
+            calls = list(self._calls.values())
+        for call in calls:
+            call.cancelled()
+
+    def _request_ended(self, stream_id: int) -> None:
+        incoming = self._incoming[stream_id]
+        if not incoming.assembler.is_between_messages or len(incoming.messages) != 1:
+            self._refuse(stream_id, Status(Code.INTERNAL, "expected one whole request message"), has_ended=True)
+            return
+        try:
+            metadata, timeout = metadata_of(incoming.headers), timeout_of(incoming.headers)
+        except CallError as error:
+            self._refuse(stream_id, error.status, has_ended=True)
+            return
+        del self._incoming[stream_id]
+        call = ServerCall(self, stream_id, incoming.path, metadata, bytes(incoming.messages[0]), timeout)
+        self.windows.open(stream_id)
+        with self._lock:
+            self._calls[stream_id] = call
+        threading.Thread(target=self._serve, args=(stream_id, call), name="h2-call", daemon=True).start()
+
+    def _serve(self, stream_id: int, call: ServerCall) -> None:
+        try:
+            self._handlers[call.path](call)
+            status = OK
+        except CallError as error:
+            status = error.status
+        except StreamEndedError:
+            status = Status(Code.CANCELLED)
+        except TimeoutError:
+            status = Status(Code.DEADLINE_EXCEEDED, "the deadline has passed")
+        except Exception as error:  # the edge of the call's thread
+            log.exception("h2_call_failed path=%s", call.path)
+            status = Status(Code.INTERNAL, f"internal error: {type(error).__name__}")
+        try:
+            call.end(status)
+        finally:
+            with self._idle:
+                del self._calls[stream_id]
+                self._idle.notify_all()
+
+    def _refuse(self, stream_id: int, status: Status, *, has_ended: bool) -> None:
+        """End a call without serving it."""
+        self._incoming.pop(stream_id, None)
+        self.writer.send_headers(stream_id, [*RESPONSE_HEADERS, *trailers_of(status)], is_last=True)
+        if not has_ended:
+            self.writer.post(reset_frame(stream_id, ErrorCode.NO_ERROR))
+
+
+def _problem_of(headers: Mapping[str, str]) -> Status | None:
+    """Return why headers do not begin a gRPC call; None: they do."""
+    if headers.get(":method") != "POST":
+        return Status(Code.UNIMPLEMENTED, "expected POST")
+    content_type = headers.get("content-type", "")
+    if content_type.partition(";")[0] not in ("application/grpc", "application/grpc+proto"):
+        return Status(Code.INTERNAL, f"expected content type application/grpc, got {content_type[:64]!r}")
+    if headers.get("grpc-encoding", "identity") != "identity":
+        return Status(Code.UNIMPLEMENTED, "compressed messages are not supported")
+    return None

@@ -1,0 +1,212 @@
+"""Tells the cache index which blocks a node holds: a snapshot, then numbered changes.
+
+Tells every cache index which blocks a node holds: routers may ask any of them.
+
+Hands what other threads have for the event loop over in small parts, so that it gets to everything else between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping
+from types import MappingProxyType
+from typing import Generic, TypeVar
+
+import grpc
+
+from baton.discovery.source import AddressSource
+from baton.kv.hashing import BlockHash, join_hashes
+from baton.kv.tiers import LOWER_TIERS, BlockChanges, BlockEvents, Tier
+from baton.node.cluster.replicas import Replicas, stay_connected
+from baton.v1 import cache_index_service_pb2 as messages
+from baton.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
+
+MAX_HASHES = 1 << 14
+"""Blocks of one tier in a message of changes: a disk may hold a million, and the index has others to serve."""
+_TIERS = {Tier.HOST: messages.BLOCK_TIER_HOST, Tier.DISK: messages.BLOCK_TIER_DISK}
+_NOTHING: Mapping[Tier, set[BlockHash]] = MappingProxyType({})
+
+
+class Holdings:
+    """Which blocks a node holds, by tier."""
+
+    def __init__(self, hashes: Mapping[Tier, set[BlockHash]] = _NOTHING) -> None:
+        self.hashes = {tier: set(hashes.get(tier, ())) for tier in Tier}
+
+    def add(self, events: BlockEvents) -> None:
+        """Take changes."""
+        held = self.hashes[events.tier]
+        held.difference_update(events.removed)
+        held.update(events.stored)
+
+
+class CacheIndexPublication:
+    """One node's stream to the cache index, made again whenever it breaks.
+
+    It keeps its own copy of the sets of hashes, so that a snapshot never has to interrupt the engine. `add` is called
+    on the event loop. `hashes` are those that it holds to begin with.
+    """
+
+    def __init__(
+        self, cache_index_address: str, node_id: str, hashes: Mapping[Tier, set[BlockHash]] = _NOTHING
+    ) -> None:
+        self._address = cache_index_address
+        self._node_id = node_id
+        self._holdings = Holdings(hashes)
+        self._stream = _ChangeStream(node_id, self._holdings)
+
+    def add(self, events: BlockEvents) -> None:
+        """Take changes of the prefix cache."""
+        self._holdings.add(events)
+        self._stream.add(events)
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        await stay_connected("cache-index", self._address, self._publish)
+
+    async def _publish(self, channel: grpc.aio.Channel) -> None:
+        stub = CacheIndexServiceStub(channel)  # type: ignore[no-untyped-call]
+        stream = self._stream = _ChangeStream(self._node_id, self._holdings)
+        try:
+            async for response in stub.Publish(stream.requests()):
+                if response.is_snapshot_needed:
+                    stream.send_snapshot()
+        finally:
+            stream.end()
+
+
+class _ChangeStream:
+    """What one stream has still to send.
+
+    Every stream has its own: gRPC goes on waiting for requests of a broken call, and would take those of the next one.
+    """
+
+    def __init__(self, node_id: str, holdings: Holdings) -> None:
+        self._node_id = node_id
+        self._holdings = holdings
+        self._changes = {tier: BlockChanges(tier) for tier in Tier}
+        self._changed = asyncio.Event()
+        self._is_snapshot_due = True
+        self._is_ended = False
+
+    def add(self, events: BlockEvents) -> None:
+        """Send changes; what is stored and removed again before its turn is not sent."""
+        changes = self._changes[events.tier]
+        for block_hash in events.removed:
+            changes.remove(block_hash)
+        for block_hash in events.stored:
+            changes.store(block_hash)
+        self._changed.set()
+
+    def send_snapshot(self) -> None:
+        """Send all hashes again."""
+        self._is_snapshot_due = True
+        self._changed.set()
+
+    def end(self) -> None:
+        """Send nothing more."""
+        self._is_ended = True
+        self._changed.set()
+
+    async def requests(self) -> AsyncIterator[messages.PublishRequest]:
+        """Yield a snapshot, then changes as they come, until the stream is ended."""
+        sequence_number = 0
+        while not self._is_ended:
+            if self._is_snapshot_due:
+                yield messages.PublishRequest(snapshot=self._snapshot(sequence_number))
+            elif any(self._changes.values()):
+                events = self._events(sequence_number)
+                sequence_number += 1
+                yield messages.PublishRequest(events=events)
+            else:
+                self._changed.clear()
+                await self._changed.wait()
+
+    def _snapshot(self, sequence_number: int) -> messages.BlockSnapshot:
+        """Return what the device holds, which is all that the index knows then; of lower tiers it is told again."""
+        self._is_snapshot_due = False
+        for tier, changes in self._changes.items():
+            changes.restart(self._holdings.hashes[tier] if tier in LOWER_TIERS else ())
+        return messages.BlockSnapshot(
+            node_id=self._node_id,
+            next_sequence_number=sequence_number,
+            block_hashes=join_hashes(list(self._holdings.hashes[Tier.DEVICE])),
+        )
+
+    def _events(self, sequence_number: int) -> messages.BlockEvents:
+        device = self._changes[Tier.DEVICE].drain()
+        lower = [self._changes[tier].drain(MAX_HASHES) for tier in LOWER_TIERS if self._changes[tier]]
+        return messages.BlockEvents(
+            sequence_number=sequence_number,
+            stored_block_hashes=join_hashes(device.stored),
+            removed_block_hashes=join_hashes(device.removed),
+            tiers=[
+                messages.TierEvents(
+                    tier=_TIERS[events.tier],
+                    stored_block_hashes=join_hashes(events.stored),
+                    removed_block_hashes=join_hashes(events.removed),
+                )
+                for events in lower
+            ],
+        )
+
+
+class CacheIndexPublications:
+    """A node's streams to all cache indexes. `add` is called on the event loop."""
+
+    def __init__(self, cache_indexes: AddressSource, node_id: str) -> None:
+        self._node_id = node_id
+        self._holdings = Holdings()
+        self._replicas = Replicas(cache_indexes, self._publication, CacheIndexPublication.run)
+
+    def add(self, events: BlockEvents) -> None:
+        """Take changes of the prefix cache."""
+        self._holdings.add(events)
+        for publication in self._replicas:
+            publication.add(events)
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        await self._replicas.run()
+
+    def _publication(self, address: str) -> CacheIndexPublication:
+        return CacheIndexPublication(address, self._node_id, self._holdings.hashes)
+
+
+ItemT = TypeVar("ItemT")
+
+
+class LoopFeeder(Generic[ItemT]):
+    """Has the event loop take items in their order, one in each of its turns.
+
+    The loop carries out in one turn all that it was asked for before: items that come faster than it takes them would
+    keep it from tokens and heartbeats until none is left.
+
+    Invariant, kept on the loop: while items wait, exactly one call of `_take_next` is due.
+
+    Args:
+        loop: Where they are taken.
+        take: Takes one; what it raises is the loop's to report, and the next one is taken all the same.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, take: Callable[[ItemT], None]) -> None:
+        self._loop = loop
+        self._take = take
+        self._items: deque[ItemT] = deque()
+
+    def put(self, item: ItemT) -> None:
+        """Have an item taken, from any thread; it is dropped if the loop is closed."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._add, item)
+
+    def _add(self, item: ItemT) -> None:
+        self._items.append(item)
+        if len(self._items) == 1:
+            self._loop.call_soon(self._take_next)
+
+    def _take_next(self) -> None:
+        item = self._items.popleft()
+        if self._items:
+            self._loop.call_soon(self._take_next)
+        self._take(item)

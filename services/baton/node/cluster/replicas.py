@@ -1,0 +1,106 @@
+"""Keeps something running for each replica of a service, as replicas come and go.
+
+Keeps a stream to a service alive: makes it again whenever it breaks, with growing pauses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from typing import Generic, TypeVar
+
+import grpc
+
+from baton.discovery.source import AddressSource
+from baton.errors import SupersededError
+from baton.rpc.channel import open_channel
+from baton.rpc.status import error_from_rpc
+
+MemberT = TypeVar("MemberT")
+
+
+class Replicas(Generic[MemberT]):
+    """One member per address. Invariant: while `run` runs, exactly the members of the known addresses run.
+
+    Args:
+        source: Knows the addresses.
+        make: Returns the member of an address.
+        run: Runs a member until cancelled.
+        on_gone: Called with an address after its member was told to end.
+    """
+
+    def __init__(
+        self,
+        source: AddressSource,
+        make: Callable[[str], MemberT],
+        run: Callable[[MemberT], Awaitable[None]],
+        *,
+        on_gone: Callable[[str], None] = lambda _address: None,
+    ) -> None:
+        self._source = source
+        self._make = make
+        self._run = run
+        self._on_gone = on_gone
+        self._members: dict[str, MemberT] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def __iter__(self) -> Iterator[MemberT]:
+        """Yield the members that run."""
+        return iter(tuple(self._members.values()))
+
+    async def run(self) -> None:
+        """Follow the addresses until cancelled, or until a member raises."""
+        async with asyncio.TaskGroup() as tasks:
+            await self._source.run(partial(self._update, tasks))
+
+    def _update(self, tasks: asyncio.TaskGroup, addresses: frozenset[str]) -> None:
+        for address in sorted(self._members.keys() - addresses):
+            del self._members[address]
+            self._tasks.pop(address).cancel()
+            self._on_gone(address)
+        for address in sorted(addresses - self._members.keys()):
+            member = self._members[address] = self._make(address)
+            self._tasks[address] = tasks.create_task(self._keep(member))
+
+    async def _keep(self, member: MemberT) -> None:
+        await self._run(member)
+
+
+log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.25
+_MAX_RETRY_SECONDS = 2.0
+
+
+async def stay_connected(service: str, address: str, use: Callable[[grpc.aio.Channel], Awaitable[None]]) -> None:
+    """Call `use` with a channel to `address`, again and again, until cancelled.
+
+    The first failure after a connection is logged as a warning, further ones are not: a service that is away for an
+    hour should not fill the log.
+
+    Args:
+        service: Name of the service, for the log.
+        address: host:port.
+        use: Runs one stream to its end.
+
+    Raises:
+        SupersededError: If a newer process has taken this node's name.
+    """
+    pause, is_lost = _RETRY_SECONDS, False
+    while True:
+        started = asyncio.get_running_loop().time()
+        try:
+            async with open_channel(address) as channel:
+                await use(channel)
+        except grpc.aio.AioRpcError as rpc_error:
+            error = error_from_rpc(rpc_error)
+            if isinstance(error, SupersededError):
+                raise error from rpc_error
+            level = logging.DEBUG if is_lost else logging.WARNING
+            log.log(level, "connection_lost service=%s address=%s cause=%s", service, address, error.message)
+        has_lasted = asyncio.get_running_loop().time() - started > _MAX_RETRY_SECONDS
+        is_lost = not has_lasted
+        pause = _RETRY_SECONDS if has_lasted else min(2 * pause, _MAX_RETRY_SECONDS)
+        await asyncio.sleep(pause)

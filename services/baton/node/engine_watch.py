@@ -1,0 +1,90 @@
+"""Watches whether a node's engine gets on: the health that is asked for says so, and so do its pod's probes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from enum import Enum
+
+from baton.engine.events import EngineLoad
+
+log = logging.getLogger(__name__)
+
+LOST_FACTOR = 10.0
+"""An engine that stands still for so many times the bound is taken for lost: only a new process helps."""
+_LOOKS_PER_BOUND = 6
+
+
+class EngineHealth(Enum):
+    """How an engine gets on."""
+
+    MOVES = "moves"
+    """It answers, and computes if it has something to compute."""
+    STUCK = "stuck"
+    """It has stood still for longer than the bound: it may come back, and gets nothing new meanwhile."""
+    LOST = "lost"
+    """It has stood still for so long that it will not come back."""
+
+
+class EngineWatch:
+    """Judges one engine by two signs: its thread carries out a command, and where it has work it counts passes.
+
+    Args:
+        call: Has a function run in the engine's thread between two passes (`Engine.call`).
+        load: Returns what the engine is doing (`Engine.load`).
+        stuck_seconds: Time of standing still after which it is stuck, above 0. A pass may last that long.
+        clock: Seconds, monotonic.
+        sleep: Waits.
+    """
+
+    def __init__(
+        self,
+        call: Callable[[Callable[[], None]], None],
+        load: Callable[[], EngineLoad],
+        stuck_seconds: float,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._call = call
+        self._load = load
+        self._stuck_seconds = stuck_seconds
+        self._clock = clock
+        self._sleep = sleep
+        self._is_asked = False  # written here before a question and by the engine's thread after it
+        self._answered_at = clock()
+        self._num_steps = -1
+        self._had_work = False
+        self._stepped_at = clock()
+
+    async def run(self, on_change: Callable[[EngineHealth], Awaitable[None]]) -> None:
+        """Tell of every change, for ever."""
+        known = EngineHealth.MOVES
+        while True:
+            await self._sleep(self._stuck_seconds / _LOOKS_PER_BOUND)
+            if (found := self.look()) is not known:
+                level = logging.INFO if found is EngineHealth.MOVES else logging.WARNING
+                log.log(level, "engine_progress state=%s passes=%d", found.value, self._num_steps)
+                known = found
+                await on_change(found)
+
+    def look(self) -> EngineHealth:
+        """Judge the engine as it is now."""
+        now, load = self._clock(), self._load()
+        has_work = load.num_running > 0 or load.num_pending_prompt_tokens > 0
+        if load.num_steps != self._num_steps or not (self._had_work and has_work):
+            self._num_steps, self._stepped_at = load.num_steps, now
+        self._had_work = has_work
+        if not self._is_asked:
+            self._answered_at = now
+            self._is_asked = True
+            self._call(self._answer)
+        still_seconds = now - min(self._answered_at, self._stepped_at)
+        if still_seconds <= self._stuck_seconds:
+            return EngineHealth.MOVES
+        return EngineHealth.LOST if still_seconds > LOST_FACTOR * self._stuck_seconds else EngineHealth.STUCK
+
+    def _answer(self) -> None:
+        self._is_asked = False

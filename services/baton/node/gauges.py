@@ -1,0 +1,108 @@
+"""What a node exports of its load, by which pools are scaled, and of its machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+
+from opentelemetry.metrics import CallbackOptions, Meter, Observation
+
+from baton.capacity.cost import ModelShape, NodeProfile, backlog_seconds
+from baton.engine.events import EngineLoad
+from baton.telemetry import names
+from baton.v1.node_pb2 import SystemSample
+
+_USES = {"gpu": "gpu_usage", "performance_cpu": "performance_cpu_usage", "efficiency_cpu": "efficiency_cpu_usage"}
+_POWERS = {"gpu": "gpu_power_watts", "ane": "ane_power_watts", "cpu": "cpu_power_watts"}
+
+
+def observe_load(
+    meter: Meter,
+    node_id: str,
+    load: Callable[[], EngineLoad],
+    *,
+    shape: ModelShape,
+    profile: NodeProfile,
+    num_blocks: int,
+) -> None:
+    """Export queue, batch and KV use whenever metrics are collected.
+
+    Args:
+        meter: Exports them.
+        node_id: Labels them.
+        load: Returns the load; called from the exporter's thread.
+        shape: Size of the model.
+        profile: Speed of the node.
+        num_blocks: KV blocks in its pool, 1 or more.
+    """
+
+    def queue_seconds(now: EngineLoad) -> float:
+        return backlog_seconds(shape, profile, now.num_pending_prompt_tokens, now.num_waiting)
+
+    values: Mapping[names.MetricName, Callable[[EngineLoad], float]] = {
+        names.NODE_QUEUE: queue_seconds,
+        names.NODE_KV_USED: lambda now: 1 - now.num_available_blocks / num_blocks,
+        names.NODE_RUNNING: lambda now: now.num_running,
+        names.NODE_WAITING: lambda now: now.num_waiting,
+    }
+    labels = {names.NODE_ID: node_id}
+    for metric, value in values.items():
+        _observe(meter, metric, partial(_observation, load, value, labels))
+    _count(meter, names.NODE_PASSES, lambda: [Observation(load().num_steps, labels)])
+    _count(meter, names.NODE_DROPPED_FILES, lambda: [Observation(load().num_dropped_files, labels)])
+    _count(
+        meter,
+        names.NODE_PREFIX_HITS,
+        lambda: [Observation(count, labels | {names.TIER: tier}) for tier, count in load().tier_hits._asdict().items()],
+    )
+
+
+def observe_machine(meter: Meter, node_id: str, latest: Callable[[], SystemSample | None]) -> None:
+    """Export what the sensors of a node's machine say whenever metrics are collected; what none measures is absent.
+
+    Args:
+        meter: Exports it.
+        node_id: Labels it.
+        latest: Returns the last reading, None before the first; called from the exporter's thread.
+    """
+    labels = {names.NODE_ID: node_id}
+
+    def field(name: str) -> Iterable[Observation]:
+        sample = latest()
+        if sample is not None and sample.HasField(name):
+            yield Observation(getattr(sample, name), labels)
+
+    def parts(fields: Mapping[str, str]) -> Iterable[Observation]:
+        for part, name in fields.items():
+            yield from (Observation(seen.value, labels | {names.PART: part}) for seen in field(name))
+
+    def memory_used() -> Iterable[Observation]:
+        sample = latest()
+        if sample is not None and sample.HasField("available_memory_byte_count"):
+            yield Observation(sample.memory_byte_count - sample.available_memory_byte_count, labels)
+
+    _observe(meter, names.NODE_POWER, lambda: field("power_watts"))
+    _observe(meter, names.NODE_PART_POWER, lambda: parts(_POWERS))
+    _observe(meter, names.NODE_TEMPERATURE, lambda: field("temperature_celsius"))
+    _observe(meter, names.NODE_UTILIZATION, lambda: parts(_USES))
+    _observe(meter, names.NODE_MEMORY_USED, memory_used)
+
+
+def _observation(
+    load: Callable[[], EngineLoad], value: Callable[[EngineLoad], float], labels: Mapping[str, str]
+) -> Iterable[Observation]:
+    return [Observation(value(load()), labels)]
+
+
+def _observe(meter: Meter, metric: names.MetricName, read: Callable[[], Iterable[Observation]]) -> None:
+    def callback(_: CallbackOptions) -> Iterable[Observation]:
+        return read()
+
+    meter.create_observable_gauge(metric.name, [callback], unit=metric.unit, description=metric.description)
+
+
+def _count(meter: Meter, metric: names.MetricName, read: Callable[[], Iterable[Observation]]) -> None:
+    def callback(_: CallbackOptions) -> Iterable[Observation]:
+        return read()
+
+    meter.create_observable_counter(metric.name, [callback], unit=metric.unit, description=metric.description)

@@ -1,0 +1,298 @@
+"""A worker process's frame: engine, registration and publication live and end together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from opentelemetry import metrics
+
+from baton.capacity.cost import NodeProfile
+from baton.capacity.kv_transfer import WireAbility
+from baton.discovery.source import open_source
+from baton.engine.constraints.compilation import ConstraintCompiler
+from baton.engine.engine import Engine
+from baton.engine.events import Deliverable, EngineLoad, deliver
+from baton.engine.limits import DEFAULT_OPTIONS, EngineOptions
+from baton.engine.runners.base import Runner
+from baton.engine.scheduling.scheduler import SchedulerLimits
+from baton.errors import UnavailableError
+from baton.kv.disk_store import DiskBlockStore
+from baton.kv.tiers import BlockEvents
+from baton.kv_transport.fast_server import FastServer
+from baton.node.cluster.description import describe_node, load_message
+from baton.node.cluster.kubernetes_location import find_location
+from baton.node.cluster.publication import CacheIndexPublications, LoopFeeder
+from baton.node.cluster.registration import Peers, RouterRegistrations
+from baton.node.engine_watch import EngineHealth, EngineWatch
+from baton.node.gauges import observe_load, observe_machine
+from baton.node.loading import load_runner, open_disk
+from baton.node.pausing import SERVICE_NAME as PAUSING_SERVICE_NAME
+from baton.node.pausing import PausingServicer
+from baton.node.profiling.node_speed import measure_profile
+from baton.node.profiling.wire_formats import measure_wires
+from baton.node.sensors.machine import machine_sensors
+from baton.node.sensors.memory import open_pressure, watch_pressure
+from baton.node.sensors.monitor import NodeMonitor
+from baton.node.settings import NodeSettings
+from baton.rpc.process import freeze_loaded_objects
+from baton.rpc.server import GrpcServer, wait_for_stop_signal
+from baton.text.tokenizer import load_tokenizer
+from baton.v1 import node_pb2
+from baton.v1.worker_service_pb2_grpc import add_WorkerServiceServicer_to_server
+
+log = logging.getLogger(__name__)
+
+
+class WorkerNode:
+    """One engine and its place in the cluster. Made by `load_node`; `run` lasts until the process is asked to stop."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        role: node_pb2.NodeRole,
+        runner: Runner,
+        profile: NodeProfile,
+        wire_abilities: Sequence[WireAbility] = (),
+        disk: DiskBlockStore | None = None,
+        options: EngineOptions = DEFAULT_OPTIONS,
+        place: node_pb2.KubernetesPlace | None = None,
+    ) -> None:
+        self.settings = settings
+        self.is_kv_quantized = settings.kv_quantization != "none"
+        """Whether the KV here is rounded, so that no other node may take it for exact."""
+        self.runner = runner
+        self.profile = profile
+        self._wire_abilities = wire_abilities
+        self._place = place
+        self.node_id = ""
+        self.is_draining = False
+        self._is_paused = False
+        self.monitor = NodeMonitor(runner, machine_sensors(settings.device if settings.engine == "torch" else ""))
+        self._role = role
+        self._loop = asyncio.get_running_loop()
+        self._registrations: RouterRegistrations | None = None
+        self._publications: CacheIndexPublications | None = None
+        self._fatal = self._loop.create_future()
+        self.constraints = ConstraintCompiler(
+            lambda: load_tokenizer(settings.model_dir).serialized(),
+            vocabulary_size=runner.info.vocabulary_size,
+            eos_token_ids=runner.info.eos_token_ids,
+        )
+        self.engine = Engine(
+            runner,
+            _limits(settings),
+            post=self._post,
+            on_block_events=LoopFeeder(self._loop, self._publish).put,
+            on_fatal=lambda error: self._call_soon(self._die, error),
+            max_waiting=settings.max_waiting,
+            disk=disk,
+            options=options,
+        )
+
+    @property
+    def registration(self) -> RouterRegistrations:
+        """Return the streams to the routers; they exist while `run` runs."""
+        if self._registrations is None:
+            raise UnavailableError("the node is starting", reason="STARTING")
+        return self._registrations
+
+    def check_accepts(self) -> None:
+        """Refuse new work while the node shuts down.
+
+        Raises:
+            UnavailableError: If it does.
+        """
+        if self.is_draining:
+            raise UnavailableError(f"node {self.node_id} is shutting down", reason="DRAINING")
+        if self._is_paused:
+            raise UnavailableError(f"node {self.node_id} rests: its machine is about to sleep", reason="DRAINING")
+
+    def set_paused(self, *, is_paused: bool) -> None:
+        """Take no new work, or take it again, and tell the routers."""
+        self._is_paused = is_paused
+        if self._registrations is not None:
+            self._registrations.report_load()
+
+    def load(self) -> EngineLoad:
+        """Return what the engine is doing."""
+        return self.engine.load()
+
+    def accept_placement(self, placement_id: str) -> None:
+        """Note that a placed request has come in, so that the router stops counting it twice."""
+        if placement_id and self._registrations is not None:
+            self._registrations.accept_placement(placement_id)
+
+    async def run(
+        self,
+        server: GrpcServer,
+        fast: FastServer | None = None,
+        *,
+        on_peers: Callable[[Peers], None] = lambda _peers: None,
+        on_drain: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Serve until SIGTERM or SIGINT, then drain.
+
+        Args:
+            server: With the services of the role added, not yet started.
+            fast: Serves KV streams besides; not yet started. None: nothing does.
+            on_peers: Called when the other nodes of the model change.
+            on_drain: Called when no new work is accepted any more.
+
+        Raises:
+            Exception: What the engine died of, if it did.
+        """
+        pausing = PausingServicer(self)
+        server.add(PAUSING_SERVICE_NAME, partial(add_WorkerServiceServicer_to_server, pausing))
+        port = await server.start(is_serving=False)
+        if fast is not None:
+            fast.start()
+        description = self._describe(port, fast.advertised_address if fast else "")
+        self._publications = CacheIndexPublications(open_source(self.settings.cache_index_address), self.node_id)
+        self._registrations = RouterRegistrations(
+            open_source(self.settings.router_address),
+            description,
+            self._load_message,
+            report_seconds=self.settings.report_seconds,
+            on_peers=on_peers,
+        )
+        self.engine.start()
+        freeze_loaded_objects()
+        if self.settings.engine != "mock":  # a mock serves mostly what needs no tokenizer; it loads one when asked
+            self.constraints.warm()
+        self._export_load()
+        await server.set_serving(True)
+        async with asyncio.TaskGroup() as tasks:
+            streams = (
+                self._registrations.run(),
+                self._publications.run(),
+                self.monitor.run(),
+                self._watch_progress(server),
+                watch_pressure(open_pressure(), self.engine.spare_memory),
+            )
+            background = [tasks.create_task(stream) for stream in streams]
+            try:
+                await self._wait_for_end()
+                self.is_draining = True
+                self._registrations.report_load()
+                on_drain()
+                grace_seconds = self.settings.drain_seconds
+                await asyncio.gather(*(each.drain(grace_seconds) for each in (server, fast) if each))
+            finally:
+                for task in background:
+                    task.cancel()
+        self.constraints.close()
+        await asyncio.to_thread(self.engine.close)
+
+    def _export_load(self) -> None:
+        meter = metrics.get_meter("baton")
+        observe_load(
+            meter,
+            self.node_id,
+            self.engine.load,
+            shape=self.runner.info.shape,
+            profile=self.profile,
+            num_blocks=self.runner.num_blocks,
+        )
+        observe_machine(meter, self.node_id, lambda: self.monitor.latest)
+
+    def _describe(self, port: int, fast_address: str) -> node_pb2.NodeDescription:
+        """Return who this node is on the port that it listens on; from now on it has a name."""
+        self.node_id = self.settings.name_of(node_pb2.NodeRole.Name(self._role).split("_")[-1].lower(), port)
+        return describe_node(
+            self.runner,
+            self.profile,
+            node_id=self.node_id,
+            epoch=time.time_ns(),
+            role=self._role,
+            address=self.settings.advertised(port),
+            fast_address=fast_address,
+            max_batch_size=self.settings.max_batch_size,
+            max_step_tokens=self.settings.max_step_tokens,
+            wire_abilities=self._wire_abilities,
+            is_cache_private=self.is_kv_quantized,
+            place=self._place,
+        )
+
+    async def _watch_progress(self, server: GrpcServer) -> None:
+        """Let the server's health say whether the engine gets on."""
+
+        async def tell(progress: EngineHealth) -> None:
+            await server.set_serving(progress is EngineHealth.MOVES, is_alive=progress is not EngineHealth.LOST)
+
+        await EngineWatch(self.engine.call, self.engine.load, self.settings.stuck_seconds).run(tell)
+
+    async def _wait_for_end(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            stop = tasks.create_task(wait_for_stop_signal())
+            await asyncio.wait({stop, self._fatal}, return_when=asyncio.FIRST_COMPLETED)
+            if self._fatal.done():
+                stop.cancel()
+                self._fatal.result()
+
+    def _load_message(self, accepted_placement_ids: Sequence[str]) -> node_pb2.LoadReport:
+        return load_message(
+            self.engine.load(),
+            is_draining=self.is_draining or self._is_paused,
+            accepted_placement_ids=list(accepted_placement_ids),
+            system=self.monitor.latest,
+        )
+
+    def _post(self, deliveries: list[Deliverable]) -> None:
+        self._call_soon(deliver, deliveries)
+
+    def _publish(self, events: BlockEvents) -> None:
+        if self._publications is not None:
+            self._publications.add(events)
+
+    def _die(self, error: BaseException) -> None:
+        if not self._fatal.done():
+            self._fatal.set_exception(error)
+
+    def _call_soon(self, function: Callable[..., None], *arguments: object) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+
+async def load_node(
+    settings: NodeSettings, role: node_pb2.NodeRole, options: EngineOptions = DEFAULT_OPTIONS
+) -> WorkerNode:
+    """Load the model, measure the node's speed on it, and return the node.
+
+    Raises:
+        ConfigurationError: If the folder holds no model that the engine can run.
+    """
+    started = time.perf_counter()
+    runner = await asyncio.to_thread(load_runner, settings)
+    loaded = time.perf_counter()
+    profile = await asyncio.to_thread(measure_profile, runner)
+    is_sender = role == node_pb2.NODE_ROLE_PREFILL
+    wire_abilities = await asyncio.to_thread(measure_wires, runner, has_losses=is_sender)
+    log.info(
+        "model_loaded engine=%s device=%s load_seconds=%.2f profile_seconds=%.2f flops=%.3g bytes_per_second=%.3g",
+        runner.info.engine,
+        runner.info.device,
+        loaded - started,
+        time.perf_counter() - loaded,
+        profile.prefill_flops,
+        profile.decode_bytes_per_second,
+    )
+    for adapter in runner.info.adapters:
+        log.info("adapter_loaded adapter=%s digest=%s", adapter.name, adapter.digest)
+    disk = await asyncio.to_thread(open_disk, settings, runner)
+    place = await asyncio.to_thread(find_location, settings)
+    return WorkerNode(settings, role, runner, profile, wire_abilities, disk, options, place)
+
+
+def _limits(settings: NodeSettings) -> SchedulerLimits:
+    return SchedulerLimits(
+        max_batch_size=settings.max_batch_size,
+        max_step_tokens=settings.max_step_tokens,
+        max_step_prompts=settings.max_step_prompts,
+        shares_prompts=settings.share_prompts,
+        max_host_bytes=settings.host_kv_bytes,
+        target_tpot_seconds=settings.target_tpot_ms / 1000,
+    )

@@ -1,0 +1,84 @@
+"""baton.v1.WorkerService: a node rests while its machine sleeps."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Protocol
+
+import grpc
+
+from baton.engine.events import EngineLoad
+from baton.errors import InvalidFieldError
+from baton.v1 import worker_service_pb2
+from baton.v1.worker_service_pb2_grpc import WorkerServiceServicer
+from baton.wire.durations import seconds_from_duration
+
+log = logging.getLogger(__name__)
+
+SERVICE_NAME = "baton.v1.WorkerService"
+_POLL_SECONDS = 0.02
+_LONGEST_WAIT_SECONDS = 3600.0
+
+
+class PausableNode(Protocol):
+    """This node; `baton.node.node.WorkerNode` is one."""
+
+    def set_paused(self, *, is_paused: bool) -> None:
+        """Take no new work, or take it again, and tell the routers."""
+
+    def load(self) -> EngineLoad:
+        """Return what the node is doing."""
+
+
+class PausingServicer(WorkerServiceServicer):
+    """Pauses one node, at most until the last lease ends.
+
+    Args:
+        node: Which.
+    """
+
+    def __init__(self, node: PausableNode) -> None:
+        self._node = node
+        self._lease: asyncio.TimerHandle | None = None
+
+    async def Pause(  # noqa: N802 - the name is the proto's
+        self, request: worker_service_pb2.PauseRequest, _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> worker_service_pb2.PauseResponse:
+        """Pause, and wait for what runs."""
+        wait, lease = seconds_from_duration(request.wait), seconds_from_duration(request.lease)
+        if not 0 <= wait <= _LONGEST_WAIT_SECONDS:
+            raise InvalidFieldError("wait", f"must be 0 to {_LONGEST_WAIT_SECONDS:.0f} seconds, got {wait:g}")
+        if lease <= 0:
+            raise InvalidFieldError("lease", f"must be above 0 seconds, got {lease:g}")
+        loop = asyncio.get_running_loop()
+        self._end_lease()
+        self._lease = loop.call_later(lease, self._resume)
+        self._node.set_paused(is_paused=True)
+        log.info("node_paused lease_seconds=%.1f", lease)
+        deadline = loop.time() + wait
+        while (num_left := self._num_requests()) and loop.time() < deadline:  # noqa: ASYNC110 - an engine tells no end
+            await asyncio.sleep(_POLL_SECONDS)
+        return worker_service_pb2.PauseResponse(request_count=num_left)
+
+    async def Resume(  # noqa: N802
+        self, _request: worker_service_pb2.ResumeRequest, _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> worker_service_pb2.ResumeResponse:
+        """Take work again."""
+        self._resume()
+        return worker_service_pb2.ResumeResponse()
+
+    def _resume(self) -> None:
+        if self._lease is not None:
+            log.info("node_resumed")
+        self._end_lease()
+        self._node.set_paused(is_paused=False)
+
+    def _end_lease(self) -> None:
+        if self._lease is not None:
+            self._lease.cancel()
+            self._lease = None
+
+    def _num_requests(self) -> int:
+        load = self._node.load()
+        return load.num_waiting + load.num_running

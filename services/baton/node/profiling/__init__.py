@@ -1,0 +1,1 @@
+"""What is measured before a node serves: its speed, its wire formats, its machine."""

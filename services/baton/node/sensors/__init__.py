@@ -1,0 +1,1 @@
+"""What a node's machine does meanwhile: load, temperature, power, memory."""

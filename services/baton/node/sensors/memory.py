@@ -1,0 +1,95 @@
+"""Main memory of the machine, and the peak of this process.
+
+Whether the system is out of memory: on a Mac, where a GPU has the same memory as everything else.
+
+Source: the kernel's own verdict, which Activity Monitor shows in green, yellow and red: 1, 2 or 4 in
+kern.memorystatus_vm_pressure_level, read without a privilege (xnu, bsd/kern/kern_memorystatus_notify.c). Numbers of
+free pages say little there: they are few on a healthy Mac, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import logging
+import os
+import resource
+import sys
+from collections.abc import Awaitable, Callable
+
+import psutil
+
+from baton.v1.node_pb2 import SystemSample
+
+
+def read_memory(sample: SystemSample) -> None:
+    """Fill in memory and swap."""
+    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    sample.memory_byte_count, sample.available_memory_byte_count = memory.total, memory.available
+    sample.swap_byte_count, sample.available_swap_byte_count = swap.total, swap.free
+
+
+def peak_resident_bytes() -> int:
+    """Return the most memory that this process has had resident since its start."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # bytes there, kibibytes elsewhere
+
+
+log = logging.getLogger(__name__)
+
+_LEVEL_NAME = b"kern.memorystatus_vm_pressure_level"
+_CRITICAL = 4
+"""Red. Yellow is where a Mac may be for hours that holds a large model."""
+_READ_SECONDS = 1.0
+
+ReadPressure = Callable[[], bool]
+"""Returns whether memory is short; raises OSError if the system does not say."""
+
+
+def open_pressure(platform: str = sys.platform) -> ReadPressure | None:
+    """Return what reads it; None on systems that do not judge it so.
+
+    Args:
+        platform: As in `sys.platform`.
+    """
+    if platform != "darwin":
+        return None
+    system_control = ctypes.CDLL(None, use_errno=True).sysctlbyname
+
+    def read() -> bool:
+        level = ctypes.c_int(0)
+        size = ctypes.c_size_t(ctypes.sizeof(level))
+        if system_control(_LEVEL_NAME, ctypes.byref(level), ctypes.byref(size), None, ctypes.c_size_t(0)):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), _LEVEL_NAME.decode())
+        return level.value >= _CRITICAL
+
+    return read
+
+
+async def watch_pressure(
+    read: ReadPressure | None,
+    tell: Callable[[bool], None],
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> None:
+    """Tell of every change, and again and again while memory is short, until the system does not say any more.
+
+    What is given back once is soon kept again by who goes on computing: so it is asked for every second.
+
+    Args:
+        read: Says whether memory is short; None: nothing does.
+        tell: Called with whether memory is short; at first it is not, and nobody is told.
+        sleep: Waits.
+    """
+    is_short = False
+    while read is not None:
+        try:
+            found = read()
+        except OSError as error:
+            log.warning("memory_pressure_unknown cause=%r", str(error))
+            found, read = False, None
+        if found != is_short:
+            log.warning("memory_pressure is_short=%s", found)
+        if found or is_short:
+            tell(found)
+        is_short = found
+        await sleep(_READ_SECONDS)

@@ -1,0 +1,123 @@
+"""What a node's work costs its machine: sensors read once a second beside the event loop, memory when asked.
+
+The power that a machine drew over the last minutes, and the energy that follows from it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable
+from itertools import pairwise
+from typing import NamedTuple
+
+from baton.engine.runners.base import Runner
+from baton.node.sensors.machine import SensorSet
+from baton.node.sensors.memory import peak_resident_bytes
+from baton.v1.node_pb2 import SystemSample
+
+READ_SECONDS = 1.0
+"""Pause between two readings."""
+
+
+class NodeMonitor:
+    """Belongs to one node; `run` keeps it up to date.
+
+    Args:
+        runner: Tells the peak of a device with memory of its own.
+        sensors: Read in a thread.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(self, runner: Runner, sensors: SensorSet, clock: Callable[[], float] = time.monotonic) -> None:
+        self._runner = runner
+        self._sensors = sensors
+        self._clock = clock
+        self._power = PowerLog()
+        self.latest: SystemSample | None = None
+        """Last reading; None before the first."""
+
+    async def run(self) -> None:
+        """Read the sensors for ever."""
+        while True:
+            self.take(await asyncio.to_thread(self._sensors.read))
+            await asyncio.sleep(READ_SECONDS)
+
+    def take(self, sample: SystemSample) -> None:
+        """Keep a reading that was made now."""
+        self.latest = sample
+        if sample.HasField("power_watts"):
+            self._power.add(self._clock(), sample.power_watts)
+
+    def energy_joules(self, begin_seconds_ago: float, end_seconds_ago: float = 0.0) -> float | None:
+        """Return the energy that the machine drew between two moments; None where no sensor covers them."""
+        now = self._clock()
+        return self._power.energy_joules(now - begin_seconds_ago, now - end_seconds_ago)
+
+    def peak_memory_bytes(self) -> int:
+        """Return the peak of the device's memory where it has its own, else of this process's, since its start."""
+        return self._runner.peak_device_bytes() or peak_resident_bytes()
+
+
+MAX_SAMPLES = 900
+"""A quarter of an hour at one sample per second."""
+MAX_GAP_SECONDS = 3.0
+"""Samples further apart than this, or a window's end further from the next sample, leave the energy unknown."""
+
+
+class PowerSample(NamedTuple):
+    """Power at one time."""
+
+    seconds: float
+    """By a monotonic clock."""
+    watts: float
+    """Drawn."""
+
+
+class PowerLog:
+    """Keeps the last samples, in the order of their times."""
+
+    def __init__(self) -> None:
+        self._samples: deque[PowerSample] = deque(maxlen=MAX_SAMPLES)
+
+    def add(self, seconds: float, watts: float) -> None:
+        """Keep a sample, later than all before."""
+        self._samples.append(PowerSample(seconds, watts))
+
+    def energy_joules(self, begin_seconds: float, end_seconds: float) -> float | None:
+        """Return the energy of a window by the trapezoid rule; None where samples do not cover it. O(samples).
+
+        Power at the window's ends is interpolated; past the first and the last sample it is taken as theirs.
+        """
+        samples = list(self._samples)
+        if not samples or not self._covers(samples, begin_seconds, end_seconds):
+            return None
+        points = [
+            PowerSample(begin_seconds, _watts_at(samples, begin_seconds)),
+            *(sample for sample in samples if begin_seconds < sample.seconds < end_seconds),
+            PowerSample(end_seconds, _watts_at(samples, end_seconds)),
+        ]
+        return sum((old.watts + new.watts) / 2 * (new.seconds - old.seconds) for old, new in pairwise(points))
+
+    @staticmethod
+    def _covers(samples: list[PowerSample], begin_seconds: float, end_seconds: float) -> bool:
+        """Return whether no moment of the window is far from the samples around it."""
+        if begin_seconds < samples[0].seconds - MAX_GAP_SECONDS or end_seconds > samples[-1].seconds + MAX_GAP_SECONDS:
+            return False
+        return not any(
+            new.seconds - old.seconds > MAX_GAP_SECONDS
+            for old, new in pairwise(samples)
+            if new.seconds > begin_seconds and old.seconds < end_seconds
+        )
+
+
+def _watts_at(samples: list[PowerSample], seconds: float) -> float:
+    index = bisect_left(samples, seconds, key=lambda sample: sample.seconds)
+    if index == 0:
+        return samples[0].watts
+    if index == len(samples):
+        return samples[-1].watts
+    old, new = samples[index - 1], samples[index]
+    return old.watts + (new.watts - old.watts) * (seconds - old.seconds) / (new.seconds - old.seconds)

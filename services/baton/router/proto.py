@@ -1,0 +1,319 @@
+"""Reports of nodes and queries between messages (node.proto, router_service.proto, generation.proto) and records."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from baton.capacity.kv_transfer import CACHE
+from baton.capacity.placement import Candidate
+from baton.capacity.snapshot import NodePair, NodeRole
+from baton.errors import InvalidFieldError
+from baton.kv.adapter import Adapter
+from baton.kv.hashing import HASH_BYTES
+from baton.kv.kv_format import KvDtype
+from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, Outcome
+from baton.router.placer import Placed, PlaceQuery
+from baton.router.registration import Report
+from baton.v1 import generation_pb2, node_pb2, router_service_pb2
+from baton.wire.capacity import (
+    candidate_to_proto,
+    estimate_to_proto,
+    profile_from_proto,
+    profile_to_proto,
+    shape_from_proto,
+    shape_to_proto,
+    tier_rates_from_proto,
+    tier_rates_to_proto,
+)
+from baton.wire.durations import duration_from_seconds, seconds_from_duration
+from baton.wire.kv import (
+    abilities_from_proto,
+    abilities_to_proto,
+    dtype_to_proto,
+    layout_from_proto,
+    layout_to_proto,
+)
+
+MAX_PINS = 64
+_DIGEST = re.compile(r"[0-9a-f]{32}")
+_NODE_ID = re.compile(r"[a-z0-9-]{1,63}")
+_ROLES: dict[NodeRole, node_pb2.NodeRole] = {
+    "prefill": node_pb2.NODE_ROLE_PREFILL,
+    "decode": node_pb2.NODE_ROLE_DECODE,
+}
+_ROLES_BACK = {value: key for key, value in _ROLES.items()}
+
+
+def reports_from_proto(message: router_service_pb2.RegisterRequest) -> Sequence[Report]:
+    """Return what a node reports; several outcomes may come together.
+
+    Raises:
+        InvalidFieldError: If nothing is set or a field has a value that cannot be used.
+    """
+    if message.HasField("node"):
+        return (description_from_proto(message.node),)
+    if message.HasField("load"):
+        return (load_from_proto(message.load),)
+    if message.HasField("link"):
+        return (link_from_proto(message.link),)
+    if message.HasField("outcomes"):
+        return [outcome_from_proto(outcome) for outcome in message.outcomes.outcomes]
+    raise InvalidFieldError("report", "expected node, load, link or outcomes")
+
+
+def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription:
+    """Return the description of a node.
+
+    Raises:
+        InvalidFieldError: Naming the first field with a bad value.
+    """
+    if not _NODE_ID.fullmatch(message.node_id):
+        raise InvalidFieldError("node.node_id", f"expected 1 to 63 of [a-z0-9-], got {message.node_id!r}")
+    if message.role not in _ROLES_BACK:
+        raise InvalidFieldError("node.role", f"expected a NodeRole, got {message.role}")
+    for name in ("address", "model_id"):
+        if not getattr(message, name):
+            raise InvalidFieldError(f"node.{name}", "must not be empty")
+    for name in ("block_count", "block_token_count", "max_batch_size"):
+        if getattr(message, name) < 1:
+            raise InvalidFieldError(f"node.{name}", f"must be at least 1, got {getattr(message, name)}")
+    if message.max_step_token_count < 0:
+        raise InvalidFieldError("node.max_step_token_count", f"must be 0 or more, got {message.max_step_token_count}")
+    return NodeDescription(
+        node_id=message.node_id,
+        epoch=message.epoch,
+        role=_ROLES_BACK[message.role],
+        address=message.address,
+        fast_address=message.fast_address,
+        engine=message.engine,
+        device=message.device,
+        model_id=message.model_id,
+        layout=layout_from_proto(message.kv_layout, field="node.kv_layout"),
+        shape=shape_from_proto(message.model_shape, field="node.model_shape"),
+        profile=profile_from_proto(message.profile, field="node.profile"),
+        profile_source=message.profile.source,
+        num_blocks=message.block_count,
+        block_tokens=message.block_token_count,
+        max_batch_size=message.max_batch_size,
+        tokenizer_digest=message.tokenizer_digest,
+        eos_token_ids=tuple(message.eos_token_ids),
+        wire_abilities=abilities_from_proto(message.wire_abilities, field="node.wire_abilities"),
+        is_cache_private=message.is_cache_private,
+        adapters=tuple(_adapter_from_proto(each, "node.adapters") for each in message.adapters),
+        max_step_tokens=message.max_step_token_count,
+        num_blocks_cause=message.block_count_cause,
+    )
+
+
+def description_to_proto(description: NodeDescription) -> node_pb2.NodeDescription:
+    """Return the message of a description."""
+    return node_pb2.NodeDescription(
+        node_id=description.node_id,
+        epoch=description.epoch,
+        role=_ROLES[description.role],
+        address=description.address,
+        fast_address=description.fast_address,
+        engine=description.engine,
+        device=description.device,
+        model_id=description.model_id,
+        kv_layout=layout_to_proto(description.layout),
+        model_shape=shape_to_proto(description.shape),
+        profile=profile_to_proto(description.profile, source=description.profile_source),
+        block_count=description.num_blocks,
+        block_token_count=description.block_tokens,
+        max_batch_size=description.max_batch_size,
+        tokenizer_digest=description.tokenizer_digest,
+        eos_token_ids=description.eos_token_ids,
+        wire_abilities=abilities_to_proto(description.wire_abilities),
+        is_cache_private=description.is_cache_private,
+        adapters=[node_pb2.Adapter(name=each.name, digest=each.digest) for each in description.adapters],
+        max_step_token_count=description.max_step_tokens,
+        block_count_cause=description.num_blocks_cause,
+    )
+
+
+def load_from_proto(message: node_pb2.LoadReport) -> LoadReport:
+    """Return a load report; negative counts, which no sound node sends, count as 0."""
+    return LoadReport(
+        num_waiting=max(0, message.waiting_request_count),
+        num_running=max(0, message.running_request_count),
+        num_pending_prompt_tokens=max(0, message.pending_prompt_token_count),
+        num_free_blocks=max(0, message.free_block_count),
+        mean_context_tokens=max(0.0, message.mean_context_token_count),
+        step_count=message.step_count,
+        is_draining=message.is_draining,
+        accepted_placement_ids=tuple(message.accepted_placement_ids),
+        system=message.system if message.HasField("system") else None,
+        tier_rates=tier_rates_from_proto(message.tier_rates),
+        is_sparing_memory=message.is_sparing_memory,
+    )
+
+
+def load_to_proto(report: LoadReport) -> node_pb2.LoadReport:
+    """Return the message of a load report."""
+    return node_pb2.LoadReport(
+        waiting_request_count=report.num_waiting,
+        running_request_count=report.num_running,
+        pending_prompt_token_count=report.num_pending_prompt_tokens,
+        free_block_count=report.num_free_blocks,
+        mean_context_token_count=report.mean_context_tokens,
+        step_count=report.step_count,
+        is_draining=report.is_draining,
+        system=report.system,
+        tier_rates=tier_rates_to_proto(report.tier_rates),
+        is_sparing_memory=report.is_sparing_memory,
+    )
+
+
+def link_from_proto(message: node_pb2.LinkMeasurement) -> LinkMeasurement:
+    """Return a link measurement.
+
+    Raises:
+        InvalidFieldError: If the rate is not positive and finite.
+    """
+    if not 0 < message.bytes_per_second < float("inf"):
+        raise InvalidFieldError("link.bytes_per_second", f"must be positive, got {message.bytes_per_second}")
+    round_trip_seconds = max(0.0, seconds_from_duration(message.round_trip))
+    return LinkMeasurement(message.from_node_id, message.bytes_per_second, round_trip_seconds)
+
+
+def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
+    """Return the outcome of a placed request."""
+    return Outcome(
+        placement_id=message.placement_id,
+        decode_node_id=message.decode_node_id,
+        prefill_node_id=message.prefill_node_id,
+        prefill_cached_tokens=_computing_cache(message),
+        kv_bytes=message.kv_byte_count,
+        queue_seconds=seconds_from_duration(message.queue_duration),
+        prefill_seconds=seconds_from_duration(message.prefill_duration),
+        transfer_seconds=seconds_from_duration(message.transfer_duration),
+        exposed_seconds=seconds_from_duration(message.exposed_duration),
+        decode_seconds=seconds_from_duration(message.decode_duration),
+        num_completion_tokens=message.completion_token_count,
+        num_preemptions=message.preemption_count,
+        fallback_reason=message.fallback_reason,
+        num_breaks=len(message.kv_break_reasons),
+        pull_node_id=message.pull_node_id,
+        pulled_tokens=message.pulled_token_count,
+        pull_seconds=seconds_from_duration(message.pull_duration),
+    )
+
+
+def query_from_proto(message: router_service_pb2.PlaceRequest) -> PlaceQuery:
+    """Return a request to place.
+
+    Raises:
+        InvalidFieldError: Naming the first field with a bad value.
+    """
+    if not 1 <= len(message.request_id) <= 128:
+        raise InvalidFieldError("request_id", "must have 1 to 128 characters")
+    for name in ("prompt_token_count", "max_token_count"):
+        if getattr(message, name) < 1:
+            raise InvalidFieldError(name, f"must be at least 1, got {getattr(message, name)}")
+    if len(message.block_hashes) % HASH_BYTES:
+        raise InvalidFieldError("block_hashes", f"{len(message.block_hashes)} bytes are no whole number of hashes")
+    if message.assumed_prefixes and not message.is_dry_run:
+        raise InvalidFieldError("assumed_prefixes", "expected none but in a dry run")
+    for index, prefix in enumerate(message.assumed_prefixes):
+        if prefix.token_count < 1:
+            field = f"assumed_prefixes[{index}].token_count"
+            raise InvalidFieldError(field, f"must be at least 1, got {prefix.token_count}")
+    if len(message.pins) > MAX_PINS:
+        raise InvalidFieldError("pins", f"expected at most {MAX_PINS}, got {len(message.pins)}")
+    return PlaceQuery(
+        request_id=message.request_id,
+        model_id=message.model_id,
+        num_prompt_tokens=message.prompt_token_count,
+        max_tokens=message.max_token_count,
+        block_hashes=message.block_hashes,
+        excluded_node_ids=frozenset(message.excluded_node_ids),
+        bypass_prefix_cache=message.bypass_prefix_cache,
+        is_dry_run=message.is_dry_run,
+        needs_local_prefill=message.needs_local_prefill,
+        adapter=_adapter_from_proto(message.adapter, "adapter") if message.HasField("adapter") else None,
+        pins=frozenset(NodePair(pin.decode_node_id, pin.prefill_node_id) for pin in message.pins),
+        assumed_tokens={prefix.node_id: prefix.token_count for prefix in message.assumed_prefixes},
+    )
+
+
+def placed_to_proto(placed: Placed) -> router_service_pb2.PlaceResponse:
+    """Return the message of a decision."""
+    choice = placed.choice
+    placement = router_service_pb2.Placement(
+        placement_id=placed.placement_id,
+        decode_node_id=choice.decode_node_id,
+        decode_address=placed.decode_address,
+        prefill_node_id=choice.prefill_node_id,
+        layers_per_frame=0 if choice.pull_node_id else choice.layers_per_frame,
+        chunk_token_count=choice.chunk_tokens,
+        estimate=estimate_to_proto(choice.estimate) if choice.estimate else None,
+        alternatives=[_alternative_to_proto(candidate) for candidate in placed.alternatives],
+        prefix_pull=_pull_to_proto(placed) if choice.pull_node_id else None,
+    )
+    _set_wire(placement, choice)
+    candidates = [candidate_to_proto(candidate) for candidate in placed.candidates]
+    return router_service_pb2.PlaceResponse(placement=placement, candidates=candidates)
+
+
+def registered_to_proto(report_interval_seconds: float) -> router_service_pb2.RegisterResponse:
+    """Return the first notice of a registration."""
+    registered = router_service_pb2.Registered(report_interval=duration_from_seconds(report_interval_seconds))
+    return router_service_pb2.RegisterResponse(registered=registered)
+
+
+def peers_to_proto(nodes: tuple[NodeDescription, ...]) -> router_service_pb2.RegisterResponse:
+    """Return the notice that names the nodes which a decode node may call."""
+    peers = [
+        router_service_pb2.Peer(
+            node_id=node.node_id,
+            address=node.address,
+            epoch=node.epoch,
+            fast_address=node.fast_address,
+            role=_ROLES[node.role],
+        )
+        for node in nodes
+    ]
+    return router_service_pb2.RegisterResponse(peers=router_service_pb2.Peers(nodes=peers))
+
+
+def _pull_to_proto(placed: Placed) -> router_service_pb2.PrefixPull:
+    """Whole blocks are pulled, the node's own cached ones count among them."""
+    choice = placed.choice
+    return router_service_pb2.PrefixPull(
+        node_id=choice.pull_node_id,
+        block_count=(choice.decode_cached_tokens + choice.pulled_tokens) // placed.block_tokens,
+        layers_per_frame=choice.layers_per_frame,
+    )
+
+
+def _adapter_from_proto(message: node_pb2.Adapter, field: str) -> Adapter:
+    if not message.name:
+        raise InvalidFieldError(f"{field}.name", "must not be empty")
+    if not _DIGEST.fullmatch(message.digest):
+        raise InvalidFieldError(f"{field}.digest", f"expected 32 lower-case hexadecimal digits, got {message.digest!r}")
+    return Adapter(message.name, message.digest)
+
+
+def _alternative_to_proto(candidate: Candidate) -> router_service_pb2.PrefillAlternative:
+    message = router_service_pb2.PrefillAlternative(
+        prefill_node_id=candidate.prefill_node_id,
+        layers_per_frame=candidate.layers_per_frame,
+        chunk_token_count=candidate.chunk_tokens,
+        estimate=estimate_to_proto(candidate.estimate) if candidate.estimate else None,
+    )
+    _set_wire(message, candidate)
+    return message
+
+
+def _set_wire(message: router_service_pb2.Placement | router_service_pb2.PrefillAlternative, choice: Candidate) -> None:
+    if choice.wire is not None and choice.wire.key_dtype != CACHE:
+        message.wire_dtype = dtype_to_proto(KvDtype(choice.wire.key_dtype))
+        message.value_wire_dtype = dtype_to_proto(KvDtype(choice.wire.value_dtype))
+
+
+def _computing_cache(message: generation_pb2.PlacementSummary) -> int:
+    """Return the cached tokens on the node that computed the prompt, which may be the decode node."""
+    is_local = message.prefill_node_id in ("", message.decode_node_id)
+    return message.decode_cached_token_count if is_local else message.prefill_cached_token_count

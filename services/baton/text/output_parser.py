@@ -1,0 +1,52 @@
+"""Turns the text of one answer into its parts: reasoning, content, calls of tools."""
+
+from __future__ import annotations
+
+from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, OutputPart, Reasoning, joined
+from baton.text.reasoning_parser import ReasoningParser, ReasoningSplit
+from baton.text.tool_calls.parser import ToolParser
+
+
+class OutputParser:
+    """Reads one answer: its reasoning first, calls in what follows."""
+
+    def __init__(
+        self, reasoning: ReasoningParser | None, calls: ToolParser | None, *, is_parallel: bool = True
+    ) -> None:
+        """Begin.
+
+        Args:
+            reasoning: Splits off the reasoning; None: the model marks none.
+            calls: Reads what is left; None: it is content.
+            is_parallel: Whether calls after the first are given out.
+        """
+        self._reasoning = reasoning
+        self._calls = calls
+        self._is_parallel = is_parallel
+
+    def push(self, text: str) -> list[OutputPart]:
+        """Take the next text; return what became known by it."""
+        split = self._reasoning.push(text) if self._reasoning is not None else ReasoningSplit("", text)
+        return self._parts(split, is_last=False)
+
+    def finish(self) -> list[OutputPart]:
+        """Return what was held back; no more text comes."""
+        split = self._reasoning.finish() if self._reasoning is not None else ReasoningSplit("", "")
+        return self._parts(split, is_last=True)
+
+    def read(self, text: str) -> list[OutputPart]:
+        """Return the parts of a whole answer."""
+        return joined([*self.push(text), *self.finish()])
+
+    def _parts(self, split: ReasoningSplit, *, is_last: bool) -> list[OutputPart]:
+        parts: list[OutputPart] = [Reasoning(split.reasoning)] if split.reasoning else []
+        if self._calls is None:
+            parts += [Content(split.rest)] if split.rest else []
+        else:
+            parts += self._calls.push(split.rest) if split.rest else []
+            parts += self._calls.finish() if is_last else []
+        return parts if self._is_parallel else [part for part in parts if not _is_further_call(part)]
+
+
+def _is_further_call(part: OutputPart) -> bool:
+    return isinstance(part, CallStart | CallArguments | CallEnd) and part.call_index > 0

@@ -1,0 +1,81 @@
+"""Splits reasoning from what follows it: `<think> ... </think>` and the like."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from baton.text.markers import length_before_partial_marker
+
+
+class ReasoningMarkers(NamedTuple):
+    """How a model marks its reasoning."""
+
+    begin: str
+    end: str
+
+
+class ReasoningSplit(NamedTuple):
+    """What became known by more text."""
+
+    reasoning: str
+    rest: str
+    """Text after the reasoning, or of an answer that has none."""
+
+
+class ReasoningParser:
+    """Takes the reasoning from the beginning of an answer; white space around it belongs to its marks.
+
+    A later mark is text: models reason once, before they answer.
+    """
+
+    def __init__(self, marks: ReasoningMarkers, *, is_begun: bool) -> None:
+        """Begin; `is_begun` says that the prompt ends with the opening mark."""
+        self._marks = marks
+        self._buffer = ""
+        self._stage = "reasoning" if is_begun else "begin"
+        self._is_shown = False
+
+    def push(self, text: str) -> ReasoningSplit:
+        """Take the next text."""
+        if self._stage == "done":
+            return ReasoningSplit("", text)
+        self._buffer += text
+        if self._stage == "begin":
+            self._read_begin()
+        reasoning = self._read_reasoning() if self._stage == "reasoning" else ""
+        if self._stage == "after":
+            self._buffer = self._buffer.lstrip()
+            self._stage = "done" if self._buffer else "after"
+        if self._stage == "done":
+            rest, self._buffer = self._buffer, ""
+            return ReasoningSplit(reasoning, rest)
+        return ReasoningSplit(reasoning, "")
+
+    def finish(self) -> ReasoningSplit:
+        """Return what was held back; no more text comes."""
+        rest, self._buffer = self._buffer, ""
+        if self._stage != "reasoning":
+            return ReasoningSplit("", rest)
+        return ReasoningSplit(rest.rstrip() if self._is_shown else rest.strip(), "")
+
+    def _read_begin(self) -> None:
+        stripped = self._buffer.lstrip()
+        if stripped.startswith(self._marks.begin):
+            self._buffer = stripped[len(self._marks.begin) :]
+            self._stage = "reasoning"
+        elif not self._marks.begin.startswith(stripped):
+            self._stage = "done"
+
+    def _read_reasoning(self) -> str:
+        if not self._is_shown:
+            self._buffer = self._buffer.lstrip()
+        at = self._buffer.find(self._marks.end)
+        if at >= 0:
+            reasoning = self._buffer[:at].rstrip()
+            self._buffer = self._buffer[at + len(self._marks.end) :]
+            self._stage = "after"
+            return reasoning
+        length = len(self._buffer[: length_before_partial_marker(self._buffer, (self._marks.end,))].rstrip())
+        reasoning, self._buffer = self._buffer[:length], self._buffer[length:]
+        self._is_shown = self._is_shown or bool(reasoning)
+        return reasoning

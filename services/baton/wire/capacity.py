@@ -1,0 +1,203 @@
+"""Shapes, profiles and estimates between messages (node.proto, router_service.proto) and baton.capacity."""
+
+from __future__ import annotations
+
+from baton.capacity.cost import ModelShape, NodeProfile
+from baton.capacity.placement import Candidate, CostEstimate, WireEstimate
+from baton.capacity.snapshot import TierRates
+from baton.errors import InvalidFieldError
+from baton.v1 import node_pb2, router_service_pb2
+from baton.wire.durations import duration_from_seconds, seconds_from_duration
+
+
+def shape_to_proto(shape: ModelShape) -> node_pb2.ModelShape:
+    """Return the message of a model's shape."""
+    return node_pb2.ModelShape(
+        layer_count=shape.num_layers,
+        linear_parameter_count=shape.num_linear_parameters,
+        head_parameter_count=shape.num_head_parameters,
+        attention_head_count=shape.num_attention_heads,
+        kv_head_count=shape.num_kv_heads,
+        head_dim=shape.head_dim,
+        weight_byte_count=shape.weight_bytes,
+        kv_byte_count_per_token=shape.kv_bytes_per_token,
+        max_context_token_count=shape.max_context_tokens,
+        vocabulary_size=shape.vocabulary_size,
+    )
+
+
+def shape_from_proto(message: node_pb2.ModelShape, *, field: str = "model_shape") -> ModelShape:
+    """Return the shape of a message.
+
+    Raises:
+        InvalidFieldError: If a count is not positive.
+    """
+    for descriptor in message.DESCRIPTOR.fields:
+        if getattr(message, descriptor.name) < 1:
+            raise InvalidFieldError(f"{field}.{descriptor.name}", "must be at least 1")
+    return ModelShape(
+        num_layers=message.layer_count,
+        num_linear_parameters=message.linear_parameter_count,
+        num_head_parameters=message.head_parameter_count,
+        num_attention_heads=message.attention_head_count,
+        num_kv_heads=message.kv_head_count,
+        head_dim=message.head_dim,
+        weight_bytes=message.weight_byte_count,
+        kv_bytes_per_token=message.kv_byte_count_per_token,
+        max_context_tokens=message.max_context_token_count,
+        vocabulary_size=message.vocabulary_size,
+    )
+
+
+def profile_to_proto(profile: NodeProfile, *, source: str) -> node_pb2.NodeProfile:
+    """Return the message of a profile; the caller sets `measured_at`."""
+    return node_pb2.NodeProfile(
+        prefill_flops=profile.prefill_flops,
+        prefill_overhead=duration_from_seconds(profile.prefill_overhead_seconds),
+        decode_flops=profile.decode_flops,
+        decode_bytes_per_second=profile.decode_bytes_per_second,
+        step_overhead=duration_from_seconds(profile.step_overhead_seconds),
+        source=source,
+    )
+
+
+def profile_from_proto(message: node_pb2.NodeProfile, *, field: str = "profile") -> NodeProfile:
+    """Return the profile of a message.
+
+    Raises:
+        InvalidFieldError: If a rate is not positive and finite.
+    """
+    for name in ("prefill_flops", "decode_flops", "decode_bytes_per_second"):
+        if not 0 < getattr(message, name) < float("inf"):
+            raise InvalidFieldError(f"{field}.{name}", f"must be positive, got {getattr(message, name)}")
+    return NodeProfile(
+        prefill_flops=message.prefill_flops,
+        prefill_overhead_seconds=max(0.0, seconds_from_duration(message.prefill_overhead)),
+        decode_flops=message.decode_flops,
+        decode_bytes_per_second=message.decode_bytes_per_second,
+        step_overhead_seconds=max(0.0, seconds_from_duration(message.step_overhead)),
+    )
+
+
+def tier_rates_to_proto(rates: TierRates) -> node_pb2.TierRates | None:
+    """Return the message of a node's rates; None where it has nothing below its device."""
+    if rates == TierRates():
+        return None
+    return node_pb2.TierRates(
+        host_bytes_per_second=rates.host_bytes_per_second,
+        disk_bytes_per_second=rates.disk_bytes_per_second,
+        max_read_block_count=rates.max_read_blocks,
+    )
+
+
+def tier_rates_from_proto(message: node_pb2.TierRates) -> TierRates:
+    """Return a node's rates; what is negative or not finite, which no sound node sends, counts as not measured."""
+
+    def rate(value: float) -> float:
+        return value if 0 < value < float("inf") else 0.0
+
+    return TierRates(
+        rate(message.host_bytes_per_second), rate(message.disk_bytes_per_second), max(0, message.max_read_block_count)
+    )
+
+
+def estimate_to_proto(estimate: CostEstimate) -> router_service_pb2.CostEstimate:
+    """Return the message of an estimate."""
+    return router_service_pb2.CostEstimate(
+        queue_seconds=estimate.queue_seconds,
+        prefill_seconds=estimate.prefill_seconds,
+        transfer_seconds=estimate.transfer_seconds,
+        exposed_seconds=estimate.exposed_seconds,
+        time_to_first_token_seconds=estimate.time_to_first_token_seconds,
+        start_seconds=estimate.start_seconds,
+        step_seconds=estimate.step_seconds,
+        expected_output_token_count=estimate.expected_output_tokens,
+        decode_seconds=estimate.decode_seconds,
+        imposed_seconds=estimate.imposed_seconds,
+        total_seconds=estimate.total_seconds,
+        pull_seconds=estimate.pull_seconds,
+        restore_seconds=estimate.restore_seconds,
+    )
+
+
+def estimate_from_proto(message: router_service_pb2.CostEstimate) -> CostEstimate:
+    """Return the estimate of a message; the derived terms are computed again."""
+    return CostEstimate(
+        queue_seconds=message.queue_seconds,
+        prefill_seconds=message.prefill_seconds,
+        transfer_seconds=message.transfer_seconds,
+        exposed_seconds=message.exposed_seconds,
+        time_to_first_token_seconds=message.time_to_first_token_seconds,
+        start_seconds=message.start_seconds,
+        step_seconds=message.step_seconds,
+        expected_output_tokens=message.expected_output_token_count,
+        imposed_seconds=message.imposed_seconds,
+        pull_seconds=message.pull_seconds,
+        restore_seconds=message.restore_seconds,
+    )
+
+
+def candidate_to_proto(candidate: Candidate) -> router_service_pb2.Candidate:
+    """Return the message of a candidate."""
+    return router_service_pb2.Candidate(
+        decode_node_id=candidate.decode_node_id,
+        prefill_node_id=candidate.prefill_node_id,
+        decode_cached_token_count=candidate.decode_cached_tokens,
+        prefill_cached_token_count=candidate.prefill_cached_tokens,
+        estimate=estimate_to_proto(candidate.estimate) if candidate.estimate else None,
+        infeasible_reason=candidate.infeasible_reason,
+        kv_byte_count=candidate.kv_bytes,
+        is_link_declared=candidate.is_link_declared,
+        wire=_wire_to_proto(candidate.wire) if candidate.wire else None,
+        pull_node_id=candidate.pull_node_id,
+        pulled_token_count=candidate.pulled_tokens,
+        decode_restored_token_count=candidate.decode_restored_tokens,
+        prefill_restored_token_count=candidate.prefill_restored_tokens,
+    )
+
+
+def candidate_from_proto(message: router_service_pb2.Candidate) -> Candidate:
+    """Return the candidate of a message; the group size is not part of it."""
+    return Candidate(
+        decode_node_id=message.decode_node_id,
+        prefill_node_id=message.prefill_node_id,
+        decode_cached_tokens=message.decode_cached_token_count,
+        prefill_cached_tokens=message.prefill_cached_token_count,
+        kv_bytes=message.kv_byte_count,
+        is_link_declared=message.is_link_declared,
+        estimate=estimate_from_proto(message.estimate) if message.HasField("estimate") else None,
+        infeasible_reason=message.infeasible_reason,
+        wire=_wire_from_proto(message.wire) if message.HasField("wire") else None,
+        pull_node_id=message.pull_node_id,
+        pulled_tokens=message.pulled_token_count,
+        decode_restored_tokens=message.decode_restored_token_count,
+        prefill_restored_tokens=message.prefill_restored_token_count,
+    )
+
+
+def _wire_to_proto(wire: WireEstimate) -> router_service_pb2.WireEstimate:
+    return router_service_pb2.WireEstimate(
+        key_dtype=wire.key_dtype,
+        value_dtype=wire.value_dtype,
+        key_byte_count=wire.key_bytes,
+        value_byte_count=wire.value_bytes,
+        key_seconds=wire.key_seconds,
+        value_seconds=wire.value_seconds,
+        pack_seconds=wire.pack_seconds,
+        loss=wire.loss,
+        reason=wire.reason,
+    )
+
+
+def _wire_from_proto(message: router_service_pb2.WireEstimate) -> WireEstimate:
+    return WireEstimate(
+        key_dtype=message.key_dtype,
+        value_dtype=message.value_dtype,
+        key_bytes=message.key_byte_count,
+        value_bytes=message.value_byte_count,
+        key_seconds=message.key_seconds,
+        value_seconds=message.value_seconds,
+        pack_seconds=message.pack_seconds,
+        loss=message.loss,
+        reason=message.reason,
+    )

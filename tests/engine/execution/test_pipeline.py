@@ -1,0 +1,281 @@
+"""Passes launched before the output of the ones before is looked at: nobody may notice, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from baton.capacity.hardware import PRESETS
+from baton.engine.engine import Engine
+from baton.engine.events import Deliverable, Ended, Failed, TokenReady, deliver
+from baton.engine.limits import EngineOptions
+from baton.engine.request import SamplingParams
+from baton.engine.runners.base import Launched, Span
+from baton.engine.runners.mock import QueuedMockRunner
+from baton.engine.runners.mock.queued import MockPass
+from baton.engine.scheduling.scheduler import SchedulerLimits
+from baton.engine.sequence import EngineRequest, Purpose
+from engine.faulty_runners import BreakingRunner
+from engine.rig import (
+    GREEDY,
+    INFO,
+    TIMEOUT_SECONDS,
+    Listening,
+    Rig,
+    expected_tokens,
+    mock_runner,
+    prompt_of,
+    request_of,
+)
+
+EVERY_OPTION = [
+    EngineOptions(),
+    EngineOptions(max_launch_steps=1),
+    EngineOptions(runs_ahead=False),
+    EngineOptions(runs_ahead=False, max_launch_steps=1),
+    EngineOptions(chooses_by_batch=False),
+    EngineOptions(reuses_steps=False),
+    EngineOptions(reuses_steps=False, max_launch_steps=1),
+    EngineOptions(delivers_columns=False),
+]
+
+
+def random_params(random: Random, prompt: Sequence[int]) -> SamplingParams:
+    """Return parameters under which the mock says what it says greedily, of every kind that the engine tells apart."""
+    max_tokens = random.randint(1, 24)
+    params = replace(GREEDY, max_tokens=max_tokens)
+    text = expected_tokens(prompt, max_tokens)
+    kind = random.choice(["greedy", "stop", "stop", "drawn", "filtered", "reported", "minimum", "penalised"])
+    if kind == "stop":
+        return replace(params, stop_token_ids=frozenset(random.sample(text, 1)))
+    if kind == "drawn":
+        return replace(params, temperature=0.7, seed=random.randint(-9, 9))
+    if kind == "filtered":
+        return replace(params, temperature=0.7, top_k=3, seed=1)
+    if kind == "reported":
+        return replace(params, num_top_logprobs=1)
+    if kind == "minimum":
+        return replace(params, min_tokens=random.randint(1, max_tokens))
+    if kind == "penalised":
+        return replace(params, presence_penalty=0.1)
+    return params
+
+
+def expected_of(request: EngineRequest) -> list[int]:
+    """Return what a request is answered by."""
+    text = expected_tokens(request.prompt_token_ids, request.params.max_tokens or 0)
+    ends = [index for index, token in enumerate(text) if token in request.params.stop_token_ids]
+    return text[: ends[0] + 1] if ends else text
+
+
+def has_ended(listening: Listening) -> bool:
+    """Return whether the end of a request was seen."""
+    return any(isinstance(event, Ended) for event in listening.seen)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    options=st.sampled_from(EVERY_OPTION),
+    num_blocks=st.integers(14, 40),
+    max_batch_size=st.integers(1, 8),
+    max_step_tokens=st.sampled_from([5, 16, 64]),
+    seed=st.integers(0, 2**32),
+)
+def test_every_request_says_its_own_tokens_with_any_option(
+    options: EngineOptions, num_blocks: int, max_batch_size: int, max_step_tokens: int, seed: int
+) -> None:
+    """Joins, ends, aborts and preemptions in the middle of passes; at the end no block is held, no pass is lost."""
+    random = Random(seed)
+    rig = Rig(
+        mock_runner(num_blocks),
+        max_batch_size=max_batch_size,
+        max_step_tokens=max_step_tokens,
+        options=options,
+    )
+    with rig:
+        told: list[tuple[EngineRequest, Listening]] = []
+        for index in range(random.randint(1, 12)):
+            prompt = prompt_of(random.randint(1, 24), seed=random.randint(1, 3))
+            request = request_of(prompt, f"r{index}", random_params(random, prompt))
+            told.append((request, rig.submit(request)))
+            if random.random() < 0.5 and not has_ended(chosen := random.choice(told)[1]):
+                chosen.until(TokenReady, Ended)
+            if len(told) > 1 and random.random() < 0.2:
+                rig.engine.abort(told.pop(random.randrange(len(told)))[0])
+        for request, listening in told:
+            if not has_ended(listening):
+                assert isinstance(listening.until(Ended, Failed), Ended)
+            assert listening.token_ids == expected_of(request)
+
+
+def test_the_next_pass_is_launched_before_the_tokens_of_the_last_are_asked_for() -> None:
+    """From the first decode pass to the last, and the last token is not waited for twice."""
+    log: list[str] = []
+    runner = mock_runner()
+    launch = runner.launch
+
+    def launch_noted(*arguments: Any, **options: Any) -> Launched:
+        launched = launch(*arguments, **options)
+        number = sum(entry.startswith("launch") for entry in log)
+        log.append(f"launch {number}")
+        return Noted(launched, number, log)
+
+    runner.launch = launch_noted  # type: ignore[method-assign]
+    with Rig(runner, options=EngineOptions(max_launch_steps=1)) as rig:
+        rig.generate(request_of(prompt_of(5), params=replace(GREEDY, max_tokens=4)))
+
+    assert log == [
+        "launch 0", "launch 1", "tokens 0", "launch 2", "tokens 1", "launch 3", "tokens 2", "tokens 3"
+    ]  # fmt: skip
+
+
+class Noted(MockPass):
+    """A pass that writes down when its tokens are asked for."""
+
+    def __init__(self, launched: Launched, number: int, log: list[str]) -> None:
+        assert isinstance(launched, MockPass)
+        vars(self).update(vars(launched))
+        self._number = number
+        self._log = log
+
+    def tokens(self, step: int = 0) -> list[int]:
+        """Note it."""
+        self._log.append(f"tokens {self._number}")
+        return super().tokens(step)
+
+
+def test_steps_launched_together_are_delivered_one_by_one() -> None:
+    """In order, with their indices; and no more are launched than the output may have."""
+    num_steps: list[int] = []
+    runner = mock_runner()
+    launch = runner.launch
+
+    def launch_noted(*arguments: Any, **options: Any) -> Launched:
+        num_steps.append(options["num_steps"])
+        return launch(*arguments, **options)
+
+    runner.launch = launch_noted  # type: ignore[method-assign]
+    with Rig(runner) as rig:
+        listening = rig.submit(request_of(prompt_of(5), params=replace(GREEDY, max_tokens=20)))
+
+        assert listening.result() == expected_tokens(prompt_of(5), 20)
+    assert num_steps == [1, 8, 8, 3]
+
+
+def test_a_command_cuts_steps_that_have_not_begun() -> None:
+    """A device with a queue drops them: whoever comes waits for one step, not for eight."""
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+
+    runner = QueuedMockRunner(
+        mock_runner().info,
+        mock_runner().hardware,
+        num_blocks=64,
+        block_tokens=4,
+        fixed_step_seconds=1.0,
+        clock=lambda: now,
+        sleep=sleep,
+    )
+    text = list(prompt_of(5))
+    text += runner.launch([Span(text, 0, [0, 1, 2, 3], needs_logits=True)]).tokens()
+
+    together = runner.launch([Span(text[-1:], 5, [0, 1, 2, 3], needs_logits=True)], num_steps=8)
+
+    assert together.tokens(0) == expected_tokens(text, 1)
+    assert together.cut(1) == 2  # the second has begun when the first is over
+    assert together.tokens(1) == expected_tokens(text, 2)[1:]
+    assert now == 3.0
+
+
+def test_a_pass_that_breaks_late_fails_its_own_requests_only() -> None:
+    """What was launched behind it is computed again, with the blocks that others had begun to share."""
+    runner = mock_runner(kind=BreakingRunner)
+    assert isinstance(runner, BreakingRunner)
+    prompt = (*prompt_of(12), 5)
+    runner.bad_token = 5
+    others = [prompt_of(length, seed=3) for length in (9, 14)]
+    assert not any(5 in [*other, *expected_tokens(other, 8)] for other in others)
+    with Rig(runner, max_step_tokens=64) as rig:
+        sound = [rig.submit(request_of(other, f"sound{index}")) for index, other in enumerate(others)]
+        broken = rig.submit(request_of(prompt, "broken"))
+        failed = broken.until(Failed)
+
+        assert isinstance(failed, Failed)
+        assert "device lost" in failed.error.message
+        for other, listening in zip(others, sound, strict=True):
+            event = listening.until(Ended, Failed)
+            assert isinstance(event, Failed) or listening.token_ids == expected_tokens(other, 8)
+        runner.bad_token = -2
+        assert rig.generate(request_of(prompt, "again")) == expected_tokens(prompt, 8)
+
+
+@pytest.mark.parametrize("options", EVERY_OPTION)
+def test_a_hand_over_is_the_same_with_any_option(options: EngineOptions) -> None:
+    """A prefill node's engine exports while its device has other passes in its queue."""
+    parts: list[tuple[int, int]] = []
+    with Rig(options=options) as rig:
+        other = rig.submit(request_of(prompt_of(9), "other", replace(GREEDY, max_tokens=60)))
+        other.until(TokenReady)
+        request = request_of(
+            prompt_of(17, seed=2),
+            purpose=Purpose.PREFILL,
+            export=lambda start, layer, _kv: parts.append((start, layer)),
+        )
+
+        assert rig.generate(request) == expected_tokens(prompt_of(17, seed=2), 1)
+        assert other.result() == expected_tokens(prompt_of(9), 60)
+    assert {layer for _, layer in parts} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    "options", [EngineOptions(), EngineOptions(max_launch_steps=1), EngineOptions(runs_ahead=False)]
+)
+def test_a_request_joins_the_pass_after_the_one_under_way(options: EngineOptions) -> None:
+    """Running ahead must not cost a newcomer a pass: while the device is at one, the next is not planned yet.
+
+    Newcomers come in real time, and a busy machine may let one come late: one of ten must join at once.
+    """
+    runner = QueuedMockRunner(INFO, PRESETS["h200"], num_blocks=64, block_tokens=4, fixed_step_seconds=0.2)
+    arrivals: queue.SimpleQueue[tuple[str, int, int]] = queue.SimpleQueue()
+    num_posts = 0
+
+    def post(deliverables: list[Deliverable]) -> None:
+        nonlocal num_posts
+        num_posts += 1
+        deliver(deliverables)
+
+    def listener(name: str) -> Any:
+        return lambda event: (
+            arrivals.put((name, event.output_index, num_posts)) if isinstance(event, TokenReady) else None
+        )
+
+    engine = Engine(runner, SchedulerLimits(), post=post, options=options)
+    engine.start()
+    try:
+        engine.submit(request_of(prompt_of(5), "old", replace(GREEDY, max_tokens=200)), listener("old"))
+        while arrivals.get(timeout=TIMEOUT_SECONDS)[1] < 5:
+            pass
+        num_passes_before = list[int]()
+        while 1 not in num_passes_before and len(num_passes_before) < 10:
+            time.sleep(0.03)  # the device is at the next token of the old one
+            newcomer = request_of(prompt_of(6), f"new{len(num_passes_before)}", replace(GREEDY, max_tokens=1))
+            engine.submit(newcomer, listener("new"))
+            posts = list[int]()
+            while (arrival := arrivals.get(timeout=TIMEOUT_SECONDS))[0] == "old":
+                posts.append(arrival[2])
+            num_passes_before.append(sum(post < arrival[2] for post in posts))
+    finally:
+        engine.close()
+
+    assert 1 in num_passes_before

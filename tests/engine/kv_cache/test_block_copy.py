@@ -1,0 +1,41 @@
+"""Blocks on their way to host memory and back."""
+
+from __future__ import annotations
+
+from baton.engine.kv_cache.block_copy import READ_BLOCKS, move_blocks, read_blocks, write_blocks
+from baton.engine.kv_cache.offload import BlockKv, SwapOut
+from baton.engine.runners.base import Span
+from baton.engine.scheduling.step import Step
+from baton.kv.hashing import BlockHash
+from baton.kv.host_store import HostBlockStore
+from baton.kv.pool import BlockId
+from engine.rig import LAYOUT, expected_tokens, mock_runner, prompt_of
+
+BLOCK_BYTES = 4 * LAYOUT.num_token_bytes()
+
+
+def test_a_sequence_goes_on_from_blocks_that_were_out_and_are_elsewhere() -> None:
+    """Every byte of every layer comes back: the mock's next token depends on each."""
+    runner, prompt = mock_runner(), prompt_of(19)
+    runner.forward([Span(prompt[:16], 0, [9, 3, 4, 30], needs_logits=False)])
+
+    contents = read_blocks(runner, [3, 4, 30])
+    runner.forward([Span(prompt_of(16, seed=5), 0, [30, 3, 4, 20], needs_logits=False)])
+    write_blocks(runner, [9, 50, 51, 2], 1, contents)
+
+    logits = runner.forward([Span(prompt[16:], 16, [9, 50, 51, 2, 7], needs_logits=True)])
+    assert logits.argmax() == expected_tokens(prompt, 1)
+    assert all(sum(len(half) for layer in block for half in layer) == BLOCK_BYTES for block in contents)
+
+
+def test_more_blocks_than_are_read_at_once_go_out() -> None:
+    """Each under its own hash."""
+    num_blocks = 2 * READ_BLOCKS + 3
+    runner = mock_runner(num_blocks=num_blocks)
+    runner.forward([Span(prompt_of(4 * num_blocks), 0, range(num_blocks), needs_logits=False)])
+    hashes = [BlockHash(index.to_bytes(16, "little")) for index in range(num_blocks)]
+    store = HostBlockStore[BlockKv](num_blocks * BLOCK_BYTES, BLOCK_BYTES)
+    step = Step(swap_outs=[SwapOut(BlockId(index), hashes[index]) for index in range(num_blocks)])
+
+    assert move_blocks(runner, step, store) == num_blocks
+    assert store.take_run(hashes) == [read_blocks(runner, [index])[0] for index in range(num_blocks)]

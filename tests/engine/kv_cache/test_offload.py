@@ -1,0 +1,166 @@
+"""What is copied out of a device's memory, and for whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from baton.engine.kv_cache.offload import BlockKv, Offload, SwapOut, is_moved
+from baton.engine.sequence import Sequence, new_sequence
+from baton.engine.step_cost import StepCost, StepCostModel, StepWork
+from baton.kv.host_store import HostBlockStore
+from baton.kv.pool import BlockId, BlockPool
+from engine.rig import prompt_of, request_of
+
+COST = StepCost(fixed_seconds=1.0, token_seconds=1e-4, pair_seconds=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "bytes_per_second", "cost", "expected"),
+    [
+        (1000, 1e9, None, True),
+        (1000, 0.0, COST, True),
+        (1000, 1e9, COST, False),  # 2 copies of 100 MB: 200 ms; computed in 100.5 ms
+        (1000, 2e9, COST, True),
+        (1_000_000, 1e9, COST, True),  # attention: 500 s more
+        (1000, 1e9, StepCost(1.0, 0.0, 0.0), False),
+    ],
+)
+def test_kv_is_moved_where_two_copies_are_quicker_than_the_computation(
+    num_tokens: int, bytes_per_second: float, cost: StepCost | None, *, expected: bool
+) -> None:
+    """Where either is unknown, a copy tells."""
+    num_bytes = 100_000 * num_tokens
+
+    assert is_moved(0, num_tokens, num_bytes=2 * num_bytes, bytes_per_second=bytes_per_second, cost=cost) is expected
+
+
+def _offload(max_blocks: int = 100) -> Offload:
+    store = HostBlockStore[BlockKv](max_blocks * 10, 10)
+    return Offload(store, block_bytes=10, block_tokens=4)
+
+
+def _costly() -> StepCostModel:
+    """Return a pace at which a block of 4 costs a second."""
+    pace = StepCostModel()
+    for num_tokens in (1, 4, 8, 4):
+        pace.note(StepWork(num_tokens, 0), num_tokens / 4, has_prompts=True)
+    return pace
+
+
+def _sequence(name: str = "r") -> Sequence:
+    """Return a sequence of 5 full blocks."""
+    sequence = new_sequence(
+        request_of(prompt_of(21), name),
+        max_context_tokens=100,
+        max_pool_tokens=100,
+        eos_token_ids=(),
+        model_revision_digest="a",
+        block_tokens=4,
+    )
+    sequence.extend_hashes(4)
+    sequence.num_stored_blocks = 5
+    return sequence
+
+
+def _evict_all(offload: Offload, sequence: Sequence) -> list[SwapOut]:
+    for block_index, block_hash in enumerate(sequence.hashes):
+        offload.note_evicted(BlockId(block_index), block_hash)
+    return offload.drain(BlockPool(1, 4), _costly())
+
+
+def test_blocks_are_copied_out_while_a_preempted_sequence_wants_them() -> None:
+    """Two want the same; the last to come back ends it."""
+    offload, first, second = _offload(), _sequence("first"), _sequence("second")
+    offload.note_copied(1, 20.0)  # so slow that nothing else is copied
+    for sequence in (first, second):
+        offload.keep(sequence, None)
+
+    assert len(_evict_all(offload, first)) == 5
+    offload.drop(first)
+    offload.drop(first)
+    assert len(_evict_all(offload, first)) == 5
+    offload.drop(second)
+    assert _evict_all(offload, first) == []
+
+
+def test_what_is_there_already_is_not_copied_again() -> None:
+    """It is the same content."""
+    offload, sequence = _offload(), _sequence()
+    offload.keep(sequence, COST)
+    offload.store.put(sequence.hashes[0], ())
+
+    assert [moved.block_id for moved in _evict_all(offload, sequence)] == [1, 2, 3, 4]
+
+
+def test_no_more_is_wanted_than_there_is_room_for() -> None:
+    """The head: what follows is of no use without it."""
+    offload, sequence = _offload(max_blocks=2), _sequence()
+
+    offload.keep(sequence, COST)
+
+    assert sequence.kept_hashes == sequence.hashes[:2]
+
+
+def test_slow_copies_make_the_node_compute_again() -> None:
+    """One slow copy among fast ones does not: it may have waited for the device."""
+    offload, sequence = _offload(), _sequence()
+    offload.note_copied(5, 1e-6)
+    offload.note_copied(5, 10.0)
+    offload.keep(sequence, COST)
+    assert sequence.kept_hashes
+
+    offload.drop(sequence)
+    for _ in range(100):
+        offload.note_copied(5, 10.0)
+    offload.keep(sequence, COST)
+
+    assert not sequence.kept_hashes
+
+
+def test_of_what_nobody_waits_for_the_heads_are_copied_out() -> None:
+    """As much as may delay a pass, and only if it is quicker than to compute it."""
+    offload, sequence = _offload(), _sequence()
+    offload.note_copied(1, 0.02)  # 2 blocks in the time that a pass may lose
+
+    assert [moved.block_id for moved in _evict_all(offload, sequence)] == [3, 4]
+    for _ in range(100):
+        offload.note_copied(1, 0.6)
+    assert _evict_all(offload, sequence) == []
+
+
+def test_copies_that_were_slow_are_tried_again() -> None:
+    """The first one may have waited for the device."""
+    offload, sequence = _offload(), _sequence()
+    offload.note_copied(1, 1.0)
+
+    assert any(_evict_all(offload, sequence) for _ in range(800))
+
+
+def test_blocks_that_are_next_go_along() -> None:
+    """The passes after need not wait for the device again; what is in host memory stays where it is."""
+    offload, pool, sequence = _offload(), BlockPool(5, 4), _sequence()
+    pool.on_evict = offload.note_evicted
+    table = pool.allocate(5)
+    for block_id, block_hash in zip(table, sequence.hashes, strict=True):
+        pool.store(block_id, block_hash)
+    pool.release(table)
+    offload.store.put(sequence.hashes[3], ())
+
+    pool.allocate(1)
+    moved = offload.drain(pool, _costly())
+
+    assert [each.block_hash for each in moved] == [sequence.hashes[index] for index in (4, 2, 1, 0)]
+    assert offload.drain(pool, _costly()) == []
+
+
+def test_contents_are_restored_where_that_is_quicker_than_to_compute_them() -> None:
+    """One copy decides: the one out has been made."""
+    offload, sequence = _offload(), _sequence()
+    for block_hash in sequence.hashes:
+        offload.store.put(block_hash, ())
+
+    offload.note_copied(1, 0.9)
+    assert len(offload.take_run(sequence.hashes, 2, _costly())) == 3
+    for _ in range(100):
+        offload.note_copied(1, 1.1)
+    assert offload.take_run(sequence.hashes, 2, _costly()) == []

@@ -1,0 +1,162 @@
+"""A pool has the blocks that it is told to have, or as many as its device has room for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baton.capacity.reference_models import REFERENCE_MODELS
+from baton.engine.kv_cache.pool_size import (
+    DEFAULT_BOUNDS,
+    RESERVE_BYTES,
+    USUAL_BLOCKS,
+    DeviceMemory,
+    PoolBounds,
+    PoolModel,
+    choose_pool_size,
+    pass_bytes,
+)
+from baton.errors import ConfigurationError
+
+GB = 10**9
+SHAPE = REFERENCE_MODELS["llama-3.1-8b"]
+MODEL = PoolModel(SHAPE, 16, 16 * SHAPE.kv_bytes_per_token)
+WORKSPACE = pass_bytes(SHAPE, DEFAULT_BOUNDS)
+GPU = DeviceMemory("cuda:0", 80 * GB, 16 * GB, 63 * GB, is_main=False)
+CPU = DeviceMemory("main memory", 64 * GB, 0, 40 * GB, is_main=True)
+
+
+def blocks(memory: DeviceMemory, model: PoolModel = MODEL, bounds: PoolBounds = DEFAULT_BOUNDS) -> int:
+    """Return how many blocks are chosen where nobody names a number."""
+    return choose_pool_size(None, memory, model, bounds).num_blocks
+
+
+def test_a_gpu_is_filled_up_to_its_share() -> None:
+    """Of 72 of 80 GB the model has 16; the largest pass, the reserve and blocks have the rest, to less than a block."""
+    chosen = choose_pool_size(None, GPU, MODEL, DEFAULT_BOUNDS)
+
+    left = 72 * GB - 16 * GB - WORKSPACE - RESERVE_BYTES
+    assert 0 <= left - chosen.num_blocks * MODEL.block_bytes < MODEL.block_bytes
+    assert chosen.num_blocks > 10 * USUAL_BLOCKS
+    assert chosen.cause.startswith("0.9 of 80 GB less 16 GB of the model, less ")
+
+
+def test_nodes_that_share_a_gpu_have_the_shares_that_they_were_given() -> None:
+    """What the first has taken counts as not free for the second, but not as the second's own."""
+    bounds = PoolBounds(memory_share=0.45)
+    second = DeviceMemory("cuda:0", 80 * GB, 16 * GB, 80 * GB - 36 * GB - 16 * GB, is_main=False)
+
+    assert blocks(second, bounds=bounds) == (20 * GB - WORKSPACE - RESERVE_BYTES) // MODEL.block_bytes
+
+
+def test_what_others_have_taken_of_a_gpu_is_not_counted_on() -> None:
+    """Of the share 56 GB are left, of the GPU 10."""
+    chosen = choose_pool_size(None, GPU._replace(free_bytes=10 * GB), MODEL, DEFAULT_BOUNDS)
+
+    assert chosen.num_blocks == (10 * GB - WORKSPACE - RESERVE_BYTES) // MODEL.block_bytes
+    assert chosen.cause.startswith("the 10 GB that are free beside the model, less ")
+
+
+def test_a_pool_is_no_larger_than_what_a_full_batch_can_use() -> None:
+    """A batch of 2 sequences of 131,072 tokens needs 16,384 blocks, whatever else a GPU has."""
+    chosen = choose_pool_size(None, GPU, MODEL, PoolBounds(max_batch_size=2))
+
+    assert chosen == (16_384, "no more than 2 sequences of 131072 tokens can use")
+
+
+def test_a_short_context_leaves_a_pool_for_the_prefix_cache() -> None:
+    """One sequence of 512 tokens needs 32 blocks; what others computed is kept in the usual number."""
+    model = replace(MODEL, shape=replace(SHAPE, max_context_tokens=512))
+
+    assert blocks(GPU, model, PoolBounds(max_batch_size=1)) == USUAL_BLOCKS
+
+
+def test_larger_passes_leave_fewer_blocks() -> None:
+    """Passes of 8,192 positions need gigabytes beside the pool."""
+    larger = PoolBounds(max_step_tokens=8192)
+
+    taken = (blocks(GPU) - blocks(GPU, bounds=larger)) * MODEL.block_bytes
+    assert taken == pytest.approx(pass_bytes(SHAPE, larger) - WORKSPACE, abs=MODEL.block_bytes)
+    assert taken > 4 * GB
+
+
+def test_rows_beside_the_blocks_get_their_part() -> None:
+    """Where the engine keeps copies of what is decoded from, blocks and copies share what is left."""
+    with_rows = replace(MODEL, row_bytes=MODEL.block_bytes * 5 // 4)
+
+    assert blocks(GPU, with_rows) == pytest.approx(blocks(GPU) * 4 / 9, abs=1)
+
+
+def test_a_cpu_has_the_usual_number() -> None:
+    """Several nodes may share a host, so that its memory is nobody's to fill."""
+    chosen = choose_pool_size(None, CPU, MODEL, DEFAULT_BOUNDS)
+
+    assert chosen == (USUAL_BLOCKS, "the usual number on a CPU")
+
+
+def test_a_cpu_with_little_memory_has_fewer() -> None:
+    """A quarter of 8 GB has room for 953 blocks of 2 MiB."""
+    chosen = choose_pool_size(None, CPU._replace(free_bytes=8 * GB), MODEL, DEFAULT_BOUNDS)
+
+    assert chosen == (2 * GB // MODEL.block_bytes, "a quarter of the 8 GB that are free")
+
+
+@pytest.mark.parametrize("memory", [GPU, CPU])
+def test_a_number_that_fits_is_taken(memory: DeviceMemory) -> None:
+    """Whatever would have been chosen: a share is no bound for who knows better."""
+    num_fitting = memory.free_bytes // MODEL.block_bytes
+
+    assert choose_pool_size(num_fitting, memory, MODEL, DEFAULT_BOUNDS) == (num_fitting, "num_blocks says so")
+
+
+@pytest.mark.parametrize("memory", [GPU, CPU])
+def test_a_number_that_does_not_fit_is_refused_by_name(memory: DeviceMemory) -> None:
+    """The message says what would fit, and what would be chosen."""
+    num_fitting = memory.free_bytes // MODEL.block_bytes
+    message = f"num_blocks {num_fitting + 1}: .* {memory.name}; {num_fitting} would, auto takes {blocks(memory)}$"
+
+    with pytest.raises(ConfigurationError, match=message):
+        choose_pool_size(num_fitting + 1, memory, MODEL, DEFAULT_BOUNDS)
+
+
+@pytest.mark.parametrize("memory", [GPU._replace(own_bytes=75 * GB, free_bytes=4 * GB), CPU._replace(free_bytes=1)])
+def test_a_device_that_the_model_fills_is_refused_with_its_figures(memory: DeviceMemory) -> None:
+    """No pool of nothing: the node does not start."""
+    with pytest.raises(ConfigurationError, match=r"num_blocks auto: .* GB .*: no room for a block of 2097152 bytes on"):
+        choose_pool_size(None, memory, MODEL, DEFAULT_BOUNDS)
+
+
+@pytest.mark.parametrize("num_blocks", [None, 5, 10**6])
+def test_ranks_have_as_many_blocks_as_the_one_with_least_room(num_blocks: int | None) -> None:
+    """Each gives its two numbers, whatever is asked for, and takes the least of all; else they would wait for ever."""
+    gaps = iter([7, 9])
+
+    def least(number: int) -> int:
+        return number - next(gaps)
+
+    if num_blocks is None:
+        chosen = choose_pool_size(None, GPU, MODEL, DEFAULT_BOUNDS, least=least)
+        assert chosen == (blocks(GPU) - 9, "another rank has room for no more")
+    elif num_blocks == 5:
+        assert choose_pool_size(5, GPU, MODEL, DEFAULT_BOUNDS, least=least).num_blocks == 5
+    else:
+        with pytest.raises(ConfigurationError, match=f"auto takes {blocks(GPU) - 9}"):
+            choose_pool_size(num_blocks, GPU, MODEL, DEFAULT_BOUNDS, least=least)
+    assert not list(gaps)
+
+
+@given(st.integers(1, 200), st.integers(0, 100), st.integers(0, 200), st.floats(0.01, 1.0), st.booleans())
+def test_what_is_chosen_always_fits(total: int, own: int, free: int, share: float, is_main: bool) -> None:
+    """Into what is free, and beside the model into the share, for any device: or it is refused."""
+    memory = DeviceMemory("any", total * GB, own * GB, free * GB, is_main=is_main)
+    try:
+        num_blocks = blocks(memory, bounds=PoolBounds(memory_share=share))
+    except ConfigurationError:
+        return
+
+    assert 1 <= num_blocks <= memory.free_bytes // MODEL.block_bytes
+    if not is_main:
+        assert num_blocks * MODEL.block_bytes + memory.own_bytes <= memory.total_bytes * share

@@ -1,0 +1,86 @@
+"""The attention kernel computes what float64 does, in every mask and page case, without a GPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from baton.engine.runners.torch.ops.cuda.paged_queries import num_splits
+from baton.engine.runners.torch.ops.eager.blocked_attention import attend_causally
+from baton.engine.runners.torch.ops.eager.paged_attention import attend_by_torch
+from baton.engine.runners.torch.pool import KeysValues
+from bench.microbench.torch import cases
+from bench.microbench.torch.cases import CASES, inputs_of
+
+_MAX_RELATIVE_ERROR = {torch.float32: 2e-6, torch.float16: 3e-3}
+
+
+@cache
+def kernel_errors() -> dict[str, Any]:
+    """Return the kernels' relative errors in every case; `BATON_KERNEL_SEED` draws other inputs."""
+    seed = int(os.environ.get("BATON_KERNEL_SEED", "1"))
+    environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-m", cases.__name__, str(seed)], env=environment, capture_output=True, text=True, timeout=580
+    )
+    assert done.returncode == 0, f"seed {seed}: {done.stderr}"
+    return {**json.loads(done.stdout), "seed": seed}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernel_computes_what_float64_does(name: str) -> None:
+    """Interpreted, the kernel differs from exact arithmetic by rounding; NaN in blocks of others reaches nobody."""
+    pytest.importorskip("triton", reason="triton is not installed: pip install 'baton[cuda]'")
+    errors = kernel_errors()
+
+    assert errors["attention"][name] <= _MAX_RELATIVE_ERROR[CASES[name].dtype], f"seed {errors['seed']}"
+
+
+def test_kernels_between_products_compute_what_float64_does() -> None:
+    """Rotation and storing, gates, sums and norms; nothing is written beside the slots."""
+    pytest.importorskip("triton", reason="triton is not installed: pip install 'baton[cuda]'")
+    errors = kernel_errors()["between"]
+
+    assert len(errors) == 14
+    for name, error in errors.items():
+        assert error <= (2e-6 if ", float32," in name else 3e-3), name
+
+
+def test_a_model_computes_the_same_with_all_kernels() -> None:
+    """A packed pass of two prompts and a decode pass over static buffers, as CUDA runs them, give the same logits."""
+    pytest.importorskip("triton", reason="triton is not installed: pip install 'baton[cuda]'")
+    errors = kernel_errors()["model"]
+
+    assert errors.keys() == {"packed", "decode"}
+    assert all(0 < error < 1e-4 for error in errors.values()), errors
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_reference_attends_as_the_blocked_attention_does(name: str) -> None:
+    """What the kernel is compared with is not a twin of its mistakes: the CPU's attention agrees, key by key."""
+    query, pool, queries, scoring = inputs_of(CASES[name], 3).to(torch.float32)
+    output = attend_by_torch(query, pool, queries, scoring)
+    first = 0
+    for index, (start, end) in enumerate(CASES[name].intervals):
+        keys, values = (tensor[:, queries.tables[index].long()].flatten(1, 2)[:, :end] for tensor in pool)
+        rows = query[first : first + end - start].transpose(0, 1).unflatten(0, (keys.shape[0], -1))
+        expected = attend_causally(rows.contiguous(), KeysValues(keys, values), scoring, first_query=start)
+
+        torch.testing.assert_close(output[first : first + end - start].transpose(0, 1), expected.flatten(0, 1))
+        first += end - start
+
+
+@pytest.mark.parametrize(
+    ("num_tiles", "max_end", "expected"),
+    [(1, 131_072, 32), (1, 1024, 4), (1, 100, 1), (8, 131_072, 4), (32, 131_072, 1), (500, 131_072, 1)],
+)
+def test_keys_are_split_where_multiprocessors_would_idle(num_tiles: int, max_end: int, expected: int) -> None:
+    """132 multiprocessors and 8 KV heads: few tiles over long contexts are split, many or short ones are not."""
+    assert num_splits(num_tiles, 8, max_end, 132) == expected

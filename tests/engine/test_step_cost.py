@@ -1,0 +1,90 @@
+"""What passes cost, learnt from their times."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+
+from baton.engine.step_cost import MIN_PROMPT_TOKENS, StepCost, StepCostModel, StepWork
+
+COST = StepCost(fixed_seconds=0.02, token_seconds=1e-4, pair_seconds=2e-9)
+DECODE = StepWork(10, 10_000)
+"""Takes 21.02 ms."""
+
+
+@pytest.mark.parametrize(
+    ("cost", "work", "target_seconds", "context_tokens", "expected"),
+    [
+        (StepCost(0.02, 1e-4, 0.0), StepWork(10, 0), 0.031, 0, 100),
+        (StepCost(0.02, 1e-4, 0.0), StepWork(10, 0), 0.031, 50_000, 100),
+        (COST, DECODE, 0.03102, 0, 99.9),
+        (COST, DECODE, 0.03102, 50_000, 49.99),
+        (COST, DECODE, 0.0, 0, MIN_PROMPT_TOKENS),
+        (COST, DECODE, 0.02, 0, MIN_PROMPT_TOKENS),
+        (StepCost(0.02, 0.0, 2e-6), StepWork(0, 0), 0.03, 0, 100),
+        (StepCost(0.02, 0.0, 0.0), StepWork(10, 0), 0.03, 0, math.inf),
+    ],
+)
+def test_a_pass_takes_as_much_of_a_prompt_as_its_time_allows(
+    cost: StepCost, work: StepWork, target_seconds: float, context_tokens: int, expected: float
+) -> None:
+    """And always a little, so that prompts get on."""
+    affordable = cost.affordable_tokens(work, target_seconds, context_tokens)
+
+    assert affordable == pytest.approx(expected, rel=1e-3)
+    if MIN_PROMPT_TOKENS < affordable < math.inf:
+        end = context_tokens + affordable
+        prompt_seconds = cost.token_seconds * affordable + cost.pair_seconds * affordable * (context_tokens + end) / 2
+        assert cost.seconds(work) + prompt_seconds == pytest.approx(target_seconds)
+
+
+def test_costs_are_learnt_from_passes_and_stay_through_a_time_without_prompts() -> None:
+    """Also where measurements scatter; a single pause counts little."""
+    random, pace = Random(1), StepCostModel()
+    for index in range(200):
+        num_decodes, has_prompts = random.randint(1, 32), index % 3 == 0
+        work = StepWork(num_decodes, num_decodes * random.randint(100, 4000))
+        if has_prompts:
+            num_tokens, context = random.choice([128, 512]), random.randint(0, 60_000)
+            work = StepWork(work.num_tokens + num_tokens, work.num_pairs + num_tokens * context)
+        pace.note(work, COST.seconds(work) * random.uniform(0.95, 1.05), has_prompts=has_prompts)
+    for _ in range(2000):
+        pace.note(DECODE, COST.seconds(DECODE), has_prompts=False)
+    pace.note(DECODE, 30.0, has_prompts=False)
+
+    assert pace.cost is not None
+    assert pace.cost.seconds(DECODE) == pytest.approx(COST.seconds(DECODE), rel=0.2)
+    assert pace.cost.token_seconds == pytest.approx(COST.token_seconds, rel=0.2)
+    assert pace.cost.pair_seconds == pytest.approx(COST.pair_seconds, rel=0.2)
+
+
+def test_passes_that_are_all_alike_are_foretold() -> None:
+    """However the time is divided among the terms: none is negative."""
+    pace = StepCostModel()
+    for _ in range(100):
+        pace.note(DECODE, 0.02, has_prompts=False)
+
+    assert pace.cost is not None
+    assert pace.cost.seconds(DECODE) == pytest.approx(0.02, rel=1e-3)
+    assert min(pace.cost.fixed_seconds, pace.cost.token_seconds, pace.cost.pair_seconds) >= 0.0
+
+
+def test_a_node_that_becomes_faster_is_seen_to_be_so() -> None:
+    """Old measurements fade."""
+    pace = StepCostModel()
+    for seconds in (0.1,) * 100 + (0.01,) * 100:
+        pace.note(DECODE, seconds, has_prompts=False)
+
+    assert pace.cost is not None
+    assert pace.cost.seconds(DECODE) == pytest.approx(0.01, rel=0.1)
+
+
+def test_a_clock_that_stands_still_measures_nothing() -> None:
+    """Nothing is known of such passes."""
+    pace = StepCostModel()
+
+    pace.note(DECODE, 0.0, has_prompts=True)
+
+    assert pace.cost is None

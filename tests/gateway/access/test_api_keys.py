@@ -1,0 +1,138 @@
+"""The file of API keys."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from baton.errors import AuthenticationError, ConfigurationError
+from baton.gateway.access import api_keys
+from baton.gateway.access.api_keys import ApiKeys
+
+KEYS = "# people\nalice:secret-a\n\nbob: secret:b\nalice:secret-a2\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return a file of keys."""
+    path = tmp_path / "keys"
+    path.write_text(KEYS)
+    return path
+
+
+@pytest.fixture
+def keys(path: Path) -> ApiKeys:
+    """Return the keys of the file."""
+    keys = ApiKeys(path)
+    keys.load()
+    return keys
+
+
+@pytest.mark.parametrize(
+    ("headers", "name"),
+    [
+        ({"authorization": "Bearer secret-a"}, "alice"),
+        ({"authorization": "bearer  secret-a2"}, "alice"),
+        ({"authorization": "Bearer secret:b"}, "bob"),
+        ({"x-api-key": "secret-a"}, "alice"),
+    ],
+)
+def test_a_key_has_the_name_of_its_line(keys: ApiKeys, headers: dict[str, str], name: str) -> None:
+    """As bearer token, or in Anthropic's header; a name may have several keys."""
+    assert keys.authenticate(headers) == name
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": ""},
+        {"authorization": "Bearer "},
+        {"authorization": "Bearer secret"},
+        {"authorization": "Bearer secret-a "[:-3]},
+        {"authorization": "Basic secret-a"},
+        {"authorization": "secret-a"},
+        {"authorization": "Bearer alice:secret-a"},
+        {"authorization": "Bearer \xff"},
+        {"x-api-key": "# people"},
+    ],
+)
+def test_anything_else_is_nobody(keys: ApiKeys, headers: dict[str, str]) -> None:
+    """Neither parts of a key, nor another scheme, nor a comment."""
+    with pytest.raises(AuthenticationError):
+        keys.authenticate(headers)
+
+
+def test_without_a_file_everybody_may_ask() -> None:
+    """Under the empty name, whatever they show."""
+    keys = ApiKeys(None)
+    keys.load()
+
+    assert keys.authenticate({"authorization": "Bearer none"}) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("alice", "line 1"),
+        ("a:x\nbob:", "line 2"),
+        ("a:two words", "line 1"),
+        ("a b:x", "line 1"),
+        (":x", "line 1"),
+        ("a:x\nb:x", "line 2 .* repeats"),
+        ("# nothing\n", "no keys"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_without_its_secrets(path: Path, text: str, problem: str) -> None:
+    """With the line; the message ends up in logs."""
+    path.write_text(text.replace("x", "hidden"))
+
+    with pytest.raises(ConfigurationError, match=rf"^api_keys_file.*{problem}") as failure:
+        ApiKeys(path).load()
+    assert "hidden" not in str(failure.value)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    """A gateway that was told to ask for keys does not start without them."""
+    with pytest.raises(ConfigurationError, match="api_keys_file"):
+        ApiKeys(tmp_path / "none").load()
+
+
+def test_a_changed_file_is_read_again(keys: ApiKeys, path: Path) -> None:
+    """Replaced as Kubernetes does it: by another file."""
+    other = path.with_name("other")
+    other.write_text("carol:secret-c\n")
+    os.replace(other, path)
+    keys.reload()
+
+    assert keys.authenticate({"authorization": "Bearer secret-c"}) == "carol"
+    with pytest.raises(AuthenticationError):
+        keys.authenticate({"authorization": "Bearer secret-a"})
+
+
+def test_a_change_for_the_worse_keeps_the_keys(keys: ApiKeys, path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """It is reported once, and the next good state is taken."""
+    path.unlink()
+    with caplog.at_level(logging.WARNING):
+        keys.reload()
+        keys.reload()
+    assert len(_told(caplog)) == 1
+    caplog.clear()
+    path.write_text("broken")
+    with caplog.at_level(logging.WARNING):
+        keys.reload()
+        keys.reload()
+    kept = keys.authenticate({"authorization": "Bearer secret-a"})
+    path.write_text("carol:secret-c\n")
+    keys.reload()
+
+    assert kept == "alice"
+    assert len(_told(caplog)) == 1
+    assert keys.authenticate({"authorization": "Bearer secret-c"}) == "carol"
+
+
+def _told(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
+    return [record for record in caplog.records if record.name == api_keys.__name__]

@@ -1,0 +1,244 @@
+"""exo's cluster endpoints against a played router."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from baton.gateway.api.exo.documents import INSTANCE_TAG
+from baton.gateway.api.exo.instances import MAX_INSTANCES
+from baton.gateway.server import RunningGateway
+from baton.v1 import node_pb2
+from baton.v1 import router_service_pb2 as router
+from gateway.fake_cluster import MODEL, FakeCluster, Loop
+from gateway.rest import ask
+from system.plan import free_ports
+
+PREVIEWS = f"/instance/previews?model_id={MODEL}"
+
+
+def view(instance_id: str = "i-1", *node_ids: str, model: str = MODEL) -> dict[str, Any]:
+    """Return the body of POST /instance."""
+    runners = {node_id: f"{instance_id}.{node_id}" for node_id in node_ids or ("decode-1",)}
+    assignments = {"modelId": model, "nodeToRunner": runners, "runnerToShard": {}}
+    return {"instance": {INSTANCE_TAG: {"instanceId": instance_id, "shardAssignments": assignments}}}
+
+
+@pytest.fixture(autouse=True)
+def candidates(cluster: FakeCluster) -> None:
+    """Give the router one candidate with a cost and one without."""
+    estimate = router.CostEstimate(prefill_seconds=0.5, decode_seconds=1.0, total_seconds=1.5)
+    cluster.router.candidates = [
+        router.Candidate(decode_node_id="decode-0", estimate=estimate),
+        router.Candidate(decode_node_id="decode-1", infeasible_reason="decode-1: draining"),
+    ]
+
+
+def test_models_name_what_can_be_asked_for(gateway: RunningGateway) -> None:
+    """A size of 0 tells clients that nothing is to be downloaded."""
+    (model,) = ask(gateway, "/models").body["data"]
+
+    assert (model["name"], model["hugging_face_id"], model["storage_size_megabytes"]) == (MODEL, MODEL, 0)
+
+
+def test_the_state_has_every_node_with_what_its_sensors_say(gateway: RunningGateway, cluster: FakeCluster) -> None:
+    """Sensors that a node lacks are left out, and so is the memory of a node that does not tell."""
+    system = node_pb2.SystemSample(gpu_usage=0.25, power_watts=30, temperature_celsius=float("nan"))
+    system.memory_byte_count, system.available_memory_byte_count = 64, 32
+    cluster.router.loads["decode-0"] = node_pb2.LoadReport(system=system)
+    state = ask(gateway, "/state").body
+
+    assert set(state["nodeIdentities"]) == set(state["topology"]["nodes"]) == {"decode-0", "decode-1"}
+    assert state["nodeSystem"] == {"decode-0": {"gpuUsage": 0.25, "sysPower": 30.0}, "decode-1": {}}
+    assert state["nodeMemory"] == {"decode-0": {"ramTotal": {"inBytes": 64}, "ramAvailable": {"inBytes": 32}}}
+    assert state["instances"] == state["runners"] == {}
+
+
+def test_a_path_leads_into_the_state(gateway: RunningGateway) -> None:
+    """Down to a value; what is not there is not found."""
+    assert ask(gateway, "/state/nodeSystem/decode-0").body == {}
+    assert ask(gateway, "/state/nodeIdentities/decode%2D0/role").body == "decode"
+    for path in ("/state/nodeSystem/gone", "/state/downloads/decode-0", "/state/nodeIdentities/decode-0/role/x"):
+        assert ask(gateway, path).status == 404
+
+
+def test_previews_are_the_feasible_candidates_with_their_cost(gateway: RunningGateway, cluster: FakeCluster) -> None:
+    """Nothing is accounted for, and no cache is counted on."""
+    (preview,) = ask(gateway, PREVIEWS + "&prompt_tokens=100&max_tokens=7").body["previews"]
+
+    (instance,) = preview["instance"].values()
+    assert preview["error"] is None
+    assert "pipeline" in preview["sharding"].lower()
+    assert "ring" in preview["instance_meta"].lower()
+    assert list(instance["shardAssignments"]["nodeToRunner"]) == ["decode-0"]
+    assert preview["estimate"]["total_seconds"] == 1.5
+    assert preview["estimate"]["transfer_seconds"] == 0
+    asked = cluster.router.requests[-1]
+    assert (asked.prompt_token_count, asked.max_token_count) == (100, 7)
+    assert asked.is_dry_run
+    assert asked.bypass_prefix_cache
+
+
+def test_the_reference_request_fits_the_context(gateway: RunningGateway) -> None:
+    """1024 and 128 tokens are too many for this model."""
+    (preview,) = ask(gateway, PREVIEWS).body["previews"]
+
+    assert preview["reference_request"] == {"prompt_tokens": 192, "max_tokens": 64}
+
+
+def test_there_are_no_previews_while_no_node_can_take_a_request(gateway: RunningGateway, cluster: FakeCluster) -> None:
+    """Clients ask again."""
+    cluster.addresses.clear()
+
+    assert ask(gateway, PREVIEWS).body == {"previews": []}
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "param"),
+    [
+        ("", 400, "model_id"),
+        ("?model_id=", 400, "model_id"),
+        ("?model_id=other", 404, "model"),
+        (f"?model_id={MODEL}&prompt_tokens=0", 400, "prompt_tokens"),
+        (f"?model_id={MODEL}&prompt_tokens=%D9%A1", 400, "prompt_tokens"),
+        (f"?model_id={MODEL}&max_tokens=9999999999", 400, "max_tokens"),
+    ],
+)
+def test_a_bad_query_is_refused_by_name(gateway: RunningGateway, query: str, status: int, param: str) -> None:
+    """Like a bad body."""
+    assert ask(gateway, "/instance/previews" + query).error[:2] == (status, param)
+
+
+def test_what_is_bad_is_refused_while_the_router_is_away(
+    gateway: RunningGateway, cluster: FakeCluster, loop: Loop
+) -> None:
+    """Nobody is asked before a request is known to be well-formed."""
+    loop.call(cluster.stop_router())
+
+    assert ask(gateway, PREVIEWS + "&prompt_tokens=0").error[:2] == (400, "prompt_tokens")
+    assert ask(gateway, "/instance", {"instance": {}}).error[:2] == (400, "instance")
+
+
+def test_a_pinned_placement_holds_benchmarks_and_nothing_else(gateway: RunningGateway, cluster: FakeCluster) -> None:
+    """Users' requests go where the router sends them; a deleted instance is gone and stops nothing."""
+    messages = [{"role": "user", "content": "x"}]
+    body = {"model": MODEL, "messages": messages, "max_tokens": 1}
+    created = ask(gateway, "/instance", view())
+    ask(gateway, "/bench/chat/completions", body)
+    pins = [(pin.decode_node_id, pin.prefill_node_id) for pin in cluster.router.requests[-1].pins]
+    ask(gateway, "/v1/chat/completions", body)
+    others = list(cluster.router.requests[-1].pins)
+    deleted = ask(gateway, "/instance/i-1", method="DELETE")
+    ask(gateway, "/bench/chat/completions", body)
+
+    assert created.body["instance_id"] == deleted.body["instance_id"] == "i-1"
+    assert pins == [("decode-1", "")]
+    assert others == list(cluster.router.requests[-1].pins) == []
+    assert ask(gateway, "/instance/i-1").status == ask(gateway, "/instance/i-1", method="DELETE").status == 404
+
+
+def test_an_instance_is_shown_with_its_runners_ready(gateway: RunningGateway) -> None:
+    """In the state and by itself."""
+    ask(gateway, "/instance", view())
+    shown = ask(gateway, "/instance/i-1").body
+
+    assert ask(gateway, "/state/instances/i-1").body == shown
+    runners = list(shown[INSTANCE_TAG]["shardAssignments"]["runnerToShard"])
+    assert [ask(gateway, f"/state/runners/{runner}").body for runner in runners] == [{"RunnerReady": {}}]
+
+
+def test_a_runner_whose_node_has_gone_has_failed(gateway: RunningGateway, cluster: FakeCluster) -> None:
+    """Until the instance goes too."""
+    ask(gateway, "/instance", view())
+    del cluster.addresses["decode-1"]
+
+    (runner,) = ask(gateway, "/state/runners").body.values()
+    assert "decode-1" in runner["RunnerFailed"]["errorMessage"]
+
+
+NODES = "instance.shardAssignments.nodeToRunner"
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "instance"),
+        ({"instance": {}}, "instance"),
+        ({"instance": {"a": {"instanceId": "x"}}}, "instance[...].shardAssignments"),
+        (view("no spaces"), "instance.instanceId"),
+        (view("i", "gone"), NODES),
+        (view("i", "decode-0", "decode-1"), NODES),
+        (view("i", model="other"), NODES),
+    ],
+)
+def test_what_is_no_placement_is_refused_by_name(gateway: RunningGateway, body: Any, param: str) -> None:
+    """And pins nothing."""
+    assert ask(gateway, "/instance", body).error[:2] == (400, param)
+    assert ask(gateway, "/state/instances").body == {}
+
+
+def test_there_is_a_limit_of_instances(gateway: RunningGateway) -> None:
+    """One that is posted again counts once."""
+    statuses = [ask(gateway, "/instance", view(f"i-{index}")).status for index in range(MAX_INSTANCES)]
+
+    assert set(statuses) == {200}
+    assert ask(gateway, "/instance", view("i-0")).status == 200
+    assert ask(gateway, "/instance", view("more")).status == 429
+
+
+@pytest.mark.parametrize(
+    ("path", "method"), [("/models", "POST"), ("/instance", "GET"), ("/instance/x", "POST"), ("/state", "DELETE")]
+)
+def test_other_methods_are_refused(gateway: RunningGateway, path: str, method: str) -> None:
+    """With what is allowed."""
+    reply = ask(gateway, path, method=method)
+
+    assert reply.status == 405
+    assert reply.headers["allow"]
+
+
+def test_a_web_page_cannot_pin_without_asking(gateway: RunningGateway) -> None:
+    """A browser sends plain text to any address."""
+    assert ask(gateway, "/instance", view(), headers={"content-type": "text/plain"}).status == 415
+
+
+@pytest.fixture
+def without_exo(loop: Loop, cluster: FakeCluster) -> Iterator[RunningGateway]:
+    """Run a gateway whose setting switches the endpoints off."""
+    with loop.running(cluster, exo_endpoints=False) as running:
+        yield running
+
+
+def test_a_setting_switches_them_off(without_exo: RunningGateway) -> None:
+    """The bench endpoint stays, and the document tells of nothing else."""
+    paths = ask(without_exo, "/openapi.json").body["paths"]
+
+    assert {ask(without_exo, path).status for path in ("/models", "/state", "/state/instances", PREVIEWS)} == {404}
+    assert "/bench/chat/completions" in paths
+    assert not any(path.startswith(("/state", "/instance", "/models")) for path in paths)
+
+
+def test_they_need_an_api_key_where_the_gateway_asks_for_one(loop: Loop, cluster: FakeCluster, tmp_path: Any) -> None:
+    """Reading the state as well."""
+    keys = tmp_path / "keys"
+    keys.write_text("me:sk-secret\n")
+    keys.chmod(0o600)
+    with loop.running(cluster, api_keys_file=keys) as running:
+        authorized = {"authorization": "Bearer sk-secret"}
+
+        assert ask(running, "/state").status == ask(running, "/instance", view()).status == 401
+        assert ask(running, "/state", headers=authorized).status == 200
+
+
+def test_nothing_is_pinned_where_several_processes_share_the_port(loop: Loop, cluster: FakeCluster) -> None:
+    """The next request may reach another one: a pin that holds for some is worse than none."""
+    ports = free_ports(["http", "grpc", "metrics"])
+    wanted = {f"{name}_port": port for name, port in ports.items()}
+    with loop.running(cluster, processes=2, process_index=0, **wanted) as running:
+        refused = ask(running, "/instance", view())
+
+        assert refused.error == (404, None, "instances_unavailable")
+        assert ask(running, "/state/instances").body == {}
+        assert len(ask(running, PREVIEWS).body["previews"]) == 1

@@ -1,0 +1,120 @@
+"""The public gRPC API through real channels."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+from baton.gateway.server import RunningGateway
+from baton.v1 import generation_pb2 as generation
+from baton.v1 import generation_service_pb2 as messages
+from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
+from gateway.fake_cluster import CONTEXT_TOKENS, MODEL, FakeCluster, echo_token, tokens
+from text.tokenizer_folders import byte_level
+
+IDS = list(byte_level()("hello 😀")["input_ids"])
+LIMIT = generation.SamplingParameters(max_token_count=len(IDS), seed=3)
+
+
+@pytest.fixture
+def channel(gateway: RunningGateway) -> Iterator[grpc.Channel]:
+    """Return a channel of an ordinary, synchronous client."""
+    with grpc.insecure_channel(f"127.0.0.1:{gateway.grpc_port}") as channel:
+        yield channel
+
+
+def _generate(channel: grpc.Channel, **fields: Any) -> list[Any]:
+    return list(GenerationServiceStub(channel).Generate(messages.GenerateRequest(**fields), timeout=20))
+
+
+def test_tokens_in_give_text_and_tokens_out(channel: grpc.Channel) -> None:
+    """The last message says how it ended and where it ran."""
+    responses = _generate(channel, tokens=messages.TokenSequence(token_ids=IDS), sampling=LIMIT)
+
+    assert "".join(response.text for response in responses) == "hello 😀"
+    assert [token_id for response in responses for token_id in response.token_ids] == IDS
+    end = responses[-1].finished
+    assert end.reason == generation.FINISH_REASON_LENGTH
+    assert (end.usage.prompt_token_count, end.usage.completion_token_count) == (len(IDS), len(IDS))
+    assert (end.usage.cached_token_count, end.usage.seed) == (4, 3)
+    assert end.placement.decode_node_id == "decode-0"
+
+
+def test_text_and_conversations_are_tokenized(channel: grpc.Channel, cluster: FakeCluster) -> None:
+    """The conversation by the chat template, the text without."""
+    turn = messages.ChatMessage(role="user", content="hello")
+    _generate(channel, model=MODEL, text="hello 😀", sampling=LIMIT)
+    _generate(channel, conversation=messages.Conversation(messages=[turn]), sampling=LIMIT)
+
+    text, chat = (list(request.prompt_token_ids) for request in cluster.decodes[0].requests)
+    assert text == IDS
+    expected = byte_level().apply_chat_template(
+        [{"role": "user", "content": "hello"}], add_generation_prompt=True, return_dict=False
+    )
+    assert chat == list(expected)
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "problem"),
+    [
+        ({}, grpc.StatusCode.INVALID_ARGUMENT, "input"),
+        ({"text": ""}, grpc.StatusCode.INVALID_ARGUMENT, "text"),
+        ({"text": "x", "model": "other"}, grpc.StatusCode.NOT_FOUND, "other"),
+        ({"text": "x", "stop": [""]}, grpc.StatusCode.INVALID_ARGUMENT, "stop"),
+        ({"conversation": {}}, grpc.StatusCode.INVALID_ARGUMENT, "conversation.messages"),
+        ({"text": "x", "sampling": {"top_p": 2}}, grpc.StatusCode.INVALID_ARGUMENT, "top_p"),
+        ({"text": "x", "sampling": {"max_token_count": 0}}, grpc.StatusCode.INVALID_ARGUMENT, "max_token_count"),
+        ({"text": "x" * 1000}, grpc.StatusCode.INVALID_ARGUMENT, "context"),
+    ],
+)
+def test_a_request_that_cannot_be_served_is_refused_by_the_field(
+    channel: grpc.Channel, fields: dict[str, Any], code: grpc.StatusCode, problem: str
+) -> None:
+    """With the status of generation_service.proto."""
+    with pytest.raises(grpc.RpcError, match=problem) as failure:
+        _generate(channel, **fields)
+    assert failure.value.code() is code
+
+
+def test_a_prompt_is_judged_in_the_last_message(channel: grpc.Channel) -> None:
+    """One entry per token from the second on."""
+    sampling = {"max_token_count": 2, "temperature": 0, "prompt_logprob_count": 1}
+    responses = _generate(channel, tokens={"token_ids": [97, 98, 99]}, sampling=sampling)
+
+    judged = responses[-1].finished.prompt_logprobs
+    assert [(entry.token_id, entry.logprob, entry.rank) for entry in judged] == [(98, -1, 1), (99, -2, 2)]
+    assert [len(entry.alternatives) for entry in judged] == [1, 1]
+
+
+def test_models_health_and_reflection_answer(channel: grpc.Channel, gateway: RunningGateway) -> None:
+    """A client needs no generated code."""
+    _generate(channel, text="x", sampling=LIMIT)
+    models = GenerationServiceStub(channel).ListModels(messages.ListModelsRequest(), timeout=20).models
+    health = health_pb2_grpc.HealthStub(channel).Check(
+        health_pb2.HealthCheckRequest(service="baton.v1.GenerationService"), timeout=20
+    )
+
+    assert [(model.name, model.max_context_token_count) for model in models] == [(MODEL, CONTEXT_TOKENS)]
+    assert health.status == health_pb2.HealthCheckResponse.SERVING
+    assert "baton.v1.GenerationService" in ProtoReflectionDescriptorDatabase(channel).get_services()
+
+
+def test_a_cancelled_call_cancels_its_generation(channel: grpc.Channel, cluster: FakeCluster) -> None:
+    """At once, on the node."""
+
+    async def hang(request: Any) -> AsyncIterator[Any]:
+        yield tokens(0, [echo_token(request, 0)])
+        await asyncio.sleep(60)
+
+    cluster.decodes[0].script = hang
+    call = GenerationServiceStub(channel).Generate(messages.GenerateRequest(text="hello", sampling=LIMIT), timeout=20)
+    next(call)
+    call.cancel()
+
+    assert cluster.decodes[0].cancelled.wait(20)

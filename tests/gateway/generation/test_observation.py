@@ -1,0 +1,41 @@
+"""What metrics learn of a generation's tokens."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
+
+from baton.gateway.access.request_context import RequestContext
+from baton.gateway.generation.observation import GenerationObserver
+from baton.gateway.generation.requests import PreparedPrompt
+from baton.telemetry import names
+from baton.telemetry.metrics import Metrics
+
+
+def test_gaps_between_outputs_are_recorded_from_the_first_token_on() -> None:
+    """The time to the first one is another figure."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    times = iter([5.0, 5.25, 5.75])
+    prompt = cast(PreparedPrompt, SimpleNamespace(arrival_seconds=1.0, request=SimpleNamespace(model="m")))
+    call = cast(RequestContext, SimpleNamespace(first_token_seconds=None))
+    observation = GenerationObserver(prompt, call, Metrics(provider.get_meter("test")), lambda: next(times))
+
+    assert observation.times_tokens
+    observation.note_first_token()
+    observation.note_tokens()
+    observation.note_tokens()
+
+    point = _points(reader)[names.INTER_TOKEN_LATENCY.name]
+    assert (point.count, point.sum, point.max) == (2, 0.75, 0.5)
+    assert _points(reader)[names.TIME_TO_FIRST_TOKEN.name].sum == 4.0
+    provider.shutdown()
+
+
+def _points(reader: InMemoryMetricReader) -> dict[str, HistogramDataPoint]:
+    data: Any = reader.get_metrics_data()
+    metrics = data.resource_metrics[0].scope_metrics[0].metrics
+    return {metric.name: metric.data.data_points[0] for metric in metrics}

@@ -1,0 +1,138 @@
+"""Flow control on both sides, without a connection."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from baton.grpc_sockets.flow_control import GROWTH_SECONDS, ReceiveWindow, SendWindows, StreamEndedError
+from baton.grpc_sockets.protocol import LARGEST_WINDOW_BYTES, ErrorCode, ProtocolError
+
+
+def test_a_sender_gets_the_least_of_both_windows() -> None:
+    """What one stream takes, the connection lacks for the others."""
+    windows = SendWindows()
+    windows.open(1)
+    windows.open(3)
+    windows.add(1, 100_000)
+
+    assert windows.take(1, 1_000_000) == 65_535
+    windows.add(0, 10)
+    assert windows.take(3, 4) == 4
+    assert windows.take(3, 100) == 6
+
+
+def test_a_changed_initial_size_changes_open_streams() -> None:
+    """By the difference, below 0 too; streams opened later begin with it."""
+    windows = SendWindows()
+    windows.add(0, 1_000_000)
+    windows.open(1)
+    windows.take(1, 60_000)
+    windows.set_initial(100)
+
+    with pytest.raises(TimeoutError):
+        windows.take(1, 1, time.monotonic())
+    windows.open(3)
+    assert windows.take(3, 1000) == 100
+    windows.set_initial(70_000)
+    assert windows.take(1, 100_000) == 10_000
+
+
+def test_who_waits_is_woken_by_room_or_by_the_end() -> None:
+    """And by nothing else."""
+    windows = SendWindows()
+    windows.open(1)
+    windows.take(1, 65_535)
+    results: list[object] = []
+
+    def take() -> None:
+        try:
+            results.append(windows.take(1, 5))
+            results.append(windows.take(1, 5))
+        except StreamEndedError as error:
+            results.append(error)
+
+    waiting = threading.Thread(target=take)
+    waiting.start()
+    windows.add(0, 5)
+    windows.add(1, 5)
+    while not results:
+        time.sleep(0.001)
+    windows.close(1)
+    waiting.join(20)
+
+    assert results[0] == 5
+    assert isinstance(results[1], StreamEndedError)
+
+
+@pytest.mark.parametrize("stream_id", [0, 1])
+def test_a_window_never_grows_past_the_largest(stream_id: int) -> None:
+    """FLOW_CONTROL_ERROR, as the RFC has it."""
+    windows = SendWindows()
+    windows.open(1)
+
+    with pytest.raises(ProtocolError) as caught:
+        windows.add(stream_id, LARGEST_WINDOW_BYTES)
+    assert caught.value.code is ErrorCode.FLOW_CONTROL_ERROR
+
+
+@given(st.lists(st.tuples(st.sampled_from(["receive", "hold", "release"]), st.integers(1, 400)), max_size=60))
+def test_a_receive_window_gives_back_what_it_took_and_no_more(steps: list[tuple[str, int]]) -> None:
+    """A peer that keeps to what it was given is never refused, and the sum of both sides stays the window."""
+    window, peer_may_send, received, held = ReceiveWindow(1000, 500), 1000, 0, 0
+    for step, num_bytes in steps:
+        if step == "receive":
+            num_bytes = min(num_bytes, peer_may_send)
+            peer_may_send -= num_bytes
+            received += num_bytes
+            opened = window.received(num_bytes)
+        elif step == "hold":
+            window.hold(num_bytes)
+            held += num_bytes
+            opened = 0
+        else:
+            num_bytes = min(num_bytes, held)
+            held -= num_bytes
+            opened = window.release(num_bytes)
+        assert opened == 0 or held <= 500
+        peer_may_send += opened
+        received -= opened
+
+        assert peer_may_send + received == 1000
+        assert received < 250 or held > 500
+
+
+@pytest.mark.parametrize(("seconds", "most"), [(GROWTH_SECONDS / 2, 4000), (2 * GROWTH_SECONDS, 1000)])
+def test_the_window_of_a_fast_peer_grows_up_to_its_bound(seconds: float, most: int) -> None:
+    """That of a slow one stays as it is."""
+    now = 0.0
+    window, peer_may_send = ReceiveWindow(1000, 500, 4000, lambda: now), 1000
+    for _ in range(20):
+        now += seconds
+        peer_may_send += window.received(peer_may_send) - peer_may_send
+
+    assert peer_may_send == most
+
+
+def test_a_window_does_not_grow_past_what_is_held() -> None:
+    """What a fast peer has gained comes with the rest, when messages are released."""
+    window = ReceiveWindow(1000, 500, 4000, lambda: 0.0)
+    window.hold(501)
+
+    assert window.received(1000) == 0
+    assert window.release(1) == 2000
+
+
+def test_bytes_without_a_window_are_an_error() -> None:
+    """The peer was told how much it may send."""
+    window = ReceiveWindow(1000, 0)
+    window.hold(1)
+    window.received(1000)
+
+    with pytest.raises(ProtocolError) as caught:
+        window.received(1)
+    assert caught.value.code is ErrorCode.FLOW_CONTROL_ERROR

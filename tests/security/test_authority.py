@@ -1,0 +1,60 @@
+"""Authorities, requests and what is signed for them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from baton.errors import ConfigurationError, InvalidFieldError
+from baton.security.authority import Authority, certificate_request, create_authority, create_key, valid_period
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+
+
+def _sign(authority: Authority, request: bytes) -> bytes:
+    return authority.sign(request, node_id="mac-1", server_name="baton", now=NOW, lifetime=timedelta(days=30))
+
+
+def test_what_is_signed_names_the_node_and_the_deployment() -> None:
+    """The subject is the node whatever the request says; the name that peers check is the deployment's."""
+    authority = create_authority(NOW, timedelta(days=100))
+
+    signed = _sign(authority, certificate_request(create_key(), "somebody-else"))
+
+    certificate, issuer = x509.load_pem_x509_certificate(signed), x509.load_pem_x509_certificate(authority.certificate)
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert certificate.subject.rfc4514_string() == "CN=mac-1"
+    assert names.get_values_for_type(x509.DNSName) == ["baton"]
+    assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    certificate.verify_directly_issued_by(issuer)
+    assert valid_period(signed)[1] == NOW + timedelta(days=30)
+
+
+def test_a_request_that_its_key_has_not_signed_is_refused() -> None:
+    """Else a certificate for somebody else's key could be had."""
+    authority = create_authority(NOW, timedelta(days=100))
+    body = bytearray(x509.load_pem_x509_csr(certificate_request(create_key(), "a")).public_bytes(Encoding.DER))
+    body[-1] ^= 1
+    broken = x509.load_der_x509_csr(bytes(body)).public_bytes(Encoding.PEM)
+
+    with pytest.raises(InvalidFieldError, match="certificate_request"):
+        _sign(authority, broken)
+    with pytest.raises(InvalidFieldError, match="certificate_request"):
+        _sign(authority, b"no request")
+
+
+def test_a_key_of_another_authority_is_refused(tmp_path: Path) -> None:
+    """What it signed, nobody would believe."""
+    mine, other = (create_authority(NOW, timedelta(days=1)) for _ in range(2))
+    (tmp_path / "ca.crt").write_bytes(mine.certificate)
+    (tmp_path / "ca.key").write_bytes(other.key)
+
+    with pytest.raises(ConfigurationError, match="is not the key of"):
+        Authority.read(tmp_path / "ca.crt", tmp_path / "ca.key")
+    (tmp_path / "ca.key").write_bytes(mine.key)
+
+    assert Authority.read(tmp_path / "ca.crt", tmp_path / "ca.key") == mine

@@ -1,0 +1,172 @@
+"""Mutual TLS between servers and channels."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+import trustme
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from baton.config.loading import load_settings
+from baton.errors import ConfigurationError
+from baton.router.server import running_router
+from baton.router.settings import RouterSettings
+from baton.rpc.channel import open_channel
+from baton.rpc.server import GrpcServer
+from baton.security.tls import TlsIdentity, secured_by
+from baton.v1 import router_service_pb2
+from baton.v1.router_service_pb2_grpc import RouterServiceStub
+from system.plan import free_ports
+
+TIMEOUT_SECONDS = 60.0
+SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+def identity(folder: Path, authority: trustme.CA, *, name: str = "baton", health_port: int = 0) -> TlsIdentity:
+    """Write a certificate of an authority and return who holds it."""
+    folder.mkdir(exist_ok=True)
+    certificate = authority.issue_cert(name)
+    (folder / "tls.crt").write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
+    (folder / "tls.key").write_bytes(certificate.private_key_pem.bytes())
+    (folder / "ca.crt").write_bytes(authority.cert_pem.bytes())
+    return TlsIdentity(folder / "tls.crt", folder / "tls.key", folder / "ca.crt", "baton", health_port)
+
+
+async def ask(address: str, who: TlsIdentity | None) -> int:
+    """Return the health that a server tells a client.
+
+    Raises:
+        grpc.aio.AioRpcError: If it tells none.
+    """
+    with secured_by(who):
+        async with open_channel(address) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            answer = await stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_SECONDS)
+            return int(answer.status)
+
+
+@asynccontextmanager
+async def serving(who: TlsIdentity | None, *, is_public: bool = False) -> AsyncIterator[str]:
+    """Run a server, and yield its address."""
+    with secured_by(who):
+        server = GrpcServer("127.0.0.1:0", is_public=is_public)
+    try:
+        yield f"127.0.0.1:{await server.start()}"
+    finally:
+        await server.drain(0.0)
+
+
+def test_those_of_one_deployment_understand_each_other(tmp_path: Path) -> None:
+    """A client whose certificate comes from the same authority is served, by whatever address it came."""
+    authority = trustme.CA()
+
+    async def run() -> None:
+        async with serving(identity(tmp_path / "server", authority)) as address:
+            assert await ask(address, identity(tmp_path / "client", authority)) == SERVING
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("kind", ["no TLS", "another authority", "a client that believes another authority"])
+def test_others_are_not_served(tmp_path: Path, kind: str) -> None:
+    """Without a certificate of the deployment there is no connection, in neither direction."""
+    authority, stranger = trustme.CA(), trustme.CA()
+    client: TlsIdentity | None = None
+    if kind != "no TLS":
+        client = identity(tmp_path / "client", stranger)
+    if kind == "another authority":
+        client = TlsIdentity(client.cert_file, client.key_file, tmp_path / "server" / "ca.crt", "baton")  # type: ignore[union-attr]
+
+    async def run() -> None:
+        async with serving(identity(tmp_path / "server", authority)) as address:
+            with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                await ask(address, client)
+
+            assert refusal.value.code() == grpc.StatusCode.UNAVAILABLE
+
+    asyncio.run(run())
+
+
+def test_a_server_of_another_name_is_not_believed(tmp_path: Path) -> None:
+    """The authority may sign certificates for other purposes."""
+    authority = trustme.CA()
+
+    async def run() -> None:
+        async with serving(identity(tmp_path / "server", authority, name="database")) as address:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await ask(address, identity(tmp_path / "client", authority))
+
+    asyncio.run(run())
+
+
+def test_a_certificate_that_is_replaced_is_taken_without_a_restart(tmp_path: Path) -> None:
+    """New connections see the files as they are; files that cannot be read change nothing."""
+    old, new = trustme.CA(), trustme.CA()
+
+    async def run() -> None:
+        async with serving(identity(tmp_path / "server", old)) as address:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await ask(address, identity(tmp_path / "client", new))
+            identity(tmp_path / "server", new)
+
+            assert await ask(address, identity(tmp_path / "client", new)) == SERVING
+
+            (tmp_path / "server" / "tls.key").unlink()
+
+            assert await ask(address, identity(tmp_path / "client", new)) == SERVING
+
+    asyncio.run(run())
+
+
+def test_a_public_server_has_no_tls_of_the_deployment(tmp_path: Path) -> None:
+    """Clients of the public API have no certificate; whoever stands before it ends their TLS."""
+
+    async def run() -> None:
+        async with serving(identity(tmp_path / "server", trustme.CA()), is_public=True) as address:
+            assert await ask(address, None) == SERVING
+
+    asyncio.run(run())
+
+
+def test_probes_without_a_certificate_learn_health_and_nothing_else(tmp_path: Path) -> None:
+    """Kubernetes' gRPC probes know no TLS: they have a port of their own."""
+    health_port = free_ports(["health"])["health"]
+    who = identity(tmp_path / "router", trustme.CA(), health_port=health_port)
+
+    async def run() -> None:
+        with secured_by(who):
+            router = running_router(RouterSettings(port=0, drain_seconds=0.0))
+            async with router as server:
+                assert await ask(f"127.0.0.1:{server.port}", who) == SERVING
+                assert await ask(f"127.0.0.1:{health_port}", None) == SERVING
+                with secured_by(None):
+                    async with open_channel(f"127.0.0.1:{health_port}") as channel:
+                        with pytest.raises(grpc.aio.AioRpcError) as refusal:
+                            await RouterServiceStub(channel).ListNodes(
+                                router_service_pb2.ListNodesRequest(), timeout=TIMEOUT_SECONDS
+                            )
+
+                assert refusal.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+    asyncio.run(run())
+
+
+def test_half_of_the_files_are_refused_by_name(tmp_path: Path) -> None:
+    """A service with a certificate but no authorities would believe anybody."""
+    (tmp_path / "tls.crt").write_text("")
+    with pytest.raises(ConfigurationError, match="tls_key_file, tls_ca_file missing"):
+        load_settings(RouterSettings, {"tls_cert_file": str(tmp_path / "tls.crt")})
+
+    files = {name: str(tmp_path / "none") for name in ("tls_cert_file", "tls_key_file", "tls_ca_file")}
+    with pytest.raises(ConfigurationError, match="tls_cert_file: no file"):
+        load_settings(RouterSettings, files)
+
+
+def test_without_files_there_is_no_identity() -> None:
+    """TLS is off unless it is asked for."""
+    assert load_settings(RouterSettings, {}).tls_identity() is None

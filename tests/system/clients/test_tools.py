@@ -1,0 +1,193 @@
+"""Tools end to end, on both engines: official clients make a model call, whole and streamed."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import anthropic
+import openai
+import pydantic
+import pytest
+
+from system.clients.tool_checkpoint import tool_checkpoint
+from system.cluster import Cluster
+from system.plan import MODEL_NAME, EngineName
+from system.rest import CHAT_PATH, post
+
+PARAMETERS: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "city": {"type": "string", "enum": ["Paris", "Oslo", "Zürich"]},
+        "days": {"type": "integer", "minimum": 1, "maximum": 9},
+    },
+    "required": ["city", "days"],
+    "additionalProperties": False,
+}
+FUNCTION: dict[str, Any] = {"name": "get_weather", "description": "Tells the weather.", "parameters": PARAMETERS}
+OTHER: Any = {"type": "function", "function": {"name": "now"}}
+QUESTION: list[Any] = [{"role": "user", "content": "Will it rain?"}]
+CHAT: dict[str, Any] = {
+    "model": MODEL_NAME,
+    "messages": QUESTION,
+    "tools": [{"type": "function", "function": FUNCTION}, OTHER],
+    "temperature": 1.0,
+    "seed": 3,
+    "max_tokens": 300,
+}
+NAMED: Any = {"type": "function", "function": {"name": "get_weather"}}
+
+
+@pytest.fixture(scope="module", params=["torch", "mlx"])
+def tool_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Run the model on one engine."""
+    engine: EngineName = request.param
+    if engine == "mlx" and importlib.util.find_spec("mlx_lm") is None:
+        pytest.skip("MLX is not installed")
+    with Cluster(tool_checkpoint(tmp_path_factory.mktemp("tools")), prefill=(), decode=(engine,)) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(tool_cluster: Cluster) -> Iterator[openai.OpenAI]:
+    """Return the client as a user makes it."""
+    with openai.OpenAI(base_url=tool_cluster.base_url, api_key="none", max_retries=0, timeout=60) as client:
+        yield client
+
+
+def _is_weather(arguments: Any) -> bool:
+    return set(arguments) == {"city", "days"} and arguments["city"] in ("Paris", "Oslo", "Zürich")
+
+
+def test_a_named_function_is_called(client: openai.OpenAI) -> None:
+    """With arguments that follow its schema, though the model knows nothing of tools."""
+    choice = client.chat.completions.create(**CHAT, tool_choice=NAMED).choices[0]
+
+    calls: Any = choice.message.tool_calls
+    assert (choice.finish_reason, choice.message.content, len(calls)) == ("tool_calls", None, 1)
+    assert calls[0].function.name == "get_weather"
+    assert _is_weather(json.loads(calls[0].function.arguments))
+
+
+def test_a_streamed_call_equals_the_whole_one(client: openai.OpenAI) -> None:
+    """By the client's own helper; the seed is the same."""
+    whole: Any = client.chat.completions.create(**CHAT, tool_choice=NAMED).choices[0].message.tool_calls
+    with client.chat.completions.stream(**CHAT, tool_choice=NAMED) as stream:
+        streamed: Any = stream.get_final_completion().choices[0].message.tool_calls
+
+    assert [call.function.arguments for call in streamed] == [call.function.arguments for call in whole]
+
+
+def test_any_of_the_tools_may_be_required(client: openai.OpenAI) -> None:
+    """At least one call, each of a tool that was declared."""
+    options = CHAT | {"tool_choice": "required", "n": 4, "parallel_tool_calls": False}
+    choices = client.chat.completions.create(**options).choices
+
+    names = [call.function.name for choice in choices for call in choice.message.tool_calls or ()]  # type: ignore[union-attr]
+    assert len(names) == 4
+    assert set(names) <= {"get_weather", "now"}
+
+
+def test_a_model_that_is_free_answers_in_text(client: openai.OpenAI) -> None:
+    """As this one always does; a strict tool changes nothing about that."""
+    strict = {"type": "function", "function": FUNCTION | {"strict": True}}
+    message = client.chat.completions.create(**(CHAT | {"tools": [strict], "max_tokens": 20})).choices[0].message
+
+    assert message.tool_calls is None
+    assert message.content
+
+
+class Weather(pydantic.BaseModel):
+    """Arguments as a user declares them."""
+
+    city: Literal["Paris", "Oslo"]
+    days: Annotated[int, pydantic.Field(ge=1, le=9)] | None
+
+
+def test_the_client_parses_arguments_of_a_declared_model(client: openai.OpenAI) -> None:
+    """Its own helper sends a strict schema, and gets an object back."""
+    tool = openai.pydantic_function_tool(Weather)
+    choice: Any = {"type": "function", "function": {"name": "Weather"}}
+    options = CHAT | {"tools": [tool], "tool_choice": choice}
+    (call,) = client.chat.completions.parse(**options).choices[0].message.tool_calls or ()
+
+    assert isinstance(call.function.parsed_arguments, Weather)
+
+
+def test_a_response_calls(client: openai.OpenAI) -> None:
+    """Streamed by events that the client puts together."""
+    tool: Any = {"type": "function", **FUNCTION}
+    choice: Any = {"type": "function", "name": "get_weather"}
+    options: Any = {
+        "model": MODEL_NAME,
+        "input": "Rain?",
+        "tools": [tool],
+        "tool_choice": choice,
+        "max_output_tokens": 300,
+    }
+    with client.responses.stream(**options) as stream:
+        (item,) = stream.get_final_response().output
+
+    assert item.type == "function_call"
+    assert _is_weather(json.loads(item.arguments))
+
+
+def test_a_message_calls(tool_cluster: Cluster) -> None:
+    """In Anthropic's words, whole and streamed."""
+    tool: Any = {"name": "get_weather", "input_schema": PARAMETERS}
+    options: Any = {
+        "model": MODEL_NAME,
+        "max_tokens": 300,
+        "messages": QUESTION,
+        "tools": [tool],
+        "tool_choice": {"type": "any", "disable_parallel_tool_use": True},
+    }
+    url = tool_cluster.base_url.removesuffix("/v1")
+    with anthropic.Anthropic(base_url=url, api_key="none", max_retries=0, timeout=60) as client:
+        whole = client.messages.create(**options)
+        with client.messages.stream(**options) as stream:
+            streamed = stream.get_final_message()
+
+    for message in (whole, streamed):
+        (block,) = message.content
+        assert message.stop_reason == "tool_use"
+        assert block.type == "tool_use"
+        assert _is_weather(block.input)
+
+
+def test_a_schema_that_cannot_be_enforced_is_refused(tool_cluster: Cluster) -> None:
+    """By the name of what carries it, where a call is forced."""
+    function = {"name": "f", "parameters": {"type": "object", "properties": {"x": {"not": {"type": "string"}}}}}
+    body = CHAT | {"tools": [{"type": "function", "function": function}], "tool_choice": "required"}
+
+    assert post(tool_cluster, CHAT_PATH, body).error == (400, "tools", "invalid_value")
+
+
+def test_the_client_for_node_calls(tool_cluster: Cluster, node_folder: Path) -> None:
+    """The same call whole, put together from deltas, and by the client's own helper."""
+    request = {name: value for name, value in CHAT.items() if name != "model"} | {"tool_choice": NAMED}
+    status, answer = _run_node(tool_cluster, node_folder, request)
+
+    assert (status, answer["finish_reason"]) == (0, "tool_calls")
+    assert answer["whole"] == answer["streamed"] == answer["helped"]
+    assert answer["whole"]["name"] == "get_weather"
+    assert _is_weather(json.loads(answer["whole"]["arguments"]))
+
+
+def test_the_client_for_node_gets_refusals_by_name(tool_cluster: Cluster, node_folder: Path) -> None:
+    """Status, parameter and code."""
+    status, answer = _run_node(tool_cluster, node_folder, {"messages": QUESTION, "tools": [OTHER, OTHER]})
+
+    assert status == 1
+    assert answer["error"] == {"status": 400, "param": "tools[1].function.name", "code": "invalid_value"}
+
+
+def _run_node(cluster: Cluster, folder: Path, request: object) -> tuple[int, Any]:
+    command = ("node", "tools.js", "--url", cluster.base_url, "--model", MODEL_NAME, "--request", json.dumps(request))
+    finished = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=500)
+    assert finished.stderr == ""
+    return finished.returncode, json.loads(finished.stdout)
