@@ -157,7 +157,7 @@ def _line(row: Row) -> str:
 
 
 def _measure_table(link: ShapedLink, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield the three rows of ANCHORS.md §2: each machine alone, and both."""
+    """Yield the rows of docs/placement.md: each machine alone, and both."""
     print(f"\n{_TABLE_TOKENS} + {_TABLE_OUTPUT} tokens, {_TABLE_RATE / 1e9:.0f} Gb/s")
     print(f"{'nodes':24} {'predicted':>9} {'measured':>9} {'ratio':>9}", flush=True)
     link.set_rate(_TABLE_RATE)

@@ -1,4 +1,4 @@
-"""The cost formulas against the seed's published and checked figures (ANCHORS.md §2 and §3)."""
+"""The cost formulas against the published and checked figures of docs/placement.md."""
 
 from __future__ import annotations
 

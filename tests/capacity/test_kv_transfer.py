@@ -236,7 +236,7 @@ def test_a_conversion_between_caches_is_called_one() -> None:
 
 
 def test_the_anchor_at_one_gigabit() -> None:
-    """8192 tokens of Llama 3.1 8B, DGX to Mac: 16-bit KV loses to the Mac alone, 8-bit wins. Source: ANCHORS.md §2."""
+    """8192 tokens of Llama 3.1 8B, DGX to Mac (docs/placement.md): 16-bit KV loses to the Mac alone, 8-bit wins."""
     half = 64 * 1024
     own = WireOption("bfloat16", half, half)
     int8 = WireOption("int8", half * 33 // 64, half * 33 // 64, key_loss=0.001, value_loss=0.001)

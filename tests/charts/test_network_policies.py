@@ -26,7 +26,7 @@ _ARROWS = {
     ("decode", "prefill"),
     ("test", "gateway"),
 }
-"""(caller, callee): ARCHITECTURE.md's table of processes, and the pod of `helm test`."""
+"""(caller, callee): docs/structures.md's table of processes, and the pod of `helm test`."""
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -216,7 +216,7 @@ FRAME_OVERHEAD_SECONDS = 1e-4
 def prefill_seconds(shape: ModelShape, profile: NodeProfile, cached_tokens: int, num_prompt_tokens: int) -> float:
     """Return the time to compute positions [cached_tokens, num_prompt_tokens) of a prompt.
 
-    Source: DESIGN.md §4.
+    Source: docs/placement.md.
     """
     return (
         shape.prefill_flop(cached_tokens, num_prompt_tokens) / profile.prefill_flops + profile.prefill_overhead_seconds
@@ -226,7 +226,7 @@ def prefill_seconds(shape: ModelShape, profile: NodeProfile, cached_tokens: int,
 def step_seconds(shape: ModelShape, profile: NodeProfile, batch_size: int, context_tokens: float) -> float:
     """Return the time of one decode step of `batch_size` sequences with a mean context of `context_tokens`.
 
-    Source: DESIGN.md §4; the roofline over weights and KV.
+    Source: docs/placement.md; the roofline over weights and KV.
     """
     memory_seconds = shape.step_bytes(batch_size, context_tokens) / profile.decode_bytes_per_second
     compute_seconds = shape.step_flop(batch_size, context_tokens) / profile.decode_flops
@@ -272,7 +272,7 @@ def pipeline_seconds(num_groups: int, compute_seconds: float, send_seconds: floa
         compute_seconds: Computation of all groups.
         send_seconds: Transfer of all groups.
 
-    Source: ANCHORS.md §3, measured within 1 % on shaped 1, 5 and 10 Gb/s links.
+    Source: docs/placement.md, measured within 1 % on shaped 1, 5 and 10 Gb/s links.
     """
     compute, send = compute_seconds / num_groups, send_seconds / num_groups
     return compute + (num_groups - 1) * max(compute, send) + send
@@ -291,7 +291,7 @@ def crossover_tokens(
 
     s* = max(0, (q · 2 · n_kv · d_head · P_eff / B - 2 · P_layer) / (2 · n_heads · d_head)).
 
-    Source: DESIGN.md §4; ANCHORS.md §2 for checked values.
+    Source: docs/placement.md, with checked values.
     """
     num_kv_bytes = wire_bytes_per_element * 2 * shape.num_kv_heads * shape.head_dim
     linear_flop = 2 * shape.num_linear_parameters / shape.num_layers

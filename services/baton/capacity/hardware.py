@@ -12,12 +12,12 @@ ComputeTimeModel = Literal["roofline", "note"]
 """Which formula a mock engine takes a step's time from."""
 
 NOTE_ALPHA = 1500.0
-"""Calibration constant of the mock-engine note, for llama-65B on an A100 (ANCHORS.md §2)."""
+"""Calibration constant of the mock-engine note, for llama-65B on an A100 (docs/placement.md)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hardware:
-    """A device by its data sheet. Source: vendors' dense 16-bit figures, as quoted in ANCHORS.md §2 and §4."""
+    """A device by its data sheet. Source: vendors' dense 16-bit figures, docs/placement.md says which are checked."""
 
     name: str
     """Name of the preset."""
@@ -53,7 +53,7 @@ PRESETS = {
         Hardware("a100", 312e12, 2.0e12, prefill_efficiency=0.60, decode_efficiency=0.80),
     )
 }
-"""Efficiencies: DGX Spark and M3 Ultra from the published runs of ANCHORS.md §2; M2, H200 and A100 assumed."""
+"""Efficiencies: DGX Spark and M3 Ultra from the published runs in docs/placement.md; M2, H200 and A100 assumed."""
 
 
 class StepSpan(NamedTuple):
@@ -77,7 +77,7 @@ def note_step_seconds(hardware: Hardware, shape: ModelShape, spans: Sequence[Ste
 
     The batch is padded to its longest member, so one prefill in it makes the whole step cost like prefill.
 
-    Source: the mock-engine note (ANCHORS.md §2).
+    Source: the mock-engine note (docs/placement.md).
     """
     longest = max(span.context_tokens for span in spans)
     most = max(span.computed_tokens for span in spans)

@@ -157,7 +157,7 @@ def place(snapshot: ClusterSnapshot, request: PlacementRequest, *, policy: Prefi
     A decode node that lacks a prefix which others have is a candidate besides with whoever brings it soonest.
     A policy other than "cheapest" moves the candidates of its kind before the others, where they are feasible at all.
 
-    Source: DESIGN.md §4.
+    Source: docs/placement.md.
     """
     decoders = [node for node in snapshot.nodes if node.role == "decode"]
     prefillers = [node for node in snapshot.nodes if node.role == "prefill"]

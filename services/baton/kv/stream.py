@@ -70,7 +70,7 @@ def payload_crc32c(
     key_scales: bytes | memoryview = b"",
     value_scales: bytes | memoryview = b"",
 ) -> int:
-    """Return the CRC-32C of a frame's payload, scales first. 0.07 CPU-seconds per GB (ANCHORS.md §3)."""
+    """Return the CRC-32C of a frame's payload, scales first. 0.07 CPU-seconds per GB (docs/kv_stream.md)."""
     scales = crc32c.crc32c(value_scales, crc32c.crc32c(key_scales))
     return int(crc32c.crc32c(values, crc32c.crc32c(keys, scales)))
 

@@ -10,7 +10,7 @@ from baton.telemetry.tracing import client_interceptors
 KEEPALIVE_MILLISECONDS = 2_000
 """Pause between pings while calls are open."""
 PING_TIMEOUT_MILLISECONDS = 1_500
-"""Time for the answer. grpcio needs both options set to notice a stopped peer (ANCHORS.md §6)."""
+"""Time for the answer. grpcio needs both options set to notice a stopped peer (docs/failures.md)."""
 CONNECT_MILLISECONDS = 2_000
 """Time for a connection, up to the server's first settings; a call that waits for it fails then. grpcio gives a first
 attempt the longer of this and the backoff, and calls this the least backoff; a refused one is tried again after the
