@@ -11,12 +11,11 @@ from types import TracebackType
 from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
 from baton.engine.events import Deliverable, Ended, EngineEvent, Failed, TokenReady, deliver
-from baton.engine.limits import DEFAULT_OPTIONS, EngineOptions
+from baton.engine.limits import INGEST_SHARE, SchedulerLimits
 from baton.engine.request import SamplingParams
 from baton.engine.runners.base import ModelInfo
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.engine.runners.mock.state import next_token, states_of
-from baton.engine.scheduling.scheduler import SchedulerLimits
 from baton.engine.sequence import EngineRequest
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
@@ -130,7 +129,7 @@ class Rig:
         max_waiting: int = 1024,
         host_bytes: int = 0,
         clock: Callable[[], float] = lambda: 1.0,
-        options: EngineOptions = DEFAULT_OPTIONS,
+        ingest_share: float = INGEST_SHARE,
         disk: DiskBlockStore | None = None,
     ) -> None:
         self.runner = runner or mock_runner()
@@ -145,7 +144,7 @@ class Rig:
             on_fatal=self.fatal.append,
             max_waiting=max_waiting,
             clock=clock,
-            options=options,
+            ingest_share=ingest_share,
             disk=disk,
         )
 

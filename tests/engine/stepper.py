@@ -6,10 +6,11 @@ from collections import defaultdict
 
 from baton.engine.execution.passes import collect, launch, token_choice_of
 from baton.engine.kv_cache.block_copy import move_blocks
+from baton.engine.limits import SchedulerLimits
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.mock.state import kv_of, states_of
 from baton.engine.sampling import SampledToken
-from baton.engine.scheduling.scheduler import Scheduler, SchedulerLimits
+from baton.engine.scheduling.scheduler import Scheduler
 from baton.engine.scheduling.step import Step
 from baton.engine.sequence import EngineRequest, Phase, Sequence, new_sequence
 from baton.kv.pool import BlockPool

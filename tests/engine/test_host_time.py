@@ -11,10 +11,10 @@ import numpy as np
 
 from baton.engine.engine import Engine
 from baton.engine.events import Deliverable, Delivery, Ended
+from baton.engine.limits import SchedulerLimits
 from baton.engine.request import SamplingParams
 from baton.engine.runners.base import Array, Span
 from baton.engine.runners.mock import MockRunner
-from baton.engine.scheduling.scheduler import SchedulerLimits
 from engine.rig import INFO, VOCABULARY_SIZE, mock_runner, request_of
 
 BLOCK_TOKENS = 16

@@ -12,10 +12,10 @@ from functools import partial
 from baton.engine.constraints.constraint import Constraint
 from baton.engine.engine import Engine
 from baton.engine.events import Admitted, Deliverable, Ended, EngineEvent, Failed, TokenReady, deliver
+from baton.engine.limits import SchedulerLimits
 from baton.engine.request import SamplingParams
 from baton.engine.runners.base import Runner
 from baton.engine.sampling import SampledToken
-from baton.engine.scheduling.scheduler import SchedulerLimits
 from baton.engine.sequence import EngineRequest, Purpose
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.stream import KvFrame, KvProgress, StreamLedger, payload_crc32c

@@ -1,30 +1,14 @@
-"""Prints a line of JSON per measurement: every option on, each off by itself, all off, in turn, several rounds."""
+"""Prints a line of JSON per round: what an engine's passes cost the host, and what rate comes of it."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
-from baton.engine.limits import EngineOptions
 from baton.engine.runners.base import Runner
 from bench.microbench.engine.host_time import Load, measure
-
-VARIANTS: Mapping[str, EngineOptions] = {
-    "all": EngineOptions(),
-    "no run ahead": EngineOptions(runs_ahead=False),
-    "one step a launch": EngineOptions(max_launch_steps=1),
-    "one step, no run ahead": EngineOptions(max_launch_steps=1, runs_ahead=False),
-    "one step, no reuse": EngineOptions(max_launch_steps=1, reuses_steps=False),
-    "no reuse": EngineOptions(reuses_steps=False),
-    "row by row": EngineOptions(chooses_by_batch=False),
-    "event per token": EngineOptions(delivers_columns=False),
-    "none": EngineOptions(
-        runs_ahead=False, max_launch_steps=1, reuses_steps=False, chooses_by_batch=False, delivers_columns=False
-    ),
-}
 
 
 def main() -> int:
@@ -34,13 +18,10 @@ def main() -> int:
     num_blocks = load.batch_size * ((load.num_passes + 40) // 16 + 1)
     runner = _runner(options, num_blocks)
     for number in range(options.rounds + 1):
-        names = list(VARIANTS)
-        first = number % len(names)  # no variant is always the first after a pause
-        for name in names[first:] + names[:first]:
-            measured = measure(runner, VARIANTS[name], load)
-            if number:
-                sys.stdout.write(json.dumps({"variant": name, **measured._asdict()}) + "\n")
-                sys.stdout.flush()
+        measured = measure(runner, load)
+        if number:
+            sys.stdout.write(json.dumps(measured._asdict()) + "\n")
+            sys.stdout.flush()
     runner.close()
     return 0
 

@@ -12,11 +12,10 @@ import numpy as np
 
 from baton.engine.engine import Engine
 from baton.engine.events import Deliverable, Delivery, Ended, EngineEvent, Failed, TokenReady, Tokens, deliver
-from baton.engine.limits import EngineOptions
+from baton.engine.limits import SchedulerLimits
 from baton.engine.request import SamplingParams
 from baton.engine.runners.base import Launched, LayerKv, Logits, Runner, Span
 from baton.engine.runners.drawing import Draws
-from baton.engine.scheduling.scheduler import SchedulerLimits
 from baton.engine.sequence import EngineRequest
 
 _TIMEOUT_SECONDS = 120.0
@@ -104,7 +103,7 @@ class _Meter:
         return _Reading(time.perf_counter(), time.thread_time() - self._runner.cpu_seconds, time.process_time())
 
 
-def measure(runner: Runner, options: EngineOptions, load: Load) -> Measured:
+def measure(runner: Runner, load: Load) -> Measured:
     """Run a load through an engine, listeners in a thread of their own as on a node.
 
     Raises:
@@ -115,7 +114,7 @@ def measure(runner: Runner, options: EngineOptions, load: Load) -> Measured:
     deliveries = queue.SimpleQueue[list[Deliverable] | None]()
     meter = _Meter(load, gauged, deliveries.put)
     limits = SchedulerLimits(load.batch_size, load.batch_size * (_PROMPT_TOKENS + 1), shares_prompts=False)
-    engine = Engine(gauged, limits, post=meter.post, options=options)
+    engine = Engine(gauged, limits, post=meter.post)
     consumer = threading.Thread(target=_consume, args=(deliveries,), daemon=True)
     consumer.start()
     for request in _requests(load, runner.info.vocabulary_size):

@@ -12,9 +12,9 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from baton.engine.engine import Engine
 from baton.engine.events import Ended, EngineEvent, Failed, deliver
+from baton.engine.limits import SchedulerLimits
 from baton.engine.request import SamplingParams
 from baton.engine.runners.base import Runner
-from baton.engine.scheduling.scheduler import SchedulerLimits
 from baton.engine.sequence import EngineRequest
 from baton.errors import BatonError
 

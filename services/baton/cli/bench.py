@@ -35,7 +35,6 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "compare": Benchmark("serve.compare", "Draw several runs of `serve` in one picture."),
         "burst": Benchmark("prefix.burst", "What batching and sharing the prompts of a burst is worth."),
         "engine": Benchmark("engines.engine", "Tokens per CPU-second beside other engines and the machine's limits."),
-        "ablation": Benchmark("engines.ablation", "What each lesson of the engine's asynchronous core is worth."),
         "full-stack": Benchmark(
             "servers.full_stack", "Whole servers, HTTP to HTTP, beside transformers' and mlx-lm's."
         ),

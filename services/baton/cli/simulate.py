@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from baton.capacity.hardware import PRESETS, ComputeTimeModel, StepSpan, step_seconds
 from baton.capacity.reference_models import REFERENCE_MODELS
-from baton.engine.scheduling.scheduler import SchedulerLimits
+from baton.engine.limits import SchedulerLimits
 from baton.engine.scheduling.simulation import SimulatedRequest, Simulation
 from baton.engine.scheduling.step import Step
 from baton.errors import ConfigurationError

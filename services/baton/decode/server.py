@@ -10,7 +10,6 @@ from baton.decode.kv_stream.reader import Timeouts
 from baton.decode.peers import PeerSet
 from baton.decode.servicer import DecodeServicer
 from baton.decode.settings import DecodeSettings
-from baton.engine.limits import EngineOptions
 from baton.kv_transport.block_service import SERVICE_NAME as BLOCK_SERVICE_NAME
 from baton.kv_transport.block_service import add_block_service
 from baton.node.block_servicer import BlockServicer
@@ -32,8 +31,7 @@ async def serve(settings: DecodeSettings) -> None:
     Raises:
         ConfigurationError: If the model cannot be loaded or the address cannot be bound.
     """
-    options = EngineOptions(ingest_share=settings.ingest_share)
-    node = await load_node(settings, node_pb2.NODE_ROLE_DECODE, options)
+    node = await load_node(settings, node_pb2.NODE_ROLE_DECODE, settings.ingest_share)
     metrics = Metrics()
     peers = PeerSet(
         settings.probe_bytes,

@@ -23,11 +23,11 @@ from baton.engine.kv_cache.block_copy import save_cached
 from baton.engine.kv_cache.block_reads import BlockRead, BlockReads, HeldBlocks
 from baton.engine.kv_cache.disk_tier import DiskTier
 from baton.engine.kv_cache.ingest import FrameCursor, GapBudget, Ingest
-from baton.engine.limits import DEFAULT_OPTIONS, EngineOptions
+from baton.engine.limits import INGEST_SHARE, SchedulerLimits
 from baton.engine.request_registry import RequestRegistry
 from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.sampling import SampledToken
-from baton.engine.scheduling.scheduler import Scheduler, SchedulerLimits
+from baton.engine.scheduling.scheduler import Scheduler
 from baton.engine.sequence import EngineRequest, Phase, Purpose, Sequence, new_sequence
 from baton.engine.validation import check_request
 from baton.errors import AttemptReusedError, BatonError, OverloadedError
@@ -52,7 +52,8 @@ class Engine:
         on_block_events: Called with changes of the prefix cache, from the engine's thread; from the disk's of the disk.
         on_fatal: Called from the engine's thread when it dies of a bug; no event follows.
         max_waiting: Requests waiting at most.
-        options: How it keeps the host out of the device's way.
+        ingest_share: Part of a pass's time for which KV that arrives is written after it while others generate, and as
+            much again for blocks that other nodes ask for; 0: any.
         disk: Where contents of blocks are kept that leave the device, besides host memory; closed with the engine.
         clock: Seconds, monotonic.
     """
@@ -66,7 +67,7 @@ class Engine:
         on_block_events: Callable[[BlockEvents], None] = lambda _events: None,
         on_fatal: Callable[[BaseException], None] = lambda _error: None,
         max_waiting: int = 1024,
-        options: EngineOptions = DEFAULT_OPTIONS,
+        ingest_share: float = INGEST_SHARE,
         disk: DiskBlockStore | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -79,7 +80,6 @@ class Engine:
             BlockPool(runner.num_blocks, runner.block_tokens),
             limits,
             block_bytes=runner.block_tokens * runner.info.layout.num_token_bytes(),
-            reuses_steps=options.reuses_steps,
             disk=self._disk_tier,
         )
         self._post = post
@@ -89,14 +89,13 @@ class Engine:
         self._clock = clock
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._seen: deque[Callable[[], None] | None] = deque()  # commands that have been waited for
-        self._living = RequestRegistry(self.scheduler, clock, delivers_columns=options.delivers_columns)
+        self._living = RequestRegistry(self.scheduler, clock)
         self._held = HeldBlocks(runner, self.scheduler.pool, self.scheduler.offload.store)
-        self._reads = BlockReads(self._held, GapBudget(options.ingest_share), clock)
+        self._reads = BlockReads(self._held, GapBudget(ingest_share), clock)
         self._pipeline = Pipeline(
             runner,
             self.scheduler,
             self._living,
-            options,
             clock,
             deliver=self._deliver,
             await_command=self._await_command,
@@ -104,7 +103,7 @@ class Engine:
         )
         self._ingest = Ingest(
             runner,
-            GapBudget(options.ingest_share),
+            GapBudget(ingest_share),
             clock,
             failing=self._living.failing,
             on_landed=lambda sequence: self._living.tell(sequence, FrameLanded()),

@@ -34,13 +34,13 @@ class RequestRegistry:
     Args:
         scheduler: Where a sequence that ends gives its blocks back.
         clock: Seconds, monotonic.
-        delivers_columns: Whether the plain tokens of a pass go out as one `Tokens`.
+
     """
 
-    def __init__(self, scheduler: Scheduler, clock: Callable[[], float], *, delivers_columns: bool) -> None:
+    def __init__(self, scheduler: Scheduler, clock: Callable[[], float]) -> None:
         self._scheduler = scheduler
         self._clock = clock
-        self._delivers_columns = delivers_columns
+
         self._sequences: dict[str, Sequence] = {}
         self._listeners: dict[Sequence, Listener] = {}
         self._deliveries: list[Deliverable] = []
@@ -131,7 +131,7 @@ class RequestRegistry:
         listeners, indexes, plain_ids, ending = list[Listener](), list[int](), list[int](), list[Sequence]()
         for sequence, token_id in zip(sequences, token_ids, strict=True):
             num_output_tokens = len(sequence.token_ids) - sequence.num_prompt_tokens
-            if sequence.timeline.first_token == 0.0 or not self._delivers_columns:
+            if sequence.timeline.first_token == 0.0:
                 self.token(sequence, SampledToken(token_id))
             else:
                 listeners.append(self._listeners[sequence])

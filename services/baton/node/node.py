@@ -16,9 +16,8 @@ from baton.discovery.source import open_source
 from baton.engine.constraints.compilation import ConstraintCompiler
 from baton.engine.engine import Engine
 from baton.engine.events import Deliverable, EngineLoad, deliver
-from baton.engine.limits import DEFAULT_OPTIONS, EngineOptions
+from baton.engine.limits import INGEST_SHARE, SchedulerLimits
 from baton.engine.runners.base import Runner
-from baton.engine.scheduling.scheduler import SchedulerLimits
 from baton.errors import UnavailableError
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.tiers import BlockEvents
@@ -58,7 +57,7 @@ class WorkerNode:
         profile: NodeProfile,
         wire_abilities: Sequence[WireAbility] = (),
         disk: DiskBlockStore | None = None,
-        options: EngineOptions = DEFAULT_OPTIONS,
+        ingest_share: float = INGEST_SHARE,
         place: node_pb2.KubernetesPlace | None = None,
     ) -> None:
         self.settings = settings
@@ -90,7 +89,7 @@ class WorkerNode:
             on_fatal=lambda error: self._call_soon(self._die, error),
             max_waiting=settings.max_waiting,
             disk=disk,
-            options=options,
+            ingest_share=ingest_share,
         )
 
     @property
@@ -257,9 +256,7 @@ class WorkerNode:
             self._loop.call_soon_threadsafe(function, *arguments)
 
 
-async def load_node(
-    settings: NodeSettings, role: node_pb2.NodeRole, options: EngineOptions = DEFAULT_OPTIONS
-) -> WorkerNode:
+async def load_node(settings: NodeSettings, role: node_pb2.NodeRole, ingest_share: float = INGEST_SHARE) -> WorkerNode:
     """Load the model, measure the node's speed on it, and return the node.
 
     Raises:
@@ -284,7 +281,7 @@ async def load_node(
         log.info("adapter_loaded adapter=%s digest=%s", adapter.name, adapter.digest)
     disk = await asyncio.to_thread(open_disk, settings, runner)
     place = await asyncio.to_thread(find_location, settings)
-    return WorkerNode(settings, role, runner, profile, wire_abilities, disk, options, place)
+    return WorkerNode(settings, role, runner, profile, wire_abilities, disk, ingest_share, place)
 
 
 def _limits(settings: NodeSettings) -> SchedulerLimits:

@@ -9,8 +9,8 @@ import pytest
 from baton.engine.engine import Engine
 from baton.engine.events import Failed
 from baton.engine.execution.health import MAX_FAILED_PASSES, PassHealth
+from baton.engine.limits import SchedulerLimits
 from baton.engine.runners.mock import MockRunner
-from baton.engine.scheduling.scheduler import SchedulerLimits
 from baton.kv.pool import BlockPool
 from engine.faulty_runners import FaultyRunner, LostRunner, NeverFiniteRunner, SpoilingRunner, still
 from engine.rig import TIMEOUT_SECONDS, Rig, expected_tokens, request_of

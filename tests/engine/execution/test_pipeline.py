@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
 from baton.engine.events import Deliverable, Ended, Failed, TokenReady, deliver
-from baton.engine.limits import EngineOptions
+from baton.engine.limits import SchedulerLimits
 from baton.engine.request import SamplingParams
 from baton.engine.runners.base import Launched, Span
-from baton.engine.runners.mock import QueuedMockRunner
+from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.engine.runners.mock.queued import MockPass
-from baton.engine.scheduling.scheduler import SchedulerLimits
 from baton.engine.sequence import EngineRequest, Purpose
 from engine.faulty_runners import BreakingRunner
 from engine.rig import (
@@ -36,16 +35,15 @@ from engine.rig import (
     request_of,
 )
 
-EVERY_OPTION = [
-    EngineOptions(),
-    EngineOptions(max_launch_steps=1),
-    EngineOptions(runs_ahead=False),
-    EngineOptions(runs_ahead=False, max_launch_steps=1),
-    EngineOptions(chooses_by_batch=False),
-    EngineOptions(reuses_steps=False),
-    EngineOptions(reuses_steps=False, max_launch_steps=1),
-    EngineOptions(delivers_columns=False),
-]
+ABILITIES = [(True, 8), (True, 1), (False, 8), (False, 1)]
+"""Of a runner: whether a pass is launched before the output of the one before it is processed, and how many at once."""
+
+
+def runner_with(abilities: tuple[bool, int], num_blocks: int = 64) -> MockRunner:
+    """Return a runner that may be run ahead of as `ABILITIES` says."""
+    runner = mock_runner(num_blocks)
+    runner.runs_ahead, runner.max_launch_steps = abilities
+    return runner
 
 
 def random_params(random: Random, prompt: Sequence[int]) -> SamplingParams:
@@ -83,22 +81,21 @@ def has_ended(listening: Listening) -> bool:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    options=st.sampled_from(EVERY_OPTION),
+    abilities=st.sampled_from(ABILITIES),
     num_blocks=st.integers(14, 40),
     max_batch_size=st.integers(1, 8),
     max_step_tokens=st.sampled_from([5, 16, 64]),
     seed=st.integers(0, 2**32),
 )
-def test_every_request_says_its_own_tokens_with_any_option(
-    options: EngineOptions, num_blocks: int, max_batch_size: int, max_step_tokens: int, seed: int
+def test_every_request_says_its_own_tokens_with_any_runner(
+    abilities: tuple[bool, int], num_blocks: int, max_batch_size: int, max_step_tokens: int, seed: int
 ) -> None:
     """Joins, ends, aborts and preemptions in the middle of passes; at the end no block is held, no pass is lost."""
     random = Random(seed)
     rig = Rig(
-        mock_runner(num_blocks),
+        runner_with(abilities, num_blocks),
         max_batch_size=max_batch_size,
         max_step_tokens=max_step_tokens,
-        options=options,
     )
     with rig:
         told: list[tuple[EngineRequest, Listening]] = []
@@ -129,7 +126,8 @@ def test_the_next_pass_is_launched_before_the_tokens_of_the_last_are_asked_for()
         return Noted(launched, number, log)
 
     runner.launch = launch_noted  # type: ignore[method-assign]
-    with Rig(runner, options=EngineOptions(max_launch_steps=1)) as rig:
+    runner.max_launch_steps = 1
+    with Rig(runner) as rig:
         rig.generate(request_of(prompt_of(5), params=replace(GREEDY, max_tokens=4)))
 
     assert log == [
@@ -220,11 +218,11 @@ def test_a_pass_that_breaks_late_fails_its_own_requests_only() -> None:
         assert rig.generate(request_of(prompt, "again")) == expected_tokens(prompt, 8)
 
 
-@pytest.mark.parametrize("options", EVERY_OPTION)
-def test_a_hand_over_is_the_same_with_any_option(options: EngineOptions) -> None:
+@pytest.mark.parametrize("abilities", ABILITIES)
+def test_a_hand_over_is_the_same_with_any_runner(abilities: tuple[bool, int]) -> None:
     """A prefill node's engine exports while its device has other passes in its queue."""
     parts: list[tuple[int, int]] = []
-    with Rig(options=options) as rig:
+    with Rig(runner_with(abilities)) as rig:
         other = rig.submit(request_of(prompt_of(9), "other", replace(GREEDY, max_tokens=60)))
         other.until(TokenReady)
         request = request_of(
@@ -238,15 +236,14 @@ def test_a_hand_over_is_the_same_with_any_option(options: EngineOptions) -> None
     assert {layer for _, layer in parts} == {0, 1, 2}
 
 
-@pytest.mark.parametrize(
-    "options", [EngineOptions(), EngineOptions(max_launch_steps=1), EngineOptions(runs_ahead=False)]
-)
-def test_a_request_joins_the_pass_after_the_one_under_way(options: EngineOptions) -> None:
+@pytest.mark.parametrize("abilities", [(True, 8), (True, 1), (False, 8)])
+def test_a_request_joins_the_pass_after_the_one_under_way(abilities: tuple[bool, int]) -> None:
     """Running ahead must not cost a newcomer a pass: while the device is at one, the next is not planned yet.
 
     Newcomers come in real time, and a busy machine may let one come late: one of ten must join at once.
     """
     runner = QueuedMockRunner(INFO, PRESETS["h200"], num_blocks=64, block_tokens=4, fixed_step_seconds=0.2)
+    runner.runs_ahead, runner.max_launch_steps = abilities
     arrivals: queue.SimpleQueue[tuple[str, int, int]] = queue.SimpleQueue()
     num_posts = 0
 
@@ -260,7 +257,7 @@ def test_a_request_joins_the_pass_after_the_one_under_way(options: EngineOptions
             arrivals.put((name, event.output_index, num_posts)) if isinstance(event, TokenReady) else None
         )
 
-    engine = Engine(runner, SchedulerLimits(), post=post, options=options)
+    engine = Engine(runner, SchedulerLimits(), post=post)
     engine.start()
     try:
         engine.submit(request_of(prompt_of(5), "old", replace(GREEDY, max_tokens=200)), listener("old"))

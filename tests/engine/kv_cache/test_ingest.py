@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from baton.engine.events import Admitted, Failed, FrameLanded
 from baton.engine.kv_cache.ingest import FrameCursor
-from baton.engine.limits import EngineOptions
 from baton.engine.runners.base import LayerKv, Span
 from baton.engine.runners.mock import MockRunner
 from baton.engine.runners.mock.runner import MockLogits
@@ -129,7 +128,7 @@ def test_every_gap_writes_one_small_piece_while_others_generate() -> None:
 def test_everything_is_written_at_once_where_the_operator_wants_no_pace() -> None:
     """Whole layers, in one gap."""
     runner = _runner()
-    with Rig(runner, options=EngineOptions(ingest_share=0.0)) as rig:
+    with Rig(runner, ingest_share=0.0) as rig:
         _, listening = _receive(rig, "r", PROMPT)
         generating = _beside_decoding(rig, runner, lambda: _hand_over(rig, "r", PROMPT))
         assert listening.result() == expected_tokens(PROMPT, 8)

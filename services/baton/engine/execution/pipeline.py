@@ -11,7 +11,6 @@ from baton.engine.events import PromptScored
 from baton.engine.execution.health import PassHealth
 from baton.engine.execution.passes import Pass, PassResult, TokenChoice, collect, launch, token_choice_of
 from baton.engine.kv_cache.block_copy import move_blocks
-from baton.engine.limits import EngineOptions
 from baton.engine.request_registry import RequestRegistry
 from baton.engine.runners.base import Runner
 from baton.engine.scheduling.scheduler import Scheduler
@@ -21,6 +20,7 @@ _REST_SHARE = 0.6
 """Part of the time for which the device was waited for that the host rests: a request that comes then joins the next
 pass. The remainder is for planning, and for passes that take less than the one before.
 """
+
 _LEAST_REST_SECONDS = 1e-3
 """Shorter rests cost more than they bring."""
 
@@ -35,7 +35,7 @@ class Pipeline:
         runner: What computes.
         scheduler: What it is told to compute.
         living: Who gets it.
-        options: How.
+
         clock: Seconds, monotonic.
         deliver: Called when there may be something to deliver, before the device is waited for.
         await_command: Waits for a command for some seconds, 0 or more; whether there is one.
@@ -48,7 +48,6 @@ class Pipeline:
         runner: Runner,
         scheduler: Scheduler,
         living: RequestRegistry,
-        options: EngineOptions,
         clock: Callable[[], float],
         *,
         deliver: Callable[[], None],
@@ -64,9 +63,7 @@ class Pipeline:
         self._deliver = deliver
         self._await_command = await_command
         self._is_gap_wanted = is_gap_wanted
-        self._runs_ahead = options.runs_ahead and runner.runs_ahead
-        self._chooses_by_batch = options.chooses_by_batch
-        self._max_launch_steps = min(options.max_launch_steps, runner.max_launch_steps)
+
         self._health = PassHealth(runner, scheduler.pool)
         self._underway: Pass | None = None
         self._free_since = 0.0
@@ -102,7 +99,7 @@ class Pipeline:
             self._settle(before, before.step.num_passes - 1)
             self._deliver()
         self._settle_early()
-        runs_ahead = self._runs_ahead and not self._is_gap_wanted()
+        runs_ahead = self._runner.runs_ahead and not self._is_gap_wanted()
         if self._underway is not None and not (runs_ahead and self._underway.is_plain):
             launched, self._underway = self._underway, None
             self._settle(launched, launched.step.num_passes - 1)
@@ -134,9 +131,9 @@ class Pipeline:
     def _launch(self, step: Step) -> Pass | None:
         if not step.members and not step.swap_outs:
             return None
-        choice = token_choice_of(step) if self._chooses_by_batch else TokenChoice.ON_HOST
+        choice = token_choice_of(step)
         if self._may_lengthen(step) and choice is not TokenChoice.ON_HOST:
-            self._scheduler.progress.lengthen(step, self._max_launch_steps)
+            self._scheduler.progress.lengthen(step, self._runner.max_launch_steps)
             step.swap_outs += self._scheduler.swap_outs()
         try:
             if step.swap_outs or step.restored:
@@ -161,7 +158,7 @@ class Pipeline:
             return False
         is_alone = not self._scheduler.waiting and not self._scheduler.receiving and not self._await_command(0.0)
         is_plain = step.is_decode and not step.has_adapters
-        return self._max_launch_steps > 1 and is_plain and bool(step.spans) and is_alone
+        return self._runner.max_launch_steps > 1 and is_plain and bool(step.spans) and is_alone
 
     def _settle(self, launched: Pass, index: int) -> None:
         """Wait for a step of what was launched, and process what it brings."""

@@ -14,7 +14,7 @@ from operator import attrgetter
 
 from baton.engine.kv_cache.disk_tier import BlockKv, DiskTier
 from baton.engine.kv_cache.offload import Offload, SwapIn, SwapOut
-from baton.engine.limits import SchedulerLimits as SchedulerLimits  # for those who make a scheduler
+from baton.engine.limits import SchedulerLimits
 from baton.engine.scheduling.order import Claim, due_seconds, share
 from baton.engine.scheduling.prefix_match import InFlightPrefixes, ReusablePrefix
 from baton.engine.scheduling.restoring import fill_first
@@ -45,7 +45,6 @@ class Scheduler:
         limits: SchedulerLimits,
         *,
         block_bytes: int = 0,
-        reuses_steps: bool = True,
         disk: DiskTier | None = None,
     ) -> None:
         self.pool = pool
@@ -55,7 +54,7 @@ class Scheduler:
         self.progress = SequenceProgress(pool)
         self._limits = limits
         self.is_sparing = False  # whether sequences are computed one after the other, for memory is short
-        self._reuses_steps = reuses_steps
+
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
         self._last = Step()
@@ -200,7 +199,7 @@ class Scheduler:
     def _may_repeat(self) -> bool:
         """Return whether the next pass is the last one, one position further: nobody came, went or is complete."""
         is_closed = not self._waiting or not self._has_place()
-        return self._reuses_steps and self._has_same_batch and is_closed and self._last.may_repeat(len(self._running))
+        return self._has_same_batch and is_closed and self._last.may_repeat(len(self._running))
 
     def _add_decoding(self, step: Step) -> list[Sequence]:
         """Add the next position of every decoding sequence whose output may still grow; return the others."""

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
+from baton.engine.limits import SchedulerLimits
 from baton.engine.request import SamplingParams
-from baton.engine.scheduling.scheduler import Scheduler, SchedulerLimits
+from baton.engine.scheduling.scheduler import Scheduler
 from baton.engine.scheduling.step import Step
 from baton.engine.sequence import EngineRequest, Sequence, new_sequence
 from baton.kv.pool import BlockPool
