@@ -45,7 +45,7 @@ def test_any_text_comes_back_without_half_a_character(name: str) -> None:
     texts = st.text(st.characters(exclude_characters="\ufffd▁", exclude_categories=["Cs"]), max_size=20)
 
     @settings(max_examples=200, deadline=None)
-    @given(text=texts.filter(lambda text: not any(mark in text for mark in special)))
+    @given(text=texts.filter(lambda text: not any(marker in text for marker in special)))
     def check(text: str) -> None:
         parts = _parts(tokenizer, tokenizer.encode(text))
 

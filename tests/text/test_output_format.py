@@ -29,7 +29,7 @@ NOW = Tool("now", {"type": "object"})
     ],
 )
 def test_formats_are_found_in_the_template(template: str, tool_format: str, reasoning_format: str) -> None:
-    """By the marks that the model's own template writes."""
+    """By the markers that the model's own template writes."""
     assert detect_output_format(template) == OutputFormat(tool_format, reasoning_format)
 
 
@@ -46,7 +46,7 @@ def test_formats_can_be_set() -> None:
 
 
 def test_reasoning_comes_before_calls() -> None:
-    """A mark of a call within the reasoning is reasoning."""
+    """A marker of a call within the reasoning is reasoning."""
     parser = OutputFormat("hermes", "think").parser([NOW])
 
     assert parser is not None

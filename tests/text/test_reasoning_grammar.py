@@ -9,7 +9,7 @@ from baton.text.reasoning_grammar import StructureKind, grammar_after_reasoning
 from baton.text.reasoning_parser import ReasoningMarkers
 from engine.tokens import tokenizer_text
 
-MARKS = ReasoningMarkers("<think>", "</think>")
+MARKERS = ReasoningMarkers("<think>", "</think>")
 END_ID = 256
 TOKENIZER = LLTokenizer(tokenizer_text())
 FORMS: list[tuple[StructureKind, str, str]] = [
@@ -32,7 +32,7 @@ def test_the_form_is_that_of_the_answer_alone(
     kind: StructureKind, form: str, answer: str, is_in_reasoning: bool
 ) -> None:
     """What is thought before may be anything; a model that has not begun to think may leave it."""
-    grammar = grammar_after_reasoning(kind, form, MARKS, {}, is_in_reasoning=is_in_reasoning)
+    grammar = grammar_after_reasoning(kind, form, MARKERS, {}, is_in_reasoning=is_in_reasoning)
     begin = "" if is_in_reasoning else "<think>"
 
     assert is_sentence(grammar, TOKENIZER.tokenize_str(f"{begin}1 < 2, {{so\n</think>\n\n{answer}"))
@@ -42,8 +42,8 @@ def test_the_form_is_that_of_the_answer_alone(
 
 @pytest.mark.parametrize(("kind", "form", "answer"), FORMS)
 def test_a_mark_may_be_a_special_token(kind: StructureKind, form: str, answer: str) -> None:
-    """Then its name, written in other tokens, is not the mark."""
-    grammar = grammar_after_reasoning(kind, form, MARKS, {"</think>": END_ID}, is_in_reasoning=True)
+    """Then its name, written in other tokens, is not the marker."""
+    grammar = grammar_after_reasoning(kind, form, MARKERS, {"</think>": END_ID}, is_in_reasoning=True)
     thought, rest = TOKENIZER.tokenize_str("a </think> b"), TOKENIZER.tokenize_str(answer)
 
     assert is_sentence(grammar, [*thought, END_ID, *rest])

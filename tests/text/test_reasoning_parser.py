@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from baton.text.reasoning_parser import ReasoningMarkers, ReasoningParser, ReasoningSplit
 
-MARKS = ReasoningMarkers("<think>", "</think>")
+MARKERS = ReasoningMarkers("<think>", "</think>")
 
 
 def _split(pieces: Sequence[str], *, is_begun: bool = False) -> ReasoningSplit:
-    splitter = ReasoningParser(MARKS, is_begun=is_begun)
+    splitter = ReasoningParser(MARKERS, is_begun=is_begun)
     splits = [*(splitter.push(piece) for piece in pieces), splitter.finish()]
     return ReasoningSplit("".join(each.reasoning for each in splits), "".join(each.rest for each in splits))
 
@@ -51,8 +51,8 @@ def test_any_cut_gives_the_same(fragments: Sequence[str], data: st.DataObject) -
 
 
 def test_reasoning_is_given_out_while_it_comes() -> None:
-    """All but what may be a mark, and space before one."""
-    splitter = ReasoningParser(MARKS, is_begun=True)
+    """All but what may be a marker, and space before one."""
+    splitter = ReasoningParser(MARKERS, is_begun=True)
 
     assert [splitter.push(piece) for piece in ("\nHm", ", so </", "b> ")] == [
         ReasoningSplit("Hm", ""),

@@ -1,7 +1,15 @@
 """Incremental detokenization: the text of tokens that arrive one by one.
 
-What has been returned plus what `flush` returns always equals `Tokenizer.decode` of all tokens at once, and no part
+What `push` has returned plus what `flush` returns always equals `Tokenizer.decode` of all tokens at once, and no part
 ends inside a character. Special tokens have no text but for those that are kept: their names are part of it.
+
+Own code in place of `tokenizers.decoders.DecodeStream` (0.23), measured on 2 cores of an EPYC, medians of 7 runs:
+
+* Byte-level vocabularies: 0.12 us a token here, 0.58 us there.
+* Byte fallback: 5.7 us here, 1.4 us there. But of 400 random sequences of tokens DecodeStream raised in 13 ("Invalid
+  prefix"), and 103 lacked their last characters or differed: it has no flush. Nor can it keep single special tokens.
+
+Throw it away once DecodeStream can flush, keep special tokens by id, and takes any tokens that a model may choose.
 """
 
 from __future__ import annotations

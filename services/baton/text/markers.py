@@ -1,4 +1,4 @@
-"""Marks: strings with a meaning in a model's output, found across the borders of its parts."""
+"""Markers: strings with a meaning in a model's output, found across the borders of its parts."""
 
 from __future__ import annotations
 
@@ -7,32 +7,32 @@ from typing import NamedTuple
 
 
 class MarkerMatch(NamedTuple):
-    """A mark in a text."""
+    """A marker in a text."""
 
     start: int
     """Where it begins."""
-    mark: str
+    marker: str
 
     @property
     def end(self) -> int:
         """Return where the text after it begins."""
-        return self.start + len(self.mark)
+        return self.start + len(self.marker)
 
 
-def find_marker(text: str, marks: Sequence[str]) -> MarkerMatch | None:
-    """Return the first of several marks in a text, the longest of those that begin there; None if there is none."""
+def find_marker(text: str, markers: Sequence[str]) -> MarkerMatch | None:
+    """Return the first of several markers in a text, the longest of those that begin there; None if there is none."""
     best: MarkerMatch | None = None
-    for mark in marks:
-        start = text.find(mark) if best is None else text.find(mark, 0, best.start + len(mark))
-        if start >= 0 and (best is None or (start, -len(mark)) < (best.start, -len(best.mark))):
-            best = MarkerMatch(start, mark)
+    for marker in markers:
+        start = text.find(marker) if best is None else text.find(marker, 0, best.start + len(marker))
+        if start >= 0 and (best is None or (start, -len(marker)) < (best.start, -len(best.marker))):
+            best = MarkerMatch(start, marker)
     return best
 
 
-def length_before_partial_marker(text: str, marks: Sequence[str]) -> int:
-    """Return the length of the text's beginning in which no mark can begin whose rest is still to come."""
-    firsts = {mark[0] for mark in marks}
-    for start in range(max(0, len(text) - max(map(len, marks)) + 1), len(text)):
-        if text[start] in firsts and any(mark.startswith(text[start:]) for mark in marks):
+def length_before_partial_marker(text: str, markers: Sequence[str]) -> int:
+    """Return how much of a text is certain: no marker can begin in it whose rest is still to come."""
+    firsts = {marker[0] for marker in markers}
+    for start in range(max(0, len(text) - max(map(len, markers)) + 1), len(text)):
+        if text[start] in firsts and any(marker.startswith(text[start:]) for marker in markers):
             return start
     return len(text)

@@ -1,7 +1,4 @@
-"""How a model writes calls and reasoning: found out from its template and tokens, or set by hand.
-
-Reads the answers of one model: what its output_format means for its tokens.
-"""
+"""How a model writes tool calls and reasoning: detected in its chat template or set by hand, and read by parsers."""
 
 from __future__ import annotations
 
@@ -26,9 +23,9 @@ from baton.text.tool_calls.qwen_coder import QwenCoderParser
 from baton.text.tools import Tool
 
 NONE = "none"
-"""Says by hand that there is no such format."""
+"""Setting: the model has no such format."""
 AUTO = "auto"
-"""Says that a format is to be found out."""
+"""Setting: the chat template says which format."""
 
 TOOL_PARSERS: Mapping[str, type[ToolParser]] = {
     "deepseek": DeepSeekParser,
@@ -39,16 +36,16 @@ TOOL_PARSERS: Mapping[str, type[ToolParser]] = {
     "pythonic": PythonicParser,
     "qwen_coder": QwenCoderParser,
 }
-"""Formats of calls by name."""
+"""Parsers of tool calls by the name of their format."""
 
 REASONING_MARKERS: Mapping[str, ReasoningMarkers] = {
     "harmony": ReasoningMarkers("<|channel|>analysis<|message|>", "<|end|>"),
     "mistral": ReasoningMarkers("[THINK]", "[/THINK]"),
     "think": ReasoningMarkers("<think>", "</think>"),
 }
-"""Formats of reasoning by name; that of harmony is read with its calls."""
+"""What encloses reasoning, by the name of the format; harmony's reasoning is read by its tool parser."""
 
-_MARKS_THAT_MAY_BE_TOKENS: Mapping[str, tuple[str, ...]] = {
+_MARKERS_THAT_MAY_BE_TOKENS: Mapping[str, tuple[str, ...]] = {
     "deepseek": tuple(f"<｜tool▁{name}｜>" for name in ("calls▁begin", "call▁begin", "sep", "call▁end", "calls▁end")),
     "harmony": ("<|start|>", "<|channel|>", "<|message|>", "<|constrain|>", "<|end|>", "<|call|>", "<|return|>"),
     "hermes": ("<tool_call>", "</tool_call>"),
@@ -69,7 +66,7 @@ _TOOL_SIGNS: Sequence[tuple[str, tuple[str, ...]]] = (
     ("llama_json", ("<|python_tag|>",)),
     ("llama_json", ('"parameters": ', '{"name": function name')),
 )
-"""Strings of a chat template by which a format is known, the surest first."""
+"""Strings of a chat template that give a tool format away, the surest first."""
 
 _REASONING_SIGNS: Sequence[tuple[str, str]] = (
     ("harmony", "<|channel|>analysis<|message|>"),
@@ -95,7 +92,7 @@ class OutputFormat:
 
         Args:
             tools: What may be called; none: calls are content.
-            is_in_reasoning: Whether the prompt ends with the mark that opens the reasoning.
+            is_in_reasoning: Whether the prompt ends with the marker that opens the reasoning.
             is_parallel: Whether calls after the first are given out.
         """
         reads_calls = bool(tools) and self.tool_format
@@ -103,21 +100,21 @@ class OutputFormat:
             return OutputParser(None, HarmonyParser(tools), is_parallel=is_parallel)
         if not reads_calls and not self.reasoning_format:
             return None
-        marks = REASONING_MARKERS.get(self.reasoning_format)
-        splitter = ReasoningParser(marks, is_begun=is_in_reasoning) if marks is not None else None
+        markers = REASONING_MARKERS.get(self.reasoning_format)
+        splitter = ReasoningParser(markers, is_begun=is_in_reasoning) if markers is not None else None
         calls = TOOL_PARSERS[self.tool_format](tools) if reads_calls else None
         return OutputParser(splitter, calls, is_parallel=is_parallel)
 
     def opens_reasoning(self, prompt: str) -> bool:
-        """Return whether a prompt ends with the mark that opens the reasoning."""
-        marks = REASONING_MARKERS.get(self.reasoning_format)
-        return marks is not None and self.reasoning_format != "harmony" and prompt.rstrip().endswith(marks.begin)
+        """Return whether a prompt ends with the marker that opens the reasoning."""
+        markers = REASONING_MARKERS.get(self.reasoning_format)
+        return markers is not None and self.reasoning_format != "harmony" and prompt.rstrip().endswith(markers.begin)
 
-    def marks(self, *, has_tools: bool) -> tuple[str, ...]:
-        """Return the marks that a parser must see, even where the vocabulary has them as special tokens."""
-        names = _MARKS_THAT_MAY_BE_TOKENS.get(self.tool_format, ()) if has_tools else ()
+    def markers(self, *, has_tools: bool) -> tuple[str, ...]:
+        """Return the markers that a parser must see, even where the vocabulary has them as special tokens."""
+        names = _MARKERS_THAT_MAY_BE_TOKENS.get(self.tool_format, ()) if has_tools else ()
         if self.reasoning_format == "harmony":
-            return tuple(dict.fromkeys((*names, *_MARKS_THAT_MAY_BE_TOKENS["harmony"])))
+            return tuple(dict.fromkeys((*names, *_MARKERS_THAT_MAY_BE_TOKENS["harmony"])))
         return (*names, *REASONING_MARKERS.get(self.reasoning_format, ()))
 
 
@@ -125,7 +122,7 @@ def detect_output_format(template: str, *, tool_format: str = AUTO, reasoning_fo
     """Return the formats of a model.
 
     Args:
-        template: Its chat template; empty: it has none.
+        template: The model's chat template; empty: none.
         tool_format: Key of TOOL_PARSERS, NONE, or AUTO to look into the template.
         reasoning_format: Key of REASONING_MARKERS, NONE or AUTO.
 
@@ -149,30 +146,29 @@ def _chosen(setting: str, found: str) -> str:
 
 
 class ModelOutputFormat:
-    """Knows one model's output_format and tokenizer."""
+    """The output format of one model in the tokens of its vocabulary: makes parsers and grammars for its answers."""
 
     def __init__(self, tokenizer: Tokenizer, output_format: OutputFormat) -> None:
         self.output_format = output_format
-        """The model's formats."""
+        """How the model writes."""
         self.template_names = tokenizer.template_names
         """Names that the chat template may read."""
-        self._kept_token_ids = {
-            has_tools: frozenset(tokenizer.special_tokens(output_format.marks(has_tools=has_tools)).values())
-            for has_tools in (False, True)
-        }
-        marks = REASONING_MARKERS.get(output_format.reasoning_format)
-        self._marks = marks
-        self._special_tokens = tokenizer.special_tokens(output_format.marks(has_tools=True))
-        self._reasoning_tokens = None
-        if marks is not None:
-            begin = tuple(tokenizer.encode(marks.begin, add_special_tokens=False))
-            self._reasoning_tokens = begin, tokenizer.single_token(marks.end)
         self.grammar: CallGrammar | None = None
         """Makes the model call; None: it has no format of calls."""
+        self._kept_token_ids = {
+            has_tools: frozenset(tokenizer.special_tokens(output_format.markers(has_tools=has_tools)).values())
+            for has_tools in (False, True)
+        }
+        self._special_tokens = tokenizer.special_tokens(output_format.markers(has_tools=True))
+        self._markers = markers = REASONING_MARKERS.get(output_format.reasoning_format)
+        self._reasoning_tokens = None
+        if markers is not None:
+            begin = tuple(tokenizer.encode(markers.begin, add_special_tokens=False))
+            self._reasoning_tokens = begin, tokenizer.single_token(markers.end)
         if output_format.tool_format:
             is_separate = output_format.tool_format != "harmony"
             notation = notation_of(output_format.tool_format, tokenizer.template)
-            self.grammar = CallGrammar(notation, self._special_tokens, marks if is_separate else None)
+            self.grammar = CallGrammar(notation, self._special_tokens, markers if is_separate else None)
 
     def kept_token_ids(self, *, has_tools: bool) -> frozenset[int]:
         """Return the special tokens whose names a parser must see."""
@@ -183,29 +179,31 @@ class ModelOutputFormat:
         return self.output_format.parser(tools, is_in_reasoning=is_in_reasoning, is_parallel=is_parallel)
 
     def grammar_after_reasoning(self, kind: StructureKind, text: str, *, is_in_reasoning: bool) -> str | None:
-        """Return the grammar of reasoning and then a form, or None if the model marks no reasoning."""
-        if self._marks is None:
+        """Return the grammar of reasoning and then a structured answer; None if the model marks no reasoning."""
+        if self._markers is None:
             return None
-        return grammar_after_reasoning(kind, text, self._marks, self._special_tokens, is_in_reasoning=is_in_reasoning)
+        return grammar_after_reasoning(kind, text, self._markers, self._special_tokens, is_in_reasoning=is_in_reasoning)
 
     def structure_or_calls(
         self, kind: StructureKind, text: str, tools: Sequence[Tool], *, is_parallel: bool, is_in_reasoning: bool
     ) -> str | None:
-        """Return the grammar of an answer that has a form or is calls; None if the model's calls do not allow it."""
+        """Return the grammar of an answer that is structured or calls; None if the model's calls do not allow it."""
         if self.grammar is None or not self.grammar.can_replace(is_json=kind == "json_schema"):
             return None
-        form = as_grammar_rule(kind, text)
-        return self.grammar.structure_or_calls(form, tools, is_parallel=is_parallel, is_in_reasoning=is_in_reasoning)
+        structure = as_grammar_rule(kind, text)
+        return self.grammar.structure_or_calls(
+            structure, tools, is_parallel=is_parallel, is_in_reasoning=is_in_reasoning
+        )
 
     def count_reasoning(self, token_ids: Sequence[int], *, is_in_reasoning: bool) -> int | None:
-        """Return the number of tokens of an answer's reasoning, marks not counted.
+        """Return the number of tokens of an answer's reasoning, markers not counted.
 
         Args:
             token_ids: The answer.
-            is_in_reasoning: Whether the prompt ends with the mark that opens the reasoning.
+            is_in_reasoning: Whether the prompt ends with the marker that opens the reasoning.
 
         Returns:
-            None if the model marks no reasoning, or its closing mark is no token of its own.
+            None if the model marks no reasoning, or its closing marker is no token of its own.
         """
         if self._reasoning_tokens is None or self._reasoning_tokens[1] is None:
             return None

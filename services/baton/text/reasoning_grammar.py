@@ -1,4 +1,4 @@
-"""Lets a model reason before an output that must have a form: the form is that of the answer alone."""
+"""Grammars that let a model reason before structured output: only the answer after the reasoning is structured."""
 
 from __future__ import annotations
 
@@ -9,36 +9,41 @@ from typing import Literal
 from baton.text.reasoning_parser import ReasoningMarkers
 
 StructureKind = Literal["json_schema", "regex", "lark"]
-"""The language of a form, as generation.proto names it."""
+"""The language in which a structure is asked for, as generation.proto names it."""
 
 _SCHEMA_OPTIONS = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,32}"}
 """As nodes compile schemas that stand alone."""
 
 
 def grammar_after_reasoning(
-    kind: StructureKind, text: str, marks: ReasoningMarkers, special_tokens: Mapping[str, int], *, is_in_reasoning: bool
+    kind: StructureKind,
+    text: str,
+    markers: ReasoningMarkers,
+    special_tokens: Mapping[str, int],
+    *,
+    is_in_reasoning: bool,
 ) -> str:
-    """Return the grammar, in llguidance's dialect of Lark, of reasoning and then the form.
+    """Return the grammar, in llguidance's dialect of Lark, of reasoning and then the structured answer.
 
     Args:
-        kind: Language of the form.
-        text: The form.
-        marks: How the model marks reasoning.
-        special_tokens: Ids of those marks that are special tokens.
-        is_in_reasoning: Whether the prompt ends with the opening mark; otherwise there may be no reasoning.
+        kind: Language of the structure.
+        text: The structure, in that language.
+        markers: How the model marks reasoning.
+        special_tokens: Ids of those markers that are special tokens.
+        is_in_reasoning: Whether the prompt ends with the opening marker; otherwise there may be no reasoning.
     """
     begin, end = (
-        f"<[{special_tokens[mark]}]>" if mark in special_tokens else json.dumps(mark)
-        for mark in (marks.begin, marks.end)
+        f"<[{special_tokens[marker]}]>" if marker in special_tokens else json.dumps(marker)
+        for marker in (markers.begin, markers.end)
     )
-    lazy = "" if marks.end in special_tokens else "[lazy]"
+    lazy = "" if markers.end in special_tokens else "[lazy]"
     before = "thought SPACE" if is_in_reasoning else f"({begin} thought SPACE)?"
-    rules = [f"start: {before} form", f"thought{lazy}: THOUGHT {end}", r"THOUGHT: /(.|\n)*/", r"SPACE: /[ \n]{0,2}/"]
-    return "\n".join([*rules, f"form: {as_grammar_rule(kind, text)}"])
+    rules = [f"start: {before} answer", f"thought{lazy}: THOUGHT {end}", r"THOUGHT: /(.|\n)*/", r"SPACE: /[ \n]{0,2}/"]
+    return "\n".join([*rules, f"answer: {as_grammar_rule(kind, text)}"])
 
 
 def as_grammar_rule(kind: StructureKind, text: str) -> str:
-    """Return a form as the right side of a rule of a grammar."""
+    """Return a structure as the right side of a grammar's rule."""
     if kind == "regex":
         return "/" + text.replace("\\/", "/").replace("/", "\\/").replace("\n", "\\n") + "/"
     if kind == "lark":

@@ -8,14 +8,14 @@ from baton.text.markers import length_before_partial_marker
 
 
 class ReasoningMarkers(NamedTuple):
-    """How a model marks its reasoning."""
+    """What a model writes before and after its reasoning."""
 
     begin: str
     end: str
 
 
 class ReasoningSplit(NamedTuple):
-    """What became known by more text."""
+    """What `ReasoningParser.push` learnt from more text."""
 
     reasoning: str
     rest: str
@@ -23,14 +23,14 @@ class ReasoningSplit(NamedTuple):
 
 
 class ReasoningParser:
-    """Takes the reasoning from the beginning of an answer; white space around it belongs to its marks.
+    """Takes the reasoning from the beginning of an answer; white space around it belongs to its markers.
 
-    A later mark is text: models reason once, before they answer.
+    A later marker is text: models reason once, before they answer.
     """
 
-    def __init__(self, marks: ReasoningMarkers, *, is_begun: bool) -> None:
-        """Begin; `is_begun` says that the prompt ends with the opening mark."""
-        self._marks = marks
+    def __init__(self, markers: ReasoningMarkers, *, is_begun: bool) -> None:
+        """Begin; `is_begun` says that the prompt ends with the opening marker."""
+        self._markers = markers
         self._buffer = ""
         self._stage = "reasoning" if is_begun else "begin"
         self._is_shown = False
@@ -60,22 +60,22 @@ class ReasoningParser:
 
     def _read_begin(self) -> None:
         stripped = self._buffer.lstrip()
-        if stripped.startswith(self._marks.begin):
-            self._buffer = stripped[len(self._marks.begin) :]
+        if stripped.startswith(self._markers.begin):
+            self._buffer = stripped[len(self._markers.begin) :]
             self._stage = "reasoning"
-        elif not self._marks.begin.startswith(stripped):
+        elif not self._markers.begin.startswith(stripped):
             self._stage = "done"
 
     def _read_reasoning(self) -> str:
         if not self._is_shown:
             self._buffer = self._buffer.lstrip()
-        at = self._buffer.find(self._marks.end)
+        at = self._buffer.find(self._markers.end)
         if at >= 0:
             reasoning = self._buffer[:at].rstrip()
-            self._buffer = self._buffer[at + len(self._marks.end) :]
+            self._buffer = self._buffer[at + len(self._markers.end) :]
             self._stage = "after"
             return reasoning
-        length = len(self._buffer[: length_before_partial_marker(self._buffer, (self._marks.end,))].rstrip())
+        length = len(self._buffer[: length_before_partial_marker(self._buffer, (self._markers.end,))].rstrip())
         reasoning, self._buffer = self._buffer[:length], self._buffer[length:]
         self._is_shown = self._is_shown or bool(reasoning)
         return reasoning

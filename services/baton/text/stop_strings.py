@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Scan(NamedTuple):
-    """What became known by one more part of the text."""
+    """What `StopScanner.push` learnt from one more part of the text."""
 
     text: str
     """Text that can be shown: no stop string begins in it."""

@@ -1,7 +1,4 @@
-"""Tokenizers of Hugging Face folders: text and conversations to tokens, tokens to pieces of text.
-
-A name for the files that decide how text becomes tokens.
-"""
+"""Tokenizers of Hugging Face folders, and their digest: text and conversations to tokens, tokens to pieces of text."""
 
 from __future__ import annotations
 
@@ -26,6 +23,16 @@ _RESERVED_NAMES = frozenset(
 )
 """What a request decides by other fields, or not at all."""
 
+TOKENIZER_FILES = (
+    "chat_template.jinja",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+)
+"""Files that take part in the digest, sorted."""
+
+_DIGEST_BYTES = 16
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 
@@ -39,7 +46,7 @@ class Tokenizer:
         self._tokenizer = hugging_face_tokenizer
         self._backend = getattr(hugging_face_tokenizer, "backend_tokenizer", None)
         self.digest = digest
-        """Digest of its files, as `baton.text.tokenizer` defines it; empty if it was not loaded from files."""
+        """Digest of the tokenizer's files (`tokenizer_digest`); empty if it was not loaded from files."""
         self.vocabulary_size: int = len(hugging_face_tokenizer)
         """Number of token ids, added tokens included."""
         self.special_token_ids = frozenset(_special_token_ids(hugging_face_tokenizer, self._backend))
@@ -96,30 +103,6 @@ class Tokenizer:
         """Return the tokens of a plain text, with or without the special tokens that the tokenizer adds by itself."""
         token_ids: list[int] = self._tokenizer(text, add_special_tokens=add_special_tokens)["input_ids"]
         return token_ids
-
-    def encode_chat(
-        self,
-        messages: Sequence[Message],
-        *,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
-        add_special_tokens: bool = False,
-    ) -> list[int]:
-        """Return the tokens of a conversation, rendered by the chat template; see `render_chat`.
-
-        Args:
-            messages: The conversation.
-            add_generation_prompt: Whether the beginning of an answer follows.
-            continue_final_message: Whether the last message is left open, to be continued; instead of a beginning.
-            add_special_tokens: Whether the tokenizer adds its own beside those of the template.
-
-        Raises:
-            InvalidFieldError: If there is no template, or it refuses the messages.
-        """
-        text = self.render_chat(
-            messages, add_generation_prompt=add_generation_prompt, continue_final_message=continue_final_message
-        )
-        return self.encode(text, add_special_tokens=add_special_tokens)
 
     def render_chat(
         self,
@@ -207,6 +190,25 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     return Tokenizer(loaded, digest=digest)
 
 
+def tokenizer_digest(folder: str | Path) -> str:
+    """Return the digest of a model folder's tokenizer files: 32 hexadecimal digits, or "" if it has none of them.
+
+    The digest covers names, sizes and contents, so that neither a renamed file nor bytes moved between two go
+    unnoticed.
+    """
+    digest = blake2b(digest_size=_DIGEST_BYTES)
+    has_files = False
+    for name in TOKENIZER_FILES:
+        path = Path(folder) / name
+        if not path.is_file():
+            continue
+        contents = path.read_bytes()
+        digest.update(f"{name}\0{len(contents)}\0".encode())
+        digest.update(contents)
+        has_files = True
+    return digest.hexdigest() if has_files else ""
+
+
 def _tokenizer_class(path: Path) -> Any:
     """Return the class that loads a folder.
 
@@ -230,34 +232,3 @@ def _special_token_ids(tokenizer: Any, backend: Any) -> list[int]:
     if backend is None:
         return list(tokenizer.all_special_ids)
     return [token_id for token_id, token in backend.get_added_tokens_decoder().items() if token.special]
-
-
-TOKENIZER_FILES = (
-    "chat_template.jinja",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-)
-"""Files that take part, sorted."""
-
-_DIGEST_BYTES = 16
-
-
-def tokenizer_digest(folder: str | Path) -> str:
-    """Return the digest of a model folder's tokenizer files: 32 hexadecimal digits, or "" if it has none of them.
-
-    The digest covers names, sizes and contents, so that neither a renamed file nor bytes moved between two go
-    unnoticed.
-    """
-    digest = blake2b(digest_size=_DIGEST_BYTES)
-    has_files = False
-    for name in TOKENIZER_FILES:
-        path = Path(folder) / name
-        if not path.is_file():
-            continue
-        contents = path.read_bytes()
-        digest.update(f"{name}\0{len(contents)}\0".encode())
-        digest.update(contents)
-        has_files = True
-    return digest.hexdigest() if has_files else ""

@@ -42,7 +42,7 @@ SPECIAL = ("[TOOL_CALLS]", "<think>", "</think>", "<tool_call>", "</tool_call>",
 
 
 class Vocabulary:
-    """A tokenizer whose marks are special tokens or mere text."""
+    """A tokenizer whose markers are special tokens or mere text."""
 
     def __init__(self, special: Sequence[str]) -> None:
         self.tokenizer: Any = byte_level()

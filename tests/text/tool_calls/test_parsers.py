@@ -28,7 +28,7 @@ def _pieces(text: str, cuts: Sequence[int]) -> list[str]:
 
 @pytest.mark.parametrize("recording", CALLS, ids=lambda recording: f"{recording.tool_format} {recording.text[:30]}")
 def test_calls_are_read(recording: Recording) -> None:
-    """Names and arguments as the model wrote them, and content without marks."""
+    """Names and arguments as the model wrote them, and content without markers."""
     assert _read(recording.tool_format, [recording.text]) == recording.parts
 
 
@@ -57,7 +57,7 @@ def test_any_cut_gives_the_parts_of_the_whole(recording: Recording, data: st.Dat
 
 
 _FRAGMENTS = [
-    *sorted({mark for parser in TOOL_PARSERS.values() for mark in getattr(parser, "MARKS", ())}),
+    *sorted({marker for parser in TOOL_PARSERS.values() for marker in getattr(parser, "MARKERS", ())}),
     *(
         "</tool_call>",
         '{"name": "now", ',
@@ -84,7 +84,7 @@ _FRAGMENTS = [
 def test_any_cut_of_any_nonsense_gives_the_parts_of_the_whole(
     tool_format: str, fragments: Sequence[str], data: st.DataObject
 ) -> None:
-    """Marks in any order never make a parser fail or depend on the deltas."""
+    """Markers in any order never make a parser fail or depend on the deltas."""
     text = "".join(fragments)
     cuts = data.draw(st.lists(st.integers(0, len(text)), max_size=12))
 

@@ -18,13 +18,13 @@ _LONGEST_HEADER = 256
 
 
 class DeepSeekParser(JsonCallParser):
-    """Reads calls between marks of their own, all of them between two more."""
+    """Reads calls between markers of their own, all of them between two more."""
 
-    MARKS = ("<｜tool▁calls▁begin｜>", _CALL_BEGIN)
+    MARKERS = ("<｜tool▁calls▁begin｜>", _CALL_BEGIN)
     CLOSE = _CALL_END
 
-    def _after_mark(self, mark: str) -> State:
-        return self._read_header if mark == _CALL_BEGIN else self._between_calls
+    def _after_marker(self, marker: str) -> State:
+        return self._read_header if marker == _CALL_BEGIN else self._between_calls
 
     def _read_header(self) -> State | None:
         if header := _HEADER.match(self._buffer):

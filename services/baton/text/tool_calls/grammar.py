@@ -49,7 +49,7 @@ class CallGrammar:
 
         Args:
             notation: How it writes calls.
-            special_tokens: Ids of those marks that are special tokens.
+            special_tokens: Ids of those markers that are special tokens.
             reasoning: How it marks reasoning, which may precede calls; None: it does not.
         """
         self._notation = notation
@@ -67,7 +67,7 @@ class CallGrammar:
         Args:
             tools: What can be called, 1 or more.
             is_parallel: Whether there may be several calls.
-            is_in_reasoning: Whether the prompt ends with the mark that opens the reasoning.
+            is_in_reasoning: Whether the prompt ends with the marker that opens the reasoning.
         """
         more = "" if not is_parallel or self._notation.is_single else self._more_calls()
         start = f"start: {self._reasoning_part(is_in_reasoning)}{self._literal(self._notation.opening)} call{more} "
@@ -86,26 +86,28 @@ class CallGrammar:
         body = f"body: head {self._literal(opening)} call{more} {self._literal(self._notation.closing)}"
         return "\n".join(["start: (body)* tail", "tail: TEXT", _TEXT, head, body, *calls])
 
-    def structure_or_calls(self, form: str, tools: Sequence[Tool], *, is_parallel: bool, is_in_reasoning: bool) -> str:
-        """Return the grammar of an answer that either has a form or is calls; see `can_replace`.
+    def structure_or_calls(
+        self, structure: str, tools: Sequence[Tool], *, is_parallel: bool, is_in_reasoning: bool
+    ) -> str:
+        """Return the grammar of an answer that is either structured or calls; see `can_replace`.
 
         Args:
-            form: Right side of the rule of the form.
+            structure: Right side of the rule of the structured answer.
             tools: What can be called, 1 or more; arguments follow the schemas of strict ones.
             is_parallel: Whether there may be several calls.
-            is_in_reasoning: Whether the prompt ends with the mark that opens the reasoning.
+            is_in_reasoning: Whether the prompt ends with the marker that opens the reasoning.
         """
         more = self._more_calls() if is_parallel else ""
         opening, closing = map(self._literal, (self._notation.opening, self._notation.closing))
-        rules = [f"start: {self._reasoning_part(is_in_reasoning)}(form | calls)", f"form: {form}"]
+        rules = [f"start: {self._reasoning_part(is_in_reasoning)}(answer | calls)", f"answer: {structure}"]
         calls = [f"calls: {opening} call{more} {closing}", *self._calls(tools, is_loose=True)]
         return "\n".join([*rules, *self._reasoning_rules(), *calls])
 
     def can_replace(self, *, is_json: bool) -> bool:
-        """Return whether calls can be told from an answer that has a form by their first token.
+        """Return whether calls can be told from a structured answer by their first token.
 
         Args:
-            is_json: Whether the form is that of a JSON text.
+            is_json: Whether the structured answer is a JSON text.
         """
         trigger = self._notation.trigger
         return trigger in self._special_tokens or (is_json and trigger.startswith("<"))

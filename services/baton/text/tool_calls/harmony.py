@@ -19,15 +19,15 @@ _LONGEST_HEADER = 512
 
 
 class HarmonyParser(ToolParser):
-    """Reads an answer of several messages; an answer without their marks is content."""
+    """Reads an answer of several messages; an answer without their markers is content."""
 
-    MARKS = (_CHANNEL, _START)
+    MARKERS = (_CHANNEL, _START)
 
     def _begin(self) -> State | None:
         stripped = self._buffer.lstrip()
-        if any(stripped.startswith(mark) for mark in self.MARKS):
+        if any(stripped.startswith(marker) for marker in self.MARKERS):
             return self._read_header
-        is_open = any(mark.startswith(stripped) for mark in self.MARKS) and not self._is_ended
+        is_open = any(marker.startswith(stripped) for marker in self.MARKERS) and not self._is_ended
         return None if is_open else self._open_body("")
 
     def _read_header(self) -> State | None:
@@ -60,8 +60,8 @@ class HarmonyParser(ToolParser):
             return None
         self._add(self._take(found.start))
         self._close()
-        if found.mark != _START:
-            self._take(len(found.mark))
+        if found.marker != _START:
+            self._take(len(found.marker))
         return self._begin
 
     def _add(self, text: str) -> None:

@@ -1,6 +1,6 @@
-"""Calls written as JSON objects: {"name": ..., "arguments": {...}}.
+"""Calls written as JSON objects, and the format that does no more: Hermes, Qwen 2.5 and Qwen 3.
 
-Hermes, Qwen 2.5 and Qwen 3: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
+`<tool_call>{"name": ..., "arguments": {...}}</tool_call>`; other formats build on `JsonCallParser`.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class JsonCallParser(MarkedParser):
         """Read what may follow a call."""
 
     def _is_known(self, name: str) -> bool:  # noqa: ARG002
-        """Return whether a name is one that may be called; where calls have marks, those decide."""
+        """Return whether a name is one that may be called; where calls have markers, those decide."""
         return True
 
     def _read_space(self) -> State | None:
-        """Read the white space before the object of a call, after a mark, a bracket or a comma."""
+        """Read the white space before the object of a call, after a marker, a bracket or a comma."""
         stripped = self._buffer.lstrip()
         if not stripped:
             return self._give_up() if self._is_ended else None
@@ -141,12 +141,12 @@ def _parse_call(text: str) -> tuple[str, str] | None:
 
 
 class HermesParser(JsonCallParser):
-    """Reads a JSON object between two marks, once per call."""
+    """Reads a JSON object between two markers, once per call."""
 
-    MARKS = ("<tool_call>",)
+    MARKERS = ("<tool_call>",)
     CLOSE = "</tool_call>"
 
-    def _after_mark(self, mark: str) -> State:  # noqa: ARG002
+    def _after_marker(self, marker: str) -> State:  # noqa: ARG002
         return self._read_space
 
     def _after_call(self) -> State | None:

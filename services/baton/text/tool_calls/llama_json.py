@@ -7,12 +7,12 @@ from baton.text.tool_calls.parser import State
 
 
 class LlamaJsonParser(JsonCallParser):
-    """Reads JSON objects at the beginning of an answer, or after the mark.
+    """Reads JSON objects at the beginning of an answer, or after the marker.
 
-    Without marks an object is a call only if it names a tool of the request: an answer may be JSON by itself.
+    Without markers an object is a call only if it names a tool of the request: an answer may be JSON by itself.
     """
 
-    MARKS = ("<|python_tag|>",)
+    MARKERS = ("<|python_tag|>",)
 
     def _begin(self) -> State | None:
         stripped = self._buffer.lstrip()
@@ -23,7 +23,7 @@ class LlamaJsonParser(JsonCallParser):
         self._opening = self._take(len(self._buffer) - len(stripped))
         return self._read_call
 
-    def _after_mark(self, mark: str) -> State:  # noqa: ARG002
+    def _after_marker(self, marker: str) -> State:  # noqa: ARG002
         return self._read_space
 
     def _is_known(self, name: str) -> bool:

@@ -13,11 +13,11 @@ _LONGEST_HEADER = 256
 
 
 class MistralParser(JsonCallParser):
-    """Reads a list of JSON objects, or a name and its arguments, after one mark."""
+    """Reads a list of JSON objects, or a name and its arguments, after one marker."""
 
-    MARKS = ("[TOOL_CALLS]",)
+    MARKERS = ("[TOOL_CALLS]",)
 
-    def _after_mark(self, mark: str) -> State:  # noqa: ARG002
+    def _after_marker(self, marker: str) -> State:  # noqa: ARG002
         self._is_list, self._is_named = False, False
         return self._read_opening
 

@@ -1,4 +1,4 @@
-"""What all parsers of tool calls share: text goes in as it comes, parts of the answer come out."""
+"""The base of all tool parsers: text goes in as it comes, parts of the answer come out."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from baton.text.tools import Tool
 
 
 class State(Protocol):
-    """One state of a parser: takes what it can from the buffer; returns the next state, or None to wait for text."""
+    """One state of a parser, which reads from the parser's buffer."""
 
     def __call__(self) -> State | None:
-        """Go on."""
+        """Take what the state can; return the next state, or None to wait for text."""
 
 
 class ToolParser(ABC):
     """A state machine over a buffer.
 
     Invariants, kept by the states: what they decide depends on the text alone, never on where its parts were cut;
-    text leaves the buffer exactly once, as a part or as a mark of a call that was understood.
+    text leaves the buffer exactly once, as a part or as a marker of a call that was understood.
     """
 
     def __init__(self, tools: Sequence[Tool]) -> None:
@@ -45,7 +45,7 @@ class ToolParser(ABC):
 
     @abstractmethod
     def _begin(self) -> State | None:
-        """Be the first state."""
+        """Run the first state; return the next one, or None to wait for text."""
 
     def _run(self) -> list[OutputPart]:
         while (state := self._state()) is not None:
@@ -58,12 +58,12 @@ class ToolParser(ABC):
         taken, self._buffer = self._buffer[:length], self._buffer[length:]
         return taken
 
-    def _expect(self, mark: str) -> str | None:
-        """Remove a mark with the space before it; return what was removed, "" if nothing, None while that is open."""
+    def _expect(self, marker: str) -> str | None:
+        """Remove a marker with the space before it; return what was removed, "" if nothing, None while that is open."""
         stripped = self._buffer.lstrip()
-        if stripped.startswith(mark):
-            return self._take(len(self._buffer) - len(stripped) + len(mark))
-        return None if mark.startswith(stripped) and not self._is_ended else ""
+        if stripped.startswith(marker):
+            return self._take(len(self._buffer) - len(stripped) + len(marker))
+        return None if marker.startswith(stripped) and not self._is_ended else ""
 
     def _add_content(self, text: str) -> None:
         if text:
@@ -82,18 +82,18 @@ class ToolParser(ABC):
 
 
 class MarkedParser(ToolParser):
-    """Parser of a format that opens its calls with marks in running text.
+    """Parser of a format that opens its calls with markers in running text.
 
-    White space before a mark is part of the call's notation; it is given out if no call follows.
+    White space before a marker is part of the call's notation; it is given out if no call follows.
     """
 
-    MARKS: tuple[str, ...]
+    MARKERS: tuple[str, ...]
     """What may open calls."""
 
     def __init__(self, tools: Sequence[Tool]) -> None:
         super().__init__(tools)
         self._opening = ""
-        """White space and mark of the call that is being read, for the case that it is none."""
+        """White space and marker of the call that is being read, for the case that it is none."""
 
     def _begin(self) -> State | None:
         return self._read_text
@@ -103,24 +103,24 @@ class MarkedParser(ToolParser):
         super()._start_call(name)
 
     def _read_text(self) -> State | None:
-        found = find_marker(self._buffer, self.MARKS)
+        found = find_marker(self._buffer, self.MARKERS)
         if found is not None:
             text = self._take(found.end)
             content = text[: found.start].rstrip()
             self._add_content(content)
             self._opening = text[len(content) :]
-            return self._after_mark(found.mark)
+            return self._after_marker(found.marker)
         if self._is_ended:
             rest = self._take(len(self._buffer))
             self._add_content(rest if not self._num_calls else rest.rstrip())
             return None
-        num_certain = length_before_partial_marker(self._buffer, self.MARKS)
+        num_certain = length_before_partial_marker(self._buffer, self.MARKERS)
         self._add_content(self._take(len(self._buffer[:num_certain].rstrip())))
         return None
 
     @abstractmethod
-    def _after_mark(self, mark: str) -> State:
-        """Return the state that reads what a mark opened."""
+    def _after_marker(self, marker: str) -> State:
+        """Return the state that reads what a marker opened."""
 
     def _give_up(self) -> State:
         """Give out as content what was taken for the opening of a call; what follows is read as text."""

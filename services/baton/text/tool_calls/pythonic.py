@@ -16,12 +16,12 @@ _LONGEST_NAME = 192
 
 
 class PythonicParser(MarkedParser):
-    """Reads a list of calls at the beginning of an answer, or after the mark; each call comes out whole.
+    """Reads a list of calls at the beginning of an answer, or after the marker; each call comes out whole.
 
-    Without marks an answer is calls only if it begins with one of a tool of the request.
+    Without markers an answer is calls only if it begins with one of a tool of the request.
     """
 
-    MARKS = ("<|python_start|>", "<|python_end|>")
+    MARKERS = ("<|python_start|>", "<|python_end|>")
 
     def _begin(self) -> State | None:
         stripped = self._buffer.lstrip()
@@ -32,8 +32,8 @@ class PythonicParser(MarkedParser):
         self._opening = self._take(len(self._buffer) - len(stripped) + 1)
         return self._read_name
 
-    def _after_mark(self, mark: str) -> State:
-        if mark == "<|python_end|>":
+    def _after_marker(self, marker: str) -> State:
+        if marker == "<|python_end|>":
             self._opening = ""
             return self._read_text
         return self._read_bracket

@@ -24,10 +24,10 @@ class QwenCoderParser(MarkedParser):
     A value's type is that of the tool's schema; one without a type, or that does not parse, is a string.
     """
 
-    MARKS = (_CALL, _FUNCTION)
+    MARKERS = (_CALL, _FUNCTION)
 
-    def _after_mark(self, mark: str) -> State:
-        return self._read_name if mark == _FUNCTION else self._read_function
+    def _after_marker(self, marker: str) -> State:
+        return self._read_name if marker == _FUNCTION else self._read_function
 
     def _read_function(self) -> State | None:
         follows = self._expect(_FUNCTION)
@@ -85,7 +85,7 @@ class QwenCoderParser(MarkedParser):
         return self._read_string
 
     def _read_string(self) -> State | None:
-        """Pass on a string while it comes; the line end before its closing mark is not part of it."""
+        """Pass on a string while it comes; the line end before its closing marker is not part of it."""
         found = find_marker(self._buffer, _VALUE_ENDS)
         if found is None:
             num_certain = (
