@@ -29,7 +29,7 @@ _EXAMPLES = {"control": "minimal", "cpu": "cpu-only", "cuda": "cpu-only"}
 _ELSEWHERE = ("engine/runners/mlx/", "demo/")
 NOT_RUN = {
     "control": (*_ELSEWHERE, "engine/runners/torch/", "node/sensors/nvidia.py"),
-    "cpu": (*_ELSEWHERE, "engine/runners/torch/between/", "engine/runners/torch/paged/", "gateway/"),
+    "cpu": (*_ELSEWHERE, "engine/runners/torch/ops/cuda/", "gateway/"),
     "cuda": (*_ELSEWHERE, "gateway/"),
 }
 """What no process of an image runs, as beginnings of paths below Baton's package."""
