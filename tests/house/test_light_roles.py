@@ -22,7 +22,7 @@ class Absent:
 
 sys.meta_path.insert(0, Absent())
 importlib.import_module(f"baton.{role}.settings")
-importlib.import_module(f"baton.{role}.server")
+importlib.import_module("baton.worker.process" if role in ("prefill", "decode") else f"baton.{role}.server")
 """
 
 

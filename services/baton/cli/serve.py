@@ -39,6 +39,8 @@ CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "h
 LEVELS = ("debug", "info", "warning", "error")
 
 _ENGINE_ROLES = ("prefill", "decode")
+_WORKER = "baton.worker.process"
+"""Hosts either of them."""
 _SWITCH_SECONDS = 2e-4
 """Longest time for which a thread of a node's Python keeps the others waiting: the engine's and those that carry KV
 take turns many times within a pass, and the interpreter's own 5 ms are more than one.
@@ -95,7 +97,7 @@ def load_service(role: str) -> Service:
     package = f"baton.{role.replace('-', '_')}"
     try:
         settings_module = importlib.import_module(f"{package}.settings")
-        server_module = importlib.import_module(f"{package}.server")
+        host_module = importlib.import_module(_WORKER if role in _ENGINE_ROLES else f"{package}.server")
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"role {role} cannot run here: {error}; install the extra of this role") from error
     classes = [
@@ -105,7 +107,8 @@ def load_service(role: str) -> Service:
     ]
     expected = "".join(part.capitalize() for part in role.split("-")) + "Settings"
     settings_class = next(member for member in classes if member.__name__ == expected)
-    return Service(settings_class, cast(Callable[[BaseSettings], Awaitable[None]], server_module.serve))
+    run = getattr(host_module, f"serve_{role}" if role in _ENGINE_ROLES else "serve")
+    return Service(settings_class, cast(Callable[[BaseSettings], Awaitable[None]], run))
 
 
 def run_service(role: str, service: Service, settings: BaseSettings, level: str) -> None:

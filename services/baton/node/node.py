@@ -1,12 +1,12 @@
-"""A worker process's frame: engine, registration and publication live and end together."""
+"""A node of the cluster: its engine, and what routers, cache indexes and metrics are told of it."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from opentelemetry import metrics
 
@@ -21,33 +21,29 @@ from baton.engine.runners.base import Runner
 from baton.errors import UnavailableError
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.tiers import BlockEvents
-from baton.kv_transport.fast_server import FastServer
 from baton.node.cluster.description import describe_node, load_message
 from baton.node.cluster.kubernetes_location import find_location
 from baton.node.cluster.publication import CacheIndexPublications, LoopFeeder
 from baton.node.cluster.registration import Peers, RouterRegistrations
-from baton.node.engine_watch import EngineHealth, EngineWatch
 from baton.node.gauges import observe_load, observe_machine
 from baton.node.loading import load_runner, open_disk
-from baton.node.pausing import SERVICE_NAME as PAUSING_SERVICE_NAME
-from baton.node.pausing import PausingServicer
 from baton.node.profiling.node_speed import measure_profile
 from baton.node.profiling.wire_formats import measure_wires
 from baton.node.sensors.machine import machine_sensors
-from baton.node.sensors.memory import open_pressure, watch_pressure
 from baton.node.sensors.monitor import NodeMonitor
 from baton.node.settings import NodeSettings
 from baton.rpc.process import freeze_loaded_objects
-from baton.rpc.server import GrpcServer, wait_for_stop_signal
 from baton.text.tokenizer import load_tokenizer
 from baton.v1 import node_pb2
-from baton.v1.worker_service_pb2_grpc import add_WorkerServiceServicer_to_server
 
 log = logging.getLogger(__name__)
 
 
 class WorkerNode:
-    """One engine and its place in the cluster. Made by `load_node`; `run` lasts until the process is asked to stop."""
+    """One engine and its place in the cluster.
+
+    Use: `load_node`, then `start` once its services listen, `drain`, and `close` when the last call has ended.
+    """
 
     def __init__(
         self,
@@ -75,7 +71,8 @@ class WorkerNode:
         self._loop = asyncio.get_running_loop()
         self._registrations: RouterRegistrations | None = None
         self._publications: CacheIndexPublications | None = None
-        self._fatal = self._loop.create_future()
+        self.death: asyncio.Future[None] = self._loop.create_future()
+        """Fails with what the engine died of, if it does."""
         self.constraints = ConstraintCompiler(
             lambda: load_tokenizer(settings.model_dir).serialized(),
             vocabulary_size=runner.info.vocabulary_size,
@@ -94,7 +91,7 @@ class WorkerNode:
 
     @property
     def registration(self) -> RouterRegistrations:
-        """Return the streams to the routers; they exist while `run` runs."""
+        """Return the streams to the routers; they exist from `start` on."""
         if self._registrations is None:
             raise UnavailableError("the node is starting", reason="STARTING")
         return self._registrations
@@ -125,31 +122,15 @@ class WorkerNode:
         if placement_id and self._registrations is not None:
             self._registrations.accept_placement(placement_id)
 
-    async def run(
-        self,
-        server: GrpcServer,
-        fast: FastServer | None = None,
-        *,
-        on_peers: Callable[[Peers], None] = lambda _peers: None,
-        on_drain: Callable[[], None] = lambda: None,
-    ) -> None:
-        """Serve until SIGTERM or SIGINT, then drain.
+    def start(self, port: int, fast_address: str, on_peers: Callable[[Peers], None]) -> None:
+        """Begin to compute, under a name that other nodes know; `work` tells them.
 
         Args:
-            server: With the services of the role added, not yet started.
-            fast: Serves KV streams besides; not yet started. None: nothing does.
+            port: Where the node's services listen.
+            fast_address: host:port of its fast path; empty: it has none.
             on_peers: Called when the other nodes of the model change.
-            on_drain: Called when no new work is accepted any more.
-
-        Raises:
-            Exception: What the engine died of, if it did.
         """
-        pausing = PausingServicer(self)
-        server.add(PAUSING_SERVICE_NAME, partial(add_WorkerServiceServicer_to_server, pausing))
-        port = await server.start(is_serving=False)
-        if fast is not None:
-            fast.start()
-        description = self._describe(port, fast.advertised_address if fast else "")
+        description = self._describe(port, fast_address)
         self._publications = CacheIndexPublications(open_source(self.settings.cache_index_address), self.node_id)
         self._registrations = RouterRegistrations(
             open_source(self.settings.router_address),
@@ -163,26 +144,20 @@ class WorkerNode:
         if self.settings.engine != "mock":  # a mock serves mostly what needs no tokenizer; it loads one when asked
             self.constraints.warm()
         self._export_load()
-        await server.set_serving(True)
-        async with asyncio.TaskGroup() as tasks:
-            streams = (
-                self._registrations.run(),
-                self._publications.run(),
-                self.monitor.run(),
-                self._watch_progress(server),
-                watch_pressure(open_pressure(), self.engine.spare_memory),
-            )
-            background = [tasks.create_task(stream) for stream in streams]
-            try:
-                await self._wait_for_end()
-                self.is_draining = True
-                self._registrations.report_load()
-                on_drain()
-                grace_seconds = self.settings.drain_seconds
-                await asyncio.gather(*(each.drain(grace_seconds) for each in (server, fast) if each))
-            finally:
-                for task in background:
-                    task.cancel()
+
+    def work(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """Return what tells of the node, for as long as they are awaited: routers, cache indexes, sensors."""
+        assert self._registrations is not None
+        assert self._publications is not None
+        return self._registrations.run(), self._publications.run(), self.monitor.run()
+
+    def drain(self) -> None:
+        """Accept no new work any more, and tell the routers."""
+        self.is_draining = True
+        self.registration.report_load()
+
+    async def close(self) -> None:
+        """End the engine; what it still has is dropped."""
         self.constraints.close()
         await asyncio.to_thread(self.engine.close)
 
@@ -216,22 +191,6 @@ class WorkerNode:
             place=self._place,
         )
 
-    async def _watch_progress(self, server: GrpcServer) -> None:
-        """Let the server's health say whether the engine gets on."""
-
-        async def tell(progress: EngineHealth) -> None:
-            await server.set_serving(progress is EngineHealth.MOVES, is_alive=progress is not EngineHealth.LOST)
-
-        await EngineWatch(self.engine.call, self.engine.load, self.settings.stuck_seconds).run(tell)
-
-    async def _wait_for_end(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            stop = tasks.create_task(wait_for_stop_signal())
-            await asyncio.wait({stop, self._fatal}, return_when=asyncio.FIRST_COMPLETED)
-            if self._fatal.done():
-                stop.cancel()
-                self._fatal.result()
-
     def _load_message(self, accepted_placement_ids: Sequence[str]) -> node_pb2.LoadReport:
         return load_message(
             self.engine.load(),
@@ -248,8 +207,8 @@ class WorkerNode:
             self._publications.add(events)
 
     def _die(self, error: BaseException) -> None:
-        if not self._fatal.done():
-            self._fatal.set_exception(error)
+        if not self.death.done():
+            self.death.set_exception(error)
 
     def _call_soon(self, function: Callable[..., None], *arguments: object) -> None:
         if not self._loop.is_closed():

@@ -14,9 +14,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from baton.engine.events import EngineLoad
 from baton.engine.runners.base import Span
 from baton.engine.runners.mock import MockRunner
-from baton.node.engine_watch import LOST_FACTOR, EngineHealth, EngineWatch
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
+from baton.worker.engine_watch import LOST_FACTOR, EngineHealth, EngineWatch
 from engine.rig import TIMEOUT_SECONDS, Rig, mock_runner, prompt_of, request_of
 
 IDLE = EngineLoad(0, 0, 0, 64, 0.0, 0)

@@ -1,0 +1,41 @@
+"""Decode as a service that a worker process hosts."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from baton.decode.generation import DecodeGenerator
+from baton.decode.kv_stream.reader import Timeouts
+from baton.decode.peers import PeerSet
+from baton.decode.servicer import DecodeServicer
+from baton.decode.settings import DecodeSettings
+from baton.node.node import WorkerNode
+from baton.node.service import NodeService
+from baton.shm.lender import Lender
+from baton.shm.segment import CAN_SEAL
+from baton.telemetry.metrics import Metrics
+from baton.v1 import decode_service_pb2 as messages
+from baton.v1 import decode_service_pb2_grpc as service
+
+SERVICE_NAME = messages.DESCRIPTOR.services_by_name["DecodeService"].full_name
+
+
+def decode_service(node: WorkerNode, settings: DecodeSettings) -> NodeService:
+    """Return the service on a node; its links to other nodes are up while its `run` runs."""
+    metrics = Metrics()
+    peers = PeerSet(
+        settings.probe_bytes,
+        lambda link: node.registration.report_link(link),
+        choice=settings.kv_transport,
+        lender=Lender(settings.shared_memory_bytes if CAN_SEAL else 0),  # elsewhere segments are files on a disk
+        metrics=metrics,
+    )
+    timeouts = Timeouts(settings.prefill_queue_timeout_seconds, settings.frame_timeout_seconds)
+    servicer = DecodeServicer(DecodeGenerator(node, peers, timeouts, metrics))
+    return NodeService(
+        SERVICE_NAME,
+        partial(service.add_DecodeServiceServicer_to_server, servicer),
+        run=peers.run,
+        on_peers=peers.update,
+        on_drain=servicer.drain,
+    )

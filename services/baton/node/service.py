@@ -1,0 +1,34 @@
+"""What a service such as prefill offers to the process that hosts it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from baton.kv_transport.fast_server import FastServer
+from baton.node.cluster.registration import Peers
+
+
+async def _nothing() -> None:
+    """Do nothing beside the calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeService:
+    """One service on a node, not yet started; whoever hosts it starts and drains its servers."""
+
+    name: str
+    """Full name of the gRPC service."""
+    register: Callable[[grpc.aio.Server], None]
+    """Adds its servicer to a server."""
+    fast: FastServer | None = None
+    """Serves its KV streams besides; None: nothing does."""
+    run: Callable[[], Coroutine[Any, Any, None]] = _nothing
+    """Does its work beside the calls, until cancelled."""
+    on_peers: Callable[[Peers], None] = lambda _peers: None
+    """Called when the other nodes of the model change."""
+    on_drain: Callable[[], None] = lambda: None
+    """Called when no new work is accepted any more."""

@@ -1,0 +1,23 @@
+"""Prefill as a service that a worker process hosts."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from baton.kv_transport.fast_server import FastServer
+from baton.kv_transport.kv_service import SERVICE_NAME, add_prefill_service
+from baton.node.node import WorkerNode
+from baton.node.service import NodeService
+from baton.prefill.prefiller import Prefiller
+from baton.prefill.servicer import FastPrefill, PrefillServicer
+from baton.prefill.settings import PrefillSettings
+
+
+def prefill_service(node: WorkerNode, settings: PrefillSettings) -> NodeService:
+    """Return the service on a node, with its fast path if the settings want one."""
+    prefiller = Prefiller(node, settings.max_outbox_bytes)
+    fast: FastServer | None = None
+    if settings.fast_path:
+        handler = FastPrefill(prefiller)
+        fast = FastServer(settings.host, settings.fast_port, handler, advertised=settings.advertised_fast)
+    return NodeService(SERVICE_NAME, partial(add_prefill_service, PrefillServicer(prefiller)), fast=fast)

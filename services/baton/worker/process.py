@@ -1,0 +1,121 @@
+"""A worker process: one node and the services on it, from the loading of the model to the drain."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+from baton.decode.service import decode_service
+from baton.decode.settings import DecodeSettings
+from baton.kv_transport.block_service import SERVICE_NAME as BLOCK_SERVICE_NAME
+from baton.kv_transport.block_service import add_block_service
+from baton.node.block_servicer import BlockServicer
+from baton.node.cluster.registration import Peers
+from baton.node.node import WorkerNode, load_node
+from baton.node.sensors.memory import open_pressure, watch_pressure
+from baton.node.service import NodeService
+from baton.prefill.service import prefill_service
+from baton.prefill.settings import PrefillSettings
+from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
+from baton.v1 import node_pb2
+from baton.v1.worker_service_pb2_grpc import add_WorkerServiceServicer_to_server
+from baton.worker.engine_watch import EngineHealth, EngineWatch
+from baton.worker.pausing import SERVICE_NAME as PAUSING_SERVICE_NAME
+from baton.worker.pausing import PausingServicer
+
+
+async def serve_prefill(settings: PrefillSettings) -> None:
+    """Load the model and serve prefills until SIGTERM or SIGINT, then drain.
+
+    Raises:
+        ConfigurationError: If the model cannot be loaded or an address cannot be bound.
+    """
+    node = await load_node(settings, node_pb2.NODE_ROLE_PREFILL)
+    await WorkerProcess(node, [prefill_service(node, settings)]).run()
+
+
+async def serve_decode(settings: DecodeSettings) -> None:
+    """Load the model and serve generations until SIGTERM or SIGINT, then drain.
+
+    Raises:
+        ConfigurationError: If the model cannot be loaded or an address cannot be bound.
+    """
+    node = await load_node(settings, node_pb2.NODE_ROLE_DECODE, settings.ingest_share)
+    await WorkerProcess(node, [decode_service(node, settings)]).run()
+
+
+class WorkerProcess:
+    """Hosts services on a node, beside those of every node: its cached blocks, and its pauses.
+
+    Args:
+        node: Loaded, not yet started.
+        services: On it; at most one has a fast path.
+    """
+
+    def __init__(self, node: WorkerNode, services: Sequence[NodeService]) -> None:
+        self._node = node
+        self._services = services
+        self._fast = next((service.fast for service in services if service.fast is not None), None)
+        self._server = GrpcServer(host_port(node.settings.host, node.settings.port))
+        for service in services:
+            self._server.add(service.name, service.register)
+        self._server.add(BLOCK_SERVICE_NAME, partial(add_block_service, BlockServicer(node)))
+        pausing = PausingServicer(node)
+        self._server.add(PAUSING_SERVICE_NAME, partial(add_WorkerServiceServicer_to_server, pausing))
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT, then drain.
+
+        Raises:
+            ConfigurationError: If an address cannot be bound.
+            Exception: What the engine died of, if it did.
+        """
+        port = await self._server.start(is_serving=False)
+        if self._fast is not None:
+            self._fast.start()
+        self._node.start(port, self._fast.advertised_address if self._fast else "", on_peers=self._tell_peers)
+        await self._server.set_serving(True)
+        async with asyncio.TaskGroup() as tasks:
+            background = [tasks.create_task(work) for work in self._work()]
+            try:
+                await self._wait_for_end()
+                await self._drain()
+            finally:
+                for task in background:
+                    task.cancel()
+        await self._node.close()
+
+    def _work(self) -> Sequence[Coroutine[Any, Any, None]]:
+        """Return what goes on beside the calls, for as long as the process serves."""
+        engine = self._node.engine
+        return (
+            *(service.run() for service in self._services),
+            *self._node.work(),
+            EngineWatch(engine.call, engine.load, self._node.settings.stuck_seconds).run(self._tell_health),
+            watch_pressure(open_pressure(), engine.spare_memory),
+        )
+
+    def _tell_peers(self, peers: Peers) -> None:
+        for service in self._services:
+            service.on_peers(peers)
+
+    async def _tell_health(self, health: EngineHealth) -> None:
+        await self._server.set_serving(health is EngineHealth.MOVES, is_alive=health is not EngineHealth.LOST)
+
+    async def _wait_for_end(self) -> None:
+        """Return when the process is asked to stop, or raise what the engine died of."""
+        async with asyncio.TaskGroup() as tasks:
+            stop = tasks.create_task(wait_for_stop_signal())
+            await asyncio.wait({stop, self._node.death}, return_when=asyncio.FIRST_COMPLETED)
+            if self._node.death.done():
+                stop.cancel()
+                self._node.death.result()
+
+    async def _drain(self) -> None:
+        self._node.drain()
+        for service in self._services:
+            service.on_drain()
+        grace_seconds = self._node.settings.drain_seconds
+        await asyncio.gather(*(each.drain(grace_seconds) for each in (self._server, self._fast) if each))
