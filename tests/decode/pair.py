@@ -33,7 +33,6 @@ from baton.kv_transport.fast_server import FastServer
 from baton.kv_transport.frame_codec import serialize_response
 from baton.kv_transport.kv_service import ReceivedRequest, add_prefill_service
 from baton.node.node import WorkerNode
-from baton.node.requests import sampling_to_proto
 from baton.node.sensors.machine import MachineSensors
 from baton.node.sensors.monitor import NodeMonitor
 from baton.prefill.prefiller import Prefiller
@@ -54,6 +53,7 @@ from baton.v1 import (
 )
 from engine.rig import GREEDY, LAYOUT, mock_runner
 from engine.tokens import tokenizer_text
+from node.sampling import sampling_to_proto
 
 PREFILL_ID, SPARE_ID, DECODE_ID = "prefill-1", "prefill-2", "decode-1"
 TRANSPORT: TransportChoice = "grpc"

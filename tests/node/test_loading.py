@@ -1,5 +1,4 @@
-"""Runners are made of settings, and settings that an engine does not have are refused by name."""
-# MERGED """Threads and number format are chosen by what the machine has, and explained."""
+"""Runners are made of settings: what an engine does not have is refused by name, what is left open is explained."""
 
 from __future__ import annotations
 

@@ -6,8 +6,9 @@ import pytest
 
 from baton.engine.request import ConstraintKind, SamplingParams, StructuredOutput
 from baton.errors import InvalidFieldError
-from baton.node.requests import sampling_from_proto, sampling_to_proto
+from baton.node.requests import sampling_from_proto
 from baton.v1 import generation_pb2
+from node.sampling import sampling_to_proto
 
 
 def test_parameters_survive_the_wire() -> None:

@@ -18,9 +18,9 @@ from baton.grpc_sockets.flow_control import StreamEndedError
 from baton.grpc_sockets.server_connection import ServerCall
 from baton.kv.stream import KvFrame
 from baton.kv_transport.kv_service import ReceivedRequest
-from baton.prefill.outbox import Outbox
-from baton.prefill.prefiller import Prefiller, StreamSink
-from baton.prefill.servicer import FastPrefill, ThreadOutbox
+from baton.prefill.outbox import LoopOutbox, Outbox, ThreadOutbox
+from baton.prefill.prefiller import Prefiller
+from baton.prefill.servicer import FastPrefill
 from baton.v1.prefill_service_pb2 import PrefillRequest, PrefillResponse
 
 pytestmark = pytest.mark.usefixtures("no_collector")  # what is not freed at once must show
@@ -40,17 +40,22 @@ def put_frames(put: Put, num_frames: int = 3) -> Callable[[], int]:
     return lambda: sum(memory() is not None for memory in memories)
 
 
-async def next_of(outbox: Outbox | ThreadOutbox) -> object:
+def loop_outbox() -> LoopOutbox:
+    """Return one that the running loop empties."""
+    return LoopOutbox(asyncio.get_running_loop())
+
+
+async def next_of(outbox: LoopOutbox | ThreadOutbox) -> object:
     """Return what is sent next."""
-    return await outbox.get() if isinstance(outbox, Outbox) else outbox.get(1.0)
+    return await outbox.get() if isinstance(outbox, LoopOutbox) else outbox.get(1.0)
 
 
-@pytest.mark.parametrize("kind", [Outbox, ThreadOutbox])
-def test_a_failed_stream_holds_no_frames(kind: type[Outbox | ThreadOutbox]) -> None:
+@pytest.mark.parametrize("make", [loop_outbox, ThreadOutbox])
+def test_a_failed_stream_holds_no_frames(make: Callable[[], LoopOutbox | ThreadOutbox]) -> None:
     """Neither those that wait nor those that still come: its sender may hang in a write for long."""
 
     async def test() -> None:
-        outbox = kind()
+        outbox = make()
         num_held = put_frames(outbox.put)
         assert num_held() == 3
         outbox.put(FAILED)
@@ -62,15 +67,19 @@ def test_a_failed_stream_holds_no_frames(kind: type[Outbox | ThreadOutbox]) -> N
     asyncio.run(test())
 
 
-@pytest.mark.parametrize("kind", [Outbox, ThreadOutbox])
-def test_a_closed_outbox_holds_nothing(kind: type[Outbox | ThreadOutbox]) -> None:
+@pytest.mark.parametrize("make", [loop_outbox, ThreadOutbox])
+def test_a_closed_outbox_holds_nothing(make: Callable[[], Outbox]) -> None:
     """Whatever still comes."""
-    outbox = kind()
-    num_held = put_frames(outbox.put)
-    outbox.close()
-    num_held_of_late = put_frames(outbox.put)
 
-    assert (num_held(), num_held_of_late()) == (0, 0)
+    async def test() -> None:
+        outbox = make()
+        num_held = put_frames(outbox.put)
+        outbox.close()
+        num_held_of_late = put_frames(outbox.put)
+
+        assert (num_held(), num_held_of_late()) == (0, 0)
+
+    asyncio.run(test())
 
 
 def test_a_stream_that_ends_by_an_error_holds_no_frames() -> None:
@@ -78,13 +87,13 @@ def test_a_stream_that_ends_by_an_error_holds_no_frames() -> None:
     counts: list[Callable[[], int]] = []
 
     class Ending:
-        def compile(self, _: object) -> None:
+        def compile_blocking(self, _: object) -> None:
             """There is no form."""
 
         @contextmanager
-        def begin(self, _: object, __: object, sink: StreamSink) -> Iterator[Any]:
+        def begin(self, _: object, __: object, put: Put) -> Iterator[Any]:
             """Compute all at once."""
-            counts.append(put_frames(sink.put))
+            counts.append(put_frames(put))
             yield SimpleNamespace(layout=PrefillResponse, close=lambda: None, is_complete=False)
 
     def send(*_: object) -> None:

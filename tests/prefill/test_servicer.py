@@ -13,14 +13,14 @@ from baton.engine.events import Failed, FrameLanded, TokenReady
 from baton.engine.sampling import SampledToken
 from baton.errors import BatonError
 from baton.kv.stream import KvFrame
-from baton.node.requests import sampling_to_proto
 from baton.prefill import prefiller
-from baton.prefill.outbox import Outbox
+from baton.prefill.outbox import LoopOutbox
 from baton.rpc.status import error_info
 from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.wire.kv import layout_to_proto
 from decode.pair import Pair, with_pair
 from engine.rig import GREEDY, LAYOUT, expected_tokens, prompt_of
+from node.sampling import sampling_to_proto
 
 PROMPT = prompt_of(41)
 
@@ -164,7 +164,7 @@ def test_the_first_token_overtakes_frames_and_so_does_a_failure() -> None:
     """The rest keeps its order."""
 
     async def run() -> None:
-        outbox = Outbox()
+        outbox = LoopOutbox(asyncio.get_running_loop())
         frames = [KvFrame(layer, 1, 0, 1, b"", b"") for layer in range(2)]
         token, landed = TokenReady(0, SampledToken(5)), FrameLanded()
         waiting = asyncio.create_task(outbox.get())

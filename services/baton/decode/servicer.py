@@ -1,8 +1,7 @@
 """baton.v1.DecodeService over a generator.
 
-One gateway's call: any number of generations, and one message per pass of the engine for all of them.
-
-The message that gathers for a gateway while another is written to it.
+A gateway keeps one call of `Serve` open for any number of generations, and gets one message per pass of the engine for
+all of them: what they say gathers in a `ResponseBatch` while the message before is written.
 """
 
 from __future__ import annotations

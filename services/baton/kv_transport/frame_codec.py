@@ -111,7 +111,12 @@ def _header(frame: KvFrame, sequence_number: int, crc: int, header_crc: int | No
 
 def serialize_response(response: Response | EncodedFrame) -> bytes:
     """Return the bytes of a response."""
-    return b"".join(response.parts) if isinstance(response, EncodedFrame) else response.SerializeToString()
+    return b"".join(response_parts(response))
+
+
+def response_parts(response: Response | EncodedFrame) -> tuple[bytes | memoryview, ...]:
+    """Return the bytes of a response in parts, of which the large ones are not copied."""
+    return response.parts if isinstance(response, EncodedFrame) else (response.SerializeToString(),)
 
 
 def parse_response(data: bytes | memoryview) -> prefill_service_pb2.PrefillResponse | ReceivedFrame:

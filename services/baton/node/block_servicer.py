@@ -1,8 +1,6 @@
 """baton.v1.BlockService: hands cached blocks out by hash. Nothing is computed, and nothing held between two frames.
 
-One stream of cached blocks: what is read, in what order, and what is sent of it. Knows no transport.
-
-What a node sends to those who measure the link from it.
+`BlockStream` knows what is read, in what order, and what is sent of it, whatever carries it.
 """
 
 from __future__ import annotations

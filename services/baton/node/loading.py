@@ -1,8 +1,6 @@
-"""Makes the runner that the settings ask for. Frameworks are imported here only when they are wanted.
+"""Makes what settings ask for: the runner, in threads and a number format that fit the machine, and the disk's blocks.
 
-Threads and number format of an engine, chosen by what the machine has, with the reasons that the log gives.
-
-Opens the folder in which a node keeps KV blocks.
+Frameworks are imported here only when they are wanted.
 """
 
 from __future__ import annotations
@@ -20,6 +18,21 @@ from baton.kv.disk_store import DiskBlockStore
 from baton.node.settings import NodeSettings
 
 log = logging.getLogger(__name__)
+CPU_INFO = Path("/proc/cpuinfo")
+_MATRIX_UNIT = "amx_bf16"
+
+
+class Computing(NamedTuple):
+    """How an engine computes."""
+
+    num_threads: int
+    """CPU threads."""
+    threads_cause: str
+    """Why so many, and where they run."""
+    dtype: Literal["float32", "float16", "bfloat16"]
+    """Of weights and KV cache."""
+    dtype_cause: str
+    """Why this."""
 
 
 def load_runner(settings: NodeSettings) -> Runner:
@@ -60,6 +73,40 @@ def load_runner(settings: NodeSettings) -> Runner:
             adapters=settings.adapter_folders,
         )
     return _load_torch_runner(settings, chosen)
+
+
+def choose_computing(settings: NodeSettings, cores: Cores, cpu_info: Path = CPU_INFO) -> Computing:
+    """Return what settings leave open as the machine suggests it.
+
+    Args:
+        settings: Of the node.
+        cores: That the process may use.
+        cpu_info: File with the processor's abilities, of Linux.
+    """
+    threads_cause = "num_threads says so"
+    if not settings.num_threads:
+        left = "one left to the event loop and the network" if cores.num_cores > 1 else "none left over"
+        threads_cause = f"cores: {cores.cause}; {left}"
+    num_threads = settings.num_threads or max(1, cores.num_cores - 1)
+    where = "not pinned: they stay where the affinity of the process lets the system move them"
+    dtype, dtype_cause = settings.dtype, "dtype says so"
+    if dtype == "auto":
+        dtype, dtype_cause = _choose_dtype(settings, cpu_info)
+    return Computing(num_threads, f"{threads_cause}; {where}", dtype, dtype_cause)
+
+
+def open_disk(settings: NodeSettings, runner: Runner) -> DiskBlockStore | None:
+    """Return the blocks on disk, which may be none yet, or None if the settings name no folder.
+
+    A folder that cannot be used is no reason not to serve: its store is off, and the log says why.
+    """
+    if not settings.disk_kv_dir:
+        return None
+    variant = f"{settings.engine}/{settings.weight_dtype}/{settings.kv_quantization}"
+    identity = cache_identity(runner.info.layout, runner.block_tokens, variant)
+    store = DiskBlockStore(Path(settings.disk_kv_dir), settings.disk_kv_bytes, identity)
+    store.start()
+    return store
 
 
 def _load_torch_runner(settings: NodeSettings, chosen: Computing) -> Runner:
@@ -107,43 +154,6 @@ def _check_engine_has(settings: NodeSettings) -> None:
         raise ConfigurationError(f"weight_dtype {settings.weight_dtype}: {cause}")
 
 
-CPU_INFO = Path("/proc/cpuinfo")
-_MATRIX_UNIT = "amx_bf16"
-
-
-class Computing(NamedTuple):
-    """How an engine computes."""
-
-    num_threads: int
-    """CPU threads."""
-    threads_cause: str
-    """Why so many, and where they run."""
-    dtype: Literal["float32", "float16", "bfloat16"]
-    """Of weights and KV cache."""
-    dtype_cause: str
-    """Why this."""
-
-
-def choose_computing(settings: NodeSettings, cores: Cores, cpu_info: Path = CPU_INFO) -> Computing:
-    """Return what settings leave open as the machine suggests it.
-
-    Args:
-        settings: Of the node.
-        cores: That the process may use.
-        cpu_info: File with the processor's abilities, of Linux.
-    """
-    threads_cause = "num_threads says so"
-    if not settings.num_threads:
-        left = "one left to the event loop and the network" if cores.num_cores > 1 else "none left over"
-        threads_cause = f"cores: {cores.cause}; {left}"
-    num_threads = settings.num_threads or max(1, cores.num_cores - 1)
-    where = "not pinned: they stay where the affinity of the process lets the system move them"
-    dtype, dtype_cause = settings.dtype, "dtype says so"
-    if dtype == "auto":
-        dtype, dtype_cause = _choose_dtype(settings, cpu_info)
-    return Computing(num_threads, f"{threads_cause}; {where}", dtype, dtype_cause)
-
-
 def _choose_dtype(settings: NodeSettings, cpu_info: Path) -> tuple[Literal["float32", "bfloat16"], str]:
     if settings.engine == "mlx":
         return "bfloat16", "MLX computes it at full speed on Apple silicon"
@@ -152,17 +162,3 @@ def _choose_dtype(settings: NodeSettings, cpu_info: Path) -> tuple[Literal["floa
     if _MATRIX_UNIT in (cpu_info.read_text(encoding="utf-8").split() if cpu_info.is_file() else ()):
         return "bfloat16", f"the processor has {_MATRIX_UNIT}"
     return "float32", f"the processor has no {_MATRIX_UNIT}"
-
-
-def open_disk(settings: NodeSettings, runner: Runner) -> DiskBlockStore | None:
-    """Return the blocks on disk, which may be none yet, or None if the settings name no folder.
-
-    A folder that cannot be used is no reason not to serve: its store is off, and the log says why.
-    """
-    if not settings.disk_kv_dir:
-        return None
-    variant = f"{settings.engine}/{settings.weight_dtype}/{settings.kv_quantization}"
-    identity = cache_identity(runner.info.layout, runner.block_tokens, variant)
-    store = DiskBlockStore(Path(settings.disk_kv_dir), settings.disk_kv_bytes, identity)
-    store.start()
-    return store

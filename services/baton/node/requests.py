@@ -1,7 +1,4 @@
-"""Sampling parameters and tokens between messages (generation.proto) and the engine.
-
-What names a request on every node, its part of the prefix cache, its turn; checked before anything is logged.
-"""
+"""What requests to prefill and decode nodes share: names, checked before anything is logged, and conversions."""
 
 from __future__ import annotations
 
@@ -9,90 +6,6 @@ from baton.engine.request import SamplingParams, StructuredOutput
 from baton.engine.sampling import Alternative, SampledToken
 from baton.errors import InvalidFieldError
 from baton.v1 import generation_pb2
-
-
-def sampling_from_proto(message: generation_pb2.SamplingParameters) -> SamplingParams:
-    """Return the parameters of a message, defaults filled in; bounds are checked by `SamplingParams.check`.
-
-    Raises:
-        InvalidFieldError: If a constraint is announced and not given.
-    """
-    return SamplingParams(
-        temperature=message.temperature if message.HasField("temperature") else 1.0,
-        top_p=message.top_p if message.HasField("top_p") else 1.0,
-        top_k=message.top_k,
-        min_p=message.min_p,
-        seed=message.seed,
-        repetition_penalty=message.repetition_penalty if message.HasField("repetition_penalty") else 1.0,
-        presence_penalty=message.presence_penalty,
-        frequency_penalty=message.frequency_penalty,
-        logit_bias=dict(message.logit_bias),
-        stop_token_ids=frozenset(message.stop_token_ids),
-        ignore_eos=message.ignore_eos,
-        min_tokens=message.min_token_count,
-        max_tokens=message.max_token_count if message.HasField("max_token_count") else None,
-        num_top_logprobs=message.top_logprob_count if message.HasField("top_logprob_count") else None,
-        num_prompt_logprobs=message.prompt_logprob_count if message.HasField("prompt_logprob_count") else None,
-        structured_output=_structured_output_from_proto(message),
-    )
-
-
-def sampling_to_proto(params: SamplingParams) -> generation_pb2.SamplingParameters:
-    """Return the message of parameters."""
-    return generation_pb2.SamplingParameters(
-        temperature=params.temperature,
-        top_p=params.top_p,
-        top_k=params.top_k,
-        min_p=params.min_p,
-        seed=params.seed,
-        repetition_penalty=params.repetition_penalty,
-        presence_penalty=params.presence_penalty,
-        frequency_penalty=params.frequency_penalty,
-        logit_bias=params.logit_bias,
-        stop_token_ids=sorted(params.stop_token_ids),
-        ignore_eos=params.ignore_eos,
-        min_token_count=params.min_tokens,
-        max_token_count=params.max_tokens,
-        top_logprob_count=params.num_top_logprobs,
-        prompt_logprob_count=params.num_prompt_logprobs,
-        structured_output=None
-        if params.structured_output is None
-        else _structured_output_to_proto(params.structured_output),
-    )
-
-
-def token_to_proto(token: SampledToken) -> generation_pb2.TokenLogprob:
-    """Return the message of a token; without log-probabilities only its id is set."""
-    return generation_pb2.TokenLogprob(
-        token_id=token.token_id,
-        logprob=token.logprob or 0.0,
-        alternatives=[
-            generation_pb2.TokenLogprob(token_id=other.token_id, logprob=other.logprob) for other in token.alternatives
-        ],
-        rank=token.rank,
-    )
-
-
-def token_from_proto(message: generation_pb2.TokenLogprob, *, has_logprob: bool) -> SampledToken:
-    """Return the token of a message."""
-    if not has_logprob:
-        return SampledToken(message.token_id)
-    alternatives = tuple(Alternative(other.token_id, other.logprob) for other in message.alternatives)
-    return SampledToken(message.token_id, message.logprob, alternatives, message.rank)
-
-
-def _structured_output_from_proto(message: generation_pb2.SamplingParameters) -> StructuredOutput | None:
-    if not message.HasField("structured_output"):
-        return None
-    kind = message.structured_output.WhichOneof("constraint")
-    if kind is None:
-        raise InvalidFieldError("structured_output", "expected one of json_schema, regex, lark")
-    return StructuredOutput(kind, getattr(message.structured_output, kind))
-
-
-def _structured_output_to_proto(structured_output: StructuredOutput) -> generation_pb2.StructuredOutput:
-    return generation_pb2.StructuredOutput(**{structured_output.kind: structured_output.text})
-
 
 MAX_REQUEST_ID_CHARACTERS = 128
 MAX_CACHE_SALT_BYTES = 128
@@ -123,3 +36,58 @@ def check_priority(priority: int) -> None:
     """
     if abs(priority) > MAX_PRIORITY:
         raise InvalidFieldError("priority", f"expected {-MAX_PRIORITY} to {MAX_PRIORITY}, got {priority}")
+
+
+def sampling_from_proto(message: generation_pb2.SamplingParameters) -> SamplingParams:
+    """Return the parameters of a message, defaults filled in; bounds are checked by `SamplingParams.check`.
+
+    Raises:
+        InvalidFieldError: If a constraint is announced and not given.
+    """
+    return SamplingParams(
+        temperature=message.temperature if message.HasField("temperature") else 1.0,
+        top_p=message.top_p if message.HasField("top_p") else 1.0,
+        top_k=message.top_k,
+        min_p=message.min_p,
+        seed=message.seed,
+        repetition_penalty=message.repetition_penalty if message.HasField("repetition_penalty") else 1.0,
+        presence_penalty=message.presence_penalty,
+        frequency_penalty=message.frequency_penalty,
+        logit_bias=dict(message.logit_bias),
+        stop_token_ids=frozenset(message.stop_token_ids),
+        ignore_eos=message.ignore_eos,
+        min_tokens=message.min_token_count,
+        max_tokens=message.max_token_count if message.HasField("max_token_count") else None,
+        num_top_logprobs=message.top_logprob_count if message.HasField("top_logprob_count") else None,
+        num_prompt_logprobs=message.prompt_logprob_count if message.HasField("prompt_logprob_count") else None,
+        structured_output=_structured_output_from_proto(message),
+    )
+
+
+def token_to_proto(token: SampledToken) -> generation_pb2.TokenLogprob:
+    """Return the message of a token; without log-probabilities only its id is set."""
+    return generation_pb2.TokenLogprob(
+        token_id=token.token_id,
+        logprob=token.logprob or 0.0,
+        alternatives=[
+            generation_pb2.TokenLogprob(token_id=other.token_id, logprob=other.logprob) for other in token.alternatives
+        ],
+        rank=token.rank,
+    )
+
+
+def token_from_proto(message: generation_pb2.TokenLogprob, *, has_logprob: bool) -> SampledToken:
+    """Return the token of a message."""
+    if not has_logprob:
+        return SampledToken(message.token_id)
+    alternatives = tuple(Alternative(other.token_id, other.logprob) for other in message.alternatives)
+    return SampledToken(message.token_id, message.logprob, alternatives, message.rank)
+
+
+def _structured_output_from_proto(message: generation_pb2.SamplingParameters) -> StructuredOutput | None:
+    if not message.HasField("structured_output"):
+        return None
+    kind = message.structured_output.WhichOneof("constraint")
+    if kind is None:
+        raise InvalidFieldError("structured_output", "expected one of json_schema, regex, lark")
+    return StructuredOutput(kind, getattr(message.structured_output, kind))

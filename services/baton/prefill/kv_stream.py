@@ -1,7 +1,4 @@
-"""Turns the layers of a running computation into KV frames. Runs in the engine's thread, and never waits.
-
-The messages of one KV stream, made from frames and events, whoever carries them.
-"""
+"""A prompt's KV on its way out: layers of a running computation become frames, frames and events become messages."""
 
 from __future__ import annotations
 

@@ -1,29 +1,28 @@
-"""What waits to be sent on one KV stream: frames in order, and the first token ahead of them.
-
-Bounds what all KV streams of a prefill node together hold of frames that wait to be sent.
-
-Packs frames into the wire's number format, in a thread beside the engine's and the network's.
-"""
+"""What waits to be sent of KV streams: frames packed, kept in order, and bounded over all streams of a node."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 
 from baton.engine.events import EngineEvent, Failed, TokenReady
 from baton.errors import BatonError
+from baton.grpc_sockets.flow_control import StreamEndedError
 from baton.kv.kv_format import KvLayout, WireCodec
 from baton.kv.stream import KvFrame, pack_frame
+
+log = logging.getLogger(__name__)
 
 Item = KvFrame | EngineEvent
 
 
-class Outbox:
-    """Filled by the engine's thread through the event loop, emptied by the stream.
+class Outbox(ABC):
+    """Filled by any thread, emptied by the one that sends the stream; subclasses say how that one waits.
 
     The first token overtakes the frames that still wait: the client need not wait for the transfer. Everything else
     keeps its order. It holds at most the KV of its prompt; all outboxes of a node are bounded by `OutboxBudget`, which
@@ -32,32 +31,81 @@ class Outbox:
 
     def __init__(self) -> None:
         self._items: deque[Item] = deque()
-        self._filled = asyncio.Event()
-        self._is_over = False
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._has_failed = False
 
     def put(self, item: Item) -> None:
-        """Take a frame or an event. On the event loop only."""
-        if self._is_over:
-            return
-        if isinstance(item, Failed):
-            self.close()
-        if isinstance(item, TokenReady):
-            self._items.appendleft(item)
-        else:
-            self._items.append(item)
-        self._filled.set()
+        """Take a frame or an event; a failure drops what waits, and what still comes."""
+        with self._lock:
+            if self._is_closed or self._has_failed:
+                return
+            if isinstance(item, Failed):
+                self._has_failed = True
+                self._items.clear()
+            if isinstance(item, TokenReady):
+                self._items.appendleft(item)
+            else:
+                self._items.append(item)
+            self._wake()
 
     def close(self) -> None:
-        """Drop what waits, and what still comes: nobody wants it."""
-        self._is_over = True
-        self._items.clear()
+        """Wake the sender, drop what waits, and what still comes: nobody wants it."""
+        with self._lock:
+            self._is_closed = True
+            self._items.clear()
+            self._wake()
+
+    @abstractmethod
+    def _wake(self) -> None:
+        """Have the sender look again; called with the lock held."""
+
+
+class ThreadOutbox(Outbox):
+    """Emptied by a thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed = threading.Condition(self._lock)
+
+    def get(self, timeout_seconds: float | None) -> Item:
+        """Return the next item, waiting for it.
+
+        Raises:
+            StreamEndedError: If the outbox was closed.
+            TimeoutError: If nothing comes in time.
+        """
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._items or self._is_closed, timeout_seconds):
+                raise TimeoutError("the deadline has passed")
+            if self._is_closed:
+                raise StreamEndedError("the caller has gone")
+            return self._items.popleft()
+
+    def _wake(self) -> None:
+        self._changed.notify()
+
+
+class LoopOutbox(Outbox):
+    """Emptied by a task of an event loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._loop = loop
+        self._changed = asyncio.Event()
 
     async def get(self) -> Item:
-        """Return the next item, waiting for it."""
-        while not self._items:
-            self._filled.clear()
-            await self._filled.wait()
-        return self._items.popleft()
+        """Return the next item, waiting for it; for ever, if the outbox was closed."""
+        while True:
+            self._changed.clear()
+            with self._lock:
+                if self._items:
+                    return self._items.popleft()
+            await self._changed.wait()
+
+    def _wake(self) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._changed.set)
 
 
 class OutboxBudget:
@@ -143,9 +191,6 @@ class OutboxShare:
             num_bytes = min(num_bytes, self._num_taken_bytes)
             self._num_taken_bytes -= num_bytes
         self._budget.give_back(num_bytes)
-
-
-log = logging.getLogger(__name__)
 
 
 class FramePacker:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 
 from opentelemetry import trace
 
 from baton.engine.constraints.constraint import Constraint
-from baton.engine.events import EngineEvent, Failed
+from baton.engine.events import Failed
 from baton.engine.kv_cache.ingest import EXPORT_TOKENS
-from baton.engine.request import StructuredOutput
+from baton.engine.request import SamplingParams
 from baton.engine.sequence import EngineRequest, Purpose
 from baton.errors import BatonError, InvalidFieldError
 from baton.kv.kv_format import KvLayout
@@ -23,8 +22,8 @@ from baton.kv_transport.kv_service import ReceivedRequest
 from baton.node.node import WorkerNode
 from baton.node.requests import check_identity, check_priority, sampling_from_proto
 from baton.prefill.attempts import AttemptStreams
-from baton.prefill.kv_stream import FrameExport, Message, StreamMessages
-from baton.prefill.outbox import FramePacker, Item, Outbox, OutboxBudget
+from baton.prefill.kv_stream import FrameExport, StreamMessages
+from baton.prefill.outbox import FramePacker, Item, OutboxBudget
 from baton.telemetry import names
 from baton.v1 import prefill_service_pb2
 from baton.wire.kv import dtype_from_proto, layout_from_proto, wire_from_proto
@@ -33,15 +32,13 @@ MAX_FRAME_BYTES = 16 << 20
 """Largest frame made; groups of layers, then chunks of positions, shrink to stay below it."""
 
 
-class StreamSink(NamedTuple):
-    """Where the parts of a KV stream go before they are sent."""
+class PromptSampling(NamedTuple):
+    """How the tokens of a request are chosen."""
 
-    put: Callable[[Item], None]
-    """Takes frames, and events where frames are packed first; called from any thread."""
-    put_event: Callable[[EngineEvent], None]
-    """Takes the engine's events; called from the event loop, after the frames that came before."""
-    end: Callable[[BatonError], None]
-    """Ends the stream with an error; called from any thread."""
+    params: SamplingParams
+    """As the request says."""
+    constraint: Constraint | None
+    """The form of its output, compiled; None: it has none."""
 
 
 class Prefiller:
@@ -55,59 +52,42 @@ class Prefiller:
     def __init__(self, node: WorkerNode, max_outbox_bytes: int) -> None:
         self._node = node
         self._budget = OutboxBudget(max_outbox_bytes, lambda: node.engine.call(lambda: None))  # it looks again then
-        self._layout = node.runner.info.layout
+        self._layout = layout = node.runner.info.layout
+        self._layer_token_bytes = max(spec.num_token_elements for spec in layout.layers) * layout.dtype.num_bytes
+        """One position in the largest layer."""
         self._streams = AttemptStreams()
         self._lane = ThreadPoolExecutor(1, thread_name_prefix="kv-wire")
 
-    async def run(self, received: ReceivedRequest) -> AsyncIterator[Message]:
-        """Yield the messages of a KV stream: layout, frames and first token, summary.
-
-        Raises:
-            BatonError: If the request is bad, the layouts differ, or the engine cannot take it.
-        """
-        loop, outbox = asyncio.get_running_loop(), Outbox()
-
-        def put(item: Item) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(outbox.put, item)
-
-        def end(error: BatonError) -> None:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(outbox.put, Failed(error))
-
-        structured_output, output_token_ids = self._form(received.message)
-        constraint = await self._node.constraints.constraint(structured_output, output_token_ids)
-        sink = StreamSink(put, outbox.put, end)
-        with closing(outbox), self.begin(received, constraint, sink) as messages:
-            has_offer = received.message.HasField("shared_memory")
-            yield await asyncio.to_thread(messages.layout) if has_offer else messages.layout()
-            while not messages.is_complete:
-                item = await outbox.get()
-                if messages.shares_memory and isinstance(item, KvFrame):
-                    yield await asyncio.to_thread(next, messages.of(item))
-                    continue
-                for message in messages.of(item):
-                    yield message
-
-    def compile(self, request: prefill_service_pb2.PrefillRequest) -> Constraint | None:
-        """Compile the form of a request's output, if it has one; blocks the calling thread.
+    async def compile(self, request: prefill_service_pb2.PrefillRequest) -> PromptSampling:
+        """Return how a request's tokens are chosen; the form of its output is compiled beside the event loop.
 
         Raises:
             BatonError: If it cannot be enforced.
         """
-        structured_output, output_token_ids = self._form(request)
-        return self._node.constraints.constraint_blocking(structured_output, output_token_ids)
+        params = sampling_from_proto(request.sampling)
+        compiling = self._node.constraints.constraint(params.structured_output, _output_of(request))
+        return PromptSampling(params, await compiling)
+
+    def compile_blocking(self, request: prefill_service_pb2.PrefillRequest) -> PromptSampling:
+        """Return the same as `compile`; blocks the calling thread.
+
+        Raises:
+            BatonError: If it cannot be enforced.
+        """
+        params = sampling_from_proto(request.sampling)
+        constraints = self._node.constraints
+        return PromptSampling(params, constraints.constraint_blocking(params.structured_output, _output_of(request)))
 
     @contextmanager
     def begin(
-        self, received: ReceivedRequest, constraint: Constraint | None, sink: StreamSink
+        self, received: ReceivedRequest, sampling: PromptSampling, put: Callable[[Item], None]
     ) -> Iterator[StreamMessages]:
         """Submit a request to the engine; leaving the context ends its work.
 
         Args:
             received: The prompt.
-            constraint: The form of the output, compiled.
-            sink: Takes what is to be sent.
+            sampling: How its first token is chosen.
+            put: Takes what is to be sent; called from any thread.
 
         Raises:
             BatonError: If the request is bad, the layouts differ, or a later stream of the attempt has come.
@@ -124,18 +104,18 @@ class Prefiller:
         )
         share = self._budget.share(self._layout, owed.missing_bytes(self._layout))
         messages = StreamMessages(layout, received, owed, self._node.monitor, share.sent)
-        packer = FramePacker(self._node.runner.wire_codec, layout, self._lane, sink.put)
-        engine_request = self._engine_request(request, constraint, owed, packer.put_frame, share.may_begin)
+        packer = FramePacker(self._node.runner.wire_codec, layout, self._lane, put)
+        engine_request = self._engine_request(request, sampling, owed, packer.put_frame, share.may_begin)
 
         def end(error: BatonError) -> None:
             """Stop working for a stream that may hang in a write, and tell it so."""
             self._node.engine.abort(engine_request)
             share.close()
             messages.close()
-            sink.end(error)
+            put(Failed(error))
 
         with self._streams.running(request, end):
-            self._node.engine.submit(engine_request, sink.put_event if layout.is_wire_lossless else packer.put_event)
+            self._node.engine.submit(engine_request, put if layout.is_wire_lossless else packer.put_event)
             try:
                 yield messages
             finally:
@@ -143,10 +123,6 @@ class Prefiller:
                 packer.close()
                 self._node.engine.abort(engine_request)
                 share.close()
-
-    def _form(self, request: prefill_service_pb2.PrefillRequest) -> tuple[StructuredOutput | None, Sequence[int]]:
-        num_prompt = len(request.token_ids) - request.output_token_count
-        return sampling_from_proto(request.sampling).structured_output, request.token_ids[num_prompt:]
 
     def _check(self, request: prefill_service_pb2.PrefillRequest, layout: KvLayout) -> None:
         expected = layout_from_proto(request.expected_layout, field="expected_layout")
@@ -167,7 +143,7 @@ class Prefiller:
     def _engine_request(
         self,
         request: prefill_service_pb2.PrefillRequest,
-        constraint: Constraint | None,
+        sampling: PromptSampling,
         owed: KvProgress,
         put: Callable[[KvFrame], None],
         may_begin: Callable[[], bool],
@@ -177,8 +153,8 @@ class Prefiller:
             request_id=f"{request.request_id}/{request.attempt}.{request.stream_number}",
             prompt_token_ids=tuple(request.token_ids[:num_prompt]),
             output_token_ids=tuple(request.token_ids[num_prompt:]),
-            params=sampling_from_proto(request.sampling),
-            constraint=constraint,
+            params=sampling.params,
+            constraint=sampling.constraint,
             purpose=Purpose.PREFILL,
             adapter=request.adapter,
             cache_salt=request.cache_salt,
@@ -199,11 +175,6 @@ class Prefiller:
         most_tokens = max(1, MAX_FRAME_BYTES // self._layer_token_bytes)
         return min(request.chunk_token_count or most_tokens, most_tokens)
 
-    @property
-    def _layer_token_bytes(self) -> int:
-        """Return the bytes of one position in the largest layer."""
-        return max(spec.num_token_elements for spec in self._layout.layers) * self._layout.dtype.num_bytes
-
 
 def owed_of(request: prefill_service_pb2.PrefillRequest, layout: KvLayout) -> KvProgress:
     """Return what a stream has to bring.
@@ -218,3 +189,8 @@ def owed_of(request: prefill_service_pb2.PrefillRequest, layout: KvLayout) -> Kv
         problem = f"expected {layout.num_layers} positions, the least {request.kv_token_begin}, none above {num_tokens}"
         raise InvalidFieldError("layer_token_begins", problem)
     return KvProgress(begins, num_tokens)
+
+
+def _output_of(request: prefill_service_pb2.PrefillRequest) -> Sequence[int]:
+    """Return the tokens that were generated before this prefill, which the form of the output has taken in."""
+    return request.token_ids[len(request.token_ids) - request.output_token_count :]

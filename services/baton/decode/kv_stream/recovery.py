@@ -1,7 +1,4 @@
-"""What follows where a KV stream breaks: nothing more, another stream, or the rest computed here. Pure.
-
-Who can bring the KV of a placed request, and what it would take to compute it here.
-"""
+"""Who else can bring the KV of a placed request where its stream breaks, and whether computing it here is cheaper."""
 
 from __future__ import annotations
 

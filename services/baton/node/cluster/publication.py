@@ -1,8 +1,6 @@
-"""Tells the cache index which blocks a node holds: a snapshot, then numbered changes.
+"""Tells every cache index which blocks a node holds: a snapshot, then numbered changes.
 
-Tells every cache index which blocks a node holds: routers may ask any of them.
-
-Hands what other threads have for the event loop over in small parts, so that it gets to everything else between.
+Routers may ask any cache index, so each has a stream of its own.
 """
 
 from __future__ import annotations
@@ -26,19 +24,29 @@ MAX_HASHES = 1 << 14
 """Blocks of one tier in a message of changes: a disk may hold a million, and the index has others to serve."""
 _TIERS = {Tier.HOST: messages.BLOCK_TIER_HOST, Tier.DISK: messages.BLOCK_TIER_DISK}
 _NOTHING: Mapping[Tier, set[BlockHash]] = MappingProxyType({})
+ItemT = TypeVar("ItemT")
 
 
-class Holdings:
-    """Which blocks a node holds, by tier."""
+class CacheIndexPublications:
+    """A node's streams to all cache indexes. `add` is called on the event loop."""
 
-    def __init__(self, hashes: Mapping[Tier, set[BlockHash]] = _NOTHING) -> None:
-        self.hashes = {tier: set(hashes.get(tier, ())) for tier in Tier}
+    def __init__(self, cache_indexes: AddressSource, node_id: str) -> None:
+        self._node_id = node_id
+        self._holdings = Holdings()
+        self._replicas = Replicas(cache_indexes, self._publication, CacheIndexPublication.run)
 
     def add(self, events: BlockEvents) -> None:
-        """Take changes."""
-        held = self.hashes[events.tier]
-        held.difference_update(events.removed)
-        held.update(events.stored)
+        """Take changes of the prefix cache."""
+        self._holdings.add(events)
+        for publication in self._replicas.members.values():
+            publication.add(events)
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        await self._replicas.run()
+
+    def _publication(self, address: str) -> CacheIndexPublication:
+        return CacheIndexPublication(address, self._node_id, self._holdings.hashes)
 
 
 class CacheIndexPublication:
@@ -74,6 +82,19 @@ class CacheIndexPublication:
                     stream.send_snapshot()
         finally:
             stream.end()
+
+
+class Holdings:
+    """Which blocks a node holds, by tier."""
+
+    def __init__(self, hashes: Mapping[Tier, set[BlockHash]] = _NOTHING) -> None:
+        self.hashes = {tier: set(hashes.get(tier, ())) for tier in Tier}
+
+    def add(self, events: BlockEvents) -> None:
+        """Take changes."""
+        held = self.hashes[events.tier]
+        held.difference_update(events.removed)
+        held.update(events.stored)
 
 
 class _ChangeStream:
@@ -150,31 +171,6 @@ class _ChangeStream:
                 for events in lower
             ],
         )
-
-
-class CacheIndexPublications:
-    """A node's streams to all cache indexes. `add` is called on the event loop."""
-
-    def __init__(self, cache_indexes: AddressSource, node_id: str) -> None:
-        self._node_id = node_id
-        self._holdings = Holdings()
-        self._replicas = Replicas(cache_indexes, self._publication, CacheIndexPublication.run)
-
-    def add(self, events: BlockEvents) -> None:
-        """Take changes of the prefix cache."""
-        self._holdings.add(events)
-        for publication in self._replicas:
-            publication.add(events)
-
-    async def run(self) -> None:
-        """Publish until cancelled."""
-        await self._replicas.run()
-
-    def _publication(self, address: str) -> CacheIndexPublication:
-        return CacheIndexPublication(address, self._node_id, self._holdings.hashes)
-
-
-ItemT = TypeVar("ItemT")
 
 
 class LoopFeeder(Generic[ItemT]):

@@ -1,6 +1,6 @@
-"""Keeps a node registered with the router: describes it once, then reports load, links and outcomes.
+"""Keeps a node registered with every router: describes it once, then reports load, links and outcomes.
 
-Keeps a node registered with every router: each must know all nodes to place requests on them.
+Each router must know all nodes to place requests on them, so each has a stream of its own.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from baton.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.wire.durations import seconds_from_duration
 
 log = logging.getLogger(__name__)
-
 _MAX_QUEUED_REPORTS = 1024
 _GATHER_SECONDS = 0.05
 """Time for which an outcome waits for others: each message costs the router a wake-up."""
 _STATUS_SECONDS = 1.0
 """Time for the status of a call whose writing has failed; a bug in the writer has none to wait for."""
-
+_MAX_ACCEPTED_PLACEMENTS = 1024
+"""Kept while a router does not ask for them; what is older has expired there."""
 RegisterCall: TypeAlias = (
     "grpc.aio.StreamStreamCall[router_service_pb2.RegisterRequest, router_service_pb2.RegisterResponse]"
 )
@@ -145,10 +145,6 @@ class RouterRegistration:
         self._reports.put_nowait(request)
 
 
-_MAX_ACCEPTED_PLACEMENTS = 1024
-"""Kept while a router does not ask for them; what is older has expired there."""
-
-
 class _Member(NamedTuple):
     """A registration, and what it alone has still to say."""
 
@@ -189,23 +185,23 @@ class RouterRegistrations:
 
     def accept_placement(self, placement_id: str) -> None:
         """Note that a placed request has come in, so that its router stops counting it twice."""
-        for member in self._replicas:
+        for member in self._replicas.members.values():
             member.accepted_placement_ids.append(placement_id)
 
     def report_outcome(self, summary: PlacementSummary) -> None:
         """Tell the routers what became of a placed request."""
-        for member in self._replicas:
+        for member in self._replicas.members.values():
             member.registration.report_outcome(summary)
 
     def report_link(self, link: node_pb2.LinkMeasurement) -> None:
         """Tell the routers how fast a link is; every router that comes later is told as well."""
         self._links[link.from_node_id] = link
-        for member in self._replicas:
+        for member in self._replicas.members.values():
             member.registration.report_link(link)
 
     def report_load(self) -> None:
         """Report the load now rather than at the next turn."""
-        for member in self._replicas:
+        for member in self._replicas.members.values():
             member.registration.report_load()
 
     async def run(self) -> None:

@@ -1,13 +1,10 @@
-"""Keeps something running for each replica of a service, as replicas come and go.
-
-Keeps a stream to a service alive: makes it again whenever it breaks, with growing pauses.
-"""
+"""Keeps a stream to each replica of a service, as replicas come and go, and as streams break."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -18,6 +15,9 @@ from baton.errors import SupersededError
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_from_rpc
 
+log = logging.getLogger(__name__)
+_RETRY_SECONDS = 0.25
+_MAX_RETRY_SECONDS = 2.0
 MemberT = TypeVar("MemberT")
 
 
@@ -43,12 +43,9 @@ class Replicas(Generic[MemberT]):
         self._make = make
         self._run = run
         self._on_gone = on_gone
-        self._members: dict[str, MemberT] = {}
+        self.members: dict[str, MemberT] = {}
+        """Those that run, by address."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
-
-    def __iter__(self) -> Iterator[MemberT]:
-        """Yield the members that run."""
-        return iter(tuple(self._members.values()))
 
     async def run(self) -> None:
         """Follow the addresses until cancelled, or until a member raises."""
@@ -56,22 +53,16 @@ class Replicas(Generic[MemberT]):
             await self._source.run(partial(self._update, tasks))
 
     def _update(self, tasks: asyncio.TaskGroup, addresses: frozenset[str]) -> None:
-        for address in sorted(self._members.keys() - addresses):
-            del self._members[address]
+        for address in sorted(self.members.keys() - addresses):
+            del self.members[address]
             self._tasks.pop(address).cancel()
             self._on_gone(address)
-        for address in sorted(addresses - self._members.keys()):
-            member = self._members[address] = self._make(address)
+        for address in sorted(addresses - self.members.keys()):
+            member = self.members[address] = self._make(address)
             self._tasks[address] = tasks.create_task(self._keep(member))
 
     async def _keep(self, member: MemberT) -> None:
         await self._run(member)
-
-
-log = logging.getLogger(__name__)
-
-_RETRY_SECONDS = 0.25
-_MAX_RETRY_SECONDS = 2.0
 
 
 async def stay_connected(service: str, address: str, use: Callable[[grpc.aio.Channel], Awaitable[None]]) -> None:

@@ -1,10 +1,8 @@
 """Measures, before a node serves, how fast it packs KV into each number format and what each loses on its model.
 
 The loss is a short calibration on random tokens: the model reads a context once, then the same continuation again and
-again, each time with K or V of the context passed through one format. The rows of a mock are no numbers: nothing is
-measured.
-
-What a model makes of a context whose KV has been through a wire format, as after a remote prefill.
+again, each time with K or V of the context passed through one format, as after a remote prefill. The rows of a mock are
+no numbers: nothing is measured.
 """
 
 from __future__ import annotations

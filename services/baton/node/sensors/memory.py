@@ -1,6 +1,4 @@
-"""Main memory of the machine, and the peak of this process.
-
-Whether the system is out of memory: on a Mac, where a GPU has the same memory as everything else.
+"""Main memory of the machine, and on a Mac, where a GPU has the same memory, whether the system is short of it.
 
 Source: the kernel's own verdict, which Activity Monitor shows in green, yellow and red: 1, 2 or 4 in
 kern.memorystatus_vm_pressure_level, read without a privilege (xnu, bsd/kern/kern_memorystatus_notify.c). Numbers of
@@ -13,27 +11,12 @@ import asyncio
 import ctypes
 import logging
 import os
-import resource
 import sys
 from collections.abc import Awaitable, Callable
 
 import psutil
 
 from baton.v1.node_pb2 import SystemSample
-
-
-def read_memory(sample: SystemSample) -> None:
-    """Fill in memory and swap."""
-    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
-    sample.memory_byte_count, sample.available_memory_byte_count = memory.total, memory.available
-    sample.swap_byte_count, sample.available_swap_byte_count = swap.total, swap.free
-
-
-def peak_resident_bytes() -> int:
-    """Return the most memory that this process has had resident since its start."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024  # bytes there, kibibytes elsewhere
-
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +27,13 @@ _READ_SECONDS = 1.0
 
 ReadPressure = Callable[[], bool]
 """Returns whether memory is short; raises OSError if the system does not say."""
+
+
+def read_memory(sample: SystemSample) -> None:
+    """Fill in memory and swap."""
+    memory, swap = psutil.virtual_memory(), psutil.swap_memory()
+    sample.memory_byte_count, sample.available_memory_byte_count = memory.total, memory.available
+    sample.swap_byte_count, sample.available_swap_byte_count = swap.total, swap.free
 
 
 def open_pressure(platform: str = sys.platform) -> ReadPressure | None:

@@ -1,11 +1,10 @@
-"""What a node's work costs its machine: sensors read once a second beside the event loop, memory when asked.
-
-The power that a machine drew over the last minutes, and the energy that follows from it.
-"""
+"""What a node's work costs its machine: sensors read once a second beside the event loop, power kept for energy."""
 
 from __future__ import annotations
 
 import asyncio
+import resource
+import sys
 import time
 from bisect import bisect_left
 from collections import deque
@@ -15,7 +14,6 @@ from typing import NamedTuple
 
 from baton.engine.runners.base import Runner
 from baton.node.sensors.machine import SensorSet
-from baton.node.sensors.memory import peak_resident_bytes
 from baton.v1.node_pb2 import SystemSample
 
 READ_SECONDS = 1.0
@@ -58,7 +56,7 @@ class NodeMonitor:
 
     def peak_memory_bytes(self) -> int:
         """Return the peak of the device's memory where it has its own, else of this process's, since its start."""
-        return self._runner.peak_device_bytes() or peak_resident_bytes()
+        return self._runner.peak_device_bytes() or _peak_resident_bytes()
 
 
 MAX_SAMPLES = 900
@@ -121,3 +119,9 @@ def _watts_at(samples: list[PowerSample], seconds: float) -> float:
         return samples[-1].watts
     old, new = samples[index - 1], samples[index]
     return old.watts + (new.watts - old.watts) * (seconds - old.seconds) / (new.seconds - old.seconds)
+
+
+def _peak_resident_bytes() -> int:
+    """Return the most memory that this process has had resident since its start."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # bytes there, kibibytes elsewhere
