@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Processes that run tests at a time; most tests keep one core busy.
 WORKERS ?= 2
 
-.PHONY: help up test check lint fmt protos chart clean
+.PHONY: help up test check matrix lint fmt protos chart clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -26,6 +26,9 @@ test: lint ## Run all gates and all tests (TEST=tests/kv for some of them)
 
 check: lint ## Run the fast gates: format, lint, types, layers, protos, sizes, defaults
 	@$(BIN)/python -m pytest --quiet tests/house
+
+matrix: $(STAMP) ## Start the roles of each extra in fresh virtual environments (TEST='-k gateway' for some of them)
+	@BATON_MATRIX=1 $(BIN)/python -m pytest --verbose tests/system/test_extras.py $(TEST)
 
 lint: $(STAMP)
 	@$(BIN)/ruff format --check --quiet .

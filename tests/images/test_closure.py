@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from functools import cache
-from importlib.metadata import PackageNotFoundError, packages_distributions, requires
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from charts.render import example_names, manifests_of, read_example, render
+from house.extras import brought_by
 from images.closure import foreign_imports
 from images.dockerfile import read_stages
 from images.try_build import NOT_RUN, unmet_imports
 
 _ROOT = Path(__file__).parents[2]
-_PROJECT = tomllib.loads((_ROOT / "pyproject.toml").read_text())["project"]
 
 
 @pytest.mark.parametrize("image", sorted(NOT_RUN))
@@ -29,7 +28,7 @@ def test_an_image_installs_what_its_processes_import(image: str) -> None:
     lacking = {
         statement: files
         for statement, files in _imports().items()
-        if not {_normal(name) for name in owners.get(statement.split()[1].partition(".")[0], [])} & brought
+        if not {canonicalize_name(name) for name in owners.get(statement.split()[1].partition(".")[0], [])} & brought
     }
 
     assert unmet_imports(image, lacking) == []
@@ -68,30 +67,4 @@ def _brought_by(image: str) -> set[str]:
     """Return all packages that a build stage's command installs, those that packages need in turn included."""
     stage = next(stage for stage in read_stages(_ROOT / "docker" / "Dockerfile") if stage.name == f"build-{image}")
     (extras,) = re.findall(r"'\.\[([a-z,]+)\]'", " ".join(each.arguments for each in stage.instructions))
-    found: set[str] = set()
-    waiting = [Requirement(text) for text in _PROJECT["dependencies"]]
-    waiting += [Requirement(text) for extra in extras.split(",") for text in _PROJECT["optional-dependencies"][extra]]
-    while waiting:
-        requirement = waiting.pop()
-        name = _normal(requirement.name)
-        if name == "baton":
-            own = _PROJECT["optional-dependencies"]
-            waiting += [Requirement(text) for extra in requirement.extras for text in own[extra]]
-        elif name not in found and (requirement.marker is None or requirement.marker.evaluate()):
-            found.add(name)
-            waiting += _needs(requirement)
-    return found
-
-
-def _needs(requirement: Requirement) -> list[Requirement]:
-    try:
-        texts = requires(requirement.name) or []
-    except PackageNotFoundError:
-        return []  # of another platform
-    needed = [Requirement(text) for text in texts]
-    extras = [{"extra": extra} for extra in ("", *requirement.extras)]
-    return [each for each in needed if each.marker is None or any(each.marker.evaluate(extra) for extra in extras)]
-
-
-def _normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
+    return brought_by(*extras.split(","))

@@ -194,7 +194,7 @@ class ConstraintCompiler:
         try:
             import llguidance
         except ImportError as error:
-            raise ConfigurationError("llguidance is not installed: install baton[mock], [torch] or [mlx]") from error
+            raise ConfigurationError("llguidance is not installed: install baton[worker], [torch] or [mlx]") from error
         text, eos_token_ids = self._load_tokenizer(), self._eos_token_ids or None
         try:
             return llguidance.LLTokenizer(text, n_vocab=self._vocabulary_size, eos_token=eos_token_ids)
