@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -26,6 +27,7 @@ from bench.engines.models import flops, step_bytes, step_flops, write_model
 from bench.engines.systems import Child, System, running_baton, running_child
 from bench.machine import describe_machine
 from bench.options import program
+from bench.plots import new_figure
 from bench.rows_json import write_rows_json
 
 FORMAT = "baton-bench-engine/1"
@@ -77,8 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     Console(width=150).print(table_of(rows))
     if options.plot:
-        from bench.engines.engine_plot import draw_engines
-
         draw_engines(rows, options.plot)
     return 0
 
@@ -236,6 +236,34 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--plot", type=Path, help="PNG")
     return parser
+
+
+def draw_engines(rows: Sequence[Row], path: Path) -> None:
+    """Write a PNG: a line of panels per dtype, a panel per case that was measured."""
+    dtypes = list(dict.fromkeys(row.dtype for row in rows))
+    cases = [case for case in CASES if any(row.case == case.name for row in rows)]
+    figure = new_figure(14, 3.4 * len(dtypes))
+    panels = figure.subplots(len(dtypes), len(cases), squeeze=False)
+    for line, dtype in zip(panels, dtypes, strict=True):
+        for axes, case in zip(line, cases, strict=True):
+            _draw_case(axes, [row for row in rows if (row.dtype, row.case) == (dtype, case.name)])
+            axes.set_title(case.name)
+        line[0].set_ylabel(f"{dtype}\ntokens per CPU-second")
+    figure.suptitle("One thread, 135M Llama shape; dashed: what the core could do at best")
+    figure.savefig(path)
+
+
+def _draw_case(axes: Any, rows: Sequence[Row]) -> None:
+    for row in rows:
+        place = SYSTEMS.index(row.system)
+        rates = row.rates()
+        middle = statistics.median(rates)
+        spread = [[middle - min(rates)], [max(rates) - middle]]
+        bars = axes.bar([place], [middle], yerr=spread, capsize=3, color=f"C{place}")
+        axes.bar_label(bars, fmt="%.0f" if middle >= 100 else "%.1f", fontsize=8, label_type="center", color="white")
+    for row in rows[:1]:
+        axes.axhline(statistics.median(row.roofline), linestyle="--", color="black", linewidth=1)
+    axes.set_xticks(range(len(SYSTEMS)), SYSTEMS, rotation=30, ha="right", fontsize=7)
 
 
 if __name__ == "__main__":

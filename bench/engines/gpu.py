@@ -22,6 +22,7 @@ from rich.table import Table
 
 from bench.machine import describe_machine
 from bench.options import program
+from bench.plots import new_figure
 
 FORMAT = "baton-bench-gpu/1"
 _GAUGE = "bench.microbench.torch"
@@ -74,8 +75,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         }
         options.out.write_text(_compact(document), encoding="utf-8")
     if options.plot:
-        from bench.engines.gpu_plot import draw_findings
-
         draw_findings(findings, options.plot)
     return 0 if options.dry or all(finding.is_met for finding in findings) else 1
 
@@ -185,6 +184,29 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="JSON with all that was measured")
     parser.add_argument("--plot", type=Path, help="PNG")
     return parser
+
+
+def draw_findings(findings: Sequence[Finding], path: Path) -> None:
+    """Write a PNG: shares of the best on the left, tokens per second of whole batches on the right."""
+    figure = new_figure(13, 4.5)
+    shares, batches = figure.subplots(1, 2)
+    limited = [finding for finding in findings if finding.share is not None]
+    _bars(shares, [finding.name for finding in limited], [finding.share or 0.0 for finding in limited], "%.2f")
+    shares.axvline(1.0, linestyle="--", color="black", linewidth=1)
+    shares.set_xlabel("share of what memory or products allow")
+    whole = [finding for finding in findings if finding.name.startswith("whole batch")]
+    _bars(batches, [finding.name for finding in whole], [finding.value for finding in whole], "%.0f")
+    batches.set_xlabel("output tokens per second")
+    figure.suptitle("torch engine on one GPU, random weights")
+    figure.savefig(path)
+
+
+def _bars(axes: Any, names: Sequence[str], values: Sequence[float], label: str) -> None:
+    bars = axes.barh(range(len(names)), values, color=[f"C{index}" for index in range(len(names))])
+    axes.bar_label(bars, fmt=label, fontsize=8, padding=2)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.invert_yaxis()
+    axes.margins(x=0.12)
 
 
 if __name__ == "__main__":

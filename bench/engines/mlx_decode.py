@@ -25,6 +25,7 @@ from bench.engines.models import write_model
 from bench.engines.systems import running_child
 from bench.machine import describe_machine
 from bench.options import program
+from bench.plots import new_figure
 
 FORMAT = "baton-bench-mlx-decode/2"
 BATON, MLX_LM = "baton", "mlx-lm"
@@ -76,8 +77,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.out:
         options.out.write_text(compact(document), encoding="utf-8")
     if options.plot:
-        from bench.engines.mlx_decode_plot import draw
-
         draw(samples, asked, options.plot)
     return 0
 
@@ -195,6 +194,34 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="JSON with all raw samples")
     parser.add_argument("--plot", type=Path, help="PNG")
     return parser
+
+
+def draw(samples: Sequence[dict[str, Any]], asked: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write a PNG: a panel per case, the median of the rounds and their spread; servers, if any, below engines."""
+    num_lines = 2 if asked else 1
+    figure = new_figure(11, 3.4 * num_lines)
+    panels = figure.subplots(num_lines, len(CASES), squeeze=False)
+    for place, case in enumerate(CASES):
+        title = "8 at once, 12 join and leave" if case.num_joins else f"{case.size} at once"
+        _draw_pair(panels[0][place], title, {name: rates(samples, case.name, name) for name in (BATON, MLX_LM)})
+        if asked:
+            pair = {name: server_rates(asked, case.name, name) for name in (BATON, MLX_LM_SERVER)}
+            _draw_pair(panels[1][place], title, pair)
+    panels[0][0].set_ylabel("engine: tokens per CPU-second")
+    if asked:
+        panels[1][0].set_ylabel("HTTP to HTTP: tokens/s")
+    figure.suptitle("Decoding on MLX (CPU, float32, one thread), 135M Llama shape, context 512; over HTTP from 16")
+    figure.savefig(path)
+
+
+def _draw_pair(axes: Any, title: str, pair: dict[str, list[float]]) -> None:
+    for place, values in enumerate(pair.values()):
+        middle = statistics.median(values)
+        spread = [[middle - min(values)], [max(values) - middle]]
+        bars = axes.bar([place], [middle], yerr=spread, capsize=3, color=f"C{place}")
+        axes.bar_label(bars, fmt="%.1f", fontsize=8, label_type="center", color="white")
+    axes.set_xticks(range(len(pair)), list(pair), fontsize=8)
+    axes.set_title(title)
 
 
 if __name__ == "__main__":

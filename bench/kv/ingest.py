@@ -24,6 +24,7 @@ from bench.links.shaped_cluster import Cluster, NodePlan, shaped_cluster
 from bench.links.shaped_link import ShapedLink, shaped_link
 from bench.machine import describe_machine
 from bench.options import program
+from bench.plots import new_figure
 from bench.rows_json import write_rows_json
 
 FORMAT = "baton-bench-ingest/1"
@@ -152,8 +153,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = {"requests": options.requests, "rounds": options.rounds}
         head = {"format": FORMAT, "machine": describe_machine(), "settings": settings}
         write_rows_json(options.out, head, [{"summary": row.summary(), **_rounded(row)} for row in rows])
-        from bench.kv.ingest_plot import draw_ingest
-
         draw_ingest(rows, options.out.with_suffix(".png"))
     return 0
 
@@ -251,6 +250,28 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=int, default=5, help="of each engine, link and variant")
     parser.add_argument("--out", type=Path, help="JSON with all samples; a picture is drawn beside it")
     return parser
+
+
+def draw_ingest(rows: Sequence[Row], path: Path) -> None:
+    """Draw a panel per pair of nodes and link: the share of gaps longer than x, on logarithmic axes."""
+    panels = list(dict.fromkeys((row.pair, row.link_gigabits_per_second) for row in rows))
+    figure = new_figure(4.6 * len(panels), 4.2)
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        chosen = [row for row in rows if (row.pair, row.link_gigabits_per_second) == panel]
+        for number, row in enumerate(chosen):
+            for part, style in (("alone", ":"), ("beside", "-")):
+                gaps = sorted(1000 * gap for each in row.rounds for gap in getattr(each, part))
+                shares = [1 - index / len(gaps) for index in range(len(gaps))]
+                axes.plot(gaps, shares, style, color=f"C{number}", label=f"{row.variant}, {part}")
+        ratios = ", ".join(f"{row.variant} {row.ratio('tpot', 99):.2f}" for row in chosen)
+        name, rate = panel
+        axes.set_title(f"{name}\n{f'{rate:g} Gb/s' if rate else 'link not shaped'}\nTPOT p99: {ratios}", fontsize=9)
+        axes.set(xscale="log", yscale="log", xlabel="ms between tokens", ylabel="share of gaps that are longer")
+        axes.tick_params(axis="x", which="both", labelsize=7, labelrotation=60)  # less than a decade: all have numbers
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=7)
+    figure.suptitle("Requests that generate, alone and while long prompts' KV arrives")
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from rich.table import Table
 from bench.engines.small_model import write_small_model
 from bench.machine import describe_machine
 from bench.options import program
+from bench.plots import new_figure
 from bench.rows_json import write_rows_json
 
 FORMAT = "baton-bench-kv-tiers/1"
@@ -102,10 +103,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         head = {"format": FORMAT, "machine": describe_machine(), "command": command, "shape": SHAPE}
         write_rows_json(options.out, head, [row._asdict() for row in rows])
     if options.plot:
-        from bench.kv.tiers_plot import draw_kv_tiers
-
         draw_kv_tiers(rows, options.plot)
     return 0
+
+
+def draw_kv_tiers(rows: Sequence[Row], path: Path) -> None:
+    """Write a PNG: a group of bars per length, each with its range over the rounds."""
+    lengths = sorted({row.num_tokens for row in rows})
+    figure = new_figure(7, 4.2)
+    axes = figure.subplots()
+    for index, tier in enumerate(TIERS):
+        chosen = [row for length in lengths for row in rows if (row.num_tokens, row.tier) == (length, tier)]
+        medians = [1000 * statistics.median(row.ttft_seconds) for row in chosen]
+        low = [median - 1000 * min(row.ttft_seconds) for median, row in zip(medians, chosen, strict=True)]
+        high = [1000 * max(row.ttft_seconds) - median for median, row in zip(medians, chosen, strict=True)]
+        places = [group + 0.2 * (index - 1.5) for group in range(len(lengths))]
+        bars = axes.bar(places, medians, 0.19, yerr=[low, high], label=tier, color=f"C{index}", capsize=2)
+        axes.bar_label(bars, [f"x{speedup(rows, row):.1f}" for row in chosen], fontsize=8)
+    axes.set_yscale("log")
+    axes.set_xticks(range(len(lengths)), [str(length) for length in lengths])
+    axes.set_xlabel("prompt tokens")
+    axes.set_ylabel("time to first token, ms")
+    axes.legend(title="KV from", fontsize=8)
+    axes.set_title("Prefix cache tiers: times sooner than computed, one CPU thread", fontsize=10)
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

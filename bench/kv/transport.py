@@ -18,10 +18,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from bench.kv.transport_plot import draw_transports
 from bench.machine import describe_machine
+from bench.plots import new_figure
 
 _ROOT = Path(__file__).resolve().parents[2]
 _STOP_SECONDS = 10.0
@@ -209,6 +209,29 @@ def _answer(process: subprocess.Popen[str]) -> dict[str, float]:
 def _pipe(stream: IO[str] | None) -> IO[str]:
     assert stream is not None
     return stream
+
+
+def draw_transports(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw medians, and each sample of the rate as a dot."""
+    figure = new_figure(10, 0.6 * len(rows) + 1.6)
+    left, right = figure.subplots(1, 2, sharey=True)
+    names = [row["name"] for row in rows]
+    left.barh(names, [row["gigabytes_per_second"] for row in rows], color="C0", alpha=0.6)
+    for name, row in zip(names, rows, strict=True):
+        rates = [sample["gigabytes_per_second"] for sample in row["samples"]]
+        left.plot(rates, [name] * len(rates), "k.", markersize=4)
+    left.set_xlabel("GB/s, median and samples")
+    send = [row["send_cpu_seconds"] for row in rows]
+    right.barh(names, send, color="C1", alpha=0.7, label="sender")
+    receive = [row["receive_cpu_seconds"] for row in rows]
+    right.barh(names, receive, left=send, color="C2", alpha=0.7, label="receiver")
+    right.set_xlabel("CPU seconds per GB, medians")
+    right.legend()
+    left.invert_yaxis()
+    for axes in (left, right):
+        axes.grid(axis="x", alpha=0.3)
+    figure.suptitle("KV frames over loopback, landed and compared")
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

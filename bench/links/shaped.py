@@ -13,7 +13,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +23,8 @@ from google.protobuf.duration_pb2 import Duration
 from baton.v1 import router_service_pb2
 from bench.links.shaped_cluster import Cluster, NodePlan, shaped_cluster
 from bench.links.shaped_link import ShapedLink, shaped_link
-from bench.links.shaped_plot import draw_shaped
 from bench.machine import describe_machine
+from bench.plots import new_figure
 
 _PAYLOAD_SHARE = 1448 / 1514
 """Payload of a full packet: Ethernet, IP and TCP with timestamps take the rest of what the shaper counts."""
@@ -208,6 +208,38 @@ def _json(rows: Sequence[dict[str, Any]], table: Sequence[dict[str, Any]]) -> st
 
 def _seconds(duration: Duration) -> float:
     return float(duration.seconds + duration.nanos / 1e9)
+
+
+_LINES = (
+    ("blob_seconds", "sent when all is computed", {"linestyle": "--", "marker": ".", "color": "C3"}),
+    ("start_seconds", "streamed by layers, measured", {"linestyle": "-", "marker": "o", "color": "C0"}),
+    ("bound_seconds", "max(compute, wire) + one group", {"linestyle": ":", "color": "0.2"}),
+)
+
+
+def draw_shaped(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw a grid: a row per pair of nodes, a column per link."""
+    pairs = list(dict.fromkeys(row["pair"] for row in rows))
+    rates = list(dict.fromkeys(row["link_bits_per_second"] for row in rows))
+    figure = new_figure(4 * len(rates), 3.4 * len(pairs))
+    grid = figure.subplots(len(pairs), len(rates), squeeze=False)
+    for axes_row, pair in zip(grid, pairs, strict=True):
+        for axes, rate in zip(axes_row, rates, strict=True):
+            chosen = [row for row in rows if (row["pair"], row["link_bits_per_second"]) == (pair, rate)]
+            _draw_link(axes, chosen, f"{pair}\n{rate / 1e9:g} Gb/s")
+    grid[0][0].legend(fontsize=8)
+    figure.savefig(path)
+
+
+def _draw_link(axes: Any, rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    lengths = [row["num_prompt_tokens"] for row in rows]
+    for name, label, style in _LINES:
+        axes.plot(lengths, [row[name] for row in rows], label=label, **style)
+    axes.set_title(title, fontsize=9)
+    axes.set_xlabel("prompt, tokens")
+    axes.set_ylabel("until decoding begins, s")
+    axes.set_ylim(bottom=0)
+    axes.grid(alpha=0.3)
 
 
 if __name__ == "__main__":

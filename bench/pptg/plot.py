@@ -6,26 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.plots import new_figure
 from bench.pptg.report import BatchRun, SettingSummary, summarize_settings
-
-try:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-except ImportError as error:  # pragma: no cover
-    raise ImportError("plots need matplotlib: pip install 'baton[bench]'") from error
 
 
 def draw_pptg(runs: Sequence[BatchRun], path: Path, title: str) -> None:
     """Write a PNG: rates of one request over the prompt's length, and both aggregates over the concurrency."""
     rows = summarize_settings(runs)
-    figure = Figure(figsize=(15, 4.8), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(15, 4.8)
     prompt, generation, aggregate = figure.subplots(1, 3)
     _draw_over_length(prompt, rows, "prompt_tps", "prompt tokens/s of one request")
     _draw_over_length(generation, rows, "generation_tps", "generated tokens/s of one request")
     _draw_aggregates(aggregate, rows)
     figure.suptitle(title)
-    figure.savefig(path, dpi=100)
+    figure.savefig(path)
 
 
 def _draw_over_length(axes: Any, rows: Sequence[SettingSummary], field: str, name: str) -> None:

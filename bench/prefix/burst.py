@@ -17,6 +17,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -29,6 +30,7 @@ from bench.client.sample import RequestSample
 from bench.local_cluster import running_node
 from bench.machine import describe_machine
 from bench.options import program
+from bench.plots import new_figure
 from bench.rows_json import write_rows_json
 from bench.workloads.dataset import Session, Turn
 from bench.workloads.vocabulary import TokenIds
@@ -85,8 +87,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         told = [{**asdict(row), "medians": row.medians(), "ratios": ratios(rows, row)} for row in rows]
         write_rows_json(options.out, head, told)
     if options.plot:
-        from bench.prefix.burst_plot import draw_burst
-
         draw_burst(rows, options.plot)
     return 0
 
@@ -215,6 +215,54 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="JSON with all samples")
     parser.add_argument("--plot", type=Path, help="PNG")
     return parser
+
+
+_LATENCIES = ("add_p50", "ttft_p50", "tpot_p50", "itl_p99", "e2e_p50")
+_LABELS = ("add p50", "TTFT p50", "TPOT p50", "ITL p99", "latency p50")
+
+
+def draw_burst(rows: Sequence[Row], path: Path) -> None:
+    """Write a PNG: one line of panels per workload."""
+    workloads = list(dict.fromkeys(row.workload for row in rows))
+    figure = new_figure(14, 3.6 * len(workloads))
+    panels = figure.subplots(len(workloads), 3, squeeze=False, width_ratios=(3, 3, 1))
+    for line, workload in zip(panels, workloads, strict=True):
+        chosen = [row for row in rows if row.workload == workload]
+        _draw_first_tokens(line[0], chosen)
+        _draw_latencies(line[1], chosen)
+        _draw_throughput(line[2], chosen)
+        line[0].set_ylabel(f"{workload}\nshare of first tokens")
+    panels[0][0].legend()
+    figure.suptitle("A burst of prompts: one after the other, in one pass, and with equal beginnings computed once")
+    figure.savefig(path)
+
+
+def _draw_first_tokens(axes: Any, rows: Sequence[Row]) -> None:
+    """Draw the share of first tokens that have come after x, over all rounds."""
+    for row in rows:
+        ordered = sorted(1000 * sample.ttft_seconds for samples in row.rounds for sample in samples)
+        shares = [(index + 1) / len(ordered) for index in range(len(ordered))]
+        axes.step([ordered[0], *ordered], [0.0, *shares], where="post", label=row.variant)
+    axes.set(xlabel="time to first token (ms)", ylim=(0, 1.02))
+    axes.set_xlim(left=0)
+
+
+def _draw_latencies(axes: Any, rows: Sequence[Row]) -> None:
+    width = 0.8 / len(rows)
+    for number, row in enumerate(rows):
+        medians = row.medians()
+        places = [index + (number - (len(rows) - 1) / 2) * width for index in range(len(_LATENCIES))]
+        bars = axes.bar(places, [1000 * medians[name] for name in _LATENCIES], width)
+        axes.bar_label(bars, fmt="%.0f", fontsize=7)
+    axes.set_xticks(range(len(_LABELS)), _LABELS)
+    axes.set_ylabel("ms, median of the rounds")
+
+
+def _draw_throughput(axes: Any, rows: Sequence[Row]) -> None:
+    for number, row in enumerate(rows):
+        axes.bar_label(axes.bar([number], [row.medians()["throughput"]], color=f"C{number}"), fmt="%.0f", fontsize=8)
+    axes.set_xticks([])
+    axes.set_ylabel("output tokens/s")
 
 
 if __name__ == "__main__":

@@ -6,14 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.plots import new_figure
 from bench.prefix.sweep import SYSTEMS, Plan, Row
-
-try:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
-except ImportError as error:
-    raise ImportError("plots need matplotlib: pip install 'baton[bench]'") from error
 
 _METRICS = (
     ("output_tokens_per_second", "throughput (output tokens/s)", "linear"),
@@ -29,8 +23,7 @@ _WITHOUT_CACHE = ("batch", "slot", "baton")
 
 def draw_prefix(rows: Sequence[Row], plan: Plan, title: str, path: Path) -> None:
     """Write a PNG of the rows of one timing: four metrics over the cache size, below them over the batch size."""
-    figure = Figure(figsize=(17, 8.5), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(17, 8.5)
     panels = figure.subplots(2, len(_METRICS))
     for column, (metric, label, scale) in enumerate(_METRICS):
         _draw_over_cache(panels[0][column], rows, plan, metric)
@@ -46,7 +39,7 @@ def draw_prefix(rows: Sequence[Row], plan: Plan, title: str, path: Path) -> None
     handles, labels = panels[1][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(SYSTEMS))
     figure.suptitle(title)
-    figure.savefig(path, dpi=90)
+    figure.savefig(path)
 
 
 def _draw_over_cache(axes: Any, rows: Sequence[Row], plan: Plan, metric: str) -> None:
@@ -81,9 +74,7 @@ def _draw_line(axes: Any, positions: Sequence[int], values: Sequence[float], sys
 
 def _label_ticks(axes: Any, values: Sequence[int]) -> None:
     """Put the values at equal distances: they double or grow tenfold."""
-    axes.xaxis.set_major_locator(FixedLocator(list(range(len(values)))))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda position, _: _short(values[round(position)])))
+    axes.set_xticks(range(len(values)), [_short(value) for value in values])
 
 
 def _label_decades(axes: Any) -> None:
@@ -92,9 +83,9 @@ def _label_decades(axes: Any) -> None:
     if high / low < _EVEN_FACTOR:
         axes.set_yscale("linear")
         return
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     is_narrow = high / low < _NARROW_FACTOR
-    axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:.2g}") if is_narrow else NullFormatter())
+    axes.yaxis.set_minor_formatter((lambda value, _: f"{value:.2g}") if is_narrow else "")
 
 
 def _short(number: int) -> str:

@@ -8,13 +8,8 @@ from typing import Any
 
 from bench.client.metrics import in_flight
 from bench.client.sample import RequestSample
+from bench.plots import new_figure
 from bench.serve.report import Run
-
-try:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-except ImportError as error:  # pragma: no cover
-    raise ImportError("plots need matplotlib: pip install 'baton[bench]'") from error
 
 _TIME_BINS = 50
 
@@ -27,8 +22,7 @@ def draw_runs(runs: Sequence[Run], path: Path) -> None:
     """
     if not runs:
         raise ValueError("there are no runs to draw")
-    figure = Figure(figsize=(14, 8), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(14, 8)
     panels = figure.subplots(2, 3).flat
     _draw_shares(panels[0], runs, "time to first token (ms)", lambda sample: [sample.ttft_seconds])
     _draw_shares(panels[1], runs, "time per output token, per request (ms)", _tpot)
@@ -41,7 +35,7 @@ def draw_runs(runs: Sequence[Run], path: Path) -> None:
         handles, labels = panels[5].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(runs)))
     figure.suptitle(_title(runs))
-    figure.savefig(path, dpi=100)
+    figure.savefig(path)
 
 
 def _title(runs: Sequence[Run]) -> str:

@@ -27,7 +27,7 @@ from typing import Any
 
 from bench.engines.models import write_stack_model
 from bench.machine import describe_machine
-from bench.servers.full_stack_plot import draw_full_stack
+from bench.plots import new_figure
 
 _START_SECONDS = 180.0
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
@@ -229,6 +229,31 @@ def _line(row: Mapping[str, Any]) -> str:
 def _free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         return int(probe.getsockname()[1])
+
+
+_PARTS = (
+    ("output_tokens_per_second", "output tokens/s", 1.0),
+    ("ttft_p50", "time to first token, p50, s", 1.0),
+    ("tpot_p50", "time per output token, p50, ms", 1e3),
+)
+
+
+def draw_full_stack(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw a group of bars per shape and a bar per server, for each number."""
+    shapes = list(dict.fromkeys(row["shape"] for row in rows))
+    servers = list(dict.fromkeys(row["server"] for row in rows))
+    figure = new_figure(13, 4)
+    for axes, (name, title, factor) in zip(figure.subplots(1, len(_PARTS)), _PARTS, strict=True):
+        for number, server in enumerate(servers):
+            found = {row["shape"]: factor * row[name] for row in rows if row["server"] == server}
+            places = [index + 0.8 * (number + 0.5) / len(servers) - 0.4 for index in range(len(shapes))]
+            bars = axes.bar(places, [found.get(shape, 0.0) for shape in shapes], 0.8 / len(servers), label=server)
+            axes.bar_label(bars, fmt="%.3g", fontsize=6)
+        axes.set_xticks(range(len(shapes)), shapes, fontsize=8)
+        axes.set_title(title, fontsize=9)
+        axes.grid(axis="y", alpha=0.3)
+    figure.axes[0].legend(fontsize=7)
+    figure.savefig(path)
 
 
 if __name__ == "__main__":

@@ -10,8 +10,7 @@ import psutil
 import pytest
 
 from bench.engines.case import CASES, Case, prompts_of
-from bench.engines.engine import Row, merged, ratio, read_rows, roofline, table_of, takes_part, write_rows
-from bench.engines.engine_plot import draw_engines
+from bench.engines.engine import Row, draw_engines, merged, ratio, read_rows, roofline, table_of, takes_part, write_rows
 from bench.engines.models import NUM_HEAD_PARAMETERS, NUM_LINEAR_PARAMETERS, flops, step_bytes
 from bench.engines.systems import cpu_seconds_of
 

@@ -8,8 +8,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from bench.kv.ingest import Round, Row
-from bench.kv.ingest_plot import draw_ingest
+from bench.kv.ingest import Round, Row, draw_ingest
 
 ROW = Row("mock", "paced", 10.0, 2, (Round((0.02,) * 8, (0.02,) * 4 + (0.02, 0.02, 0.02, 0.06), (0.5, 1.5), 10**9),))
 

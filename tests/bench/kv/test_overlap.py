@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.kv.overlap_plot import draw_overlap, pipeline_hidden_share
+from bench.kv.overlap import draw_overlap, pipeline_hidden_share
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.kv.wire_precision import as_lines, needle_table, quality_table
-from bench.kv.wire_precision_plot import draw_wires
+from bench.kv.wire_precision import as_lines, draw_wires, needle_table, quality_table
 
 
 def quality(wire: str, error: float) -> dict[str, Any]:

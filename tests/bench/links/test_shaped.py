@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.links.shaped import Row, Sample
-from bench.links.shaped_plot import draw_shaped
+from bench.links.shaped import Row, Sample, draw_shaped
 
 _SAMPLE = Sample(
     compute_seconds=2.0,

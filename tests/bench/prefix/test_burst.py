@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.client.sample import RequestSample
-from bench.prefix.burst import VARIANTS, Row, prompts_of, ratios, table_of
-from bench.prefix.burst_plot import draw_burst
+from bench.prefix.burst import VARIANTS, Row, draw_burst, prompts_of, ratios, table_of
 
 OPTIONS = argparse.Namespace(
     seed=1, token_ids=(3, 90), requests=8, prompt_tokens=6, shared_tokens=20, output_tokens=4, copies=4

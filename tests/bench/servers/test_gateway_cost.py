@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from bench.servers.cost_sample import Sample, summary_lines
-from bench.servers.gateway_cost_plot import draw
+from bench.servers.gateway_cost import draw
 from bench.servers.stream_load import Latencies, Load, compile_load, run_load, write_body
 from bench.servers.weightless_model import write_model
 from tests.bench.fake_server import HEAD, chunked, delta_chunk, fake_server, json_answer, sse
