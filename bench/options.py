@@ -1,17 +1,11 @@
-"""What the command lines share: the name that they show, and types that refuse a value out of range by its option."""
+"""Types of command line options that refuse a value out of range by the option's name."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Callable
 from typing import Any
-
-
-def program(name: str) -> str:
-    """Return what the user typed: `baton bench NAME`, or the module."""
-    return sys.argv[0] if sys.argv[0].startswith("baton bench ") else f"bench.{name}"
 
 
 def at_least(low: int) -> Callable[[str], int]:

@@ -146,3 +146,27 @@ def _output(choice: dict[str, Any]) -> str:
     tool_calls = delta.get("tool_calls")
     text = (delta.get("reasoning_content") or "") + (delta.get("content") or "")
     return text or (json.dumps(tool_calls) if tool_calls else "")
+
+
+async def describe_server(client: HttpClient) -> dict[str, object]:
+    """Return the server's models and version, as far as it tells."""
+    described: dict[str, object] = {}
+    for name, path in (("models", "/v1/models"), ("version", "/version")):
+        try:
+            described[name] = json.loads(await client.get_json_text(path))
+        except (HttpError, OSError, ValueError) as error:
+            described[name] = f"unknown: {error}"
+    return described
+
+
+async def first_model(client: HttpClient) -> str:
+    """Return the id of the first model that the server has.
+
+    Raises:
+        HttpError: If it cannot be asked.
+        ValueError: If it has none.
+    """
+    models = json.loads(await client.get_json_text("/v1/models"))["data"]
+    if not models:
+        raise ValueError("the server has no model")
+    return str(models[0]["id"])

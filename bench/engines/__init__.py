@@ -1,1 +1,1 @@
-"""The engines that `bench.engines.engine` measures, and what they are asked: children answer line by line."""
+"""The engines that `baton bench engine` measures, and what they are asked: children answer line by line."""

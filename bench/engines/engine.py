@@ -1,6 +1,6 @@
 """How much of a core an engine needs per token, beside other engines and what the core could do at best.
 
-Run as `python -m bench.engines.engine --out bench/results/engine_cpu.json --plot bench/results/engine_cpu.png`. Every
+Run as `baton bench engine --out bench/results/engine_cpu.json --plot bench/results/engine_cpu.png`. Every
 engine has one thread and the same random model of SmolLM-135M's shape; in every round each of them in turn does each
 case; `--cases`, `--systems` and `--dtypes` measure a part, which joins what `--out` holds already, a number format at a
 time. METHODOLOGY.md defines the numbers.
@@ -25,10 +25,8 @@ from rich.table import Table
 from bench.engines.case import CASES, CONTEXT, Case
 from bench.engines.models import flops, step_bytes, step_flops, write_model
 from bench.engines.systems import Child, System, running_baton, running_child
-from bench.machine import describe_machine
-from bench.options import program
 from bench.plots import new_figure
-from bench.rows_json import write_rows_json
+from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-engine/1"
 BATON = "baton"
@@ -75,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.out:
                 write_rows(options.out, rows)
     except (OSError, RuntimeError) as error:
-        print(f"bench.engines.engine: {error}", file=sys.stderr)
+        print(f"baton bench engine: {error}", file=sys.stderr)
         return 1
     Console(width=150).print(table_of(rows))
     if options.plot:
@@ -89,7 +87,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
     told = [
         {**asdict(row), "tokens_per_cpu_second": statistics.median(row.rates()), "share": row.share()} for row in rows
     ]
-    write_rows_json(path, head, told)
+    write_results(path, head | {"rows": told})
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -221,7 +219,7 @@ def _start(model: Path, dtype: str, options: argparse.Namespace, stack: ExitStac
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=program("engine"), description=__doc__)
+    parser = argparse.ArgumentParser(prog="baton bench engine", description=__doc__)
     parser.add_argument("--model", type=Path, help="model folder of the same shape; default: one is written")
     parser.add_argument("--dtypes", nargs="+", choices=tuple(DTYPES), default=list(DTYPES))
     parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=[BATON, "transformers", "transformers-cb"])

@@ -1,6 +1,6 @@
 """What the torch engine does on a CUDA GPU, beside what the GPU could do and beside transformers.
 
-Run as `python -m bench.engines.gpu --out bench/results/gpu.json --plot bench/results/gpu.png` on a machine with a GPU
+Run as `baton bench gpu --out bench/results/gpu.json --plot bench/results/gpu.png` on a machine with a GPU
 that Baton with its extra `cuda` is installed on. A child process measures with random weights; this one judges the
 numbers and ends with status 1 where one is missed. METHODOLOGY.md defines them.
 """
@@ -20,9 +20,8 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from bench.machine import describe_machine
-from bench.options import program
 from bench.plots import new_figure
+from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-gpu/1"
 _GAUGE = "bench.microbench.torch"
@@ -61,19 +60,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         lines = list(measured(options.python, options.device, is_dry=options.dry))
     except (OSError, RuntimeError) as error:
-        print(f"bench.engines.gpu: {error}", file=sys.stderr)
+        print(f"baton bench gpu: {error}", file=sys.stderr)
         return 1
     findings = findings_of(lines)
     Console(width=130).print(table_of(findings))
     if options.out:
         document = {
             "format": FORMAT,
-            "command": "python -m bench.engines.gpu" + (" --dry" if options.dry else ""),
+            "command": "baton bench gpu" + (" --dry" if options.dry else ""),
             "machine": describe_machine(),
             "findings": [{**finding._asdict(), "share": finding.share} for finding in findings],
             "lines": lines,
         }
-        options.out.write_text(_compact(document), encoding="utf-8")
+        write_results(options.out, document)
     if options.plot:
         draw_findings(findings, options.plot)
     return 0 if options.dry or all(finding.is_met for finding in findings) else 1
@@ -166,18 +165,8 @@ def _batch(line: Line, batches: Sequence[Line]) -> Finding:
     return Finding(name, rate, "tokens/s", None, f">= {asked:,.0f}", rate >= asked)
 
 
-def _compact(document: Mapping[str, Any]) -> str:
-    """Return JSON with a line per measurement."""
-    head = {key: value for key, value in document.items() if key not in ("findings", "lines")}
-    parts = [json.dumps(head, indent=1)[:-2]]
-    for key in ("findings", "lines"):
-        entries = ",\n  ".join(json.dumps(entry) for entry in document[key])
-        parts.append(f' "{key}": [\n  {entries}\n ]')
-    return ",\n".join(parts) + "\n}\n"
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=program("gpu"), description=__doc__)
+    parser = argparse.ArgumentParser(prog="baton bench gpu", description=__doc__)
     parser.add_argument("--python", default=sys.executable, help="python that Baton is installed for")
     parser.add_argument("--device", default="cuda", help="torch device")
     parser.add_argument("--dry", action="store_true", help="tiny models, on any device; nothing is judged")

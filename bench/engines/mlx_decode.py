@@ -1,6 +1,6 @@
 """Decoding on MLX: Baton's engine beside mlx-lm's BatchGenerator, and its whole server beside mlx_lm.server.
 
-Run as `python -m bench.engines.mlx_decode --out bench/results/mlx_decode.json --plot bench/results/mlx_decode.png`; all
+Run as `baton bench mlx-decode --out bench/results/mlx_decode.json --plot bench/results/mlx_decode.png`; all
 have one thread and inherit the environment, in which OpenBLAS is to be preloaded on Linux. METHODOLOGY.md defines the
 numbers.
 """
@@ -8,7 +8,6 @@ numbers.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -23,9 +22,8 @@ from rich.table import Table
 from bench.engines.mlx_servers import MLX_LM_SERVER, PROMPT_TOKENS, SERVER_CASES, measure_servers
 from bench.engines.models import write_model
 from bench.engines.systems import running_child
-from bench.machine import describe_machine
-from bench.options import program
 from bench.plots import new_figure
+from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-mlx-decode/2"
 BATON, MLX_LM = "baton", "mlx-lm"
@@ -75,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "samples": samples + joins + asked,
     }
     if options.out:
-        options.out.write_text(compact(document), encoding="utf-8")
+        write_results(options.out, document)
     if options.plot:
         draw(samples, asked, options.plot)
     return 0
@@ -119,12 +117,6 @@ def worst_gap(sample: dict[str, Any]) -> float:
     """Return the longest time between two passes, in median times between passes."""
     gaps = sample["gaps"]
     return float(max(gaps) / statistics.median(gaps))
-
-
-def compact(document: dict[str, Any]) -> str:
-    """Return JSON with one line per sample."""
-    samples = ",\n  ".join(json.dumps(sample) for sample in document.pop("samples"))
-    return json.dumps(document, indent=1)[:-2] + f',\n "samples": [\n  {samples}\n ]\n}}\n'
 
 
 def _measure(model: Path, num_rounds: int) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -187,7 +179,7 @@ def _servers_table(samples: Sequence[dict[str, Any]]) -> Table:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=program("mlx-decode"), description=__doc__)
+    parser = argparse.ArgumentParser(prog="baton bench mlx-decode", description=__doc__)
     parser.add_argument("--model", type=Path, help="model folder of the 135M shape; default: one is written")
     parser.add_argument("--repeat", type=int, default=3, help="rounds that count")
     parser.add_argument("--servers", action=argparse.BooleanOptionalAction, default=True, help="measure servers, too")

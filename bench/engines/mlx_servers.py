@@ -1,4 +1,4 @@
-"""Baton with one MLX node beside mlx_lm.server, HTTP to HTTP: the part of `bench.engines.mlx_decode` that asks servers.
+"""Baton with one MLX node beside mlx_lm.server, HTTP to HTTP: the part of `baton bench mlx-decode` that asks servers.
 
 Both run all the time, each with one thread of BLAS, and are asked in turn.
 """

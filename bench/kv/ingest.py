@@ -22,10 +22,8 @@ import numpy as np
 
 from bench.links.shaped_cluster import Cluster, NodePlan, shaped_cluster
 from bench.links.shaped_link import ShapedLink, shaped_link
-from bench.machine import describe_machine
-from bench.options import program
 from bench.plots import new_figure
-from bench.rows_json import write_rows_json
+from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-ingest/1"
 _NICENESS = 19  # the prefill node stands for another machine: it takes no core from those who generate
@@ -152,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.out:
         settings = {"requests": options.requests, "rounds": options.rounds}
         head = {"format": FORMAT, "machine": describe_machine(), "settings": settings}
-        write_rows_json(options.out, head, [{"summary": row.summary(), **_rounded(row)} for row in rows])
+        write_results(options.out, head | {"rows": [{"summary": row.summary(), **_rounded(row)} for row in rows]})
         draw_ingest(rows, options.out.with_suffix(".png"))
     return 0
 
@@ -242,7 +240,7 @@ def _arrive(cluster: Cluster, pair: Pair, prompt: int) -> tuple[float, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=program("ingest"), description=__doc__)
+    parser = argparse.ArgumentParser(prog="baton bench ingest", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="model folder; mocks take its tokenizer")
     parser.add_argument("--engines", nargs="+", choices=tuple(PAIRS), default=list(PAIRS))
     parser.add_argument("--gbps", nargs="+", type=float, default=[0.0, 10.0], help="links; 0: not shaped")

@@ -1,6 +1,6 @@
 """How much of the KV transfer hides behind prefill: one prompt at a time over a link of a given rate.
 
-Run as root: `python -m bench.kv.overlap --model services/baton/demo/checkpoint --out bench/results/overlap.json`. For
+Run as root: `baton bench overlap --model services/baton/demo/checkpoint --out bench/results/overlap.json`. For
 each setting prompts are first computed over a link that is not the bottleneck, to learn the compute time. Then the link
 is shaped so that sending takes `ratio` times as long as computing, and `--repeat` other prompts are sent. Definitions:
 
@@ -14,12 +14,8 @@ is shaped so that sending takes `ratio` times as long as computing, and `--repea
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import random
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,6 +30,7 @@ from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
 from bench.links.shaped_cluster import MODEL, NodePlan, shaped_cluster
 from bench.links.shaped_link import ShapedLink, shaped_link
 from bench.plots import new_figure
+from bench.results_file import describe_machine, write_results
 
 CALL_TIMEOUT_SECONDS = 120.0
 
@@ -94,7 +91,7 @@ def main() -> None:
                     rows.append(row)
                     print(_table_line(row), flush=True)
     draw_overlap(rows, options.out.with_suffix(".png"))
-    options.out.write_text(json.dumps({"machine": _machine(), "argv": sys.argv[1:], "rows": rows}, indent=1) + "\n")
+    write_results(options.out, {"machine": describe_machine(), "argv": sys.argv[1:], "rows": rows})
 
 
 def measure(
@@ -173,16 +170,6 @@ def _table_line(row: dict[str, object]) -> str:
         f" {row['compute_seconds']:13.3f} {row['transfer_seconds']:13.3f} {row['exposed_seconds']:13.3f}"
         f" {row['hidden_share']:13.3f}"
     )
-
-
-def _machine() -> dict[str, object]:
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
-    return {
-        "platform": platform.platform(),
-        "cores": os.cpu_count(),
-        "commit": commit,
-        "python": platform.python_version(),
-    }
 
 
 def _seconds(duration: Duration) -> float:

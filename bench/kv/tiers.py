@@ -20,10 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.engines.small_model import write_small_model
-from bench.machine import describe_machine
-from bench.options import program
 from bench.plots import new_figure
-from bench.rows_json import write_rows_json
+from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-kv-tiers/1"
 TIERS = ("device", "host", "disk", "computed")
@@ -89,7 +87,7 @@ def table_of(rows: Sequence[Row]) -> Table:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, write the files."""
-    parser = argparse.ArgumentParser(prog=program("kv-tiers"), description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="baton bench kv-tiers", description=__doc__.splitlines()[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=[256, 1024, 3072])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path)
@@ -99,9 +97,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Console(width=100).print(table_of(rows))
     if options.out:
         lengths = " ".join(map(str, options.lengths))
-        command = f"python -m bench.kv.tiers --lengths {lengths} --rounds {options.rounds}"
+        command = f"baton bench kv-tiers --lengths {lengths} --rounds {options.rounds}"
         head = {"format": FORMAT, "machine": describe_machine(), "command": command, "shape": SHAPE}
-        write_rows_json(options.out, head, [row._asdict() for row in rows])
+        write_results(options.out, head | {"rows": [row._asdict() for row in rows]})
     if options.plot:
         draw_kv_tiers(rows, options.plot)
     return 0

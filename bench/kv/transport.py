@@ -20,8 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from bench.machine import describe_machine
 from bench.plots import new_figure
+from bench.results_file import describe_machine, write_results
 
 _ROOT = Path(__file__).resolve().parents[2]
 _STOP_SECONDS = 10.0
@@ -87,7 +87,7 @@ def main() -> None:
             "rows": rows,
             "failures": failures,
         }
-        options.out.write_text(json.dumps(document, indent=1) + "\n")
+        write_results(options.out, document)
         draw_transports(rows, options.out.with_suffix(".png"))
 
 

@@ -1,6 +1,6 @@
 """What narrower number formats of KV lose: agreement, logit error, and needles found by context length.
 
-Run as `python -m bench.kv.wire_precision --out bench/results/wire_precision.json --plot
+Run as `baton bench wire-precision --out bench/results/wire_precision.json --plot
 bench/results/wire_precision.png`. Measured without a network, by a process of Baton that packs and unpacks KV as its
 nodes do; METHODOLOGY.md defines the numbers.
 """
@@ -18,9 +18,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.machine import describe_machine
-from bench.options import program
 from bench.plots import new_figure
+from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-wire-precision/1"
 _MODULE = "baton.demo.wire_quality"
@@ -63,18 +62,9 @@ def needle_table(needles: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def as_lines(document: Mapping[str, Any]) -> str:
-    """Return JSON with a line per entry, a line per model and one per needle count."""
-    text = json.dumps(document)
-    return (
-        text.replace('], "', '],\n "').replace('}, {"wire"', '},\n  {"wire"').replace(', "machine"', ',\n "machine"')
-        + "\n"
-    )
-
-
 def main() -> None:
     """Measure, print, and write what was asked for."""
-    parser = argparse.ArgumentParser(prog=program("wire_precision"), description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="baton bench wire-precision", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--model", type=Path, action="append", default=[], help="model folder; may be given again")
     parser.add_argument("--engine", choices=("torch", "mlx"), default="torch", help="what computes")
     parser.add_argument("--dtype", choices=("float32", "bfloat16"), default="float32", help="of weights and cache")
@@ -88,10 +78,10 @@ def main() -> None:
     console.print(quality_table(found["qualities"]))
     console.print(needle_table(found["needles"]))
     models = [f"--model {folder.name}" for folder in options.model]
-    command = " ".join(["python -m bench.kv.wire_precision", *arguments, *models])
+    command = " ".join(["baton bench wire-precision", *arguments, *models])
     document = {"format": FORMAT, "command": command, "machine": describe_machine(), **found}
     if options.out:
-        options.out.write_text(as_lines(document))
+        write_results(options.out, document)
     if options.plot:
         draw_wires(found, options.plot)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import statistics
 import sys
 import time
@@ -23,8 +22,8 @@ from google.protobuf.duration_pb2 import Duration
 from baton.v1 import router_service_pb2
 from bench.links.shaped_cluster import Cluster, NodePlan, shaped_cluster
 from bench.links.shaped_link import ShapedLink, shaped_link
-from bench.machine import describe_machine
 from bench.plots import new_figure
+from bench.results_file import describe_machine, write_results
 
 _PAYLOAD_SHARE = 1448 / 1514
 """Payload of a full packet: Ethernet, IP and TCP with timestamps take the rest of what the shaper counts."""
@@ -129,7 +128,8 @@ def main() -> None:
     if options.out:
         documents = [row.document() for row in rows]
         draw_shaped(documents, options.out.with_suffix(".png"))
-        options.out.write_text(_json(documents, table))
+        machine = {**describe_machine(), "argv": [argument for argument in sys.argv[1:] if "/" not in argument]}
+        write_results(options.out, {"machine": machine, "rows": documents, "table": table})
 
 
 def _measure_links(link: ShapedLink, options: argparse.Namespace) -> Iterator[Row]:
@@ -197,13 +197,6 @@ def _generate(cluster: Cluster, num_prompt_tokens: int, seed: int, num_output_to
         num_bytes=summary.kv_byte_count,
         num_frames=summary.kv_frame_count,
     )
-
-
-def _json(rows: Sequence[dict[str, Any]], table: Sequence[dict[str, Any]]) -> str:
-    machine = {**describe_machine(), "argv": [argument for argument in sys.argv[1:] if "/" not in argument]}
-    parts = (("rows", rows), ("table", table))
-    lines = [f'"{name}": [\n' + ",\n".join(map(json.dumps, part)) + "\n]" for name, part in parts]
-    return f'{{"machine": {json.dumps(machine)},\n' + ",\n".join(lines) + "}\n"
 
 
 def _seconds(duration: Duration) -> float:

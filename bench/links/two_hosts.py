@@ -21,7 +21,7 @@ from typing import Any
 
 from bench.links.deployment import HTTP_PORT, MODEL, ROUTER, Deployment, two_hosts
 from bench.links.shaped_link import NEAR_ADDRESS, shaped_link
-from bench.machine import describe_machine
+from bench.results_file import describe_machine, write_results
 
 DEFAULT_BITS_PER_SECOND = 200e6
 _PLAN_TOKENS = 1024
@@ -39,13 +39,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where to write the results, JSON")
     arguments = parser.parse_args()
     if subprocess.run(["ip", "netns", "list"], capture_output=True, check=False).returncode:
-        sys.exit("bench.links.two_hosts: needs Linux, root and iproute2")
+        sys.exit("baton bench two-hosts: needs Linux, root and iproute2")
     results = run(arguments.model.resolve(), arguments.bits_per_second, has_profiles=not arguments.no_profile)
     for line in report(results):
         print(line)
     if arguments.out:
         document = {"bench": "two_hosts", "machine": describe_machine(), **results}
-        arguments.out.write_text(json.dumps(document, indent=1) + "\n")
+        write_results(arguments.out, document)
 
 
 def run(model: Path, bits_per_second: float, *, has_profiles: bool) -> dict[str, Any]:

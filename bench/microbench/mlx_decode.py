@@ -1,4 +1,4 @@
-"""Measures decoding through the whole engine, with KV that arrives: a child of `bench.engines.mlx_decode`.
+"""Measures decoding through the whole engine, with KV that arrives: a child of `baton bench mlx-decode`.
 
 Run as `python -m bench.microbench.mlx_decode FOLDER`; answers each line of standard input. `{"size", "num_tokens",
 "num_joins", "seed"}` is answered by CPU seconds, tokens, and the seconds between the passes that delivered them;

@@ -1,1 +1,1 @@
-"""`python -m bench.pptg`: prompt and generation rates by exo-bench's method."""
+"""`baton bench pptg`: prompt and generation rates by exo-bench's method."""

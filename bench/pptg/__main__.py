@@ -1,6 +1,6 @@
 """Prompt and generation rates by exo-bench's method, against any server with OpenAI's API.
 
-Run as `python -m bench.pptg --url http://127.0.0.1:8000 --pp 512,4096 --tg 128 --concurrency 1,4 --repeat 3 --out
+Run as `baton bench pptg --url http://127.0.0.1:8000 --pp 512,4096 --tg 128 --concurrency 1,4 --repeat 3 --out
 pptg.json`. METHODOLOGY.md defines the numbers.
 """
 
@@ -17,14 +17,14 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
-from bench.client.completion import BENCH_PATH, CHAT_PATH, Sampling
+from bench.client.completion import BENCH_PATH, CHAT_PATH, Sampling, describe_server, first_model
 from bench.client.http_client import HttpClient, HttpError, headers_from
-from bench.machine import describe_machine, describe_server, first_model
 from bench.pptg.batch import Batch, Target, count_by_server, run_batch
 from bench.pptg.options import parser, settings_of
 from bench.pptg.prompt_sizer import ATOMS, NoOpening, Openings, PromptSizer, Recipe, tokenizer_count
 from bench.pptg.report import BatchRun, Setting, table, write_result
 from bench.pptg.system_metrics import SystemMetrics, sampled
+from bench.results_file import describe_machine
 
 _MAX_TRIES = 3
 
@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         runs = asyncio.run(measure(options, headers, settings))
     except (ValueError, OSError, HttpError, TimeoutError) as error:
-        print(f"bench.pptg: {str(error) or 'a request took longer than --timeout'}", file=sys.stderr)
+        print(f"baton bench pptg: {str(error) or 'a request took longer than --timeout'}", file=sys.stderr)
         return 1
     print(table(runs))
     if options.plot:

@@ -1,4 +1,4 @@
-"""A batch of `bench.pptg`: N requests at the same instant, and the rates of each and of all."""
+"""A batch of `baton bench pptg`: N requests at the same instant, and the rates of each and of all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line of `bench.pptg`."""
+"""The command line of `baton bench pptg`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import argparse
 import itertools
 from pathlib import Path
 
-from bench.options import program
 from bench.pptg.report import Setting
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser; every option has a help text with its unit."""
     parser = argparse.ArgumentParser(
-        prog=program("pptg"), description="Measures prompt and generation rates by exo-bench's method."
+        prog="baton bench pptg", description="Measures prompt and generation rates by exo-bench's method."
     )
     parser.add_argument("--url", default="http://127.0.0.1:8000", help="address of the server (%(default)s)")
     parser.add_argument("--model", help="model to ask; default: the first that the server has")

@@ -1,4 +1,4 @@
-"""Results of `bench.pptg` as a picture."""
+"""Results of `baton bench pptg` as a picture."""
 
 from __future__ import annotations
 

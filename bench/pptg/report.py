@@ -1,8 +1,7 @@
-"""Results of `bench.pptg`: exo-bench's file (`runs`, `cluster`, `system_metrics`) with batches beside, and a table."""
+"""Results of `baton bench pptg`: exo-bench's file (`runs`, `cluster`, `system_metrics`) and batches; a table."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from bench.pptg.batch import Batch, BatchRequest
 from bench.pptg.system_metrics import SystemMetrics
+from bench.results_file import write_results
 
 FORMAT = "baton-bench-pptg/1"
 _COLUMNS = (
@@ -115,7 +115,7 @@ def write_result(
             for node_id, samples in metrics.by_node.items()
         },
     }
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_results(path, document)
 
 
 def _summary(setting: Setting, runs: Sequence[BatchRun]) -> SettingSummary:

@@ -1,1 +1,1 @@
-"""What prefixes in common are worth: `python -m bench.prefix` in virtual time, `burst` and `pull` on real nodes."""
+"""What prefixes in common are worth: `baton bench prefix` in virtual time, `burst` and `pull` on real nodes."""

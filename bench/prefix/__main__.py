@@ -1,13 +1,12 @@
 """What a prefix cache and a scheduler are worth: the mock-engine note's experiments, and Baton on the same load.
 
-Run as `python -m bench.prefix --out prefix.json --plot prefix.png`. No server is asked: time is virtual. Baton's part
+Run as `baton bench prefix --out prefix.json --plot prefix.png`. No server is asked: time is virtual. Baton's part
 runs its own scheduler and block pool by `baton simulate`. METHODOLOGY.md defines the numbers.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,7 +16,6 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn
 
-from bench.machine import describe_machine
 from bench.prefix.conversations import (
     Conversation,
     Population,
@@ -32,6 +30,7 @@ from bench.prefix.pass_timing import TIMINGS
 from bench.prefix.simulated_baton import BatonFailedError
 from bench.prefix.static_trie import PrefixTrie
 from bench.prefix.sweep import SYSTEMS, Plan, Row, num_rows, sweep
+from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-prefix/1"
 _COLUMNS = (
@@ -63,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         rows = measure(workload, plan, options)
     except BatonFailedError as error:
-        print(f"bench.prefix: {error}", file=sys.stderr)
+        print(f"baton bench prefix: {error}", file=sys.stderr)
         return 1
     print(table(rows))
     if options.out:
@@ -135,11 +134,7 @@ def write_rows(path: Path, rows: Sequence[Row], options: argparse.Namespace, wor
             "trie_edges": workload.trie.num_edges,
         },
     }
-    lines = ",\n".join(
-        json.dumps(asdict(row) | _rounded(row) | {"numbers": row.numbers}, separators=(",", ":")) for row in rows
-    )
-    text = json.dumps(head, indent=1).removesuffix("\n}")
-    path.write_text(f'{text},\n "rows": [\n{lines}\n]\n}}\n', encoding="utf-8")
+    write_results(path, head | {"rows": [asdict(row) | _rounded(row) | {"numbers": row.numbers} for row in rows]})
 
 
 def _rounded(row: Row) -> dict[str, list[float]]:

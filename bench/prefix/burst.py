@@ -1,6 +1,6 @@
 """What it is worth to compute the prompts of a burst together, and what they have in common once.
 
-Run as `python -m bench.prefix.burst --model services/baton/demo/checkpoint --out bench/results/burst.json`. Three nodes
+Run as `baton bench burst --model services/baton/demo/checkpoint --out bench/results/burst.json`. Three nodes
 of the same model run side by side, each with its own options: prompts one after the other, prompts in one pass, and in
 one pass with equal beginnings computed once. In every round each of them in turn gets the same N prompts at the same
 instant, with its prefix cache on; no round repeats a prompt of another. METHODOLOGY.md defines the numbers.
@@ -28,10 +28,8 @@ from bench.client.load import LoadSettings, run_load
 from bench.client.metrics import Summary, summarize
 from bench.client.sample import RequestSample
 from bench.local_cluster import running_node
-from bench.machine import describe_machine
-from bench.options import program
 from bench.plots import new_figure
-from bench.rows_json import write_rows_json
+from bench.results_file import describe_machine, write_results
 from bench.workloads.dataset import Session, Turn
 from bench.workloads.vocabulary import TokenIds
 
@@ -71,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         rows = asyncio.run(_measure(options))
     except (HttpError, OSError, RuntimeError, ValueError) as error:
-        print(f"bench.prefix.burst: {error}", file=sys.stderr)
+        print(f"baton bench burst: {error}", file=sys.stderr)
         return 1
     Console(width=150).print(table_of(rows))
     if options.out:
@@ -85,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             },
         }
         told = [{**asdict(row), "medians": row.medians(), "ratios": ratios(rows, row)} for row in rows]
-        write_rows_json(options.out, head, told)
+        write_results(options.out, head | {"rows": told})
     if options.plot:
         draw_burst(rows, options.plot)
     return 0
@@ -195,7 +193,7 @@ def _token_range(text: str) -> tuple[int, int]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=program("burst"), description=__doc__)
+    parser = argparse.ArgumentParser(prog="baton bench burst", description=__doc__)
     parser.add_argument("--model", type=Path, required=True, help="model folder")
     parser.add_argument("--engine", choices=("torch", "mlx"), default="torch")
     parser.add_argument("--requests", type=int, default=32, help="prompts at once")

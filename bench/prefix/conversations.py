@@ -1,4 +1,4 @@
-"""What `bench.prefix` asks: conversations whose prompts share what prompts of people share, answers included."""
+"""What `baton bench prefix` asks: conversations whose prompts share what prompts of people share, answers included."""
 
 from __future__ import annotations
 

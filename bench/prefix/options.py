@@ -1,11 +1,10 @@
-"""The command line of `bench.prefix`."""
+"""The command line of `baton bench prefix`."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from bench.options import program
 from bench.prefix.pass_timing import TIMINGS
 from bench.prefix.sweep import Plan
 
@@ -15,7 +14,7 @@ DATASETS = ("synthetic", "sharegpt", "mooncake")
 def parser() -> argparse.ArgumentParser:
     """Return the parser; every option has a help text with its unit."""
     parser = argparse.ArgumentParser(
-        prog=program("prefix"),
+        prog="baton bench prefix",
         description="What a prefix cache and a scheduler are worth, in virtual time: the mock-engine note's experiments"
         " (Llama-65B on an A100), then the same load on Baton's own scheduler and block cache.",
     )

@@ -1,4 +1,4 @@
-"""Draws `bench.prefix`: throughput, matched length and the tails of TTFT and TPOT over cache size and batch size."""
+"""Draws `baton bench prefix`: throughput, matched length, tails of TTFT and TPOT over cache size and batch size."""
 
 from __future__ import annotations
 

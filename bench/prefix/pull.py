@@ -19,11 +19,9 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from bench.client.completion import COMPLETIONS_PATH, Answer, Sampling, stream_answer
+from bench.client.completion import COMPLETIONS_PATH, Answer, Sampling, first_model, stream_answer
 from bench.client.http_client import HttpClient, headers_from
-from bench.machine import describe_machine, first_model
-from bench.options import program
-from bench.rows_json import write_rows_json
+from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-prefix-pull/1"
 OUTPUT_TOKENS = 32
@@ -128,7 +126,7 @@ async def _measure_all(options: argparse.Namespace) -> list[Round]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table, write the file."""
-    parser = argparse.ArgumentParser(prog=program("prefix-pull"), description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="baton bench prefix-pull", description=__doc__.splitlines()[0])
     parser.add_argument("--url", default="http://127.0.0.1:8000")
     parser.add_argument("--lengths", default="512,2048")
     parser.add_argument("--rounds", type=int, default=3)
@@ -137,9 +135,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rounds = asyncio.run(_measure_all(options))
     Console(width=100).print(table_of(rounds))
     if options.out:
-        command = f"python -m bench.prefix.pull --lengths {options.lengths} --rounds {options.rounds}"
+        command = f"baton bench prefix-pull --lengths {options.lengths} --rounds {options.rounds}"
         head = {"format": FORMAT, "machine": describe_machine(), "command": command}
-        write_rows_json(options.out, head, [each._asdict() for each in rounds])
+        write_results(options.out, head | {"rows": [each._asdict() for each in rounds]})
     return 0
 
 

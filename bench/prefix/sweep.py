@@ -1,4 +1,4 @@
-"""The runs of `bench.prefix`: each system over cache sizes at one batch size and over batch sizes at one cache size."""
+"""The runs of `baton bench prefix`: each system over cache sizes at one batch size, and the other way round."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`python -m bench.serve` loads a server: TTFT, TPOT, ITL, throughput, goodput. `compare` draws several runs."""
+"""`baton bench serve` loads a server: TTFT, TPOT, ITL, throughput, goodput. `compare` draws several runs."""

@@ -1,6 +1,6 @@
 """Loads an OpenAI-compatible server and measures what its users get: TTFT, TPOT, ITL, end-to-end, throughput, goodput.
 
-Run as `python -m bench.serve --url http://127.0.0.1:8000 --dataset decode-heavy --arrivals poisson --rate 4 --out
+Run as `baton bench serve --url http://127.0.0.1:8000 --dataset decode-heavy --arrivals poisson --rate 4 --out
 run.json --plot run.png`. METHODOLOGY.md defines the numbers.
 """
 
@@ -16,12 +16,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench.client.completion import CHAT_PATH, COMPLETIONS_PATH, Sampling
+from bench.client.completion import CHAT_PATH, COMPLETIONS_PATH, Sampling, describe_server, first_model
 from bench.client.http_client import HttpClient, HttpError, headers_from
 from bench.client.load import LoadSettings, run_load
 from bench.client.metrics import ServiceLevel
 from bench.client.sample import RequestSample
-from bench.machine import describe_machine, describe_server, first_model
+from bench.results_file import describe_machine
 from bench.serve.options import parser
 from bench.serve.report import Run, table, write_run
 from bench.serve.workload import make_arrivals, make_sessions, make_warm_up
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run = asyncio.run(measure(options, headers, sessions, arrivals))
     except (ValueError, OSError, HttpError) as error:
-        print(f"bench.serve: {options.url}: {error}", file=sys.stderr)
+        print(f"baton bench serve: {options.url}: {error}", file=sys.stderr)
         return 1
     print(f"{run.label}\n{table(run.summary)}")
     _print_errors(run.samples)

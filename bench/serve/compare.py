@@ -1,6 +1,6 @@
-"""Draws several runs of `bench.serve` in one picture and prints their numbers.
+"""Draws several runs of `baton bench serve` in one picture and prints their numbers.
 
-Run as `python -m bench.serve.compare A.json B.json --out compare.png`.
+Run as `baton bench compare A.json B.json --out compare.png`.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bench.options import program
 from bench.serve.plot import draw_runs
 from bench.serve.report import read_run, table
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Read the runs, print a table of each, draw them."""
-    parser = argparse.ArgumentParser(prog=program("compare"), description=__doc__.partition("\n")[0])
-    parser.add_argument("runs", nargs="+", type=Path, help="results of bench.serve")
+    parser = argparse.ArgumentParser(prog="baton bench compare", description=__doc__.partition("\n")[0])
+    parser.add_argument("runs", nargs="+", type=Path, help="results of baton bench serve")
     parser.add_argument("--labels", help="names of the runs, separated by commas; default: those in the files")
     parser.add_argument("--out", type=Path, required=True, help="PNG to write")
     options = parser.parse_args(arguments)

@@ -1,11 +1,11 @@
-"""The command line of `bench.serve`: what to ask, when, of whom."""
+"""The command line of `baton bench serve`: what to ask, when, of whom."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from bench.options import at_least, json_object, not_negative, positive, program
+from bench.options import at_least, json_object, not_negative, positive
 
 DATASETS = (
     "prefill-heavy",
@@ -23,7 +23,7 @@ ARRIVALS = ("at-once", "poisson", "gamma", "ramp", "trace")
 def parser() -> argparse.ArgumentParser:
     """Return the parser; every option has a help text with its unit."""
     parser = argparse.ArgumentParser(
-        prog=program("serve"), description="Loads an OpenAI-compatible server and measures what its users get."
+        prog="baton bench serve", description="Loads an OpenAI-compatible server and measures what its users get."
     )
     _add_server(parser.add_argument_group("server"))
     _add_dataset(parser.add_argument_group("what to ask"))

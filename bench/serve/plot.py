@@ -1,4 +1,4 @@
-"""Runs of `bench.serve` as a picture: distributions of latencies, and what happened over time."""
+"""Runs of `baton bench serve` as a picture: distributions of latencies, and what happened over time."""
 
 from __future__ import annotations
 

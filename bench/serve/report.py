@@ -1,4 +1,4 @@
-"""Results of `bench.serve` as files and as a table."""
+"""Results of `baton bench serve` as files and as a table."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 from bench.client.metrics import Distribution, ServiceLevel, Summary, summarize
 from bench.client.sample import RequestSample
+from bench.results_file import write_results
 
 FORMAT = "baton-bench-serve/1"
 _MILLISECONDS = (
@@ -39,7 +40,7 @@ class Run:
 
 
 def write_run(run: Run, path: Path) -> None:
-    """Write a run as JSON: everything but the samples readable, a sample per line."""
+    """Write a run as JSON, a sample per line."""
     head = {
         "format": FORMAT,
         "label": run.label,
@@ -49,9 +50,7 @@ def write_run(run: Run, path: Path) -> None:
         "service_level": asdict(run.service_level),
         "summary": asdict(run.summary),
     }
-    samples = ",\n".join(json.dumps(asdict(sample), separators=(",", ":")) for sample in run.samples)
-    text = json.dumps(head, indent=1).removesuffix("\n}")
-    path.write_text(f'{text},\n "samples": [\n{samples}\n]\n}}\n', encoding="utf-8")
+    write_results(path, head | {"samples": [asdict(sample) for sample in run.samples]})
 
 
 def read_run(path: Path) -> Run:

@@ -1,4 +1,4 @@
-"""From the command line of `bench.serve` to sessions and their arrivals."""
+"""From the command line of `baton bench serve` to sessions and their arrivals."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The same load as `stream_load.c`, straight to a decode node: one `Serve` call, no gateway.
 
-A process of its own, started by `bench.servers.gateway_cost`; `run` takes the fields of `Plan` from the command line.
+A process of its own, started by `baton bench gateway-cost`; `run` takes the fields of `Plan` from the command line.
 """
 
 from __future__ import annotations

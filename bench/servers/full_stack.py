@@ -2,8 +2,8 @@
 
 Run: `baton bench full-stack --serve-python serving/bin/python --out bench/results/full_stack.json`. Every server has
 the same model in float32 and one thread; they run one after the other, round after round, each with 64 requests at
-once. The rival of torch needs a Python that has `transformers[serving]` and accelerate. METHODOLOGY.md (`bench.serve`)
-defines the numbers; they are of this client.
+once. The rival of torch needs a Python that has `transformers[serving]` and accelerate. METHODOLOGY.md
+(`baton bench serve`) defines the numbers; they are of this client.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.engines.models import write_stack_model
-from bench.machine import describe_machine
 from bench.plots import new_figure
+from bench.results_file import describe_machine, write_results
 
 _START_SECONDS = 180.0
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
@@ -84,12 +84,8 @@ def main() -> None:
     if options.out:
         medians = _medians(rows)
         draw_full_stack(medians, options.out.with_suffix(".png"))
-        machine = json.dumps({**describe_machine(), "requests": options.count, "rounds": options.repeat})
-        parts = ",\n".join(
-            f'"{name}": [\n' + ",\n".join(map(json.dumps, part)) + "\n]"
-            for name, part in (("medians", medians), ("rows", rows))
-        )
-        options.out.write_text(f'{{"machine": {machine},\n{parts}}}\n')
+        machine = {**describe_machine(), "requests": options.count, "rounds": options.repeat}
+        write_results(options.out, {"machine": machine, "medians": medians, "rows": rows})
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -187,7 +183,7 @@ def _ask(server: Server, shape: Shape, port: int, folder: Path, seed: int, count
     command = (
         sys.executable,
         "-m",
-        "bench.serve",
+        "baton bench serve",
         "--url",
         f"http://127.0.0.1:{port}",
         "--model",

@@ -1,6 +1,6 @@
 """What a streamed token costs outside the engine: CPU time of gateway, decode node and router, and time added.
 
-python -m bench.servers.gateway_cost [--dynamo-python PATH] [--quick] [--out bench/results/gateway_cost]
+baton bench gateway-cost [--dynamo-python PATH] [--quick] [--out bench/results/gateway_cost]
 
 Runs Baton with a mock engine, a direct gRPC connection to its decode node, and, where its Python is named, ai-dynamo
 with its mocker, turn by turn under the same load; writes OUT.json and OUT.png.
@@ -9,7 +9,6 @@ with its mocker, turn by turn under the same load; writes OUT.json and OUT.png.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -18,9 +17,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench.machine import describe_machine
-from bench.options import program
 from bench.plots import new_figure
+from bench.results_file import describe_machine, write_results
 from bench.servers.cost_sample import Sample, median_of, summary_lines
 from bench.servers.cost_stack import BatonStack, DynamoStack
 from bench.servers.stream_load import Latencies, Load, compile_load, run_load, write_body
@@ -111,12 +109,12 @@ def main() -> None:
         "samples": [sample.to_json() for sample in samples],
     }
     out = Path(options.out)
-    out.with_suffix(".json").write_text(json.dumps(result) + "\n", encoding="utf-8")
+    write_results(out.with_suffix(".json"), result)
     draw(samples, out.with_suffix(".png"))
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog=program("gateway_cost"), description=__doc__)
+    parser = argparse.ArgumentParser(prog="baton bench gateway-cost", description=__doc__)
     parser.add_argument("--dynamo-python", default="", help="python of an environment with ai-dynamo; none: without it")
     parser.add_argument("--streams", default="1,32,256", help="numbers of streams")
     parser.add_argument("--repeats", type=int, default=3, help="turns of every load")

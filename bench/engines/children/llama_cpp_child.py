@@ -1,4 +1,4 @@
-"""llama.cpp as a child process of `bench.engines.engine`; needs llama-cpp-python, gguf, numpy, nothing of Baton.
+"""llama.cpp as a child process of `baton bench engine`; needs llama-cpp-python, gguf, numpy, nothing of Baton.
 
 Runs by path in an environment of its own: `ENV/bin/python bench/engines/children/llama_cpp_child.py FOLDER DTYPE`.
 """

@@ -1,4 +1,4 @@
-"""mlx-lm's BatchGenerator as a child process of `bench.engines.mlx_decode`, from caches that are there already."""
+"""mlx-lm's BatchGenerator as a child process of `baton bench mlx-decode`, from caches that are there already."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""transformers as a child process of `bench.engines.engine`: its forward loop, or its continuous batching."""
+"""transformers as a child process of `baton bench engine`: its forward loop, or its continuous batching."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """`baton kv-link`: moves KV frames between two processes without a model, to measure what a link and a machine can do.
 
-Either end is told what to do by lines on stdin and answers by lines of JSON on stdout, as `bench.kv.transport` speaks.
+Either end is told what to do by lines on stdin and answers by lines of JSON on stdout, as `baton bench kv-transport`
+speaks.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
-from bench.engines.mlx_decode import compact, join_steps, ratio, worst_gap
+from bench.engines.mlx_decode import join_steps, ratio, worst_gap
 
 
 def test_ratio_is_the_median_over_rounds() -> None:
@@ -21,14 +19,6 @@ def test_ratio_is_the_median_over_rounds() -> None:
 def test_longest_gap_counts_in_median_gaps() -> None:
     """One gap of three steps among gaps of one."""
     assert worst_gap({"gaps": [0.1, 0.1, 0.3, 0.1]}) == 0.3 / 0.1
-
-
-def test_written_document_is_json_with_a_line_per_sample() -> None:
-    """What is written is read again."""
-    written = compact({"format": "f", "samples": [{"case": "d1"}, {"case": "d8"}]})
-
-    assert json.loads(written) == {"format": "f", "samples": [{"case": "d1"}, {"case": "d8"}]}
-    assert len(written.splitlines()) == 7
 
 
 def test_cost_of_a_join_is_what_the_steps_after_it_take_beyond_as_many_others() -> None:

@@ -1,4 +1,4 @@
-"""Where and from what a result came: the client's machine, the commit, and what the server says of itself."""
+"""Files of results: where and from what they came, in JSON that a person can look through and a diff can show."""
 
 from __future__ import annotations
 
@@ -6,12 +6,18 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.client.http_client import HttpClient, HttpError
-
 _ROOT = Path(__file__).resolve().parent.parent
+_LINE_CHARACTERS = 120
+
+
+def write_results(path: Path, results: Mapping[str, object]) -> None:
+    """Write results as JSON: each on a line, or, where it is longer than a line, each of its rows or entries."""
+    entries = (f" {json.dumps(name)}: {_spread(value)}" for name, value in results.items())
+    path.write_text("{\n" + ",\n".join(entries) + "\n}\n", encoding="utf-8")
 
 
 def describe_machine() -> dict[str, object]:
@@ -28,28 +34,15 @@ def describe_machine() -> dict[str, object]:
     }
 
 
-async def describe_server(client: HttpClient) -> dict[str, object]:
-    """Return the server's models and version, as far as it tells."""
-    described: dict[str, object] = {}
-    for name, path in (("models", "/v1/models"), ("version", "/version")):
-        try:
-            described[name] = json.loads(await client.get_json_text(path))
-        except (HttpError, OSError, ValueError) as error:
-            described[name] = f"unknown: {error}"
-    return described
-
-
-async def first_model(client: HttpClient) -> str:
-    """Return the id of the first model that the server has.
-
-    Raises:
-        HttpError: If it cannot be asked.
-        ValueError: If it has none.
-    """
-    models = json.loads(await client.get_json_text("/v1/models"))["data"]
-    if not models:
-        raise ValueError("the server has no model")
-    return str(models[0]["id"])
+def _spread(value: object) -> str:
+    text = json.dumps(value)
+    if len(text) <= _LINE_CHARACTERS or not isinstance(value, Mapping | list | tuple):
+        return text
+    if isinstance(value, Mapping):
+        rows, marks = [f"{json.dumps(str(name))}: {json.dumps(entry)}" for name, entry in value.items()], "{}"
+    else:
+        rows, marks = [json.dumps(row) for row in value], "[]"
+    return f"{marks[0]}\n  " + ",\n  ".join(rows) + f"\n {marks[1]}"
 
 
 def _git(*arguments: str) -> str:
