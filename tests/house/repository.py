@@ -23,8 +23,19 @@ def tracked_files() -> list[Path]:
 
 
 def sources() -> Iterator[Path]:
-    """Yield the modules that people write, in the order of their paths."""
-    for path in sorted(PACKAGE.rglob("*.py")):
+    """Yield the modules of Baton that people write, in the order of their paths."""
+    yield from sources_of(PACKAGE)
+
+
+def all_sources() -> Iterator[Path]:
+    """Yield the modules that people write in Baton and around it: benchmarks, images, charts."""
+    for folder in (PACKAGE, ROOT / "bench", ROOT / "docker", ROOT / "charts"):
+        yield from sources_of(folder)
+
+
+def sources_of(folder: Path) -> Iterator[Path]:
+    """Yield the modules below a folder that people write, in the order of their paths."""
+    for path in sorted(folder.rglob("*.py")):
         if GENERATED not in path.parents:
             yield path
 
