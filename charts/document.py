@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
+from pydantic_settings import BaseSettings
 
+from baton.config.settings import flag_help, groups_of
 from charts.alerts import rules
 from charts.dashboards import DASHBOARDS
 from charts.render import CHART, EXAMPLES, example_names, golden_text, read_example, render
 from charts.values_file import Value, read_values
-from charts.values_schema import values_schema
+from charts.values_schema import CHART_OWNED, SETTINGS, camel_case, values_schema
 
 _BEGIN, _END = "<!-- values: written by `make chart` -->", "<!-- end of values -->"
 
@@ -56,7 +58,7 @@ def _monitoring() -> Mapping[Path, str]:
 def _with_table(readme: str, values: tuple[Value, ...]) -> str:
     head, _, rest = readme.partition(_BEGIN)
     tail = rest.partition(_END)[2]
-    return f"{head}{_BEGIN}\n{_table(values)}{_END}{tail}"
+    return f"{head}{_BEGIN}\n{_table(values)}\n{_settings_tables()}{_END}{tail}"
 
 
 def _table(values: tuple[Value, ...]) -> str:
@@ -66,6 +68,28 @@ def _table(values: tuple[Value, ...]) -> str:
             default = "" if value.children else f"`{json.dumps(value.default)}`"
             rows.append(f"| `{value.path}` | {default} | {value.description.replace('|', '&#124;')} |")
     return "\n".join(rows) + "\n"
+
+
+def _settings_tables() -> str:
+    """Return the settings of each role by group, as its `settings` takes them; what prefill has too is under decode."""
+    known = {*CHART_OWNED}
+    lines = ["## Settings"]
+    for role in ("gateway", "router", "cache-index", "decode", "prefill"):
+        lines += ["", f"### {role}"]
+        for group in groups_of(SETTINGS[role]):
+            fields = [name for name in group.fields if name not in known]
+            if not fields:
+                continue
+            lines += ["", f"| {group.title} | default | meaning |", "|---|---|---|"]
+            lines += [_settings_row(SETTINGS[role], name) for name in fields]
+        if role == "decode":
+            known |= set(SETTINGS[role].model_fields)
+    return "\n".join(lines) + "\n"
+
+
+def _settings_row(settings_class: type[BaseSettings], name: str) -> str:
+    line = flag_help(settings_class, name)
+    return f"| `{camel_case(name)}` | `{line.default}` | {line.description.replace('|', '&#124;')} |"
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from baton.agent.membership import Work
 from baton.agent.server import AgentServicer, worker_command, worker_environment
 from baton.agent.settings import AgentSettings
 from baton.agent.supervisor import Supervisor
-from baton.config.loading import load_settings
+from baton.config.settings import load_settings
 from baton.errors import ConfigurationError
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer

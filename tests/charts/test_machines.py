@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from baton.config.flags import parse_flags
-from baton.config.loading import load_settings
+from baton.config.settings import load_settings, parse_flags
 from baton.decode.settings import DecodeSettings
 from baton.demo import checkpoint_dir
 from baton.prefill.settings import PrefillSettings

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from baton.config.flags import flag_of, parse_flags
-from baton.config.loading import load_settings
+from baton.config.settings import flag_of, load_settings, parse_flags
 from baton.demo import checkpoint_dir
 from baton.v1 import decode_service_pb2, prefill_service_pb2
 from charts.render import manifests_of, render

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.config.flags import parse_flags
-from baton.config.loading import load_settings
+from baton.config.settings import load_settings, parse_flags
 from baton.decode.settings import DecodeSettings
 from baton.demo import checkpoint_dir
 from baton.errors import ConfigurationError

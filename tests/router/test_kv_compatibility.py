@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from baton.capacity.kv_transfer import WireAbility, WirePolicy
-from baton.config.loading import load_settings
+from baton.config.settings import load_settings
 from baton.errors import ConfigurationError, InvalidFieldError
 from baton.kv.kv_format import KvDtype
 from baton.router.kv_compatibility import mismatch, wire_options

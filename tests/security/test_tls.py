@@ -12,7 +12,7 @@ import pytest
 import trustme
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from baton.config.loading import load_settings
+from baton.config.settings import load_settings
 from baton.errors import ConfigurationError
 from baton.router.server import running_router
 from baton.router.settings import RouterSettings

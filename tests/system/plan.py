@@ -27,8 +27,8 @@ _DEFAULTS: Mapping[str, Mapping[str, str]] = {
     "gateway": {"node_poll_seconds": "0.1", "drain_seconds": "5"},
     "router": {"report_interval_seconds": "0.1"},
     "cache-index": {},
-    "prefill": {"num_threads": "1", "num_blocks": "512", "report_seconds": "0.1"},
-    "decode": {"num_threads": "1", "num_blocks": "512", "report_seconds": "0.1", "probe_bytes": "65536"},
+    "prefill": {"num_threads": "1", "num_blocks": "512"},
+    "decode": {"num_threads": "1", "num_blocks": "512", "probe_bytes": "65536"},
 }
 """Settings by role, before those of the test."""
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from baton.agent.parent import parent_environment
-from baton.config.flags import flag_of
+from baton.config.settings import flag_of
 
 NUM_SHOWN_LINES = 40
 """Last lines of a log that are shown when a test fails."""

@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_CHECK_INTERVAL_SECONDS = 2.0
 _CHECK_TIMEOUT_SECONDS = 2.0
+_MAX_FAILED_CHECKS = 3
+"""In a row, of a worker that was healthy; it is started again then."""
 _DRAIN_SECONDS = 1.0
 _LOCK_PAUSE_SECONDS = 0.5
 PROFILE_NAME = "profile.json"
@@ -170,8 +173,8 @@ async def _supervise(
     watch = HealthWatch(
         supervisor,
         lambda: is_serving(worker_address, _CHECK_TIMEOUT_SECONDS),
-        interval_seconds=settings.health_interval_seconds,
-        num_failed_checks=settings.num_failed_checks,
+        interval_seconds=_CHECK_INTERVAL_SECONDS,
+        num_failed_checks=_MAX_FAILED_CHECKS,
         start_timeout_seconds=settings.start_timeout_seconds,
     )
     server = GrpcServer(host_port(settings.host, settings.port))

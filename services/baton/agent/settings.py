@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, SecretStr, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from baton.config.settings import ServiceSettings
 from baton.security.tls import ServerTlsSettings
 from baton.telemetry.metrics_server import MetricsSettings
 
@@ -17,17 +19,15 @@ DEFAULT_STATE_DIR = Path("~/.local/state/baton-agent")
 """Where a machine's files are unless a setting says otherwise."""
 
 
-class AgentSettings(MetricsSettings, ServerTlsSettings):
-    """Read from the environment, prefix BATON_AGENT_; arguments win."""
+class SupervisedWorkerSettings(ServiceSettings):
+    """The worker that an agent runs, and when it is started again."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="BATON_AGENT_", extra="forbid", frozen=True, use_attribute_docstrings=True
-    )
+    group: ClassVar[str] = "Worker"
+    dropped: ClassVar[Mapping[str, str]] = {
+        "health_interval_seconds": "a worker's health is asked for every two seconds",
+        "num_failed_checks": "a worker that was healthy is started again after three failed checks in a row",
+    }
 
-    host: str = "127.0.0.1"
-    """Address on which agent and worker listen."""
-    port: int = Field(default=8040, ge=0, le=65535)
-    """Port of the agent; 0: any free one."""
     worker_role: Literal["prefill", "decode", ""] = ""
     """What the worker serves; empty: what the router assigns to a machine that joins."""
     worker_port: int = Field(default=8020, ge=1, le=65535)
@@ -37,6 +37,24 @@ class AgentSettings(MetricsSettings, ServerTlsSettings):
     worker_arguments: str = ""
     """Further flags of `baton serve ROLE`, quoted as in a shell, e.g. "--engine mlx --model-dir /models/llama"; they
     win over what the router assigns."""
+    start_timeout_seconds: float = Field(default=600.0, gt=0)
+    """Longest time from the worker's start until it is healthy; after it the worker is started again."""
+    stop_grace_seconds: float = Field(default=15.0, ge=0)
+    """Time from SIGTERM to SIGKILL when the worker is stopped."""
+    sleep_wait_seconds: float = Field(default=4.0, ge=0, le=25)
+    """Longest time that requests have to end when the machine is about to sleep; systemd waits 5 s."""
+
+    @property
+    def node_id(self) -> str:
+        """Return the node id of the worker."""
+        return self.worker_node_id or node_id_of(socket.gethostname())
+
+
+class MembershipSettings(ServiceSettings):
+    """How this machine joins a deployment."""
+
+    group: ClassVar[str] = "Joining"
+
     join_token: SecretStr = SecretStr("")
     """Token by which this machine joins a deployment; empty: it joins none, and `worker_role` says what runs."""
     join_token_file: Path | None = None
@@ -47,18 +65,6 @@ class AgentSettings(MetricsSettings, ServerTlsSettings):
     """Folder for this machine's key, certificate and profile."""
     profile_machine: bool = True
     """Whether a machine that joins is measured first, if it has no profile yet (`baton profile` prints it)."""
-    start_timeout_seconds: float = Field(default=600.0, gt=0)
-    """Longest time from the worker's start until it is healthy; after it the worker is started again."""
-    health_interval_seconds: float = Field(default=2.0, gt=0)
-    """Pause between health checks."""
-    num_failed_checks: int = Field(default=3, ge=1)
-    """Failed checks in a row after which a worker that was healthy is started again."""
-    stop_grace_seconds: float = Field(default=15.0, ge=0)
-    """Time from SIGTERM to SIGKILL when the worker is stopped."""
-    sleep_wait_seconds: float = Field(default=4.0, ge=0, le=25)
-    """Longest time that requests have to end when the machine is about to sleep; systemd waits 5 s."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Lowest level that is logged."""
 
     @property
     def is_joining(self) -> bool:
@@ -70,10 +76,20 @@ class AgentSettings(MetricsSettings, ServerTlsSettings):
         """Return where this machine's files are."""
         return self.state_dir.expanduser()
 
-    @property
-    def node_id(self) -> str:
-        """Return the node id of the worker."""
-        return self.worker_node_id or node_id_of(socket.gethostname())
+
+class AgentSettings(SupervisedWorkerSettings, MembershipSettings, MetricsSettings, ServerTlsSettings):
+    """Read from the environment, prefix BATON_AGENT_; arguments win."""
+
+    model_config = SettingsConfigDict(env_prefix="BATON_AGENT_")
+
+    group: ClassVar[str] = "Agent"
+
+    host: str = "127.0.0.1"
+    """Address on which agent and worker listen."""
+    port: int = Field(default=8040, ge=0, le=65535)
+    """Port of the agent; 0: any free one."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest level that is logged."""
 
     @model_validator(mode="after")
     def _check_join(self) -> Self:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
+from baton.config.settings import ServiceSettings
 from baton.security.tls import ServerTlsSettings
 from baton.telemetry.metrics_server import MetricsSettings
 
 
-class CacheIndexSettings(MetricsSettings, ServerTlsSettings):
+class CacheIndexSettings(ServiceSettings, MetricsSettings, ServerTlsSettings):
     """Read from the environment, prefix BATON_CACHE_INDEX_; arguments win."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="BATON_CACHE_INDEX_", extra="forbid", frozen=True, use_attribute_docstrings=True
-    )
+    model_config = SettingsConfigDict(env_prefix="BATON_CACHE_INDEX_")
+
+    group: ClassVar[str] = "Cache index"
 
     host: str = "127.0.0.1"
     """Address to listen on."""

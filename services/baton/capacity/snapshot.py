@@ -151,6 +151,10 @@ class Link:
     """Whether their caches have different formats, so that KV is converted."""
 
 
+DECLARED_LINK = Link(bytes_per_second=1.25e9, round_trip_seconds=1e-3)
+"""What links count with that nobody has measured, unless the operator declares another rate."""
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
     """All nodes of one model, and their links."""

@@ -15,8 +15,7 @@ from baton.agent.service_file import Platform, ServiceFile, service_file
 from baton.agent.settings import AgentSettings
 from baton.cli import serve
 from baton.cli.cluster import agent_status
-from baton.config.flags import parse_flags
-from baton.config.loading import load_settings
+from baton.config.settings import load_settings, parse_flags
 from baton.errors import ConfigurationError
 
 CONTEXT_SETTINGS = serve.CONTEXT_SETTINGS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import inspect
 import logging
 import os
 import sys
@@ -15,13 +14,22 @@ from typing import Annotated, NamedTuple, NoReturn, cast
 
 import typer
 from pydantic_settings import BaseSettings
-from rich import box
 from rich.console import Console
+from rich.panel import Panel
 from rich.table import Table
+from rich.text import Text
 
 from baton.agent.parent import die_with_parent
-from baton.config.flags import describe_settings, flag_help, parse_flags
-from baton.config.loading import ROLES, load_settings, read_file
+from baton.config.settings import (
+    ROLES,
+    describe_settings,
+    flag_help,
+    groups_of,
+    load_settings,
+    parse_flags,
+    process_index,
+    read_file,
+)
 from baton.errors import ConfigurationError
 from baton.rpc.process import exit_on_startup_signal
 from baton.security.tls import TlsSettings, secured_by
@@ -100,15 +108,9 @@ def load_service(role: str) -> Service:
         host_module = importlib.import_module(_WORKER if role in _ENGINE_ROLES else f"{package}.server")
     except ModuleNotFoundError as error:
         raise ConfigurationError(f"role {role} cannot run here: {error}; install the extra of this role") from error
-    classes = [
-        member
-        for _, member in inspect.getmembers(settings_module, inspect.isclass)
-        if member.__module__ == settings_module.__name__ and issubclass(member, BaseSettings)
-    ]
-    expected = "".join(part.capitalize() for part in role.split("-")) + "Settings"
-    settings_class = next(member for member in classes if member.__name__ == expected)
+    name = "".join(part.capitalize() for part in role.split("-")) + "Settings"
     run = getattr(host_module, f"serve_{role}" if role in _ENGINE_ROLES else "serve")
-    return Service(settings_class, cast(Callable[[BaseSettings], Awaitable[None]], run))
+    return Service(getattr(settings_module, name), cast(Callable[[BaseSettings], Awaitable[None]], run))
 
 
 def run_service(role: str, service: Service, settings: BaseSettings, level: str) -> None:
@@ -167,14 +169,13 @@ def _leave() -> NoReturn:
 
 def _log_name(role: str, settings: BaseSettings) -> str:
     """Return who writes a line: the node, the role, or which of several processes of one role."""
-    process_index = getattr(settings, "process_index", -1)
-    name = role if process_index < 0 else f"{role}-{process_index}"
+    name = role if process_index() < 0 else f"{role}-{process_index()}"
     return str(getattr(settings, "node_id", "") or name)
 
 
 def _many_gateways(settings: BaseSettings, level: str) -> Awaitable[None] | None:
     """Return what runs several processes, if this is a gateway that shall have them and not one of them."""
-    if getattr(settings, "processes", 1) == 1 or getattr(settings, "process_index", -1) >= 0:
+    if getattr(settings, "processes", 1) == 1 or process_index() >= 0:
         return None
     from baton.cli.local.gateway_processes import run_gateway_processes
     from baton.gateway.settings import GatewaySettings
@@ -251,9 +252,13 @@ def _take_level(settings_class: type[BaseSettings], arguments: list[str]) -> tup
 
 
 def _print_help(role: str, settings_class: type[BaseSettings]) -> None:
-    table = Table(
-        "flag", "type", "default", "meaning", box=box.SIMPLE, title=f"baton serve {role}", title_justify="left"
-    )
-    for line in flag_help(settings_class):
-        table.add_row(line.flag, line.type_name, line.default, line.description)
-    Console().print(table)
+    console = Console()
+    console.print(f"baton serve {role}")
+    for group in groups_of(settings_class):
+        table = Table(box=None, show_header=False)
+        table.add_column(no_wrap=True)
+        for name in group.fields:
+            line = flag_help(settings_class, name)
+            value = f"{line.type_name} = {line.default}" if line.default else line.type_name
+            table.add_row(line.flag, Text(f"{line.description}\n").append(value, "dim"))
+        console.print(Panel(table, title=group.title, title_align="left"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -14,6 +14,8 @@ class DecodeSettings(NodeSettings):
     """Read from the environment, prefix BATON_DECODE_; arguments win."""
 
     model_config = SettingsConfigDict(env_prefix="BATON_DECODE_")
+
+    group: ClassVar[str] = "KV from other nodes"
 
     port: int = 8030
     """Port to listen on; 0: any free one."""

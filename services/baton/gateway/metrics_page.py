@@ -44,12 +44,10 @@ async def metrics_page(settings: GatewaySettings, scrape: Scrape) -> AsyncIterat
 def http_limits(settings: GatewaySettings) -> HttpLimits:
     """Return the bounds of a connection that the settings set."""
     return HttpLimits(
-        max_header_bytes=settings.max_header_bytes,
         max_body_bytes=settings.max_body_bytes,
         header_timeout_seconds=settings.header_timeout_seconds,
         body_timeout_seconds=settings.body_timeout_seconds,
         keep_alive_timeout_seconds=settings.keep_alive_timeout_seconds,
         slow_client_timeout_seconds=settings.slow_client_timeout_seconds,
-        write_buffer_bytes=settings.write_buffer_bytes,
         stream_idle_seconds=settings.stream_idle_seconds,
     )

@@ -1,26 +1,22 @@
-"""Settings of the gateway. Precedence: flag, environment (BATON_GATEWAY_...), default."""
+"""Settings of the gateway."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
+from baton.config.settings import ServiceSettings, process_index
 from baton.security.tls import TlsSettings
 
 
-class GatewaySettings(TlsSettings):
-    """What a gateway can be told; flags arrive as arguments of the constructor and win over the environment."""
+class ChatModelSettings(ServiceSettings):
+    """The model as clients see it: its tokenizer, chat template and formats of output."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="BATON_GATEWAY_",
-        extra="forbid",
-        frozen=True,
-        protected_namespaces=(),
-        use_attribute_docstrings=True,
-    )
+    group: ClassVar[str] = "Model"
 
     model_dir: Path
     """Hugging Face folder with the tokenizer and chat template of the model."""
@@ -28,12 +24,26 @@ class GatewaySettings(TlsSettings):
     """Name under which the nodes serve it; empty: the folder's name."""
     tool_call_parser: str = "auto"
     """Format of tool calls: deepseek, harmony, hermes, llama_json, mistral, pythonic, qwen_coder, none; auto: as the
-    chat template has it.
-    """
+    chat template has it."""
     reasoning_parser: str = "auto"
     """Format in which the model marks its reasoning: harmony, mistral, think, none; auto: that of its chat template."""
-    router_address: str = "127.0.0.1:8010"
-    """host:port of the router."""
+    tokenizer_threads: int = Field(default=1, ge=1, le=16)
+    """Threads that render templates, tokenize and hash."""
+
+    @property
+    def served_name(self) -> str:
+        """Return the name under which the model is served."""
+        return self.model_name or self.model_dir.resolve().name
+
+
+class GatewayAddressSettings(ServiceSettings):
+    """Where clients and scrapers reach the gateway, and where it finds the router."""
+
+    group: ClassVar[str] = "Addresses"
+    dropped: ClassVar[Mapping[str, str]] = {
+        "process_index": "the processes that --processes asks for are numbered by their parent",
+    }
+
     http_host: str = "127.0.0.1"
     """Address of the REST API."""
     http_port: int = Field(default=8000, ge=0, le=65535)
@@ -42,71 +52,20 @@ class GatewaySettings(TlsSettings):
     """Address of the gRPC API."""
     grpc_port: int = Field(default=8001, ge=0, le=65535)
     """Port of the gRPC API; 0: any free one."""
+    router_address: str = "127.0.0.1:8010"
+    """host:port of the router."""
+    node_poll_seconds: float = Field(default=1.0, gt=0)
+    """Pause between looks at the router's list of nodes."""
     processes: int = Field(default=1, ge=1, le=64)
     """Processes that share both ports (SO_REUSEPORT), each with an event loop of its own.
 
     One that ends is started again. Limits, of keys too, hold for each process by itself; clients may reach all of them.
     """
-    process_index: int = Field(default=-1, ge=-1)
-    """Which of the processes this is, from 0; set by the parent that starts them, -1: none."""
     metrics_port: int = Field(default=0, ge=0, le=65535)
     """Port of /metrics alone; of several processes, the first one's, those after it have the next ones; 0: none.
 
     With several processes it must be set, and the shared port has no /metrics: it would be that of any of them.
     """
-    ui: bool = True
-    """Whether /ui shows the cluster, the last requests and a chat box, to those with an API key where keys are set.
-
-    Of several processes that share a port each shows its own requests.
-    """
-    max_concurrent_requests: int = Field(default=1024, ge=1)
-    """Requests in work at once; more are refused with 429."""
-    api_keys_file: Path | None = None
-    """File with one `name:key` per line, `#` for comment lines, read again when it changes; none: everybody may ask."""
-    key_requests_per_minute: int = Field(default=0, ge=0)
-    """Requests that one API key may make per minute, a minute's worth at once; more are refused with 429; 0: any.
-
-    Without keys, all clients together.
-    """
-    key_max_concurrent_requests: int = Field(default=0, ge=0)
-    """Requests of one API key in work at once, without keys of all clients; more are refused with 429; 0: any."""
-    cors_allow_origins: str = ""
-    """Comma-separated origins whose pages may read answers in a browser, `*`: any; empty: none."""
-    exo_endpoints: bool = True
-    """Whether tools written against exo's cluster API find /models, /state and /instance.
-
-    With several processes nothing can be pinned by POST /instance: each would know of its own pins only.
-    """
-    max_attempts: int = Field(default=3, ge=1)
-    """Nodes on which one generation may be tried."""
-    request_timeout_seconds: float = Field(default=600.0, gt=0)
-    """Longest time of a request, all attempts together."""
-    token_timeout_seconds: float = Field(default=30.0, gt=0)
-    """Longest silence of a decode node; before the first token, twice its predicted time is added."""
-    router_timeout_seconds: float = Field(default=5.0, gt=0)
-    """Time over which a placement is retried while the router is away."""
-    node_poll_seconds: float = Field(default=1.0, gt=0)
-    """Pause between looks at the router's list of nodes."""
-    max_body_bytes: int = Field(default=8 << 20, ge=1)
-    """Largest request body; more is refused with 413."""
-    max_header_bytes: int = Field(default=32 << 10, ge=1024)
-    """Largest request head; more is refused with 431."""
-    header_timeout_seconds: float = Field(default=10.0, gt=0)
-    """Time from the first byte of a request to the end of its head; more is refused with 408."""
-    body_timeout_seconds: float = Field(default=30.0, gt=0)
-    """Time from the end of the head to the end of the body; more is refused with 408."""
-    keep_alive_timeout_seconds: float = Field(default=75.0, gt=0)
-    """Time that a connection without a request is kept."""
-    slow_client_timeout_seconds: float = Field(default=30.0, gt=0)
-    """Time for which a client may take nothing of an answer before its connection is cut."""
-    stream_idle_seconds: float = Field(default=15.0, ge=0)
-    """Time without an event after which a stream gets a comment, so that proxies keep it; 0: no comments."""
-    write_buffer_bytes: int = Field(default=256 << 10, ge=1)
-    """Bytes of an answer held for a client that reads slowly; above, its output waits unwritten, as plain text."""
-    tokenizer_threads: int = Field(default=1, ge=1, le=16)
-    """Threads that render templates, tokenize and hash."""
-    drain_seconds: float = Field(default=20.0, ge=0)
-    """Time that running requests get after a stop signal; what outlasts it ends with an error of its API."""
 
     @model_validator(mode="after")
     def _check_processes(self) -> Self:
@@ -124,9 +83,82 @@ class GatewaySettings(TlsSettings):
     @property
     def own_metrics_port(self) -> int:
         """Return the port of this process's metrics; 0: none."""
-        return self.metrics_port + max(0, self.process_index) if self.metrics_port else 0
+        return self.metrics_port + max(0, process_index()) if self.metrics_port else 0
 
-    @property
-    def served_name(self) -> str:
-        """Return the name under which the model is served."""
-        return self.model_name or self.model_dir.resolve().name
+
+class ClientSettings(ServiceSettings):
+    """Who may ask for what, and how much."""
+
+    group: ClassVar[str] = "Clients"
+
+    api_keys_file: Path | None = None
+    """File with one `name:key` per line, `#` for comment lines, read again when it changes; none: everybody may ask."""
+    key_requests_per_minute: int = Field(default=0, ge=0)
+    """Requests that one API key may make per minute, a minute's worth at once; more are refused with 429; 0: any.
+
+    Without keys, all clients together.
+    """
+    key_max_concurrent_requests: int = Field(default=0, ge=0)
+    """Requests of one API key in work at once, without keys of all clients; more are refused with 429; 0: any."""
+    max_concurrent_requests: int = Field(default=1024, ge=1)
+    """Requests in work at once; more are refused with 429."""
+    cors_allow_origins: str = ""
+    """Comma-separated origins whose pages may read answers in a browser, `*`: any; empty: none."""
+    ui: bool = True
+    """Whether /ui shows the cluster, the last requests and a chat box, to those with an API key where keys are set.
+
+    Of several processes that share a port each shows its own requests.
+    """
+    exo_endpoints: bool = True
+    """Whether tools written against exo's cluster API find /models, /state and /instance.
+
+    With several processes nothing can be pinned by POST /instance: each would know of its own pins only.
+    """
+
+
+class DeadlineSettings(ServiceSettings):
+    """How long a request may take, how often it is tried, and how the gateway ends."""
+
+    group: ClassVar[str] = "Attempts and deadlines"
+
+    max_attempts: int = Field(default=3, ge=1)
+    """Nodes on which one generation may be tried."""
+    request_timeout_seconds: float = Field(default=600.0, gt=0)
+    """Longest time of a request, all attempts together."""
+    token_timeout_seconds: float = Field(default=30.0, gt=0)
+    """Longest silence of a decode node; before the first token, twice its predicted time is added."""
+    router_timeout_seconds: float = Field(default=5.0, gt=0)
+    """Time over which a placement is retried while the router is away."""
+    drain_seconds: float = Field(default=20.0, ge=0)
+    """Time that running requests get after a stop signal; what outlasts it ends with an error of its API."""
+
+
+class HttpSettings(ServiceSettings):
+    """Bounds of a connection to the REST API."""
+
+    group: ClassVar[str] = "HTTP limits"
+    dropped: ClassVar[Mapping[str, str]] = {
+        "max_header_bytes": "a request's head may have 32 KiB",
+        "write_buffer_bytes": "256 KiB of an answer are held for a client that reads slowly",
+    }
+
+    max_body_bytes: int = Field(default=8 << 20, ge=1)
+    """Largest request body; more is refused with 413."""
+    header_timeout_seconds: float = Field(default=10.0, gt=0)
+    """Time from the first byte of a request to the end of its head; more is refused with 408."""
+    body_timeout_seconds: float = Field(default=30.0, gt=0)
+    """Time from the end of the head to the end of the body; more is refused with 408."""
+    keep_alive_timeout_seconds: float = Field(default=75.0, gt=0)
+    """Time that a connection without a request is kept."""
+    slow_client_timeout_seconds: float = Field(default=30.0, gt=0)
+    """Time for which a client may take nothing of an answer before its connection is cut."""
+    stream_idle_seconds: float = Field(default=15.0, ge=0)
+    """Time without an event after which a stream gets a comment, so that proxies keep it; 0: no comments."""
+
+
+class GatewaySettings(
+    ChatModelSettings, GatewayAddressSettings, ClientSettings, DeadlineSettings, HttpSettings, TlsSettings
+):
+    """Read from the environment, prefix BATON_GATEWAY_; arguments win."""
+
+    model_config = SettingsConfigDict(env_prefix="BATON_GATEWAY_")

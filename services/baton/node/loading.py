@@ -56,7 +56,6 @@ def load_runner(settings: NodeSettings) -> Runner:
             dtype=chosen.dtype,
             hardware=settings.mock_hardware,
             shape=settings.mock_shape,
-            time_model=settings.mock_time_model,
             fixed_step_seconds=settings.mock_step_seconds,
         )
     if settings.engine == "mlx":

@@ -38,6 +38,9 @@ from baton.v1 import node_pb2
 
 log = logging.getLogger(__name__)
 
+REPORT_SECONDS = 0.5
+"""Longest time between two load reports; a router may ask for more of them."""
+
 
 class WorkerNode:
     """One engine and its place in the cluster.
@@ -136,7 +139,7 @@ class WorkerNode:
             open_source(self.settings.router_address),
             description,
             self._load_message,
-            report_seconds=self.settings.report_seconds,
+            report_seconds=REPORT_SECONDS,
             on_peers=on_peers,
         )
         self.engine.start()

@@ -5,12 +5,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import SettingsConfigDict
 
-from baton.config.flags import REPEATABLE
+from baton.config.settings import REPEATABLE, ServiceSettings
 from baton.discovery.target import parse_target
 from baton.errors import ConfigurationError
 from baton.rpc.server import host_port
@@ -21,94 +20,21 @@ EngineName = Literal["torch", "mlx", "mock"]
 MAX_ADAPTER_NAME_CHARACTERS = 128
 
 
-class NodeSettings(MetricsSettings, ServerTlsSettings):
-    """Read from the environment; arguments win. Subclasses set the prefix."""
+class CheckpointSettings(ServiceSettings):
+    """What is computed: a checkpoint, adapters, and their number formats."""
 
-    model_config = SettingsConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=()
-    )
+    group: ClassVar[str] = "Model"
 
     model_dir: Path
     """Hugging Face folder with config.json, tokenizer and safetensors."""
     model_name: str = ""
     """Name under which the model is served; empty: the folder's name."""
-    engine: EngineName = "torch"
-    """Framework that runs the model; mock: none, with the timing of `mock_hardware`."""
     lora: str = Field(default="", json_schema_extra={REPEATABLE: True})
     """NAME=FOLDER of LoRA adapters in PEFT's format, separated by commas; the flag may be given several times."""
     dtype: Literal["auto", "float32", "float16", "bfloat16"] = "float32"
     """Number format of weights and KV cache; auto: bfloat16 on GPUs and on processors with AMX, else float32."""
-    model_code: Literal["auto", "baton", "transformers"] = "auto"
-    """For engine torch: whose forward pass is run; auto: Baton's where it computes what transformers' does."""
-    device: str = "cpu"
-    """torch device, e.g. cpu or cuda:0; mlx chooses by itself."""
     weight_dtype: Literal["auto", "int8", "int4", "fp8"] = "auto"
     """For engine torch: number format of the layers' weights; auto: `dtype`. Equal on nodes that work together."""
-    kv_quantization: Literal["none", "8"] = "none"
-    """For engine mlx: bits in which K and V are kept, with scales; none: `dtype`. The wire has `dtype` either way."""
-    tensor_parallel: int = Field(default=1, ge=1, le=64)
-    """For engine torch: GPUs of this host that share each layer out, from `device` on; on a CPU, processes."""
-    num_threads: int = Field(default=0, ge=0, le=1024)
-    """CPU threads of the engine; 0: all cores that this process may use but one."""
-    host: str = "127.0.0.1"
-    """Address to listen on."""
-    port: int = Field(default=0, ge=0, le=65535)
-    """Port to listen on; 0: any free one."""
-    advertise_address: str = ""
-    """host or host:port under which other nodes reach this one; empty: where it listens."""
-    node_id: str = Field(default="", pattern="^[a-z0-9-]{0,63}$")
-    """Name of the node, stable over restarts; empty: role, host name and port."""
-    router_address: str = "127.0.0.1:8010"
-    """host:port of each router, or kubernetes://SERVICE[.NAMESPACE]:PORT, whose pods are followed."""
-    cache_index_address: str = "127.0.0.1:8011"
-    """host:port of each cache index, or kubernetes://SERVICE[.NAMESPACE]:PORT, whose pods are followed."""
-    kubernetes_node: str = ""
-    """Name of the Kubernetes node of this pod, which is told to routers; empty: none."""
-    read_kubernetes_node: bool = False
-    """Whether that node's labels, taints and capacity are read and told too; the pod's account must be allowed to."""
-    accelerators: str = Field(default="", pattern=r"^([a-z0-9./-]+=[1-9][0-9]*)?$")
-    """Accelerators that this pod was given, RESOURCE=COUNT, e.g. nvidia.com/gpu=2; empty: none."""
-    num_blocks: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    """KV blocks in the pool; auto: on a GPU what weights and passes leave of `device_memory_share`, on a CPU 2048, but
-    no more than a quarter of its free memory holds."""
-    device_memory_share: float = Field(default=0.9, gt=0, le=1)
-    """Share of a GPU's memory that this node may take where num_blocks is auto, weights included; nodes on one GPU
-    share it out."""
-    block_tokens: int = Field(default=16, ge=1, le=1024)
-    """Tokens of one KV block. Equal on nodes that work together."""
-    max_batch_size: int = Field(default=64, ge=1)
-    """Requests that hold blocks at once."""
-    max_step_tokens: int = Field(default=512, ge=1)
-    """Positions computed in one pass; longer prompts are computed in chunks."""
-    max_step_prompts: int = Field(default=0, ge=0)
-    """Prompts computed in one pass; 0: as many as max_step_tokens allows; 1: one after the other."""
-    share_prompts: bool = True
-    """Whether what requests that come together have in common is computed once."""
-    host_kv_bytes: int = Field(default=2**30, ge=0)
-    """Host memory for KV that leaves the pool, of requests and of the prefix cache; 0: it is always computed again."""
-    disk_kv_dir: str = ""
-    """Local folder for the KV of the prefix cache, which outlives the process; of one node. Empty: none."""
-    disk_kv_bytes: int = Field(default=2**34, ge=1)
-    """Size of the files in `disk_kv_dir` together; the least recently used go first."""
-    target_tpot_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Milliseconds between tokens that prompts beside a request may cause, but 16 positions always fit; 0: any."""
-    max_waiting: int = Field(default=1024, ge=1)
-    """Requests waiting at most; more are refused."""
-    report_seconds: float = Field(default=0.5, gt=0)
-    """Longest time between two load reports."""
-    stuck_seconds: float = Field(default=30.0, gt=0)
-    """An engine that stands still for longer makes the node not ready, ten times that its process not healthy; above
-    the time of the longest pass."""
-    drain_seconds: float = Field(default=20.0, ge=0)
-    """Time that running requests get after a stop signal."""
-    mock_hardware: str = "m3-ultra"
-    """For engine mock: preset whose timing it takes (dgx-spark, m3-ultra, m2, h200, a100)."""
-    mock_shape: str = ""
-    """For engine mock: model size it stands for (llama-3.1-8b, ...); empty: that of the folder."""
-    mock_time_model: Literal["roofline", "note"] = "roofline"
-    """For engine mock: formula of a step's time."""
-    mock_step_seconds: float | None = Field(default=None, ge=0)
-    """For engine mock: time of every step, whatever it computes; none: that of the formula."""
 
     @field_validator("model_dir")
     @classmethod
@@ -117,27 +43,12 @@ class NodeSettings(MetricsSettings, ServerTlsSettings):
             raise ValueError(f"{value} is no model folder: it has no config.json")
         return value
 
-    @field_validator("router_address", "cache_index_address")
-    @classmethod
-    def _check_target(cls, value: str) -> str:
-        try:
-            parse_target(value)
-        except ConfigurationError as error:
-            raise ValueError(error.message) from error
-        return value
-
     @model_validator(mode="after")
     def _check_lora(self) -> Self:
         names = [name for name, _ in self._adapters()]
         for name in names:
             if name == self.served_name or names.count(name) > 1:
                 raise ValueError(f"lora: {name!r} names more than one of model and adapters")
-        return self
-
-    @model_validator(mode="after")
-    def _check_disk(self) -> Self:
-        if self.disk_kv_dir and not self.host_kv_bytes:
-            raise ValueError("disk_kv_dir needs host_kv_bytes above 0: blocks go to disk and come back by host memory")
         return self
 
     @property
@@ -149,23 +60,6 @@ class NodeSettings(MetricsSettings, ServerTlsSettings):
     def adapter_folders(self) -> Mapping[str, Path]:
         """Return the folders of adapters by name."""
         return dict(self._adapters())
-
-    @property
-    def accelerator_counts(self) -> dict[str, int]:
-        """Return how many accelerators this pod was given, by resource."""
-        resource, _, count = self.accelerators.partition("=")
-        return {resource: int(count)} if resource else {}
-
-    def advertised(self, port: int) -> str:
-        """Return host:port under which other nodes reach this one, given the port that it listens on."""
-        return self.advertise_address if self._has_advertised_port else host_port(self.advertised_host, port)
-
-    @property
-    def advertised_host(self) -> str:
-        """Return the host under which other nodes reach this one."""
-        if self._has_advertised_port:
-            return self.advertise_address.rpartition(":")[0].strip("[]")
-        return self.advertise_address or self.host
 
     def _adapters(self) -> list[tuple[str, Path]]:
         """Return name and folder of every adapter, as they were given.
@@ -181,6 +75,65 @@ class NodeSettings(MetricsSettings, ServerTlsSettings):
             adapters.append((name, Path(folder)))
         return adapters
 
+
+class EngineSettings(ServiceSettings):
+    """What computes it."""
+
+    group: ClassVar[str] = "Engine"
+
+    engine: EngineName = "torch"
+    """Framework that runs the model; mock: none, with the timing of `mock_hardware`."""
+    model_code: Literal["auto", "baton", "transformers"] = "auto"
+    """For engine torch: whose forward pass is run; auto: Baton's where it computes what transformers' does."""
+    device: str = "cpu"
+    """torch device, e.g. cpu or cuda:0; mlx chooses by itself."""
+    tensor_parallel: int = Field(default=1, ge=1, le=64)
+    """For engine torch: GPUs of this host that share each layer out, from `device` on; on a CPU, processes."""
+    num_threads: int = Field(default=0, ge=0, le=1024)
+    """CPU threads of the engine; 0: all cores that this process may use but one."""
+
+
+class NodeAddressSettings(ServiceSettings):
+    """Where a node listens, under which name others know it, and whom it tells."""
+
+    group: ClassVar[str] = "Addresses"
+    dropped: ClassVar[Mapping[str, str]] = {
+        "report_seconds": "nodes report twice a second, or as often as the router asks (its --report-interval-seconds)"
+    }
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = Field(default=0, ge=0, le=65535)
+    """Port to listen on; 0: any free one."""
+    advertise_address: str = ""
+    """host or host:port under which other nodes reach this one; empty: where it listens."""
+    node_id: str = Field(default="", pattern="^[a-z0-9-]{0,63}$")
+    """Name of the node, stable over restarts; empty: role, host name and port."""
+    router_address: str = "127.0.0.1:8010"
+    """host:port of each router, or kubernetes://SERVICE[.NAMESPACE]:PORT, whose pods are followed."""
+    cache_index_address: str = "127.0.0.1:8011"
+    """host:port of each cache index, or kubernetes://SERVICE[.NAMESPACE]:PORT, whose pods are followed."""
+
+    @field_validator("router_address", "cache_index_address")
+    @classmethod
+    def _check_target(cls, value: str) -> str:
+        try:
+            parse_target(value)
+        except ConfigurationError as error:
+            raise ValueError(error.message) from error
+        return value
+
+    def advertised(self, port: int) -> str:
+        """Return host:port under which other nodes reach this one, given the port that it listens on."""
+        return self.advertise_address if self._has_advertised_port else host_port(self.advertised_host, port)
+
+    @property
+    def advertised_host(self) -> str:
+        """Return the host under which other nodes reach this one."""
+        if self._has_advertised_port:
+            return self.advertise_address.rpartition(":")[0].strip("[]")
+        return self.advertise_address or self.host
+
     @property
     def _has_advertised_port(self) -> bool:
         host, colon, port = self.advertise_address.rpartition(":")
@@ -191,3 +144,114 @@ class NodeSettings(MetricsSettings, ServerTlsSettings):
         """Return the node's name."""
         host = "".join(letter if letter.isalnum() else "-" for letter in socket.gethostname().lower())
         return self.node_id or f"{role}-{host[:40]}-{port}"
+
+
+class KvCacheSettings(ServiceSettings):
+    """Where K and V are kept: the pool on the device, host memory, disk."""
+
+    group: ClassVar[str] = "KV cache"
+
+    num_blocks: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """KV blocks in the pool; auto: on a GPU what weights and passes leave of `device_memory_share`, on a CPU 2048, but
+    no more than a quarter of its free memory holds."""
+    device_memory_share: float = Field(default=0.9, gt=0, le=1)
+    """Share of a GPU's memory that this node may take where num_blocks is auto, weights included; nodes on one GPU
+    share it out."""
+    block_tokens: int = Field(default=16, ge=1, le=1024)
+    """Tokens of one KV block. Equal on nodes that work together."""
+    kv_quantization: Literal["none", "8"] = "none"
+    """For engine mlx: bits in which K and V are kept, with scales; none: `dtype`. The wire has `dtype` either way."""
+    host_kv_bytes: int = Field(default=2**30, ge=0)
+    """Host memory for KV that leaves the pool, of requests and of the prefix cache; 0: it is always computed again."""
+    disk_kv_dir: str = ""
+    """Local folder for the KV of the prefix cache, which outlives the process; of one node. Empty: none."""
+    disk_kv_bytes: int = Field(default=2**34, ge=1)
+    """Size of the files in `disk_kv_dir` together; the least recently used go first."""
+
+    @model_validator(mode="after")
+    def _check_disk(self) -> Self:
+        if self.disk_kv_dir and not self.host_kv_bytes:
+            raise ValueError("disk_kv_dir needs host_kv_bytes above 0: blocks go to disk and come back by host memory")
+        return self
+
+
+class SchedulingSettings(ServiceSettings):
+    """What is computed together, and who waits."""
+
+    group: ClassVar[str] = "Scheduling"
+
+    max_batch_size: int = Field(default=64, ge=1)
+    """Requests that hold blocks at once."""
+    max_step_tokens: int = Field(default=512, ge=1)
+    """Positions computed in one pass; longer prompts are computed in chunks."""
+    max_step_prompts: int = Field(default=0, ge=0)
+    """Prompts computed in one pass; 0: as many as max_step_tokens allows; 1: one after the other."""
+    share_prompts: bool = True
+    """Whether what requests that come together have in common is computed once."""
+    target_tpot_ms: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Milliseconds between tokens that prompts beside a request may cause, but 16 positions always fit; 0: any."""
+    max_waiting: int = Field(default=1024, ge=1)
+    """Requests waiting at most; more are refused."""
+
+
+class NodeHealthSettings(ServiceSettings):
+    """When a node is unwell, and how it ends."""
+
+    group: ClassVar[str] = "Health and shutdown"
+
+    stuck_seconds: float = Field(default=30.0, gt=0)
+    """An engine that stands still for longer makes the node not ready, ten times that its process not healthy; above
+    the time of the longest pass."""
+    drain_seconds: float = Field(default=20.0, ge=0)
+    """Time that running requests get after a stop signal."""
+
+
+class KubernetesSettings(ServiceSettings):
+    """What the chart tells a node of its pod."""
+
+    group: ClassVar[str] = "Kubernetes"
+
+    kubernetes_node: str = ""
+    """Name of the Kubernetes node of this pod, which is told to routers; empty: none."""
+    read_kubernetes_node: bool = False
+    """Whether that node's labels, taints and capacity are read and told too; the pod's account must be allowed to."""
+    accelerators: str = Field(default="", pattern=r"^([a-z0-9./-]+=[1-9][0-9]*)?$")
+    """Accelerators that this pod was given, RESOURCE=COUNT, e.g. nvidia.com/gpu=2; empty: none."""
+
+    @property
+    def accelerator_counts(self) -> dict[str, int]:
+        """Return how many accelerators this pod was given, by resource."""
+        resource, _, count = self.accelerators.partition("=")
+        return {resource: int(count)} if resource else {}
+
+
+class MockSettings(ServiceSettings):
+    """What engine mock plays."""
+
+    group: ClassVar[str] = "Engine mock"
+    dropped: ClassVar[Mapping[str, str]] = {
+        "mock_time_model": "the steps of a mock engine take what the roofline says; "
+        "`baton simulate --time-model note` has the other formula"
+    }
+
+    mock_hardware: str = "m3-ultra"
+    """For engine mock: preset whose timing it takes (dgx-spark, m3-ultra, m2, h200, a100)."""
+    mock_shape: str = ""
+    """For engine mock: model size it stands for (llama-3.1-8b, ...); empty: that of the folder."""
+    mock_step_seconds: float | None = Field(default=None, ge=0)
+    """For engine mock: time of every step, whatever it computes; none: that of the roofline."""
+
+
+class NodeSettings(
+    CheckpointSettings,
+    EngineSettings,
+    NodeAddressSettings,
+    KvCacheSettings,
+    SchedulingSettings,
+    NodeHealthSettings,
+    MetricsSettings,
+    ServerTlsSettings,
+    KubernetesSettings,
+    MockSettings,
+):
+    """Read from the environment; arguments win. Subclasses set the prefix."""

@@ -14,10 +14,8 @@ from baton.prefill.settings import PrefillSettings
 
 
 def prefill_service(node: WorkerNode, settings: PrefillSettings) -> NodeService:
-    """Return the service on a node, with its fast path if the settings want one."""
+    """Return the service on a node, with its fast path."""
     prefiller = Prefiller(node, settings.max_outbox_bytes)
-    fast: FastServer | None = None
-    if settings.fast_path:
-        handler = FastPrefill(prefiller)
-        fast = FastServer(settings.host, settings.fast_port, handler, advertised=settings.advertised_fast)
+    handler = FastPrefill(prefiller)
+    fast = FastServer(settings.host, settings.fast_port, handler, advertised=settings.advertised_fast)
     return NodeService(SERVICE_NAME, partial(add_prefill_service, PrefillServicer(prefiller)), fast=fast)

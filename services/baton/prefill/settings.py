@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -16,14 +17,17 @@ class PrefillSettings(NodeSettings):
 
     model_config = SettingsConfigDict(env_prefix="BATON_PREFILL_")
 
+    group: ClassVar[str] = "KV for decode nodes"
+    dropped: ClassVar[Mapping[str, str]] = {
+        "fast_path": "KV is always offered on plain sockets too; decode nodes choose with --kv-transport"
+    }
+
     port: int = 8020
     """Port to listen on; 0: any free one."""
     max_outbox_bytes: int = Field(default=4 << 30, ge=1)
     """Bytes of KV that may wait to be sent, over all streams; a prompt whose KV has no room beside others' waits."""
-    fast_path: bool = True
-    """Whether to serve KV streams on plain sockets too, at `fast_port`, to decode nodes that want it."""
     fast_port: int = Field(default=0, ge=0, le=65535)
-    """Port of the fast path; 0: any free one."""
+    """Port of the fast path, on which decode nodes take KV from plain sockets; 0: any free one."""
     fast_advertise_address: str = ""
     """host:port under which decode nodes reach the fast path; empty: the host that is advertised, and `fast_port`."""
 

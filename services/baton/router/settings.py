@@ -1,28 +1,84 @@
-"""Settings of the router about machines that join by a token.
-
-Settings of the router.
-"""
+"""Settings of the router."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from baton.capacity.kv_transfer import WirePolicy
 from baton.capacity.placement import PrefillPolicy
-from baton.capacity.snapshot import Link
+from baton.capacity.snapshot import DECLARED_LINK
+from baton.config.settings import ServiceSettings
 from baton.router.state import StateLimits
 from baton.security.tls import ServerTlsSettings
 from baton.telemetry.metrics_server import MetricsSettings
 
+_WIRE_DTYPE = "auto|cache|bfloat16|float16|int8|affine8|fp8"
+
+
+class RouterAddressSettings(ServiceSettings):
+    """Where the router listens, and whom it asks."""
+
+    group: ClassVar[str] = "Addresses"
+
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: int = Field(default=8010, ge=0, le=65535)
+    """Port to listen on; 0: any free one."""
+    cache_index_address: str = ""
+    """host:port of the cache index; empty: no prefix is expected anywhere."""
+    cache_lookup_seconds: float = Field(default=0.05, gt=0)
+    """Longest wait for the cache index; after it, no prefix is expected anywhere."""
+    drain_seconds: float = Field(default=2.0, ge=0)
+    """Grace for running calls on SIGTERM."""
+
+
+class LoadReportSettings(ServiceSettings):
+    """How fresh what is known of nodes must be."""
+
+    group: ClassVar[str] = "Load reports of nodes"
+
+    report_interval_seconds: float = Field(default=0.5, gt=0)
+    """Longest time between load reports that nodes are asked for."""
+    silent_seconds: float = Field(default=5.0, gt=0)
+    """A node without a load report for longer is no candidate."""
+    stuck_seconds: float = Field(default=20.0, gt=0)
+    """A node with work and no engine step for longer is no candidate."""
+    assumed_ttl_seconds: float = Field(default=10.0, gt=0)
+    """Longest time that a placement is counted without a load report that covers it."""
+
+
+class PlacementSettings(ServiceSettings):
+    """What placement prefers, and what it takes for granted."""
+
+    group: ClassVar[str] = "Placement"
+    dropped: ClassVar[Mapping[str, str]] = {
+        "default_round_trip_seconds": "links that nobody has measured count with a round trip of a millisecond"
+    }
+
+    prefill_policy: PrefillPolicy = "cheapest"
+    """The cheapest candidate first, or "local" or "remote" prefill wherever feasible (for tests and demonstrations)."""
+    kv_wire_dtype: str = Field(default="auto", pattern=f"^({_WIRE_DTYPE})(/({_WIRE_DTYPE}))?$")
+    """In what KV travels: cache, bfloat16, float16, int8, affine8, fp8, or two as K/V (cache/int8). auto: lossless, but
+    where the link is the bottleneck what `kv_allowed_loss` permits. To name a format is to permit its loss."""
+    kv_allowed_loss: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Largest loss that auto may cause: nats of KL divergence of the next token's distribution, as nodes measured it at
+    start. 0: none, so that outputs do not depend on placement."""
+    default_link_bytes_per_second: float = Field(default=DECLARED_LINK.bytes_per_second, gt=0)
+    """Declared rate of links that nobody has measured, bytes/s."""
+
 
 class JoinSettings(ServerTlsSettings):
-    """Part of the router's settings. Off unless `join_port` is set; then TLS and all three files are needed."""
+    """How machines join. Off unless `join_port` is set; then TLS and all three files are needed."""
 
     model_config = SettingsConfigDict(use_attribute_docstrings=True)
+
+    group: ClassVar[str] = "Machines that join"
 
     join_port: int = Field(default=0, ge=0, le=65535)
     """Port on which machines join by a token (`baton agent`); 0: none can. Needs TLS."""
@@ -63,46 +119,10 @@ class JoinSettings(ServerTlsSettings):
         return self
 
 
-_WIRE_DTYPE = "auto|cache|bfloat16|float16|int8|affine8|fp8"
-
-
-class RouterSettings(MetricsSettings, JoinSettings):
+class RouterSettings(RouterAddressSettings, LoadReportSettings, PlacementSettings, MetricsSettings, JoinSettings):
     """Read from the environment, prefix BATON_ROUTER_; arguments win."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="BATON_ROUTER_", extra="forbid", frozen=True, use_attribute_docstrings=True
-    )
-
-    host: str = "127.0.0.1"
-    """Address to listen on."""
-    port: int = Field(default=8010, ge=0, le=65535)
-    """Port to listen on; 0: any free one."""
-    drain_seconds: float = Field(default=2.0, ge=0)
-    """Grace for running calls on SIGTERM."""
-    cache_index_address: str = ""
-    """host:port of the cache index; empty: no prefix is expected anywhere."""
-    cache_lookup_seconds: float = Field(default=0.05, gt=0)
-    """Longest wait for the cache index; after it, no prefix is expected anywhere."""
-    report_interval_seconds: float = Field(default=0.5, gt=0)
-    """Longest time between load reports that nodes are asked for."""
-    silent_seconds: float = Field(default=5.0, gt=0)
-    """A node without a load report for longer is no candidate."""
-    stuck_seconds: float = Field(default=20.0, gt=0)
-    """A node with work and no engine step for longer is no candidate."""
-    assumed_ttl_seconds: float = Field(default=10.0, gt=0)
-    """Longest time that a placement is counted without a load report that covers it."""
-    prefill_policy: PrefillPolicy = "cheapest"
-    """The cheapest candidate first, or "local" or "remote" prefill wherever feasible (for tests and demonstrations)."""
-    kv_wire_dtype: str = Field(default="auto", pattern=f"^({_WIRE_DTYPE})(/({_WIRE_DTYPE}))?$")
-    """In what KV travels: cache, bfloat16, float16, int8, affine8, fp8, or two as K/V (cache/int8). auto: lossless, but
-    where the link is the bottleneck what `kv_allowed_loss` permits. To name a format is to permit its loss."""
-    kv_allowed_loss: float = Field(default=0.0, ge=0, allow_inf_nan=False)
-    """Largest loss that auto may cause: nats of KL divergence of the next token's distribution, as nodes measured it at
-    start. 0: none, so that outputs do not depend on placement."""
-    default_link_bytes_per_second: float = Field(default=1.25e9, gt=0)
-    """Declared rate of links that nobody has measured, bytes/s."""
-    default_round_trip_seconds: float = Field(default=1e-3, ge=0)
-    """Declared round trip of links that nobody has measured."""
+    model_config = SettingsConfigDict(env_prefix="BATON_ROUTER_")
 
     def limits(self) -> StateLimits:
         """Return the part that the router's state needs."""
@@ -110,7 +130,7 @@ class RouterSettings(MetricsSettings, JoinSettings):
             stuck_seconds=self.stuck_seconds,
             silent_seconds=self.silent_seconds,
             assumed_ttl_seconds=self.assumed_ttl_seconds,
-            default_link=Link(self.default_link_bytes_per_second, self.default_round_trip_seconds),
+            default_link=replace(DECLARED_LINK, bytes_per_second=self.default_link_bytes_per_second),
             wire_policy=self.wire_policy(),
         )
 

@@ -9,7 +9,15 @@ from baton.capacity import cost
 from baton.capacity.cost import NodeProfile
 from baton.capacity.kv_transfer import WireOption, WirePolicy
 from baton.capacity.placement import Candidate, CostEstimate
-from baton.capacity.snapshot import ClusterSnapshot, Link, NodeSnapshot, PlacementRequest, TierRates, blocks_for
+from baton.capacity.snapshot import (
+    DECLARED_LINK,
+    ClusterSnapshot,
+    Link,
+    NodeSnapshot,
+    PlacementRequest,
+    TierRates,
+    blocks_for,
+)
 from baton.kv.adapter import Adapter
 from baton.router.calibration import Calibration, Comparison, OutputLengths, compare
 from baton.router.in_flight import AssumedPlacements, AssumedWork, Ledger, PlacedRequest
@@ -30,7 +38,7 @@ class StateLimits:
     """A node without a load report for longer is no candidate."""
     assumed_ttl_seconds: float = 10.0
     """Longest time that a placement is counted without a report that covers it."""
-    default_link: Link = Link(bytes_per_second=1.25e9, round_trip_seconds=1e-3)
+    default_link: Link = DECLARED_LINK
     """Declared figures for pairs that nobody has measured."""
     wire_policy: WirePolicy = WirePolicy()
     """In what KV may travel."""

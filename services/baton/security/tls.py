@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 
 import grpc
 from pydantic import Field, model_validator
@@ -116,6 +116,8 @@ class TlsSettings(BaseSettings):
 
     model_config = SettingsConfigDict(use_attribute_docstrings=True)
 
+    group: ClassVar[str] = "TLS"
+
     tls_cert_file: Path | None = None
     """This process's certificate, PEM; servers demand one of every caller."""
     tls_key_file: Path | None = None
@@ -146,7 +148,7 @@ class TlsSettings(BaseSettings):
 class ServerTlsSettings(TlsSettings):
     """Settings of services that are called by others of the deployment."""
 
-    model_config = SettingsConfigDict(use_attribute_docstrings=True)
+    group: ClassVar[str] = "TLS"
 
     tls_health_port: int = Field(default=0, ge=0, le=65535)
     """With TLS: port on which health is served without it, for probes that show no certificate; 0: none."""

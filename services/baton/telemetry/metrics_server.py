@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -24,6 +25,8 @@ class MetricsSettings(BaseSettings):
     """Settings of services that serve their metrics."""
 
     model_config = SettingsConfigDict(use_attribute_docstrings=True)
+
+    group: ClassVar[str] = "Metrics"
 
     metrics_port: int = Field(default=0, ge=0, le=65535)
     """Port of /metrics, in Prometheus's formats and without TLS, on the address of the service; 0: none."""

@@ -13,8 +13,7 @@ from baton.cli.local.launch import ProcessPlan, Site, plan_processes
 from baton.cli.local.ports import free_ports
 from baton.cli.local.topology import NodeSpec
 from baton.cli.serve import load_service, take_option
-from baton.config.flags import parse_flags
-from baton.config.loading import load_settings
+from baton.config.settings import load_settings, parse_flags
 from baton.errors import ConfigurationError
 
 

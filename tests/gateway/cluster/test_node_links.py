@@ -249,7 +249,9 @@ def test_tokens_beyond_the_limit_are_a_failure_of_the_node(client: openai.OpenAI
 
 
 @pytest.mark.usefixtures("small_send_buffers")
-def test_a_client_that_reads_late_gets_everything(loop: Loop, cluster: FakeCluster) -> None:
+def test_a_client_that_reads_late_gets_everything(
+    loop: Loop, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What it does not take is held as text, and written when it does; nobody else waits for it."""
 
     async def in_parts(request: Any) -> AsyncIterator[Any]:
@@ -260,8 +262,9 @@ def test_a_client_that_reads_late_gets_everything(loop: Loop, cluster: FakeClust
         yield finished(request, "decode-0")
 
     cluster.decodes[0].script = in_parts
+    monkeypatch.setattr("baton.gateway.http.connection.WRITE_BUFFER_BYTES", 4096)
     with (
-        loop.running(cluster, write_buffer_bytes=4096) as running,
+        loop.running(cluster) as running,
         _client(running) as client,
         socket.socket() as slow,
     ):

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from baton.gateway.http import connection
 from baton.gateway.http.connection import MAX_PIPELINED_REQUESTS
 from baton.gateway.server import RunningGateway
 from baton.v1.generation_pb2 import TokenLogprob
@@ -21,13 +22,13 @@ PROMPT = [104, 105, 106]
 
 
 @pytest.fixture
-def strict(loop: Loop, cluster: FakeCluster) -> Iterator[RunningGateway]:
+def strict(loop: Loop, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningGateway]:
     """Run a gateway with small limits of what it takes, and of how slowly an answer is taken."""
+    monkeypatch.setattr(connection, "MAX_HEADER_BYTES", 2048)
+    monkeypatch.setattr(connection, "WRITE_BUFFER_BYTES", 4096)
     limits = {
         "max_body_bytes": 4096,
-        "max_header_bytes": 2048,
         "slow_client_timeout_seconds": 0.5,
-        "write_buffer_bytes": 4096,
         "max_concurrent_requests": 1,
     }
     with loop.running(cluster, **limits) as running:

@@ -99,9 +99,8 @@ def proxied_cluster() -> Iterator[tuple[Cluster, Proxies]]:
     }
     settings = {
         "prefill": {**_PREFILL, **addresses},
-        "decode": {"report_seconds": "0.05"},
-        "decode-1": {"kv_transport": "grpc", "report_seconds": "0.05"},
-        "router": {"prefill_policy": "remote"},
+        "decode-1": {"kv_transport": "grpc"},
+        "router": {"prefill_policy": "remote", "report_interval_seconds": "0.05"},
     }
     cluster = Cluster(checkpoint("llama"), prefill=("mock",), decode=("mock",) * 2, settings=settings)
     grpc_server_port = int(cluster.address_of("prefill-0").rpartition(":")[2])

@@ -17,7 +17,7 @@ from baton.capacity.placement_table import format_seconds
 from baton.cli.cluster.router_call import CALL_SECONDS, CommandTlsSettings
 from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes
-from baton.config.loading import load_settings
+from baton.config.settings import load_settings
 from baton.errors import UnavailableError
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_from_rpc

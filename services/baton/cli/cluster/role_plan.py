@@ -12,11 +12,10 @@ from baton.capacity.placement import Candidate
 from baton.capacity.placement_table import format_seconds
 from baton.capacity.planner import PASS_TOKENS, ClusterPlan, PlanNode, plan_cluster
 from baton.capacity.reference_models import REFERENCE_MODELS
-from baton.capacity.snapshot import Link, NodeRole, PlacementRequest
+from baton.capacity.snapshot import DECLARED_LINK, Link, NodeRole, PlacementRequest
 from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes, print_table
 from baton.errors import NotFoundError
-from baton.router.settings import RouterSettings
 from baton.v1 import node_pb2, router_service_pb2
 from baton.wire.capacity import profile_from_proto, shape_from_proto
 from baton.wire.durations import seconds_from_duration
@@ -63,9 +62,7 @@ def plan_states(
         for state in states
         for link in state.links
     }
-    fields = RouterSettings.model_fields
-    declared = Link(fields["default_link_bytes_per_second"].default, fields["default_round_trip_seconds"].default)
-    return plan_cluster([plan_node(state) for state in states], shape, request, links, declared)
+    return plan_cluster([plan_node(state) for state in states], shape, request, links, DECLARED_LINK)
 
 
 def plan_node(state: router_service_pb2.NodeState) -> PlanNode:

@@ -10,7 +10,7 @@ import grpc
 import typer
 from pydantic_settings import SettingsConfigDict
 
-from baton.config.loading import load_settings
+from baton.config.settings import load_settings
 from baton.errors import UnavailableError
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_from_rpc, error_info

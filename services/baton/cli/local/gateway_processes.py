@@ -9,6 +9,7 @@ import sys
 from baton.agent.child import ChildSpec
 from baton.cli.local.ports import WantedPort, check_ports_are_free
 from baton.cli.local.processes import MISCONFIGURED, ChildDiedError, Processes
+from baton.config.settings import PROCESS_INDEX_VARIABLE
 from baton.errors import ConfigurationError
 from baton.gateway.settings import GatewaySettings
 
@@ -61,7 +62,8 @@ def _check_ports(settings: GatewaySettings) -> None:
 
 def _spec(settings: GatewaySettings, index: int, level: str) -> ChildSpec:
     """Return how a process is started: every setting travels in its environment, whatever it came from."""
-    values = settings.model_dump(mode="json") | {"process_index": index}
+    values = settings.model_dump(mode="json")
     environment = {f"BATON_GATEWAY_{key.upper()}": str(value) for key, value in values.items() if value is not None}
+    environment[PROCESS_INDEX_VARIABLE] = str(index)
     command = [sys.executable, "-m", "baton.cli", "serve", "gateway", "--log-level", level]
     return ChildSpec(f"gateway-{index}", command, environment)

@@ -13,8 +13,7 @@ from baton.agent.child import ChildSpec
 from baton.cli.local.environment import threads_per_worker, worker_environment
 from baton.cli.local.ports import free_ports
 from baton.cli.local.topology import SETTINGS_CLASSES, NodeSpec, node_ids
-from baton.config.flags import flag_of
-from baton.config.loading import load_settings
+from baton.config.settings import flag_of, load_settings
 from baton.node.settings import NodeSettings
 from baton.rpc.server import host_port
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast, get_args
 
-from baton.config.loading import load_settings
+from baton.config.settings import load_settings
 from baton.decode.settings import DecodeSettings
 from baton.demo import checkpoint_dir
 from baton.errors import ConfigurationError

@@ -23,6 +23,10 @@ ErrorBody: TypeAlias = Callable[[HttpError], bytes]
 MAX_PIPELINED_REQUESTS = 4
 """Requests that a client may send ahead of the answers."""
 
+MAX_HEADER_BYTES = 32 << 10
+"""Largest request head; more is refused with 431."""
+WRITE_BUFFER_BYTES = 256 << 10
+"""Bytes of an answer held for a client that reads slowly; above, its output waits unwritten, as plain text."""
 _LINGER_SECONDS = 1.0
 """Time to swallow what the client still sends after a refusal: closing at once would take the answer away from it."""
 
@@ -31,13 +35,11 @@ _LINGER_SECONDS = 1.0
 class HttpLimits:
     """Bounds of a connection; see `GatewaySettings`."""
 
-    max_header_bytes: int
     max_body_bytes: int
     header_timeout_seconds: float
     body_timeout_seconds: float
     keep_alive_timeout_seconds: float
     slow_client_timeout_seconds: float
-    write_buffer_bytes: int
     stream_idle_seconds: float
 
 
@@ -61,7 +63,7 @@ class HttpConnection(asyncio.Protocol):
         self._connections = connections
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
-        self._reader = RequestReader(max_header_bytes=limits.max_header_bytes, max_body_bytes=limits.max_body_bytes)
+        self._reader = RequestReader(max_header_bytes=MAX_HEADER_BYTES, max_body_bytes=limits.max_body_bytes)
         self._waiting: deque[HttpRequest] = deque()
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -80,7 +82,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self._transport = cast(asyncio.Transport, transport)
-        self._transport.set_write_buffer_limits(high=self._limits.write_buffer_bytes)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         self._connections.add(self)
         self._watch_phase()
 

@@ -232,11 +232,14 @@ def test_they_need_an_api_key_where_the_gateway_asks_for_one(loop: Loop, cluster
         assert ask(running, "/state", headers=authorized).status == 200
 
 
-def test_nothing_is_pinned_where_several_processes_share_the_port(loop: Loop, cluster: FakeCluster) -> None:
+def test_nothing_is_pinned_where_several_processes_share_the_port(
+    loop: Loop, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The next request may reach another one: a pin that holds for some is worse than none."""
     ports = free_ports(["http", "grpc", "metrics"])
     wanted = {f"{name}_port": port for name, port in ports.items()}
-    with loop.running(cluster, processes=2, process_index=0, **wanted) as running:
+    monkeypatch.setenv("BATON_PROCESS_INDEX", "0")
+    with loop.running(cluster, processes=2, **wanted) as running:
         refused = ask(running, "/instance", view())
 
         assert refused.error == (404, None, "instances_unavailable")

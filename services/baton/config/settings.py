@@ -1,0 +1,246 @@
+"""Settings of services: classes of grouped fields, filled by flag > environment > TOML file > default.
+
+pydantic-settings reads the environment and checks the values. Its command line (2.16) is no substitute for
+`parse_flags`: of a flag given twice the last wins in silence, `--ui=false` is refused, and its errors name a field,
+where users need the flag, variable or key that they wrote.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin
+
+from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
+
+from baton.errors import ConfigurationError
+
+ROLES = ("gateway", "router", "cache-index", "prefill", "decode", "agent")
+"""Services that `baton serve` knows, which are also the tables that a settings file may have."""
+
+REPEATABLE = "repeatable"
+"""Key in a field's `json_schema_extra`: its flag may be given several times; the values are joined by commas."""
+
+PROCESS_INDEX_VARIABLE = "BATON_PROCESS_INDEX"
+"""Tells one of several processes of one service which it is, from 0; set by the parent that starts them."""
+
+SettingsT = TypeVar("SettingsT", bound=BaseSettings)
+
+_SECRET_ENDINGS = ("_key", "_keys", "_secret", "_password", "_credentials")
+_MASK = "**********"
+
+
+class ServiceSettings(BaseSettings):
+    """Base of the settings of services, and of the groups that they are made of; subclasses set `env_prefix`."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, protected_namespaces=()
+    )
+
+    group: ClassVar[str] = ""
+    """Heading, in help and documents, of the fields that a class brings in."""
+    dropped: ClassVar[Mapping[str, str]] = {}
+    """What holds instead, by the name of a setting that a class no longer has: to give it is an error that says so."""
+
+
+class FlagHelp(NamedTuple):
+    """What help and documents say of a field."""
+
+    flag: str
+    type_name: str
+    default: str
+    description: str
+
+
+class SettingsGroup(NamedTuple):
+    """Fields that belong together."""
+
+    title: str
+    fields: Sequence[str]
+    """Names, in the order of the class."""
+
+
+def load_settings(
+    settings_class: type[SettingsT],
+    flags: Mapping[str, object],
+    file_values: Mapping[str, object] | None = None,
+    *,
+    file_name: str = "the settings file",
+) -> SettingsT:
+    """Return the settings of a service.
+
+    Args:
+        settings_class: The class of the service.
+        flags: Values by field name, as given on the command line.
+        file_values: Values by field name, as read from a file.
+        file_name: How errors name the file.
+
+    Raises:
+        ConfigurationError: If a key is unknown, dropped, or its value is invalid; the message names the key as the user
+            wrote it.
+    """
+    prefix = str(settings_class.model_config.get("env_prefix", "")).upper()
+    variables = {name.upper().removeprefix(prefix).lower() for name in os.environ if name.upper().startswith(prefix)}
+    from_file = file_values or {}
+    dropped = _dropped(settings_class)
+
+    def said(key: str) -> str:
+        """Name a key as the user wrote it, in the source that wins."""
+        variable = prefix + key.upper()
+        if key in flags:
+            return f"flag {flag_of(key)}"
+        if key in variables:
+            return f"environment variable {variable}"
+        return (
+            f"key {key} in {file_name}"
+            if key in from_file
+            else f"flag {flag_of(key)} (environment variable {variable})"
+        )
+
+    for key in (*flags, *(variables & set(dropped)), *from_file):
+        if key in dropped:
+            raise ConfigurationError(f"{said(key)} is no more: {dropped[key]}")
+        if key not in settings_class.model_fields:
+            raise ConfigurationError(f"unknown {said(key)}")
+    given = {**{key: value for key, value in from_file.items() if key not in variables}, **flags}
+    try:
+        return settings_class(**given)  # type: ignore[arg-type]
+    except SettingsError as error:
+        raise ConfigurationError(f"environment {prefix}*: {error}") from error
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_input=False)
+        problems = [(detail["loc"], detail["msg"].removeprefix("Value error, ")) for detail in details]
+        raise ConfigurationError(
+            "; ".join(f"{said(str(place[0]))}: {problem}" if place else problem for place, problem in problems)
+        ) from error
+
+
+def process_index() -> int:
+    """Return which of several processes of one service this is, from 0; -1: it is the only one, or their parent."""
+    return int(os.environ.get(PROCESS_INDEX_VARIABLE, "-1"))
+
+
+def read_file(path: Path, role: str) -> Mapping[str, object]:
+    """Return the table of a role in a TOML settings file, which has one table per role.
+
+    Raises:
+        ConfigurationError: If the file cannot be read, is not TOML, or has a table or key that no role owns.
+    """
+    try:
+        tables = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigurationError(f"{path}: {error}") from error
+    for name, table in tables.items():
+        if name not in ROLES or not isinstance(table, dict):
+            raise ConfigurationError(f"{path}: unknown key {name}; expected tables named {', '.join(ROLES)}")
+    return {key.replace("-", "_"): value for key, value in tables.get(role, {}).items()}
+
+
+def parse_flags(settings_class: type[BaseModel], arguments: Sequence[str]) -> Mapping[str, str]:
+    """Return values by field name from `--name value`, `--name=value` and, for booleans, `--name` and `--no-name`.
+
+    Raises:
+        ConfigurationError: If an argument is no flag of the class, lacks its value, or is given twice.
+    """
+    values: dict[str, str] = {}
+    remaining = list(arguments)
+    while remaining:
+        flag, equals, value = remaining.pop(0).partition("=")
+        name, implied = _field_of(settings_class, flag)
+        if name in values and not _is_repeatable(settings_class, name):
+            raise ConfigurationError(f"flag {flag} is given twice")
+        if not equals:
+            if implied is not None:
+                value = implied
+            elif remaining and not _is_flag(settings_class, remaining[0]):
+                value = remaining.pop(0)
+            else:
+                raise ConfigurationError(f"flag {flag} needs a value")
+        values[name] = f"{values[name]},{value}" if name in values else value
+    return values
+
+
+def flag_of(name: str) -> str:
+    """Return the flag of a field."""
+    return "--" + name.replace("_", "-")
+
+
+def flag_help(settings_class: type[BaseModel], name: str) -> FlagHelp:
+    """Return what there is to say of a field."""
+    field = settings_class.model_fields[name]
+    default = "required" if field.is_required() else str(field.get_default(call_default_factory=True))
+    return FlagHelp(flag_of(name), _type_name(field.annotation), default, " ".join((field.description or "").split()))
+
+
+def groups_of(settings_class: type[BaseModel]) -> Sequence[SettingsGroup]:
+    """Return all fields by group, in the order in which the class names its bases.
+
+    A field belongs to the first class that defined it: another default in a subclass does not move it.
+    """
+    names: dict[str, list[str]] = {}
+    owners = [owner for owner in settings_class.__mro__ if issubclass(owner, BaseModel)]
+    by_owner = {owner: set(inspect.get_annotations(owner)) for owner in owners}
+    for owner in owners:
+        inherited = set().union(*(by_owner[base] for base in owner.__mro__[1:] if base in by_owner))
+        title = owner.__dict__.get("group", "") or settings_class.__name__
+        fields = [name for name in settings_class.model_fields if name in by_owner[owner] - inherited]
+        names.setdefault(title, []).extend(fields)
+    return [SettingsGroup(title, fields) for title, fields in names.items() if fields]
+
+
+def describe_settings(settings: BaseModel) -> str:
+    """Return `name=value` of all fields on one line; secrets are masked."""
+    return " ".join(f"{name}={_shown(name, getattr(settings, name))}" for name in type(settings).model_fields)
+
+
+def _field_of(settings_class: type[BaseModel], flag: str) -> tuple[str, str | None]:
+    name = flag.removeprefix("--").replace("-", "_")
+    fields = settings_class.model_fields
+    if flag.startswith("--") and name in fields:
+        return name, "true" if fields[name].annotation is bool else None
+    negated = name.removeprefix("no_")
+    if flag.startswith("--no-") and negated in fields and fields[negated].annotation is bool:
+        return negated, "false"
+    dropped = _dropped(settings_class)
+    if flag.startswith("--") and (successor := dropped.get(name) or dropped.get(negated)):
+        raise ConfigurationError(f"flag {flag} is no more: {successor}")
+    raise ConfigurationError(f"unknown flag {flag}; this service takes {', '.join(map(flag_of, fields))}")
+
+
+def _is_repeatable(settings_class: type[BaseModel], name: str) -> bool:
+    extra = settings_class.model_fields[name].json_schema_extra
+    return isinstance(extra, dict) and bool(extra.get(REPEATABLE))
+
+
+def _is_flag(settings_class: type[BaseModel], argument: str) -> bool:
+    name = argument.partition("=")[0]
+    return name.startswith("--") and name.removeprefix("--").replace("-", "_") in settings_class.model_fields
+
+
+def _dropped(settings_class: type[BaseModel]) -> Mapping[str, str]:
+    """Return the dropped settings of a class and of the groups that it is made of."""
+    found: dict[str, str] = {}
+    for owner in settings_class.__mro__:
+        found |= owner.__dict__.get("dropped", {})
+    return found
+
+
+def _type_name(annotation: object) -> str:
+    """Return a type in a word: the values of a choice, the parts of a union but None."""
+    if get_origin(annotation) is Literal:
+        return "|".join(map(str, get_args(annotation)))
+    if get_origin(annotation) is Annotated:
+        return _type_name(get_args(annotation)[0])
+    if parts := [part for part in get_args(annotation) if part is not NoneType]:
+        return "|".join(map(_type_name, parts))
+    return getattr(annotation, "__name__", "") or str(annotation)
+
+
+def _shown(name: str, value: object) -> str:
+    is_secret = isinstance(value, SecretStr) or name.endswith(_SECRET_ENDINGS)
+    return _MASK if is_secret and value else str(value)
