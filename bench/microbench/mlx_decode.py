@@ -21,10 +21,9 @@ import numpy as np
 from baton.engine.engine import Engine
 from baton.engine.events import Admitted, Deliverable, Ended, EngineEvent, Failed, Listener, TokenReady, Tokens, deliver
 from baton.engine.limits import SchedulerLimits
-from baton.engine.request import SamplingParams
+from baton.engine.request import EngineRequest, Purpose, SamplingParams
 from baton.engine.runners.mlx import MlxRunner, load_mlx_runner
 from baton.engine.sampling import SampledToken
-from baton.engine.sequence import EngineRequest, Purpose
 from baton.kv.stream import KvFrame
 
 CONTEXT = 512

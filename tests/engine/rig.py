@@ -12,11 +12,10 @@ from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
 from baton.engine.events import Deliverable, Ended, EngineEvent, Failed, TokenReady, deliver
 from baton.engine.limits import INGEST_SHARE, SchedulerLimits
-from baton.engine.request import SamplingParams
+from baton.engine.request import EngineRequest, SamplingParams
 from baton.engine.runners.base import ModelInfo
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.engine.runners.mock.state import next_token, states_of
-from baton.engine.sequence import EngineRequest
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
 from baton.kv.tiers import BlockEvents, Tier

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 
 from baton.engine.execution.passes import collect, launch, token_choice_of
-from baton.engine.kv_cache.block_copy import move_blocks
+from baton.engine.kv_cache.block_copy import swap_blocks
 from baton.engine.limits import SchedulerLimits
+from baton.engine.request import EngineRequest
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.mock.state import kv_of, states_of
 from baton.engine.sampling import SampledToken
 from baton.engine.scheduling.scheduler import Scheduler
-from baton.engine.scheduling.step import Step
-from baton.engine.sequence import EngineRequest, Phase, Sequence, new_sequence
+from baton.engine.scheduling.step import CacheChanges, Step, StepBudget
+from baton.engine.sequence import Phase, Sequence, new_sequence
 from baton.kv.pool import BlockPool
 from engine.rig import INFO, LAYOUT, expected_tokens, mock_runner
 
@@ -50,6 +51,9 @@ class Stepper:
         if copied_blocks:
             self.scheduler.offload.note_copied(1, SWIFT)
             self.scheduler.offload.max_copy_seconds = (copied_blocks + 0.5) * SWIFT
+        self._budget: StepBudget | None = None
+        self._admit = self.scheduler.admission.admit
+        self.scheduler.admission.admit = self._admit_noted  # type: ignore[method-assign]
         self.sequences: list[Sequence] = []
         self.now = 0.0
         self.num_moved = 0
@@ -78,11 +82,11 @@ class Stepper:
         if step.spans:
             self._check_step(step)
         if fails:
-            self.scheduler.undo(Step(filled=step.filled))
+            self.scheduler.undo(Step(cache=CacheChanges(filled=step.cache.filled)))
             for sequence in step.members:
                 self.scheduler.finish(sequence)
             return step if step.members else None
-        self.num_moved += move_blocks(self.runner, step, self.scheduler.offload.store)
+        self.num_moved += swap_blocks(self.runner, step.swaps, self.scheduler.offload.store)
         if not step.spans:
             assert not step.duplicates
             return None
@@ -99,6 +103,14 @@ class Stepper:
         self.check()
         return step
 
+    def is_full(self, step: Step) -> bool:
+        """Return whether the last pass that admitted anybody took no part of another prompt."""
+        return self._budget is not None and self._budget.is_full(step)
+
+    def _admit_noted(self, step: Step, budget: StepBudget) -> None:
+        self._budget = budget
+        self._admit(step, budget)
+
     def check(self) -> None:
         """Prove what must hold between any two calls."""
         scheduler = self.scheduler
@@ -107,7 +119,7 @@ class Stepper:
         assert len(scheduler.running) + len(scheduler.receiving) <= self.limits.max_batch_size
         assert not any(sequence.block_table for sequence in scheduler.waiting)
         for queue in (scheduler.waiting, scheduler.running):
-            assert list(queue) == sorted(queue, key=lambda sequence: sequence.turn)
+            assert list(queue) == sorted(queue, key=lambda sequence: sequence.queue_key)
         owners: dict[int, Sequence] = {}
         for sequence in (*scheduler.running, *scheduler.receiving):
             for block_index, block_id in enumerate(sequence.block_table):
@@ -115,8 +127,8 @@ class Stepper:
 
     def _check_preempted(self, running: list[Sequence]) -> None:
         """Prove that whoever lost blocks comes after all that kept theirs."""
-        lost = [sequence.turn for sequence in running if sequence.phase is Phase.WAITING]
-        kept = [sequence.turn for sequence in running if sequence.phase is Phase.RUNNING]
+        lost = [sequence.queue_key for sequence in running if sequence.phase is Phase.WAITING]
+        kept = [sequence.queue_key for sequence in running if sequence.phase is Phase.RUNNING]
         assert not lost or not kept or min(lost) > max(kept)
 
     def _check_step(self, step: Step) -> None:
@@ -126,7 +138,7 @@ class Stepper:
             assert len(span.block_table) * BLOCK_TOKENS >= span.end
         assert step.num_prompts <= (self.limits.max_step_prompts or len(step.spans))
         assert self.limits.shares_prompts or not step.duplicates
-        arrivals = [sampled.sequence.arrival for sampled in step.sampled]
+        arrivals = [sampled.sequence.queue_key.arrival for sampled in step.sampled]
         assert arrivals == sorted(arrivals)
 
     def write(self, sequence: Sequence, end: int) -> None:

@@ -14,10 +14,9 @@ from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
 from baton.engine.events import Admitted, Ended, Failed, TokenReady
 from baton.engine.limits import SchedulerLimits
-from baton.engine.request import SamplingParams, StructuredOutput
+from baton.engine.request import Purpose, SamplingParams, StructuredOutput
 from baton.engine.runners.base import Span
 from baton.engine.runners.mock import MockRunner
-from baton.engine.sequence import Purpose
 from baton.errors import (
     AttemptReusedError,
     BatonError,

@@ -10,9 +10,9 @@ import pytest
 
 from baton.capacity.hardware import PRESETS
 from baton.engine.events import Ended, Failed, load_of
+from baton.engine.request import Purpose
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
-from baton.engine.sequence import Purpose
 from baton.kv.hashing import BlockHash, block_hashes, root_hash
 from baton.node.cluster.description import load_message
 from engine.rig import GREEDY, INFO, Listening, Rig, expected_tokens, mock_runner, prompt_of, request_of

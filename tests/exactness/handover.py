@@ -13,10 +13,9 @@ from baton.engine.constraints.constraint import Constraint
 from baton.engine.engine import Engine
 from baton.engine.events import Admitted, Deliverable, Ended, EngineEvent, Failed, TokenReady, deliver
 from baton.engine.limits import SchedulerLimits
-from baton.engine.request import SamplingParams
+from baton.engine.request import EngineRequest, KvExportSpec, Purpose, SamplingParams
 from baton.engine.runners.base import Runner
 from baton.engine.sampling import SampledToken
-from baton.engine.sequence import EngineRequest, Purpose
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.stream import KvFrame, KvProgress, StreamLedger, payload_crc32c
 from baton.prefill.kv_stream import FrameExport
@@ -137,8 +136,7 @@ def _hand_over(
             constraint=_constraint(request.params, request.output_token_ids),
             purpose=Purpose.PREFILL,
             adapter=request.adapter,
-            kv_token_begin=num_cached_tokens,
-            export=FrameExport(layout, owed, layers_per_frame, items.put),
+            export=KvExportSpec(FrameExport(layout, owed, layers_per_frame, items.put), token_begin=num_cached_tokens),
         ),
         items.put,
     )

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.engine.events import Admitted, Ended, TokenReady
+from baton.engine.request import KvExportSpec, Purpose
 from baton.engine.runners.base import Span
-from baton.engine.sequence import Purpose
 from baton.kv.stream import KvFrame, KvProgress, StreamLedger, payload_crc32c
 from baton.prefill.kv_stream import FrameExport
 from engine.rig import GREEDY, LAYOUT, Rig, expected_tokens, mock_runner, prompt_of, request_of
@@ -23,9 +23,8 @@ def prefill(rig: Rig, prompt: tuple[int, ...], begin: int, layers: int, chunk: i
     """Return the frames and the first token of a prefill."""
     frames: queue.SimpleQueue[KvFrame] = queue.SimpleQueue()
     export = FrameExport(LAYOUT, KvProgress.begin(LAYOUT, begin, len(prompt)), layers, frames.put, clock=lambda: 1.0)
-    listening = rig.submit(
-        request_of(prompt, purpose=Purpose.PREFILL, export=export, kv_token_begin=begin, chunk_tokens=chunk)
-    )
+    spec = KvExportSpec(export, token_begin=begin, chunk_tokens=chunk)
+    listening = rig.submit(request_of(prompt, purpose=Purpose.PREFILL, export=spec))
     token = listening.until(TokenReady)
     listening.until(Ended)
     assert isinstance(token, TokenReady)

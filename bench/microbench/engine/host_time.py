@@ -13,10 +13,9 @@ import numpy as np
 from baton.engine.engine import Engine
 from baton.engine.events import Deliverable, Delivery, Ended, EngineEvent, Failed, TokenReady, Tokens, deliver
 from baton.engine.limits import SchedulerLimits
-from baton.engine.request import SamplingParams
+from baton.engine.request import EngineRequest, SamplingParams
 from baton.engine.runners.base import Launched, LayerKv, Logits, Runner, Span
 from baton.engine.runners.drawing import Draws
-from baton.engine.sequence import EngineRequest
 
 _TIMEOUT_SECONDS = 120.0
 _PROMPT_TOKENS = 8

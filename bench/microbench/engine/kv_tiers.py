@@ -21,9 +21,8 @@ from baton.engine.engine import Engine
 from baton.engine.events import Admitted, EngineEvent, Failed, TokenReady, deliver
 from baton.engine.kv_cache.block_copy import read_blocks
 from baton.engine.limits import SchedulerLimits
-from baton.engine.request import SamplingParams
+from baton.engine.request import EngineRequest, SamplingParams
 from baton.engine.runners.torch import load_torch_runner
-from baton.engine.sequence import EngineRequest
 from baton.kv.block_file import cache_identity
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.hashing import BlockHash, block_hashes, root_hash

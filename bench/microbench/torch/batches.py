@@ -13,9 +13,8 @@ from transformers import ContinuousBatchingConfig, GenerationConfig
 from baton.engine.engine import Engine
 from baton.engine.events import Ended, EngineEvent, Failed, deliver
 from baton.engine.limits import SchedulerLimits
-from baton.engine.request import SamplingParams
+from baton.engine.request import EngineRequest, SamplingParams
 from baton.engine.runners.base import Runner
-from baton.engine.sequence import EngineRequest
 from baton.errors import BatonError
 
 _TIMEOUT_SECONDS = 300.0

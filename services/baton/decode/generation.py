@@ -19,8 +19,8 @@ from baton.decode.kv_stream.remote_prefill import RemotePrefill
 from baton.decode.peers import PeerSet
 from baton.decode.summary import finished_message, measure_resources, outcome_of
 from baton.engine.events import Admitted, Ended, EngineEvent, Failed, FrameLanded, PromptScored, TokenReady
+from baton.engine.request import EngineRequest, Purpose
 from baton.engine.sampling import SampledToken
-from baton.engine.sequence import EngineRequest, Purpose
 from baton.errors import BatonError, InvalidFieldError, MismatchError
 from baton.kv.stream import KvProgress
 from baton.node.node import WorkerNode

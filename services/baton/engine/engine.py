@@ -24,12 +24,12 @@ from baton.engine.kv_cache.block_reads import BlockRead, BlockReads, HeldBlocks
 from baton.engine.kv_cache.disk_tier import DiskTier
 from baton.engine.kv_cache.ingest import FrameCursor, GapBudget, Ingest
 from baton.engine.limits import INGEST_SHARE, SchedulerLimits
+from baton.engine.request import EngineRequest, Purpose, check_request
 from baton.engine.request_registry import RequestRegistry
 from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.sampling import SampledToken
 from baton.engine.scheduling.scheduler import Scheduler
-from baton.engine.sequence import EngineRequest, Phase, Purpose, Sequence, new_sequence
-from baton.engine.validation import check_request
+from baton.engine.sequence import Phase, Sequence, new_sequence
 from baton.errors import AttemptReusedError, BatonError, OverloadedError
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.hashing import BlockHash
@@ -188,7 +188,7 @@ class Engine:
         """While memory is short, admit nobody beside others and give back what is kept for reuse, at each call."""
 
         def spare() -> None:
-            self.scheduler.is_sparing = is_short
+            self.scheduler.admission.is_sparing = is_short
             if is_short:
                 self.runner.release_spare_memory()
 
@@ -262,9 +262,9 @@ class Engine:
 
     def _announce(self, admitted: list[Sequence]) -> None:
         for sequence in admitted:
-            if sequence.timeline.started == 0.0:
-                sequence.timeline.started = self._clock()
-                self._living.tell(sequence, Admitted(sequence.num_cached))
+            if sequence.stats.started == 0.0:
+                sequence.stats.started = self._clock()
+                self._living.tell(sequence, Admitted(sequence.stats.num_cached))
         if admitted:
             self._deliver()
 
@@ -294,7 +294,7 @@ class Engine:
         except BatonError as error:
             self._living.refuse(listener, error)
             return
-        sequence.timeline.submitted = self._clock()
+        sequence.stats.submitted = self._clock()
         self._living.add(sequence, listener)
         if request.output_token_ids and request.purpose is not Purpose.PREFILL:
             self._living.end_if_complete(sequence)  # the earlier attempt delivered all and could not say so any more

@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 from baton.capacity.snapshot import TierRates
 from baton.engine.kv_cache.offload import TierHits
+from baton.engine.request import Purpose
 from baton.engine.sampling import SampledToken
 from baton.engine.scheduling.scheduler import Scheduler
-from baton.engine.sequence import FinishReason, Purpose
+from baton.engine.sequence import FinishReason
 from baton.errors import BatonError
 
 
@@ -183,5 +184,5 @@ def load_of(scheduler: Scheduler, num_steps: int) -> EngineLoad:
         tier_hits=scheduler.offload.hits,
         num_dropped_files=scheduler.offload.num_dropped_files,
         tier_rates=scheduler.offload.rates,
-        is_sparing_memory=scheduler.is_sparing,
+        is_sparing_memory=scheduler.admission.is_sparing,
     )

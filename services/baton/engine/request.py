@@ -1,15 +1,15 @@
-"""The form that a request demands of its output: the value that travels with the sampling parameters.
-
-How the tokens of a request are chosen: values and their bounds.
-"""
+"""A request as services hand it over: its tokens, how the next ones are chosen, what form the output must have."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from enum import Enum
+from typing import Literal, Protocol
 
+from baton.engine.constraints.constraint import Constraint
+from baton.engine.runners.base import LayerKv, ModelInfo
 from baton.errors import InvalidFieldError
 
 ConstraintKind = Literal["json_schema", "regex", "lark"]
@@ -17,6 +17,11 @@ ConstraintKind = Literal["json_schema", "regex", "lark"]
 
 MAX_CONSTRAINT_BYTES = 256 * 1024
 """Longest constraint, UTF-8. What matters more is how complex it is; that shows when it is compiled."""
+EXPORT_TOKENS = 512
+"""Cached positions handed out at once, so that no frame grows with the prompt."""
+MAX_LOGIT_BIAS_ENTRIES = 1024
+MAX_STOP_TOKENS = 64
+MAX_TOP_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +43,6 @@ class StructuredOutput:
         if not 1 <= num_bytes <= MAX_CONSTRAINT_BYTES:
             expected = f"expected 1 to {MAX_CONSTRAINT_BYTES} bytes"
             raise InvalidFieldError(f"structured_output.{self.kind}", f"{expected}, got {num_bytes}")
-
-
-MAX_LOGIT_BIAS_ENTRIES = 1024
-MAX_STOP_TOKENS = 64
-MAX_TOP_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,96 @@ class SamplingParams:
         for token_id in self.stop_token_ids:
             if not 0 <= token_id < vocabulary_size:
                 raise InvalidFieldError("stop_token_ids", f"token id {token_id} is not in 0 to {vocabulary_size - 1}")
+
+
+class Purpose(Enum):
+    """What the engine does with a request."""
+
+    GENERATE = "generate"
+    """Compute the prompt and generate."""
+    RECEIVE = "receive"
+    """Take the prompt's KV and the first token from another node, then generate."""
+    PREFILL = "prefill"
+    """Compute the prompt, hand its KV out, sample one token."""
+
+
+class KvSink(Protocol):
+    """Takes the KV of a PREFILL request, from the engine thread; must not block."""
+
+    def __call__(self, start: int, layer: int, kv: LayerKv) -> None:
+        """Take K and V of `layer` for the positions from `start`; those taken before, after a preemption, again."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvExportSpec:
+    """What a PREFILL request hands out of its KV, and when."""
+
+    sink: KvSink
+    """Where to hand it."""
+    token_begin: int = 0
+    """First position whose KV is handed out."""
+    chunk_tokens: int = 0
+    """Positions computed in one pass at most; 0: the engine decides."""
+    may_begin: Callable[[], bool] = lambda: True
+    """Whether there is room for what will be handed out; asked by the engine's thread before it begins."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """A request as services hand it over."""
+
+    request_id: str
+    """Unique among the living ones of this engine."""
+    prompt_token_ids: tuple[int, ...]
+    """Prompt, 1 token or more."""
+    params: SamplingParams
+    """How tokens are chosen."""
+    output_token_ids: tuple[int, ...] = ()
+    """Output that an earlier attempt has delivered; generation goes on after it."""
+    purpose: Purpose = Purpose.GENERATE
+    """What to do."""
+    constraint: Constraint | None = None
+    """Compiled `params.structured_output`; from the submission on the engine's alone."""
+    adapter: str = ""
+    """Name of the adapter with which it is computed; empty: the model alone."""
+    cache_salt: str = ""
+    """Separates prefix caches."""
+    priority: int = 0
+    """Whose turn it is where requests wait: lower comes earlier."""
+    is_cache_bypassed: bool = False
+    """Whether to neither read nor fill the prefix cache."""
+    export: KvExportSpec | None = None
+    """For PREFILL: what is handed out; None: nothing."""
+
+    @property
+    def is_scored(self) -> bool:
+        """Return whether the prompt's log-probabilities are still to be told: with output, an earlier attempt did."""
+        return self.params.num_prompt_logprobs is not None and not self.output_token_ids
+
+
+def check_request(request: EngineRequest, info: ModelInfo) -> None:
+    """Check a request against a model.
+
+    Raises:
+        InvalidFieldError: Naming the first field that cannot be served.
+    """
+    num_tokens = len(request.prompt_token_ids) + len(request.output_token_ids)
+    if not request.prompt_token_ids:
+        raise InvalidFieldError("prompt_token_ids", "expected 1 token or more")
+    if num_tokens >= info.max_context_tokens:
+        raise InvalidFieldError(
+            "prompt_token_ids", f"{num_tokens} tokens leave no room in a context of {info.max_context_tokens}"
+        )
+    for token_id in (*request.prompt_token_ids, *request.output_token_ids):
+        if not 0 <= token_id < info.vocabulary_size:
+            raise InvalidFieldError(
+                "prompt_token_ids", f"token id {token_id} is not in 0 to {info.vocabulary_size - 1}"
+            )
+    request.params.check(info.vocabulary_size)
+    if request.is_scored and request.purpose is not Purpose.GENERATE:
+        raise InvalidFieldError("prompt_logprobs", "expected a prompt that is computed on the node that generates")
+    if (request.params.structured_output is None) != (request.constraint is None):
+        raise InvalidFieldError("structured_output", "this node has not compiled it and cannot enforce it")
 
 
 def _check_range(field_name: str, value: float, low: float, high: float, *, is_low_excluded: bool = False) -> None:

@@ -18,9 +18,10 @@ from baton.engine.events import (
     TokenReady,
     Tokens,
 )
+from baton.engine.request import Purpose
 from baton.engine.sampling import SampledToken
 from baton.engine.scheduling.scheduler import Scheduler
-from baton.engine.sequence import FinishReason, Purpose, Sequence
+from baton.engine.sequence import FinishReason, Sequence
 from baton.errors import BatonError, NonFiniteLogitsError
 
 log = logging.getLogger(__name__)
@@ -121,8 +122,8 @@ class RequestRegistry:
 
     def token(self, sequence: Sequence, token: SampledToken) -> None:
         """Gather the token that was appended to a sequence last."""
-        if sequence.timeline.first_token == 0.0:
-            sequence.timeline.first_token = self._clock()
+        if sequence.stats.first_token == 0.0:
+            sequence.stats.first_token = self._clock()
         work = _prompt_work(sequence) if sequence.purpose is Purpose.PREFILL else None
         self.tell(sequence, TokenReady(sequence.num_output_tokens - 1, token, work))
 
@@ -131,7 +132,7 @@ class RequestRegistry:
         listeners, indexes, plain_ids, ending = list[Listener](), list[int](), list[int](), list[Sequence]()
         for sequence, token_id in zip(sequences, token_ids, strict=True):
             num_output_tokens = len(sequence.token_ids) - sequence.num_prompt_tokens
-            if sequence.timeline.first_token == 0.0:
+            if sequence.stats.first_token == 0.0:
                 self.token(sequence, SampledToken(token_id))
             else:
                 listeners.append(self._listeners[sequence])
@@ -144,17 +145,17 @@ class RequestRegistry:
         return ending
 
     def _ended(self, sequence: Sequence, reason: FinishReason) -> Ended:
-        timeline, now = sequence.timeline, self._clock()
-        num_cached = min(sequence.num_cached, sequence.num_prompt_tokens)
-        started, first_token = timeline.started or now, timeline.first_token or now
+        stats, now = sequence.stats, self._clock()
+        num_cached = min(stats.num_cached, sequence.num_prompt_tokens)
+        started, first_token = stats.started or now, stats.first_token or now
         return Ended(
             reason=reason,
             num_prompt_tokens=sequence.num_prompt_tokens,
             num_output_tokens=sequence.num_output_tokens,
             num_cached_tokens=num_cached,
-            num_shared_tokens=min(sequence.num_shared, sequence.num_prompt_tokens - num_cached),
-            num_preemptions=sequence.num_preemptions,
-            queue_seconds=started - timeline.submitted,
+            num_shared_tokens=min(stats.num_shared, sequence.num_prompt_tokens - num_cached),
+            num_preemptions=stats.num_preemptions,
+            queue_seconds=started - stats.submitted,
             prefill_seconds=first_token - started,
             decode_seconds=now - first_token,
             stop_token_id=sequence.token_ids[-1] if reason == "stop" and sequence.ends_with_end_token else None,
@@ -162,9 +163,9 @@ class RequestRegistry:
 
 
 def _prompt_work(sequence: Sequence) -> PromptWork:
-    timeline = sequence.timeline
+    stats = sequence.stats
     return PromptWork(
-        num_cached_tokens=min(sequence.num_cached, sequence.num_prompt_tokens),
-        queue_seconds=timeline.started - timeline.submitted,
-        prefill_seconds=timeline.first_token - timeline.started,
+        num_cached_tokens=min(stats.num_cached, sequence.num_prompt_tokens),
+        queue_seconds=stats.started - stats.submitted,
+        prefill_seconds=stats.first_token - stats.started,
     )

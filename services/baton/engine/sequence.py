@@ -1,15 +1,14 @@
-"""A request inside the engine: its tokens, its blocks, how far it is."""
+"""A request inside the engine: its tokens, its blocks, how far it is, and the queues in which it stands."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import insort
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal, NamedTuple, Protocol
+from operator import attrgetter
+from typing import Literal, NamedTuple
 
-from baton.engine.constraints.constraint import Constraint
-from baton.engine.request import SamplingParams
-from baton.engine.runners.base import LayerKv
+from baton.engine.request import EngineRequest, Purpose
 from baton.engine.sampling import SamplingContext
 from baton.kv.hashing import BlockHash, block_hashes, root_hash
 from baton.kv.pool import BlockId
@@ -18,24 +17,6 @@ FinishReason = Literal["stop", "length"]
 
 SCORED_CHUNK_TOKENS = 128
 """Positions in one pass of a prompt whose log-probabilities are wanted: each brings a row of the vocabulary's size."""
-
-
-class KvExport(Protocol):
-    """Takes the KV of a PREFILL request, from the engine thread; must not block."""
-
-    def __call__(self, start: int, layer: int, kv: LayerKv) -> None:
-        """Take K and V of `layer` for the positions from `start`; those taken before, after a preemption, again."""
-
-
-class Purpose(Enum):
-    """What the engine does with a request."""
-
-    GENERATE = "generate"
-    """Compute the prompt and generate."""
-    RECEIVE = "receive"
-    """Take the prompt's KV and the first token from another node, then generate."""
-    PREFILL = "prefill"
-    """Compute the prompt, hand its KV out, sample one token."""
 
 
 class Phase(Enum):
@@ -51,48 +32,18 @@ class Phase(Enum):
     """Has no blocks any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRequest:
-    """A request as services hand it over."""
+class QueueKey(NamedTuple):
+    """A place in the order of sequences; no two are equal. The lowest comes first, the highest is preempted first."""
 
-    request_id: str
-    """Unique among the living ones of this engine."""
-    prompt_token_ids: tuple[int, ...]
-    """Prompt, 1 token or more."""
-    params: SamplingParams
-    """How tokens are chosen."""
-    output_token_ids: tuple[int, ...] = ()
-    """Output that an earlier attempt has delivered; generation goes on after it."""
-    purpose: Purpose = Purpose.GENERATE
-    """What to do."""
-    constraint: Constraint | None = None
-    """Compiled `params.structured_output`; from the submission on the engine's alone."""
-    adapter: str = ""
-    """Name of the adapter with which it is computed; empty: the model alone."""
-    cache_salt: str = ""
-    """Separates prefix caches."""
-    priority: int = 0
-    """Whose turn it is where requests wait: lower comes earlier."""
-    is_cache_bypassed: bool = False
-    """Whether to neither read nor fill the prefix cache."""
-    kv_token_begin: int = 0
-    """For PREFILL: first position whose KV is handed out."""
-    export: KvExport | None = None
-    """For PREFILL: where to hand it."""
-    may_begin: Callable[[], bool] = lambda: True
-    """For PREFILL: whether there is room for what will be handed out; asked by the engine's thread before it begins."""
-    chunk_tokens: int = 0
-    """For PREFILL: positions computed in one pass at most; 0: the engine decides."""
-
-    @property
-    def is_scored(self) -> bool:
-        """Return whether the prompt's log-probabilities are still to be told: with output, an earlier attempt did."""
-        return self.params.num_prompt_logprobs is not None and not self.output_token_ids
+    due_seconds: float
+    """Moment by which the sequence's turn is reckoned, see `engine/scheduling/order.py`."""
+    arrival: int
+    """Place in the order in which sequences came; decides between equal moments."""
 
 
 @dataclass(slots=True)
-class SequenceTimes:
-    """Times on the engine's clock, seconds; 0: not yet."""
+class SequenceStats:
+    """What is told of a sequence at its end. Times are on the engine's clock, seconds; 0: not yet."""
 
     submitted: float = 0.0
     """Taken by the engine."""
@@ -100,15 +51,40 @@ class SequenceTimes:
     """First computed, or first KV awaited."""
     first_token: float = 0.0
     """First token known here."""
+    num_cached: int = 0
+    """Positions of prompt and earlier output found in the prefix cache at first admission."""
+    num_shared: int = 0
+    """Positions after them whose KV another sequence computed in the pass of first admission."""
+    num_preemptions: int = 0
+    """Times its blocks were taken from it."""
 
 
-class QueueKey(NamedTuple):
-    """A place in the order of sequences; no two are equal."""
+@dataclass(slots=True)
+class PromptScoring:
+    """How far the log-probabilities of a prompt are."""
 
-    due_seconds: float
-    """Moment by which it is reckoned."""
-    arrival: int
-    """Decides between equal moments."""
+    end: int
+    """Position of the last prompt token."""
+    num_scored: int = 0
+    """Positions whose logits have become log-probabilities of the prompt's tokens; up to `end`."""
+
+
+@dataclass(slots=True)
+class RestoreState:
+    """What is being done, while a sequence waits, so that it gets blocks back instead of computing them."""
+
+    kept_hashes: list[BlockHash] = field(default_factory=list)
+    """After a preemption: hashes of leading blocks that are copied to host memory if they must go."""
+    is_reading: bool = False
+    """Whether blocks are being read from disk."""
+    has_read: bool = False
+    """Whether blocks have been asked for from disk, which happens once."""
+    num_read_blocks: int = 0
+    """Blocks that came from disk."""
+    num_filled_blocks: int = 0
+    """Blocks that were copied into the prefix cache for the sequence."""
+    filled_end: int = 0
+    """Index of the block after the last of these."""
 
 
 @dataclass(slots=True, eq=False)
@@ -151,45 +127,20 @@ class Sequence:
     """Leading blocks already offered to the prefix cache."""
     is_rounded: bool = False
     """Whether KV was rounded on its way here: then nothing after the cached prefix is what others compute."""
-    num_cached: int = 0
-    """Positions of prompt and earlier output found in the prefix cache at first admission."""
-    num_shared: int = 0
-    """Positions after them whose KV another sequence computed in the pass of first admission."""
-    score_end: int = 0
-    """Position of the last prompt token where the prompt's log-probabilities are wanted, else 0."""
-    num_scored: int = 0
-    """Positions whose logits have become log-probabilities of the prompt's tokens; up to `score_end`."""
-    arrival: int = 0
-    """Place in the order in which sequences came."""
-    due_seconds: float = 0.0
-    """Moment by which its turn is reckoned, see `engine/scheduling/order.py`; the earliest comes first."""
+    queue_key: QueueKey = QueueKey(0.0, 0)
+    """Its place in every queue."""
     num_overtaken_blocks: int = 0
     """Blocks taken by sequences behind it while there were too few for it."""
     awaited: BlockHash | None = None
     """While it waits: block, or whole sequence, that another one computes and that it will take over."""
-    kept_hashes: list[BlockHash] = field(default_factory=list)
-    """While it waits after a preemption: hashes of leading blocks that are copied to host memory if they must go."""
-    is_reading: bool = False
-    """While it waits: whether blocks of it are being read from disk."""
-    has_read_disk: bool = False
-    """Whether blocks of it have been asked for from disk, which happens once."""
-    num_read_blocks: int = 0
-    """Blocks that came from there."""
-    num_filled_blocks: int = 0
-    """Blocks that were copied into the prefix cache for it while it waited."""
-    filled_end: int = 0
-    """Index of the block after the last of these."""
-    num_preemptions: int = 0
-    """Times its blocks were taken from it."""
     is_admitted: bool = False
     """Whether it has ever had blocks."""
-    timeline: SequenceTimes = field(default_factory=lambda: SequenceTimes())
-    """When what happened."""
-
-    @property
-    def turn(self) -> QueueKey:
-        """Return its place in every queue: the lowest comes first, the highest is preempted first."""
-        return QueueKey(self.due_seconds, self.arrival)
+    scoring: PromptScoring | None = None
+    """Where the prompt's log-probabilities are wanted: how far they are."""
+    restore: RestoreState | None = None
+    """Blocks that it gets back from host memory or disk; None: that has never been tried."""
+    stats: SequenceStats = field(default_factory=SequenceStats)
+    """What is told of it at its end."""
 
     @property
     def request_id(self) -> str:
@@ -209,7 +160,12 @@ class Sequence:
     @property
     def is_held_up(self) -> bool:
         """Return whether it waits for something besides its turn and its blocks."""
-        return self.is_reading or self.awaited is not None
+        return self.awaited is not None or (self.restore is not None and self.restore.is_reading)
+
+    @property
+    def is_scoring(self) -> bool:
+        """Return whether log-probabilities of the prompt are wanted that are not there."""
+        return self.scoring is not None and self.scoring.num_scored < self.scoring.end
 
     @property
     def num_pending(self) -> int:
@@ -219,10 +175,10 @@ class Sequence:
     @property
     def num_chunk_tokens(self) -> int:
         """Return how many positions of its prompt may be computed in one pass."""
-        num_tokens = self.num_pending
-        if self.num_scored < self.score_end:
+        num_tokens, export = self.num_pending, self.request.export
+        if self.is_scoring:
             num_tokens = min(num_tokens, SCORED_CHUNK_TOKENS)
-        return min(num_tokens, self.request.chunk_tokens or num_tokens)
+        return min(num_tokens, export.chunk_tokens or num_tokens) if export is not None else num_tokens
 
     @property
     def num_outputs_left(self) -> int:
@@ -237,12 +193,18 @@ class Sequence:
     @property
     def num_reusable(self) -> int:
         """Return the leading positions that need no computation if their KV exists: nobody wants their logits."""
-        return self.num_scored if self.num_scored < self.score_end else len(self.token_ids) - 1
+        return self.scoring.num_scored if self.scoring is not None and self.is_scoring else len(self.token_ids) - 1
 
     @property
     def ends_with_end_token(self) -> bool:
         """Return whether the last token is one that ends a generation."""
         return self.token_ids[-1] in self.end_token_ids
+
+    def begin_restore(self) -> RestoreState:
+        """Return the state of what it gets back, a fresh one at first."""
+        if self.restore is None:
+            self.restore = RestoreState()
+        return self.restore
 
     def extend_hashes(self, block_tokens: int) -> None:
         """Hash the full blocks that have no hash. O(new tokens)."""
@@ -280,6 +242,41 @@ class Sequence:
         return "length" if self.num_output_tokens >= self.max_output_tokens else None
 
 
+_key = attrgetter("queue_key")
+
+
+class SequenceQueues:
+    """Living sequences by phase.
+
+    Invariants: each sequence is in exactly one queue, that of its phase, until it is finished; `waiting` and `running`
+    are in order of queue keys.
+
+    Attributes:
+        num_changes: Times that a sequence entered or left `running`.
+    """
+
+    def __init__(self) -> None:
+        self.waiting: list[Sequence] = []
+        self.running: list[Sequence] = []
+        self.receiving: list[Sequence] = []
+        self.num_changes = 0
+        self._queues = {Phase.WAITING: self.waiting, Phase.RUNNING: self.running, Phase.RECEIVING: self.receiving}
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence that waits."""
+        insort(self.waiting, sequence, key=_key)
+
+    def move(self, sequence: Sequence, phase: Phase) -> None:
+        """Take a sequence from the queue of its phase to that of another; FINISHED has none."""
+        self._queues[sequence.phase].remove(sequence)
+        self.num_changes += Phase.RUNNING in (sequence.phase, phase)
+        sequence.phase = phase
+        if phase is Phase.RECEIVING:
+            self.receiving.append(sequence)
+        elif phase is not Phase.FINISHED:
+            insort(self._queues[phase], sequence, key=_key)
+
+
 def new_sequence(
     request: EngineRequest,
     *,
@@ -304,5 +301,5 @@ def new_sequence(
         token_ids=[*request.prompt_token_ids, *request.output_token_ids],
         num_prompt_tokens=len(request.prompt_token_ids),
         purpose=request.purpose,
-        score_end=len(request.prompt_token_ids) - 1 if request.is_scored else 0,
+        scoring=PromptScoring(len(request.prompt_token_ids) - 1) if request.is_scored else None,
     )

@@ -12,9 +12,7 @@ from opentelemetry import trace
 
 from baton.engine.constraints.constraint import Constraint
 from baton.engine.events import Failed
-from baton.engine.kv_cache.ingest import EXPORT_TOKENS
-from baton.engine.request import SamplingParams
-from baton.engine.sequence import EngineRequest, Purpose
+from baton.engine.request import EXPORT_TOKENS, EngineRequest, KvExportSpec, Purpose, SamplingParams
 from baton.errors import BatonError, InvalidFieldError
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvFrame, KvProgress
@@ -160,10 +158,12 @@ class Prefiller:
             cache_salt=request.cache_salt,
             priority=request.priority,
             is_cache_bypassed=request.bypass_prefix_cache,
-            kv_token_begin=request.kv_token_begin,
-            export=FrameExport(self._layout, owed, self._layers_per_frame(request), put),
-            may_begin=may_begin,
-            chunk_tokens=self._chunk_tokens(request),
+            export=KvExportSpec(
+                FrameExport(self._layout, owed, self._layers_per_frame(request), put),
+                token_begin=request.kv_token_begin,
+                chunk_tokens=self._chunk_tokens(request),
+                may_begin=may_begin,
+            ),
         )
 
     def _layers_per_frame(self, request: prefill_service_pb2.PrefillRequest) -> int:

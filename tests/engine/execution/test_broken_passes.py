@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import pytest
 
 from baton.engine.events import Admitted, Ended, Failed
+from baton.engine.request import EngineRequest, KvExportSpec, Purpose
 from baton.engine.runners.mock.state import kv_of, states_of
 from baton.engine.sampling import SampledToken
-from baton.engine.sequence import EngineRequest, Purpose
 from baton.kv.stream import KvFrame
 from engine.faulty_runners import GarblingRunner
 from engine.rig import LAYOUT, Listening, Rig, expected_tokens, mock_runner, prompt_of, request_of
@@ -54,7 +54,7 @@ def test_who_generates_says_its_own(max_step_prompts: int) -> None:
 def test_what_is_handed_out_is_right() -> None:
     """Cached blocks leave before the pass, and what has left is not sent again."""
     exported = Exported()
-    request = request_of(PROMPT, purpose=Purpose.PREFILL, export=exported)
+    request = request_of(PROMPT, purpose=Purpose.PREFILL, export=KvExportSpec(exported))
     with _coming_behind_what_breaks(request) as (_, listening):
         assert listening.result() == expected_tokens(PROMPT, 1)
         exported.check(list(PROMPT))

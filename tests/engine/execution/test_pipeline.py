@@ -17,11 +17,10 @@ from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
 from baton.engine.events import Deliverable, Ended, Failed, TokenReady, deliver
 from baton.engine.limits import SchedulerLimits
-from baton.engine.request import SamplingParams
+from baton.engine.request import EngineRequest, KvExportSpec, Purpose, SamplingParams
 from baton.engine.runners.base import Launched, Span
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.engine.runners.mock.queued import MockPass
-from baton.engine.sequence import EngineRequest, Purpose
 from engine.faulty_runners import BreakingRunner
 from engine.rig import (
     GREEDY,
@@ -228,7 +227,7 @@ def test_a_hand_over_is_the_same_with_any_runner(abilities: tuple[bool, int]) ->
         request = request_of(
             prompt_of(17, seed=2),
             purpose=Purpose.PREFILL,
-            export=lambda start, layer, _kv: parts.append((start, layer)),
+            export=KvExportSpec(lambda start, layer, _kv: parts.append((start, layer))),
         )
 
         assert rig.generate(request) == expected_tokens(prompt_of(17, seed=2), 1)

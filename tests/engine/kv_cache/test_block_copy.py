@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from baton.engine.kv_cache.block_copy import READ_BLOCKS, move_blocks, read_blocks, write_blocks
-from baton.engine.kv_cache.offload import BlockKv, SwapOut
+from baton.engine.kv_cache.block_copy import READ_BLOCKS, read_blocks, swap_blocks, write_blocks
+from baton.engine.kv_cache.offload import BlockKv, BlockSwaps, SwapOut
 from baton.engine.runners.base import Span
-from baton.engine.scheduling.step import Step
 from baton.kv.hashing import BlockHash
 from baton.kv.host_store import HostBlockStore
 from baton.kv.pool import BlockId
@@ -35,7 +34,7 @@ def test_more_blocks_than_are_read_at_once_go_out() -> None:
     runner.forward([Span(prompt_of(4 * num_blocks), 0, range(num_blocks), needs_logits=False)])
     hashes = [BlockHash(index.to_bytes(16, "little")) for index in range(num_blocks)]
     store = HostBlockStore[BlockKv](num_blocks * BLOCK_BYTES, BLOCK_BYTES)
-    step = Step(swap_outs=[SwapOut(BlockId(index), hashes[index]) for index in range(num_blocks)])
+    swaps = BlockSwaps(outs=[SwapOut(BlockId(index), hashes[index]) for index in range(num_blocks)])
 
-    assert move_blocks(runner, step, store) == num_blocks
+    assert swap_blocks(runner, swaps, store) == num_blocks
     assert store.take_run(hashes) == [read_blocks(runner, [index])[0] for index in range(num_blocks)]

@@ -12,8 +12,8 @@ import pytest
 from baton.capacity.snapshot import TierRates
 from baton.engine.events import Ended
 from baton.engine.kv_cache.offload import TierHits
+from baton.engine.request import KvExportSpec, Purpose
 from baton.engine.runners.base import LayerKv
-from baton.engine.sequence import Purpose
 from baton.kv.block_file import cache_identity, write_block
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.hashing import block_hashes, root_hash
@@ -118,7 +118,9 @@ def test_a_prefill_hands_out_what_comes_from_disk(tmp_path: Path, purpose: Purpo
 
     with _rig(_disk(tmp_path)) as rig:
         is_prefill = purpose is Purpose.PREFILL
-        listening = rig.submit(request_of(PROMPTS[1], purpose=purpose, export=export if is_prefill else None))
+        listening = rig.submit(
+            request_of(PROMPTS[1], purpose=purpose, export=KvExportSpec(export) if is_prefill else None)
+        )
 
         assert listening.result() == expected_tokens(PROMPTS[1], 1 if is_prefill else 8)
         assert len(exported) == (40 * LAYOUT.num_layers if is_prefill else 0)

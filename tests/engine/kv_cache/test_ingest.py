@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from baton.engine.events import Admitted, Failed, FrameLanded
 from baton.engine.kv_cache.ingest import FrameCursor
+from baton.engine.request import EngineRequest, Purpose
 from baton.engine.runners.base import LayerKv, Span
 from baton.engine.runners.mock import MockRunner
 from baton.engine.runners.mock.runner import MockLogits
 from baton.engine.runners.mock.state import kv_of, states_of
 from baton.engine.sampling import SampledToken
-from baton.engine.sequence import EngineRequest, Purpose
 from baton.errors import BatonError
 from baton.kv.stream import KvFrame
 from engine.rig import (

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from baton.engine.kv_cache.offload import BlockKv, Offload, SwapOut, is_moved
+from baton.engine.kv_cache.offload import BlockKv, Offload, SwapOut, is_copied
 from baton.engine.sequence import Sequence, new_sequence
-from baton.engine.step_cost import StepCost, StepCostModel, StepWork
+from baton.engine.step_cost import StepCost, StepCostModel
 from baton.kv.host_store import HostBlockStore
 from baton.kv.pool import BlockId, BlockPool
 from engine.rig import prompt_of, request_of
 
 COST = StepCost(fixed_seconds=1.0, token_seconds=1e-4, pair_seconds=1e-9)
+COSTLY = StepCost(fixed_seconds=0.0, token_seconds=0.25, pair_seconds=0.0)
+"""A block of 4 costs a second."""
 
 
 @pytest.mark.parametrize(
@@ -31,20 +33,25 @@ def test_kv_is_moved_where_two_copies_are_quicker_than_the_computation(
     """Where either is unknown, a copy tells."""
     num_bytes = 100_000 * num_tokens
 
-    assert is_moved(0, num_tokens, num_bytes=2 * num_bytes, bytes_per_second=bytes_per_second, cost=cost) is expected
+    assert is_copied(0, num_tokens, num_bytes=2 * num_bytes, bytes_per_second=bytes_per_second, cost=cost) is expected
 
 
-def _offload(max_blocks: int = 100) -> Offload:
+def _offload(max_blocks: int = 100, cost: StepCost = COSTLY) -> Offload:
     store = HostBlockStore[BlockKv](max_blocks * 10, 10)
-    return Offload(store, block_bytes=10, block_tokens=4)
+    return Offload(store, FixedCost(cost), block_bytes=10, block_tokens=4)
 
 
-def _costly() -> StepCostModel:
-    """Return a pace at which a block of 4 costs a second."""
-    pace = StepCostModel()
-    for num_tokens in (1, 4, 8, 4):
-        pace.note(StepWork(num_tokens, 0), num_tokens / 4, has_prompts=True)
-    return pace
+class FixedCost(StepCostModel):
+    """A model that has nothing to learn."""
+
+    def __init__(self, cost: StepCost) -> None:
+        super().__init__()
+        self._fixed = cost
+
+    @property
+    def cost(self) -> StepCost:
+        """Return what passes cost."""
+        return self._fixed
 
 
 def _sequence(name: str = "r") -> Sequence:
@@ -65,15 +72,15 @@ def _sequence(name: str = "r") -> Sequence:
 def _evict_all(offload: Offload, sequence: Sequence) -> list[SwapOut]:
     for block_index, block_hash in enumerate(sequence.hashes):
         offload.note_evicted(BlockId(block_index), block_hash)
-    return offload.drain(BlockPool(1, 4), _costly())
+    return offload.drain(BlockPool(1, 4))
 
 
 def test_blocks_are_copied_out_while_a_preempted_sequence_wants_them() -> None:
     """Two want the same; the last to come back ends it."""
     offload, first, second = _offload(), _sequence("first"), _sequence("second")
-    offload.note_copied(1, 20.0)  # so slow that nothing else is copied
     for sequence in (first, second):
-        offload.keep(sequence, None)
+        offload.keep(sequence)
+    offload.note_copied(1, 20.0)  # so slow that nothing else is copied
 
     assert len(_evict_all(offload, first)) == 5
     offload.drop(first)
@@ -86,7 +93,7 @@ def test_blocks_are_copied_out_while_a_preempted_sequence_wants_them() -> None:
 def test_what_is_there_already_is_not_copied_again() -> None:
     """It is the same content."""
     offload, sequence = _offload(), _sequence()
-    offload.keep(sequence, COST)
+    offload.keep(sequence)
     offload.store.put(sequence.hashes[0], ())
 
     assert [moved.block_id for moved in _evict_all(offload, sequence)] == [1, 2, 3, 4]
@@ -96,25 +103,25 @@ def test_no_more_is_wanted_than_there_is_room_for() -> None:
     """The head: what follows is of no use without it."""
     offload, sequence = _offload(max_blocks=2), _sequence()
 
-    offload.keep(sequence, COST)
+    offload.keep(sequence)
 
-    assert sequence.kept_hashes == sequence.hashes[:2]
+    assert sequence.begin_restore().kept_hashes == sequence.hashes[:2]
 
 
 def test_slow_copies_make_the_node_compute_again() -> None:
     """One slow copy among fast ones does not: it may have waited for the device."""
-    offload, sequence = _offload(), _sequence()
+    offload, sequence = _offload(cost=COST), _sequence()
     offload.note_copied(5, 1e-6)
     offload.note_copied(5, 10.0)
-    offload.keep(sequence, COST)
-    assert sequence.kept_hashes
+    offload.keep(sequence)
+    assert sequence.begin_restore().kept_hashes
 
     offload.drop(sequence)
     for _ in range(100):
         offload.note_copied(5, 10.0)
-    offload.keep(sequence, COST)
+    offload.keep(sequence)
 
-    assert not sequence.kept_hashes
+    assert not sequence.begin_restore().kept_hashes
 
 
 def test_of_what_nobody_waits_for_the_heads_are_copied_out() -> None:
@@ -147,10 +154,10 @@ def test_blocks_that_are_next_go_along() -> None:
     offload.store.put(sequence.hashes[3], ())
 
     pool.allocate(1)
-    moved = offload.drain(pool, _costly())
+    moved = offload.drain(pool)
 
     assert [each.block_hash for each in moved] == [sequence.hashes[index] for index in (4, 2, 1, 0)]
-    assert offload.drain(pool, _costly()) == []
+    assert offload.drain(pool) == []
 
 
 def test_contents_are_restored_where_that_is_quicker_than_to_compute_them() -> None:
@@ -160,7 +167,7 @@ def test_contents_are_restored_where_that_is_quicker_than_to_compute_them() -> N
         offload.store.put(block_hash, ())
 
     offload.note_copied(1, 0.9)
-    assert len(offload.take_run(sequence.hashes, 2, _costly())) == 3
+    assert len(offload.take_run(sequence.hashes, 2)) == 3
     for _ in range(100):
         offload.note_copied(1, 1.1)
-    assert offload.take_run(sequence.hashes, 2, _costly()) == []
+    assert offload.take_run(sequence.hashes, 2) == []

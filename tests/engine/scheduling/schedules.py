@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+from baton.engine.request import EngineRequest, KvExportSpec, Purpose
 from baton.engine.runners.mock.state import states_of
 from baton.engine.scheduling.step import Step
-from baton.engine.sequence import EngineRequest, Phase, Purpose, Sequence
+from baton.engine.sequence import Phase, Sequence
 from baton.kv.hashing import BlockHash
 from engine.rig import GREEDY, LAYOUT, expected_tokens, prompt_of, request_of
 from engine.stepper import BLOCK_TOKENS, Exported, Stepper
@@ -43,9 +44,8 @@ def random_request(random: Random, index: int, num_prompt_tokens: int) -> Engine
         purpose=purpose,
         is_cache_bypassed=random.random() < 0.08,
         cache_salt=random.choice(["", "", "", "", "other"]),
-        chunk_tokens=random.choice([0, 0, 3]),
         priority=random.choice([0, 0, -2, 1, 100]),
-        export=Exported() if purpose is Purpose.PREFILL else None,
+        export=KvExportSpec(Exported(), chunk_tokens=random.choice([0, 0, 3])) if purpose is Purpose.PREFILL else None,
     )
 
 
@@ -110,13 +110,12 @@ def end_a_reception(stepper: Stepper, sequence: Sequence, random: Random) -> Non
 def check_turns(stepper: Stepper, step: Step) -> None:
     """Prove that whoever was admitted before others did so because they await its like, or lack blocks or room."""
     pool = stepper.scheduler.pool
-    is_full = step.num_tokens >= step.max_tokens or 0 < stepper.limits.max_step_prompts <= step.num_prompts
     first_blocked = None
     for sequence in stepper.scheduler.waiting:
         assert sequence.num_overtaken_blocks <= pool.num_blocks_for(len(sequence.token_ids))
         first_blocked = first_blocked or (sequence if sequence.num_overtaken_blocks else None)
-        overtakers = [each for each in step.admitted if each.turn > sequence.turn]
-        assert not overtakers or sequence.awaited is not None or first_blocked or is_full
+        overtakers = [each for each in step.admitted if each.queue_key > sequence.queue_key]
+        assert not overtakers or sequence.awaited is not None or first_blocked or stepper.is_full(step)
 
 
 def check_contents(stepper: Stepper) -> None:

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from baton.engine.sequence import Phase, Purpose
+from baton.engine.request import KvExportSpec, Purpose
+from baton.engine.sequence import Phase
 from engine.rig import GREEDY, expected_tokens, prompt_of, request_of
 from engine.stepper import BLOCK_TOKENS, Exported, Stepper, output_of, run
 
@@ -26,7 +27,7 @@ def test_equal_prompts_are_computed_once_and_all_get_their_first_token_in_that_p
     assert [sampled.sequence for sampled in step.sampled] == equal
     run(stepper)
     assert [output_of(sequence) for sequence in equal] == [expected_tokens(prompt_of(length), 8)] * 4
-    assert [sequence.num_shared for sequence in equal] == [0, length, length, length]
+    assert [sequence.stats.num_shared for sequence in equal] == [0, length, length, length]
 
 
 def test_a_shared_beginning_is_computed_once_in_the_pass_that_computes_the_rest() -> None:
@@ -81,7 +82,7 @@ def test_who_needs_more_of_a_long_prompt_waits_until_it_is_computed() -> None:
 
     assert other.phase is not Phase.WAITING
     assert [step and step.num_tokens for step in passes] == [6, 8, 8, 8, 8, 4]  # 2 are kept for a newcomer
-    assert (twin.num_cached, len(output_of(twin))) == (28, 1)
+    assert (twin.stats.num_cached, len(output_of(twin))) == (28, 1)
 
 
 def test_nobody_waits_for_what_a_lower_priority_computes() -> None:
@@ -98,7 +99,7 @@ def test_nobody_waits_for_what_a_lower_priority_computes() -> None:
     run(stepper)
 
     assert [output_of(each) for each in (low, high, even)] == [expected_tokens(prompt_of(30), 8)] * 3
-    assert even.num_cached + even.num_shared >= 28
+    assert even.stats.num_cached + even.stats.num_shared >= 28
 
 
 def test_who_waits_computes_for_itself_when_the_other_is_gone() -> None:
@@ -112,7 +113,7 @@ def test_who_waits_computes_for_itself_when_the_other_is_gone() -> None:
     stepper.scheduler.finish(leader)
     run(stepper)
 
-    assert (follower.num_cached, follower.num_shared) == (4, 0)
+    assert (follower.stats.num_cached, follower.stats.num_shared) == (4, 0)
     assert output_of(follower) == expected_tokens(prompt_of(30), 8)
 
 
@@ -148,7 +149,7 @@ def test_prefills_hand_out_what_another_computed() -> None:
     stepper = Stepper(**WIDE)
     exports = [Exported(), Exported()]
     for index, export in enumerate(exports):
-        stepper.add(request_of(prompt_of(10), f"r{index}", purpose=Purpose.PREFILL, export=export))
+        stepper.add(request_of(prompt_of(10), f"r{index}", purpose=Purpose.PREFILL, export=KvExportSpec(export)))
 
     lengths = [step.num_tokens for step in iter(stepper.step, None)]
 
@@ -169,8 +170,8 @@ def test_a_prompt_that_is_scored_is_computed_from_its_beginning() -> None:
     step = stepper.step()
 
     assert step is not None
-    assert (step.num_tokens, scored.num_cached, len(stepper.scores[scored])) == (10, 0, 9)
-    assert (twin.num_cached, output_of(twin)) == (8, output_of(scored))
+    assert (step.num_tokens, scored.stats.num_cached, len(stepper.scores[scored])) == (10, 0, 9)
+    assert (twin.stats.num_cached, output_of(twin)) == (8, output_of(scored))
 
 
 def test_one_prompt_a_pass_where_batching_is_off() -> None:

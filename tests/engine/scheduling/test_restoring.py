@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from baton.engine.kv_cache.block_copy import read_blocks
-from baton.engine.sequence import Phase, Purpose, Sequence
+from baton.engine.request import Purpose
+from baton.engine.sequence import Phase, Sequence
 from engine.rig import GREEDY, expected_tokens, prompt_of, request_of
 from engine.scheduling.schedules import check_contents
 from engine.stepper import Stepper, output_of, run
@@ -43,10 +44,10 @@ def test_who_generates_goes_on_while_a_prompt_is_restored() -> None:
     while sequence.phase is Phase.WAITING:
         step = stepper.step()
         assert step is not None
-        num_copied.append(sum(len(each.contents) for each in step.restored))
+        num_copied.append(sum(len(each.contents) for each in step.swaps.ins))
     assert num_copied == [2, 2, 2, 2, 1]
     assert len(output_of(talker)) == num_said + 5
-    assert sequence.num_cached == 36
+    assert sequence.stats.num_cached == 36
     hits = stepper.scheduler.offload.hits
     run(stepper)
 
@@ -62,7 +63,7 @@ def test_alone_a_prompt_is_restored_at_once() -> None:
     step = stepper.step()
 
     assert step is not None
-    assert [len(each.contents) for each in step.restored] == [9]
+    assert [len(each.contents) for each in step.swaps.ins] == [9]
     assert sequence.phase is Phase.RUNNING
 
 
@@ -78,7 +79,7 @@ def test_a_prompt_that_loses_what_was_restored_is_restored_at_once() -> None:
     step = stepper.step()
 
     assert step is not None
-    assert [len(each.contents) for each in step.restored] == [9]
+    assert [len(each.contents) for each in step.swaps.ins] == [9]
     run(stepper)
     assert output_of(sequence) == expected_tokens(PROMPT, 8)
 
@@ -105,7 +106,7 @@ def test_nobody_keeps_a_part_whose_copy_fails() -> None:
     step = stepper.step(fails=True)
 
     assert step is not None
-    assert [len(each.contents) for each in step.restored] == [2]
+    assert [len(each.contents) for each in step.swaps.ins] == [2]
     assert receiver.num_computed == 0
     stepper.step()
     assert receiver.phase is Phase.RECEIVING

@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from baton.engine.request import KvExportSpec, Purpose
 from baton.engine.scheduling.order import LEVEL_SECONDS
-from baton.engine.sequence import Phase, Purpose
+from baton.engine.sequence import Phase
 from baton.errors import OutOfMemoryError
 from engine.rig import EOS, GREEDY, expected_tokens, prompt_of, request_of
-from engine.stepper import BLOCK_TOKENS, Stepper, output_of, run
+from engine.stepper import BLOCK_TOKENS, Exported, Stepper, output_of, run
 
 
 @pytest.mark.parametrize("length", [BLOCK_TOKENS - 1, BLOCK_TOKENS, BLOCK_TOKENS + 1, 2 * BLOCK_TOKENS])
@@ -22,7 +23,7 @@ def test_a_prompt_that_is_cached_to_its_end_computes_its_last_position(length: i
     second = stepper.add(request_of(prompt_of(length)))
     run(stepper)
 
-    assert second.num_cached == (length - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+    assert second.stats.num_cached == (length - 1) // BLOCK_TOKENS * BLOCK_TOKENS
     assert output_of(second) == output_of(first) == expected_tokens(prompt_of(length), 8)
 
 
@@ -43,7 +44,7 @@ def test_decoding_sequences_come_before_prompts() -> None:
 def test_a_prefill_is_cut_into_the_chunks_it_asks_for() -> None:
     """Even where the budget would allow more."""
     stepper = Stepper(max_step_tokens=8)
-    stepper.add(request_of(prompt_of(8), purpose=Purpose.PREFILL, chunk_tokens=3))
+    stepper.add(request_of(prompt_of(8), purpose=Purpose.PREFILL, export=KvExportSpec(Exported(), chunk_tokens=3)))
 
     lengths = []
     while step := stepper.step():
@@ -61,7 +62,7 @@ def test_the_sequence_that_came_last_is_preempted_and_says_the_same() -> None:
 
     run(stepper)
 
-    assert (first.num_preemptions, last.num_preemptions) == (0, 1)
+    assert (first.stats.num_preemptions, last.stats.num_preemptions) == (0, 1)
     assert output_of(first) == expected_tokens(prompt_of(8, 1), 12)
     assert output_of(last) == expected_tokens(prompt_of(8, 2), 12)
 
@@ -78,7 +79,7 @@ def test_what_a_preempted_sequence_held_comes_back_from_host_memory() -> None:
             num_tokens += step.num_tokens
         tokens[host_blocks] = num_tokens
         assert [output_of(each) for each in sequences] == [expected_tokens(prompt_of(20, seed), 30) for seed in (1, 2)]
-        assert sequences[1].num_preemptions > 0
+        assert sequences[1].stats.num_preemptions > 0
         assert (stepper.num_moved > 0) == (host_blocks > 0)
 
     assert tokens[100] < tokens[0] - 4 * BLOCK_TOKENS
@@ -97,7 +98,7 @@ def test_the_lowest_priority_is_preempted_and_the_highest_comes_first() -> None:
 
     assert step is not None
     assert step.admitted == [high, middle]
-    assert (high.num_preemptions, middle.num_preemptions) == (0, 1)
+    assert (high.stats.num_preemptions, middle.stats.num_preemptions) == (0, 1)
     assert all(output_of(each) == expected_tokens(each.request.prompt_token_ids, 12) for each in (low, middle, high))
 
 
@@ -120,12 +121,12 @@ def test_while_memory_is_short_nobody_joins_others() -> None:
     stepper = Stepper(num_blocks=64, max_step_tokens=64)
     early = [stepper.add(request_of(prompt_of(8, seed), f"r{seed}")) for seed in range(2)]
     stepper.step()
-    stepper.scheduler.is_sparing = True
+    stepper.scheduler.admission.is_sparing = True
     late = [stepper.add(request_of(prompt_of(8, seed), f"r{seed}")) for seed in range(2, 5)]
     while late[0].phase is Phase.WAITING:
         assert stepper.step()
     alone = list(stepper.scheduler.running)
-    stepper.scheduler.is_sparing = False
+    stepper.scheduler.admission.is_sparing = False
     stepper.step()
 
     assert [sequence.phase for sequence in early] == [Phase.FINISHED] * 2
@@ -174,11 +175,8 @@ def test_who_has_begun_does_not_wait_behind_one_that_may_not_begin() -> None:
     begun = stepper.add(request_of(prompt_of(20), "begun", purpose=Purpose.PREFILL))
     step = stepper.step()
     assert step is not None
-    stepper.add(
-        request_of(
-            prompt_of(9, 2), "early", purpose=Purpose.PREFILL, priority=-1, may_begin=lambda: bool(output_of(begun))
-        )
-    )
+    export = KvExportSpec(Exported(), may_begin=lambda: bool(output_of(begun)))
+    stepper.add(request_of(prompt_of(9, 2), "early", purpose=Purpose.PREFILL, priority=-1, export=export))
     late = stepper.add(request_of(prompt_of(9, 3), "late", purpose=Purpose.PREFILL))
     stepper.scheduler.undo(step)
 
@@ -244,7 +242,7 @@ def test_a_bypassed_cache_is_neither_read_nor_filled() -> None:
     again = stepper.add(request_of(prompt_of(12), is_cache_bypassed=True))
     run(stepper)
 
-    assert again.num_cached == 0
+    assert again.stats.num_cached == 0
 
 
 def test_requests_of_different_salts_share_nothing() -> None:
@@ -256,7 +254,7 @@ def test_requests_of_different_salts_share_nothing() -> None:
     same = stepper.add(request_of(prompt_of(12), cache_salt="a"))
     run(stepper)
 
-    assert (other.num_cached, same.num_cached) == (0, 8)
+    assert (other.stats.num_cached, same.stats.num_cached) == (0, 8)
 
 
 @pytest.mark.parametrize(("num_tokens", "is_refused"), [(12, False), (13, False), (14, True)])

@@ -46,7 +46,7 @@ def test_every_request_ends_with_its_own_tokens_whatever_runs_beside_it(
     aborted = play(stepper, random_requests(random, num_requests), random)
 
     assert stepper.scheduler.pool.num_available == stepper.scheduler.pool.num_blocks
-    assert not stepper.scheduler.offload.is_wanted
+    stepper.scheduler.offload.check_integrity([])
     check_contents(stepper)
     for sequence in stepper.sequences:
         assert sequence.phase is Phase.FINISHED
@@ -61,7 +61,8 @@ def test_every_request_ends_with_its_own_tokens_whatever_runs_beside_it(
 def check_scores(sequence: Sequence, scores: list[SampledToken], *, is_complete: bool) -> None:
     """Prove that a prompt's log-probabilities are those of its own positions."""
     prompt = sequence.request.prompt_token_ids
-    assert len(scores) == sequence.score_end or not is_complete
+    num_scored = len(prompt) - 1 if sequence.request.is_scored else 0
+    assert len(scores) == num_scored or not is_complete
     assert [score.token_id for score in scores] == list(prompt[1 : len(scores) + 1])
     for position, score in enumerate(scores):
         assert [score.alternatives[0].token_id] == expected_tokens(prompt[: position + 1], 1)
@@ -70,7 +71,7 @@ def check_scores(sequence: Sequence, scores: list[SampledToken], *, is_complete:
 def check_export(sequence: Sequence, *, is_complete: bool) -> None:
     """Prove that a prefill handed out every layer of every position, and nothing else."""
     export, request = sequence.request.export, sequence.request
-    if isinstance(export, Exported):
+    if export is not None and isinstance(export.sink, Exported):
         token_ids = [*request.prompt_token_ids, *request.output_token_ids]
-        export.check(token_ids)
-        assert not is_complete or len(export.positions) == LAYOUT.num_layers * len(token_ids)
+        export.sink.check(token_ids)
+        assert not is_complete or len(export.sink.positions) == LAYOUT.num_layers * len(token_ids)

@@ -1,7 +1,4 @@
-"""Whether the runner can choose all tokens of a pass by itself, and what it must know for it.
-
-Computes a planned pass: the model, then tokens and log-probabilities from its logits.
-"""
+"""Computes a planned pass: the model, then tokens and log-probabilities, chosen by the runner where it can do that."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from baton.engine.kv_cache.ingest import export_cached
+from baton.engine.request import EXPORT_TOKENS
 from baton.engine.runners.base import NOT_FINITE, Array, ComputedPass, Launched, Logits, Runner
 from baton.engine.runners.drawing import Draws
 from baton.engine.sampling import SampledToken, not_finite_error, sample, uniform, with_logprobs
@@ -32,7 +29,7 @@ class TokenChoice(Enum):
 
 
 def token_choice_of(step: Step) -> TokenChoice:
-    """Return how the tokens of a planned pass are chosen. Twins may want different tokens of one row."""
+    """Return how the tokens of a planned pass are chosen. Duplicates may want different tokens of one row."""
     if step.scored or step.has_sinks:
         return TokenChoice.ON_HOST
     is_greedy = True
@@ -132,6 +129,17 @@ def launch(runner: Runner, step: Step, choice: TokenChoice, after: Pass | None =
     for copy in step.copies:
         runner.copy_block(copy.source, copy.target)
     return Pass(step, launched, choice)
+
+
+def export_cached(runner: Runner, sequence: Sequence) -> None:
+    """Hand out the KV that is in the prefix cache and that the caller lacks: [token_begin, num_computed)."""
+    export = sequence.request.export
+    if export is None:
+        return
+    for start in range(export.token_begin, sequence.num_computed, EXPORT_TOKENS):
+        num_tokens = min(EXPORT_TOKENS, sequence.num_computed - start)
+        for layer in range(runner.info.layout.num_layers):
+            export.sink(start, layer, runner.read_kv(sequence.block_table, layer, start, num_tokens))
 
 
 def collect(computed: Pass, index: int = 0) -> PassResult:

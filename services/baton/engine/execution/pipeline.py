@@ -10,7 +10,8 @@ from collections.abc import Callable
 from baton.engine.events import PromptScored
 from baton.engine.execution.health import PassHealth
 from baton.engine.execution.passes import Pass, PassResult, TokenChoice, collect, launch, token_choice_of
-from baton.engine.kv_cache.block_copy import move_blocks
+from baton.engine.kv_cache.block_copy import swap_blocks
+from baton.engine.kv_cache.offload import BlockSwaps
 from baton.engine.request_registry import RequestRegistry
 from baton.engine.runners.base import Runner
 from baton.engine.scheduling.scheduler import Scheduler
@@ -129,15 +130,15 @@ class Pipeline:
         return seconds if seconds > _LEAST_REST_SECONDS else 0.0
 
     def _launch(self, step: Step) -> Pass | None:
-        if not step.members and not step.swap_outs:
+        if not step.members and not step.swaps.outs:
             return None
         choice = token_choice_of(step)
         if self._may_lengthen(step) and choice is not TokenChoice.ON_HOST:
             self._scheduler.progress.lengthen(step, self._runner.max_launch_steps)
-            step.swap_outs += self._scheduler.swap_outs()
+            step.swaps.outs += self._scheduler.swap_outs()
         try:
-            if step.swap_outs or step.restored:
-                self._move_blocks(step)
+            if step.swaps.outs or step.swaps.ins:
+                self._swap_blocks(step.swaps)
             if self._underway is None:
                 self._free_since = self._clock()
             launched = launch(self._runner, step, choice, self._underway)
@@ -147,11 +148,11 @@ class Pipeline:
         self._scheduler.progress.begin(step)
         return launched
 
-    def _move_blocks(self, step: Step) -> None:
+    def _swap_blocks(self, swaps: BlockSwaps) -> None:
         started, offload = self._clock(), self._scheduler.offload
-        num_blocks = move_blocks(self._runner, step, offload.store)
+        num_blocks = swap_blocks(self._runner, swaps, offload.store)
         offload.note_copied(num_blocks, self._clock() - started)
-        offload.write_through(step.swap_outs)
+        offload.write_through(swaps.outs)
 
     def _may_lengthen(self, step: Step) -> bool:
         if self._is_gap_wanted():

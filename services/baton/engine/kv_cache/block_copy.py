@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from baton.engine.kv_cache.disk_tier import BlockKv, DiskTier
+from baton.engine.kv_cache.offload import BlockSwaps
 from baton.engine.runners.base import LayerKv, Runner
-from baton.engine.scheduling.step import Step
 from baton.kv.host_store import HostBlockStore
 from baton.kv.pool import BlockPool
 
@@ -18,16 +18,16 @@ SAVE_SECONDS = 5.0
 """Time that saving the prefix cache may take when the engine ends, beside what the disk takes afterwards."""
 
 
-def move_blocks(runner: Runner, step: Step, store: HostBlockStore[BlockKv]) -> int:
+def swap_blocks(runner: Runner, swaps: BlockSwaps, store: HostBlockStore[BlockKv]) -> int:
     """Copy blocks to host memory and back, as a pass needs it; return how many."""
-    for begin in range(0, len(step.swap_outs), READ_BLOCKS):
-        moved = step.swap_outs[begin : begin + READ_BLOCKS]
+    for begin in range(0, len(swaps.outs), READ_BLOCKS):
+        moved = swaps.outs[begin : begin + READ_BLOCKS]
         contents = read_blocks(runner, [each.block_id for each in moved])
         for each, content in zip(moved, contents, strict=True):
             store.put(each.block_hash, content)
-    for restored in step.restored:
-        write_blocks(runner, restored.block_table, restored.first_block, restored.contents)
-    return len(step.swap_outs) + sum(len(restored.contents) for restored in step.restored)
+    for swap in swaps.ins:
+        write_blocks(runner, swap.block_table, swap.first_block, swap.contents)
+    return len(swaps.outs) + sum(len(swap.contents) for swap in swaps.ins)
 
 
 def save_cached(runner: Runner, pool: BlockPool, disk: DiskTier, clock: Callable[[], float]) -> None:

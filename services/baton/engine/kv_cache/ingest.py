@@ -20,9 +20,6 @@ from baton.engine.sequence import Phase, Sequence
 from baton.engine.step_cost import StepCostModel, StepWork
 from baton.kv.stream import KvFrame
 
-EXPORT_TOKENS = 512
-"""Cached positions handed out at once, so that no frame grows with the prompt."""
-
 
 class KvPiece(NamedTuple):
     """Consecutive positions of one layer of a frame; what `Runner.write_kv` takes after the block table."""
@@ -116,17 +113,6 @@ class FrameCursor:
         """Return positions of a layer's keys or values, [num_kv_heads, num_tokens, head_dim], one after the other."""
         rows = np.frombuffer(data, np.uint8).reshape(self._num_kv_heads, self._frame.num_tokens, -1)
         return np.ascontiguousarray(rows[:, self._offset : self._offset + num_tokens]).data.cast("B")
-
-
-def export_cached(runner: Runner, sequence: Sequence) -> None:
-    """Hand out the KV that is in the prefix cache and that the caller lacks: [kv_token_begin, num_computed)."""
-    request = sequence.request
-    if request.export is None or request.kv_token_begin >= sequence.num_computed:
-        return
-    for start in range(request.kv_token_begin, sequence.num_computed, EXPORT_TOKENS):
-        num_tokens = min(EXPORT_TOKENS, sequence.num_computed - start)
-        for layer in range(runner.info.layout.num_layers):
-            request.export(start, layer, runner.read_kv(sequence.block_table, layer, start, num_tokens))
 
 
 _MAX_DEBT_GAPS = 4.0

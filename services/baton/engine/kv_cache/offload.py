@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from collections.abc import Sequence as Seq
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from baton.capacity.snapshot import TierRates
 from baton.engine.kv_cache.disk_tier import BlockKv, DiskTier
-from baton.engine.sequence import Sequence
+from baton.engine.sequence import RestoreState, Sequence
 from baton.engine.step_cost import StepCost, StepCostModel
 from baton.kv.hashing import BlockHash
 from baton.kv.host_store import HostBlockStore
@@ -28,8 +29,9 @@ AHEAD_BLOCKS = 64
 """Blocks copied out at once where one must be: a copy waits for the device, and those to be taken next can go along."""
 _RATE_DECAY = 0.9
 """What a copying rate is taken for after a slower copy: one that had to wait for the device says little."""
-_HOPE = 1.001
-"""What a copying rate is multiplied by where it was too low to copy: some day it is measured again."""
+_RATE_GROWTH = 1.001
+"""What the copying rate is multiplied by whenever it was too low for a copy: after enough of these, a copy is tried and
+the rate is measured again."""
 
 
 class SwapOut(NamedTuple):
@@ -54,6 +56,16 @@ class SwapIn(NamedTuple):
     """One per block."""
 
 
+@dataclass(slots=True)
+class BlockSwaps:
+    """Blocks copied between device and host memory before a pass."""
+
+    outs: list[SwapOut] = field(default_factory=list)
+    """Blocks to copy out before the pass overwrites them."""
+    ins: list[SwapIn] = field(default_factory=list)
+    """Blocks to fill before the pass reads them, after those are copied out."""
+
+
 class TierHits(NamedTuple):
     """Positions that sequences found when they were first admitted, by where."""
 
@@ -76,15 +88,23 @@ class Offload:
 
     Args:
         store: Where contents go.
+        costs: Tells what computing costs.
         block_bytes: Bytes of a block's contents.
         block_tokens: Positions of a block.
         disk: Where contents go besides; None: nowhere.
     """
 
     def __init__(
-        self, store: HostBlockStore[BlockKv], *, block_bytes: int, block_tokens: int, disk: DiskTier | None = None
+        self,
+        store: HostBlockStore[BlockKv],
+        costs: StepCostModel,
+        *,
+        block_bytes: int,
+        block_tokens: int,
+        disk: DiskTier | None = None,
     ) -> None:
         self.store = store
+        self._costs = costs
         self.hits = TierHits()
         self.max_copy_seconds = MAX_COPY_SECONDS
         self._disk = disk
@@ -94,11 +114,6 @@ class Offload:
         self._wanted: Counter[BlockHash] = Counter()
         self._evicted: list[SwapOut] = []
         self._spare: list[SwapOut] = []
-
-    @property
-    def is_wanted(self) -> bool:
-        """Return whether any waiting sequence wants blocks back."""
-        return bool(self._wanted)
 
     @property
     def num_dropped_files(self) -> int:
@@ -116,20 +131,24 @@ class Offload:
         """Return the blocks that are copied in with one pass while others are computed."""
         return self._max_blocks()
 
-    def keep(self, sequence: Sequence, cost: StepCost | None) -> None:
+    def keep(self, sequence: Sequence) -> None:
         """Remember the hashed blocks of a sequence that is about to lose them, if copies are worth their time."""
         num_blocks = min(sequence.num_stored_blocks, self.store.max_blocks)
-        if num_blocks and self._is_quicker(0, num_blocks, cost, num_copies=2):
-            sequence.kept_hashes = sequence.hashes[:num_blocks]
-            self._wanted.update(sequence.kept_hashes)
+        if num_blocks and self._is_quicker(0, num_blocks, num_copies=2):
+            restore = sequence.begin_restore()
+            restore.kept_hashes = sequence.hashes[:num_blocks]
+            self._wanted.update(restore.kept_hashes)
 
     def drop(self, sequence: Sequence) -> None:
         """Forget that a sequence wants its blocks: it has come back, or ended."""
-        for block_hash in sequence.kept_hashes:
+        restore = sequence.restore
+        if restore is None:
+            return
+        for block_hash in restore.kept_hashes:
             self._wanted[block_hash] -= 1
             if not self._wanted[block_hash]:
                 del self._wanted[block_hash]
-        sequence.kept_hashes = []
+        restore.kept_hashes = []
 
     def note_evicted(self, block_id: BlockId, block_hash: BlockHash) -> None:
         """Plan to copy a block out that is about to be overwritten."""
@@ -141,7 +160,7 @@ class Offload:
         """Give up what was to be copied out: it is overwritten."""
         self._evicted, self._spare = [], []
 
-    def drain(self, pool: BlockPool, pace: StepCostModel) -> list[SwapOut]:
+    def drain(self, pool: BlockPool) -> list[SwapOut]:
         """Return and forget what is to be copied out.
 
         All that preempted sequences want; of the rest as much as may be, and what comes last: blocks are evicted from
@@ -149,37 +168,40 @@ class Offload:
 
         Args:
             pool: Whose cached blocks may go along, so that the next pass need not wait for copies.
-            pace: Tells what computing costs.
         """
         if not (self._evicted or self._spare):
             return []
         evicted, spare = self._evicted, self._spare
         self.forget_evicted()
-        if spare and not self._is_quicker(0, 1, pace.cost, num_copies=2):
-            self._bytes_per_second *= _HOPE
+        if spare and not self._is_quicker(0, 1, num_copies=2):
+            self._bytes_per_second *= _RATE_GROWTH
         elif spare:
             max_blocks = min(self._max_blocks(), self.store.max_blocks)
             spare = spare[-max_blocks:]
             evicted += spare + self._ahead(pool, min(max_blocks, AHEAD_BLOCKS) - len(spare))
         return evicted
 
-    def is_reading(self, sequence: Sequence, hashes: Seq[BlockHash], begin: int, pace: StepCostModel) -> bool:
+    def is_reading(self, sequence: Sequence, hashes: Seq[BlockHash], begin: int) -> bool:
         """Return whether a sequence had better wait for blocks that are on disk only; they are read meanwhile, once.
 
         Args:
             sequence: Who.
             hashes: Of all blocks that it may take over.
             begin: Index of the first one that the device lacks.
-            pace: Tells what computing costs.
         """
-        if self._disk is None or sequence.has_read_disk:
-            return sequence.is_reading
+        if self._disk is None:
+            return False
+        restore = sequence.restore
+        if restore is not None and restore.has_read:
+            return restore.is_reading
         end = self._end_of_run(hashes, begin, begin + self._max_read_blocks)
         missing = [block_hash for block_hash in hashes[begin:end] if block_hash not in self.store]
-        if missing and self._is_read_quicker(missing, hashes.index(missing[0]), end, pace.cost):
-            sequence.is_reading = sequence.has_read_disk = True
-            self._disk.read(missing, lambda contents: self._take_in(sequence, hashes[begin:end], missing, contents))
-        return sequence.is_reading
+        if not missing or not self._is_read_quicker(missing, hashes.index(missing[0]), end):
+            return False
+        restore = sequence.begin_restore()
+        restore.is_reading = restore.has_read = True
+        self._disk.read(missing, lambda contents: self._take_in(restore, hashes[begin:end], missing, contents))
+        return True
 
     def write_through(self, swap_outs: Seq[SwapOut]) -> None:
         """Let what has been copied out be written to disk."""
@@ -196,30 +218,40 @@ class Offload:
 
     def note_admitted(self, sequence: Sequence, num_cached_blocks: int, num_restored_blocks: int) -> None:
         """Count what a sequence found when it was first admitted: on the device, and what is copied there for it."""
-        num_filled = min(sequence.num_filled_blocks, num_cached_blocks)
+        restore = sequence.restore
+        num_filled = min(restore.num_filled_blocks, num_cached_blocks) if restore is not None else 0
         num_copied = num_filled + num_restored_blocks
-        num_read = min(sequence.num_read_blocks, num_copied)
+        num_read = min(restore.num_read_blocks, num_copied) if restore is not None else 0
         found = (num_cached_blocks - num_filled, num_copied - num_read, num_read)
         self.hits = TierHits(*(total + more * self._block_tokens for total, more in zip(self.hits, found, strict=True)))
 
-    def take_run(self, hashes: Seq[BlockHash], begin: int, pace: StepCostModel) -> list[BlockKv]:
+    def take_run(self, hashes: Seq[BlockHash], begin: int) -> list[BlockKv]:
         """Return the contents of consecutive blocks that a sequence had better copy in than compute.
 
         Args:
             hashes: Of all blocks that it may take over.
             begin: Index of the first one that the device lacks.
-            pace: Tells what computing costs.
         """
         if not len(self.store) or begin == len(hashes):
             return []
         contents = self.store.take_run(hashes[begin:])
-        return contents if contents and self._is_quicker(begin, begin + len(contents), pace.cost) else []
+        return contents if contents and self._is_quicker(begin, begin + len(contents)) else []
 
     def note_copied(self, num_blocks: int, seconds: float) -> None:
         """Take in how long it took to copy blocks, in or out."""
         if seconds > 0.0:
             rate = num_blocks * self._block_bytes / seconds
             self._bytes_per_second = max(rate, _RATE_DECAY * self._bytes_per_second)
+
+    def check_integrity(self, waiting: Iterable[Sequence]) -> None:
+        """Prove the invariant against all waiting sequences.
+
+        Raises:
+            AssertionError: If blocks are wanted for nobody, or not for somebody who waits for them.
+        """
+        kept = (sequence.restore.kept_hashes for sequence in waiting if sequence.restore is not None)
+        expected = Counter(block_hash for hashes in kept for block_hash in hashes)
+        assert self._wanted == expected, f"{len(self._wanted)} blocks are wanted, {len(expected)} should be"
 
     def _end_of_run(self, hashes: Seq[BlockHash], begin: int, limit: int) -> int:
         """Return the index after the last of consecutive blocks from `begin` on that are in host memory or on disk."""
@@ -237,8 +269,9 @@ class Offload:
     def _on_disk(self) -> Container[BlockHash]:
         return self._disk if self._disk is not None else ()
 
-    def _is_read_quicker(self, missing: Seq[BlockHash], begin: int, end: int, cost: StepCost | None) -> bool:
+    def _is_read_quicker(self, missing: Seq[BlockHash], begin: int, end: int) -> bool:
         """Return whether reading the missing ones of blocks [begin, end) and copying all in beats computing them."""
+        cost = self._costs.cost
         read_rate = self._disk.bytes_per_second if self._disk is not None else 0.0
         if cost is None or not read_rate:
             return True
@@ -247,15 +280,15 @@ class Offload:
         return read_seconds + copy_seconds < cost.prompt_seconds(begin * self._block_tokens, end * self._block_tokens)
 
     def _take_in(
-        self, sequence: Sequence, run: Seq[BlockHash], missing: Seq[BlockHash], contents: Seq[BlockKv]
+        self, restore: RestoreState, run: Seq[BlockHash], missing: Seq[BlockHash], contents: Seq[BlockKv]
     ) -> None:
         """Keep in host memory what has been read, and let the sequence go on; what was forgotten meanwhile stays so."""
-        sequence.is_reading = False
+        restore.is_reading = False
         self.store.take_run(run)  # what is here counts as used, lest it make room
         for block_hash, content in zip(missing, contents, strict=False):
             if block_hash in self._on_disk:
                 self.store.put(block_hash, content)
-                sequence.num_read_blocks += 1
+                restore.num_read_blocks += 1
 
     def _ahead(self, pool: BlockPool, num_blocks: int) -> list[SwapOut]:
         """Return blocks that are to be taken next and are not in host memory, of so many."""
@@ -268,19 +301,19 @@ class Offload:
             return AHEAD_BLOCKS
         return max(1, int(self.max_copy_seconds * self._bytes_per_second / self._block_bytes))
 
-    def _is_quicker(self, begin: int, end: int, cost: StepCost | None, *, num_copies: int = 1) -> bool:
+    def _is_quicker(self, begin: int, end: int, *, num_copies: int = 1) -> bool:
         """Return whether blocks [begin, end) of a sequence are rather copied than computed."""
-        return is_moved(
+        return is_copied(
             begin * self._block_tokens,
             end * self._block_tokens,
             num_bytes=num_copies * (end - begin) * self._block_bytes,
             bytes_per_second=self._bytes_per_second,
-            cost=cost,
+            cost=self._costs.cost,
         )
 
 
-def is_moved(begin: int, end: int, *, num_bytes: int, bytes_per_second: float, cost: StepCost | None) -> bool:
-    """Return whether KV is rather copied than computed.
+def is_copied(begin: int, end: int, *, num_bytes: int, bytes_per_second: float, cost: StepCost | None) -> bool:
+    """Return whether KV is rather copied than computed again.
 
     Args:
         begin: First position.

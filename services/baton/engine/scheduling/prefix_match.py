@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from baton.engine.kv_cache.disk_tier import BlockKv
 from baton.engine.kv_cache.offload import Offload
-from baton.engine.sequence import Purpose, Sequence
-from baton.engine.step_cost import StepCostModel
+from baton.engine.request import Purpose
+from baton.engine.sequence import Sequence
 from baton.kv.hashing import BlockHash
 from baton.kv.pool import BlockId, BlockPool
 
@@ -31,7 +31,10 @@ class ReusablePrefix:
 
     @property
     def must_join(self) -> bool:
-        """Return whether it is only for a sequence that the pass computes too, and that fails if the pass does."""
+        """Return whether some blocks are yet to be filled: then only a sequence that the pass computes may have them.
+
+        Such a sequence fails if the pass does.
+        """
         return self.leader is None and len(self.blocks) > self.num_cached_blocks
 
 
@@ -43,10 +46,9 @@ class InFlightPrefixes:
     position, is pending.
     """
 
-    def __init__(self, pool: BlockPool, offload: Offload, pace: StepCostModel) -> None:
+    def __init__(self, pool: BlockPool, offload: Offload) -> None:
         self._pool = pool
         self._offload = offload
-        self._pace = pace
         self._pending: dict[BlockHash, int] = {}  # the highest priority with which it is computed
         self._landing: dict[BlockHash, BlockId] = {}
         self._finishing: dict[BlockHash, Sequence] = {}
@@ -66,8 +68,10 @@ class InFlightPrefixes:
             self._pending[whole] = min(priority, self._pending.get(whole, priority))
 
     def reusable_prefix(self, sequence: Sequence) -> ReusablePrefix | None:
-        """Return what a waiting sequence finds, or None if more of its beginning is pending: it had better wait."""
-        if sequence.is_reading or (sequence.awaited is not None and self._is_pending(sequence.awaited, sequence)):
+        """Return what a waiting sequence finds, or None if more of its prefix is pending: it had better wait."""
+        if sequence.restore is not None and sequence.restore.is_reading:
+            return None
+        if sequence.awaited is not None and self._is_pending(sequence.awaited, sequence):
             return None
         sequence.awaited = None
         hashes = self._reusable_hashes(sequence)
@@ -94,13 +98,13 @@ class InFlightPrefixes:
     def _with_restored(
         self, sequence: Sequence, hashes: list[BlockHash], blocks: list[BlockId]
     ) -> ReusablePrefix | None:
-        """Return a beginning of cached blocks, and of what host memory has after them if copying it takes less.
+        """Return cached blocks, and what host memory has after them if copying that takes less than computing it.
 
         None if more is on its way from disk.
         """
-        if self._offload.is_reading(sequence, hashes, len(blocks), self._pace):
+        if self._offload.is_reading(sequence, hashes, len(blocks)):
             return None
-        return ReusablePrefix(blocks, len(blocks), self._offload.take_run(hashes, len(blocks), self._pace))
+        return ReusablePrefix(blocks, len(blocks), self._offload.take_run(hashes, len(blocks)))
 
     def _reusable_hashes(self, sequence: Sequence) -> list[BlockHash]:
         """Return the hashes of the leading blocks that a sequence may take over instead of computing them."""
@@ -134,9 +138,9 @@ def _can_share(sequence: Sequence) -> bool:
     position.
     """
     is_receiving = sequence.purpose is Purpose.RECEIVE
-    return not (sequence.request.is_cache_bypassed or is_receiving or sequence.num_scored < sequence.score_end)
+    return not (sequence.request.is_cache_bypassed or is_receiving or sequence.is_scoring)
 
 
 def _must_be_stored(sequence: Sequence) -> bool:
-    """Return whether K and V must exist at admission: those of the beginning are handed out before the pass."""
+    """Return whether K and V must exist at admission: those of the cached prefix are handed out before the pass."""
     return sequence.request.export is not None

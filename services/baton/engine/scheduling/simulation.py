@@ -12,10 +12,10 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 from baton.engine.limits import SchedulerLimits
-from baton.engine.request import SamplingParams
+from baton.engine.request import EngineRequest, SamplingParams
 from baton.engine.scheduling.scheduler import Scheduler
 from baton.engine.scheduling.step import Step
-from baton.engine.sequence import EngineRequest, Sequence, new_sequence
+from baton.engine.sequence import Sequence, new_sequence
 from baton.kv.pool import BlockPool
 
 StepSeconds = Callable[[Step], float]
@@ -120,10 +120,10 @@ class Simulation:
         )
 
     def _note_admitted(self, sequence: Sequence) -> None:
-        if sequence.num_preemptions == 0:
+        if sequence.stats.num_preemptions == 0:
             outcome = self._outcomes[int(sequence.request_id)]
             outcome.admitted_seconds = self._now
-            outcome.cached_token_count = sequence.num_cached + sequence.num_shared
+            outcome.cached_token_count = sequence.stats.num_cached + sequence.stats.num_shared
 
     def _compute(self, step: Step) -> None:
         seconds = self._step_seconds(step)
@@ -144,5 +144,5 @@ class Simulation:
             outcome.first_token_seconds = self._now
         if sequence.finish_reason() is not None:
             outcome.finished_seconds = self._now
-            outcome.preemption_count = sequence.num_preemptions
+            outcome.preemption_count = sequence.stats.num_preemptions
             self._scheduler.finish(sequence)

@@ -1,7 +1,4 @@
-"""One forward pass as the scheduler plans it: who is computed, whose logits choose a token, who shares them.
-
-How far sequences are: what passes compute of them, and which of their blocks others may take over.
-"""
+"""One forward pass: who is computed, whose logits choose a token, who shares them; and what sequences gain by it."""
 
 from __future__ import annotations
 
@@ -9,11 +6,11 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from baton.engine.kv_cache.offload import SwapIn, SwapOut
+from baton.engine.kv_cache.offload import BlockSwaps
 from baton.engine.runners.base import UNKNOWN_TOKEN, Span
-from baton.engine.sequence import Phase, Sequence
+from baton.engine.sequence import Phase, PromptScoring, Sequence
 from baton.engine.step_cost import StepWork
 from baton.kv.hashing import BlockHash
 from baton.kv.pool import BlockId, BlockPool
@@ -57,12 +54,26 @@ class Scored(NamedTuple):
 
     sequence: Sequence
     """Who."""
+    scoring: PromptScoring
+    """How far it is."""
     row: int
     """Row of the logits after `position`."""
     num_rows: int
     """Rows, 1 or more."""
     position: int
     """Position before the first token judged."""
+
+
+@dataclass(slots=True)
+class CacheChanges:
+    """What a pass gives to the prefix cache; if the pass fails, that is taken back."""
+
+    stored: list[BlockHash] = field(default_factory=list)
+    """Hashes of the blocks that went into the cache when the pass was launched."""
+    filled: list[BlockHash] = field(default_factory=list)
+    """Hashes of the blocks that went into it when the pass was planned, because host memory fills them first."""
+    unproven: frozenset[BlockHash] = frozenset()
+    """Hashes of the blocks that are to be filled by the pass that was under way when this one was planned."""
 
 
 @dataclass(slots=True)
@@ -77,32 +88,25 @@ class Step:
     """Sequences that need no computation because another one's is theirs."""
     admitted: list[Sequence] = field(default_factory=list)
     """Sequences that got their blocks for this pass, in order of arrival; also those that only receive."""
-    swap_outs: list[SwapOut] = field(default_factory=list)
-    """Blocks to copy to host memory before the pass overwrites them."""
-    restored: list[SwapIn] = field(default_factory=list)
-    """Blocks to fill from host memory before the pass reads them, after those are copied."""
+    swaps: BlockSwaps = field(default_factory=BlockSwaps)
+    """Blocks to copy to and from host memory before the pass."""
+    cache: CacheChanges = field(default_factory=lambda: CacheChanges())
+    """What the pass gives to the prefix cache."""
     num_tokens: int = 0
     """Positions computed."""
     num_pairs: int = 0
     """Pairs of a position computed and one that it attends to."""
     num_prompts: int = 0
     """Spans that are part of a prompt."""
-    max_tokens: int = 0
-    """Positions that it may compute."""
+
     num_rows: int = 0
     """Rows of logits."""
     num_passes: int = 1
     """Passes in a row, each of the next position of every sequence; 1 unless all decode."""
     scored: list[Scored] = field(default_factory=list)
     """Sequences whose prompt is judged."""
-    stored: list[BlockHash] = field(default_factory=list)
-    """Hashes of the blocks that went into the prefix cache when the pass was launched."""
-    filled: list[BlockHash] = field(default_factory=list)
-    """Hashes of the blocks that went into it when the pass was planned, because host memory fills them first."""
     is_computed: bool = False
     """Whether the device has computed it, so that what its blocks hold is known to be right."""
-    unproven: frozenset[BlockHash] = frozenset()
-    """Hashes of the blocks that a pass was to fill which was under way when this one was planned."""
     has_sinks: bool = False
     """Whether a span hands its K and V out."""
     is_following: bool = False
@@ -121,24 +125,25 @@ class Step:
     @property
     def members(self) -> list[Sequence]:
         """Return the sequences that fail if the pass does."""
-        if not self.admitted and not self.duplicates and not self.restored:
+        if not self.admitted and not self.duplicates and not self.swaps.ins:
             return self.sequences
         exporting = (sequence for sequence in self.admitted if sequence.request.export)
-        duplicates = (twin.sequence for twin in self.duplicates)
-        restored = (each.sequence for each in self.restored)
+        duplicates = (duplicate.sequence for duplicate in self.duplicates)
+        restored = (each.sequence for each in self.swaps.ins)
         return list(dict.fromkeys([*self.sequences, *duplicates, *exporting, *restored]))
 
     def may_break(self, hashes: Iterable[BlockHash]) -> bool:
         """Return whether a block in the prefix cache may turn out not to hold what its hash says.
 
-        Whoever takes it over must be computed in this pass: then it falls with it, or is computed again behind it.
+        A sequence that takes such a block over must be computed in this pass: if the pass fails, so does the sequence,
+        and if the pass before fails, the sequence is computed again.
         """
-        return not self.unproven.union(self.filled).isdisjoint(hashes)
+        return not self.cache.unproven.union(self.cache.filled).isdisjoint(hashes)
 
     @property
     def copies(self) -> list[BlockCopy]:
         """Return the blocks to copy when the pass is computed."""
-        return [twin.copied for twin in self.duplicates if twin.copied is not None]
+        return [duplicate.copied for duplicate in self.duplicates if duplicate.copied is not None]
 
     @property
     def is_decode(self) -> bool:
@@ -149,19 +154,25 @@ class Step:
     def sampled(self) -> list[Sampled]:
         """Return the sequences that get a token, in order of arrival."""
         if not self._is_sorted:
-            self._sampled.sort(key=lambda entry: entry.sequence.arrival)
+            self._sampled.sort(key=lambda entry: entry.sequence.queue_key.arrival)
             self._is_sorted = True
         return self._sampled
+
+    @classmethod
+    def after(cls, last: Step) -> Self:
+        """Return an empty pass, to be planned behind the last one."""
+        return cls(cache=CacheChanges(unproven=frozenset(() if last.is_computed else last.cache.stored)))
 
     def add(self, sequence: Sequence, num_tokens: int) -> None:
         """Compute the next positions of a sequence."""
         start = sequence.num_computed
         end, num_all = start + num_tokens, len(sequence.token_ids) + sequence.num_ahead
         logits_from = end - 1 if end == num_all else end
-        if sequence.num_scored < min(end, sequence.score_end):
-            logits_from = sequence.num_scored
-            num_scored = min(end, sequence.score_end) - logits_from
-            self.scored.append(Scored(sequence, self.num_rows, num_scored, logits_from))
+        scoring = sequence.scoring
+        if scoring is not None and scoring.num_scored < min(end, scoring.end):
+            logits_from = scoring.num_scored
+            num_scored = min(end, scoring.end) - logits_from
+            self.scored.append(Scored(sequence, scoring, self.num_rows, num_scored, logits_from))
         self.num_rows += end - logits_from
         if end == num_all:
             self._add_sampled(sequence, self.num_rows - 1)
@@ -178,7 +189,7 @@ class Step:
 
     def add_decoding(self, sequence: Sequence) -> None:
         """Compute the next position of a sequence that decodes, as `add` does."""
-        if sequence.request.export or sequence.num_scored < sequence.score_end:
+        if sequence.request.export is not None or sequence.scoring is not None:
             self.add(sequence, 1)
             return
         if sequence.num_ahead:
@@ -224,7 +235,6 @@ class Step:
             num_tokens=self.num_tokens,
             num_pairs=self.num_pairs + self.num_tokens * self.num_passes,
             num_rows=self.num_rows,
-            max_tokens=self.max_tokens,
             is_following=first.num_ahead > 0,
             has_adapters=self.has_adapters,
             _sampled=self._sampled,
@@ -246,8 +256,26 @@ class Step:
 
     def _add_sampled(self, sequence: Sequence, row: int) -> None:
         sampled = self._sampled
-        self._is_sorted = self._is_sorted and not (sampled and sampled[-1].sequence.arrival > sequence.arrival)
+        arrival = sequence.queue_key.arrival
+        self._is_sorted = self._is_sorted and not (sampled and sampled[-1].sequence.queue_key.arrival > arrival)
         sampled.append(Sampled(sequence, row))
+
+
+class StepBudget(NamedTuple):
+    """What a pass may hold."""
+
+    max_tokens: int
+    """Positions."""
+    max_prompts: int
+    """Prompts; 0: any number."""
+
+    def room(self, step: Step) -> int:
+        """Return the positions that a pass can still take."""
+        return self.max_tokens - step.num_tokens
+
+    def is_full(self, step: Step) -> bool:
+        """Return whether a pass takes no part of another prompt."""
+        return step.num_tokens >= self.max_tokens or 0 < self.max_prompts <= step.num_prompts
 
 
 def _span(sequence: Sequence, end: int, logits_from: int) -> Span:
@@ -261,7 +289,7 @@ def _span(sequence: Sequence, end: int, logits_from: int) -> Span:
         block_table=sequence.block_table,
         needs_logits=logits_from < end,
         logits_from=logits_from if logits_from < end - 1 else None,
-        layer_sink=partial(export, start) if export and end > sequence.request.kv_token_begin else None,
+        layer_sink=partial(export.sink, start) if export is not None and end > export.token_begin else None,
         adapter=sequence.request.adapter,
     )
 
@@ -287,19 +315,19 @@ class SequenceProgress:
         for sequence, span in zip(step.sequences, step.spans, strict=True):
             end = sequence.num_computed = span.start + len(span.token_ids) + num_more
             if end >= (sequence.num_stored_blocks + 1) * block_tokens:
-                step.stored += self.store_full_blocks(sequence, len(sequence.token_ids))
-        for scoring in step.scored:
-            scoring.sequence.num_scored += scoring.num_rows
+                step.cache.stored += self.store_full_blocks(sequence, len(sequence.token_ids))
+        for scored in step.scored:
+            scored.scoring.num_scored += scored.num_rows
         for sequence, row in step.sampled:
             sequence.num_ahead += step.num_passes
             sequence.last_row = row
 
     def take_back(self, step: Step) -> None:
         """Undo `begin`, and take what the pass gave to the prefix cache out of it; positions stay as they are."""
-        for block_hash in (*step.filled, *step.stored):
+        for block_hash in (*step.cache.filled, *step.cache.stored):
             self._pool.forget(self._pool.match([block_hash]))
-        for scoring in step.scored:
-            scoring.sequence.num_scored -= scoring.num_rows
+        for scored in step.scored:
+            scored.scoring.num_scored -= scored.num_rows
         for sequence, _ in step.sampled:
             sequence.num_ahead = 0
 

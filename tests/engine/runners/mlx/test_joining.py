@@ -12,10 +12,9 @@ import pytest
 from baton.engine.engine import Engine
 from baton.engine.events import Admitted, Ended, EngineEvent, Failed, deliver
 from baton.engine.limits import SchedulerLimits
-from baton.engine.request import SamplingParams
+from baton.engine.request import EngineRequest, Purpose, SamplingParams
 from baton.engine.runners.base import Span
 from baton.engine.sampling import SampledToken
-from baton.engine.sequence import EngineRequest, Purpose
 from baton.kv.stream import KvFrame
 from checkpoints import checkpoint
 

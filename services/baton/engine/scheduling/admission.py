@@ -1,0 +1,183 @@
+"""Admission: which waiting sequences get blocks, and what of theirs the pass being planned computes."""
+
+from __future__ import annotations
+
+from baton.engine.kv_cache.offload import Offload, SwapIn
+from baton.engine.limits import SchedulerLimits
+from baton.engine.request import Purpose
+from baton.engine.scheduling.prefix_match import InFlightPrefixes, ReusablePrefix
+from baton.engine.scheduling.step import Step, StepBudget
+from baton.engine.sequence import Phase, Sequence, SequenceQueues
+from baton.kv.pool import BlockId, BlockPool
+
+MAX_CANDIDATES = 128
+"""Waiting sequences looked at in one pass."""
+
+
+class BatchAdmission:
+    """Lets waiting sequences into the batch.
+
+    Args:
+        pool: Where their blocks come from.
+        offload: What host memory and disk have of their blocks.
+        limits: Bounds of the batch.
+        queues: Where sequences wait, and where they go.
+
+    Attributes:
+        is_sparing: Whether sequences are computed one after the other, for memory is short.
+    """
+
+    def __init__(self, pool: BlockPool, offload: Offload, limits: SchedulerLimits, queues: SequenceQueues) -> None:
+        self.is_sparing = False
+        self._pool = pool
+        self._offload = offload
+        self._limits = limits
+        self._queues = queues
+
+    @property
+    def has_slot(self) -> bool:
+        """Return whether the batch has room for another sequence."""
+        num_slots = 1 if self.is_sparing else self._limits.max_batch_size
+        return len(self._queues.running) + len(self._queues.receiving) < num_slots
+
+    def has_newcomer(self) -> bool:
+        """Return whether a sequence is there that is likely to get its blocks now."""
+        if not self.has_slot:
+            return False
+        newcomer = next((sequence for sequence in self._queues.waiting if not sequence.is_held_up), None)
+        return newcomer is not None and self._has_blocks(newcomer, [])
+
+    def admit(self, step: Step, budget: StepBudget) -> None:
+        """Give blocks to waiting sequences, in order of turns, as far as they go, and add them to the pass.
+
+        One that waits for what another computes lets those behind it pass; so does one for which there are too few
+        blocks, until they have taken together as many as it needs. One whose output has no room holds up all but those
+        that have begun, who make room.
+        """
+        in_flight, blocked, has_room = self._in_flight(step), None, True
+        for sequence in self._queues.waiting[:MAX_CANDIDATES]:
+            if not self.has_slot or (blocked and not self._pool.num_available):
+                break
+            if (blocked and not self._may_overtake(sequence, blocked)) or not (has_room or sequence.is_admitted):
+                continue
+            prefix = in_flight.reusable_prefix(sequence) if not sequence.num_ahead else None
+            if prefix is None or (prefix.must_join and budget.is_full(step)):
+                continue
+            if not self._has_blocks(sequence, prefix.blocks) or self._fills_first(step, sequence, prefix):
+                blocked = blocked or sequence
+                continue
+            if self._must_see_proof(step, budget, sequence, prefix):
+                continue
+            if sequence.request.export is not None and not sequence.request.export.may_begin():
+                has_room = False
+                continue
+            if blocked:
+                blocked.num_overtaken_blocks += self._num_blocks(sequence)
+            self._take_in(sequence, prefix)
+            self._join(step, budget, sequence, prefix)
+            if sequence.phase is Phase.RUNNING:
+                self._note(in_flight, sequence, step)
+
+    def _fills_first(self, step: Step, sequence: Sequence, prefix: ReusablePrefix) -> bool:
+        """Return whether a sequence is admitted later, because only part of its contents can be copied in by now.
+
+        Long prompts are restored in parts where others are computed, so that those who generate need not wait for all
+        of it. A part goes into the prefix cache, not to the sequence: that one goes on waiting, and finds the part in
+        the next pass as it would find anything else. So a part may also serve others, and nobody holds blocks for whom
+        nothing is computed. A sequence that has lost the part before is admitted with all at once.
+        """
+        if not self._queues.running or not prefix.restored:
+            return False
+        room = self._offload.max_restored_blocks - sum(len(each.contents) for each in step.swaps.ins)
+        num_found, restore = len(prefix.blocks), sequence.begin_restore()
+        if len(prefix.restored) <= room or (restore.num_filled_blocks and num_found < restore.filled_end):
+            return False
+        if room > 0:
+            hashes = sequence.hashes[num_found : num_found + room]
+            self._pool.acquire(prefix.blocks)
+            block_ids = self._pool.allocate(room)
+            for block_id, block_hash in zip(block_ids, hashes, strict=True):
+                self._pool.store(block_id, block_hash)
+            self._pool.release([*prefix.blocks, *block_ids])
+            step.swaps.ins.append(SwapIn(sequence, block_ids, 0, prefix.restored[:room]))
+            step.cache.filled += hashes
+            restore.num_filled_blocks += room
+            restore.filled_end = num_found + room
+        return True
+
+    def _must_see_proof(self, step: Step, budget: StepBudget, sequence: Sequence, prefix: ReusablePrefix) -> bool:
+        """Return whether a sequence waits until the blocks that it finds are known to be filled.
+
+        A sequence that is computed in the pass need not wait: if the blocks are not filled, the pass has failed, and
+        the sequence with it. Any other would keep wrong KV, or would have handed it out.
+        """
+        if prefix.leader is not None:
+            return False
+        is_kept = sequence.purpose is Purpose.RECEIVE or sequence.request.export or budget.is_full(step)
+        return bool(is_kept) and step.may_break(sequence.hashes[: len(prefix.blocks)])
+
+    def _take_in(self, sequence: Sequence, prefix: ReusablePrefix) -> None:
+        """Move a sequence into the batch, with its blocks."""
+        block_tokens, num_found = self._pool.block_tokens, len(prefix.blocks)
+        self._pool.acquire(prefix.blocks)
+        sequence.block_table = prefix.blocks + self._pool.allocate(self._num_blocks(sequence) - num_found)
+        sequence.num_stored_blocks = num_found
+        num_tokens = (num_found + len(prefix.restored)) * block_tokens
+        sequence.num_computed = len(sequence.token_ids) if prefix.leader is not None else num_tokens
+        self._offload.drop(sequence)
+        if not sequence.is_admitted:
+            sequence.is_admitted = True
+            sequence.stats.num_cached = (prefix.num_cached_blocks + len(prefix.restored)) * block_tokens
+            sequence.stats.num_shared = sequence.num_computed - sequence.stats.num_cached
+            self._offload.note_admitted(sequence, prefix.num_cached_blocks, len(prefix.restored))
+        self._queues.move(sequence, Phase.RECEIVING if sequence.purpose is Purpose.RECEIVE else Phase.RUNNING)
+
+    def _join(self, step: Step, budget: StepBudget, sequence: Sequence, prefix: ReusablePrefix) -> None:
+        """Add a sequence that has got its blocks to the pass."""
+        step.admitted.append(sequence)
+        if prefix.restored:
+            step.swaps.ins.append(SwapIn(sequence, sequence.block_table, len(prefix.blocks), prefix.restored))
+        if prefix.leader is not None:
+            step.add_duplicate(sequence, prefix.leader, self._pool.block_tokens)
+        elif sequence.phase is Phase.RUNNING:
+            num_tokens = self._num_computed_now(sequence, step, budget)
+            if num_tokens:
+                step.add(sequence, num_tokens)
+
+    def _num_computed_now(self, sequence: Sequence, step: Step, budget: StepBudget) -> int:
+        """Return how many positions of a sequence that gets its blocks the pass computes."""
+        room = budget.room(step)
+        if budget.is_full(step) and sequence.is_prefilling:
+            return 0
+        num_tokens = sequence.num_chunk_tokens
+        if num_tokens > room and self._queues.waiting:
+            room -= room // 2  # who stands behind a long prompt computes something at once, too
+        return min(num_tokens, room)
+
+    def _num_blocks(self, sequence: Sequence) -> int:
+        return self._pool.num_blocks_for(len(sequence.token_ids))
+
+    def _has_blocks(self, sequence: Sequence, found: list[BlockId]) -> bool:
+        """Return whether a sequence that finds some blocks gets the others.
+
+        One block stays for each sequence that generates: who comes in on the last block would be put out by the next
+        token of another.
+        """
+        num_missing = self._num_blocks(sequence) - len(found)
+        num_kept = sum(1 for each in self._queues.running if each.purpose is Purpose.GENERATE)
+        return num_missing + num_kept <= self._pool.num_available_beside(found)
+
+    def _may_overtake(self, sequence: Sequence, blocked: Sequence) -> bool:
+        """Return whether a sequence may take blocks before one that needs more than there are."""
+        return blocked.num_overtaken_blocks + self._num_blocks(sequence) <= self._num_blocks(blocked)
+
+    def _in_flight(self, step: Step) -> InFlightPrefixes:
+        """Return what the running sequences compute, in this pass and after it."""
+        in_flight = InFlightPrefixes(self._pool, self._offload)
+        for sequence in self._queues.running:
+            self._note(in_flight, sequence, step)
+        return in_flight
+
+    def _note(self, in_flight: InFlightPrefixes, sequence: Sequence, step: Step) -> None:
+        if self._limits.shares_prompts and sequence.is_shareable and sequence.is_prefilling:
+            in_flight.note(sequence, end=step.end_of(sequence))
