@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.capacity import cost
-from baton.capacity.cost import ModelShape
 from baton.capacity.hardware import PRESETS, Hardware
-from baton.capacity.reference_models import LLAMA_2_7B, LLAMA_3_1_8B, LLAMA_3_1_70B
+from baton.capacity.reference_models import LLAMA_3_1_8B
 
 PROMPT, OUTPUT = 8192, 32
 
@@ -62,29 +61,6 @@ def test_one_gigabit_is_bound_by_the_link(wire_share: float, total: float) -> No
     transfer = cost.transfer_seconds(wire_share * PROMPT * LLAMA_3_1_8B.kv_bytes_per_token, 1.25e8)
 
     assert cost.pipeline_seconds(32, 1.47, transfer) + 0.85 == pytest.approx(total, abs=0.05)
-
-
-@pytest.mark.parametrize(
-    ("shape", "wire_bytes", "expected"),
-    [(LLAMA_3_1_8B, 1, 0), (LLAMA_3_1_8B, 2, 0), (LLAMA_3_1_70B, 2, 0), (LLAMA_2_7B, 1, 30_592)],
-)
-def test_crossovers_count_the_linear_layers(shape: ModelShape, wire_bytes: int, expected: float) -> None:
-    """Thresholds at 100 TFLOP/s and 10 GbE: 0 tokens for Llama-3 8B and 70B, 30.6k for Llama-2 7B at 8 bits."""
-    threshold = cost.crossover_tokens(
-        shape, prefill_flops=100e12, bytes_per_second=1.25e9, wire_bytes_per_element=wire_bytes
-    )
-
-    assert threshold == pytest.approx(expected, abs=10)
-
-
-def test_compute_and_send_of_a_layer_are_equal_at_the_crossover() -> None:
-    """At s* tokens a layer's computation takes exactly as long as its KV on the wire."""
-    tokens = cost.crossover_tokens(LLAMA_2_7B, prefill_flops=100e12, bytes_per_second=1.25e9, wire_bytes_per_element=1)
-
-    kv_bytes = tokens * LLAMA_2_7B.kv_bytes_per_token / 2
-    linear_and_attention = 2 * LLAMA_2_7B.num_linear_parameters * tokens
-    linear_and_attention += LLAMA_2_7B.attention_flop_per_pair * tokens**2 / 2
-    assert linear_and_attention / 100e12 == pytest.approx(kv_bytes / 1.25e9)
 
 
 @given(st.integers(1, 128), st.floats(1e-6, 100), st.floats(0, 100))

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.capacity import cost
-from baton.capacity.cost import DecodeSample, NodeProfile, PrefillSample, fit_profile
+from baton.capacity.cost import NodeProfile
+from baton.capacity.profile_fit import DecodeSample, PrefillSample, fit_profile
 from baton.capacity.reference_models import LLAMA_3_1_8B
 
 TRUTH = NodeProfile(50e12, 0.02, 40e12, 500e9, 0.002)

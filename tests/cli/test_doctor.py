@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from baton.capacity.kv_transfer import WireOption, WireReason
-from baton.capacity.placement import Candidate, CostEstimate, WireEstimate
+from baton.capacity.cost import CostEstimate
+from baton.capacity.kv_transfer import WireEstimate, WireOption, WireReason
+from baton.capacity.placement import Candidate
 from baton.cli.cluster.advice import advise
 from baton.cli.cluster.diagnosis import Diagnosis, NodeFinding, PairFinding, diagnose
 from baton.cli.doctor import as_json, nodes_table, wires_table

@@ -7,7 +7,8 @@ import io
 from rich.console import Console
 from rich.table import Table
 
-from baton.capacity.placement import Candidate, CostEstimate
+from baton.capacity.cost import CostEstimate
+from baton.capacity.placement import Candidate
 from baton.cli.nodes import links_table, nodes_table, places_table, pools_table
 from baton.cli.plan import plan_table
 from baton.cli.terminal.tables import format_bytes, format_rate

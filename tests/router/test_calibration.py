@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.capacity.placement import Candidate, CostEstimate
+from baton.capacity.cost import CostEstimate
+from baton.capacity.placement import Candidate
 from baton.router.calibration import (
     HALF_LIFE_SECONDS,
     MAX_FACTOR,

@@ -1,17 +1,12 @@
-"""The size of a model, as the cost formulas need it.
-
-The speed of a node on its model, and how it is fitted from a few measured timings.
-
-The cost formulas: seconds of a prefill, a decode step, a transfer, a layer pipeline; where a transfer hides.
-"""
+"""What a request costs in seconds: the size of a model, the speed of a node, the formulas over both, the terms."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from statistics import fmean, median
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+
+FRAME_OVERHEAD_SECONDS = 1e-4
+"""Fixed cost of one KV frame, paid by sender and receiver outside the payload rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +68,6 @@ class ModelShape:
         return 4.0 * self.num_attention_heads * self.head_dim * self.num_layers
 
 
-MAX_RATE = 1e18
-"""Largest rate that a fit reports, FLOP/s or bytes/s: beyond it, timings show no dependency at all."""
-
-
 @dataclass(frozen=True, slots=True)
 class NodeProfile:
     """Effective rates of a node on one model (protos/baton/v1/node.proto, NodeProfile). All rates are above 0."""
@@ -104,113 +95,46 @@ class NodeProfile:
         )
 
 
-class PrefillSample(NamedTuple):
-    """One timed prefill without a cached prefix."""
+@dataclass(frozen=True, slots=True)
+class CostEstimate:
+    """Predicted terms of one candidate (protos/baton/v1/router_service.proto, CostEstimate)."""
 
-    num_tokens: int
-    """Prompt length, 1 or more."""
-    seconds: float
-    """Duration, above 0."""
+    queue_seconds: float
+    """Until the prefill node begins with this prompt."""
+    prefill_seconds: float
+    """To compute the positions that are in no cache of the prefill node."""
+    transfer_seconds: float
+    """That the link needs for the positions that travel to the decode node."""
+    exposed_seconds: float
+    """Part of the transfer that remains after the computation."""
+    time_to_first_token_seconds: float
+    """Queue, pull, restore, prefill, calls."""
+    start_seconds: float
+    """Until decoding can begin."""
+    step_seconds: float
+    """One decode step with this request in the batch."""
+    expected_output_tokens: float
+    """Output tokens counted on."""
+    imposed_seconds: float
+    """Slow-down of the requests already on the nodes, summed over them."""
+    pull_seconds: float = 0.0
+    """Until a prefix from another node's cache is here, as far as the queue does not hide it."""
+    restore_seconds: float = 0.0
+    """Until cached positions are back on their device, as far as the queue does not hide it; both nodes together."""
 
+    @property
+    def decode_seconds(self) -> float:
+        """Return the time of the expected output's steps."""
+        return self.expected_output_tokens * self.step_seconds
 
-class DecodeSample(NamedTuple):
-    """One timed decode step."""
-
-    batch_size: int
-    """Sequences in the step, 1 or more."""
-    context_tokens: int
-    """Context of each."""
-    seconds: float
-    """Duration, above 0."""
-
-
-class Line(NamedTuple):
-    """seconds = overhead_seconds + work / rate."""
-
-    overhead_seconds: float
-    """Intercept, 0 or more."""
-    rate: float
-    """Work per second, above 0."""
-
-
-def fit_profile(
-    shape: ModelShape, prefill_samples: Sequence[PrefillSample], decode_samples: Sequence[DecodeSample]
-) -> NodeProfile:
-    """Fit rates and overheads to timings; one outlier among five or more samples does not move the result much.
-
-    Args:
-        shape: The model that was timed.
-        prefill_samples: Two or more, over a range of lengths.
-        decode_samples: Two or more, over a range of batch sizes and contexts.
-
-    Raises:
-        ValueError: If there are fewer than two samples of a kind, or a duration is not positive.
-    """
-    if len(prefill_samples) < 2 or len(decode_samples) < 2:
-        raise ValueError(f"need 2 samples of each kind, got {len(prefill_samples)} and {len(decode_samples)}")
-    if min(sample.seconds for samples in (prefill_samples, decode_samples) for sample in samples) <= 0:
-        raise ValueError("durations must be positive")
-    prefill = fit_line([(shape.prefill_flop(0, sample.num_tokens), sample.seconds) for sample in prefill_samples])
-    memory, decode_flops = _fit_roofline(shape, decode_samples, floor_flops=prefill.rate)
-    return NodeProfile(prefill.rate, prefill.overhead_seconds, decode_flops, memory.rate, memory.overhead_seconds)
+    @property
+    def total_seconds(self) -> float:
+        """Return start + decode + imposed: what placements are compared by."""
+        return self.start_seconds + self.decode_seconds + self.imposed_seconds
 
 
-def fit_line(points: Sequence[tuple[float, float]]) -> Line:
-    """Fit seconds = overhead + work / rate to (work, seconds) points by the median of pairwise slopes.
-
-    Timings that do not grow with work (noise, or too little work to see it) give the greatest rate that was seen:
-    the true one is at least that.
-
-    Source: Theil 1950, Sen 1968 (median of pairwise slopes; breaks down at 29 % outliers).
-    """
-    slopes = [
-        (right[1] - left[1]) / (right[0] - left[0])
-        for index, left in enumerate(points)
-        for right in points[index + 1 :]
-        if right[0] != left[0]
-    ]
-    slope = median(slopes) if slopes else 0.0
-    if slope <= 1.0 / MAX_RATE:
-        slope = min(seconds / work for work, seconds in points)
-    overhead = median(seconds - slope * work for work, seconds in points)
-    if overhead < 0:
-        overhead, slope = 0.0, median(seconds / work for work, seconds in points)
-    return Line(overhead, min(1.0 / slope, MAX_RATE))
-
-
-def _fit_roofline(shape: ModelShape, samples: Sequence[DecodeSample], *, floor_flops: float) -> tuple[Line, float]:
-    """Fit step = overhead + max(bytes / rate, flop / flops).
-
-    Samples are ordered by operations per byte; every split into memory-bound ones [0, k) and compute-bound ones [k,
-    n) is fitted, and the split whose prediction errs least is kept. Where no sample is compute-bound, the arithmetic
-    rate is the greater of `floor_flops` and the greatest rate seen.
-    """
-
-    def work(sample: DecodeSample) -> tuple[float, float]:
-        return shape.step_bytes(*sample[:2]), shape.step_flop(*sample[:2])
-
-    ordered = sorted(samples, key=lambda sample: work(sample)[1] / work(sample)[0])
-    best: tuple[float, Line, float] | None = None
-    for split in range(len(ordered), 1, -1):
-        memory = fit_line([(work(sample)[0], sample.seconds) for sample in ordered[:split]])
-        rates = [work(sample)[1] / _above(sample.seconds - memory.overhead_seconds) for sample in ordered]
-        flops = median(rates[split:]) if split < len(ordered) else max(floor_flops, *rates)
-        error = fmean(
-            abs(memory.overhead_seconds + max(read / memory.rate, flop / flops) - sample.seconds) / sample.seconds
-            for sample, (read, flop) in ((sample, work(sample)) for sample in ordered)
-        )
-        if best is None or error < best[0] * (1 - 1e-9):
-            best = (error, memory, flops)
-    assert best is not None
-    return best[1], min(best[2], MAX_RATE)
-
-
-def _above(seconds: float) -> float:
-    return max(seconds, 1e-9)
-
-
-FRAME_OVERHEAD_SECONDS = 1e-4
-"""Fixed cost of one KV frame, paid by sender and receiver outside the payload rate."""
+TERMS = tuple(field.name.removesuffix("_seconds") for field in fields(CostEstimate) if field.name.endswith("_seconds"))
+"""Names of the terms in seconds, in the order of the fields."""
 
 
 def prefill_seconds(shape: ModelShape, profile: NodeProfile, cached_tokens: int, num_prompt_tokens: int) -> float:
@@ -282,18 +206,3 @@ def exposed_seconds(num_groups: int, compute_seconds: float, send_seconds: float
     """Return the part of a transfer that remains after the computation has ended; frames' fixed cost is part of it."""
     sending = send_seconds + num_groups * FRAME_OVERHEAD_SECONDS
     return pipeline_seconds(num_groups, compute_seconds, sending) - compute_seconds
-
-
-def crossover_tokens(
-    shape: ModelShape, *, prefill_flops: float, bytes_per_second: float, wire_bytes_per_element: float
-) -> float:
-    """Return the prompt length s* from which a layer computes at least as long as its KV travels.
-
-    s* = max(0, (q · 2 · n_kv · d_head · P_eff / B - 2 · P_layer) / (2 · n_heads · d_head)).
-
-    Source: docs/placement.md, with checked values.
-    """
-    num_kv_bytes = wire_bytes_per_element * 2 * shape.num_kv_heads * shape.head_dim
-    linear_flop = 2 * shape.num_linear_parameters / shape.num_layers
-    flop_to_hide = num_kv_bytes * prefill_flops / bytes_per_second
-    return max(0.0, (flop_to_hide - linear_flop) / (2 * shape.num_attention_heads * shape.head_dim))

@@ -1,9 +1,8 @@
-"""In what frames KV travels: how many layers each has, and how many positions are computed in one pass. Pure.
+"""In what frames and number formats K and V travel over one link: lossless wherever the link is no bottleneck. Pure.
 
-In what number formats K and V travel over one link: lossless wherever the link is no bottleneck. Pure.
-
-Loss is the mean Kullback-Leibler divergence, in nats, of the next token's distribution after a context whose K or V
-went through the format, from that after the untouched context. Losses of K and V are added up.
+A frame is a group of layers of the positions of one pass. Loss is the mean Kullback-Leibler divergence, in nats, of the
+next token's distribution after a context whose K or V went through a format, from that after the untouched context.
+Losses of K and V are added up.
 """
 
 from __future__ import annotations
@@ -169,6 +168,30 @@ class WirePolicy(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class WireEstimate:
+    """In what K and V of a request travel (protos/baton/v1/router_service.proto, WireEstimate)."""
+
+    key_dtype: str
+    """Number format of K."""
+    value_dtype: str
+    """Number format of V."""
+    key_bytes: int
+    """Bytes of K, scales included."""
+    value_bytes: int
+    """Bytes of V."""
+    key_seconds: float
+    """Time that the link needs for K."""
+    value_seconds: float
+    """Time that the link needs for V."""
+    pack_seconds: float
+    """Time to pack or unpack both, whichever node needs longer; beside the transfer."""
+    loss: float
+    """Expected loss, nats; 0: lossless."""
+    reason: str
+    """Why, in words."""
+
+
+@dataclass(frozen=True, slots=True)
 class WireChoice:
     """In what K and V of one request travel, and what that takes."""
 
@@ -197,6 +220,21 @@ class WireChoice:
     def token_pack_seconds(self) -> float:
         """Return the time to pack or unpack one position."""
         return self.keys.key_pack_seconds + self.values.value_pack_seconds
+
+    def estimate(self, num_tokens: int, bytes_per_second: float) -> WireEstimate:
+        """Return what it takes to send so many positions over a link of that rate."""
+        key_bytes, value_bytes = num_tokens * self.keys.key_bytes, num_tokens * self.values.value_bytes
+        return WireEstimate(
+            key_dtype=self.keys.dtype,
+            value_dtype=self.values.dtype,
+            key_bytes=key_bytes,
+            value_bytes=value_bytes,
+            key_seconds=cost.transfer_seconds(key_bytes, bytes_per_second),
+            value_seconds=cost.transfer_seconds(value_bytes, bytes_per_second),
+            pack_seconds=num_tokens * self.token_pack_seconds,
+            loss=self.loss,
+            reason=self.reason.value,
+        )
 
 
 def cache_option(token_bytes: int) -> WireOption:

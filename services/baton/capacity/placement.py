@@ -1,7 +1,4 @@
-"""What one candidate would cost, term by term, in seconds.
-
-Where a request should run: every decode node, alone or with other nodes, compared in seconds. Pure.
-"""
+"""Where a request should run: every decode node, alone or with other nodes, compared in seconds. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from baton.capacity import cost
-from baton.capacity.kv_transfer import FramePlan, WireChoice, WirePolicy, cache_option, choose_wire, plan_frames
+from baton.capacity.cost import CostEstimate
+from baton.capacity.kv_transfer import FramePlan, WireEstimate, WirePolicy, cache_option, choose_wire, plan_frames
 from baton.capacity.prefix_reuse import Pull, best_pull, match_prefix
 from baton.capacity.snapshot import (
     ClusterSnapshot,
@@ -23,68 +21,6 @@ from baton.capacity.snapshot import (
     infeasible_reason,
     room_seconds,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class CostEstimate:
-    """Predicted terms of one candidate (protos/baton/v1/router_service.proto, CostEstimate)."""
-
-    queue_seconds: float
-    """Until the prefill node begins with this prompt."""
-    prefill_seconds: float
-    """To compute the positions that are in no cache of the prefill node."""
-    transfer_seconds: float
-    """That the link needs for the positions that travel to the decode node."""
-    exposed_seconds: float
-    """Part of the transfer that remains after the computation."""
-    time_to_first_token_seconds: float
-    """Queue, pull, restore, prefill, calls."""
-    start_seconds: float
-    """Until decoding can begin."""
-    step_seconds: float
-    """One decode step with this request in the batch."""
-    expected_output_tokens: float
-    """Output tokens counted on."""
-    imposed_seconds: float
-    """Slow-down of the requests already on the nodes, summed over them."""
-    pull_seconds: float = 0.0
-    """Until a prefix from another node's cache is here, as far as the queue does not hide it."""
-    restore_seconds: float = 0.0
-    """Until cached positions are back on their device, as far as the queue does not hide it; both nodes together."""
-
-    @property
-    def decode_seconds(self) -> float:
-        """Return the time of the expected output's steps."""
-        return self.expected_output_tokens * self.step_seconds
-
-    @property
-    def total_seconds(self) -> float:
-        """Return start + decode + imposed: what placements are compared by."""
-        return self.start_seconds + self.decode_seconds + self.imposed_seconds
-
-
-@dataclass(frozen=True, slots=True)
-class WireEstimate:
-    """In what K and V of a request travel (protos/baton/v1/router_service.proto, WireEstimate)."""
-
-    key_dtype: str
-    """Number format of K."""
-    value_dtype: str
-    """Number format of V."""
-    key_bytes: int
-    """Bytes of K, scales included."""
-    value_bytes: int
-    """Bytes of V."""
-    key_seconds: float
-    """Time that the link needs for K."""
-    value_seconds: float
-    """Time that the link needs for V."""
-    pack_seconds: float
-    """Time to pack or unpack both, whichever node needs longer; beside the transfer."""
-    loss: float
-    """Expected loss, nats; 0: lossless."""
-    reason: str
-    """Why, in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +184,8 @@ def _local(
     and copied; [c_d, c) is pulled, as soon as d has room, while others are computed; [c, n) is computed on d. Without a
     pull c = c_d.
     """
-    beginning = match_prefix(request, decoder)
-    cached, restore = beginning.num_tokens, beginning.restore
+    match = match_prefix(request, decoder)
+    cached, restore = match.num_tokens, match.restore
     queue = max(_queue_seconds(decoder), decode.room_seconds)
     prefill = cost.prefill_seconds(
         decoder.shape, decoder.profile, pull.end if pull else cached, request.num_prompt_tokens
@@ -308,30 +244,23 @@ def _remote(
     waits longer: what this request waits is its own queue term.
     """
     here, there = match_prefix(request, decoder), match_prefix(request, prefiller)
-    decode_cached, prefill_cached = here.num_tokens, there.num_tokens
-    num_tokens = request.num_prompt_tokens - decode_cached
+    num_sent, num_computed = request.num_prompt_tokens - here.num_tokens, request.num_prompt_tokens - there.num_tokens
     queue = _queue_seconds(prefiller)
     restoring = here.restore.seconds + max(0.0, there.restore.read_seconds - queue) + there.restore.copy_seconds
-    prefill = cost.prefill_seconds(prefiller.shape, prefiller.profile, prefill_cached, request.num_prompt_tokens)
-    wire = choose_wire(
-        link.wires or (cache_option(decoder.shape.kv_bytes_per_token),),
-        policy,
-        num_tokens=num_tokens,
-        bytes_per_second=link.bytes_per_second,
-        compute_seconds=prefill,
-    )
-    transfer = wire.transfer_seconds(num_tokens, link.bytes_per_second)
-    num_computed, num_layers = request.num_prompt_tokens - prefill_cached, decoder.shape.num_layers
-    frames = _plan_frames(prefiller, num_computed, num_layers, compute_seconds=prefill, send_seconds=transfer)
-    prefill, exposed = frames.compute_seconds, frames.exposed_seconds
-    first_token = queue + restoring + prefill + link.round_trip_seconds
+    prefill = cost.prefill_seconds(prefiller.shape, prefiller.profile, there.num_tokens, request.num_prompt_tokens)
+    options = link.wires or (cache_option(decoder.shape.kv_bytes_per_token),)
+    rate = link.bytes_per_second
+    wire = choose_wire(options, policy, num_tokens=num_sent, bytes_per_second=rate, compute_seconds=prefill)
+    transfer = wire.transfer_seconds(num_sent, rate)
+    frames = _plan_frames(prefiller, num_computed, compute_seconds=prefill, send_seconds=transfer)
+    first_token = queue + restoring + frames.compute_seconds + link.round_trip_seconds
     estimate = CostEstimate(
         queue_seconds=queue,
-        prefill_seconds=prefill,
+        prefill_seconds=frames.compute_seconds,
         transfer_seconds=transfer,
-        exposed_seconds=exposed,
+        exposed_seconds=frames.exposed_seconds,
         time_to_first_token_seconds=first_token,
-        start_seconds=max(first_token + exposed, decode.room_seconds),
+        start_seconds=max(first_token + frames.exposed_seconds, decode.room_seconds),
         step_seconds=decode.step_seconds,
         expected_output_tokens=decode.expected_output_tokens,
         imposed_seconds=decode.slowdown_seconds,
@@ -340,46 +269,29 @@ def _remote(
     return Candidate(
         decoder.node_id,
         prefiller.node_id,
-        decode_cached,
-        prefill_cached,
-        num_tokens * wire.token_bytes,
+        here.num_tokens,
+        there.num_tokens,
+        num_sent * wire.token_bytes,
         frames.layers_per_frame,
         estimate,
         chunk_tokens=frames.chunk_tokens,
         is_link_declared=not link.is_measured,
-        wire=_wire_estimate(wire, num_tokens, link.bytes_per_second),
+        wire=wire.estimate(num_sent, rate),
         decode_restored_tokens=here.restore.num_tokens,
         prefill_restored_tokens=there.restore.num_tokens,
     )
 
 
-def _plan_frames(
-    prefiller: NodeSnapshot, num_tokens: int, num_layers: int, *, compute_seconds: float, send_seconds: float
-) -> FramePlan:
+def _plan_frames(prefiller: NodeSnapshot, num_tokens: int, *, compute_seconds: float, send_seconds: float) -> FramePlan:
     """Return the pieces in which KV leaves a node while it computes so many tokens."""
     return plan_frames(
         max(1, num_tokens),
-        num_layers,
+        prefiller.shape.num_layers,
         max_chunk_tokens=prefiller.max_step_tokens,
         compute_seconds=compute_seconds,
         send_seconds=send_seconds,
         least_pass_seconds=prefiller.shape.step_bytes(1, 0) / prefiller.profile.decode_bytes_per_second,
         pass_overhead_seconds=prefiller.profile.prefill_overhead_seconds,
-    )
-
-
-def _wire_estimate(wire: WireChoice, num_tokens: int, bytes_per_second: float) -> WireEstimate:
-    key_bytes, value_bytes = num_tokens * wire.keys.key_bytes, num_tokens * wire.values.value_bytes
-    return WireEstimate(
-        key_dtype=wire.keys.dtype,
-        value_dtype=wire.values.dtype,
-        key_bytes=key_bytes,
-        value_bytes=value_bytes,
-        key_seconds=cost.transfer_seconds(key_bytes, bytes_per_second),
-        value_seconds=cost.transfer_seconds(value_bytes, bytes_per_second),
-        pack_seconds=num_tokens * wire.token_pack_seconds,
-        loss=wire.loss,
-        reason=wire.reason.value,
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from baton.capacity.placement import Candidate, CostEstimate
+from baton.capacity.cost import CostEstimate
+from baton.capacity.placement import Candidate
 
 
 class PlanRow(NamedTuple):

@@ -1,7 +1,4 @@
-"""What of a prompt a node need not compute, on its device or below it. Pure.
-
-What it would take to copy the beginning of a prompt from another node's prefix cache. Pure.
-"""
+"""What of a prompt a node need not compute: cached on its device or below it, or copied from another node. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from baton.capacity.snapshot import ClusterSnapshot, LowerPrefix, NodeSnapshot, 
 
 @dataclass(frozen=True, slots=True)
 class PrefixMatch:
-    """The beginning of a prompt on one node.
+    """The prefix of a prompt that one node has cached.
 
     Interval table: [0, device_tokens) on the device; [device_tokens, num_tokens) is brought back there.
     """

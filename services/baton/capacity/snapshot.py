@@ -1,9 +1,4 @@
-"""What a node keeps of a prompt below its device, and what it takes to bring that back. Pure.
-
-What placement decides upon: nodes, links and one request, frozen at one moment.
-
-Whether a node can take a request at all.
-"""
+"""What placement decides upon: nodes, links and one request, frozen at one moment, and what a node can take. Pure."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from baton.capacity.placement import CostEstimate
+from baton.capacity.cost import CostEstimate
 from baton.router.in_flight import PlacedRequest
 from baton.router.nodes import Outcome
 

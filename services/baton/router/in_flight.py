@@ -9,7 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from baton.capacity.placement import Candidate, CostEstimate
+from baton.capacity.cost import CostEstimate
+from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import NodeLoad
 
 

@@ -13,7 +13,8 @@ from typing import Protocol
 import grpc
 from opentelemetry import trace
 
-from baton.capacity.placement import Candidate, CostEstimate, Decision, PrefillPolicy, place
+from baton.capacity.cost import CostEstimate
+from baton.capacity.placement import Candidate, Decision, PrefillPolicy, place
 from baton.capacity.snapshot import ClusterSnapshot, LowerPrefix, NodePair, PlacementRequest, blocks_for
 from baton.errors import NotFoundError, OutOfMemoryError, UnavailableError
 from baton.kv.adapter import Adapter

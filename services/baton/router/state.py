@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from baton.capacity import cost
-from baton.capacity.cost import NodeProfile
+from baton.capacity.cost import CostEstimate, NodeProfile
 from baton.capacity.kv_transfer import WireOption, WirePolicy
-from baton.capacity.placement import Candidate, CostEstimate
+from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import (
     DECLARED_LINK,
     ClusterSnapshot,

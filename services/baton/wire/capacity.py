@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from baton.capacity.cost import ModelShape, NodeProfile
-from baton.capacity.placement import Candidate, CostEstimate, WireEstimate
+from baton.capacity.cost import CostEstimate, ModelShape, NodeProfile
+from baton.capacity.kv_transfer import WireEstimate
+from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import TierRates
 from baton.errors import InvalidFieldError
 from baton.v1 import node_pb2, router_service_pb2

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from baton.capacity.placement import CostEstimate
+from baton.capacity.cost import CostEstimate
 from baton.decode.kv_stream.recovery import Broken, PrefillOption, choose_option, resume_seconds
 from baton.kv.stream import KvProgress
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from baton.capacity.kv_transfer import WireOption
-from baton.capacity.placement import Candidate, CostEstimate, WireEstimate
+from baton.capacity.cost import CostEstimate
+from baton.capacity.kv_transfer import WireEstimate, WireOption
+from baton.capacity.placement import Candidate
 from baton.capacity.placement_table import format_seconds
 from baton.cli.cluster.diagnosis import Diagnosis, PairFinding
 from baton.cli.terminal.tables import format_bytes

@@ -8,8 +8,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from baton.capacity import cost
-from baton.capacity.cost import NodeProfile
-from baton.capacity.placement import CostEstimate
+from baton.capacity.cost import CostEstimate, NodeProfile
 from baton.engine.engine import Engine
 from baton.engine.runners.base import Runner
 from baton.kv.stream import KvProgress

@@ -6,7 +6,8 @@ import math
 import time
 from collections.abc import Callable
 
-from baton.capacity.cost import DecodeSample, NodeProfile, PrefillSample, fit_profile
+from baton.capacity.cost import NodeProfile
+from baton.capacity.profile_fit import DecodeSample, PrefillSample, fit_profile
 from baton.engine.runners.base import Runner, Span
 from baton.engine.runners.mock import MockRunner
 
