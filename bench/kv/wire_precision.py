@@ -22,7 +22,7 @@ from bench.plots import new_figure
 from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-wire-precision/1"
-_MODULE = "baton.demo.wire_quality"
+_MODULE = "bench.microbench.wire_quality"
 
 
 def measure(arguments: Sequence[str]) -> dict[str, Any]:

@@ -12,8 +12,8 @@ import os
 import pytest
 
 from baton.demo import checkpoint_dir
-from baton.demo.wire_quality import Quality, measure_needles, measure_quality
 from baton.engine.runners.base import Runner
+from bench.microbench.wire_quality import Quality, measure_needles, measure_quality
 from checkpoints import CHECKPOINT_NAMES, FAMILY_NAMES, CheckpointName, checkpoint
 from exactness.loading import Framework, load_runner
 

@@ -1,7 +1,7 @@
 """Measures what wire formats lose: agreement and logit error of models, and the demo model's needles by context length.
 
-`python -m baton.demo.wire_quality [--model DIR]... [--engine torch]` prints one JSON document. Every answer token is
-predicted from KV that went through the format, the first too, which a prefill node would sample from its own.
+`python -m bench.microbench.wire_quality [--model DIR]... [--engine torch]` prints one JSON document. Every answer token
+is predicted from KV that went through the format, the first too, which a prefill node would sample from its own.
 """
 
 from __future__ import annotations
