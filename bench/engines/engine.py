@@ -24,8 +24,9 @@ from rich.table import Table
 
 from bench.engines.case import CASES, CONTEXT, Case
 from bench.engines.models import flops, step_bytes, step_flops, write_model
-from bench.engines.systems import Child, System, running_baton, running_child
+from bench.engines.systems import OtherEngine, System, running_baton
 from bench.plots import new_figure
+from bench.processes import HOME, ONE_THREAD, running_child
 from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-engine/1"
@@ -168,7 +169,10 @@ def _measure(options: argparse.Namespace) -> Iterator[list[Row]]:
 def _rounds(model: Path, dtype: str, options: argparse.Namespace, rows: list[Row]) -> Iterator[str]:
     """Measure with one dtype; yields the CPU seconds after each case. Rounds that warm up do not count."""
     with ExitStack() as stack:
-        best = stack.enter_context(running_child([sys.executable, "-m", "bench.engines.children.roofline_child"]))
+        best = stack.enter_context(
+            running_child([sys.executable, "-m", "bench.engines.children.roofline_child"], ONE_THREAD)
+        )
+        best.answer()
         systems = _start(model, dtype, options, stack)
         chosen = [case for case in CASES if case.name in options.cases]
         own = {
@@ -196,8 +200,8 @@ def _rounds(model: Path, dtype: str, options: argparse.Namespace, rows: list[Row
 def _start(model: Path, dtype: str, options: argparse.Namespace, stack: ExitStack) -> dict[str, System]:
     """Start the engines that were asked for."""
 
-    def child(*command: str) -> Child:
-        return stack.enter_context(running_child(list(command)))
+    def engine(*command: str) -> OtherEngine:
+        return OtherEngine(stack.enter_context(running_child(command, ONE_THREAD)))
 
     started: dict[str, System] = {}
     for name in options.systems:
@@ -207,12 +211,11 @@ def _start(model: Path, dtype: str, options: argparse.Namespace, stack: ExitStac
         elif name == "llama.cpp":
             if options.llama_python is None:
                 raise RuntimeError("llama.cpp needs --llama-python: an environment with llama-cpp-python and gguf")
-            started[name] = child(
-                str(options.llama_python), "bench/engines/children/llama_cpp_child.py", str(model), dtype
-            )
+            program = HOME / "bench/engines/children/llama_cpp_child.py"
+            started[name] = engine(str(options.llama_python), str(program), str(model), dtype)
         else:
             way = "forward" if name == "transformers" else "batching"
-            started[name] = child(
+            started[name] = engine(
                 sys.executable, "-m", "bench.engines.children.transformers_child", way, str(model), dtype
             )
     return started

@@ -8,10 +8,7 @@ numbers and ends with status 1 where one is missed. METHODOLOGY.md defines them.
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,11 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.plots import new_figure
+from bench.processes import answers_of
 from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-gpu/1"
-_GAUGE = "bench.microbench.torch"
-_ROOT = Path(__file__).resolve().parents[2]
+_MICROBENCH = "bench.microbench.torch"
 _MAX_ERRORS = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 2e-2}
 _MIN_DECODE_SHARE = 0.7
 _MIN_PREFILL_SHARE = 0.6
@@ -82,17 +79,9 @@ def measured(python: str, device: str, *, is_dry: bool) -> Iterator[Line]:
     """Yield what the child measures, line by line.
 
     Raises:
-        RuntimeError: If it does not come to its end.
+        ChildFailedError: If it does not come to its end.
     """
-    command = [python, "-m", _GAUGE, "--device", device, *(["--dry"] if is_dry else [])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*sys.path[1:], os.environ.get("PYTHONPATH", "")])}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=_ROOT, env=environment) as process:
-        assert process.stdout is not None
-        for text in process.stdout:
-            if text.startswith("{"):  # libraries may print
-                yield json.loads(text)
-    if process.returncode:
-        raise RuntimeError(f"{_GAUGE} ended with status {process.returncode}")
+    yield from answers_of([python, "-m", _MICROBENCH, "--device", device, *(["--dry"] if is_dry else [])])
 
 
 def findings_of(lines: Sequence[Line]) -> list[Finding]:

@@ -21,8 +21,8 @@ from rich.table import Table
 
 from bench.engines.mlx_servers import MLX_LM_SERVER, PROMPT_TOKENS, SERVER_CASES, measure_servers
 from bench.engines.models import write_model
-from bench.engines.systems import running_child
 from bench.plots import new_figure
+from bench.processes import HOME, ONE_THREAD, running_child
 from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-mlx-decode/2"
@@ -129,10 +129,12 @@ def _measure(model: Path, num_rounds: int) -> tuple[list[dict[str, Any]], list[d
     joins: list[dict[str, Any]] = []
     commands = {
         BATON: [sys.executable, "-m", "bench.microbench.mlx_decode", str(model)],
-        MLX_LM: [sys.executable, "bench/engines/children/mlx_lm_child.py", str(model)],
+        MLX_LM: [sys.executable, str(HOME / "bench/engines/children/mlx_lm_child.py"), str(model)],
     }
     with ExitStack() as stack:
-        children = {name: stack.enter_context(running_child(command)) for name, command in commands.items()}
+        children = {name: stack.enter_context(running_child(command, ONE_THREAD)) for name, command in commands.items()}
+        for child in children.values():
+            child.answer()
         for number in range(num_rounds + 1):
             for case in CASES:
                 for name in sorted(children, reverse=bool(number % 2)):

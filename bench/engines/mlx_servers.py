@@ -6,14 +6,9 @@ Both run all the time, each with one thread of BLAS, and are asked in turn.
 from __future__ import annotations
 
 import asyncio
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -27,12 +22,11 @@ from bench.client.http_client import HttpClient
 from bench.client.load import LoadSettings, run_load
 from bench.client.sample import RequestSample
 from bench.engines.models import VOCABULARY_SIZE
-from bench.engines.systems import ONE_THREAD
 from bench.local_cluster import running_node
+from bench.processes import ONE_THREAD, free_port, running_server, wait_until_served
 from bench.workloads.dataset import Session, Turn
 
 BATON, MLX_LM_SERVER = "baton", "mlx_lm.server"
-_START_SECONDS = 180.0
 _NUM_BLOCKS = 1024
 _MAX_BATCH_SIZE = 64
 _LEAST_ID = 30_000
@@ -159,32 +153,16 @@ def _running_baton(model: Path) -> Iterator[Server]:
 
 @contextmanager
 def _running_mlx_lm(model: Path) -> Iterator[Server]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = int(probe.getsockname()[1])
+    port = free_port()
     command = [sys.executable, "-m", "mlx_lm", "server", "--model", str(model), "--port", str(port), "--temp", "0"]
     command += ["--decode-concurrency", str(_MAX_BATCH_SIZE), "--prompt-concurrency", "8"]
-    environment = {**psutil.Process().environ(), **ONE_THREAD}
-    with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        try:
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder, "log")
+        with running_server(command, log, ONE_THREAD) as process:
             url = f"http://127.0.0.1:{port}"
-            _wait(process, url)
+            wait_until_served(process, f"{url}/v1/models", log, MLX_LM_SERVER)
             with closing(Server(MLX_LM_SERVER, url, str(model), psutil.Process(process.pid))) as server:
                 yield server
-        finally:
-            process.kill()
-            process.wait()
-
-
-def _wait(process: subprocess.Popen[bytes], url: str) -> None:
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with urllib.request.urlopen(f"{url}/v1/models", timeout=5):
-                return
-        except (urllib.error.URLError, OSError):
-            time.sleep(0.2)
-    raise RuntimeError(f"{MLX_LM_SERVER} does not serve; status {process.poll()}")
 
 
 def _prompt(random: Random) -> str:

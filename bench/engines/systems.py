@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -20,12 +17,11 @@ from bench.client.http_client import HttpClient
 from bench.client.load import LoadSettings, run_load
 from bench.engines.case import Case, prompts_of
 from bench.local_cluster import running_node
+from bench.processes import Child
 from bench.workloads.dataset import Session, Turn
 
-_ROOT = Path(__file__).resolve().parent.parent.parent
 _CLOCK_OF_PROCESS = 2
 """CPUCLOCK_SCHED, what clock_getcpuclockid(3) puts beside the inverted id of a process."""
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
 
 
 class System(ABC):
@@ -81,35 +77,16 @@ class Baton(System):
                 raise RuntimeError(f"{len(failed)} of {len(samples)} requests failed: {failed[0]}")
 
 
-class Child(System):
-    """A child process with another engine."""
+class OtherEngine(System):
+    """Another engine, in a child process that tells once it is ready."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
-        self._read()
+    def __init__(self, child: Child) -> None:
+        self._child = child
+        child.answer()
 
     def measure(self, case: Case, seed: int) -> float:
         """Return the CPU seconds of a case, as the child measured them."""
-        return self.ask({"case": case.name, "seed": seed})["cpu_seconds"]
-
-    def ask(self, question: dict[str, object]) -> dict[str, float]:
-        """Return the child's answer to a line.
-
-        Raises:
-            RuntimeError: If it has ended.
-        """
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        return self._read()
-
-    def _read(self) -> dict[str, float]:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            if line.startswith("{"):  # libraries may print
-                answer: dict[str, float] = json.loads(line)
-                return answer
-        raise RuntimeError(f"{self._process.args!r} ended with status {self._process.wait()}")
+        return float(self._child.ask({"case": case.name, "seed": seed})["cpu_seconds"])
 
 
 def cpu_seconds_of(process: psutil.Process) -> float:
@@ -127,20 +104,6 @@ def running_baton(model: Path, dtype: str, *, num_blocks: int, max_batch_size: i
     settings |= {"num_blocks": num_blocks, "max_batch_size": max_batch_size}
     with running_node(model, settings) as url, closing(_baton_at(url)) as baton:
         yield baton
-
-
-@contextmanager
-def running_child(command: list[str]) -> Iterator[Child]:
-    """Run another engine with one thread."""
-    environment = {**os.environ, **ONE_THREAD, "PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path[1:]])}
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=_ROOT
-    )
-    try:
-        yield Child(process)
-    finally:
-        process.kill()
-        process.wait()
 
 
 def _baton_at(url: str) -> Baton:

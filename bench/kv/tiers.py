@@ -7,9 +7,7 @@ measured in turn, round by round, on one CPU thread; METHODOLOGY.md defines the 
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -21,6 +19,7 @@ from rich.table import Table
 
 from bench.engines.small_model import write_small_model
 from bench.plots import new_figure
+from bench.processes import answers_of
 from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-kv-tiers/1"
@@ -50,19 +49,9 @@ def measure(lengths: Sequence[int], num_rounds: int, shape: Mapping[str, int] = 
     """Return the rows, of a model of random weights in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         write_small_model(Path(folder), shape)
-        command = [
-            sys.executable,
-            "-m",
-            "bench.microbench.engine.kv_tiers",
-            "--model",
-            folder,
-            "--rounds",
-            str(num_rounds),
-        ]
-        done = subprocess.run(
-            [*command, "--lengths", *map(str, lengths)], stdout=subprocess.PIPE, text=True, check=True
-        )
-    return [Row(**json.loads(line)) for line in done.stdout.splitlines()]
+        command = [sys.executable, "-m", "bench.microbench.engine.kv_tiers", "--model", folder]
+        command += ["--rounds", str(num_rounds), "--lengths", *map(str, lengths)]
+        return [Row(**answer) for answer in answers_of(command)]
 
 
 def speedup(rows: Sequence[Row], row: Row) -> float:

@@ -9,22 +9,19 @@ pyarrow, nixl, mooncake-transfer-engine), in a virtual environment of its own: `
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from bench.plots import new_figure
+from bench.processes import Child, ChildFailedError, running_child
 from bench.results_file import describe_machine, write_results
 
-_ROOT = Path(__file__).resolve().parents[2]
-_STOP_SECONDS = 10.0
 _MALLOC = {
     "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
     "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
@@ -56,10 +53,6 @@ class Sample:
     """The same of the receiving process."""
 
 
-class ContenderFailedError(RuntimeError):
-    """A process ended or said something else than was expected; the message has its last words."""
-
-
 def main() -> None:
     """Measure, print the table, write samples and picture."""
     options = _options()
@@ -72,7 +65,7 @@ def main() -> None:
                 continue
             try:
                 sample = measure(contender, options.num_frames, options.frame_bytes)
-            except ContenderFailedError as error:
+            except ChildFailedError as error:
                 failures[contender.name] = str(error)
                 print(f"{contender.name}: {error}", file=sys.stderr)
                 continue
@@ -95,22 +88,22 @@ def measure(contender: Contender, num_frames: int, frame_bytes: int) -> Sample:
     """Return what one transfer took, between two processes that are started for it.
 
     Raises:
-        ContenderFailedError: If a process fails, or what landed is not what was sent.
+        ChildFailedError: If a process fails, or what landed is not what was sent.
     """
-    with _process((*contender.command, "send", *contender.options)) as sender:
-        port = _answer(sender)["port"]
+    with _running((*contender.command, "send", *contender.options)) as sender:
+        port = sender.answer()["port"]
         sizes = ("--num-frames", str(num_frames), "--frame-bytes", str(frame_bytes))
         command = (*contender.command, "receive", f"127.0.0.1:{port}", *contender.options, *sizes)
-        with _process(command) as receiver:
-            _answer(receiver)
-            _say(sender)
-            cpu_before = _answer(sender)["cpu_seconds"]
-            _say(receiver)
-            result = _answer(receiver)
-            _say(sender)
-            cpu_after = _answer(sender)["cpu_seconds"]
+        with _running(command) as receiver:
+            receiver.answer()
+            sender.tell("go")
+            cpu_before = sender.answer()["cpu_seconds"]
+            receiver.tell("go")
+            result = receiver.answer()
+            sender.tell("go")
+            cpu_after = sender.answer()["cpu_seconds"]
     if not result["is_right"]:
-        raise ContenderFailedError("what landed is not what was sent")
+        raise ChildFailedError("what landed is not what was sent")
     gigabytes = result["num_bytes"] / 1e9
     return Sample(
         gigabytes / result["seconds"], (cpu_after - cpu_before) / gigabytes, result["cpu_seconds"] / gigabytes
@@ -167,48 +160,12 @@ def _contenders(peers_python: str) -> Iterator[Contender]:
         yield Contender("Arrow Flight", (peers_python, "-m", "bench.kv.peers.arrow_flight"))
 
 
+def _running(command: Sequence[str]) -> AbstractContextManager[Child]:
+    return running_child(command, {**_MALLOC, **os.environ}, is_quiet=True)
+
+
 def _cpu(sample: Sample) -> float:
     return sample.send_cpu_seconds + sample.receive_cpu_seconds
-
-
-@contextmanager
-def _process(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
-    """Run a process that hears and tells lines; its stderr is kept for the error's message."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        cwd=_ROOT,
-        env={**_MALLOC, **os.environ},
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait(_STOP_SECONDS)
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                stream.close()
-
-
-def _say(process: subprocess.Popen[str]) -> None:
-    _pipe(process.stdin).write("go\n")
-    _pipe(process.stdin).flush()
-
-
-def _answer(process: subprocess.Popen[str]) -> dict[str, float]:
-    """Return the next line of JSON; some libraries write lines of their own."""
-    for line in _pipe(process.stdout):
-        if line.startswith("{"):
-            return dict(json.loads(line))
-    raise ContenderFailedError(f"{' '.join(map(str, process.args))} ended")  # type: ignore[arg-type]
-
-
-def _pipe(stream: IO[str] | None) -> IO[str]:
-    assert stream is not None
-    return stream
 
 
 def draw_transports(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

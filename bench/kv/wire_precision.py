@@ -8,8 +8,6 @@ nodes do; METHODOLOGY.md defines the numbers.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.plots import new_figure
+from bench.processes import answers_of
 from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-wire-precision/1"
@@ -29,12 +28,9 @@ def measure(arguments: Sequence[str]) -> dict[str, Any]:
     """Return what the measuring process found.
 
     Raises:
-        RuntimeError: If it fails; its own words are on the terminal.
+        ChildFailedError: If it fails; its own words are on the terminal.
     """
-    done = subprocess.run([sys.executable, "-m", _MODULE, *arguments], stdout=subprocess.PIPE, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{_MODULE} ended with status {done.returncode}")
-    document: dict[str, Any] = json.loads(done.stdout)
+    (document,) = answers_of([sys.executable, "-m", _MODULE, *arguments])
     return document
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
@@ -23,6 +21,7 @@ from baton.v1.node_pb2 import NODE_ROLE_DECODE, NODE_ROLE_PREFILL, NodeDescripti
 from baton.v1.router_service_pb2 import Placement
 from baton.v1.router_service_pb2_grpc import RouterServiceStub
 from bench.links.shaped_link import FAR_ADDRESS, NEAR_ADDRESS, ShapedLink
+from bench.processes import running_server
 
 MODEL = "model"
 """Served name."""
@@ -160,15 +159,9 @@ def shaped_cluster(
 @contextmanager
 def _process(arguments: Sequence[str], logs: Path, link: ShapedLink | None = None, niceness: int = 0) -> Iterator[None]:
     command = ["nice", "-n", str(niceness), sys.executable, "-m", "baton.cli", "serve", *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
-    with (logs / f"{arguments[0]}.log").open("wb") as log:
-        command = link.far_command(command) if link else command
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
+    command = link.far_command(command) if link else command
+    with running_server(command, logs / f"{arguments[0]}.log", {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}):
+        yield
 
 
 def _wait_for_nodes(stub: RouterServiceStub, num_nodes: int, logs: Path) -> dict[int, NodeDescription]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from bench.processes import free_port, running_server
 
 MODEL = "mock"
 MAX_STREAMS = 512
@@ -30,6 +32,7 @@ class Stack:
 
     def __init__(self, logs: Path) -> None:
         self._logs = logs
+        self._stack = ExitStack()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self.http_port = free_port()
         """Of the OpenAI API."""
@@ -46,14 +49,7 @@ class Stack:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        for process in self._processes.values():
-            process.terminate()
-        for process in self._processes.values():
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        self._stack.close()
 
     def start(self) -> None:
         """Start the processes."""
@@ -68,17 +64,18 @@ class Stack:
         return times
 
     def _run(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        with (self._logs / f"{self.name}-{name}.log").open("wb") as log:
-            self._processes[name] = subprocess.Popen(
-                command, stdout=log, stderr=log, env={**os.environ, **environment}, cwd=self._logs
-            )
+        server = running_server(command, self._log(name), environment, folder=self._logs)
+        self._processes[name] = self._stack.enter_context(server)
+
+    def _log(self, name: str) -> Path:
+        return self._logs / f"{self.name}-{name}.log"
 
     def _wait_ready(self) -> None:
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             for name, process in self._processes.items():
                 if process.poll() is not None:
-                    log = (self._logs / f"{self.name}-{name}.log").read_text(encoding="utf-8", errors="replace")
+                    log = self._log(name).read_text(encoding="utf-8", errors="replace")
                     raise RuntimeError(f"{name} of {self.name} ended with {process.returncode}:\n{log[-2000:]}")
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{self.http_port}/v1/models", timeout=2) as answer:
@@ -199,13 +196,6 @@ class DynamoStack(Stack):
             decode_itl=[[milliseconds] * 2] * 2,
         )
         return ("--planner-profile-data", str(table))
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def _stat_seconds(path: Path) -> float:

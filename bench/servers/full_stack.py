@@ -10,27 +10,22 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bench.engines.models import write_stack_model
 from bench.plots import new_figure
+from bench.processes import ONE_THREAD, free_port, running_server, wait_until_served
 from bench.results_file import describe_machine, write_results
 
-_START_SECONDS = 180.0
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
 _SERVE = "from transformers.cli.transformers import main; main()"
 _MODEL = "model"
 
@@ -70,7 +65,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         write_stack_model(folder / _MODEL)
-        port = _free_port()
+        port = free_port()
         print(
             f"{'shape':15} {'server':22} {'tok/s':>8} {'TTFT p50':>9} {'p99':>8} {'TPOT p50':>9} {'p99':>8}", flush=True
         )
@@ -101,18 +96,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _servers(folder: Path, port: int, options: argparse.Namespace) -> Iterator[Server]:
     model = str(folder / _MODEL)
-    baton = (
-        sys.executable,
-        "-m",
-        "baton.cli",
-        "up",
-        "--model",
-        model,
-        "--http-port",
-        str(port),
-        "--grpc-port",
-        str(_free_port()),
-    )
+    ports = ("--http-port", str(port), "--grpc-port", str(free_port()))
+    baton = (sys.executable, "-m", "baton.cli", "up", "--model", model, *ports)
     servers = []
     for engine in ("torch", "mlx"):
         nodes = folder / f"{engine}.toml"
@@ -121,7 +106,7 @@ def _servers(folder: Path, port: int, options: argparse.Namespace) -> Iterator[S
         servers.append(Server(f"baton, {engine}", (*baton, "--nodes", str(nodes)), _MODEL, preload))
     if options.serve_python:
         serve = (str(options.serve_python), "-c", _SERVE, "serve", model, "--continuous-batching", "--device", "cpu")
-        cache = (
+        cache = [
             "--dtype",
             "float32",
             "--cb-num-blocks",
@@ -130,7 +115,7 @@ def _servers(folder: Path, port: int, options: argparse.Namespace) -> Iterator[S
             "32",
             "--cb-max-batch-tokens",
             "512",
-        )
+        ]
         servers.append(Server("transformers serve", (*serve, *cache, "--port", str(port)), model))
     mlx = (sys.executable, "-m", "mlx_lm", "server", "--model", model, "--port", str(port), "--temp", "0")
     batch = ("--decode-concurrency", "64", "--prompt-concurrency", "8")
@@ -140,55 +125,23 @@ def _servers(folder: Path, port: int, options: argparse.Namespace) -> Iterator[S
 
 @contextmanager
 def _running(server: Server, port: int, folder: Path) -> Iterator[None]:
-    environment = {**os.environ, **_ONE_THREAD, **({"LD_PRELOAD": server.preload} if server.preload else {})}
-    with ExitStack() as stack:
-        log = stack.enter_context((folder / "server.log").open("wb"))
-        process = subprocess.Popen(server.command, stdout=log, stderr=log, env=environment, start_new_session=True)
-        try:
-            _wait(server, port, process, folder / "server.log")
-            yield
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGINT)
-            try:
-                process.wait(timeout=30)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
-
-
-def _wait(server: Server, port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Wait until the server answers a request.
-
-    Raises:
-        RuntimeError: If it ends, or does not in time.
-    """
+    """Run a server; it has answered a request once the context begins."""
     body = {"model": server.model, "messages": [{"role": "user", "content": "able"}], "max_tokens": 1}
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
     )
-    deadline = time.monotonic() + _START_SECONDS
-    while time.monotonic() < deadline and process.poll() is None:
-        try:
-            with urllib.request.urlopen(request, timeout=60) as answer:
-                answer.read()
-                return
-        except OSError:
-            time.sleep(0.5)
-    raise RuntimeError(f"{server.name} does not serve:\n{log.read_text(errors='replace')[-2000:]}")
+    environment = {**ONE_THREAD, **({"LD_PRELOAD": server.preload} if server.preload else {})}
+    log = folder / "server.log"
+    with running_server(server.command, log, environment) as process:
+        wait_until_served(process, request, log, server.name)
+        yield
 
 
 def _ask(server: Server, shape: Shape, port: int, folder: Path, seed: int, count: int) -> Mapping[str, Any]:
     out = folder / "run.json"
     command = (
-        sys.executable,
-        "-m",
-        "baton bench serve",
-        "--url",
-        f"http://127.0.0.1:{port}",
-        "--model",
-        server.model,
-        "--chat",
+        *(sys.executable, "-m", "baton.cli", "bench", "serve"),
+        *("--url", f"http://127.0.0.1:{port}", "--model", server.model, "--chat"),
     )
     settings = ("--count", str(count), "--seed", str(seed + 1), "--no-ignore-eos", "--quiet", "--out", str(out))
     done = subprocess.run((*command, *settings, *shape.options), capture_output=True, text=True)
@@ -220,11 +173,6 @@ def _line(row: Mapping[str, Any]) -> str:
         for name, width in zip(("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99"), (9, 8, 9, 8), strict=True)
     )
     return f"{row['shape']:15} {row['server']:22} {row['output_tokens_per_second']:8.1f} {times}"
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 _PARTS = (

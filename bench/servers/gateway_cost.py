@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.plots import new_figure
+from bench.processes import answers_of
 from bench.results_file import describe_machine, write_results
 from bench.servers.cost_sample import Sample, median_of, summary_lines
 from bench.servers.cost_stack import BatonStack, DynamoStack
@@ -83,8 +84,8 @@ class Measurement:
             self._vocabulary_size, load.ramp_seconds,
         )  # fmt: skip
         command = [sys.executable, "-c", "from bench.servers.direct_load import run; run()", *map(str, numbers)]
-        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-        return Latencies.parse(done.stdout)
+        (answer,) = answers_of(command)
+        return Latencies.of(answer)
 
 
 def _difference(after: dict[str, float], before: dict[str, float]) -> dict[str, float]:

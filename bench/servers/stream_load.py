@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bench.processes import answers_of
 from bench.servers.cost_stack import MODEL
 
 _SOURCE = Path(__file__).with_suffix(".c")
@@ -60,9 +61,8 @@ class Latencies:
     """Gaps between such reads, by number of whole 50 microseconds; from 1 s on in one bin."""
 
     @classmethod
-    def parse(cls, text: str) -> Latencies:
+    def of(cls, value: Mapping[str, Any]) -> Latencies:
         """Return what `stream_load` or `bench.servers.direct_load` has printed."""
-        value: dict[str, Any] = json.loads(text)
         return cls(
             seconds=value["seconds"],
             num_failed=value["num_failed"],
@@ -122,5 +122,5 @@ def run_load(program: Path, http_port: int, body: Path, load: Load) -> Latencies
     ramp_microseconds = int(load.ramp_seconds * 1e6)
     numbers = (http_port, "/v1/chat/completions", body, load.num_streams, load.num_requests, ramp_microseconds)
     command = [str(program), *map(str, numbers)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return Latencies.parse(done.stdout)
+    (answer,) = answers_of(command)
+    return Latencies.of(answer)

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from bench.kv.transport import Contender, ContenderFailedError, Sample, measure, row_of, table_lines
+from bench.kv.transport import Contender, Sample, measure, row_of, table_lines
+from bench.processes import ChildFailedError
 
 LINK = (sys.executable, "-m", "baton.cli", "kv-link")
 PEER = (sys.executable, "-m", "bench.kv.peers.raw_tcp")
@@ -31,7 +32,7 @@ def test_a_contender_moves_frames_and_tells_what_it_took(name: str) -> None:
 
 def test_a_contender_that_cannot_start_is_named() -> None:
     """Its package is not installed, say."""
-    with pytest.raises(ContenderFailedError, match="no_such_peer"):
+    with pytest.raises(ChildFailedError, match="no_such_peer"):
         measure(Contender("other", (sys.executable, "-m", "bench.kv.peers.no_such_peer")), 1, 1 << 14)
 
 
