@@ -14,7 +14,7 @@ import grpc
 
 from baton.capacity.hardware import PRESETS
 from baton.decode.generation import DecodeGenerator
-from baton.decode.kv_stream.prefill_source import TransportChoice
+from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.decode.kv_stream.reader import Timeouts
 from baton.decode.peers import LINGER_SECONDS, PeerSet
 from baton.decode.servicer import DecodeServicer

@@ -11,7 +11,7 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from baton.decode.kv_stream.prefill_source import TransportChoice
+from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.decode.kv_stream.reader import Timeouts
 from baton.engine.request import SamplingParams
 from baton.rpc.status import error_info

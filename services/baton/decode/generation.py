@@ -11,27 +11,23 @@ from typing import Any, Protocol
 
 from opentelemetry import trace
 
-from baton.decode.kv_stream.block_pull import BlockPull, check_pull, pull_request
-from baton.decode.kv_stream.clock import FrameTimeline
-from baton.decode.kv_stream.reader import KvReceiver, Timeouts
-from baton.decode.kv_stream.recovery import local_seconds, prefill_options
+from baton.decode.kv_stream.block_pull import BlockPull, check_pull
+from baton.decode.kv_stream.reader import Timeouts
+from baton.decode.kv_stream.reception import Reception
 from baton.decode.kv_stream.remote_prefill import RemotePrefill
 from baton.decode.peers import PeerSet
-from baton.decode.summary import finished_message, measure_resources, outcome_of
+from baton.decode.summary import count_prompt, finished_message, local_summary, measure_resources
 from baton.engine.events import Admitted, Ended, EngineEvent, Failed, FrameLanded, PromptScored, TokenReady
 from baton.engine.request import EngineRequest, Purpose
 from baton.engine.sampling import SampledToken
 from baton.errors import BatonError, InvalidFieldError, MismatchError
-from baton.kv.stream import KvProgress
 from baton.node.node import WorkerNode
 from baton.node.requests import check_identity, check_priority, sampling_from_proto
 from baton.telemetry import names
-from baton.telemetry.metrics import Metrics, Side
+from baton.telemetry.metrics import Metrics
 from baton.v1 import decode_service_pb2 as messages
-from baton.v1 import prefill_service_pb2
-from baton.v1.generation_pb2 import PlacementSummary
 from baton.wire.durations import seconds_from_duration
-from baton.wire.kv import layout_to_proto, wire_from_proto
+from baton.wire.kv import wire_from_proto
 
 log = logging.getLogger(__name__)
 
@@ -69,13 +65,13 @@ class DecodeGenerator:
         self.metrics = metrics
 
     def start(
-        self, request: messages.DecodeServiceGenerateRequest, outlet: GenerationSink, tasks: asyncio.TaskGroup
+        self, request: messages.DecodeServiceGenerateRequest, sink: GenerationSink, tasks: asyncio.TaskGroup
     ) -> Generation:
         """Begin a generation; the span that is current is told of it.
 
         Args:
             request: What to generate.
-            outlet: Who is told, from the next turn of the event loop on.
+            sink: Who is told, from the next turn of the event loop on.
             tasks: Where its KV stream is received; no task outlives the generation.
 
         Raises:
@@ -84,7 +80,7 @@ class DecodeGenerator:
         self.node.check_accepts()
         self._check(request)
         self.node.accept_placement(request.placement.placement_id)
-        generation = Generation(self, request, outlet, tasks)
+        generation = Generation(self, request, sink, tasks)
         generation.submit()
         return generation
 
@@ -109,14 +105,14 @@ class DecodeGenerator:
 class Generation:
     """The state of one request while it runs.
 
-    Invariant: once it has told its outlet the end, or has been closed, it tells nothing and no task of it goes on.
+    Invariant: once it has told its sink the end, or has been closed, it tells nothing and no task of it goes on.
     """
 
     def __init__(
         self,
         generator: DecodeGenerator,
         request: messages.DecodeServiceGenerateRequest,
-        outlet: GenerationSink,
+        sink: GenerationSink,
         tasks: asyncio.TaskGroup,
     ) -> None:
         self._generator = generator
@@ -124,20 +120,18 @@ class Generation:
         self._engine = generator.node.engine
         self._request = request
         self._request_id = f"{request.request_id}/{request.attempt}"
-        self._outlet = outlet
+        self._sink = sink
         self._tasks = tasks
         self._context = contextvars.copy_context()
         self._span = trace.get_current_span()
         self._is_over = False
-        self._handover: RemotePrefill | None = None
-        self._pull: BlockPull | None = None
+        self._arrival: RemotePrefill | BlockPull | None = None
         self._compilation: asyncio.Task[None] | None = None
-        self._reception: asyncio.Task[None] | None = None
+        self._receiving: asyncio.Task[None] | None = None
         timeout_seconds = seconds_from_duration(request.timeout) if request.HasField("timeout") else None
         self._deadline = None if timeout_seconds is None else asyncio.get_running_loop().time() + timeout_seconds
         placement = request.placement
         self._prefill_node_id = placement.prefill_node_id if placement.prefill_node_id != self._node.node_id else ""
-        self._layout = self._node.runner.info.layout_with(request.adapter)
         self._engine_request = self._make_engine_request()
 
     def submit(self) -> None:
@@ -166,24 +160,22 @@ class Generation:
         if self._is_over:
             return
         if type(event) is TokenReady:
-            self._outlet.token(event.output_index, event.token)
+            self._sink.token(event.output_index, event.token)
             return
         try:
             self._follow(event)
         except Exception:  # the edge of the request: other requests' events follow in the same turn
             log.exception("generation_failed request=%s", self._request_id)
             self.close()
-            self._outlet.failed(BatonError("internal error of the decode node"))
+            self._sink.failed(BatonError("internal error of the decode node"))
 
     def _follow(self, event: EngineEvent) -> None:
-        if isinstance(event, Admitted) and self._prefill_node_id:
-            self._begin_handover(event.num_cached_tokens)
-        elif isinstance(event, Admitted) and self._engine_request.purpose is Purpose.RECEIVE:
-            self._begin_pull(event.num_cached_tokens)
-        elif isinstance(event, FrameLanded) and (taker := self._pull or (self._handover and self._handover.receiver)):
-            taker.frame_landed()
+        if isinstance(event, Admitted) and self._engine_request.purpose is Purpose.RECEIVE:
+            self._receive(event.num_cached_tokens)
+        elif isinstance(event, FrameLanded) and self._arrival is not None:
+            self._arrival.frame_landed()
         elif isinstance(event, PromptScored):
-            self._outlet.prompt(event.position, event.tokens)
+            self._sink.prompt(event.position, event.tokens)
         elif isinstance(event, Ended):
             self._end(event)
         elif isinstance(event, Failed):
@@ -200,52 +192,28 @@ class Generation:
 
     def _fail(self, error: BatonError) -> None:
         self._stop()
-        self._outlet.failed(error)
+        self._sink.failed(error)
 
     def _stop(self) -> None:
         self._is_over = True
-        tasks = (self._compilation, self._reception)
-        self._compilation = self._reception = None  # a task that was cancelled keeps what it was doing
+        tasks = (self._compilation, self._receiving)
+        self._compilation = self._receiving = None  # a task that was cancelled keeps what it was doing
         for task in tasks:
             if task is not None:
                 task.cancel()
 
     def _end(self, ended: Ended) -> None:
-        summary = outcome_of(self._request, ended, self._handover, decode_node_id=self._node.node_id)
-        if self._pull is not None:
-            self._pull.describe(summary)
-        reception = self._handover.receiver.reception if self._handover else None
+        summary = local_summary(self._request, ended, self._node.node_id)
+        reception: Reception | None = None
+        if self._arrival is not None:
+            self._arrival.describe(summary)
+            reception = self._arrival.reception
         measure_resources(summary, reception, self._node.monitor)
-        self._count(ended, summary)
+        count_prompt(self._generator.metrics, ended, summary, reception)
         if summary.placement_id:
             self._node.registration.report_outcome(summary)
         self._stop()
-        finished = finished_message(ended, summary, self._request)
-        if reception is not None and reception.timeline is not None:
-            finished.summary.kv_timeline.CopyFrom(reception.timeline.to_proto(reception.clock.computed))
-        self._outlet.finished(finished)
-
-    def _count(self, ended: Ended, summary: PlacementSummary) -> None:
-        metrics = self._generator.metrics
-        for _ in range(ended.num_preemptions):
-            metrics.add_preemption()
-        if self._handover and not self._handover.fallback_reason:
-            reception = self._handover.receiver.reception
-            metrics.add_kv_transfer(
-                summary.kv_byte_count,
-                reception.transport,
-                transfer_seconds=reception.clock.busy_seconds,
-                exposed_seconds=reception.clock.exposed_seconds,
-            )
-            side: Side = "prefill"
-            num_cached = min(summary.prefill_cached_token_count, ended.num_prompt_tokens)
-        else:
-            side, num_cached = "decode", ended.num_cached_tokens
-            num_received = summary.kv_kept_token_count + summary.pulled_token_count
-            num_cached = min(num_cached + num_received, ended.num_prompt_tokens)
-        num_computed = max(0, ended.num_prompt_tokens - num_cached - ended.num_shared_tokens)
-        metrics.add_prompt(side, num_cached_tokens=num_cached, num_computed_tokens=num_computed)
-        metrics.add_shared_prompt(ended.num_shared_tokens)
+        self._sink.finished(finished_message(ended, summary, self._request, reception))
 
     def _make_engine_request(self) -> EngineRequest:
         request, params = self._request, sampling_from_proto(self._request.sampling)
@@ -281,59 +249,17 @@ class Generation:
         else:
             self._fail(failure)
 
-    def _begin_handover(self, num_cached_tokens: int) -> None:
-        node, generator = self._node, self._generator
-        request = self._prefill_request(num_cached_tokens)
-        layout, num_tokens = self._layout, len(request.token_ids)
-        progress = KvProgress.begin(layout, num_cached_tokens, num_tokens)
-        receiver = KvReceiver(self._engine, self._request_id, progress, layout, generator.timeouts)
-        if self._request.wants_kv_timeline:
-            receiver.reception.timeline = FrameTimeline(receiver.reception.clock.called)
-        self._handover = RemotePrefill(
-            self._engine,
+    def _receive(self, num_cached_tokens: int) -> None:
+        """Have the prompt's KV brought here, as the request's placement says."""
+        generator, arrival = self._generator, RemotePrefill if self._prefill_node_id else BlockPull
+        self._arrival = arrival(
+            self._node,
             generator.peers,
-            receiver,
-            request,
-            prefill_options(self._request.placement, node.node_id),
-            local_seconds=lambda start: local_seconds(node, min(start, num_tokens - 1), num_tokens),
+            self._request,
+            self._request_id,
+            num_cached_tokens,
+            timeouts=generator.timeouts,
             deadline=self._deadline,
             metrics=generator.metrics,
         )
-        self._reception = self._begin(self._handover.run())
-
-    def _begin_pull(self, num_cached_tokens: int) -> None:
-        node, generator = self._node, self._generator
-        num_tokens = len(self._request.prompt_token_ids) + len(self._request.output_token_ids)
-        self._pull = BlockPull(
-            self._engine,
-            generator.peers,
-            pull_request(self._request, node.runner, num_cached_tokens),
-            self._request.placement.prefix_pull.node_id,
-            generator.timeouts,
-            engine_id=self._request_id,
-            num_cached_tokens=num_cached_tokens,
-            local_seconds=local_seconds(node, min(num_cached_tokens, num_tokens - 1), num_tokens),
-            deadline=self._deadline,
-            metrics=generator.metrics,
-        )
-        self._reception = self._begin(self._pull.run())
-
-    def _prefill_request(self, num_cached_tokens: int) -> prefill_service_pb2.PrefillRequest:
-        request = self._request
-        return prefill_service_pb2.PrefillRequest(
-            request_id=request.request_id,
-            attempt=request.attempt,
-            token_ids=[*request.prompt_token_ids, *request.output_token_ids],
-            output_token_count=len(request.output_token_ids),
-            kv_token_begin=num_cached_tokens,
-            expected_layout=layout_to_proto(self._layout),
-            adapter=request.adapter,
-            sampling=request.sampling,
-            layers_per_frame=request.placement.layers_per_frame,
-            chunk_token_count=request.placement.chunk_token_count,
-            wire_dtype=request.placement.wire_dtype,
-            value_wire_dtype=request.placement.value_wire_dtype,
-            cache_salt=request.cache_salt,
-            priority=request.priority,
-            bypass_prefix_cache=request.bypass_prefix_cache,
-        )
+        self._receiving = self._begin(self._arrival.run())

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import grpc
 
-from baton.decode.kv_stream.prefill_source import PrefillSource, TransportChoice
+from baton.decode.kv_stream.prefill_stream import PrefillSource, TransportChoice
 from baton.errors import NotFoundError
 from baton.kv.staging import StagingPool
 from baton.kv_transport.block_service import BlockStub

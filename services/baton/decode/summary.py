@@ -2,65 +2,32 @@
 
 from __future__ import annotations
 
-from baton.decode.kv_stream.clock import Reception
-from baton.decode.kv_stream.remote_prefill import RemotePrefill
+from baton.decode.kv_stream.reception import Reception
 from baton.engine.events import Ended
 from baton.node.sensors.monitor import NodeMonitor
-from baton.telemetry.metrics import Transport
+from baton.telemetry.metrics import Metrics, Side
 from baton.v1 import decode_service_pb2 as messages
-from baton.v1 import generation_pb2, kv_pb2
+from baton.v1 import generation_pb2
 from baton.wire.durations import duration_from_seconds, seconds_from_duration
-from baton.wire.kv import dtype_to_proto
 
-_TRANSPORTS: dict[Transport, kv_pb2.KvTransport] = {
-    "grpc": kv_pb2.KV_TRANSPORT_GRPC,
-    "fast": kv_pb2.KV_TRANSPORT_FAST,
-    "shared": kv_pb2.KV_TRANSPORT_SHARED,
-}
 _REASONS = {"stop": generation_pb2.FINISH_REASON_STOP, "length": generation_pb2.FINISH_REASON_LENGTH}
 
 
-def outcome_of(
-    request: messages.DecodeServiceGenerateRequest,
-    ended: Ended,
-    handover: RemotePrefill | None,
-    *,
-    decode_node_id: str,
+def local_summary(
+    request: messages.DecodeServiceGenerateRequest, ended: Ended, node_id: str
 ) -> generation_pb2.PlacementSummary:
-    """Return what happened to a request. Where the prefill was remote, its times are the prefill node's."""
-    reception = handover.receiver.reception if handover else None
-    fallback_reason = handover.fallback_reason if handover else ""
-    summary = generation_pb2.PlacementSummary(
-        decode_node_id=decode_node_id,
-        prefill_node_id=handover.node_id if handover and not fallback_reason else decode_node_id,
+    """Return what happened to a request, as if nothing of it had come from another node."""
+    return generation_pb2.PlacementSummary(
+        decode_node_id=node_id,
+        prefill_node_id=node_id,
         placement_id=request.placement.placement_id,
         decode_cached_token_count=ended.num_cached_tokens,
         queue_duration=duration_from_seconds(ended.queue_seconds),
         prefill_duration=duration_from_seconds(ended.prefill_seconds),
         decode_duration=duration_from_seconds(ended.decode_seconds),
-        fallback_reason=fallback_reason,
         preemption_count=ended.num_preemptions,
         completion_token_count=ended.num_output_tokens - len(request.output_token_ids),
     )
-    if reception is not None:
-        summary.kv_byte_count = reception.num_bytes
-        summary.kv_frame_count = reception.num_frames
-        summary.kv_transport = _TRANSPORTS[reception.transport]
-        summary.kv_transport_reason = reception.transport_reason
-        if reception.wire is not None:
-            summary.key_wire_dtype = dtype_to_proto(reception.wire.keys)
-            summary.value_wire_dtype = dtype_to_proto(reception.wire.values)
-    if handover is not None:
-        summary.kv_break_reasons.extend(handover.break_reasons)
-        summary.kv_resume_count = handover.num_resumes
-        summary.kv_kept_token_count = handover.num_kept_tokens
-    if reception is not None and not fallback_reason:
-        summary.prefill_cached_token_count = reception.prefill_cached_tokens
-        summary.queue_duration.CopyFrom(duration_from_seconds(ended.queue_seconds + reception.queue_seconds))
-        summary.prefill_duration.CopyFrom(duration_from_seconds(reception.compute_seconds))
-        summary.transfer_duration.CopyFrom(duration_from_seconds(reception.clock.busy_seconds))
-        summary.exposed_duration.CopyFrom(duration_from_seconds(reception.clock.exposed_seconds))
-    return summary
 
 
 def measure_resources(
@@ -82,12 +49,37 @@ def measure_resources(
         summary.prefill_energy_joules = prefill_energy
 
 
+def count_prompt(
+    metrics: Metrics, ended: Ended, summary: generation_pb2.PlacementSummary, reception: Reception | None
+) -> None:
+    """Count where the prompt of a request that has just ended was computed, and what its KV's way took."""
+    for _ in range(ended.num_preemptions):
+        metrics.add_preemption()
+    if summary.prefill_node_id != summary.decode_node_id and reception is not None:
+        metrics.add_kv_transfer(
+            summary.kv_byte_count,
+            reception.transport,
+            transfer_seconds=reception.clock.busy_seconds,
+            exposed_seconds=reception.clock.exposed_seconds,
+        )
+        side: Side = "prefill"
+        num_cached = min(summary.prefill_cached_token_count, ended.num_prompt_tokens)
+    else:
+        side = "decode"
+        num_received = summary.kv_kept_token_count + summary.pulled_token_count
+        num_cached = min(ended.num_cached_tokens + num_received, ended.num_prompt_tokens)
+    num_computed = max(0, ended.num_prompt_tokens - num_cached - ended.num_shared_tokens)
+    metrics.add_prompt(side, num_cached_tokens=num_cached, num_computed_tokens=num_computed)
+    metrics.add_shared_prompt(ended.num_shared_tokens)
+
+
 def finished_message(
     ended: Ended,
     summary: generation_pb2.PlacementSummary,
     request: messages.DecodeServiceGenerateRequest,
+    reception: Reception | None,
 ) -> messages.Finished:
-    """Return the end of a generation."""
+    """Return the end of a generation, with its KV's frames in time if they were wanted."""
     usage = generation_pb2.Usage(
         prompt_token_count=ended.num_prompt_tokens,
         cached_token_count=max(
@@ -99,4 +91,6 @@ def finished_message(
     finished = messages.Finished(reason=_REASONS[ended.reason], usage=usage, summary=summary)
     if ended.stop_token_id is not None:
         finished.stop_token_id = ended.stop_token_id
+    if reception is not None and reception.timeline is not None:
+        finished.summary.kv_timeline.CopyFrom(reception.timeline.to_proto(reception.clock.computed))
     return finished

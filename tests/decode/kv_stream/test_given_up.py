@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from baton.decode.kv_stream.prefill_source import TransportChoice
+from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.decode.kv_stream.reader import Timeouts
 from baton.kv.staging import StagingPool
 from baton.v1.decode_service_pb2 import ServeRequest, StreamStart

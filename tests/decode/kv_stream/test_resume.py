@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from baton.decode.kv_stream.prefill_source import TransportChoice
+from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.decode.kv_stream.reader import Timeouts
 from baton.engine.runners.base import Launched, Span
 from baton.v1 import prefill_service_pb2

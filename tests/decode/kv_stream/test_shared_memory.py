@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from baton.decode.kv_stream.prefill_source import TransportChoice
+from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.grpc_sockets.server_connection import ServerCall
 from baton.grpc_sockets.status import Code, Status
 from baton.kv_transport.frame_codec import SharedOutlet, open_outlet

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from baton.decode.kv_stream.prefill_source import TransportChoice
+from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.errors import UnavailableError
 from baton.grpc_sockets.server import GrpcSocketServer
 from baton.kv.staging import StagingPool

@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 import pytest
 
-from baton.decode.kv_stream.prefill_source import TransportChoice
+from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.engine.runners.mock import MockRunner
 from baton.errors import BatonError
 from baton.kv.kv_format import KvDtype, Packed, WireFormat, token_bytes

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from baton.decode.kv_stream.prefill_source import TransportChoice
+from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest as Request
 from decode.pair import SPARE_ID, Answer, Pair, generate, request_of
 from engine.rig import GREEDY, LAYOUT, expected_tokens, prompt_of

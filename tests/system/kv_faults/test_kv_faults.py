@@ -13,7 +13,7 @@ from typing import cast
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from baton.decode.kv_stream.prefill_source import TransportChoice
+from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.decode.kv_stream.reader import Timeouts
 from baton.shm.lender import SEGMENT_BYTES
 from checkpoints import checkpoint

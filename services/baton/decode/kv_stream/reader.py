@@ -1,35 +1,36 @@
-"""Takes a prompt's KV from prefill nodes into the engine; the request decodes only when all of it is confirmed."""
+"""Reads KV streams of other nodes into the engine, whoever sends them, and keeps what is known of each."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterable, AsyncIterator, Callable
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
 
+import grpc
 from opentelemetry import trace
 
-from baton.decode.kv_stream.clock import Reception, ReceptionClock
-from baton.decode.kv_stream.prefill_source import KvSource
+from baton.decode.kv_stream.reception import Reception, ReceptionClock
 from baton.engine.engine import Engine
-from baton.errors import BatonError, MismatchError, StreamBrokenError
+from baton.errors import BatonError, MismatchError, StreamBrokenError, UnavailableError
 from baton.kv.kv_format import KvLayout, is_kept_exactly
-from baton.kv.stream import KvFrame, KvProgress, StreamLedger, tokens_crc32c, unpack_frame
-from baton.kv_transport.fast_channel import Message
+from baton.kv.stream import KvFrame, KvProgress, StreamLedger, unpack_frame
 from baton.kv_transport.frame_codec import ReceivedFrame, totals_from_proto
-from baton.kv_transport.kv_service import request_crc32c, serialize_request
-from baton.node.requests import token_from_proto
+from baton.rpc.error_interceptor import Undecodable
+from baton.rpc.status import error_from_rpc
 from baton.telemetry import names
 from baton.telemetry.layer_spans import LayerSpans, frame_attributes
 from baton.v1 import block_service_pb2, kv_pb2, prefill_service_pb2
-from baton.wire.durations import seconds_from_duration
 from baton.wire.kv import layout_from_proto, wire_from_proto
 
-_Message = TypeVar("_Message", Message, block_service_pb2.PullBlocksResponse | ReceivedFrame)
 MAX_FRAMES_IN_FLIGHT = 8
 """Frames read from the network and not yet written by the engine; more wait in HTTP/2's window."""
+Response = prefill_service_pb2.PrefillResponse | block_service_pb2.PullBlocksResponse
+"""What a stream brings besides frames."""
+_Message = TypeVar("_Message", bound=Response | ReceivedFrame)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,26 @@ class SilentStreamError(StreamBrokenError):
     """Nothing has come for too long: the node hangs, or all that it could still bring would come too late."""
 
 
+class StreamTerms(NamedTuple):
+    """What a stream must keep to, by the request that it answers."""
+
+    layout: KvLayout
+    """This cache, and in what frames are to travel."""
+    request_crc32c: int
+    """Checksum of the request: key of the stream's frames."""
+    is_converted: bool
+    """Whether the sender's cache may have other numbers than this one."""
+
+
+class StreamPromise(NamedTuple):
+    """What the first message of a stream says that follows."""
+
+    owed: KvProgress
+    """What the stream brings."""
+    request_crc32c: int | None
+    """Checksum of the request as the sender got it; None: it cannot tell, and no frame proves whose it is."""
+
+
 class _Unpacking(NamedTuple):
     """A frame that is becoming one of the cache's own format."""
 
@@ -55,45 +76,38 @@ class _Unpacking(NamedTuple):
     """What counts once it has been written."""
 
 
-class KvReceiver:
-    """Reads the KV streams of one request, one after the other, each for what is still missing.
+class KvStreamReader(ABC):
+    """Reads the KV streams of one request, one after the other; subclasses know what surrounds the frames.
 
-    Invariants: `progress` counts a frame only once it has proven its stream, its place and its bytes, and the engine
-    has been told to write it, and nothing of senders that contradict themselves; the first token is delivered once, by
-    whichever stream brings it first.
+    Invariant: `progress` counts a frame only once it has proven its stream, its place and its bytes, and the engine has
+    been told to write it, and nothing of senders that contradict themselves.
 
     Args:
         engine: Where the KV goes.
-        request_id: The engine's name of the request.
+        engine_id: The engine's name of the request.
         progress: What the request has before its first stream.
         layout: This node's cache.
-        timeouts: How long a silent stream is waited for.
         clock: Seconds, monotonic.
     """
 
     def __init__(
         self,
         engine: Engine,
-        request_id: str,
+        engine_id: str,
         progress: KvProgress,
         layout: KvLayout,
-        timeouts: Timeouts,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self.request_id = request_id
-        self._begin = progress
+        self.engine_id = engine_id
         self.progress = progress
         """What counts of all that has come."""
-        self.has_first_token = False
-        """Whether the first token has been delivered."""
         self.reception = Reception(ReceptionClock(clock()))
+        self._begin = progress
         self._engine = engine
         self._layout = layout
-        self._timeouts = timeouts
         self._clock = clock
         self._spans = LayerSpans("transfer", clock)
         self._slots = asyncio.Semaphore(MAX_FRAMES_IN_FLIGHT)
-        self._stream_layout = layout
         self._is_rounded = False
         self._unpacking: _Unpacking | None = None
 
@@ -101,117 +115,91 @@ class KvReceiver:
         """Take note that the engine has written a frame."""
         self._slots.release()
 
-    def commit(self) -> None:
-        """Tell the engine that the KV is complete: it may decode."""
-        self._engine.commit_kv(self.request_id)
-
-    async def run(self, source: KvSource, request: prefill_service_pb2.PrefillRequest) -> None:
-        """Call the prefill node and take everything up to the summary; then the engine may decode.
+    @abstractmethod
+    def _promise(self, message: Any) -> StreamPromise:
+        """Return what the message with the layout promises.
 
         Raises:
-            BatonError: If the call fails, the layouts differ, or the stream breaks its rules.
+            BatonError: If it answers no request of this node.
         """
-        self.reception.clock.called = self._clock()
-        self._stream_layout = replace(self._layout, wire=wire_from_proto(request, self._layout))
-        limit = self._timeouts.first_frame_seconds
-        if request.stream_number:  # nothing precedes the layout but the call, and others may be asked
-            limit = min(limit, self._timeouts.frame_seconds)
-        async with AsyncExitStack() as stack:
-            try:
-                async with asyncio.timeout(limit):
-                    messages = await stack.enter_async_context(source.prefill(request, self.reception))
-            except TimeoutError:
-                raise SilentStreamError(f"the stream was silent for {limit:g} seconds") from None
-            stack.callback(self._drop_unpacked)
-            await self._take(timed(messages, self._timeouts), request)
 
-    async def _take(
-        self,
-        messages: AsyncIterator[Message],
-        request: prefill_service_pb2.PrefillRequest,
-    ) -> None:
+    def _take_element(self, element: str | None, message: Any) -> None:  # noqa: ARG002
+        """Take what comes between layout and summary besides frames.
+
+        Raises:
+            StreamBrokenError: If it is not due.
+        """
+        raise StreamBrokenError(f"{element} came out of order")
+
+    @abstractmethod
+    def _take_summary(self, summary: kv_pb2.KvSummary) -> None:
+        """Take the end of a stream that has kept its promise."""
+
+    async def _read(self, messages: AsyncIterator[Response | ReceivedFrame], terms: StreamTerms) -> None:
+        """Take a stream up to its summary.
+
+        Raises:
+            BatonError: If the layouts differ, or the stream breaks its rules.
+        """
         ledger: StreamLedger | None = None
-        has_first_token = False
-        async for message in messages:
-            if isinstance(message, ReceivedFrame):
-                if ledger is None:
-                    raise StreamBrokenError("a frame came before the layout")
-                await self._take_frame(message, ledger)
-                del message  # its sender may need the memory for the next one
-                continue
-            element = message.WhichOneof("element")
-            if element == "layout" and ledger is None:
-                ledger = self._take_layout(message, request)
-            elif ledger is None or element == "layout":
-                raise StreamBrokenError(f"{element} came {'twice' if ledger else 'before the layout'}")
-            elif element == "first_token" and not has_first_token:
-                self._take_first_token(message.first_token, request)
-                has_first_token = True
-            elif element == "summary" and has_first_token:
-                await self._write_unpacked()
-                self._take_summary(message.summary, ledger)
-                return
-            else:
-                raise StreamBrokenError(f"{element} came out of order")
-        raise StreamBrokenError("the stream ended without its summary")
+        try:
+            async for message in messages:
+                if isinstance(message, ReceivedFrame):
+                    if ledger is None:
+                        raise StreamBrokenError("a frame came before the layout")
+                    await self._take_frame(message, ledger, terms.layout)
+                    del message  # its sender may need the memory for the next one
+                    continue
+                element = message.WhichOneof("element")
+                if element == "layout" and ledger is None:
+                    ledger = self._take_layout(message, terms)
+                elif ledger is None or element == "layout":
+                    raise StreamBrokenError(f"{element} came {'twice' if ledger else 'before the layout'}")
+                elif element == "summary":
+                    await self._write_unpacked()
+                    self._close(ledger, message.summary)
+                    return
+                else:
+                    self._take_element(element, message)
+            raise StreamBrokenError("the stream ended without its summary")
+        finally:
+            self._drop_unpacked()
 
-    def _take_first_token(
-        self, message: prefill_service_pb2.FirstToken, request: prefill_service_pb2.PrefillRequest
-    ) -> None:
-        trace.get_current_span().add_event(names.EVENT_FIRST_TOKEN)
-        token = token_from_proto(message.token, has_logprob=request.sampling.HasField("top_logprob_count"))
-        vocabulary_size = self._engine.runner.info.vocabulary_size
-        if not 0 <= token.token_id < vocabulary_size:
-            raise StreamBrokenError(f"first token {token.token_id} is not in 0 to {vocabulary_size - 1}")
-        if tokens_crc32c(request.token_ids, token.token_id) != message.crc32c:
-            raise StreamBrokenError("prompt or first token have a wrong checksum: they were changed on the way")
-        if message.HasField("compute_duration"):  # the summary, which says the same, may never be waited for
-            self.reception.prefill_cached_tokens = message.cached_token_count
-            self.reception.queue_seconds = seconds_from_duration(message.queue_duration)
-            self.reception.compute_seconds = seconds_from_duration(message.compute_duration)
-        if not self.has_first_token:  # an earlier stream's is the client's already
-            self.has_first_token = True
-            self._engine.take_first_token(self.request_id, token)
-
-    def _take_layout(
-        self, message: prefill_service_pb2.PrefillResponse, request: prefill_service_pb2.PrefillRequest
-    ) -> StreamLedger:
+    def _take_layout(self, message: Response, terms: StreamTerms) -> StreamLedger:
+        """Return the account of a stream that answers the request, and brings what this cache can hold."""
         self.reception.clock.layout_arrived(self._clock())
-        layout = message.layout
-        sender = layout_from_proto(layout)
-        self._layout.check_matches(sender, is_converted=bool(request.wire_dtype))
-        expected, wire = self._stream_layout.wire_format, wire_from_proto(layout, sender, self._layout.dtype)
-        for field, mine, theirs in zip(("wire_dtype", "value_wire_dtype"), expected, wire, strict=True):
+        sender = layout_from_proto(message.layout)
+        self._layout.check_matches(sender, is_converted=terms.is_converted)
+        wire = wire_from_proto(message.layout, sender, self._layout.dtype)
+        for field, mine, theirs in zip(("wire_dtype", "value_wire_dtype"), terms.layout.wire_format, wire, strict=True):
             if mine is not theirs:
                 raise MismatchError(field, mine.value, theirs.value)
         self.reception.wire = wire
         self._is_rounded = not is_kept_exactly(sender.dtype, wire, self._layout.dtype)
         attributes = {names.KEY_WIRE_DTYPE: wire.keys.value, names.VALUE_WIRE_DTYPE: wire.values.value}
         trace.get_current_span().set_attributes(attributes)
-        if not message.HasField("request_crc32c"):
-            return StreamLedger(self._stream_layout, self.progress)
-        if message.request_crc32c != request_crc32c(serialize_request(request)):
-            raise StreamBrokenError("the prefill node answers another request: this one was changed on the way")
-        return StreamLedger(self._stream_layout, self.progress, message.request_crc32c)
+        promise = self._promise(message)
+        if promise.request_crc32c not in (None, terms.request_crc32c):
+            raise StreamBrokenError("the node answers another request: this one was changed on the way")
+        return StreamLedger(terms.layout, promise.owed, promise.request_crc32c)
 
-    async def _take_frame(self, received: ReceivedFrame, ledger: StreamLedger) -> None:
+    async def _take_frame(self, received: ReceivedFrame, ledger: StreamLedger, layout: KvLayout) -> None:
         frame = received.frame
-        clock, now = self.reception.clock, self._clock()
-        self._spans.add(frame, clock.way_began(frame.ready_seconds), now)
-        clock.frame_arrived(now, frame.ready_seconds)
-        if self.reception.timeline is not None:
-            self.reception.timeline.add(frame, clock.origin + frame.ready_seconds, now)
-        crcs = (received.crc32c, received.actual_crc32c, received.header_crc32c)
-        ledger.enter(frame, received.sequence_number, *crcs)
-        self.reception.num_frames += 1
-        self.reception.num_bytes += frame.num_bytes
+        reception, now = self.reception, self._clock()
+        self._spans.add(frame, reception.clock.way_began(frame.ready_seconds), now)
+        reception.clock.frame_arrived(now, frame.ready_seconds)
+        if reception.timeline is not None:
+            reception.timeline.add(frame, reception.clock.origin + frame.ready_seconds, now)
+        ledger.enter(frame, received.sequence_number, received.crc32c, received.actual_crc32c, received.header_crc32c)
+        reception.num_frames += 1
+        reception.num_bytes += frame.num_bytes
         trace.get_current_span().add_event(names.EVENT_FRAME_RECEIVED, frame_attributes(frame))
         await self._write_unpacked()
-        if self._stream_layout.is_wire_lossless:
+        if layout.is_wire_lossless:
             await self._write(frame, ledger.progress)
         else:
             codec, loop = self._engine.runner.wire_codec, asyncio.get_running_loop()
-            unpacked = loop.run_in_executor(None, unpack_frame, codec, self._stream_layout, frame)
+            unpacked = loop.run_in_executor(None, unpack_frame, codec, layout, frame)
             self._unpacking = _Unpacking(unpacked, ledger.progress)
 
     async def _write_unpacked(self) -> None:
@@ -223,7 +211,7 @@ class KvReceiver:
 
     async def _write(self, frame: KvFrame, progress: KvProgress) -> None:
         await self._slots.acquire()
-        self._engine.write_kv(self.request_id, frame, is_rounded=self._is_rounded)
+        self._engine.write_kv(self.engine_id, frame, is_rounded=self._is_rounded)
         self.progress = progress
 
     def _drop_unpacked(self) -> None:
@@ -231,19 +219,13 @@ class KvReceiver:
             self._unpacking.frame.cancel()
             self._unpacking = None
 
-    def _take_summary(self, message: kv_pb2.KvSummary, ledger: StreamLedger) -> None:
+    def _close(self, ledger: StreamLedger, summary: kv_pb2.KvSummary) -> None:
         try:
-            ledger.close(totals_from_proto(message))
+            ledger.close(totals_from_proto(summary))
         except StreamBrokenError:
             self.progress = self._begin  # whoever miscounts what it sends may have sent anything
             raise
-        self.reception.prefill_cached_tokens = message.cached_token_count
-        self.reception.queue_seconds = seconds_from_duration(message.queue_duration)
-        self.reception.compute_seconds = seconds_from_duration(message.compute_duration)
-        self.reception.prefill_peak_memory_bytes = message.peak_memory_byte_count
-        self.reception.prefill_energy_joules = message.energy_joules if message.HasField("energy_joules") else None
-        self.reception.clock.summary_arrived(self.reception.queue_seconds + self.reception.compute_seconds)
-        self.commit()
+        self._take_summary(summary)
 
 
 async def timed(messages: AsyncIterable[_Message], timeouts: Timeouts) -> AsyncIterator[_Message]:
@@ -264,7 +246,40 @@ async def timed(messages: AsyncIterable[_Message], timeouts: Timeouts) -> AsyncI
         del message  # its sender may need the memory for the next one
 
 
+@asynccontextmanager
+async def grpc_call(call: Any) -> AsyncIterator[AsyncIterable[Any]]:
+    """Return the messages of a call of a `KvStub` or `BlockStub`; leaving the context ends it.
+
+    Raises:
+        BatonError: If the call fails, in the context too.
+    """
+    try:
+        yield _readable(call)
+    except grpc.aio.AioRpcError as error:
+        raise error_from_rpc(error) from error
+    except asyncio.CancelledError:
+        if _is_cancelled():
+            raise
+        # grpc.aio ends calls of a closed channel like cancelled ones, though nobody cancelled this task.
+        raise UnavailableError("the connection to the node was closed", reason="CHANNEL_CLOSED") from None
+    finally:
+        call.cancel()
+
+
 def reason_of(error: BatonError) -> str:
     """Return a short cause for metrics and summaries: the error's reason, and the field where one is named."""
     field = error.metadata.get("field")
     return f"{error.reason}:{field}" if field else error.reason
+
+
+def _is_cancelled() -> bool:
+    """Return whether somebody has cancelled this task; its error must not know the task, which keeps it."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+async def _readable(responses: AsyncIterable[Any]) -> AsyncIterator[Any]:
+    async for response in responses:
+        if isinstance(response, Undecodable):
+            raise StreamBrokenError("a message of the KV stream cannot be read")
+        yield response

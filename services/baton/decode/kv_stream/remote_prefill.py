@@ -5,26 +5,36 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Protocol
 
 from opentelemetry import trace
 
-from baton.decode.kv_stream.prefill_source import KvSource
-from baton.decode.kv_stream.reader import KvReceiver, SilentStreamError, reason_of
+from baton.decode.kv_stream.local_compute import ComputingNode, DeadlineGuard, local_seconds
+from baton.decode.kv_stream.prefill_stream import KvSource, PrefillReader
+from baton.decode.kv_stream.reader import SilentStreamError, Timeouts, reason_of
+from baton.decode.kv_stream.reception import FrameTimeline
 from baton.decode.kv_stream.recovery import Broken, PrefillOption, Recovery, choose_option
-from baton.engine.engine import Engine
 from baton.errors import AttemptReusedError, BatonError, StreamBrokenError, UnavailableError
+from baton.kv.kv_format import KvLayout
+from baton.kv.stream import KvProgress
 from baton.telemetry import names
-from baton.telemetry.metrics import Metrics
+from baton.telemetry.metrics import Metrics, Transport
 from baton.telemetry.tracing import tracer
-from baton.v1 import prefill_service_pb2
+from baton.v1 import decode_service_pb2, kv_pb2, prefill_service_pb2
+from baton.v1.generation_pb2 import PlacementSummary
+from baton.v1.router_service_pb2 import Placement, PrefillAlternative
+from baton.wire.capacity import estimate_from_proto
+from baton.wire.durations import duration_from_seconds, seconds_from_duration
+from baton.wire.kv import layout_to_proto
 
 log = logging.getLogger(__name__)
 
-_LOCAL_MARGIN = 1.5
-"""Times as long as expected that computing the rest here may take, where a deadline is near."""
+_TRANSPORTS: dict[Transport, kv_pb2.KvTransport] = {
+    "grpc": kv_pb2.KV_TRANSPORT_GRPC,
+    "fast": kv_pb2.KV_TRANSPORT_FAST,
+    "shared": kv_pb2.KV_TRANSPORT_SHARED,
+}
 
 
 class PrefillNodes(Protocol):
@@ -47,55 +57,71 @@ class RemotePrefill:
     Invariant: when `run` has returned, the engine has been told either that the KV is complete or how much of it is.
 
     Args:
-        engine: Where the request waits for its KV.
+        node: Where the request waits for its KV.
         nodes: Whom to call.
-        receiver: Takes the streams.
-        request: What the first stream is asked for.
-        options: The node that the router chose, then its alternatives.
-        local_seconds: Returns the time to compute here the positions from one on.
+        request: What is generated; its placement says who computes its prompt, and who else can.
+        engine_id: The engine's name of the request.
+        num_cached_tokens: Leading positions that are here.
+        timeouts: How long a silent stream is waited for.
         deadline: Event loop's time at which the caller gives the request up; None: never.
         metrics: Where to count.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        node: ComputingNode,
         nodes: PrefillNodes,
-        receiver: KvReceiver,
-        request: prefill_service_pb2.PrefillRequest,
-        options: Sequence[PrefillOption],
+        request: decode_service_pb2.DecodeServiceGenerateRequest,
+        engine_id: str,
+        num_cached_tokens: int,
         *,
-        local_seconds: Callable[[int], float],
+        timeouts: Timeouts,
         deadline: float | None,
         metrics: Metrics,
     ) -> None:
-        self.receiver = receiver
-        self.break_reasons: list[str] = []
-        """Why each stream broke."""
-        self.node_id = options[0].node_id
-        """Node of the last stream."""
-        self.fallback_reason = ""
-        """Why the rest was computed here; empty if it was not."""
-        self._engine = engine
+        layout = node.runner.info.layout_with(request.adapter)
+        self._node = node
         self._nodes = nodes
-        self._request = request
-        self._engine_id = receiver.request_id
-        self._options = options
-        self._local_seconds = local_seconds
+        self._request = first_request(request, layout, num_cached_tokens)
+        self._engine_id = engine_id
+        self._options = prefill_options(request.placement, node.node_id)
         self._deadline = deadline
         self._metrics = metrics
+        self._num_tokens = len(self._request.token_ids)
+        begin = KvProgress.begin(layout, num_cached_tokens, self._num_tokens)
+        self._reader = PrefillReader(node.engine, engine_id, begin, layout, timeouts)
+        self.reception = self._reader.reception
+        if request.wants_kv_timeline:
+            self.reception.timeline = FrameTimeline(self.reception.clock.called)
+        self._node_id = self._options[0].node_id
+        self._break_reasons: list[str] = []
+        self._fallback_reason = ""
         self._streams: Counter[str] = Counter()
         self._num_kept_tokens = 0
 
-    @property
-    def num_resumes(self) -> int:
-        """Return the streams after the first."""
-        return max(0, self._streams.total() - 1)
+    def frame_landed(self) -> None:
+        """Take note that the engine has written a frame."""
+        self._reader.frame_landed()
 
-    @property
-    def num_kept_tokens(self) -> int:
-        """Return the positions that were complete when the last stream broke; 0 if none did."""
-        return self._num_kept_tokens
+    def describe(self, summary: PlacementSummary) -> None:
+        """Add what came of it to a summary that tells of this node alone; times become the prefill node's."""
+        reception = self.reception
+        reception.describe(summary)
+        summary.kv_transport = _TRANSPORTS[reception.transport]
+        summary.kv_transport_reason = reception.transport_reason
+        summary.kv_break_reasons.extend(self._break_reasons)
+        summary.kv_resume_count = max(0, self._streams.total() - 1)
+        summary.kv_kept_token_count = self._num_kept_tokens
+        summary.fallback_reason = self._fallback_reason
+        if self._fallback_reason:
+            return
+        summary.prefill_node_id = self._node_id
+        summary.prefill_cached_token_count = reception.prefill_cached_tokens
+        queue_seconds = seconds_from_duration(summary.queue_duration) + reception.queue_seconds
+        summary.queue_duration.CopyFrom(duration_from_seconds(queue_seconds))
+        summary.prefill_duration.CopyFrom(duration_from_seconds(reception.compute_seconds))
+        summary.transfer_duration.CopyFrom(duration_from_seconds(reception.clock.busy_seconds))
+        summary.exposed_duration.CopyFrom(duration_from_seconds(reception.clock.exposed_seconds))
 
     async def run(self) -> None:
         """Take the KV, whatever happens to the nodes that compute it."""
@@ -111,7 +137,7 @@ class RemotePrefill:
                 option = self._after(option, error)
 
     async def _stream(self, option: PrefillOption) -> None:
-        self.node_id = option.node_id
+        self._node_id = option.node_id
         number = self._streams.total()
         self._streams[option.node_id] += 1
         source = self._nodes.source(option.node_id)
@@ -122,7 +148,7 @@ class RemotePrefill:
         }
         with tracer().start_as_current_span(names.SPAN_RECEIVE_KV, attributes=attributes):
             async with self._within_deadline():
-                await self.receiver.run(source, self._request_for(option, number))
+                await self._reader.run(source, self._request_for(option, number))
 
     def _request_for(self, option: PrefillOption, number: int) -> prefill_service_pb2.PrefillRequest:
         """Return the request of a stream: the first one's, less what has come."""
@@ -132,7 +158,7 @@ class RemotePrefill:
         request.chunk_token_count = option.chunk_tokens
         request.wire_dtype = option.wire_dtype  # type: ignore[assignment]
         request.value_wire_dtype = option.value_wire_dtype  # type: ignore[assignment]
-        progress = self.receiver.progress
+        progress = self._reader.progress
         request.stream_number = number
         request.kv_token_begin = min(progress.complete_tokens, progress.num_tokens - 1)
         if not progress.is_even:
@@ -142,12 +168,12 @@ class RemotePrefill:
     def _after(self, option: PrefillOption, error: Exception) -> PrefillOption | None:
         """Take note of a broken stream; return who is asked next."""
         reason = reason_of(error) if isinstance(error, BatonError) else "INTERNAL"
-        progress = self.receiver.progress
-        self.break_reasons.append(reason)
+        progress = self._reader.progress
+        self._break_reasons.append(reason)
         self._num_kept_tokens = progress.complete_tokens - self._request.kv_token_begin
-        if progress.is_complete and self.receiver.has_first_token:
+        if progress.is_complete and self._reader.has_first_token:
             self._note(option, error, reason, Recovery.COMPLETE)
-            self.receiver.commit()
+            self._reader.commit()
             return None
         following = self._choose(option, error)
         if following is not None:
@@ -155,14 +181,14 @@ class RemotePrefill:
             self._note(option, error, reason, Recovery.SAME_NODE if is_same else Recovery.OTHER_NODE)
             return following
         self._note(option, error, reason, Recovery.LOCAL)
-        self.fallback_reason = reason
+        self._fallback_reason = reason
         self._metrics.add_fallback(reason)
         trace.get_current_span().add_event(names.EVENT_FALLBACK, {names.REASON: reason})
-        self._engine.fall_back(self._engine_id, progress.complete_tokens)
+        self._node.engine.fall_back(self._engine_id, progress.complete_tokens)
         return None
 
     def _choose(self, option: PrefillOption, error: Exception) -> PrefillOption | None:
-        progress = self.receiver.progress
+        progress = self._reader.progress
         if progress.is_complete:  # the first token alone is missing: one position computed here gives it
             return None
         broken = Broken(
@@ -172,13 +198,13 @@ class RemotePrefill:
             num_streams_by_node=dict(self._streams),
             progress=progress,
             token_begin=self._request.kv_token_begin,
-            has_first_token=self.receiver.has_first_token,
+            has_first_token=self._reader.has_first_token,
             is_cache_bypassed=self._request.bypass_prefix_cache,
         )
         return choose_option(
             broken,
             [other for other in self._options[1:] if self._nodes.has(other.node_id)],
-            local_seconds=self._local_seconds(progress.complete_tokens),
+            local_seconds=self._local_seconds(),
             seconds_left=self._seconds_left(),
         )
 
@@ -201,51 +227,48 @@ class RemotePrefill:
 
     def _within_deadline(self) -> AbstractAsyncContextManager[object]:
         """Return a context that breaks the stream while there is still time to compute what is missing here."""
-        if self._deadline is None:
-            return nullcontext()
-        return _DeadlineGuard(self._deadline, self._rest_seconds)
+        return nullcontext() if self._deadline is None else DeadlineGuard(self._deadline, self._local_seconds)
 
-    def _rest_seconds(self) -> float:
-        return _LOCAL_MARGIN * self._local_seconds(self.receiver.progress.complete_tokens)
+    def _local_seconds(self) -> float:
+        """Return the time to compute here what has not come."""
+        start = min(self._reader.progress.complete_tokens, self._num_tokens - 1)
+        return local_seconds(self._node, start, self._num_tokens)
 
 
-class _DeadlineGuard:
-    """Breaks a stream at the last moment at which the rest can still be computed here, seen from how far it is then.
+def first_request(
+    request: decode_service_pb2.DecodeServiceGenerateRequest, layout: KvLayout, num_cached_tokens: int
+) -> prefill_service_pb2.PrefillRequest:
+    """Return what the first stream of a prompt is asked for: all that is not here."""
+    return prefill_service_pb2.PrefillRequest(
+        request_id=request.request_id,
+        attempt=request.attempt,
+        token_ids=[*request.prompt_token_ids, *request.output_token_ids],
+        output_token_count=len(request.output_token_ids),
+        kv_token_begin=num_cached_tokens,
+        expected_layout=layout_to_proto(layout),
+        adapter=request.adapter,
+        sampling=request.sampling,
+        cache_salt=request.cache_salt,
+        priority=request.priority,
+        bypass_prefix_cache=request.bypass_prefix_cache,
+    )
 
-    Where that moment has passed already, the stream is the only hope, and goes on.
-    """
 
-    def __init__(self, deadline: float, rest_seconds: Callable[[], float]) -> None:
-        self._deadline = deadline
-        self._rest_seconds = rest_seconds
-        self._timeout = asyncio.timeout(None)
-        self._timer: asyncio.TimerHandle | None = None
+def prefill_options(placement: Placement, decode_node_id: str) -> list[PrefillOption]:
+    """Return the node that the router chose, then its alternatives."""
+    options = [_option(placement), *(_option(alternative) for alternative in placement.alternatives)]
+    return [option for option in options if option.node_id not in ("", decode_node_id)]
 
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
-        loop = asyncio.get_running_loop()
-        at = self._deadline - self._rest_seconds()
-        if at > loop.time():
-            self._timer = loop.call_at(at, self._look)
 
-    async def __aexit__(self, *error: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        try:
-            await self._timeout.__aexit__(*error)  # type: ignore[arg-type]
-        except TimeoutError:
-            raise SilentStreamError(
-                "the stream left no more time than the rest takes here", reason="DEADLINE"
-            ) from None
-
-    def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        at = self._deadline - self._rest_seconds()
-        if at > loop.time():
-            self._timer = loop.call_at(at, self._look)
-        else:
-            self._timer = None
-            self._timeout.reschedule(loop.time())
+def _option(message: Placement | PrefillAlternative) -> PrefillOption:
+    return PrefillOption(
+        message.prefill_node_id,
+        message.layers_per_frame,
+        message.chunk_token_count,
+        message.wire_dtype,
+        message.value_wire_dtype,
+        estimate_from_proto(message.estimate) if message.HasField("estimate") else None,
+    )
 
 
 def _may_ask_again(error: Exception) -> bool:

@@ -1,7 +1,4 @@
-"""What is known of one KV stream as it arrives: how long the link was busy, and how much of that showed.
-
-The frames of a request's KV in time, for pictures of how far computation hid their way.
-"""
+"""What is known of one KV stream as it arrives: how long the link was busy, and how much of that showed."""
 
 from __future__ import annotations
 
@@ -10,7 +7,11 @@ from dataclasses import dataclass
 from baton.kv.kv_format import WireFormat
 from baton.kv.stream import KvFrame
 from baton.telemetry.metrics import Transport
-from baton.v1.generation_pb2 import KvFrameTiming, KvTimeline
+from baton.v1.generation_pb2 import KvFrameTiming, KvTimeline, PlacementSummary
+from baton.wire.kv import dtype_to_proto
+
+MAX_FRAMES = 1024
+"""Frames of a timeline; later ones are left out."""
 
 
 @dataclass(slots=True)
@@ -86,9 +87,12 @@ class Reception:
     timeline: FrameTimeline | None = None
     """Its frames in time; None: not wanted."""
 
-
-MAX_FRAMES = 1024
-"""Frames of a timeline; later ones are left out."""
+    def describe(self, summary: PlacementSummary) -> None:
+        """Add to a summary what came, and in what."""
+        summary.kv_byte_count, summary.kv_frame_count = self.num_bytes, self.num_frames
+        if self.wire is not None:
+            summary.key_wire_dtype = dtype_to_proto(self.wire.keys)
+            summary.value_wire_dtype = dtype_to_proto(self.wire.values)
 
 
 class FrameTimeline:

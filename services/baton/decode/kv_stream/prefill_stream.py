@@ -1,0 +1,255 @@
+"""One KV stream of a prefill node: called by what carries it best, and read."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
+from typing import Literal, Protocol
+
+from opentelemetry import trace
+
+from baton.decode.kv_stream.reader import (
+    KvStreamReader,
+    SilentStreamError,
+    StreamPromise,
+    StreamTerms,
+    Timeouts,
+    grpc_call,
+    timed,
+)
+from baton.decode.kv_stream.reception import Reception
+from baton.engine.engine import Engine
+from baton.errors import StreamBrokenError, UnavailableError
+from baton.kv.kv_format import KvLayout
+from baton.kv.stream import KvProgress, tokens_crc32c
+from baton.kv_transport.fast_channel import FastChannel, FastPathError, FastStream, Message
+from baton.kv_transport.frame_codec import ReceivedFrame, located
+from baton.kv_transport.kv_service import KvStub, request_crc32c, serialize_request
+from baton.node.requests import token_from_proto
+from baton.shm.lender import Lender, Loan
+from baton.telemetry import names
+from baton.telemetry.metrics import Metrics
+from baton.v1 import kv_pb2, prefill_service_pb2
+from baton.wire.durations import seconds_from_duration
+from baton.wire.kv import wire_from_proto
+
+log = logging.getLogger(__name__)
+
+TransportChoice = Literal["auto", "grpc", "fast", "shared"]
+"""What may carry KV streams: shared is shared memory, with headers by the fast path or else the gRPC library; auto is
+the first of shared memory, fast path and gRPC library that works."""
+
+
+class KvSource(Protocol):
+    """One prefill node."""
+
+    def prefill(
+        self, request: prefill_service_pb2.PrefillRequest, reception: Reception
+    ) -> AbstractAsyncContextManager[AsyncIterable[Message]]:
+        """Return the messages of a KV stream; leaving the context ends the call.
+
+        Args:
+            request: The prompt.
+            reception: Takes note of what carries the stream.
+
+        Raises:
+            BatonError: If the call fails, in the context too.
+        """
+
+
+class PrefillReader(KvStreamReader):
+    """Reads what prefill nodes send of one prompt: KV, and the first token, which is delivered once.
+
+    Args:
+        engine: Where the KV goes.
+        engine_id: The engine's name of the request.
+        progress: What the request has before its first stream.
+        layout: This node's cache.
+        timeouts: How long a silent stream is waited for.
+        clock: Seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        engine_id: str,
+        progress: KvProgress,
+        layout: KvLayout,
+        timeouts: Timeouts,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        super().__init__(engine, engine_id, progress, layout, clock)
+        self.has_first_token = False
+        """Whether the first token has been delivered."""
+        self._timeouts = timeouts
+        self._request = prefill_service_pb2.PrefillRequest()
+        self._has_streams_token = False
+
+    async def run(self, source: KvSource, request: prefill_service_pb2.PrefillRequest) -> None:
+        """Call the prefill node and take everything up to the summary; then the engine may decode.
+
+        Raises:
+            BatonError: If the call fails, the layouts differ, or the stream breaks its rules.
+        """
+        self._request, self._has_streams_token = request, False
+        self.reception.clock.called = self._clock()
+        layout = replace(self._layout, wire=wire_from_proto(request, self._layout))
+        limit = self._timeouts.first_frame_seconds
+        if request.stream_number:  # nothing precedes the layout but the call, and others may be asked
+            limit = min(limit, self._timeouts.frame_seconds)
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(limit):
+                    messages = await stack.enter_async_context(source.prefill(request, self.reception))
+            except TimeoutError:
+                raise SilentStreamError(f"the stream was silent for {limit:g} seconds") from None
+            crc = request_crc32c(serialize_request(request))  # with the offer of memory that the source put into it
+            await self._read(timed(messages, self._timeouts), StreamTerms(layout, crc, bool(request.wire_dtype)))
+
+    def commit(self) -> None:
+        """Tell the engine that the KV is complete: it may decode."""
+        self._engine.commit_kv(self.engine_id)
+
+    def _promise(self, message: prefill_service_pb2.PrefillResponse) -> StreamPromise:
+        return StreamPromise(self.progress, message.request_crc32c if message.HasField("request_crc32c") else None)
+
+    def _take_element(self, element: str | None, message: prefill_service_pb2.PrefillResponse) -> None:
+        if element != "first_token" or self._has_streams_token:
+            raise StreamBrokenError(f"{element} came out of order")
+        self._has_streams_token = True
+        trace.get_current_span().add_event(names.EVENT_FIRST_TOKEN)
+        first, request = message.first_token, self._request
+        token = token_from_proto(first.token, has_logprob=request.sampling.HasField("top_logprob_count"))
+        vocabulary_size = self._engine.runner.info.vocabulary_size
+        if not 0 <= token.token_id < vocabulary_size:
+            raise StreamBrokenError(f"first token {token.token_id} is not in 0 to {vocabulary_size - 1}")
+        if tokens_crc32c(request.token_ids, token.token_id) != first.crc32c:
+            raise StreamBrokenError("prompt or first token have a wrong checksum: they were changed on the way")
+        if first.HasField("compute_duration"):  # the summary, which says the same, may never be waited for
+            self._take_times(first)
+        if not self.has_first_token:  # an earlier stream's is the client's already
+            self.has_first_token = True
+            self._engine.take_first_token(self.engine_id, token)
+
+    def _take_summary(self, summary: kv_pb2.KvSummary) -> None:
+        if not self._has_streams_token:
+            raise StreamBrokenError("summary came out of order")
+        self._take_times(summary)
+        reception = self.reception
+        reception.prefill_peak_memory_bytes = summary.peak_memory_byte_count
+        reception.prefill_energy_joules = summary.energy_joules if summary.HasField("energy_joules") else None
+        reception.clock.summary_arrived(reception.queue_seconds + reception.compute_seconds)
+        self.commit()
+
+    def _take_times(self, message: prefill_service_pb2.FirstToken | kv_pb2.KvSummary) -> None:
+        self.reception.prefill_cached_tokens = message.cached_token_count
+        self.reception.queue_seconds = seconds_from_duration(message.queue_duration)
+        self.reception.compute_seconds = seconds_from_duration(message.compute_duration)
+
+
+class PrefillSource:
+    """A prefill node that the router has named.
+
+    Args:
+        stub: Calls it by the gRPC library.
+        fast: Its fast path; None: it offers none, or this node must not use it.
+        lender: Memory of this node; None: none is lent.
+        choice: What may be used.
+        metrics: Where to count.
+    """
+
+    def __init__(
+        self,
+        stub: KvStub,
+        fast: FastChannel | None,
+        lender: Lender | None,
+        choice: TransportChoice,
+        metrics: Metrics,
+    ) -> None:
+        self._stub = stub
+        self._fast = fast
+        self._lender = lender
+        self._choice = choice
+        self._metrics = metrics
+
+    @asynccontextmanager
+    async def prefill(
+        self, request: prefill_service_pb2.PrefillRequest, reception: Reception
+    ) -> AsyncIterator[AsyncIterable[Message]]:
+        """See `KvSource`. The gRPC library takes over only from a fast path on which the stream has not begun.
+
+        The request gets the offer of this node's memory, or none.
+        """
+        with self._offered(request) as loan:
+            stream = await self._open_fast(request, loan, reception)
+            if stream is not None:
+                try:
+                    yield self._messages(stream, loan, reception)
+                finally:
+                    stream.close()
+            else:
+                async with grpc_call(self._stub.Prefill(request)) as messages:
+                    yield self._messages(messages, loan, reception)
+            if loan is not None and reception.transport == "shared":
+                loan.finish()  # the stream has come to its summary; another that took the offer may still write
+
+    @contextmanager
+    def _offered(self, request: prefill_service_pb2.PrefillRequest) -> Iterator[Loan | None]:
+        """Put an offer into a request; it is withdrawn at the end."""
+        request.ClearField("shared_memory")
+        if self._lender is None or not self._lender.address:
+            yield None
+            return
+        loan = self._lender.lend()
+        request.shared_memory.address, request.shared_memory.token = loan.address, loan.token
+        try:
+            yield loan
+        finally:
+            loan.close()
+
+    async def _messages(
+        self, messages: AsyncIterable[Message], loan: Loan | None, reception: Reception
+    ) -> AsyncIterator[Message]:
+        """Yield messages, frames with their payload; take note of what carries it."""
+        async for message in messages:
+            if isinstance(message, ReceivedFrame):
+                yield located(message, loan)
+                del message  # its sender may need the memory for the next one
+                continue
+            if message.WhichOneof("element") == "layout":
+                self._note_transport(message.uses_shared_memory, loan, reception)
+            yield message
+
+    def _note_transport(self, is_shared: bool, loan: Loan | None, reception: Reception) -> None:
+        if is_shared:
+            reception.transport = "shared"
+        elif loan is not None and loan.is_refused:
+            reception.transport_reason = reception.transport_reason or "SHARED_MEMORY_FULL"
+        trace.get_current_span().set_attribute(names.KV_TRANSPORT, reception.transport)
+        if not is_shared and self._choice == "shared":
+            raise UnavailableError("the prefill node shares no memory with this one", reason="NOT_SHARED")
+
+    async def _open_fast(
+        self, request: prefill_service_pb2.PrefillRequest, loan: Loan | None, reception: Reception
+    ) -> FastStream | None:
+        """Return the stream on the fast path; None: the gRPC library is to carry it."""
+        reception.transport = "grpc"
+        if self._choice == "grpc":
+            return None
+        try:
+            if self._fast is None:
+                raise FastPathError("the prefill node offers no fast path", reason="NOT_OFFERED")
+            stream = await self._fast.prefill(request, loan)
+        except FastPathError as error:
+            if self._choice == "fast":
+                raise
+            log.debug("fast_path_unused request=%s reason=%s cause=%s", request.request_id, error.reason, error)
+            reception.transport_reason = error.reason
+            self._metrics.add_fast_path_fallback(error.reason)
+            return None
+        reception.transport = "fast"  # unless the first message says that memory is shared
+        return stream
