@@ -1,5 +1,4 @@
-"""The frames of a prompt: groups of layers and chunks of positions, from the speeds of computation and link."""
-# MERGED """In what K and V travel: the table of decisions, and what the placement makes of one."""
+"""The frames of a prompt, and the number formats in which K and V travel: the table of decisions."""
 
 from __future__ import annotations
 

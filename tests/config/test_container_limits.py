@@ -1,5 +1,4 @@
-"""Cores that a process may use."""
-# MERGED """Memory that a process may use."""
+"""Cores and memory that a process may use."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from baton.capacity.hardware import PRESETS
 from baton.capacity.reference_models import LLAMA_3_1_8B
+from baton.capacity.snapshot import NodeLoad
 from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
 from baton.router.nodes import LoadReport, NodeDescription, Outcome
 
@@ -39,11 +40,7 @@ DGX = replace(
     profile=PRESETS["dgx-spark"].profile(),
 )
 IDLE = LoadReport(
-    num_waiting=0,
-    num_running=0,
-    num_pending_prompt_tokens=0,
-    num_free_blocks=10_000,
-    mean_context_tokens=0.0,
+    load=NodeLoad(num_free_blocks=10_000),
     step_count=0,
     is_draining=False,
 )
@@ -73,3 +70,8 @@ class Clock:
     def __call__(self) -> float:
         """Return the time."""
         return self.seconds
+
+
+def busy_report(step_count: int = 0, **work: float) -> LoadReport:
+    """Return the report of a node with some work, named as in `NodeLoad`."""
+    return replace(IDLE, load=replace(IDLE.load, **work), step_count=step_count)  # type: ignore[arg-type]

@@ -1,5 +1,4 @@
-"""Placements that no load report covers yet."""
-# MERGED """Recent placements."""
+"""Placements in flight: those that no load report covers yet, and those whose outcome is awaited."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ import pytest
 
 from baton.errors import SupersededError
 from baton.router.nodes import NodeTable
-from router.samples import DGX, IDLE, MAC, Clock
+from router.samples import DGX, IDLE, MAC, Clock, busy_report
 
-BUSY = replace(IDLE, num_running=1, step_count=7)
+BUSY = busy_report(step_count=7, num_running=1)
 
 
 def table(clock: Clock) -> NodeTable:
@@ -107,8 +107,8 @@ def test_a_request_that_waits_for_kv_from_elsewhere_needs_no_step() -> None:
     nodes = table(clock)
     node = nodes.register(MAC)
     for _ in range(10):
-        nodes.report(node, replace(IDLE, num_waiting=1))
+        nodes.report(node, busy_report(num_waiting=1))
         clock.seconds += 4.0
-    nodes.report(node, replace(IDLE, num_waiting=1))
+    nodes.report(node, busy_report(num_waiting=1))
 
     assert nodes.unusable_reason(node) == ""

@@ -15,7 +15,7 @@ from baton.router.nodes import LinkMeasurement, Outcome
 from baton.router.proto import load_from_proto, load_to_proto
 from baton.router.state import RouterState, StateLimits
 from baton.v1 import node_pb2
-from router.samples import DGX, IDLE, LAYOUT, MAC, MODEL, OUTCOME, Clock
+from router.samples import DGX, IDLE, LAYOUT, MAC, MODEL, OUTCOME, Clock, busy_report
 
 REQUEST = PlacementRequest(8192, 32)
 
@@ -155,7 +155,7 @@ def test_what_comes_back_takes_blocks_but_no_computation() -> None:
 
     (after,) = state.snapshot(MODEL).nodes
     assert after.load.num_pending_prompt_tokens == 8192 - 5696
-    assert after.load.num_free_blocks == IDLE.num_free_blocks - (8192 - 1600 + 32) // 16
+    assert after.load.num_free_blocks == IDLE.load.num_free_blocks - (8192 - 1600 + 32) // 16
 
 
 def test_slow_steps_slow_the_decode_node() -> None:
@@ -246,7 +246,7 @@ def two_decoders() -> RouterState:
     state = RouterState(Clock(), StateLimits())
     mac = state.register(MAC)
     state.register(replace(MAC, node_id="mini"))
-    state.report(mac, replace(IDLE, num_waiting=4, num_pending_prompt_tokens=40_000))
+    state.report(mac, busy_report(num_waiting=4, num_pending_prompt_tokens=40_000))
     return state
 
 

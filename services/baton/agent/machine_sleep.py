@@ -1,7 +1,4 @@
-"""Notices that the machine slept, on every system: a clock that goes on meanwhile went on further than a pause.
-
-What the agent does about a machine that sleeps: its worker rests before, and is given time afterwards.
-"""
+"""A machine that sleeps: a clock that goes on meanwhile shows it; its worker rests before, and has time afterwards."""
 
 from __future__ import annotations
 

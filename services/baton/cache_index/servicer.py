@@ -1,7 +1,4 @@
-"""One node's stream into the index: a snapshot first, then numbered events.
-
-CacheIndexService over the index.
-"""
+"""CacheIndexService: each node's stream into the index, a snapshot first, then numbered events; and look-ups."""
 
 from __future__ import annotations
 

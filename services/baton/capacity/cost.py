@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 FRAME_OVERHEAD_SECONDS = 1e-4
 """Fixed cost of one KV frame, paid by sender and receiver outside the payload rate."""
@@ -85,8 +85,7 @@ class NodeProfile:
 
     def slowed(self, prefill_factor: float, decode_factor: float) -> NodeProfile:
         """Return the profile whose prefills and steps take these factors times as long."""
-        return replace(
-            self,
+        return NodeProfile(
             prefill_flops=self.prefill_flops / prefill_factor,
             prefill_overhead_seconds=self.prefill_overhead_seconds * prefill_factor,
             decode_flops=self.decode_flops / decode_factor,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -85,6 +86,23 @@ class Decision:
     def choice(self) -> Candidate | None:
         """Return the first candidate; None if nothing is feasible."""
         return self.candidates[0] if self.candidates and self.candidates[0].estimate else None
+
+    @property
+    def runner_up(self) -> CostEstimate | None:
+        """Return the terms of the best candidate that was not chosen; None if there is none."""
+        return next((candidate.estimate for candidate in self.candidates[1:] if candidate.estimate), None)
+
+    @property
+    def alternatives(self) -> Sequence[Candidate]:
+        """Return what else could compute the prompt for the decode node if the prefill node fails, cheapest first."""
+        choice = self.choice
+        if choice is None or choice.is_local:
+            return ()
+        return [
+            candidate
+            for candidate in self.candidates[1:]
+            if candidate.decode_node_id == choice.decode_node_id and not candidate.is_local and candidate.estimate
+        ]
 
 
 def place(snapshot: ClusterSnapshot, request: PlacementRequest, *, policy: PrefillPolicy = "cheapest") -> Decision:

@@ -1,7 +1,4 @@
-"""One answer of `baton chat` and what it cost.
-
-`baton chat`: a conversation in the terminal, with what each answer cost and where it ran.
-"""
+"""`baton chat`: a conversation in the terminal, with what each answer cost and where it ran."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""The control groups of this process, of version 2 or 1: what bounds a container, a pod, or a service of systemd.
+"""How many cores and how much memory this process may use: the machine's, within affinity and control groups.
 
-How many cores this process may use: those of the machine, of its affinity, of its container's quota.
-
-How much memory this process may use: that of the machine, within the limit of its container.
+Control groups, of version 2 or 1, are what bounds a container, a pod, or a service of systemd.
 """
 
 from __future__ import annotations

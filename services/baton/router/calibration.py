@@ -1,7 +1,4 @@
-"""How far predictions are off, per node and link, learnt from what happened.
-
-A placement beside what happened: how far each term was off, and what another choice might have saved.
-"""
+"""How far predictions are off, per node, link and term, learnt from what happened, and what a choice has cost."""
 
 from __future__ import annotations
 
@@ -65,6 +62,10 @@ class Calibration(Generic[KeyT]):
         """Return what estimates for `key` are to be multiplied by; 1 without outcomes."""
         average = self._averages.get(key)
         return average.factor(self._clock()) if average else 1.0
+
+    def has_learnt(self, key: KeyT) -> bool:
+        """Return whether there are outcomes for `key`."""
+        return key in self._averages
 
     def reported(self, key: KeyT) -> float:
         """Return the factor as `NodeState` reports it: 0 without outcomes."""

@@ -1,7 +1,4 @@
-"""Placements that no load report covers yet: work the router has sent to nodes and must count itself.
-
-Recent placements, so that an outcome finds the estimate it is to be compared with.
-"""
+"""Placements in flight: the work that no load report covers yet, and the estimates to compare outcomes with."""
 
 from __future__ import annotations
 
@@ -78,6 +75,8 @@ class AssumedPlacements:
     def added_to(self, node_id: str, load: NodeLoad) -> NodeLoad:
         """Return `load` with the node's entries added as waiting requests."""
         works = [entry.work for entry in self._live(node_id)]
+        if not works:
+            return load
         return replace(
             load,
             num_waiting=load.num_waiting + len(works),

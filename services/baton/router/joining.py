@@ -1,7 +1,4 @@
-"""Bounds the wrong tokens that one address may try.
-
-JoinService: takes in machines that hold the deployment's secret, on a port of its own.
-"""
+"""JoinService: takes in machines that hold the deployment's secret, on a port of its own, and bounds wrong tokens."""
 
 from __future__ import annotations
 

@@ -1,32 +1,30 @@
-"""What nodes tell the router, as values.
-
-The nodes that are registered now, and how fresh what is known of them is.
-"""
+"""What nodes tell the router, the nodes that are registered, and how fresh what is known of them is."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from baton.capacity.cost import ModelShape, NodeProfile
 from baton.capacity.kv_transfer import WireAbility
-from baton.capacity.snapshot import NodeLoad, NodeRole, TierRates
+from baton.capacity.snapshot import NodeLoad, NodeSnapshot, TierRates
 from baton.errors import SupersededError
 from baton.kv.adapter import Adapter
 from baton.kv.kv_format import KvLayout
 from baton.v1.node_pb2 import SystemSample
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDescription:
-    """One node (protos/baton/v1/node.proto, NodeDescription)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDescription(NodeSnapshot):
+    """One node as it registered: what placement reads of it, and what else it is.
 
-    node_id: str
-    """Unique and stable over restarts."""
+    Its message is NodeDescription of protos/baton/v1/node.proto.
+    """
+
+    load: NodeLoad = NodeLoad()
+    """No work: what a node does is in its reports."""
     epoch: int
     """Greater for every later start of the process."""
-    role: NodeRole
-    """What it serves."""
     address: str
     """host:port of its gRPC server."""
     engine: str
@@ -37,18 +35,8 @@ class NodeDescription:
     """Served name of the model."""
     layout: KvLayout
     """What its KV cache looks like."""
-    shape: ModelShape
-    """Size of its model."""
-    profile: NodeProfile
-    """Speed as the node measured it."""
     profile_source: str
     """"measured" or "declared"."""
-    num_blocks: int
-    """KV blocks in its pool."""
-    block_tokens: int
-    """Tokens of one block."""
-    max_batch_size: int
-    """Requests decoded together at most."""
     tokenizer_digest: str
     """Digest of chat template and tokenizer."""
     eos_token_ids: tuple[int, ...]
@@ -57,12 +45,8 @@ class NodeDescription:
     """host:port of its fast path for KV; empty: it offers none."""
     wire_abilities: tuple[WireAbility, ...] = ()
     """Number formats besides its cache's own in which it can send or receive KV."""
-    is_cache_private: bool = False
-    """Whether its prefix cache is for itself alone, because what it holds is rounded."""
     adapters: tuple[Adapter, ...] = ()
     """What it has loaded besides the model."""
-    max_step_tokens: int = 0
-    """Positions that it computes in one pass; 0: not known."""
     num_blocks_cause: str = ""
     """Why its pool has so many blocks, in words; empty: not told."""
 
@@ -79,16 +63,8 @@ class NodeDescription:
 class LoadReport:
     """What a node is doing (protos/baton/v1/node.proto, LoadReport)."""
 
-    num_waiting: int
-    """Requests that wait for their first computation."""
-    num_running: int
-    """Requests in the batch."""
-    num_pending_prompt_tokens: int
-    """Prompt tokens not yet computed."""
-    num_free_blocks: int
-    """Blocks that are free or hold only unreferenced cache."""
-    mean_context_tokens: float
-    """Mean context of the running requests."""
+    load: NodeLoad
+    """Its work."""
     step_count: int
     """Engine steps since start."""
     is_draining: bool
@@ -106,7 +82,7 @@ class LoadReport:
     @property
     def has_work(self) -> bool:
         """Return whether the engine ought to be stepping. A request that waits for KV from elsewhere needs no step."""
-        return self.num_running > 0 or self.num_pending_prompt_tokens > 0
+        return self.load.num_running > 0 or self.load.num_pending_prompt_tokens > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +137,10 @@ class Outcome:
     """Time from asking for them until they were here; no part of `prefill_seconds`."""
 
 
+Report: TypeAlias = NodeDescription | LoadReport | LinkMeasurement | Outcome
+"""What a node sends."""
+
+
 @dataclass(slots=True)
 class Node:
     """A registered node. Mutable; owned by `NodeTable`."""
@@ -185,15 +165,7 @@ class Node:
     @property
     def load(self) -> NodeLoad:
         """Return its work as last reported; an idle node with a free pool before the first report."""
-        if self.report is None:
-            return NodeLoad(num_free_blocks=self.description.num_blocks)
-        return NodeLoad(
-            num_waiting=self.report.num_waiting,
-            num_running=self.report.num_running,
-            num_pending_prompt_tokens=self.report.num_pending_prompt_tokens,
-            num_free_blocks=self.report.num_free_blocks,
-            mean_context_tokens=self.report.mean_context_tokens,
-        )
+        return self.report.load if self.report else NodeLoad(num_free_blocks=self.description.num_blocks)
 
 
 class NodeTable:

@@ -6,15 +6,13 @@ import re
 from collections.abc import Sequence
 
 from baton.capacity.kv_transfer import CACHE
-from baton.capacity.placement import Candidate
-from baton.capacity.snapshot import NodePair, NodeRole
+from baton.capacity.placement import Candidate, Decision
+from baton.capacity.snapshot import NodeLoad, NodePair, NodeRole, PlacementRequest
 from baton.errors import InvalidFieldError
 from baton.kv.adapter import Adapter
 from baton.kv.hashing import HASH_BYTES
 from baton.kv.kv_format import KvDtype
-from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, Outcome
-from baton.router.placer import Placed, PlaceQuery
-from baton.router.registration import Report
+from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, Outcome, Report
 from baton.v1 import generation_pb2, node_pb2, router_service_pb2
 from baton.wire.capacity import (
     candidate_to_proto,
@@ -36,6 +34,8 @@ from baton.wire.kv import (
 )
 
 MAX_PINS = 64
+MAX_ALTERNATIVES = 2
+"""Prefill nodes named beside the chosen one."""
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _NODE_ID = re.compile(r"[a-z0-9-]{1,63}")
 _ROLES: dict[NodeRole, node_pb2.NodeRole] = {
@@ -99,7 +99,7 @@ def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription
         tokenizer_digest=message.tokenizer_digest,
         eos_token_ids=tuple(message.eos_token_ids),
         wire_abilities=abilities_from_proto(message.wire_abilities, field="node.wire_abilities"),
-        is_cache_private=message.is_cache_private,
+        serves_blocks=not message.is_cache_private,
         adapters=tuple(_adapter_from_proto(each, "node.adapters") for each in message.adapters),
         max_step_tokens=message.max_step_token_count,
         num_blocks_cause=message.block_count_cause,
@@ -126,7 +126,7 @@ def description_to_proto(description: NodeDescription) -> node_pb2.NodeDescripti
         tokenizer_digest=description.tokenizer_digest,
         eos_token_ids=description.eos_token_ids,
         wire_abilities=abilities_to_proto(description.wire_abilities),
-        is_cache_private=description.is_cache_private,
+        is_cache_private=not description.serves_blocks,
         adapters=[node_pb2.Adapter(name=each.name, digest=each.digest) for each in description.adapters],
         max_step_token_count=description.max_step_tokens,
         block_count_cause=description.num_blocks_cause,
@@ -136,11 +136,13 @@ def description_to_proto(description: NodeDescription) -> node_pb2.NodeDescripti
 def load_from_proto(message: node_pb2.LoadReport) -> LoadReport:
     """Return a load report; negative counts, which no sound node sends, count as 0."""
     return LoadReport(
-        num_waiting=max(0, message.waiting_request_count),
-        num_running=max(0, message.running_request_count),
-        num_pending_prompt_tokens=max(0, message.pending_prompt_token_count),
-        num_free_blocks=max(0, message.free_block_count),
-        mean_context_tokens=max(0.0, message.mean_context_token_count),
+        load=NodeLoad(
+            num_waiting=max(0, message.waiting_request_count),
+            num_running=max(0, message.running_request_count),
+            num_pending_prompt_tokens=max(0, message.pending_prompt_token_count),
+            num_free_blocks=max(0, message.free_block_count),
+            mean_context_tokens=max(0.0, message.mean_context_token_count),
+        ),
         step_count=message.step_count,
         is_draining=message.is_draining,
         accepted_placement_ids=tuple(message.accepted_placement_ids),
@@ -153,11 +155,11 @@ def load_from_proto(message: node_pb2.LoadReport) -> LoadReport:
 def load_to_proto(report: LoadReport) -> node_pb2.LoadReport:
     """Return the message of a load report."""
     return node_pb2.LoadReport(
-        waiting_request_count=report.num_waiting,
-        running_request_count=report.num_running,
-        pending_prompt_token_count=report.num_pending_prompt_tokens,
-        free_block_count=report.num_free_blocks,
-        mean_context_token_count=report.mean_context_tokens,
+        waiting_request_count=report.load.num_waiting,
+        running_request_count=report.load.num_running,
+        pending_prompt_token_count=report.load.num_pending_prompt_tokens,
+        free_block_count=report.load.num_free_blocks,
+        mean_context_token_count=report.load.mean_context_tokens,
         step_count=report.step_count,
         is_draining=report.is_draining,
         system=report.system,
@@ -201,8 +203,8 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
     )
 
 
-def query_from_proto(message: router_service_pb2.PlaceRequest) -> PlaceQuery:
-    """Return a request to place.
+def placement_request(message: router_service_pb2.PlaceRequest) -> PlacementRequest:
+    """Return a request to place, with the prefixes that it assumes; what caches really hold is not part of it.
 
     Raises:
         InvalidFieldError: Naming the first field with a bad value.
@@ -222,38 +224,49 @@ def query_from_proto(message: router_service_pb2.PlaceRequest) -> PlaceQuery:
             raise InvalidFieldError(field, f"must be at least 1, got {prefix.token_count}")
     if len(message.pins) > MAX_PINS:
         raise InvalidFieldError("pins", f"expected at most {MAX_PINS}, got {len(message.pins)}")
-    return PlaceQuery(
-        request_id=message.request_id,
-        model_id=message.model_id,
+    return PlacementRequest(
         num_prompt_tokens=message.prompt_token_count,
         max_tokens=message.max_token_count,
-        block_hashes=message.block_hashes,
+        cached_tokens={prefix.node_id: prefix.token_count for prefix in message.assumed_prefixes},
         excluded_node_ids=frozenset(message.excluded_node_ids),
-        bypass_prefix_cache=message.bypass_prefix_cache,
-        is_dry_run=message.is_dry_run,
-        needs_local_prefill=message.needs_local_prefill,
-        adapter=_adapter_from_proto(message.adapter, "adapter") if message.HasField("adapter") else None,
         pins=frozenset(NodePair(pin.decode_node_id, pin.prefill_node_id) for pin in message.pins),
-        assumed_tokens={prefix.node_id: prefix.token_count for prefix in message.assumed_prefixes},
+        needs_local_prefill=message.needs_local_prefill,
     )
 
 
-def placed_to_proto(placed: Placed) -> router_service_pb2.PlaceResponse:
-    """Return the message of a decision."""
-    choice = placed.choice
+def adapter_of(message: router_service_pb2.PlaceRequest) -> Adapter | None:
+    """Return the adapter that a request to place needs; None: none.
+
+    Raises:
+        InvalidFieldError: If its name or digest is none.
+    """
+    return _adapter_from_proto(message.adapter, "adapter") if message.HasField("adapter") else None
+
+
+def place_response(
+    placement_id: str, decoder: NodeDescription, choice: Candidate, decision: Decision
+) -> router_service_pb2.PlaceResponse:
+    """Return the message of a decision.
+
+    Args:
+        placement_id: Names it.
+        decoder: The chosen decode node.
+        choice: The chosen candidate.
+        decision: All of them.
+    """
     placement = router_service_pb2.Placement(
-        placement_id=placed.placement_id,
+        placement_id=placement_id,
         decode_node_id=choice.decode_node_id,
-        decode_address=placed.decode_address,
+        decode_address=decoder.address,
         prefill_node_id=choice.prefill_node_id,
         layers_per_frame=0 if choice.pull_node_id else choice.layers_per_frame,
         chunk_token_count=choice.chunk_tokens,
         estimate=estimate_to_proto(choice.estimate) if choice.estimate else None,
-        alternatives=[_alternative_to_proto(candidate) for candidate in placed.alternatives],
-        prefix_pull=_pull_to_proto(placed) if choice.pull_node_id else None,
+        alternatives=[_alternative_to_proto(candidate) for candidate in decision.alternatives[:MAX_ALTERNATIVES]],
+        prefix_pull=_pull_to_proto(choice, decoder.block_tokens) if choice.pull_node_id else None,
     )
     _set_wire(placement, choice)
-    candidates = [candidate_to_proto(candidate) for candidate in placed.candidates]
+    candidates = [candidate_to_proto(candidate) for candidate in decision.candidates]
     return router_service_pb2.PlaceResponse(placement=placement, candidates=candidates)
 
 
@@ -278,12 +291,11 @@ def peers_to_proto(nodes: tuple[NodeDescription, ...]) -> router_service_pb2.Reg
     return router_service_pb2.RegisterResponse(peers=router_service_pb2.Peers(nodes=peers))
 
 
-def _pull_to_proto(placed: Placed) -> router_service_pb2.PrefixPull:
+def _pull_to_proto(choice: Candidate, block_tokens: int) -> router_service_pb2.PrefixPull:
     """Whole blocks are pulled, the node's own cached ones count among them."""
-    choice = placed.choice
     return router_service_pb2.PrefixPull(
         node_id=choice.pull_node_id,
-        block_count=(choice.decode_cached_tokens + choice.pulled_tokens) // placed.block_tokens,
+        block_count=(choice.decode_cached_tokens + choice.pulled_tokens) // block_tokens,
         layers_per_frame=choice.layers_per_frame,
     )
 

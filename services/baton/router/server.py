@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-import uuid
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 
 from baton.router.placer import CacheIndexClient, NoCacheLookup, Placer
-from baton.router.registration import NodeRegistrations
-from baton.router.servicer import RouterServicer
+from baton.router.servicer import NodeRegistrations, RouterServicer
 from baton.router.settings import RouterSettings
 from baton.router.state import RouterState
 from baton.rpc.loop_channel import LoopChannel
@@ -38,7 +36,7 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
     )
     state = RouterState(time.monotonic, settings.limits())
     registrations = NodeRegistrations(state)
-    placer = Placer(state, lookup, lambda: uuid.uuid4().hex, policy=settings.prefill_policy)
+    placer = Placer(state, lookup, policy=settings.prefill_policy)
     servicer = RouterServicer(state, placer, registrations, report_interval_seconds=settings.report_interval_seconds)
     server = GrpcServer(host_port(settings.host, settings.port))
     server.add(SERVICE_NAME, partial(service.add_RouterServiceServicer_to_server, servicer))

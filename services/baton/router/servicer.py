@@ -1,34 +1,184 @@
-"""The nodes as `ListNodes` shows them.
-
-RouterService: from wire, domain, to wire.
-"""
+"""RouterService: registration streams, one per node for as long as it is there, placements, the list of nodes."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import grpc
 
-from baton.router.nodes import Node
+from baton.errors import BatonError, InvalidFieldError, SupersededError
+from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescription, Outcome, Report
 from baton.router.placer import Placer
 from baton.router.proto import (
     description_to_proto,
     load_to_proto,
     peers_to_proto,
-    placed_to_proto,
-    query_from_proto,
     registered_to_proto,
     reports_from_proto,
 )
-from baton.router.registration import NodeRegistrations, Registered, RegistrationSession, Report
 from baton.router.state import RouterState
+from baton.telemetry.metrics import Metrics
 from baton.v1 import node_pb2, router_service_pb2
 from baton.v1 import router_service_pb2 as messages
 from baton.v1 import router_service_pb2_grpc as service
 from baton.wire.durations import duration_from_seconds
+
+log = logging.getLogger(__name__)
+
+Peers: TypeAlias = tuple[NodeDescription, ...]
+"""All other nodes of a model: what a decode node is sent whenever they change."""
+
+
+class Registered(NamedTuple):
+    """The node is known: the first notice."""
+
+
+class RegistrationSession:
+    """The router's side of one stream. Only the latest peers wait to be sent, so a slow reader cannot pile them up."""
+
+    def __init__(self) -> None:
+        self.node: Node | None = None
+        """The registered node; None before its first message."""
+        self._is_greeting_due = False
+        self._peers: Peers | None = None
+        self._is_ended = False
+        self._error: BatonError | None = None
+        self._changed = asyncio.Event()
+
+    def begin(self, node: Node) -> None:
+        """Greet the node."""
+        self.node = node
+        self._is_greeting_due = True
+        self._changed.set()
+
+    def send_peers(self, peers: Peers) -> None:
+        """Send peers, in place of any that still wait."""
+        self._peers = peers
+        self._changed.set()
+
+    def end(self, error: BatonError | None = None) -> None:
+        """End the stream, with an error if there is one."""
+        if not self._is_ended:
+            self._is_ended, self._error = True, error
+            self._changed.set()
+
+    async def notices(self) -> AsyncIterator[Registered | Peers]:
+        """Yield a greeting, then peers, until the stream ends.
+
+        Raises:
+            BatonError: If the stream was ended with one.
+        """
+        while not self._is_ended:
+            await self._changed.wait()
+            self._changed.clear()
+            if self._is_greeting_due and not self._is_ended:
+                self._is_greeting_due = False
+                yield Registered()
+            peers, self._peers = self._peers, None
+            if peers is not None and not self._is_ended:
+                yield peers
+        if self._error:
+            raise self._error
+
+
+class NodeRegistrations:
+    """All sessions; feeds their reports to the state and tells decode nodes who the others are."""
+
+    def __init__(self, state: RouterState, metrics: Metrics | None = None) -> None:
+        self._state = state
+        self._metrics = metrics or Metrics()
+        self._sessions: dict[str, RegistrationSession] = {}
+        self._is_closed = False
+
+    async def read(self, session: RegistrationSession, reports: AsyncIterator[Report]) -> None:
+        """Feed a stream's reports to the state; end the session when they end, or with the error of a bad one."""
+        try:
+            async for report in reports:
+                self._take(session, report)
+            session.end()
+        except BatonError as error:
+            session.end(error)
+        except Exception:
+            # The edge of the reader task: whatever happened ends this stream, no other.
+            log.exception("registration_failed")
+            session.end(BatonError("the registration could not be read"))
+
+    def drop(self, session: RegistrationSession) -> None:
+        """Forget the session's node, unless another session has taken it over."""
+        if session.node is None or not self._state.remove(session.node):
+            return
+        description = session.node.description
+        self._sessions.pop(description.node_id, None)
+        log.info("node_left node_id=%s epoch=%d", description.node_id, description.epoch)
+        self._tell_peers(description)
+
+    def close(self) -> None:
+        """End all sessions, as the router stops; nodes register with the next one."""
+        self._is_closed = True
+        for session in self._sessions.values():
+            session.end()
+
+    def _take(self, session: RegistrationSession, report: Report) -> None:
+        if isinstance(report, NodeDescription):
+            self._register(session, report)
+        elif session.node is None:
+            raise InvalidFieldError("report", "the first message must be node")
+        elif isinstance(report, LoadReport):
+            self._state.report(session.node, report)
+        elif isinstance(report, LinkMeasurement):
+            session.node.links[report.from_node_id] = report
+        else:
+            self._settle(report)
+
+    def _settle(self, outcome: Outcome) -> None:
+        comparison = self._state.settle(outcome)
+        if comparison is None:
+            return
+        for term, ratio in comparison.ratios.items():
+            self._metrics.record_prediction(term, ratio)
+        if comparison.regret_seconds is not None:
+            self._metrics.record_regret(comparison.regret_seconds)
+
+    def _register(self, session: RegistrationSession, description: NodeDescription) -> None:
+        if session.node is not None:
+            raise InvalidFieldError("report", "node must be sent once, as the first message")
+        session.begin(self._state.register(description))
+        earlier = self._sessions.get(description.node_id)
+        self._sessions[description.node_id] = session
+        if earlier:
+            earlier.end(SupersededError(f"node {description.node_id} registered again, epoch {description.epoch}"))
+            if earlier.node:
+                self._tell_peers(earlier.node.description)
+        log.info(
+            "node_registered node_id=%s epoch=%d role=%s model=%s address=%s",
+            description.node_id,
+            description.epoch,
+            description.role,
+            description.model_id,
+            description.address,
+        )
+        if description.role == "decode":
+            session.send_peers(self._peers_of(description))
+        self._tell_peers(description)
+        if self._is_closed:
+            session.end()
+
+    def _tell_peers(self, changed: NodeDescription) -> None:
+        """Tell the other decode nodes of a model that a node of it has come or gone."""
+        for session in self._sessions.values():
+            if session.node is None or session.node.description.node_id == changed.node_id:
+                continue
+            description = session.node.description
+            if description.role == "decode" and description.model_id == changed.model_id:
+                session.send_peers(self._peers_of(description))
+
+    def _peers_of(self, description: NodeDescription) -> Peers:
+        nodes = self._state.nodes.of_model(description.model_id)
+        return tuple(node.description for node in nodes if node.description.node_id != description.node_id)
 
 
 def list_nodes(state: RouterState) -> router_service_pb2.ListNodesResponse:
@@ -100,9 +250,7 @@ class RouterServicer(service.RouterServiceServicer):
 
     async def Place(self, request: messages.PlaceRequest, _context: Context) -> messages.PlaceResponse:  # noqa: N802
         """Choose where a request runs."""
-        query = query_from_proto(request)
-        placed = await self._placer.place(query)
-        return placed_to_proto(placed)
+        return await self._placer.place(request)
 
     async def ListNodes(  # noqa: N802 - named by the proto
         self, _request: messages.ListNodesRequest, _context: Context

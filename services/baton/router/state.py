@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from baton.capacity import cost
 from baton.capacity.cost import CostEstimate, NodeProfile
@@ -129,7 +129,7 @@ class RouterState:
         return Link(
             bytes_per_second=bytes_per_second / self.link_calibration.factor(pair),
             round_trip_seconds=probe.round_trip_seconds if probe else self._default_link.round_trip_seconds,
-            is_measured=probe is not None or self.link_calibration.reported(pair) > 0,
+            is_measured=probe is not None or self.link_calibration.has_learnt(pair),
             mismatch=self._mismatch(sender.description, decoder.description),
             has_unlike_caches=sender.description.layout.dtype is not decoder.description.layout.dtype,
             wires=self._wire_options(sender.description, decoder.description),
@@ -156,13 +156,13 @@ class RouterState:
             return
         num_new_tokens = request.num_prompt_tokens - candidate.decode_cached_tokens
         num_written_tokens = num_new_tokens + candidate.decode_restored_tokens
-        num_blocks = self._blocks(decoder, num_written_tokens + round(estimate.expected_output_tokens))
+        num_blocks = blocks_for(decoder.description, num_written_tokens + round(estimate.expected_output_tokens))
         local_tokens = num_new_tokens - candidate.pulled_tokens if candidate.is_local else 0
         self._assumed.add(placement_id, candidate.decode_node_id, AssumedWork(local_tokens, num_blocks))
         prefiller = self.nodes.get(candidate.prefill_node_id)
         if prefiller:
             num_tokens = request.num_prompt_tokens - candidate.prefill_cached_tokens
-            num_blocks = self._blocks(prefiller, num_tokens + candidate.prefill_restored_tokens)
+            num_blocks = blocks_for(prefiller.description, num_tokens + candidate.prefill_restored_tokens)
             work = AssumedWork(num_tokens, num_blocks)
             self._assumed.add_prefill(placement_id, candidate.prefill_node_id, work)
         base_step = estimate.step_seconds / self.decode_calibration.factor(candidate.decode_node_id)
@@ -225,18 +225,12 @@ class RouterState:
 
     def _node_snapshot(self, node: Node, adapter: Adapter | None = None) -> NodeSnapshot:
         description = node.description
-        return NodeSnapshot(
-            node_id=description.node_id,
-            role=description.role,
-            shape=description.shape,
+        return replace(
+            description,
             profile=self.corrected_profile(description),
-            num_blocks=description.num_blocks,
-            block_tokens=description.block_tokens,
             max_batch_size=node.max_batch_size,
             load=self._assumed.added_to(description.node_id, node.load),
             unusable_reason=self.nodes.unusable_reason(node) or description.lack_of(adapter),
-            max_step_tokens=description.max_step_tokens,
-            serves_blocks=not description.is_cache_private,
             tier_rates=node.report.tier_rates if node.report else TierRates(),
         )
 
@@ -253,6 +247,3 @@ class RouterState:
         if pair not in self._wires:
             self._wires[pair] = wire_options(sender, decoder)
         return self._wires[pair]
-
-    def _blocks(self, node: Node, num_tokens: int) -> int:
-        return blocks_for(self._node_snapshot(node), num_tokens)

@@ -1,7 +1,4 @@
-"""Bytes and rates as a person reads them.
-
-Tables that stay readable on narrow terminals.
-"""
+"""Tables that stay readable on narrow terminals; bytes and rates as a person reads them."""
 
 from __future__ import annotations
 
