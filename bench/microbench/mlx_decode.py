@@ -19,9 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from baton.engine.engine import Engine
-from baton.engine.events import Admitted, Deliverable, Ended, EngineEvent, Failed, Listener, TokenReady, Tokens, deliver
+from baton.engine.events import Admitted, Ended, EngineEvent, Failed, Listener, TokenReady
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, Purpose, SamplingParams
+from baton.engine.request_registry import Deliverable, Tokens, deliver
 from baton.engine.runners.mlx import MlxRunner, load_mlx_runner
 from baton.engine.sampling import SampledToken
 from baton.kv.stream import KvFrame

@@ -20,9 +20,9 @@ from baton.decode.peers import LINGER_SECONDS, PeerSet
 from baton.decode.servicer import DecodeServicer
 from baton.engine.constraints.compilation import ConstraintCompiler
 from baton.engine.engine import Engine
-from baton.engine.events import Deliverable, deliver
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import SamplingParams
+from baton.engine.request_registry import Deliverable, deliver
 from baton.engine.runners.base import Runner
 from baton.engine.runners.mock import MockRunner
 from baton.errors import UnavailableError

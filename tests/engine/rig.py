@@ -10,9 +10,10 @@ from types import TracebackType
 
 from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
-from baton.engine.events import Deliverable, Ended, EngineEvent, Failed, TokenReady, deliver
+from baton.engine.events import Ended, EngineEvent, Failed, TokenReady
 from baton.engine.limits import INGEST_SHARE, SchedulerLimits
 from baton.engine.request import EngineRequest, SamplingParams
+from baton.engine.request_registry import Deliverable, deliver
 from baton.engine.runners.base import ModelInfo
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.engine.runners.mock.state import next_token, states_of

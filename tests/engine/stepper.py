@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from baton.engine.execution.passes import collect, launch, token_choice_of
+from baton.engine.execution.pipeline import collect, launch, token_choice_of
 from baton.engine.kv_cache.block_copy import swap_blocks
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest
@@ -115,7 +115,11 @@ class Stepper:
         """Prove what must hold between any two calls."""
         scheduler = self.scheduler
         scheduler.check_integrity()
-        assert len(scheduler.offload.store) <= scheduler.offload.store.max_blocks
+        assert (
+            len(scheduler.offload.store.hashes)
+            == scheduler.offload.store.num_blocks
+            <= scheduler.offload.store.max_blocks
+        )
         assert len(scheduler.running) + len(scheduler.receiving) <= self.limits.max_batch_size
         assert not any(sequence.block_table for sequence in scheduler.waiting)
         for queue in (scheduler.waiting, scheduler.running):

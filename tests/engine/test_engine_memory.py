@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from baton.capacity.hardware import PRESETS
-from baton.engine.events import Ended, Failed, load_of
+from baton.engine.events import Ended, Failed
 from baton.engine.request import Purpose
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
@@ -54,8 +54,8 @@ def test_preempted_requests_say_what_they_would_have_said(host_bytes: int) -> No
 
         assert results == [expected_tokens(prompt_of(20, seed), 40) for seed in range(6)]
         assert sum(_ended(listening).num_preemptions for listening in listenings) > 0
-        assert (len(store) > 0) == (host_bytes > 0)
-        assert len(store) <= store.max_blocks
+        assert (store.num_blocks > 0) == (host_bytes > 0)
+        assert store.num_blocks <= store.max_blocks
 
 
 def test_requests_wait_while_memory_is_short_and_all_are_answered() -> None:
@@ -81,7 +81,7 @@ def test_the_load_says_whether_memory_is_short() -> None:
     with Rig(mock_runner()) as rig:
         for is_short in (False, True, False):
             rig.engine.spare_memory(is_short)
-            load = rig.do(lambda: load_of(rig.engine.scheduler, 0))
+            load = rig.do(lambda: rig.engine._registry.load(0))
             message = load_message(load, is_draining=False, accepted_placement_ids=[], system=None)
             said.append((load.is_sparing_memory, message.is_sparing_memory))
 

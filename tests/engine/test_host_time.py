@@ -10,9 +10,10 @@ from itertools import pairwise
 import numpy as np
 
 from baton.engine.engine import Engine
-from baton.engine.events import Deliverable, Delivery, Ended
+from baton.engine.events import Ended
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import SamplingParams
+from baton.engine.request_registry import Deliverable, Delivery
 from baton.engine.runners.base import Array, Span
 from baton.engine.runners.mock import MockRunner
 from engine.rig import INFO, VOCABULARY_SIZE, mock_runner, request_of

@@ -11,9 +11,10 @@ from functools import partial
 
 from baton.engine.constraints.constraint import Constraint
 from baton.engine.engine import Engine
-from baton.engine.events import Admitted, Deliverable, Ended, EngineEvent, Failed, TokenReady, deliver
+from baton.engine.events import Admitted, Ended, EngineEvent, Failed, TokenReady
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, KvExportSpec, Purpose, SamplingParams
+from baton.engine.request_registry import Deliverable, deliver
 from baton.engine.runners.base import Runner
 from baton.engine.sampling import SampledToken
 from baton.kv.disk_store import DiskBlockStore

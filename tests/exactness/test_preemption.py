@@ -27,7 +27,7 @@ def test_preempted_requests_give_the_tokens_of_each_alone(framework: Framework, 
             generate(engine, f"r{index}", prompt, greedy(NUM_NEW_TOKENS)) for index, prompt in enumerate(prompts)
         ]
     outputs = [generation.tokens() for generation in generations]
-    num_moved = len(engine.scheduler.offload.store)
+    num_moved = engine.scheduler.offload.store.num_blocks
     engine.close()
 
     for prompt, output in zip(prompts, outputs, strict=True):

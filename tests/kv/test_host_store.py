@@ -38,7 +38,7 @@ def test_a_run_ends_where_a_block_is_missing() -> None:
 
     assert store.take_run([_hash(1), _hash(2), _hash(3)]) == ["1"]
     assert store.take_run([_hash(2)]) == []
-    assert len(store) == 2
+    assert store.num_blocks == 2
 
 
 @pytest.mark.parametrize(("max_bytes", "block_bytes"), [(0, 10), (9, 10), (100, 0)])
@@ -48,7 +48,7 @@ def test_without_room_for_a_block_nothing_is_kept(max_bytes: int, block_bytes: i
 
     store.put(_hash(1), "1")
 
-    assert (len(store), store.take_run([_hash(1)])) == (0, [])
+    assert (store.num_blocks, store.take_run([_hash(1)])) == (0, [])
 
 
 @settings(max_examples=60, deadline=None)
@@ -71,7 +71,7 @@ def test_the_bound_holds_and_the_most_recent_are_there(actions: list[tuple[str, 
 
         assert [number for number in range(7) if _hash(number) in store] == sorted(model)
         if action == "take":  # changes of several actions are told together
-            events = store.drain_events()
+            events = store.changes.drain()
             told = told - set(events.removed) | set(events.stored)
             assert told == set(store.hashes) == {_hash(each) for each in model}
             assert not set(events.stored) & set(events.removed)

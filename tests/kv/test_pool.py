@@ -80,14 +80,14 @@ class PoolMachine(RuleBasedStateMachine):
     @rule()
     def drain_events(self) -> None:
         """The events, applied to what was known, give what can be hit; nothing is stored and removed at once."""
-        events = self.pool.drain_events()
+        events = self.pool.changes.drain()
 
         assert not set(events.stored) & set(events.removed)
         assert not set(events.stored) & self.known
         assert set(events.removed) <= self.known
         self.known = self.known - set(events.removed) | set(events.stored)
         assert self.known == set(self.pool.hashes)
-        assert self.pool.drain_events() == BlockEvents([], [])
+        assert self.pool.changes.drain() == BlockEvents([], [])
 
     @invariant()
     def is_sound(self) -> None:
@@ -153,7 +153,7 @@ def test_a_block_stored_and_evicted_between_two_looks_leaves_no_event() -> None:
     pool, _ = filled(1, CHAINS[0][:1])
     pool.allocate(1)
 
-    assert pool.drain_events() == BlockEvents([], [])
+    assert pool.changes.drain() == BlockEvents([], [])
 
 
 def test_of_two_blocks_with_one_hash_the_first_stays() -> None:

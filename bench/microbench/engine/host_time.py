@@ -11,9 +11,10 @@ from typing import NamedTuple
 import numpy as np
 
 from baton.engine.engine import Engine
-from baton.engine.events import Deliverable, Delivery, Ended, EngineEvent, Failed, TokenReady, Tokens, deliver
+from baton.engine.events import Ended, EngineEvent, Failed, TokenReady
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, SamplingParams
+from baton.engine.request_registry import Deliverable, Delivery, Tokens, deliver
 from baton.engine.runners.base import Launched, LayerKv, Logits, Runner, Span
 from baton.engine.runners.drawing import Draws
 

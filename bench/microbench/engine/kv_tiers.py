@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from baton.engine.engine import Engine
-from baton.engine.events import Admitted, EngineEvent, Failed, TokenReady, deliver
+from baton.engine.events import Admitted, EngineEvent, Failed, TokenReady
 from baton.engine.kv_cache.block_copy import read_blocks
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, SamplingParams
+from baton.engine.request_registry import deliver
 from baton.engine.runners.torch import load_torch_runner
 from baton.kv.block_file import cache_identity
 from baton.kv.disk_store import DiskBlockStore

@@ -11,9 +11,10 @@ import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 from baton.engine.engine import Engine
-from baton.engine.events import Ended, EngineEvent, Failed, deliver
+from baton.engine.events import Ended, EngineEvent, Failed
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, SamplingParams
+from baton.engine.request_registry import deliver
 from baton.engine.runners.base import Runner
 from baton.errors import BatonError
 

@@ -16,8 +16,7 @@ from collections.abc import Sequence as Items
 from concurrent.futures import Future
 from contextlib import suppress
 
-from baton.engine.events import Admitted, Deliverable, EngineLoad, FrameLanded, Listener, load_of
-from baton.engine.execution.health import IntegrityWatch
+from baton.engine.events import Admitted, EngineLoad, FrameLanded, Listener
 from baton.engine.execution.pipeline import Pipeline
 from baton.engine.kv_cache.block_copy import save_cached
 from baton.engine.kv_cache.block_reads import BlockRead, BlockReads, HeldBlocks
@@ -25,7 +24,7 @@ from baton.engine.kv_cache.disk_tier import DiskTier
 from baton.engine.kv_cache.ingest import FrameCursor, GapBudget, Ingest
 from baton.engine.limits import INGEST_SHARE, SchedulerLimits
 from baton.engine.request import EngineRequest, Purpose, check_request
-from baton.engine.request_registry import RequestRegistry
+from baton.engine.request_registry import Deliverable, RequestRegistry
 from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.sampling import SampledToken
 from baton.engine.scheduling.scheduler import Scheduler
@@ -40,6 +39,8 @@ from baton.kv.tiers import BlockEvents
 log = logging.getLogger(__name__)
 
 _LOAD_INTERVAL_SECONDS = 0.05
+CHECK_INTERVAL_SECONDS = 1.0
+"""Shortest time between two proofs of the scheduler's state, each O(blocks)."""
 
 
 class Engine:
@@ -89,29 +90,30 @@ class Engine:
         self._clock = clock
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._seen: deque[Callable[[], None] | None] = deque()  # commands that have been waited for
-        self._living = RequestRegistry(self.scheduler, clock)
+        self._registry = RequestRegistry(self.scheduler, clock)
         self._held = HeldBlocks(runner, self.scheduler.pool, self.scheduler.offload.store)
         self._reads = BlockReads(self._held, GapBudget(ingest_share), clock)
         self._pipeline = Pipeline(
             runner,
             self.scheduler,
-            self._living,
+            self._registry,
             clock,
             deliver=self._deliver,
             await_command=self._await_command,
-            is_gap_wanted=lambda: self._reads.is_pending,
+            is_gap_wanted=lambda: bool(self._reads.queue),
         )
         self._ingest = Ingest(
             runner,
             GapBudget(ingest_share),
             clock,
-            failing=self._living.failing,
-            on_landed=lambda sequence: self._living.tell(sequence, FrameLanded()),
+            failing=self._registry.failing,
+            on_landed=lambda sequence: self._registry.tell(sequence, FrameLanded()),
         )
         self._is_stepping = False
-        self._integrity = IntegrityWatch(self.scheduler, clock)
+        self._is_proven = True  # that no block is lost or doubled
+        self._checked_at = 0.0
         self._load_taken_at = 0.0
-        self._load = load_of(self.scheduler, 0)
+        self._load = self._registry.load(0)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -208,7 +210,7 @@ class Engine:
                 self._exchange()
                 step = self.scheduler.schedule()
                 self._announce(step.admitted)
-                self._is_stepping = self._pipeline.run(step) or self._ingest.is_pending or self._reads.is_pending
+                self._is_stepping = self._pipeline.run(step) or self._ingest.is_pending or bool(self._reads.queue)
                 self._deliver()
             if self._disk_tier is not None:
                 save_cached(self.runner, self.scheduler.pool, self._disk_tier, self._clock)
@@ -238,8 +240,8 @@ class Engine:
             if command is None:
                 return False
             command()
-            self._integrity.note_change()
-            if self._living.has_news:  # a first token from elsewhere does not wait for the pass under way
+            self._is_proven = False
+            if self._registry.has_news:  # a first token from elsewhere does not wait for the pass under way
                 self._deliver()
             must_wait, began = False, self._clock() if must_wait else began
 
@@ -264,18 +266,18 @@ class Engine:
         for sequence in admitted:
             if sequence.stats.started == 0.0:
                 sequence.stats.started = self._clock()
-                self._living.tell(sequence, Admitted(sequence.stats.num_cached))
+                self._registry.tell(sequence, Admitted(sequence.stats.num_cached))
         if admitted:
             self._deliver()
 
     def _deliver(self) -> None:
-        for events in (self.scheduler.pool.drain_events(), self.scheduler.offload.store.drain_events()):
-            if events.stored or events.removed:
-                self._on_block_events(events)
+        for changes in (self.scheduler.pool.changes, self.scheduler.offload.store.changes):
+            if changes:
+                self._on_block_events(changes.drain())
         if self._clock() - self._load_taken_at >= _LOAD_INTERVAL_SECONDS:
             self._load_taken_at = self._clock()
-            self._load = load_of(self.scheduler, self._pipeline.num_steps)
-        if deliveries := self._living.drain():
+            self._load = self._registry.load(self._pipeline.num_steps)
+        if deliveries := self._registry.drain():
             self._post(deliveries)
 
     def _submit(self, request: EngineRequest, listener: Listener) -> None:
@@ -292,53 +294,53 @@ class Engine:
             )
             self.scheduler.add(sequence, self._clock())
         except BatonError as error:
-            self._living.refuse(listener, error)
+            self._registry.refuse(listener, error)
             return
         sequence.stats.submitted = self._clock()
-        self._living.add(sequence, listener)
+        self._registry.add(sequence, listener)
         if request.output_token_ids and request.purpose is not Purpose.PREFILL:
-            self._living.end_if_complete(sequence)  # the earlier attempt delivered all and could not say so any more
+            self._registry.end_if_complete(sequence)  # the earlier attempt delivered all and could not say so any more
 
     def _check(self, request: EngineRequest) -> None:
-        if self._living.get(request.request_id) is not None:
+        if self._registry.get(request.request_id) is not None:
             raise AttemptReusedError(f"request {request.request_id} is running already")
         if len(self.scheduler.waiting) >= self._max_waiting:
             raise OverloadedError(f"{self._max_waiting} requests are waiting already")
         check_request(request, self.runner.info)
 
     def _abort(self, request: EngineRequest) -> None:
-        sequence = self._living.get(request.request_id)
+        sequence = self._registry.get(request.request_id)
         if sequence is not None and sequence.request is request:
             self._ingest.drop(sequence)
-            self._living.drop(sequence)
+            self._registry.drop(sequence)
 
     def _write_kv(self, request_id: str, frame: KvFrame, *, is_rounded: bool) -> None:
         sequence = self._receiving(request_id)
         if sequence is None:
             return
         sequence.is_rounded |= is_rounded
-        with self._living.failing(sequence):
+        with self._registry.failing(sequence):
             num_kv_heads = self.runner.info.layout.layers[frame.layer_begin].num_kv_heads
             self._ingest.add(sequence, FrameCursor(frame, num_kv_heads, self.runner.block_tokens))
 
     def _exchange(self) -> None:
         """Write KV that has arrived and read what others ask for: all, or what those who generate hardly notice."""
-        if not (self._ingest.is_pending or self._reads.is_pending):
+        if not (self._ingest.is_pending or self._reads.queue):
             return
         is_generating = any(not sequence.is_prefilling for sequence in self.scheduler.running)
         pass_seconds = self._pipeline.pass_seconds if is_generating else None
-        if not self._pipeline.is_underway:  # else a read would wait for it, and be taken for a slow one
+        if self._reads.queue and not self._pipeline.is_in_flight:  # else a read would wait, and be taken for a slow one
             self._reads.run(pass_seconds)
         if self._ingest.is_pending:
             self._ingest.run(pass_seconds)
-            self._integrity.note_change()
+            self._is_proven = False
 
     def _take_first_token(self, request_id: str, token: SampledToken) -> None:
         sequence = self._receiving(request_id)
         if sequence is not None:
             sequence.token_ids.append(token.token_id)
-            self._living.token(sequence, token)
-            self._living.end_if_complete(sequence)
+            self._registry.token(sequence, token)
+            self._registry.end_if_complete(sequence)
 
     def _change_receiving(self, request_id: str, change: Callable[[Sequence], None]) -> None:
         sequence = self._receiving(request_id)
@@ -347,7 +349,7 @@ class Engine:
 
     def _receiving(self, request_id: str) -> Sequence | None:
         """Return the request if it still receives: after an abort nothing late can land."""
-        sequence = self._living.get(request_id)
+        sequence = self._registry.get(request_id)
         return sequence if sequence is not None and sequence.phase is Phase.RECEIVING else None
 
     def _rest(self) -> float | None:
@@ -355,6 +357,16 @@ class Engine:
 
         Returns:
             Seconds after which to take stock again; None: nothing is left to prove.
+
+        Raises:
+            AssertionError: If a block is lost or doubled.
         """
-        self._load = load_of(self.scheduler, self._pipeline.num_steps)
-        return self._integrity.seconds_until_check()
+        self._load = self._registry.load(self._pipeline.num_steps)
+        if self._is_proven:
+            return None
+        remaining = self._checked_at + CHECK_INTERVAL_SECONDS - self._clock()
+        if remaining > 0:
+            return remaining
+        self.scheduler.check_integrity()
+        self._checked_at, self._is_proven = self._clock(), True
+        return None

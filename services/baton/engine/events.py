@@ -1,8 +1,7 @@
-"""What the engine tells the services about a request.
+"""What the engine tells the services: of each request, and of itself.
 
-In this order: Admitted, log-probabilities of the prompt where they are wanted, tokens, then Ended or Failed.
-
-What an engine is doing, in numbers.
+Of a request in this order: Admitted, log-probabilities of the prompt where they are wanted, tokens, then Ended or
+Failed.
 """
 
 from __future__ import annotations
@@ -13,9 +12,7 @@ from typing import NamedTuple
 
 from baton.capacity.snapshot import TierRates
 from baton.engine.kv_cache.offload import TierHits
-from baton.engine.request import Purpose
 from baton.engine.sampling import SampledToken
-from baton.engine.scheduling.scheduler import Scheduler
 from baton.engine.sequence import FinishReason
 from baton.errors import BatonError
 
@@ -106,44 +103,6 @@ Listener = Callable[[EngineEvent], None]
 """Takes the events of one request; must not block."""
 
 
-class Delivery(NamedTuple):
-    """An event and who wants it."""
-
-    listener: Listener
-    """Who."""
-    event: EngineEvent
-    """What."""
-
-    def deliver(self) -> None:
-        """Tell the listener."""
-        self.listener(self.event)
-
-
-class Tokens(NamedTuple):
-    """Tokens of a pass, one for each of several requests, as columns: a `TokenReady` each."""
-
-    listeners: list[Listener]
-    """Who wants it."""
-    output_indexes: list[int]
-    """Its index in the output."""
-    token_ids: list[int]
-    """The token."""
-
-    def deliver(self) -> None:
-        """Tell the listeners."""
-        for listener, output_index, token_id in zip(*self, strict=True):
-            listener(TokenReady(output_index, SampledToken(token_id)))
-
-
-Deliverable = Delivery | Tokens
-
-
-def deliver(deliveries: list[Deliverable]) -> None:
-    """Tell all listeners, in order."""
-    for each in deliveries:
-        each.deliver()
-
-
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
     """What the engine is doing."""
@@ -168,21 +127,3 @@ class EngineLoad:
     """How fast blocks come back from host memory and disk."""
     is_sparing_memory: bool = False
     """Whether nobody is admitted beside others, for memory is short."""
-
-
-def load_of(scheduler: Scheduler, num_steps: int) -> EngineLoad:
-    """Return the load of an engine. O(living requests)."""
-    waiting, running = scheduler.waiting, scheduler.running
-    computed_here = [sequence for sequence in (*waiting, *running) if sequence.purpose is not Purpose.RECEIVE]
-    return EngineLoad(
-        num_waiting=len(waiting) + len(scheduler.receiving),
-        num_running=len(running),
-        num_pending_prompt_tokens=sum(sequence.num_pending for sequence in computed_here if sequence.is_prefilling),
-        num_available_blocks=scheduler.pool.num_available,
-        mean_context_tokens=sum(len(sequence.token_ids) for sequence in running) / max(1, len(running)),
-        num_steps=num_steps,
-        tier_hits=scheduler.offload.hits,
-        num_dropped_files=scheduler.offload.num_dropped_files,
-        tier_rates=scheduler.offload.rates,
-        is_sparing_memory=scheduler.admission.is_sparing,
-    )

@@ -6,17 +6,16 @@ import logging
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as Seq
 from contextlib import contextmanager
+from typing import NamedTuple
 
 from baton.engine.events import (
-    Deliverable,
-    Delivery,
     Ended,
     EngineEvent,
+    EngineLoad,
     Failed,
     Listener,
     PromptWork,
     TokenReady,
-    Tokens,
 )
 from baton.engine.request import Purpose
 from baton.engine.sampling import SampledToken
@@ -25,6 +24,44 @@ from baton.engine.sequence import FinishReason, Sequence
 from baton.errors import BatonError, NonFiniteLogitsError
 
 log = logging.getLogger(__name__)
+
+
+class Delivery(NamedTuple):
+    """An event and who wants it."""
+
+    listener: Listener
+    """Who."""
+    event: EngineEvent
+    """What."""
+
+    def deliver(self) -> None:
+        """Tell the listener."""
+        self.listener(self.event)
+
+
+class Tokens(NamedTuple):
+    """Tokens of a pass, one for each of several requests, as columns: a `TokenReady` each."""
+
+    listeners: list[Listener]
+    """Who wants it."""
+    output_indexes: list[int]
+    """Its index in the output."""
+    token_ids: list[int]
+    """The token."""
+
+    def deliver(self) -> None:
+        """Tell the listeners."""
+        for listener, output_index, token_id in zip(*self, strict=True):
+            listener(TokenReady(output_index, SampledToken(token_id)))
+
+
+Deliverable = Delivery | Tokens
+
+
+def deliver(deliveries: list[Deliverable]) -> None:
+    """Tell all listeners, in order."""
+    for each in deliveries:
+        each.deliver()
 
 
 class RequestRegistry:
@@ -143,6 +180,23 @@ class RequestRegistry:
         if listeners:
             self._deliveries.append(Tokens(listeners, indexes, plain_ids))
         return ending
+
+    def load(self, num_steps: int) -> EngineLoad:
+        """Return what the engine is doing, after so many passes. O(living requests)."""
+        waiting, running = self._scheduler.waiting, self._scheduler.running
+        computed_here = [sequence for sequence in (*waiting, *running) if sequence.purpose is not Purpose.RECEIVE]
+        return EngineLoad(
+            num_waiting=len(waiting) + len(self._scheduler.receiving),
+            num_running=len(running),
+            num_pending_prompt_tokens=sum(sequence.num_pending for sequence in computed_here if sequence.is_prefilling),
+            num_available_blocks=self._scheduler.pool.num_available,
+            mean_context_tokens=sum(len(sequence.token_ids) for sequence in running) / max(1, len(running)),
+            num_steps=num_steps,
+            tier_hits=self._scheduler.offload.hits,
+            num_dropped_files=self._scheduler.offload.num_dropped_files,
+            tier_rates=self._scheduler.offload.rates,
+            is_sparing_memory=self._scheduler.admission.is_sparing,
+        )
 
     def _ended(self, sequence: Sequence, reason: FinishReason) -> Ended:
         stats, now = sequence.stats, self._clock()

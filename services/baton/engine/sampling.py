@@ -70,6 +70,24 @@ class SamplingContext(NamedTuple):
         return self.num_output_tokens < self.params.min_tokens and token_id in self.end_token_ids
 
 
+class ChosenRows:
+    """Some rows of logits, in any order and any number of times: sequences of the same tokens share one."""
+
+    def __init__(self, logits: Logits, rows: Sequence[int]) -> None:
+        self._logits = logits
+        self._rows = rows
+
+    def argmax(self) -> list[int]:
+        """Return the most probable token of each row."""
+        token_ids = self._logits.argmax()
+        return [token_ids[row] for row in self._rows]
+
+    def rows(self, indices: Sequence[int] | None = None) -> Array:
+        """Return some rows, or all, on the host: [num_rows, vocabulary_size], float32."""
+        chosen = self._rows if indices is None else [self._rows[index] for index in indices]
+        return self._logits.rows(chosen)
+
+
 def sample(logits: Logits, contexts: Sequence[SamplingContext]) -> list[SampledToken | Exception]:
     """Return, for each row of logits, one token or why there is none.
 
@@ -122,6 +140,24 @@ def with_logprobs(row: Array, token_id: int, num_alternatives: int) -> SampledTo
     best = np.argsort(-wide, kind="stable")[:num_alternatives]  # of the logits: logprobs are rounded together
     alternatives = tuple(Alternative(int(token), float(logprobs[token])) for token in best)
     return SampledToken(token_id, float(logprobs[token_id]), alternatives)
+
+
+def score(rows: Array, token_ids: Sequence[int], num_alternatives: int) -> list[SampledToken]:
+    """Return how probable the model found each of some tokens, with its rank.
+
+    Args:
+        rows: Logits before each token, [len(token_ids), vocabulary_size], float32.
+        token_ids: The tokens.
+        num_alternatives: Most probable tokens told of each.
+
+    Raises:
+        NonFiniteLogitsError: If the highest value of a row is not a finite number.
+    """
+    ranks = 1 + (rows > rows[np.arange(len(rows)), token_ids][:, None]).sum(axis=1)
+    return [
+        with_logprobs(row, token_id, num_alternatives)._replace(rank=int(rank))
+        for row, token_id, rank in zip(rows, token_ids, ranks, strict=True)
+    ]
 
 
 def _outcome(row: Array, context: SamplingContext) -> SampledToken | Exception:

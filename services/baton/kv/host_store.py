@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from baton.kv.hashing import BlockHash
-from baton.kv.tiers import BlockChanges, BlockEvents, Tier
+from baton.kv.tiers import BlockChanges, Tier
 
 Contents = TypeVar("Contents")
 """K and V of a block, in whatever form its owner copies it."""
@@ -24,21 +24,22 @@ class HostBlockStore(Generic[Contents]):
     Args:
         max_bytes: Memory that contents take together at most.
         block_bytes: Memory that the contents of a block take; 0: nothing is kept.
+
+    Attributes:
+        num_blocks: Blocks that are here.
+        changes: What has come, and what has gone.
     """
 
     def __init__(self, max_bytes: int, block_bytes: int) -> None:
         self.max_blocks = max_bytes // block_bytes if block_bytes else 0
+        self.num_blocks = 0
         self._contents: OrderedDict[BlockHash, Contents] = OrderedDict()
-        self._changes = BlockChanges(Tier.HOST)
+        self.changes = BlockChanges(Tier.HOST)
 
     @property
     def hashes(self) -> list[BlockHash]:
         """Return the hash of every block that is here."""
         return list(self._contents)
-
-    def __len__(self) -> int:
-        """Return the number of blocks kept."""
-        return len(self._contents)
 
     def __contains__(self, block_hash: BlockHash) -> bool:
         """Return whether a block's contents are here."""
@@ -49,10 +50,10 @@ class HostBlockStore(Generic[Contents]):
         if not self.max_blocks:
             return
         if block_hash not in self._contents:
-            if len(self._contents) >= self.max_blocks:
-                oldest, _ = self._contents.popitem(last=False)
-                self._changes.remove(oldest)
-            self._changes.store(block_hash)
+            if self.num_blocks >= self.max_blocks:
+                self.forget([next(iter(self._contents))])
+            self.changes.store(block_hash)
+            self.num_blocks += 1
         self._contents[block_hash] = contents
         self._contents.move_to_end(block_hash)
 
@@ -71,8 +72,5 @@ class HostBlockStore(Generic[Contents]):
         """Drop contents, where they are here."""
         for block_hash in hashes:
             if self._contents.pop(block_hash, None) is not None:
-                self._changes.remove(block_hash)
-
-    def drain_events(self) -> BlockEvents:
-        """Return and forget the changes since the last call."""
-        return self._changes.drain()
+                self.changes.remove(block_hash)
+                self.num_blocks -= 1

@@ -10,7 +10,7 @@ from typing import NamedTuple, NewType
 
 from baton.errors import OutOfMemoryError
 from baton.kv.hashing import BlockHash
-from baton.kv.tiers import BlockChanges, BlockEvents, Tier
+from baton.kv.tiers import BlockChanges, Tier
 
 BlockId = NewType("BlockId", int)
 """Index of a block in the runner's memory."""
@@ -36,6 +36,7 @@ class BlockPool:
 
     Attributes:
         on_evict: Called by `allocate` with each cached block that it takes and the hash that it had.
+        changes: What has become hittable, and what no longer is.
     """
 
     on_evict: Callable[[BlockId, BlockHash], None]
@@ -51,7 +52,7 @@ class BlockPool:
         # uncopied.
         self._free = [BlockId(block_id) for block_id in range(num_blocks)]
         self._evictable: OrderedDict[BlockId, None] = OrderedDict()
-        self._changes = BlockChanges(Tier.DEVICE)
+        self.changes = BlockChanges(Tier.DEVICE)
 
     @property
     def num_available(self) -> int:
@@ -115,7 +116,7 @@ class BlockPool:
             return
         self._hash_of[block_id] = block_hash
         self._block_of[block_hash] = block_id
-        self._changes.store(block_hash)
+        self.changes.store(block_hash)
 
     def release(self, block_ids: Sequence[BlockId]) -> None:
         """Drop a reference from each block of a table; a table's tail is evicted before its head."""
@@ -137,10 +138,6 @@ class BlockPool:
                     del self._evictable[block_id]
                     heapq.heappush(self._free, block_id)
 
-    def drain_events(self) -> BlockEvents:
-        """Return and forget the changes since the last call."""
-        return self._changes.drain()
-
     def check_integrity(self, tables: Iterable[Sequence[BlockId]]) -> None:
         """Prove the invariants against the block tables of all living sequences.
 
@@ -161,4 +158,4 @@ class BlockPool:
     def _forget(self, block_id: BlockId) -> None:
         block_hash = self._hash_of.pop(block_id)
         del self._block_of[block_hash]
-        self._changes.remove(block_hash)
+        self.changes.remove(block_hash)

@@ -15,8 +15,9 @@ from baton.capacity.kv_transfer import WireAbility
 from baton.discovery.source import open_source
 from baton.engine.constraints.compilation import ConstraintCompiler
 from baton.engine.engine import Engine
-from baton.engine.events import Deliverable, EngineLoad, deliver
+from baton.engine.events import EngineLoad
 from baton.engine.limits import INGEST_SHARE, SchedulerLimits
+from baton.engine.request_registry import Deliverable, deliver
 from baton.engine.runners.base import Runner
 from baton.errors import UnavailableError
 from baton.kv.disk_store import DiskBlockStore

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
-from baton.engine.events import Deliverable, Ended, Failed, TokenReady, deliver
+from baton.engine.events import Ended, Failed, TokenReady
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, KvExportSpec, Purpose, SamplingParams
+from baton.engine.request_registry import Deliverable, deliver
 from baton.engine.runners.base import Launched, Span
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.engine.runners.mock.queued import MockPass

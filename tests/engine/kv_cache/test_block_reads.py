@@ -65,7 +65,7 @@ def test_everything_is_read_at_once_where_nobody_generates() -> None:
     num_bytes = len(HASHES) * pool.block_tokens * LAYOUT.num_token_bytes()
     for answer in answers:
         assert sum(len(kv.keys) + len(kv.values) for kv in answer.result(0)) == num_bytes
-    assert not reads.is_pending
+    assert not reads.queue
     pool.check_integrity([])
 
 
@@ -94,7 +94,7 @@ def test_what_has_left_the_cache_between_two_pieces_is_not_read() -> None:
 
     with pytest.raises(NotFoundError, match="2 blocks have left"):
         answer.result(0)
-    assert not reads.is_pending
+    assert not reads.queue
 
 
 def test_what_nobody_wants_any_more_is_not_read() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.engine.scheduling.order import LEVEL_SECONDS, MAX_HANDICAP_SECONDS, Claim, due_seconds, share
+from baton.engine.scheduling.scheduler import LEVEL_SECONDS, MAX_HANDICAP_SECONDS, Claim, due_seconds, share
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,36 @@
-"""Passes of the model: while the device is at one, the host processes the output of the one before.
+"""Passes of the model: launched as planned, and while the device is at one, the host processes the one before.
 
-A sequence whose output ends in the meantime is computed once more, and the token thrown away.
+A sequence whose output ends in the meantime is computed once more, and the token thrown away. A runner chooses the
+tokens of a pass by itself where it can; else they are sampled from its logits here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Sequence as Seq
+from enum import Enum, auto
+from typing import NamedTuple
+
+import numpy as np
 
 from baton.engine.events import PromptScored
 from baton.engine.execution.health import PassHealth
-from baton.engine.execution.passes import Pass, PassResult, TokenChoice, collect, launch, token_choice_of
 from baton.engine.kv_cache.block_copy import swap_blocks
+from baton.engine.kv_cache.ingest import export_cached
 from baton.engine.kv_cache.offload import BlockSwaps
 from baton.engine.request_registry import RequestRegistry
-from baton.engine.runners.base import Runner
+from baton.engine.runners.base import NOT_FINITE, Launched, Logits, Runner
+from baton.engine.runners.drawing import Draws
+from baton.engine.sampling import ChosenRows, SampledToken, not_finite_error, sample, score, uniform
 from baton.engine.scheduling.scheduler import Scheduler
-from baton.engine.scheduling.step import Step
+from baton.engine.scheduling.step import Sampled, Scored, Step
+from baton.engine.sequence import Phase, Sequence
+from baton.errors import NonFiniteLogitsError
 
 _REST_SHARE = 0.6
 """Part of the time for which the device was waited for that the host rests: a request that comes then joins the next
 pass. The remainder is for planning, and for passes that take less than the one before.
 """
-
 _LEAST_REST_SECONDS = 1e-3
 """Shorter rests cost more than they bring."""
 
@@ -35,8 +44,7 @@ class Pipeline:
     Args:
         runner: What computes.
         scheduler: What it is told to compute.
-        living: Who gets it.
-
+        registry: Who gets it.
         clock: Seconds, monotonic.
         deliver: Called when there may be something to deliver, before the device is waited for.
         await_command: Waits for a command for some seconds, 0 or more; whether there is one.
@@ -48,7 +56,7 @@ class Pipeline:
         self,
         runner: Runner,
         scheduler: Scheduler,
-        living: RequestRegistry,
+        registry: RequestRegistry,
         clock: Callable[[], float],
         *,
         deliver: Callable[[], None],
@@ -59,28 +67,27 @@ class Pipeline:
         self.pass_seconds = 0.0  # of the last one
         self._runner = runner
         self._scheduler = scheduler
-        self._living = living
+        self._registry = registry
         self._clock = clock
         self._deliver = deliver
         self._await_command = await_command
         self._is_gap_wanted = is_gap_wanted
-
         self._health = PassHealth(runner, scheduler.pool)
-        self._underway: Pass | None = None
+        self._in_flight: Pass | None = None
         self._free_since = 0.0
         self._idle_seconds = 0.0  # for which the host waited for the last pass, resting included
         self._rested_seconds = 0.0
 
     @property
-    def is_underway(self) -> bool:
+    def is_in_flight(self) -> bool:
         """Return whether the device is at a pass."""
-        return self._underway is not None
+        return self._in_flight is not None
 
     @property
     def rest_seconds(self) -> float:
         """Return for how long the next pass need not be planned: the device is at one that lasts, by the last one."""
-        underway = self._underway
-        if underway is None or not underway.step.is_decode:
+        in_flight = self._in_flight
+        if in_flight is None or not in_flight.step.is_decode:
             return 0.0
         return self._rest_left()
 
@@ -95,22 +102,22 @@ class Pipeline:
             Whether there was anything: if not, only a command can change what the scheduler plans next.
         """
         launched = self._launch(step)
-        before, self._underway = self._underway, launched
+        before, self._in_flight = self._in_flight, launched
         if before is not None:
             self._settle(before, before.step.num_passes - 1)
             self._deliver()
         self._settle_early()
         runs_ahead = self._runner.runs_ahead and not self._is_gap_wanted()
-        if self._underway is not None and not (runs_ahead and self._underway.is_plain):
-            launched, self._underway = self._underway, None
+        if self._in_flight is not None and not (runs_ahead and self._in_flight.is_plain):
+            launched, self._in_flight = self._in_flight, None
             self._settle(launched, launched.step.num_passes - 1)
         return launched is not None or before is not None or bool(step.members)
 
     def _settle_early(self) -> None:
         """Process all but the last of several passes in a row, as they come; fewer if somebody waits for the end."""
         index = 0
-        while (launched := self._underway) is not None and index < launched.step.num_passes - 1:
-            if self._rest():
+        while (launched := self._in_flight) is not None and index < launched.step.num_passes - 1:
+            if self._rest() and launched.launched is not None:
                 self._scheduler.progress.shorten(launched.step, launched.launched.cut(index + 1))
             if index == launched.step.num_passes - 1:
                 break
@@ -139,9 +146,9 @@ class Pipeline:
         try:
             if step.swaps.outs or step.swaps.ins:
                 self._swap_blocks(step.swaps)
-            if self._underway is None:
+            if self._in_flight is None:
                 self._free_since = self._clock()
-            launched = launch(self._runner, step, choice, self._underway)
+            launched = launch(self._runner, step, choice, self._in_flight)
         except Exception as error:  # the edge of the pass's work
             self._fail(step, error)
             return None
@@ -167,7 +174,7 @@ class Pipeline:
         try:
             result = collect(launched, index)
         except Exception as error:  # the edge of the pass's work
-            behind, self._underway = self._underway, None
+            behind, self._in_flight = self._in_flight, None
             self._fail(launched.step, error)
             if behind is not None and behind is not launched:
                 self._scheduler.undo(behind.step)
@@ -181,29 +188,196 @@ class Pipeline:
         is_lasting = launched.step.is_decode and waited > _LEAST_REST_SECONDS / 10
         self._idle_seconds = waited + self._rested_seconds if is_lasting else 0.0
         self._rested_seconds = 0.0
-        self._health.note(result.outcomes)
+        if result.failures or self._health.num_failed:
+            self._health.note([*result.token_ids, *(error for _, error in result.failures)])
         self.num_steps += 1
         self._enter(result)
 
     def _enter(self, result: PassResult) -> None:
-        living, sequences = self._living, result.sequences
+        registry, sequences = self._registry, result.sequences
         for sequence, error in result.failures:
-            living.fail(sequence, error)
+            registry.fail(sequence, error)
         self._scheduler.progress.enter(sequences, result.token_ids)
         for scored, scores in result.scores:
-            living.tell(scored.sequence, PromptScored(scored.position + 1, tuple(scores)))
+            registry.tell(scored.sequence, PromptScored(scored.position + 1, tuple(scores)))
         if result.tokens is None:
-            ending = living.tokens(sequences, result.token_ids)
+            ending = registry.tokens(sequences, result.token_ids)
         else:
             ending = sequences
             for sequence, token in zip(sequences, result.tokens, strict=True):
-                living.token(sequence, token)
+                registry.token(sequence, token)
         for sequence in ending:
-            living.end_if_complete(sequence)
+            registry.end_if_complete(sequence)
 
     def _fail(self, step: Step, error: Exception) -> None:
         """Fail the requests of a pass, and take back what it gave to the prefix cache."""
-        with self._living.failing(*step.members):
+        with self._registry.failing(*step.members):
             raise error
         self._scheduler.undo(step)
         self._health.note(None)
+
+
+class TokenChoice(Enum):
+    """How the tokens of a pass are chosen."""
+
+    GREEDY = auto()
+    """The most probable one of each row."""
+    DRAWN = auto()
+    """By logits, temperatures and random numbers: neither filters nor history, no report."""
+    ON_HOST = auto()
+    """Row by row, on the host."""
+
+
+def token_choice_of(step: Step) -> TokenChoice:
+    """Return how the tokens of a planned pass are chosen. Duplicates may want different tokens of one row."""
+    if step.scored or step.has_sinks:
+        return TokenChoice.ON_HOST
+    is_greedy = True
+    for sequence, _ in step.sampled:
+        params = sequence.request.params
+        if not params.is_plain:
+            return TokenChoice.ON_HOST
+        if params.min_tokens and sequence.num_output_tokens + sequence.num_ahead < params.min_tokens:
+            return TokenChoice.ON_HOST
+        is_greedy = is_greedy and params.temperature == 0.0
+    if is_greedy:
+        return TokenChoice.GREEDY
+    return TokenChoice.ON_HOST if step.duplicates else TokenChoice.DRAWN
+
+
+def draws_of(step: Step) -> Draws:
+    """Return what the rows of a pass, or of several in a row, are drawn with."""
+    temperatures = np.zeros(step.num_rows)
+    uniforms = np.zeros((step.num_passes, step.num_rows))
+    for sequence, row in step.sampled:
+        params = sequence.request.params
+        if params.temperature:
+            temperatures[row] = params.temperature
+            position = sequence.num_output_tokens + sequence.num_ahead
+            for index in range(step.num_passes):
+                uniforms[index, row] = uniform(params.seed, position + index)
+    return Draws(temperatures, uniforms)
+
+
+class PassResult(NamedTuple):
+    """What a pass brought."""
+
+    sequences: list[Sequence]
+    """Those that get a token, in order of arrival."""
+    token_ids: list[int]
+    """Their tokens."""
+    scores: list[tuple[Scored, list[SampledToken]]]
+    """The prompt's tokens after the positions scored."""
+    failures: list[tuple[Sequence, Exception]]
+    """Sequences whose logits gave neither, and why; they are not among `sequences`."""
+    tokens: list[SampledToken] | None = None
+    """The tokens with what was asked of them besides; None: nothing."""
+
+
+class Pass(NamedTuple):
+    """A pass, or several in a row, under way."""
+
+    step: Step
+    """What was planned."""
+    launched: Launched | None
+    """What the runner says of it; None: no position is computed."""
+    choice: TokenChoice
+    """How its tokens are chosen."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Return whether the runner itself chooses all tokens, so that the next pass need not wait for the host."""
+        return self.choice is not TokenChoice.ON_HOST
+
+
+def launch(runner: Runner, step: Step, choice: TokenChoice, after: Pass | None = None) -> Pass:
+    """Begin a pass, and hand out the cached KV of the sequences that join with it.
+
+    Args:
+        runner: What computes.
+        step: What it computes.
+        choice: How its tokens are chosen.
+        after: The pass launched before, if it is under way.
+    """
+    for sequence in step.admitted:
+        export_cached(runner, sequence)
+    if not step.spans:
+        return Pass(step, None, TokenChoice.ON_HOST)
+    launched = runner.launch(
+        step.spans,
+        draws=draws_of(step) if choice is TokenChoice.DRAWN else None,
+        after=after.launched if after is not None and step.is_following else None,
+        num_steps=step.num_passes,
+    )
+    for copy in step.copies:
+        runner.copy_block(copy.source, copy.target)
+    return Pass(step, launched, choice)
+
+
+def collect(computed: Pass, index: int = 0) -> PassResult:
+    """Wait for a pass, or for one of several, and return what it brought to sequences that still live.
+
+    The first of several fills every block that they have in the prefix cache: those of the tokens known before.
+    """
+    step, launched = computed.step, computed.launched
+    if launched is None:
+        result = PassResult([], [], [], [])
+    elif computed.is_plain:
+        result = _plain_result(step, launched.tokens(index))
+    else:
+        result = _result(step, launched.logits())
+    step.is_computed = True
+    return result
+
+
+def _result(step: Step, logits: Logits) -> PassResult:
+    scores, failures = _score(logits, step.scored)
+    failed = dict(failures)
+    sequences, tokens = list[Sequence](), list[SampledToken]()
+    for sequence, outcome in _sample(logits, step.sampled):
+        if isinstance(outcome, Exception):
+            failed.setdefault(sequence, outcome)
+        elif sequence not in failed:
+            sequences.append(sequence)
+            tokens.append(outcome)
+    return PassResult(sequences, [token.token_id for token in tokens], scores, list(failed.items()), tokens)
+
+
+def _plain_result(step: Step, chosen: list[int]) -> PassResult:
+    living = [entry for entry in step.sampled if entry.sequence.phase is not Phase.FINISHED]
+    tokens = [chosen[row] for _, row in living]
+    if NOT_FINITE not in tokens:
+        return PassResult([sequence for sequence, _ in living], tokens, [], [])
+    sound = [(entry.sequence, token) for entry, token in zip(living, tokens, strict=True) if token != NOT_FINITE]
+    spoiled = [entry.sequence for entry, token in zip(living, tokens, strict=True) if token == NOT_FINITE]
+    return PassResult(
+        [sequence for sequence, _ in sound],
+        [token for _, token in sound],
+        [],
+        [(sequence, not_finite_error()) for sequence in spoiled],
+    )
+
+
+def _sample(logits: Logits, sampled: Seq[Sampled]) -> list[tuple[Sequence, SampledToken | Exception]]:
+    if not sampled:
+        return []
+    chosen = ChosenRows(logits, [entry.row for entry in sampled])
+    outcomes = sample(chosen, [entry.sequence.sampling_context() for entry in sampled])
+    return [(entry.sequence, outcome) for entry, outcome in zip(sampled, outcomes, strict=True)]
+
+
+def _score(
+    logits: Logits, scored: Seq[Scored]
+) -> tuple[list[tuple[Scored, list[SampledToken]]], list[tuple[Sequence, Exception]]]:
+    """Return how probable the model found each token of parts of prompts, and where it could not say."""
+    scores: list[tuple[Scored, list[SampledToken]]] = []
+    failures: list[tuple[Sequence, Exception]] = []
+    for entry in scored:
+        sequence, first = entry.sequence, entry.position + 1
+        rows = logits.rows(range(entry.row, entry.row + entry.num_rows))
+        token_ids = sequence.token_ids[first : first + entry.num_rows]
+        try:
+            scores.append((entry, score(rows, token_ids, sequence.request.params.num_prompt_logprobs or 0)))
+        except NonFiniteLogitsError as error:
+            failures.append((sequence, error))
+    return scores, failures

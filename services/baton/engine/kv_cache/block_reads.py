@@ -117,24 +117,22 @@ class BlockReads:
 
     Args:
         held: Where K and V are.
-        pace: How much is read in a gap.
+        budget: How much is read in a gap.
         clock: Seconds, monotonic.
+
+    Attributes:
+        queue: Reads that are not complete, in order.
     """
 
-    def __init__(self, held: HeldBlocks, pace: GapBudget, clock: Callable[[], float]) -> None:
+    def __init__(self, held: HeldBlocks, budget: GapBudget, clock: Callable[[], float]) -> None:
         self._held = held
-        self._pace = pace
+        self._budget = budget
         self._clock = clock
-        self._queue: deque[BlockRead] = deque()
-
-    @property
-    def is_pending(self) -> bool:
-        """Return whether something waits to be read."""
-        return bool(self._queue)
+        self.queue: deque[BlockRead] = deque()
 
     def add(self, read: BlockRead) -> None:
         """Queue a read."""
-        self._queue.append(read)
+        self.queue.append(read)
 
     def run(self, pass_seconds: float | None) -> None:
         """Read what fits between two passes, a piece at least.
@@ -142,21 +140,21 @@ class BlockReads:
         Args:
             pass_seconds: What the last pass took; None: nobody generates, and everything is read.
         """
-        if not self._queue:
+        if not self.queue:
             return
-        self._pace.begin(pass_seconds)
+        self._budget.begin(pass_seconds)
         is_first = True
-        while self._queue and (is_first or self._pace.affordable_bytes() >= self._next_bytes()):
-            read = self._queue[0]
+        while self.queue and (is_first or self._budget.affordable_bytes() >= self._next_bytes()):
+            read = self.queue[0]
             if not read.answer.running() and not read.answer.set_running_or_notify_cancel():
-                self._queue.popleft()
+                self.queue.popleft()
                 continue
             is_first = False
             if self._read(read):
-                self._queue.popleft()
+                self.queue.popleft()
 
     def _next_bytes(self) -> int:
-        read = self._queue[0]
+        read = self.queue[0]
         return len(read.hashes) * self._held.block_bytes(read.layer)
 
     def _read(self, read: BlockRead) -> bool:
@@ -167,5 +165,5 @@ class BlockReads:
         except Exception as error:  # the edge of the read: the engine must not die of it
             read.answer.set_exception(error)
             return True
-        self._pace.note_write(len(kv.keys) + len(kv.values), self._clock() - started)
+        self._budget.note_write(len(kv.keys) + len(kv.values), self._clock() - started)
         return read.add(kv)

@@ -1,9 +1,4 @@
-"""KV that enters and leaves an engine's blocks outside a pass.
-
-How much arriving KV is written between two passes, so that those who generate keep their pace.
-
-KV that has arrived and is not in the blocks yet: written between passes, in pieces that fit into the gap.
-"""
+"""KV that enters and leaves blocks between passes: what arrives is written in pieces that fit into the gap."""
 
 from __future__ import annotations
 
@@ -15,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from baton.engine.request import EXPORT_TOKENS
 from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.sequence import Phase, Sequence
 from baton.engine.step_cost import StepCostModel, StepWork
@@ -174,7 +170,7 @@ class Ingest:
 
     Args:
         runner: Where the KV goes.
-        pace: How much is written in a gap.
+        budget: How much is written in a gap.
         clock: Seconds, monotonic.
         failing: Fails a sequence if the runner raises.
         on_landed: Called with the sequence when a frame of it is in the blocks.
@@ -183,14 +179,14 @@ class Ingest:
     def __init__(
         self,
         runner: Runner,
-        pace: GapBudget,
+        budget: GapBudget,
         clock: Callable[[], float],
         *,
         failing: Callable[[Sequence], AbstractContextManager[None]],
         on_landed: Callable[[Sequence], None],
     ) -> None:
         self._runner = runner
-        self._pace = pace
+        self._budget = budget
         self._clock = clock
         self._failing = failing
         self._on_landed = on_landed
@@ -225,9 +221,9 @@ class Ingest:
         """
         if not self._queues:
             return
-        self._pace.begin(pass_seconds)
+        self._budget.begin(pass_seconds)
         is_first = True
-        while self._queues and (is_first or self._pace.affordable_bytes() > 0):
+        while self._queues and (is_first or self._budget.affordable_bytes() > 0):
             sequence = next(iter(self._queues))
             queue = self._queues.pop(sequence)
             if sequence.phase is not Phase.RECEIVING:
@@ -242,12 +238,12 @@ class Ingest:
         """Write a piece; return False if the smallest does not fit."""
         assert isinstance(item, FrameCursor), "what follows frames happened when the last of them was written"
         with self._failing(sequence):
-            piece = item.next_piece(self._pace.affordable_bytes(), must=must)
+            piece = item.next_piece(self._budget.affordable_bytes(), must=must)
             if piece is None:
                 return False
             started = self._clock()
             self._runner.write_kv(sequence.block_table, piece.layer, piece.start, piece.num_tokens, piece.kv)
-            self._pace.note_write(piece.num_bytes, self._clock() - started)
+            self._budget.note_write(piece.num_bytes, self._clock() - started)
         return True
 
     def _go_on(self, sequence: Sequence, queue: deque[FrameCursor | Callable[[], None]]) -> None:
@@ -263,3 +259,14 @@ class Ingest:
                 return
             queue.popleft()
             item()
+
+
+def export_cached(runner: Runner, sequence: Sequence) -> None:
+    """Hand out the KV that is in the prefix cache and that the caller lacks: [token_begin, num_computed)."""
+    export = sequence.request.export
+    if export is None:
+        return
+    for start in range(export.token_begin, sequence.num_computed, EXPORT_TOKENS):
+        num_tokens = min(EXPORT_TOKENS, sequence.num_computed - start)
+        for layer in range(runner.info.layout.num_layers):
+            export.sink(start, layer, runner.read_kv(sequence.block_table, layer, start, num_tokens))

@@ -232,7 +232,7 @@ class Offload:
             hashes: Of all blocks that it may take over.
             begin: Index of the first one that the device lacks.
         """
-        if not len(self.store) or begin == len(hashes):
+        if not self.store.num_blocks or begin == len(hashes):
             return []
         contents = self.store.take_run(hashes[begin:])
         return contents if contents and self._is_quicker(begin, begin + len(contents)) else []
