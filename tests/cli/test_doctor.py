@@ -20,7 +20,7 @@ from baton.cli.cluster.diagnosis import Diagnosis, NodeFinding, PairFinding, dia
 from baton.cli.doctor import as_json, nodes_table, wires_table
 from baton.router.proto import description_to_proto
 from baton.v1 import router_service_pb2
-from baton.wire.capacity import candidate_to_proto
+from baton.wire.quantities import candidate_to_proto
 from cli.commands import baton
 from router.samples import DGX, MAC
 from system.plan import free_ports

@@ -13,8 +13,8 @@ from baton.decode.servicer import DecodeServicer
 from baton.engine.kv_cache.block_copy import read_blocks
 from baton.engine.request import SamplingParams
 from baton.engine.runners.base import Runner
-from baton.kv_transport.block_service import BlockStub, ReceivedPull, add_block_service
 from baton.kv_transport.frame_codec import serialize_response
+from baton.kv_transport.kv_services import BlockStub, ReceivedPull, add_block_service
 from baton.node.block_servicer import BlockServicer
 from baton.node.node import WorkerNode
 from baton.rpc.channel import open_channel

@@ -10,7 +10,7 @@ import pytest
 
 from baton.decode import peers
 from baton.decode.peers import link_bytes_per_second
-from baton.kv_transport.kv_service import KvStub
+from baton.kv_transport.kv_services import KvStub
 from baton.v1 import node_pb2, router_service_pb2
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import grpc
 
 from baton.grpc_sockets.client import ClientConnection, connect
-from baton.grpc_sockets.limits import Limits, Timing
-from baton.grpc_sockets.protocol import (
+from baton.grpc_sockets.frames import (
     FRAME_HEADER_BYTES,
     PREFACE,
     FrameType,
@@ -21,6 +20,7 @@ from baton.grpc_sockets.protocol import (
     settings_frame,
     unpack_header,
 )
+from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.server import GrpcSocketServer
 from baton.grpc_sockets.server_connection import Handler
 from baton.grpc_sockets.status import Status

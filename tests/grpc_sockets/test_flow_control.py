@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.grpc_sockets.flow_control import GROWTH_SECONDS, ReceiveWindow, SendWindows, StreamEndedError
-from baton.grpc_sockets.protocol import LARGEST_WINDOW_BYTES, ErrorCode, ProtocolError
+from baton.grpc_sockets.frames import LARGEST_WINDOW_BYTES, ErrorCode, ProtocolError
 
 
 def test_a_sender_gets_the_least_of_both_windows() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from baton.grpc_sockets.frames import ErrorCode
 from baton.grpc_sockets.headers import (
     HeaderDecoder,
     fixed_block,
@@ -17,7 +18,6 @@ from baton.grpc_sockets.headers import (
     timeout_of,
     trailers_of,
 )
-from baton.grpc_sockets.protocol import ErrorCode
 from baton.grpc_sockets.status import CallError, Code, Status
 
 

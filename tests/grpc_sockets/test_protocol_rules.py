@@ -8,8 +8,7 @@ import threading
 import hpack
 import pytest
 
-from baton.grpc_sockets.limits import Limits
-from baton.grpc_sockets.protocol import (
+from baton.grpc_sockets.frames import (
     ACK,
     END_HEADERS,
     END_STREAM,
@@ -18,6 +17,7 @@ from baton.grpc_sockets.protocol import (
     ErrorCode,
     FrameType,
 )
+from baton.grpc_sockets.limits import Limits
 from baton.grpc_sockets.server_connection import ServerCall
 from baton.grpc_sockets.status import Code
 from grpc_sockets.peers import PATH, QUICK, SECONDS, SMALL, FramePeer, Listener, connected, serving

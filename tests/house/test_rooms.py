@@ -21,7 +21,7 @@ _SHORT: Mapping[str, str] = {
     "services/baton/engine/runners/torch/ops/triton_support.py": "three rooms ask it, and none of them is above it",
     "services/baton/engine/runners/torch/tensor_parallel/__main__.py": "what `python -m` runs as a rank",
     "services/baton/prefill/service.py": "the counterpart of decode/service.py, for the process that hosts either",
-    "services/baton/wire/durations.py": "all conversions of the wire use it, and it uses none of them",
+    "services/baton/wire/quantities.py": "all conversions of the wire use it, and it uses none of them",
 }
 """Modules under 25 lines, by path, each with the reason why it is not part of another."""
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from baton.kv.stream import KvFrame
 from baton.kv_transport.frame_codec import EncodedFrame, ReceivedFrame, encode_frame, parse_response, serialize_response
 from baton.v1 import kv_pb2, prefill_service_pb2
-from baton.wire.durations import duration_from_seconds
+from baton.wire.quantities import duration_from_seconds
 
 counts = st.integers(0, 2**31 - 1)
 payloads = st.binary(max_size=300)

@@ -17,7 +17,7 @@ from baton.errors import BatonError
 from baton.grpc_sockets.flow_control import StreamEndedError
 from baton.grpc_sockets.server_connection import ServerCall
 from baton.kv.stream import KvFrame
-from baton.kv_transport.kv_service import ReceivedRequest
+from baton.kv_transport.kv_services import ReceivedRequest
 from baton.prefill.outbox import LoopOutbox, Outbox, ThreadOutbox
 from baton.prefill.prefiller import Prefiller
 from baton.prefill.servicer import FastPrefill

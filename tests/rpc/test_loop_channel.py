@@ -15,9 +15,9 @@ import trustme
 
 from baton.errors import ConfigurationError, InvalidFieldError
 from baton.grpc_sockets import loop_connection
+from baton.grpc_sockets.frames import ACK, END_HEADERS, PREFACE, FrameType, pack_header, settings_frame
 from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.loop_connection import LoopConnection
-from baton.grpc_sockets.protocol import ACK, END_HEADERS, PREFACE, FrameType, pack_header, settings_frame
 from baton.rpc import loop_channel
 from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.server import GrpcServer

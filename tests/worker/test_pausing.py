@@ -15,7 +15,7 @@ from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
 from baton.v1 import worker_service_pb2 as messages
 from baton.v1.worker_service_pb2_grpc import WorkerServiceStub, add_WorkerServiceServicer_to_server
-from baton.wire.durations import duration_from_seconds
+from baton.wire.quantities import duration_from_seconds
 from baton.worker.pausing import SERVICE_NAME, PausingServicer
 
 _TIMEOUT_SECONDS = 20.0

@@ -16,7 +16,7 @@ from baton.rpc.channel import open_channel
 from baton.rpc.status import error_from_rpc
 from baton.v1 import worker_service_pb2
 from baton.v1.worker_service_pb2_grpc import WorkerServiceStub
-from baton.wire.durations import duration_from_seconds
+from baton.wire.quantities import duration_from_seconds
 
 INTERVAL_SECONDS = 1.0
 LEAST_SLEEP_SECONDS = 10.0

@@ -25,7 +25,7 @@ from baton.errors import UnavailableError
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 from baton.security.tls import TlsIdentity, secured_by
 from baton.v1 import agent_service_pb2, agent_service_pb2_grpc
-from baton.wire.durations import duration_from_seconds
+from baton.wire.quantities import duration_from_seconds
 
 if TYPE_CHECKING:
     from baton.agent.membership import Work

@@ -58,14 +58,14 @@ def receive(
 async def _send(path: PathName, host: str, port: int) -> None:
     from baton.kv_transport.fast_server import FastServer  # needs an extra
     from baton.kv_transport.kv_link import FrameSource, GrpcFrames
-    from baton.kv_transport.kv_service import SERVICE_NAME, add_prefill_service
+    from baton.kv_transport.kv_services import PREFILL_SERVICE_NAME, add_prefill_service
     from baton.rpc.server import GrpcServer, host_port
 
     source = FrameSource(has_checksums=path in ("fast-checked", "shared"))
     server: GrpcServer | FastServer
     if path == "grpc":
         server = GrpcServer(host_port(host, port))
-        server.add(SERVICE_NAME, lambda inner: add_prefill_service(GrpcFrames(source), inner))
+        server.add(PREFILL_SERVICE_NAME, lambda inner: add_prefill_service(GrpcFrames(source), inner))
         _say({"port": await server.start()})
     else:
         server = FastServer(host, port, source)

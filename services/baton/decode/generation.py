@@ -26,8 +26,8 @@ from baton.node.requests import check_identity, check_priority, sampling_from_pr
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.v1 import decode_service_pb2 as messages
-from baton.wire.durations import seconds_from_duration
 from baton.wire.kv import wire_from_proto
+from baton.wire.quantities import seconds_from_duration
 
 log = logging.getLogger(__name__)
 

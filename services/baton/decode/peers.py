@@ -16,15 +16,14 @@ import grpc
 from baton.decode.kv_stream.prefill_stream import PrefillSource, TransportChoice
 from baton.errors import NotFoundError
 from baton.kv.staging import StagingPool
-from baton.kv_transport.block_service import BlockStub
 from baton.kv_transport.fast_channel import FastChannel
-from baton.kv_transport.kv_service import KvStub
+from baton.kv_transport.kv_services import BlockStub, KvStub
 from baton.node.cluster.registration import Peers
 from baton.rpc.channel import open_channel
 from baton.shm.lender import Lender
 from baton.telemetry.metrics import Metrics
 from baton.v1 import node_pb2, router_service_pb2
-from baton.wire.durations import duration_from_seconds
+from baton.wire.quantities import duration_from_seconds
 
 log = logging.getLogger(__name__)
 

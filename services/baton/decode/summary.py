@@ -8,7 +8,7 @@ from baton.node.sensors.monitor import NodeMonitor
 from baton.telemetry.metrics import Metrics, Side
 from baton.v1 import decode_service_pb2 as messages
 from baton.v1 import generation_pb2
-from baton.wire.durations import duration_from_seconds, seconds_from_duration
+from baton.wire.quantities import duration_from_seconds, seconds_from_duration
 
 _REASONS = {"stop": generation_pb2.FINISH_REASON_STOP, "length": generation_pb2.FINISH_REASON_LENGTH}
 

@@ -12,15 +12,15 @@ from typing import Protocol
 from baton.grpc_sockets.connection import SILENCE_SECONDS, Connection
 from baton.grpc_sockets.flow_control import ReceiveWindow, StreamEndedError
 from baton.grpc_sockets.frame_io import MessageAssembler
-from baton.grpc_sockets.headers import Metadata, check_response, request_headers, reset_status, status_of
-from baton.grpc_sockets.limits import Limits, Timing
-from baton.grpc_sockets.protocol import (
+from baton.grpc_sockets.frames import (
     PREFACE,
     ErrorCode,
     ProtocolError,
     Setting,
     reset_frame,
 )
+from baton.grpc_sockets.headers import Metadata, check_response, request_headers, reset_status, status_of
+from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.sockets import ByteStream, prepare
 from baton.grpc_sockets.status import CallError, Code, Status
 from baton.grpc_sockets.tls import TlsStream

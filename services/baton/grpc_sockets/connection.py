@@ -10,10 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from baton.grpc_sockets.flow_control import ReceiveWindow, SendWindows
 from baton.grpc_sockets.frame_io import FrameReader, FrameWriter, MessageParts
-from baton.grpc_sockets.frame_parser import ControlBudget
-from baton.grpc_sockets.headers import HeaderDecoder
-from baton.grpc_sockets.limits import Limits, Timing
-from baton.grpc_sockets.protocol import (
+from baton.grpc_sockets.frames import (
     ACK,
     DEFAULT_FRAME_BYTES,
     DEFAULT_WINDOW_BYTES,
@@ -23,6 +20,7 @@ from baton.grpc_sockets.protocol import (
     LARGEST_FRAME_BYTES,
     PADDED,
     SETTINGS_ACK,
+    ControlBudget,
     ErrorCode,
     FrameHeader,
     FrameType,
@@ -36,6 +34,8 @@ from baton.grpc_sockets.protocol import (
     settings_frame,
     window_update_frame,
 )
+from baton.grpc_sockets.headers import HeaderDecoder
+from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.sockets import Buffer, ByteStream, shut_down_quietly
 
 log = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from baton.grpc_sockets.protocol import DEFAULT_WINDOW_BYTES, LARGEST_WINDOW_BYTES, ErrorCode, ProtocolError
+from baton.grpc_sockets.frames import DEFAULT_WINDOW_BYTES, LARGEST_WINDOW_BYTES, ErrorCode, ProtocolError
 
 
 class StreamEndedError(Exception):

@@ -13,8 +13,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from baton.grpc_sockets.headers import HeaderEncoder
-from baton.grpc_sockets.protocol import (
+from baton.grpc_sockets.frames import (
     DEFAULT_FRAME_BYTES,
     END_HEADERS,
     END_STREAM,
@@ -24,6 +23,7 @@ from baton.grpc_sockets.protocol import (
     pack_header,
     unpack_header,
 )
+from baton.grpc_sockets.headers import HeaderEncoder
 from baton.grpc_sockets.sockets import AT_ONCE, WAIT_FOR_ALL, Buffer, ByteStream, close_quietly, shut_down_quietly
 from baton.grpc_sockets.status import CallError, Code
 

@@ -9,7 +9,7 @@ from urllib.parse import quote, unquote
 
 import hpack
 
-from baton.grpc_sockets.protocol import ErrorCode, ProtocolError
+from baton.grpc_sockets.frames import ErrorCode, ProtocolError
 from baton.grpc_sockets.status import CallError, Code, Status
 
 DETAILS_KEY = "grpc-status-details-bin"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from baton.grpc_sockets.protocol import LARGEST_WINDOW_BYTES
-
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -25,8 +23,9 @@ class Limits:
     10 Gb/s at 0.8 ms."""
     most_stream_window_bytes: int = 0
     """Bytes up to which that grows while they come fast (baton.grpc_sockets.flow_control); 0: not at all."""
-    connection_window_bytes: int = LARGEST_WINDOW_BYTES
-    """The same for all calls together. Each is bounded already, and what arrives is taken from the socket at once."""
+    connection_window_bytes: int = (1 << 31) - 1
+    """The same for all calls together, as large as HTTP/2 allows: each is bounded already, and what arrives is
+    taken from the socket at once."""
     num_held_bytes: int = 64 << 20
     """Messages of one call that were received and not yet released; then its window stays shut."""
     num_control_frames_per_second: int = 2_000

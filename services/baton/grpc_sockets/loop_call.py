@@ -12,7 +12,7 @@ from typing import Protocol
 
 from baton.grpc_sockets.flow_control import ReceiveWindow
 from baton.grpc_sockets.frame_io import PREFIX_BYTES, message_prefix
-from baton.grpc_sockets.protocol import (
+from baton.grpc_sockets.frames import (
     DEFAULT_FRAME_BYTES,
     DEFAULT_WINDOW_BYTES,
     END_HEADERS,

@@ -13,17 +13,15 @@ from collections.abc import Mapping
 from typing import cast
 
 from baton.grpc_sockets.flow_control import ReceiveWindow
-from baton.grpc_sockets.frame_parser import Frame, FrameParser
-from baton.grpc_sockets.headers import check_response, reset_status, status_of
-from baton.grpc_sockets.limits import Limits, Timing
-from baton.grpc_sockets.loop_call import FrameSender, LoopCall
-from baton.grpc_sockets.protocol import (
+from baton.grpc_sockets.frames import (
     ACK,
     DEFAULT_FRAME_BYTES,
     LARGEST_STREAM_ID,
     PREFACE,
     SETTINGS_ACK,
     ErrorCode,
+    Frame,
+    FrameParser,
     FrameType,
     ProtocolError,
     Setting,
@@ -35,6 +33,9 @@ from baton.grpc_sockets.protocol import (
     settings_frame,
     window_update_frame,
 )
+from baton.grpc_sockets.headers import HeaderDecoder, check_response, reset_status, status_of
+from baton.grpc_sockets.limits import Limits, Timing
+from baton.grpc_sockets.loop_call import FrameSender, LoopCall
 from baton.grpc_sockets.status import CallError, Code, Status
 
 log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class LoopConnection(asyncio.Protocol):
         self._timing = timing
         self._loop = asyncio.get_running_loop()
         self._parser = FrameParser(limits)
+        self._decoder = HeaderDecoder(limits.header_bytes)
         self._window = ReceiveWindow(limits.connection_window_bytes, limits.connection_window_bytes)
         self._calls: dict[int, LoopCall] = {}
         self._next_id = 1
@@ -188,7 +190,7 @@ class LoopConnection(asyncio.Protocol):
             if self._parser.ends_stream(flags):
                 self._end_of(stream_id, Status(Code.INTERNAL, "the call ended without trailers"))
         elif frame_type == FrameType.HEADERS:
-            self._take_headers(stream_id, self._parser.headers(payload), is_last=self._parser.ends_stream(flags))
+            self._take_headers(stream_id, self._decoder.decode(payload), is_last=self._parser.ends_stream(flags))
         elif frame_type == FrameType.WINDOW_UPDATE:
             self._sender.add(stream_id, number_of(payload, FrameType.WINDOW_UPDATE) & 0x7FFFFFFF)
         elif frame_type == FrameType.SETTINGS:

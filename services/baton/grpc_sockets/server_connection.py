@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping
 from baton.grpc_sockets.connection import Connection
 from baton.grpc_sockets.flow_control import ReceiveWindow, StreamEndedError
 from baton.grpc_sockets.frame_io import MessageAssembler
+from baton.grpc_sockets.frames import PREFACE, ErrorCode, ProtocolError, Setting, goaway_frame, reset_frame
 from baton.grpc_sockets.headers import RESPONSE_HEADERS, metadata_of, timeout_of, trailers_of
 from baton.grpc_sockets.limits import Limits, Timing
-from baton.grpc_sockets.protocol import PREFACE, ErrorCode, ProtocolError, Setting, goaway_frame, reset_frame
 from baton.grpc_sockets.sockets import Buffer, ByteStream
 from baton.grpc_sockets.status import OK, CallError, Code, Status
 

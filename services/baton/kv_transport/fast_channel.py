@@ -28,7 +28,7 @@ from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.status import CallError, Code, Status
 from baton.kv.stream import frame_crc32c
 from baton.kv_transport.frame_codec import ReceivedFrame, located, parse_response
-from baton.kv_transport.kv_service import PREFILL_PATH, serialize_request
+from baton.kv_transport.kv_services import PREFILL_PATH, serialize_request
 from baton.rpc.channel import KEEPALIVE_MILLISECONDS, KV_WINDOW_BYTES, MAX_MESSAGE_BYTES, PING_TIMEOUT_MILLISECONDS
 from baton.rpc.status import error_from_status, info_of
 from baton.security.tls import current_identity

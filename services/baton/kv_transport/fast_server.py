@@ -17,7 +17,7 @@ from baton.grpc_sockets.limits import Limits
 from baton.grpc_sockets.server import GrpcSocketServer
 from baton.grpc_sockets.server_connection import ServerCall
 from baton.grpc_sockets.status import CallError, Code
-from baton.kv_transport.kv_service import PREFILL_PATH, ReceivedRequest, parse_request
+from baton.kv_transport.kv_services import PREFILL_PATH, ReceivedRequest, parse_request
 from baton.rpc.server import host_port
 from baton.rpc.status import code_of, details_of
 from baton.security.tls import current_identity

@@ -19,7 +19,7 @@ from baton.kv.stream import KvFrame, StreamTotals
 from baton.shm.borrower import Borrowed, borrow
 from baton.shm.lender import Loan
 from baton.v1 import block_service_pb2, kv_pb2, prefill_service_pb2
-from baton.wire.durations import duration_from_seconds, seconds_from_duration
+from baton.wire.quantities import duration_from_seconds, seconds_from_duration
 
 Response = prefill_service_pb2.PrefillResponse | block_service_pb2.PullBlocksResponse
 """Messages that carry frames, and number their elements alike."""

@@ -27,7 +27,7 @@ from baton.kv_transport.frame_codec import (
     open_outlet,
     parse_response,
 )
-from baton.kv_transport.kv_service import PREFILL_PATH, KvStub, ReceivedRequest
+from baton.kv_transport.kv_services import PREFILL_PATH, KvStub, ReceivedRequest
 from baton.rpc.channel import open_channel
 from baton.shm.lender import SEGMENT_BYTES, Lender
 from baton.v1 import kv_pb2, prefill_service_pb2

@@ -23,8 +23,8 @@ from baton.errors import InvalidFieldError, MismatchError
 from baton.kv.hashing import BlockHash, split_hashes
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvFrame, KvProgress, StreamLedger, frame_groups, header_crc32c, pack_frame
-from baton.kv_transport.block_service import ReceivedPull
 from baton.kv_transport.frame_codec import EncodedFrame, encode_frame, totals_to_proto
+from baton.kv_transport.kv_services import ReceivedPull
 from baton.node.requests import check_identity
 from baton.v1 import block_service_pb2
 from baton.v1.block_service_pb2_grpc import BlockServiceServicer

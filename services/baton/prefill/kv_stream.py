@@ -13,15 +13,15 @@ from baton.engine.runners.base import LayerKv
 from baton.kv.kv_format import KvLayout, LayerSpec
 from baton.kv.stream import KvFrame, KvProgress, StreamLedger, StreamTotals, frame_groups, header_crc32c, tokens_crc32c
 from baton.kv_transport.frame_codec import EncodedFrame, SharedOutlet, encode_frame, open_outlet, totals_to_proto
-from baton.kv_transport.kv_service import ReceivedRequest
+from baton.kv_transport.kv_services import ReceivedRequest
 from baton.node.requests import token_to_proto
 from baton.node.sensors.monitor import NodeMonitor
 from baton.prefill.outbox import Item
 from baton.telemetry import names
 from baton.telemetry.layer_spans import LayerSpans, frame_attributes
 from baton.v1 import kv_pb2, prefill_service_pb2
-from baton.wire.durations import duration_from_seconds
 from baton.wire.kv import layout_to_proto
+from baton.wire.quantities import duration_from_seconds
 
 
 class _Piece(NamedTuple):

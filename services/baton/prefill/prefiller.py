@@ -16,7 +16,7 @@ from baton.engine.request import EXPORT_TOKENS, EngineRequest, KvExportSpec, Pur
 from baton.errors import BatonError, InvalidFieldError
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvFrame, KvProgress
-from baton.kv_transport.kv_service import ReceivedRequest
+from baton.kv_transport.kv_services import ReceivedRequest
 from baton.node.node import WorkerNode
 from baton.node.requests import check_identity, check_priority, sampling_from_proto
 from baton.prefill.attempts import AttemptStreams

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from baton.kv_transport.fast_server import FastServer
-from baton.kv_transport.kv_service import SERVICE_NAME, add_prefill_service
+from baton.kv_transport.kv_services import PREFILL_SERVICE_NAME, add_prefill_service
 from baton.node.node import WorkerNode
 from baton.node.service import NodeService
 from baton.prefill.prefiller import Prefiller
@@ -18,4 +18,4 @@ def prefill_service(node: WorkerNode, settings: PrefillSettings) -> NodeService:
     prefiller = Prefiller(node, settings.max_outbox_bytes)
     handler = FastPrefill(prefiller)
     fast = FastServer(settings.host, settings.fast_port, handler, advertised=settings.advertised_fast)
-    return NodeService(SERVICE_NAME, partial(add_prefill_service, PrefillServicer(prefiller)), fast=fast)
+    return NodeService(PREFILL_SERVICE_NAME, partial(add_prefill_service, PrefillServicer(prefiller)), fast=fast)

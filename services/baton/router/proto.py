@@ -14,23 +14,24 @@ from baton.kv.hashing import HASH_BYTES
 from baton.kv.kv_format import KvDtype
 from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, Outcome, Report
 from baton.v1 import generation_pb2, node_pb2, router_service_pb2
-from baton.wire.capacity import (
-    candidate_to_proto,
-    estimate_to_proto,
-    profile_from_proto,
-    profile_to_proto,
-    shape_from_proto,
-    shape_to_proto,
-    tier_rates_from_proto,
-    tier_rates_to_proto,
-)
-from baton.wire.durations import duration_from_seconds, seconds_from_duration
 from baton.wire.kv import (
     abilities_from_proto,
     abilities_to_proto,
     dtype_to_proto,
     layout_from_proto,
     layout_to_proto,
+)
+from baton.wire.quantities import (
+    candidate_to_proto,
+    duration_from_seconds,
+    estimate_to_proto,
+    profile_from_proto,
+    profile_to_proto,
+    seconds_from_duration,
+    shape_from_proto,
+    shape_to_proto,
+    tier_rates_from_proto,
+    tier_rates_to_proto,
 )
 
 MAX_PINS = 64

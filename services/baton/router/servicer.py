@@ -25,7 +25,7 @@ from baton.telemetry.metrics import Metrics
 from baton.v1 import node_pb2, router_service_pb2
 from baton.v1 import router_service_pb2 as messages
 from baton.v1 import router_service_pb2_grpc as service
-from baton.wire.durations import duration_from_seconds
+from baton.wire.quantities import duration_from_seconds
 
 log = logging.getLogger(__name__)
 

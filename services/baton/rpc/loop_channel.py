@@ -1,21 +1,22 @@
-"""A channel without a thread: gRPC on the event loop's own connection, for calls that many requests make.
+"""Channels without a thread: gRPC on the event loop's own connection, for calls that many requests make.
 
-Generated stubs work with it as with `grpc.aio.Channel`; errors are grpc.aio's. A message costs about half of the CPU
-time (bench/results/README.md), because no thread of gRPC's wakes the event loop.
+Generated stubs work with a `LoopChannel` as with `grpc.aio.Channel`; errors are grpc.aio's. Package `grpc_sockets` says
+what the library costs beside it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Generic, TypeVar
 
+import grpc
 from opentelemetry import propagate
 
 from baton.errors import ConfigurationError
-from baton.grpc_sockets.headers import fixed_block, request_headers
+from baton.grpc_sockets.headers import DETAILS_KEY, fixed_block, request_headers
 from baton.grpc_sockets.limits import Limits, Timing
-from baton.grpc_sockets.loop_call import CANCELLED_HERE
+from baton.grpc_sockets.loop_call import CANCELLED_HERE, LoopCall
 from baton.grpc_sockets.loop_connection import LoopConnection, connect
 from baton.grpc_sockets.status import CallError, Code, Status
 from baton.rpc.channel import (
@@ -24,12 +25,12 @@ from baton.rpc.channel import (
     MAX_MESSAGE_BYTES,
     PING_TIMEOUT_MILLISECONDS,
 )
-from baton.rpc.loop_stream import LoopStream, raised, rpc_error
 from baton.security.tls import current_identity
 from baton.telemetry.tracing import is_tracing
 
 T = TypeVar("T")
 
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
 _LIMITS = Limits(message_bytes=MAX_MESSAGE_BYTES, num_streams=4096, stream_window_bytes=4 << 20)
 _TIMING = Timing(
     connect_seconds=CONNECT_MILLISECONDS / 1000,
@@ -188,6 +189,98 @@ class LoopChannel:
             return await connect(self._host, self._port, limits=_LIMITS, timing=_TIMING)
         context, name = self._identity.client_context(), self._identity.server_name
         return await connect(self._host, self._port, limits=_LIMITS, timing=_TIMING, tls=context, server_name=name)
+
+
+class LoopStream(Generic[T]):
+    """Begins with the first `read` or `write`; one task may read while another writes.
+
+    Args:
+        channel: Makes the connection.
+        headers: Block of the call.
+        serialize: Makes bytes of a request.
+        deserialize: Makes a response of bytes.
+        request: The only one; None: any number, by `write`.
+    """
+
+    def __init__(
+        self,
+        channel: LoopChannel,
+        headers: bytes,
+        serialize: Callable[[Any], bytes],
+        deserialize: Callable[[bytes], T],
+        request: bytes | None = None,
+    ) -> None:
+        self._channel = channel
+        self._headers = headers
+        self._serialize = serialize
+        self._deserialize = deserialize
+        self._request = request
+        self._beginning = asyncio.Lock()
+        self._call: LoopCall | None = None
+        self._is_cancelled = False
+
+    async def read(self) -> T | object:
+        """Return the next response; `grpc.aio.EOF` after the last.
+
+        Raises:
+            AioRpcError: How the call has failed.
+            CancelledError: If this side has cancelled it, as grpc.aio has it.
+        """
+        call = self._call or await self._begun()
+        try:
+            data = await call.receive()
+        except CallError as error:
+            raise raised(call, error) from error
+        return grpc.aio.EOF if data is None else self._deserialize(data)
+
+    async def write(self, request: Any) -> None:
+        """Send a request; returns once it is on its way.
+
+        Raises:
+            AioRpcError: If the call has failed.
+            CancelledError: If this side has cancelled it.
+        """
+        call = self._call or await self._begun()
+        try:
+            await call.send(self._serialize(request))
+        except CallError as error:
+            raise raised(call, error) from error
+
+    def cancel(self) -> None:
+        """End the call, if it runs."""
+        self._is_cancelled = True
+        if self._call is not None:
+            self._call.cancel()
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        while (response := await self.read()) is not grpc.aio.EOF:
+            yield response  # type: ignore[misc] # what is not EOF is a response
+
+    async def _begun(self) -> LoopCall:
+        async with self._beginning:
+            if self._call is None:
+                connection = await self._channel.connected()
+                if self._is_cancelled:
+                    raise asyncio.CancelledError("the call was cancelled")
+                try:
+                    self._call = connection.call(self._headers, self._request)
+                except CallError as error:
+                    raise rpc_error(error.status) from error
+        await self._call.sent()
+        return self._call
+
+
+def raised(call: LoopCall, error: CallError) -> BaseException:
+    """Return what grpc.aio would raise for a call that ended so."""
+    if call.status is CANCELLED_HERE:
+        return asyncio.CancelledError("the call was cancelled by this side")
+    return rpc_error(error.status)
+
+
+def rpc_error(status: Status) -> grpc.aio.AioRpcError:
+    """Return the error by which grpc.aio tells of a status."""
+    trailers = grpc.aio.Metadata(*([(DETAILS_KEY, status.details)] if status.details else []))
+    return grpc.aio.AioRpcError(_CODES[int(status.code)], grpc.aio.Metadata(), trailers, status.message)
 
 
 def _take_failure(connecting: asyncio.Task[LoopConnection]) -> None:

@@ -12,7 +12,7 @@ from baton.engine.events import EngineLoad
 from baton.errors import InvalidFieldError
 from baton.v1 import worker_service_pb2
 from baton.v1.worker_service_pb2_grpc import WorkerServiceServicer
-from baton.wire.durations import seconds_from_duration
+from baton.wire.quantities import seconds_from_duration
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,7 @@ from typing import Any
 
 from baton.decode.service import decode_service
 from baton.decode.settings import DecodeSettings
-from baton.kv_transport.block_service import SERVICE_NAME as BLOCK_SERVICE_NAME
-from baton.kv_transport.block_service import add_block_service
+from baton.kv_transport.kv_services import BLOCK_SERVICE_NAME, add_block_service
 from baton.node.block_servicer import BlockServicer
 from baton.node.cluster.registration import Peers
 from baton.node.node import WorkerNode, load_node

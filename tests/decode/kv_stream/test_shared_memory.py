@@ -15,7 +15,7 @@ from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.grpc_sockets.server_connection import ServerCall
 from baton.grpc_sockets.status import Code, Status
 from baton.kv_transport.frame_codec import SharedOutlet, open_outlet
-from baton.kv_transport.kv_service import ReceivedRequest
+from baton.kv_transport.kv_services import ReceivedRequest
 from baton.shm.lender import NAME_PREFIX, SEGMENT_BYTES, Loan, _Tenancy
 from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.v1.kv_pb2 import KV_TRANSPORT_FAST, KV_TRANSPORT_GRPC, KV_TRANSPORT_SHARED

@@ -24,7 +24,7 @@ from baton.rpc.status import error_from_rpc
 from baton.security.tls import TlsIdentity, secured_by
 from baton.v1 import agent_service_pb2, agent_service_pb2_grpc
 from baton.v1.node_pb2 import SystemSample
-from baton.wire.durations import seconds_from_duration
+from baton.wire.quantities import seconds_from_duration
 
 DEFAULT_AGENT = "127.0.0.1:8040"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")

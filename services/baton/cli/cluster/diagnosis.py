@@ -17,13 +17,12 @@ from baton.capacity.placement import Candidate
 from baton.decode.peers import measure_link
 from baton.errors import BatonError
 from baton.kv.stream import payload_crc32c
-from baton.kv_transport.kv_service import KvStub
+from baton.kv_transport.kv_services import KvStub
 from baton.router.kv_compatibility import wire_options
 from baton.router.proto import description_from_proto
 from baton.rpc.channel import open_channel
 from baton.v1 import node_pb2, router_service_pb2, router_service_pb2_grpc
-from baton.wire.capacity import candidate_from_proto
-from baton.wire.durations import seconds_from_duration
+from baton.wire.quantities import candidate_from_proto, seconds_from_duration
 
 CALL_SECONDS = 5.0
 PROBE_SECONDS = 15.0

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from baton.capacity.machine_profile import MeasuredLink, rate_of
 from baton.cli.cluster.router_call import CALL_SECONDS
 from baton.decode.peers import measure_link
-from baton.kv_transport.kv_service import KvStub
+from baton.kv_transport.kv_services import KvStub
 from baton.rpc.channel import open_channel
 from baton.v1 import node_pb2, router_service_pb2
 from baton.v1.router_service_pb2_grpc import RouterServiceStub
-from baton.wire.durations import seconds_from_duration
+from baton.wire.quantities import seconds_from_duration
 
 _NUM_MEASUREMENTS = 3
 _PROBE_BYTES = 4 << 20

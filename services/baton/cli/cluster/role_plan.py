@@ -17,8 +17,7 @@ from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes, print_table
 from baton.errors import NotFoundError
 from baton.v1 import node_pb2, router_service_pb2
-from baton.wire.capacity import profile_from_proto, shape_from_proto
-from baton.wire.durations import seconds_from_duration
+from baton.wire.quantities import profile_from_proto, seconds_from_duration, shape_from_proto
 
 _ROLES: Mapping[int, NodeRole] = {node_pb2.NODE_ROLE_PREFILL: "prefill", node_pb2.NODE_ROLE_DECODE: "decode"}
 

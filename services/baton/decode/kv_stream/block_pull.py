@@ -25,15 +25,14 @@ from baton.errors import BatonError, InvalidFieldError, StreamBrokenError
 from baton.kv.hashing import HASH_BYTES, block_hashes, join_hashes, root_hash
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvProgress
-from baton.kv_transport.block_service import BlockStub, serialize_pull
-from baton.kv_transport.kv_service import request_crc32c
+from baton.kv_transport.kv_services import BlockStub, request_crc32c, serialize_request
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.telemetry.tracing import tracer
 from baton.v1 import block_service_pb2, decode_service_pb2, kv_pb2, router_service_pb2
 from baton.v1.generation_pb2 import PlacementSummary
-from baton.wire.durations import duration_from_seconds, seconds_from_duration
 from baton.wire.kv import layout_to_proto, wire_from_proto
+from baton.wire.quantities import duration_from_seconds, seconds_from_duration
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +139,7 @@ class BlockPull(KvStreamReader):
         }
         terms = StreamTerms(
             replace(self._layout, wire=wire_from_proto(self._request, self._layout)),
-            request_crc32c(serialize_pull(self._request)),
+            request_crc32c(serialize_request(self._request)),
             is_converted=False,
         )
         with tracer().start_as_current_span(names.SPAN_RECEIVE_KV, attributes=attributes):

@@ -28,14 +28,14 @@ from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvProgress, tokens_crc32c
 from baton.kv_transport.fast_channel import FastChannel, FastPathError, FastStream, Message
 from baton.kv_transport.frame_codec import ReceivedFrame, located
-from baton.kv_transport.kv_service import KvStub, request_crc32c, serialize_request
+from baton.kv_transport.kv_services import KvStub, request_crc32c, serialize_request
 from baton.node.requests import token_from_proto
 from baton.shm.lender import Lender, Loan
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.v1 import kv_pb2, prefill_service_pb2
-from baton.wire.durations import seconds_from_duration
 from baton.wire.kv import wire_from_proto
+from baton.wire.quantities import seconds_from_duration
 
 log = logging.getLogger(__name__)
 

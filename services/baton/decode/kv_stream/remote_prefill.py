@@ -24,9 +24,8 @@ from baton.telemetry.tracing import tracer
 from baton.v1 import decode_service_pb2, kv_pb2, prefill_service_pb2
 from baton.v1.generation_pb2 import PlacementSummary
 from baton.v1.router_service_pb2 import Placement, PrefillAlternative
-from baton.wire.capacity import estimate_from_proto
-from baton.wire.durations import duration_from_seconds, seconds_from_duration
 from baton.wire.kv import layout_to_proto
+from baton.wire.quantities import duration_from_seconds, estimate_from_proto, seconds_from_duration
 
 log = logging.getLogger(__name__)
 

@@ -13,8 +13,7 @@ from typing import TypeAlias
 import grpc
 
 from baton.errors import BatonError, StreamBrokenError, UnavailableError
-from baton.rpc.loop_channel import LoopChannel
-from baton.rpc.loop_stream import LoopStream
+from baton.rpc.loop_channel import LoopChannel, LoopStream
 from baton.rpc.status import error_from_parts, error_from_rpc
 from baton.telemetry.tracing import current_context
 from baton.v1.decode_service_pb2 import (

@@ -35,7 +35,7 @@ from baton.v1.generation_pb2 import (
 )
 from baton.v1.node_pb2 import Adapter as AdapterMessage
 from baton.v1.router_service_pb2 import Candidate, Placement, PlacementPin, PlaceRequest, PlaceResponse
-from baton.wire.durations import duration_from_seconds
+from baton.wire.quantities import duration_from_seconds
 
 log = logging.getLogger(__name__)
 

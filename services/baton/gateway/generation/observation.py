@@ -20,7 +20,7 @@ from baton.gateway.generation.requests import GenerationResult, PreparedPrompt
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.v1.router_service_pb2 import Placement
-from baton.wire.durations import seconds_from_duration
+from baton.wire.quantities import seconds_from_duration
 
 _TERMS = ("queue", "pull", "prefill", "transfer", "exposed", "decode")
 

@@ -19,7 +19,7 @@ from baton.node.cluster.replicas import Replicas, stay_connected
 from baton.v1 import node_pb2, router_service_pb2
 from baton.v1.generation_pb2 import PlacementSummary
 from baton.v1.router_service_pb2_grpc import RouterServiceStub
-from baton.wire.durations import seconds_from_duration
+from baton.wire.quantities import seconds_from_duration
 
 log = logging.getLogger(__name__)
 _MAX_QUEUED_REPORTS = 1024

@@ -15,7 +15,7 @@ import msgspec
 
 from baton.gateway.generation.requests import GenerationResult, PreparedPrompt
 from baton.v1.generation_pb2 import PlacementSummary
-from baton.wire.durations import seconds_from_duration
+from baton.wire.quantities import seconds_from_duration
 
 MAX_PROMPTS = 4096
 """Kept; the prompt not used for longest is forgotten first."""

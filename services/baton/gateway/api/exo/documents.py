@@ -9,7 +9,7 @@ from typing import Any
 from baton.gateway.api.exo.instances import Instance
 from baton.v1.node_pb2 import NODE_ROLE_DECODE, NodeDescription, SystemSample
 from baton.v1.router_service_pb2 import NodeState
-from baton.wire.durations import seconds_from_duration
+from baton.wire.quantities import seconds_from_duration
 
 INSTANCE_TAG = "BatonInstance"
 """The one key of an instance's document."""

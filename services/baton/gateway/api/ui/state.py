@@ -11,7 +11,7 @@ from baton.gateway.generation.observation import JournalEntry
 from baton.v1.generation_pb2 import KvTimeline, PlacementSummary
 from baton.v1.node_pb2 import NodeRole
 from baton.v1.router_service_pb2 import CostEstimate, NodeState
-from baton.wire.durations import seconds_from_duration
+from baton.wire.quantities import seconds_from_duration
 
 _MEASURED = ("queue", "pull", "prefill", "transfer", "exposed", "decode")
 

@@ -1,6 +1,8 @@
-"""Shapes, profiles and estimates between messages (node.proto, router_service.proto) and baton.capacity."""
+"""Quantities between messages and the domain: times, shapes and profiles of nodes, rates, estimates of costs."""
 
 from __future__ import annotations
+
+from google.protobuf.duration_pb2 import Duration
 
 from baton.capacity.cost import CostEstimate, ModelShape, NodeProfile
 from baton.capacity.kv_transfer import WireEstimate
@@ -8,7 +10,19 @@ from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import TierRates
 from baton.errors import InvalidFieldError
 from baton.v1 import node_pb2, router_service_pb2
-from baton.wire.durations import duration_from_seconds, seconds_from_duration
+
+_NANOSECONDS = 1_000_000_000
+
+
+def duration_from_seconds(seconds: float) -> Duration:
+    """Return the message of a time in seconds, to the nanosecond."""
+    whole, nanos = divmod(round(seconds * _NANOSECONDS), _NANOSECONDS)
+    return Duration(seconds=whole, nanos=nanos)
+
+
+def seconds_from_duration(duration: Duration) -> float:
+    """Return the seconds of a message."""
+    return float(duration.seconds + duration.nanos / _NANOSECONDS)
 
 
 def shape_to_proto(shape: ModelShape) -> node_pb2.ModelShape:

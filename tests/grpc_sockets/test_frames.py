@@ -8,18 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.grpc_sockets.frame_parser import Frame, FrameParser
-from baton.grpc_sockets.limits import Limits
-from baton.grpc_sockets.protocol import (
+from baton.grpc_sockets.frames import (
     END_HEADERS,
     END_STREAM,
     HAS_PRIORITY,
     PADDED,
     ErrorCode,
+    Frame,
+    FrameParser,
     FrameType,
     ProtocolError,
     pack_header,
 )
+from baton.grpc_sockets.limits import Limits
 
 DATA = st.binary(max_size=300).map(lambda payload: (FrameType.DATA, 0, payload))
 PINGS = st.just((FrameType.PING, 0, b"12345678"))
