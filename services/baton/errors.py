@@ -43,6 +43,12 @@ class InvalidFieldError(BatonError):
     def __init__(self, field: str, problem: str) -> None:
         super().__init__(f"{field}: {problem}", metadata={"field": field})
         self.field = field
+        self.problem = problem
+        """What is wrong with the field, without its name."""
+
+    def renamed(self, field: str) -> InvalidFieldError:
+        """Return the same problem of a field that the caller knows by another name."""
+        return InvalidFieldError(field, self.problem)
 
 
 class AuthenticationError(BatonError):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-from baton.gateway.api.exo.bench import BENCH_PATH, BenchEndpoint
+from baton.gateway.api.exo.bench import BenchEndpoint
 from baton.gateway.api.exo.instances import Instances
-from baton.gateway.api.routes import POST_ROUTES
+from baton.gateway.api.routes import model_endpoints
+from baton.gateway.generation.generator import TextGenerator
 from gateway.fake_cluster import MODEL
 
+BENCH_PATH = "/bench/chat/completions"
 _TURN = {"role": "user", "content": "x"}
 
 SMALLEST: dict[str, dict[str, Any]] = {
@@ -22,5 +24,6 @@ SMALLEST: dict[str, dict[str, Any]] = {
     BENCH_PATH: {"model": MODEL, "messages": [_TURN], "max_tokens": 1},
 }
 
-ROUTES = {**POST_ROUTES, BENCH_PATH: BenchEndpoint(Instances(lambda: 0.0)).route}
+_ENDPOINTS = model_endpoints(cast(TextGenerator, None), BenchEndpoint(Instances(lambda: 0.0)))
+ROUTES = {endpoint.path: endpoint for endpoint in _ENDPOINTS}
 """Every route that generates or tokenizes, as a gateway has them."""

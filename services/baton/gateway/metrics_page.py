@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from baton.gateway.api.errors import ApiError, http_error_body
+from baton.gateway.api.errors import ApiError
+from baton.gateway.api.openai.errors import error_body, http_error_body
 from baton.gateway.http.connection import HttpLimits
 from baton.gateway.http.messages import HttpRequest
 from baton.gateway.http.response import HttpResponse
@@ -28,7 +29,7 @@ async def metrics_page(settings: GatewaySettings, scrape: Scrape) -> AsyncIterat
             response.send(200, scrape.text(accept), headers={"content-type": content_type(accept)})
         else:
             error = ApiError(404, f"Unknown path: {request.method} {request.path}", code="unknown_url")
-            response.send(error.status, error.body())
+            response.send(error.status, error_body(error))
 
     if not settings.own_metrics_port:
         yield

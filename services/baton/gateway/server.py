@@ -9,20 +9,18 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
+from baton.gateway.access.admission import AccessControl, AccessLog, Admission, Deadlines
 from baton.gateway.access.api_keys import ApiKeys
 from baton.gateway.access.cors import Cors
-from baton.gateway.access.limits import AccessControl, Admission, Deadlines, KeyLimits
-from baton.gateway.access.request_context import AccessLog
-from baton.gateway.api.errors import http_error_body
-from baton.gateway.api.exo.bench import BENCH_PATH, BenchEndpoint
+from baton.gateway.access.key_limits import KeyLimits
+from baton.gateway.api.exo.bench import BenchEndpoint
 from baton.gateway.api.exo.endpoints import ExoApi
 from baton.gateway.api.exo.instances import Instances
 from baton.gateway.api.grpc_api import SERVICE_NAME, GenerationServicer
-from baton.gateway.api.models import Models
-from baton.gateway.api.openapi import openapi_body
+from baton.gateway.api.openai.errors import http_error_body
 from baton.gateway.api.pages import Pages
-from baton.gateway.api.router import RestApi
-from baton.gateway.api.routes import POST_ROUTES
+from baton.gateway.api.rest_api import RestApi
+from baton.gateway.api.routes import exo_endpoints, model_endpoints, page_endpoints, ui_endpoints
 from baton.gateway.api.ui.page import Ui
 from baton.gateway.cluster.catalog import ModelCatalog
 from baton.gateway.cluster.node_links import NodeLinks
@@ -87,8 +85,9 @@ async def run_gateway(settings: GatewaySettings) -> AsyncIterator[RunningGateway
 async def _run(
     settings: GatewaySettings, links: NodeLinks, metrics: Metrics, scrape: Scrape
 ) -> AsyncIterator[RunningGateway]:
-    keys = ApiKeys(settings.api_keys_file)
-    keys.load()
+    keys = ApiKeys(settings.api_keys_file) if settings.api_keys_file is not None else None
+    if keys is not None:
+        keys.load()
     tokenizer = load_tokenizer(settings.model_dir)
     router = RouterClient(settings.router_address, timeout_seconds=settings.router_timeout_seconds)
     clock = asyncio.get_running_loop().time
@@ -114,21 +113,22 @@ async def _run(
     generator = TextGenerator(preparation, streams, Detokenizers(tokenizer), metrics, journal)
     try:
         admission = Admission(settings.max_concurrent_requests, _key_limits(settings, clock))
-        gate = AccessControl(keys, admission, AccessLog(metrics, clock))
-        routes = {**POST_ROUTES, BENCH_PATH: BenchEndpoint(instances).route}
-        started = int(time.time())
-        exo = None
-        if settings.exo_endpoints:
-            exo = ExoApi(router, catalog, instances, created_seconds=started, is_shared=settings.is_shared)
-        document = openapi_body(routes, has_exo=exo is not None)
-        models = Models(catalog, reader.output_format, created_seconds=started)
-        pages = Pages(catalog, models, None if settings.is_shared else scrape, openapi_body=document)
-        cors = Cors(split_addresses(settings.cors_allow_origins))
         deadlines = Deadlines(settings.request_timeout_seconds)
-        ui = Ui(router, journal, settings.served_name, clock) if settings.ui else None
-        rest = RestApi(generator, gate, pages, cors, routes, exo, ui, deadlines=deadlines)
-        servicer = GenerationServicer(generator, catalog, gate, deadlines=deadlines)
-        async with _serving(settings, rest, servicer, catalog, gate.keys, deadlines) as running:
+        access = AccessControl(keys, admission, deadlines, AccessLog(metrics, clock))
+        started = int(time.time())
+        own_scrape = None if settings.is_shared else scrape
+        pages = Pages(catalog, reader.output_format, own_scrape, created_seconds=started)
+        endpoints = [*model_endpoints(generator, BenchEndpoint(instances)), *page_endpoints(pages)]
+        if settings.has_exo_endpoints:
+            exo = ExoApi(router, catalog, instances, created_seconds=started, is_shared=settings.is_shared)
+            endpoints += exo_endpoints(exo)
+        if settings.ui:
+            endpoints += ui_endpoints(Ui(router, journal, settings.served_name, clock))
+        pages.describe(endpoints)
+        origins = split_addresses(settings.cors_allow_origins)
+        rest = RestApi(endpoints, access, Cors(origins) if origins else None)
+        servicer = GenerationServicer(generator, catalog, access)
+        async with _serving(settings, rest, servicer, catalog, access) as running:
             yield running
     finally:
         preparation.close()
@@ -141,8 +141,7 @@ async def _serving(
     rest: RestApi,
     servicer: GenerationServicer,
     catalog: ModelCatalog,
-    keys: ApiKeys,
-    deadlines: Deadlines,
+    access: AccessControl,
 ) -> AsyncIterator[RunningGateway]:
     grpc_server = GrpcServer(
         host_port(settings.grpc_host, settings.grpc_port), is_public=True, is_shared=settings.is_shared
@@ -157,11 +156,13 @@ async def _serving(
             grpc_port=await grpc_server.start(),
         )
         async with asyncio.TaskGroup() as tasks:
-            watching = [tasks.create_task(catalog.run()), tasks.create_task(keys.watch())]
+            watching = [tasks.create_task(catalog.run())]
+            if access.keys is not None:
+                watching.append(tasks.create_task(access.keys.watch()))
             try:
                 yield running
             finally:
-                asyncio.get_running_loop().call_later(settings.drain_seconds, deadlines.cut)
+                asyncio.get_running_loop().call_later(settings.drain_seconds, access.deadlines.cut)
                 # Longer than the grace: what outlasts it is told so before its connection is cut.
                 seconds = settings.drain_seconds + _FAREWELL_SECONDS
                 await asyncio.gather(http_server.drain(seconds), grpc_server.drain(seconds))
@@ -179,9 +180,8 @@ def _reader(settings: GatewaySettings, tokenizer: Tokenizer) -> ModelOutputForma
     return ModelOutputFormat(tokenizer, output_format)
 
 
-def _key_limits(settings: GatewaySettings, clock: Callable[[], float]) -> KeyLimits:
-    return KeyLimits(
-        requests_per_minute=settings.key_requests_per_minute,
-        max_concurrent_requests=settings.key_max_concurrent_requests,
-        clock=clock,
-    )
+def _key_limits(settings: GatewaySettings, clock: Callable[[], float]) -> KeyLimits | None:
+    requests_per_minute, max_requests = settings.key_requests_per_minute, settings.key_max_concurrent_requests
+    if requests_per_minute == max_requests == 0:
+        return None
+    return KeyLimits(requests_per_minute=requests_per_minute, max_concurrent_requests=max_requests, clock=clock)

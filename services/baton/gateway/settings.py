@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -90,9 +91,16 @@ class ClientSettings(ServiceSettings):
     """Who may ask for what, and how much."""
 
     group: ClassVar[str] = "Clients"
+    dropped: ClassVar[Mapping[str, str]] = {
+        "exo_endpoints": "they answer keys marked `admin` in --api-keys-file, and everybody on loopback without keys",
+    }
 
     api_keys_file: Path | None = None
-    """File with one `name:key` per line, `#` for comment lines, read again when it changes; none: everybody may ask."""
+    """File with one `name:key` per line, `#` for comment lines, read again when it changes; none: everybody may ask.
+
+    With ` admin` behind it a key is an administrator's, whom exo's cluster API (/models, /state, /instance) answers.
+    Without a file it answers everybody if the gateway listens on loopback; else there is none.
+    """
     key_requests_per_minute: int = Field(default=0, ge=0)
     """Requests that one API key may make per minute, a minute's worth at once; more are refused with 429; 0: any.
 
@@ -108,11 +116,6 @@ class ClientSettings(ServiceSettings):
     """Whether /ui shows the cluster, the last requests and a chat box, to those with an API key where keys are set.
 
     Of several processes that share a port each shows its own requests.
-    """
-    exo_endpoints: bool = True
-    """Whether tools written against exo's cluster API find /models, /state and /instance.
-
-    With several processes nothing can be pinned by POST /instance: each would know of its own pins only.
     """
 
 
@@ -162,3 +165,13 @@ class GatewaySettings(
     """Read from the environment, prefix BATON_GATEWAY_; arguments win."""
 
     model_config = SettingsConfigDict(env_prefix="BATON_GATEWAY_")
+
+    @property
+    def has_exo_endpoints(self) -> bool:
+        """Return whether exo's cluster API is served: to administrators, or where only this machine can ask."""
+        if self.api_keys_file is not None or self.http_host == "localhost":
+            return True
+        try:
+            return ip_address(self.http_host).is_loopback
+        except ValueError:
+            return False

@@ -36,9 +36,7 @@ def _wait(is_true: Callable[[], bool]) -> None:
 
 
 def _lines(caplog: pytest.LogCaptureFixture, route: str) -> list[str]:
-    messages = [
-        record.getMessage() for record in caplog.records if record.name == "baton.gateway.access.request_context"
-    ]
+    messages = [record.getMessage() for record in caplog.records if record.name == "baton.gateway.access.admission"]
     return [message for message in messages if f"route={route} " in message]
 
 
@@ -72,7 +70,7 @@ def test_buckets_of_a_histogram_are_cumulative(gateway: RunningGateway) -> None:
 
 def test_each_request_has_one_line_at_debug(gateway: RunningGateway, caplog: pytest.LogCaptureFixture) -> None:
     """With its id, route, status, times and tokens."""
-    with caplog.at_level(logging.DEBUG, "baton.gateway.access.request_context"):
+    with caplog.at_level(logging.DEBUG, "baton.gateway.access.admission"):
         ask(gateway, "/v1/completions", TEXT, headers={"x-request-id": "mine"})
         ask(gateway, "/v1/completions", TEXT | {"top_p": 7}, headers={"x-request-id": "bad"})
         _wait(lambda: len(_lines(caplog, "/v1/completions")) == 2)
@@ -89,7 +87,7 @@ def test_each_request_has_one_line_at_debug(gateway: RunningGateway, caplog: pyt
 
 def test_without_debug_nothing_is_written(gateway: RunningGateway, caplog: pytest.LogCaptureFixture) -> None:
     """A line per request is for those who ask for it."""
-    with caplog.at_level(logging.INFO, "baton.gateway.access.request_context"):
+    with caplog.at_level(logging.INFO, "baton.gateway.access.admission"):
         ask(gateway, "/v1/completions", TEXT)
 
     assert _lines(caplog, "/v1/completions") == []
@@ -99,7 +97,7 @@ def test_a_call_over_grpc_is_told_alike(gateway: RunningGateway, caplog: pytest.
     """Its status by name; the route is the method."""
     method = "baton.v1.GenerationService/Generate"
     with (
-        caplog.at_level(logging.DEBUG, "baton.gateway.access.request_context"),
+        caplog.at_level(logging.DEBUG, "baton.gateway.access.admission"),
         grpc.insecure_channel(f"127.0.0.1:{gateway.grpc_port}") as channel,
     ):
         stub = GenerationServiceStub(channel)
@@ -126,7 +124,7 @@ def test_tokens_of_a_cancelled_call_are_counted(
 
     cluster.decodes[0].script = hang
     with loop.running(cluster) as running, grpc.insecure_channel(f"127.0.0.1:{running.grpc_port}") as channel:
-        with caplog.at_level(logging.DEBUG, "baton.gateway.access.request_context"):
+        with caplog.at_level(logging.DEBUG, "baton.gateway.access.admission"):
             call = GenerationServiceStub(channel).Generate(messages.GenerateRequest(text="hello"), timeout=20)
             next(call)
             call.cancel()

@@ -10,7 +10,7 @@ import pytest
 
 from baton.errors import AuthenticationError, ConfigurationError
 from baton.gateway.access import api_keys
-from baton.gateway.access.api_keys import ApiKeys
+from baton.gateway.access.api_keys import ApiKey, ApiKeys
 
 KEYS = "# people\nalice:secret-a\n\nbob: secret:b\nalice:secret-a2\n"
 
@@ -42,7 +42,7 @@ def keys(path: Path) -> ApiKeys:
 )
 def test_a_key_has_the_name_of_its_line(keys: ApiKeys, headers: dict[str, str], name: str) -> None:
     """As bearer token, or in Anthropic's header; a name may have several keys."""
-    assert keys.authenticate(headers) == name
+    assert keys.authenticate(headers).name == name
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,14 @@ def test_anything_else_is_nobody(keys: ApiKeys, headers: dict[str, str]) -> None
         keys.authenticate(headers)
 
 
-def test_without_a_file_everybody_may_ask() -> None:
-    """Under the empty name, whatever they show."""
-    keys = ApiKeys(None)
+def test_an_administrators_key_says_so_in_its_line(path: Path) -> None:
+    """The key ends before that."""
+    path.write_text("alice:secret-a\nops:secret-o admin\n")
+    keys = ApiKeys(path)
     keys.load()
 
-    assert keys.authenticate({"authorization": "Bearer none"}) == ""
+    assert keys.authenticate({"x-api-key": "secret-o"}) == ApiKey("ops", is_admin=True)
+    assert not keys.authenticate({"x-api-key": "secret-a"}).is_admin
 
 
 @pytest.mark.parametrize(
@@ -108,7 +110,7 @@ def test_a_changed_file_is_read_again(keys: ApiKeys, path: Path) -> None:
     os.replace(other, path)
     keys.reload()
 
-    assert keys.authenticate({"authorization": "Bearer secret-c"}) == "carol"
+    assert keys.authenticate({"authorization": "Bearer secret-c"}).name == "carol"
     with pytest.raises(AuthenticationError):
         keys.authenticate({"authorization": "Bearer secret-a"})
 
@@ -129,9 +131,9 @@ def test_a_change_for_the_worse_keeps_the_keys(keys: ApiKeys, path: Path, caplog
     path.write_text("carol:secret-c\n")
     keys.reload()
 
-    assert kept == "alice"
+    assert kept.name == "alice"
     assert len(_told(caplog)) == 1
-    assert keys.authenticate({"authorization": "Bearer secret-c"}) == "carol"
+    assert keys.authenticate({"authorization": "Bearer secret-c"}).name == "carol"
 
 
 def _told(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from baton.gateway import server
-from baton.gateway.access.limits import Deadlines
+from baton.gateway.access.admission import Deadlines
 from baton.gateway.server import RunningGateway
 from baton.rpc.status import error_info
 from baton.v1 import generation_service_pb2 as messages

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from baton.errors import OverloadedError
-from baton.gateway.access.limits import RETRY_AFTER_SECONDS, KeyLimits
+from baton.gateway.access.key_limits import RETRY_AFTER_SECONDS, KeyLimits
 
 
 class Clock:

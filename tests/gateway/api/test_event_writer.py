@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
-from baton.gateway.api.answer import EventWriter
-from baton.gateway.generation.requests import Delta
+from baton.gateway.api.answer import EventWriter, FinishedChoice
+from baton.gateway.generation.requests import Delta, GenerationResult
 from baton.gateway.http.messages import HttpRequest
 from baton.gateway.http.response import ClientGoneError, HttpResponse
 
@@ -44,6 +44,26 @@ class SlowClient:
             function()
 
 
+class Angles:
+    """Writes what comes between angles, after a bracket that opens it."""
+
+    def start(self, index: int) -> bytes:
+        """Open."""
+        return b"["
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        """Write output."""
+        return f"<{delta.text}>".encode()
+
+    def finish(self, index: int, result: GenerationResult, results: Sequence[GenerationResult]) -> bytes:
+        """Close."""
+        return b"]"
+
+    def whole(self, choices: Sequence[FinishedChoice]) -> bytes:
+        """Write nothing."""
+        return b""
+
+
 def stream_to(client: SlowClient) -> HttpResponse:
     """Return a stream that has begun; its chunks have no frame."""
     response = HttpResponse(client, HttpRequest(has_chunks=False), is_closing=False)
@@ -63,11 +83,12 @@ def take(writer: EventWriter, *texts: str) -> None:
 def test_what_comes_meanwhile_is_written_as_one() -> None:
     """In order."""
     client = SlowClient()
-    with EventWriter(stream_to(client), lambda delta: f"<{delta.text}>".encode()) as writer:
+    with EventWriter(stream_to(client), Angles(), 0) as writer:
         take(writer, "a", "b", "c")
-        assert client.data == b"<a>"
+        assert client.data == b"[<a>"
         client.catch_up()
-        assert client.data == b"<a><bc>"
+        assert client.data == b"[<a><bc>"
+        assert writer.opening() == b""
 
 
 def after_failure(error: BaseException) -> bytes:
@@ -76,7 +97,7 @@ def after_failure(error: BaseException) -> bytes:
     response = stream_to(client)
     with (
         contextlib.suppress(type(error)),
-        EventWriter(response, lambda delta: f"<{delta.text}>".encode()) as writer,
+        EventWriter(response, Angles(), 0) as writer,
     ):
         take(writer, "a", "b")
         raise error
@@ -87,10 +108,10 @@ def after_failure(error: BaseException) -> bytes:
 
 def test_output_that_is_held_when_a_generation_fails_comes_before_the_error() -> None:
     """And nothing after it: the stream has ended, and its connection is being closed."""
-    assert after_failure(RuntimeError("node")) == b"<a><b><error>"
+    assert after_failure(RuntimeError("node")) == b"[<a><b><error>"
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), ClientGoneError("slow")])
 def test_a_generation_that_nobody_waits_for_writes_nothing_more(error: BaseException) -> None:
     """Another choice of the same request has failed, and its error ends the stream; or the client has gone."""
-    assert after_failure(error) == b"<a><error>"
+    assert after_failure(error) == b"[<a><error>"

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from baton.gateway.api.exo.bench import BENCH_PATH
 from baton.gateway.server import RunningGateway
 from gateway.api.parameters.bench_rows import BENCH_ROWS
 from gateway.api.parameters.body_fields import field_paths
@@ -16,7 +15,7 @@ from gateway.api.parameters.openai_rows import CHAT_ROWS, COMPLETION_ROWS
 from gateway.api.parameters.responses_rows import RESPONSES_ROWS
 from gateway.api.parameters.structured_output_rows import FORM_ROWS, TEXT_ROWS
 from gateway.api.parameters.table import Row, look
-from gateway.bodies import ROUTES
+from gateway.bodies import BENCH_PATH, ROUTES
 from gateway.fake_cluster import FakeCluster, Loop
 from gateway.tool_models import tool_folder
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
-from baton.gateway.access.request_context import RequestContext
+from baton.gateway.access.admission import RequestContext
 from baton.gateway.generation.observation import GenerationObserver
 from baton.gateway.generation.requests import PreparedPrompt
 from baton.telemetry import names

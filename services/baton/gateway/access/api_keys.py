@@ -19,14 +19,16 @@ log = logging.getLogger(__name__)
 RELOAD_SECONDS = 1.0
 """Pause between looks at the file."""
 
-_LINE = re.compile(r"(?P<name>[A-Za-z0-9._-]{1,64}):\s*(?P<key>[!-~]{1,512})")
+_LINE = re.compile(r"(?P<name>[A-Za-z0-9._-]{1,64}):\s*(?P<key>[!-~]{1,512})(?P<admin>\s+admin)?")
 
 
-class _Key(NamedTuple):
-    """A key as it is kept: the key itself is forgotten."""
+class ApiKey(NamedTuple):
+    """What is known of a key; the key itself is forgotten."""
 
-    digest: bytes
     name: str
+    """Name of whoever has it."""
+    is_admin: bool
+    """Whether it may ask what is about the cluster rather than about the model."""
 
 
 class _Stamp(NamedTuple):
@@ -38,27 +40,26 @@ class _Stamp(NamedTuple):
 
 
 class ApiKeys:
-    """The keys of one file; without a file everybody may ask.
+    """The keys of one file.
 
-    The file has one `name:key` per line; `#` begins a comment line. A name may have several keys, for the time in which
-    one replaces another. Invariant: there is always the last good state of the file; a bad one changes nothing.
+    The file has one `name:key` per line, with ` admin` behind it for an administrator's; `#` begins a comment line. A
+    name may have several keys, for the time in which one replaces another. Invariant: there is always the last good
+    state of the file; a bad one changes nothing.
     """
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
         self._secret = secrets.token_bytes(32)
-        self._keys: tuple[_Key, ...] = ()
+        self._keys: dict[bytes, ApiKey] = {}
         self._stamp: _Stamp | None = None
         self._problem = ""
 
     def load(self) -> None:
-        """Read the file, if there is one.
+        """Read the file.
 
         Raises:
             ConfigurationError: If it cannot be read, has no keys or a line that is none; keys are not quoted.
         """
-        if self._path is None:
-            return
         try:
             self._stamp = _stamp(self._path)
             text = self._path.read_text("utf-8")
@@ -66,8 +67,8 @@ class ApiKeys:
             raise ConfigurationError(f"api_keys_file: cannot read {self._path}: {error}") from error
         self._keys = self._parse(text)
 
-    def authenticate(self, headers: Mapping[str, str]) -> str:
-        """Return the name of the key that a request shows; empty without a file.
+    def authenticate(self, headers: Mapping[str, str]) -> ApiKey:
+        """Return the key that a request shows.
 
         Args:
             headers: By lower-case name; the key is the bearer token of `authorization`, or `x-api-key`.
@@ -75,29 +76,27 @@ class ApiKeys:
         Raises:
             AuthenticationError: If it shows none, or one that is not in the file.
         """
-        if self._path is None:
-            return ""
         shown = _shown_key(headers)
         if not shown:
             raise AuthenticationError("an API key is needed: send it as `Authorization: Bearer KEY`")
-        digest, name = self._digest(shown), ""
-        for key in self._keys:  # all of them, so that the time tells nothing of which was close
-            if hmac.compare_digest(digest, key.digest):
-                name = key.name
-        if not name:
+        digest, found = self._digest(shown), None
+        for known, key in self._keys.items():  # all of them, so that the time tells nothing of which was close
+            if hmac.compare_digest(digest, known):
+                found = key
+        if found is None:
             raise AuthenticationError("the API key is not known here")
-        return name
+        return found
 
     async def watch(self) -> None:
         """Read the file again whenever it has changed, for ever."""
-        while self._path is not None:
+        while True:
             await asyncio.sleep(RELOAD_SECONDS)
             await asyncio.to_thread(self.reload)
 
     def reload(self) -> None:
         """Read the file if it has changed; if it cannot be used, say so once and keep the keys there are."""
         try:
-            if self._path is None or _stamp(self._path) == self._stamp:
+            if _stamp(self._path) == self._stamp:
                 return
             self.load()
         except (OSError, ConfigurationError) as error:
@@ -108,8 +107,8 @@ class ApiKeys:
         self._problem = ""
         log.info("api_keys_loaded file=%s keys=%d", self._path, len(self._keys))
 
-    def _parse(self, text: str) -> tuple[_Key, ...]:
-        keys: dict[bytes, _Key] = {}
+    def _parse(self, text: str) -> dict[bytes, ApiKey]:
+        keys: dict[bytes, ApiKey] = {}
         for number, line in enumerate(text.splitlines(), start=1):
             if not line.strip() or line.lstrip().startswith("#"):
                 continue
@@ -119,10 +118,10 @@ class ApiKeys:
             digest = self._digest(match["key"])
             if digest in keys:
                 raise ConfigurationError(f"api_keys_file: line {number} of {self._path} repeats a key")
-            keys[digest] = _Key(digest, match["name"])
+            keys[digest] = ApiKey(match["name"], is_admin=match["admin"] is not None)
         if not keys:
             raise ConfigurationError(f"api_keys_file: {self._path} has no keys")
-        return tuple(keys.values())
+        return keys
 
     def _digest(self, key: str) -> bytes:
         return blake2b(key.encode(), key=self._secret, digest_size=32).digest()

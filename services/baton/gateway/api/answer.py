@@ -1,11 +1,4 @@
-"""What chat and text completions have in common in their answers, and where they differ.
-
-Writes the output of one generation to its client, the moment it comes.
-
-Runs the generations of one REST request and writes its answer, streamed or whole.
-
-Runs the one generation of a request that has no choices, and writes its answer, streamed or whole.
-"""
+"""Runs the generations of one REST request and writes its answer, streamed or whole, the moment output comes."""
 
 from __future__ import annotations
 
@@ -17,54 +10,155 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from baton.gateway.access.request_context import RequestContext
-from baton.gateway.api.usage import PlacementBody, UsageBody, placement_body, usage_body
+from baton.gateway.access.admission import RequestContext
 from baton.gateway.generation.generator import OnDelta, TextGenerator
 from baton.gateway.generation.requests import Delta, GenerationResult, PreparedPrompt
 from baton.gateway.http.response import ClientGoneError, HttpResponse, KeepAlive
 from baton.v1.generation_pb2 import TokenLogprob
 
 DONE = b"data: [DONE]\n\n"
-"""Ends a stream that was not broken off."""
+"""Ends a stream of OpenAI's completions that was not broken off."""
 
 encode = msgspec.json.encode
+
+
+class AnswerJob(NamedTuple):
+    """The generations of one request; choice `c` of prompt `p` has index `p * num_choices + c`."""
+
+    context: RequestContext
+    """The request; it learns what is generated."""
+    prompts: Sequence[PreparedPrompt]
+    """1 or more."""
+    num_choices: int = 1
+    """Choices per prompt, 1 or more."""
+
+    @property
+    def num_generations(self) -> int:
+        """Return the number of choices of all prompts."""
+        return len(self.prompts) * self.num_choices
 
 
 class FinishedChoice(NamedTuple):
     """A finished choice of an answer that is not streamed."""
 
-    text: str
-    logprobs: Sequence[TokenLogprob]
+    deltas: Sequence[Delta]
+    """Its output, in order."""
     result: GenerationResult
+
+    @property
+    def text(self) -> str:
+        """Return its whole text."""
+        return "".join(delta.text for delta in self.deltas)
+
+    @property
+    def logprobs(self) -> Sequence[TokenLogprob]:
+        """Return the log-probabilities of all its tokens."""
+        return [logprob for delta in self.deltas for logprob in delta.logprobs]
 
 
 class AnswerFormat(Protocol):
     """Writes one answer: server-sent events for a stream, or a whole body."""
 
+    def start(self, index: int) -> bytes:
+        """Return the events before the first output of a choice; may be empty."""
+
     def delta(self, index: int, delta: Delta) -> bytes:
-        """Return the events for new output of a choice, its opening before the first; may be empty."""
+        """Return the events for new output of a choice; may be empty."""
 
-    def finish(self, index: int, result: GenerationResult, placement: PlacementBody | None) -> bytes:
-        """Return the events that end a choice."""
+    def finish(self, index: int, result: GenerationResult, results: Sequence[GenerationResult]) -> bytes:
+        """Return the events that end a choice and, after the last one, the stream.
 
-    def usage(self, usage: UsageBody, placement: PlacementBody) -> bytes:
-        """Return the event that reports the usage."""
+        Args:
+            index: Of the choice.
+            result: How it ended.
+            results: Of all choices, in order, if this is the last to end; else empty.
+        """
 
-    def whole(self, choices: Sequence[FinishedChoice], usage: UsageBody, placement: PlacementBody) -> bytes:
+    def whole(self, choices: Sequence[FinishedChoice]) -> bytes:
         """Return the body of an answer that is not streamed."""
 
 
+async def send_answer(
+    response: HttpResponse, generator: TextGenerator, job: AnswerJob, form: AnswerFormat, *, is_stream: bool
+) -> None:
+    """Run all generations at once, and send their output as it comes or one body at the end.
+
+    Raises:
+        BatonError: If one of them cannot be finished.
+    """
+    if is_stream:
+        await _stream(response, generator, job, form)
+    else:
+        await _send_whole(response, generator, job, form)
+
+
+async def _stream(response: HttpResponse, generator: TextGenerator, job: AnswerJob, form: AnswerFormat) -> None:
+    results: dict[int, GenerationResult] = {}
+
+    async def forward(index: int) -> None:
+        with EventWriter(response, form, index) as writer:
+            result = await _generate(generator, job, index, writer.take)
+            await writer.settle()
+        results[index] = result
+        ordered = [results[each] for each in sorted(results)] if len(results) == job.num_generations else ()
+        last = writer.opening() + form.finish(index, result, ordered)
+        response.end(last) if ordered else response.write(last)
+
+    response.start_stream()
+    with KeepAlive(response, response.stream_idle_seconds):
+        await _run_all(job.num_generations, forward)
+
+
+async def _send_whole(response: HttpResponse, generator: TextGenerator, job: AnswerJob, form: AnswerFormat) -> None:
+    choices: dict[int, FinishedChoice] = {}
+
+    async def collect(index: int) -> None:
+        deltas: list[Delta] = []
+        result = await _generate(generator, job, index, deltas.append)
+        choices[index] = FinishedChoice(deltas, result)
+
+    await _run_all(job.num_generations, collect)
+    finished = [choices[index] for index in sorted(choices)]
+    if any(choice.result.prompt is not None for choice in finished):  # up to 20 alternatives a token: seconds
+        body = await asyncio.to_thread(form.whole, finished)
+    else:
+        body = form.whole(finished)
+    response.send(200, body)
+
+
+async def _generate(generator: TextGenerator, job: AnswerJob, index: int, on_delta: OnDelta) -> GenerationResult:
+    prompt_index, choice = divmod(index, job.num_choices)
+    name = f"-{index}" if job.num_generations > 1 else ""
+    return await generator.generate(job.prompts[prompt_index], job.context, on_delta, choice=choice, name=name)
+
+
+async def _run_all(num_generations: int, run: Callable[[int], Coroutine[None, None, None]]) -> None:
+    """Run generations at once; the first failure cancels the others and is raised as it is."""
+    if num_generations == 1:
+        await run(0)
+        return
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            for index in range(num_generations):
+                tasks.create_task(run(index))
+    except BaseExceptionGroup as group:
+        raise group.exceptions[0] from None
+
+
 class EventWriter:
-    """Renders and writes each delta; while the client does not keep up, holds them and writes them as one.
+    """Renders and writes each delta of a choice; while the client does not keep up, holds them and writes them as one.
 
     Use: inside `with`, which a generation's failure leaves; afterwards nothing is written. Invariant: what is held is
     part of the generation's own output, which its token limit bounds.
     """
 
-    def __init__(self, response: HttpResponse, render: Callable[[Delta], bytes]) -> None:
+    def __init__(self, response: HttpResponse, form: AnswerFormat, index: int) -> None:
         self._response = response
-        self._render = render
-        self._held: _Held | None = None
+        self._form = form
+        self._index = index
+        self._render: Callable[[Delta], bytes] = self._render_first
+        self._is_opened = False
+        self._held: _HeldOutput | None = None
 
     def __enter__(self) -> EventWriter:
         return self
@@ -95,8 +189,19 @@ class EventWriter:
         while self._held is not None:
             await self._response.wait_writable()
 
+    def opening(self) -> bytes:
+        """Return the events before the first output, once: empty if they were written."""
+        if self._is_opened:
+            return b""
+        self._is_opened = True
+        self._render = partial(self._form.delta, self._index)
+        return self._form.start(self._index)
+
+    def _render_first(self, delta: Delta) -> bytes:
+        return self.opening() + self._form.delta(self._index, delta)
+
     def _hold(self) -> None:
-        self._held = _Held()
+        self._held = _HeldOutput()
         self._response.when_writable(self._release)
 
     def _release(self) -> None:
@@ -105,8 +210,8 @@ class EventWriter:
             self.take(delta)
 
 
-class _Held:
-    """Deltas that wait."""
+class _HeldOutput:
+    """Deltas that wait for the client."""
 
     def __init__(self) -> None:
         self._texts: list[str] = []
@@ -120,167 +225,3 @@ class _Held:
 
     def merged(self) -> Delta | None:
         return Delta("".join(self._texts), self._token_ids, self._logprobs) if self._texts else None
-
-
-class Job(NamedTuple):
-    """The generations of one request; choice `c` of prompt `p` has index `p * num_choices + c`."""
-
-    call: RequestContext
-    """The request; it learns what is generated."""
-    prompts: Sequence[PreparedPrompt]
-    """1 or more."""
-    num_choices: int
-    """Choices per prompt, 1 or more."""
-
-    @property
-    def num_generations(self) -> int:
-        """Return the number of choices of all prompts."""
-        return len(self.prompts) * self.num_choices
-
-
-async def answer_whole(response: HttpResponse, generator: TextGenerator, job: Job, form: AnswerFormat) -> None:
-    """Run all generations at once and send one body."""
-    choices: list[FinishedChoice | None] = [None] * job.num_generations
-
-    async def collect(index: int) -> None:
-        choices[index] = await _collect(generator, job, index)
-
-    await _run_all(job.num_generations, collect)
-    finished = [choice for choice in choices if choice is not None]
-    results = [choice.result for choice in finished]
-    usage, placement = usage_body(_by_prompt(job, results)), placement_body(job.call.request_id, results)
-    if any(result.prompt is not None for result in results):  # long prompts, up to 20 alternatives a token: seconds
-        body = await asyncio.to_thread(form.whole, finished, usage, placement)
-    else:
-        body = form.whole(finished, usage, placement)
-    response.send(200, body)
-
-
-async def answer_stream(
-    response: HttpResponse, generator: TextGenerator, job: Job, form: AnswerFormat, *, has_usage: bool
-) -> None:
-    """Run all generations at once and send their output as it comes."""
-    results: dict[int, GenerationResult] = {}
-
-    async def forward(index: int) -> None:
-        with EventWriter(response, partial(form.delta, index)) as writer:
-            result = await _generate(generator, job, index, writer.take)
-            await writer.settle()
-        results[index] = result
-        is_last = len(results) == job.num_generations and not has_usage
-        placement = placement_body(job.call.request_id, _in_order(results)) if is_last else None
-        last = form.finish(index, result, placement)
-        response.end(last + DONE) if is_last else response.write(last)
-
-    response.start_stream()
-    with KeepAlive(response, response.stream_idle_seconds):
-        await _run_all(job.num_generations, forward)
-    if has_usage:
-        ordered = _in_order(results)
-        usage = form.usage(usage_body(_by_prompt(job, ordered)), placement_body(job.call.request_id, ordered))
-        response.end(usage + DONE)
-
-
-async def _generate(generator: TextGenerator, job: Job, index: int, on_delta: OnDelta) -> GenerationResult:
-    prompt_index, choice = divmod(index, job.num_choices)
-    name = f"-{index}" if job.num_generations > 1 else ""
-    return await generator.generate(job.prompts[prompt_index], job.call, on_delta, choice=choice, name=name)
-
-
-async def _collect(generator: TextGenerator, job: Job, index: int) -> FinishedChoice:
-    texts: list[str] = []
-    logprobs: list[TokenLogprob] = []
-
-    def collect(delta: Delta) -> None:
-        texts.append(delta.text)
-        logprobs.extend(delta.logprobs)
-
-    result = await _generate(generator, job, index, collect)
-    return FinishedChoice("".join(texts), logprobs, result)
-
-
-async def _run_all(num_generations: int, run: Callable[[int], Coroutine[None, None, None]]) -> None:
-    """Run generations at once; the first failure cancels the others and is raised as it is."""
-    if num_generations == 1:
-        await run(0)
-        return
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for index in range(num_generations):
-                tasks.create_task(run(index))
-    except BaseExceptionGroup as group:
-        raise group.exceptions[0] from None
-
-
-def _in_order(results: dict[int, GenerationResult]) -> list[GenerationResult]:
-    return [results[index] for index in sorted(results)]
-
-
-def _by_prompt(job: Job, results: Sequence[GenerationResult]) -> list[Sequence[GenerationResult]]:
-    return [results[start : start + job.num_choices] for start in range(0, len(results), job.num_choices)]
-
-
-class SingleFormat(Protocol):
-    """Writes one answer: server-sent events for a stream, or a whole body."""
-
-    def start(self) -> bytes:
-        """Return the events before the first text."""
-
-    def delta(self, delta: Delta) -> bytes:
-        """Return the events for new output; may be empty."""
-
-    def finish(self, result: GenerationResult) -> bytes:
-        """Return the events that end the stream."""
-
-    def whole(self, result: GenerationResult) -> bytes:
-        """Return the body of an answer that is not streamed, after all its output went through `delta`."""
-
-
-async def answer_single(
-    response: HttpResponse,
-    generator: TextGenerator,
-    call: RequestContext,
-    prompt: PreparedPrompt,
-    form: SingleFormat,
-    *,
-    is_stream: bool,
-) -> None:
-    """Generate and send.
-
-    Raises:
-        BatonError: If it cannot be generated.
-    """
-    if is_stream:
-        await _stream(response, generator, call, prompt, form)
-    else:
-        await _send_whole(response, generator, call, prompt, form)
-
-
-async def _stream(
-    response: HttpResponse, generator: TextGenerator, call: RequestContext, prompt: PreparedPrompt, form: SingleFormat
-) -> None:
-    response.start_stream()
-    is_started = False
-
-    def start() -> bytes:
-        nonlocal is_started
-        is_first, is_started = not is_started, True
-        return form.start() if is_first else b""
-
-    with (
-        KeepAlive(response, response.stream_idle_seconds),
-        EventWriter(response, lambda delta: start() + form.delta(delta)) as writer,
-    ):
-        result = await generator.generate(prompt, call, writer.take)
-        await writer.settle()
-    response.end(start() + form.finish(result))
-
-
-async def _send_whole(
-    response: HttpResponse, generator: TextGenerator, call: RequestContext, prompt: PreparedPrompt, form: SingleFormat
-) -> None:
-    def take(delta: Delta) -> None:
-        form.delta(delta)
-
-    result = await generator.generate(prompt, call, take)
-    response.send(200, form.whole(result))

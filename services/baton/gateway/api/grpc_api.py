@@ -1,7 +1,4 @@
-"""Writes the output of one generation to a gRPC client: what comes while a message is written goes into the next.
-
-The public gRPC API, baton.v1.GenerationService, on the same core as REST.
-"""
+"""The public gRPC API, baton.v1.GenerationService, on the same core as REST."""
 
 from __future__ import annotations
 
@@ -12,9 +9,14 @@ from contextlib import contextmanager
 import grpc
 
 from baton.errors import BatonError, InvalidFieldError
-from baton.gateway.access.limits import AccessControl, Deadlines
-from baton.gateway.access.request_context import HEADER, RequestContext, accept_request_id, generation_name
-from baton.gateway.api.openai.schema import MAX_MESSAGES
+from baton.gateway.access.admission import (
+    REQUEST_ID_HEADER,
+    AccessControl,
+    RequestContext,
+    accept_request_id,
+    generation_name,
+)
+from baton.gateway.api.body import MAX_MESSAGES
 from baton.gateway.cluster.catalog import ModelCatalog
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.requests import (
@@ -87,8 +89,6 @@ SERVICE_NAME = "baton.v1.GenerationService"
 _ROLES = ("system", "user", "assistant")
 _INPUT_FIELDS = {"text": "text", "conversation": "conversation.messages", "tokens": "tokens.token_ids"}
 """What is to blame for a bad prompt, by the input that was given."""
-_INPUT_NAMES = ("prompt", "messages")
-"""What the core calls the input."""
 _REASONS = {"stop": FINISH_REASON_STOP, "length": FINISH_REASON_LENGTH}
 
 
@@ -99,30 +99,27 @@ class GenerationServicer(GenerationServiceServicer):
         self,
         generator: TextGenerator,
         catalog: ModelCatalog,
-        gate: AccessControl,
-        *,
-        deadlines: Deadlines,
+        access: AccessControl,
     ) -> None:
         self._generator = generator
         self._catalog = catalog
-        self._gate = gate
-        self._deadlines = deadlines
+        self._access = access
 
     async def Generate(self, request: GenerateRequest, context: Context) -> None:  # noqa: N802
         """Generate and stream."""
-        with self._watch(context) as call, self._gate.admission.slot(call.key_name):
+        with self._watch(context) as asked, self._access.admission.slot(asked.key_name):
             try:
-                async with self._deadlines.limit():
-                    prompt = await self._prepare(request, call, context.time_remaining())
-                    result = await self._stream(prompt, call, context.write)
+                async with self._access.deadlines.limit():
+                    prompt = await self._generator.prepare(self._from_wire(request, asked, context.time_remaining()))
+                    result = await self._stream(prompt, asked, context.write)
                     await context.write(_end(result))
             except TimeoutError:
-                call.status = grpc.StatusCode.DEADLINE_EXCEEDED.name
+                asked.status = grpc.StatusCode.DEADLINE_EXCEEDED.name
                 await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the request took too long")
 
     async def ListModels(self, request: ListModelsRequest, context: Context) -> ListModelsResponse:  # noqa: ARG002, N802
         """List the models."""
-        self._gate.keys.authenticate(_metadata(context))
+        self._access.authenticate(_metadata(context))
         catalog = self._catalog
         names = (catalog.model_name, *catalog.adapter_names)
         models = [Model(name=name, max_context_token_count=catalog.max_context_tokens) for name in names]
@@ -134,44 +131,34 @@ class GenerationServicer(GenerationServiceServicer):
     def _watch(self, context: Context) -> Iterator[RequestContext]:
         """Name the caller, and tell logs and metrics what becomes of its call."""
         metadata = _metadata(context)
-        call = RequestContext(route=f"{SERVICE_NAME}/Generate", status=grpc.StatusCode.CANCELLED.name)
-        with self._gate.traffic.watch(call):
+        asked = RequestContext(route=f"{SERVICE_NAME}/Generate", status=grpc.StatusCode.CANCELLED.name)
+        with self._access.log.watch(asked):
             try:
-                call.key_name = self._gate.keys.authenticate(metadata)
-                call.request_id = accept_request_id(metadata.get(HEADER, ""))
-                yield call
-                call.status = grpc.StatusCode.OK.name
+                asked.key_name = self._access.authenticate(metadata).name
+                asked.request_id = accept_request_id(metadata.get(REQUEST_ID_HEADER, ""))
+                yield asked
+                asked.status = grpc.StatusCode.OK.name
             except BatonError as error:
-                call.status, call.error_code = code_of(error).name, error.reason
+                asked.status, asked.error_code = code_of(error).name, error.reason
                 raise
 
-    async def _stream(self, prompt: PreparedPrompt, call: RequestContext, write: Write) -> GenerationResult:
+    async def _stream(self, prompt: PreparedPrompt, asked: RequestContext, write: Write) -> GenerationResult:
         writer = GrpcWriter(write)
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(writer.run())
-                result = await self._generator.generate(prompt, call, writer.take)
+                result = await self._generator.generate(prompt, asked, writer.take)
                 writer.close()
         except* BatonError as group:
             raise group.exceptions[0] from None
         return result
 
-    async def _prepare(
-        self, request: GenerateRequest, call: RequestContext, timeout_seconds: float | None
-    ) -> PreparedPrompt:
-        try:
-            return await self._generator.prepare(self._from_wire(request, call, timeout_seconds))
-        except InvalidFieldError as error:
-            if error.field not in _INPUT_NAMES:
-                raise
-            name = _INPUT_FIELDS[request.WhichOneof("input") or "text"]
-            raise InvalidFieldError(name, error.message.removeprefix(f"{error.field}: ")) from error
-
     def _from_wire(
-        self, request: GenerateRequest, call: RequestContext, timeout_seconds: float | None
+        self, request: GenerateRequest, asked: RequestContext, timeout_seconds: float | None
     ) -> GenerationRequest:
+        input_name = _INPUT_FIELDS[request.WhichOneof("input") or "text"]
         return GenerationRequest(
-            request_id=generation_name(call.request_id),
+            request_id=generation_name(asked.request_id),
             model=request.model or self._catalog.model_name,
             prompt=_prompt(request),
             sampling=request.sampling,
@@ -179,6 +166,7 @@ class GenerationServicer(GenerationServiceServicer):
             cache_salt=request.cache_salt,
             priority=request.priority,
             timeout_seconds=timeout_seconds,
+            field_names={"prompt": input_name, "messages": input_name},
         )
 
 

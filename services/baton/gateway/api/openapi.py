@@ -1,45 +1,42 @@
-"""GET /openapi.json: the REST API as the schemas of its bodies have it."""
+"""GET /openapi.json: the REST API as its table of routes and the types of its bodies have it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
 import baton
-from baton.gateway.api.anthropic.errors import ANTHROPIC_ERRORS
-from baton.gateway.api.exo.endpoints import exo_paths
-from baton.gateway.api.exo.instances import InstanceBody
-from baton.gateway.api.openapi_answers import ANSWERS, ANTHROPIC_ERROR, OPENAI_ERROR
-from baton.gateway.api.pages import OPEN_PATHS, PAGES
-from baton.gateway.api.routes import Route
+from baton.gateway.api.anthropic.errors import ANTHROPIC_ERRORS, ErrorBody
+from baton.gateway.api.endpoint import Access, Endpoint
+from baton.gateway.api.openai.errors import ErrorAnswer
 from baton.gateway.http.messages import EVENT_STREAM, JSON
 from baton.telemetry.prometheus import MEDIA_TYPES
 
 _REFERENCE = "#/components/schemas/{name}"
 _ERROR_DESCRIPTION = "What is wrong, as an error object; the parameter is named."
-_OBJECT = {"type": "object"}
+_ANYTHING: dict[str, Any] = {"type": ["object", "array", "string", "number"]}
 
 
-def openapi_body(routes: Mapping[str, Route], *, has_exo: bool) -> bytes:
-    """Return the document of the pages, of these routes and, if they are served, of exo's, as JSON: OpenAPI 3.1."""
-    bodies = [route.body for route in routes.values()]
+def openapi_body(endpoints: Sequence[Endpoint]) -> bytes:
+    """Return the document of the endpoints that have a summary, as JSON: OpenAPI 3.1."""
+    told = [endpoint for endpoint in endpoints if endpoint.summary]
+    bodies = [endpoint.body for endpoint in told if endpoint.body is not None]
+    answers = [endpoint.returns for endpoint in told]
     references, schemas = msgspec.json.schema_components(
-        [*bodies, *ANSWERS.values(), InstanceBody, OPENAI_ERROR, ANTHROPIC_ERROR], ref_template=_REFERENCE
+        [*bodies, *answers, ErrorAnswer, ErrorBody], ref_template=_REFERENCE
     )
-    answers = dict(zip(ANSWERS, references[len(bodies) :], strict=False))
+    body_schemas = dict(zip(bodies, references, strict=False))
     openai_error, anthropic_error = map(_error, references[-2:])
-    for route in routes.values():
-        _mark_unserved(schemas[route.body.__name__]["properties"], route.neutral_values)
-    paths = {
-        path: {"get": _page(path, summary, answers.get(path, {}), openai_error)} for path, summary in PAGES.items()
-    }
-    for (path, route), reference in zip(routes.items(), references, strict=False):
-        error = anthropic_error if route.errors is ANTHROPIC_ERRORS else openai_error
-        paths[path] = {"post": _operation(route, reference, answers.get(path, _OBJECT), error)}
-    if has_exo:
-        paths |= exo_paths(openai_error, references[-3])
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint, answer in zip(told, references[len(bodies) :], strict=False):
+        if endpoint.body is not None:
+            _mark_unserved(schemas[endpoint.body.__name__]["properties"], endpoint.neutral_values)
+        error = anthropic_error if endpoint.errors is ANTHROPIC_ERRORS else openai_error
+        operation = _operation(endpoint, body_schemas, answer, error)
+        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
     document = {
         "openapi": "3.1.0",
         "info": {"title": "Baton", "version": baton.__version__},
@@ -71,34 +68,38 @@ def _error(reference: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _operation(
-    route: Route, reference: Mapping[str, Any], answer: Mapping[str, Any], error: Mapping[str, Any]
+    endpoint: Endpoint,
+    bodies: Mapping[type[msgspec.Struct], Mapping[str, Any]],
+    answer: Mapping[str, Any],
+    error: Mapping[str, Any],
 ) -> dict[str, Any]:
-    contents: dict[str, Any] = {JSON: {"schema": answer}}
-    if "stream" in route.body.__struct_fields__:
-        contents[EVENT_STREAM.partition(";")[0]] = {}
-    return {
-        "operationId": route.answer.__name__.removeprefix("answer_"),
-        "summary": _summary(route),
-        "requestBody": {"required": True, "content": {JSON: {"schema": reference}}},
-        "responses": {"200": {"description": "The answer.", "content": contents}, "default": error},
+    content = _content(endpoint, answer)
+    description = "The answer." if endpoint.span else endpoint.summary
+    operation: dict[str, Any] = {
+        "summary": endpoint.summary,
+        "responses": {"200": {"description": description, "content": content}, "default": error},
     }
+    if endpoint.span:
+        function = endpoint.answer.func if isinstance(endpoint.answer, partial) else endpoint.answer
+        operation["operationId"] = function.__name__.removeprefix("answer_")
+    if endpoint.body is not None:
+        operation["requestBody"] = {"required": True, "content": {JSON: {"schema": bodies[endpoint.body]}}}
+    if endpoint.parameters:
+        operation["parameters"] = endpoint.parameters
+    if endpoint.path == "/ready":
+        operation["responses"]["503"] = {"description": "The cause why not.", "content": content}
+    if endpoint.access is Access.OPEN:
+        operation["security"] = []
+    return operation
 
 
-def _summary(route: Route) -> str:
-    return (route.answer.__doc__ or "").partition("\n")[0]
-
-
-def _page(path: str, summary: str, answer: Mapping[str, Any], error: Mapping[str, Any]) -> dict[str, Any]:
-    is_text = path == "/metrics"
-    content: dict[str, Any] = {media: {} for media in MEDIA_TYPES} if is_text else {JSON: {"schema": answer}}
-    page: dict[str, Any] = {
-        "summary": summary,
-        "responses": {"200": {"description": summary, "content": content}, "default": error},
-    }
-    if path == "/ready":
-        page["responses"]["503"] = {"description": "The cause why not.", "content": content}
-    if "{model}" in path:
-        page["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
-    if path in OPEN_PATHS:
-        page["security"] = []
-    return page
+def _content(endpoint: Endpoint, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the media types of an answer and their schemas."""
+    if endpoint.path == "/metrics":
+        return {media: {} for media in MEDIA_TYPES}
+    if endpoint.returns is None:
+        return {JSON: {}}
+    content: dict[str, Any] = {JSON: {"schema": answer or _ANYTHING}}
+    if endpoint.body is not None and "stream" in endpoint.body.__struct_fields__:
+        content[EVENT_STREAM.partition(";")[0]] = {}
+    return content

@@ -1,80 +1,127 @@
-"""What the REST API answers to GET."""
+"""What the REST API answers to GET from what the gateway knows: models, health, metrics, and its own description."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import unquote
 
 import msgspec
 
 import baton
+from baton.gateway.api.answer import encode
+from baton.gateway.api.endpoint import Endpoint, Exchange
 from baton.gateway.api.errors import ApiError
-from baton.gateway.api.models import Models
+from baton.gateway.api.openapi import openapi_body
 from baton.gateway.cluster.catalog import ModelCatalog
-from baton.gateway.http.messages import HttpRequest
-from baton.gateway.http.response import HttpResponse
 from baton.telemetry.prometheus import Scrape, content_type
+from baton.text.output_format import NONE, OutputFormat
 
-OPEN_PATHS = ("/health", "/ready", "/version")
-"""Paths that need no API key."""
 
-_MODEL_PREFIX = "/v1/models/"
+class ModelBody(msgspec.Struct):
+    """OpenAI's model object, with the context length."""
 
-PAGES = {
-    "/v1/models": "The models that are served.",
-    _MODEL_PREFIX + "{model}": "One model.",
-    "/health": "Whether the process is alive.",
-    "/ready": "Whether requests can be served, and if not, why.",
-    "/version": "Version of Baton.",
-    "/metrics": "Metrics in Prometheus's text format.",
-    "/openapi.json": "This API.",
-}
-"""What each route shows."""
+    id: str
+    created: int
+    owned_by: str
+    max_context_tokens: int
+    """Longest sequence, prompt and output together; 0 while no node has been seen."""
+    tool_call_parser: str
+    """Format in which the model calls tools."""
+    reasoning_parser: str
+    """Format in which it marks its reasoning."""
+    root: str
+    """Name of the model that is loaded: its own, or that of which this is an adapter."""
+    parent: str | None
+    """Name of the model of which this is an adapter; null: it is none."""
+    object: str = "model"
+
+
+class ModelListBody(msgspec.Struct):
+    """OpenAI's list of models."""
+
+    data: list[ModelBody]
+    object: str = "list"
 
 
 class Pages:
-    """Answers from what the gateway knows; nothing is asked of other services."""
+    """Answers of one gateway; nothing is asked of other services."""
 
-    def __init__(self, catalog: ModelCatalog, models: Models, scrape: Scrape | None, *, openapi_body: bytes) -> None:
-        self._openapi_body = openapi_body
+    def __init__(
+        self, catalog: ModelCatalog, output_format: OutputFormat, scrape: Scrape | None, *, created_seconds: int
+    ) -> None:
+        """Make them.
+
+        Args:
+            catalog: Knows the model and its adapters.
+            output_format: Formats in which the model writes.
+            scrape: The metrics; None: each process has its own, on a port of its own.
+            created_seconds: When the gateway started, since 1970.
+        """
         self._catalog = catalog
-        self._models = models
+        self._output_format = output_format
         self._scrape = scrape
+        self._created_seconds = created_seconds
+        self._openapi_body = b""
 
-    def route(self, path: str) -> str:
-        """Return the route of a path, without what varies in it; empty if there is none."""
-        if path.startswith(_MODEL_PREFIX):
-            return _MODEL_PREFIX + "{model}"
-        return path if path in PAGES else ""
+    def describe(self, endpoints: Sequence[Endpoint]) -> None:
+        """Take the table of routes, these pages among them, for the OpenAPI document."""
+        self._openapi_body = openapi_body(endpoints)
 
-    def send(self, request: HttpRequest, response: HttpResponse) -> None:
-        """Answer with the page of a path that has a route.
+    async def send_models(self, exchange: Exchange) -> None:
+        """Send the model and its adapters."""
+        names = (self._catalog.model_name, *self._catalog.adapter_names)
+        exchange.response.send(200, encode(ModelListBody([self._model(name) for name in names])))
+
+    async def send_model(self, exchange: Exchange) -> None:
+        """Send one model.
 
         Raises:
-            NotFoundError: If it is that of a model that is not served.
+            NotFoundError: If it is not served.
         """
-        path = request.path
-        if path == "/v1/models":
-            response.send(200, self._models.list_body())
-        elif path == "/health":
-            response.send(200, b'{"status":"ok"}')
-        elif path == "/version":
-            response.send(200, msgspec.json.encode({"version": baton.__version__}))
-        elif path == "/ready":
-            self._send_ready(response)
-        elif path == "/openapi.json":
-            response.send(200, self._openapi_body)
-        elif path == "/metrics":
-            self._send_metrics(request.headers.get("accept", ""), response)
-        else:
-            response.send(200, self._models.model_body(unquote(path.removeprefix(_MODEL_PREFIX))))
+        name = unquote(exchange.request.path.removeprefix("/v1/models/"))
+        if name not in self._catalog.adapter_names:
+            self._catalog.check_model_name(name)
+        exchange.response.send(200, encode(self._model(name)))
 
-    def _send_metrics(self, accept: str, response: HttpResponse) -> None:
+    async def send_health(self, exchange: Exchange) -> None:
+        """Send that the process is alive."""
+        exchange.response.send(200, b'{"status":"ok"}')
+
+    async def send_ready(self, exchange: Exchange) -> None:
+        """Send whether requests can be served; 503 if not."""
+        problem = self._catalog.problem
+        body = encode({"status": "not ready" if problem else "ready", "cause": problem})
+        exchange.response.send(503 if problem else 200, body)
+
+    async def send_version(self, exchange: Exchange) -> None:
+        """Send the version of Baton."""
+        exchange.response.send(200, encode({"version": baton.__version__}))
+
+    async def send_metrics(self, exchange: Exchange) -> None:
+        """Send the metrics.
+
+        Raises:
+            ApiError: 404, if each process has its own.
+        """
         if self._scrape is None:
             text = "several processes share this port; each has its metrics on its own, from --metrics-port on"
             raise ApiError(404, text, code="metrics_port")
-        response.send(200, self._scrape.text(accept), headers={"content-type": content_type(accept)})
+        accept = exchange.request.headers.get("accept", "")
+        exchange.response.send(200, self._scrape.text(accept), headers={"content-type": content_type(accept)})
 
-    def _send_ready(self, response: HttpResponse) -> None:
-        problem = self._catalog.problem
-        body = msgspec.json.encode({"status": "not ready" if problem else "ready", "cause": problem})
-        response.send(503 if problem else 200, body)
+    async def send_openapi(self, exchange: Exchange) -> None:
+        """Send the OpenAPI document."""
+        exchange.response.send(200, self._openapi_body)
+
+    def _model(self, name: str) -> ModelBody:
+        model_name = self._catalog.model_name
+        return ModelBody(
+            id=name,
+            created=self._created_seconds,
+            owned_by="baton",
+            max_context_tokens=self._catalog.max_context_tokens,
+            tool_call_parser=self._output_format.tool_format or NONE,
+            reasoning_parser=self._output_format.reasoning_format or NONE,
+            root=model_name,
+            parent=None if name == model_name else model_name,
+        )

@@ -1,59 +1,197 @@
-"""Which function answers which path."""
+"""The table of routes: which function answers which path, and who may ask it."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple, TypeAlias
+from functools import partial
+from typing import Any
 
-import msgspec
-
-from baton.gateway.access.request_context import RequestContext
 from baton.gateway.api.anthropic.endpoint import answer_count_tokens, answer_messages
 from baton.gateway.api.anthropic.errors import ANTHROPIC_ERRORS
 from baton.gateway.api.anthropic.schema import NEUTRAL_VALUES as ANTHROPIC_NEUTRAL
-from baton.gateway.api.anthropic.schema import ConversationBody, MessagesBody
-from baton.gateway.api.errors import OPENAI_ERRORS, ErrorFormat
+from baton.gateway.api.anthropic.schema import ConversationBody, CountAnswer, MessageAnswer, MessagesBody
+from baton.gateway.api.endpoint import Access, Endpoint
+from baton.gateway.api.exo.bench import NEUTRAL_VALUES as BENCH_NEUTRAL
+from baton.gateway.api.exo.bench import BenchAnswer, BenchBody, BenchEndpoint
+from baton.gateway.api.exo.endpoints import PREVIEW_PARAMETERS, ExoApi
+from baton.gateway.api.exo.instances import InstanceBody
 from baton.gateway.api.openai.chat import answer_chat
 from baton.gateway.api.openai.completions import answer_completion
 from baton.gateway.api.openai.schema import NEUTRAL_VALUES as OPENAI_NEUTRAL
-from baton.gateway.api.openai.schema import ChatBody, CompletionBody
+from baton.gateway.api.openai.schema import ChatAnswer, ChatBody, CompletionAnswer, CompletionBody
+from baton.gateway.api.pages import ModelBody, ModelListBody, Pages
 from baton.gateway.api.responses.answer import RESPONSES_ERRORS
 from baton.gateway.api.responses.endpoint import answer_responses
 from baton.gateway.api.responses.schema import NEUTRAL_VALUES as RESPONSES_NEUTRAL
-from baton.gateway.api.responses.schema import ResponsesBody
+from baton.gateway.api.responses.schema import ResponseObject, ResponsesBody
 from baton.gateway.api.tokenize import NEUTRAL_VALUES as TOKENIZE_NEUTRAL
-from baton.gateway.api.tokenize import DetokenizeBody, TokenizeBody, answer_detokenize, answer_tokenize
+from baton.gateway.api.tokenize import (
+    DetokenizeAnswer,
+    DetokenizeBody,
+    TokenizeAnswer,
+    TokenizeBody,
+    answer_detokenize,
+    answer_tokenize,
+)
+from baton.gateway.api.ui.page import Ui
 from baton.gateway.generation.generator import TextGenerator
-from baton.gateway.http.response import HttpResponse
 from baton.telemetry import names
 
-Answer: TypeAlias = Callable[[TextGenerator, RequestContext, HttpResponse], Awaitable[None]]
-"""Answers a request; its errors are the REST API's to write."""
+_IN_PATH = {"in": "path", "required": True, "schema": {"type": "string"}}
 
 
-class Route(NamedTuple):
-    """How a path is served."""
+def model_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[Endpoint]:
+    """Return what asks something of the model; all of it is admitted, traced and limited in time."""
+    return [
+        Endpoint(
+            "POST",
+            "/v1/chat/completions",
+            partial(answer_chat, generator),
+            "Answer a chat completion.",
+            ChatAnswer,
+            body=ChatBody,
+            neutral_values=OPENAI_NEUTRAL,
+            span=names.SPAN_CHAT,
+        ),
+        Endpoint(
+            "POST",
+            "/v1/completions",
+            partial(answer_completion, generator),
+            "Answer a text completion.",
+            CompletionAnswer,
+            body=CompletionBody,
+            neutral_values=OPENAI_NEUTRAL,
+            span=names.SPAN_TEXT_COMPLETION,
+        ),
+        Endpoint(
+            "POST",
+            "/v1/responses",
+            partial(answer_responses, generator),
+            "Answer an input.",
+            ResponseObject,
+            body=ResponsesBody,
+            neutral_values=RESPONSES_NEUTRAL,
+            span=names.SPAN_CHAT,
+            errors=RESPONSES_ERRORS,
+        ),
+        Endpoint(
+            "POST",
+            "/v1/messages",
+            partial(answer_messages, generator),
+            "Answer a conversation.",
+            MessageAnswer,
+            body=MessagesBody,
+            neutral_values=ANTHROPIC_NEUTRAL,
+            span=names.SPAN_CHAT,
+            errors=ANTHROPIC_ERRORS,
+            request_id_header="request-id",
+        ),
+        Endpoint(
+            "POST",
+            "/v1/messages/count_tokens",
+            partial(answer_count_tokens, generator),
+            "Answer with the number of a conversation's tokens.",
+            CountAnswer,
+            body=ConversationBody,
+            neutral_values=ANTHROPIC_NEUTRAL,
+            span=names.SPAN_TOKENIZE,
+            errors=ANTHROPIC_ERRORS,
+            request_id_header="request-id",
+        ),
+        Endpoint(
+            "POST",
+            "/tokenize",
+            partial(answer_tokenize, generator),
+            "Answer with the tokens of a text or a conversation.",
+            TokenizeAnswer,
+            body=TokenizeBody,
+            neutral_values=TOKENIZE_NEUTRAL,
+            span=names.SPAN_TOKENIZE,
+        ),
+        Endpoint(
+            "POST",
+            "/detokenize",
+            partial(answer_detokenize, generator),
+            "Answer with the text of tokens.",
+            DetokenizeAnswer,
+            body=DetokenizeBody,
+            span=names.SPAN_DETOKENIZE,
+        ),
+        Endpoint(
+            "POST",
+            "/bench/chat/completions",
+            partial(bench.answer_bench, generator),
+            "Answer a chat completion for measurements: cold caches, exactly `max_tokens` tokens, and its figures.",
+            BenchAnswer,
+            body=BenchBody,
+            neutral_values=BENCH_NEUTRAL,
+            span=names.SPAN_CHAT,
+        ),
+    ]
 
-    answer: Answer
-    operation: str
-    """Name of its span."""
-    body: type[msgspec.Struct]
-    """What it takes."""
-    neutral_values: Mapping[str, tuple[object, ...]] = {}
-    """Fields of the body that are not served, and values of them (beside null) that ask for nothing."""
-    errors: ErrorFormat = OPENAI_ERRORS
-    """How its errors are written."""
+
+def page_endpoints(pages: Pages) -> list[Endpoint]:
+    """Return what is answered from what the gateway knows."""
+    status, model = dict[str, str], [{"name": "model", **_IN_PATH}]
+    is_open = Access.OPEN
+    return [
+        Endpoint("GET", "/v1/models", pages.send_models, "The models that are served.", ModelListBody),
+        Endpoint("GET", "/v1/models/{model}", pages.send_model, "One model.", ModelBody, parameters=model),
+        Endpoint("GET", "/health", pages.send_health, "Whether the process is alive.", status, access=is_open),
+        Endpoint(
+            "GET",
+            "/ready",
+            pages.send_ready,
+            "Whether requests can be served, and if not, why.",
+            status,
+            access=is_open,
+        ),
+        Endpoint("GET", "/version", pages.send_version, "Version of Baton.", status, access=is_open),
+        Endpoint("GET", "/metrics", pages.send_metrics, "Metrics in Prometheus's text format.", None),
+        Endpoint("GET", "/openapi.json", pages.send_openapi, "This API.", None),
+    ]
 
 
-POST_ROUTES: dict[str, Route] = {
-    "/v1/chat/completions": Route(answer_chat, names.SPAN_CHAT, ChatBody, OPENAI_NEUTRAL),
-    "/v1/completions": Route(answer_completion, names.SPAN_TEXT_COMPLETION, CompletionBody, OPENAI_NEUTRAL),
-    "/v1/responses": Route(answer_responses, names.SPAN_CHAT, ResponsesBody, RESPONSES_NEUTRAL, RESPONSES_ERRORS),
-    "/v1/messages": Route(answer_messages, names.SPAN_CHAT, MessagesBody, ANTHROPIC_NEUTRAL, ANTHROPIC_ERRORS),
-    "/v1/messages/count_tokens": Route(
-        answer_count_tokens, names.SPAN_TOKENIZE, ConversationBody, ANTHROPIC_NEUTRAL, ANTHROPIC_ERRORS
-    ),
-    "/tokenize": Route(answer_tokenize, names.SPAN_TOKENIZE, TokenizeBody, TOKENIZE_NEUTRAL),
-    "/detokenize": Route(answer_detokenize, names.SPAN_DETOKENIZE, DetokenizeBody),
-}
-"""Endpoints that take a body; they share one admission."""
+def exo_endpoints(exo: ExoApi) -> list[Endpoint]:
+    """Return what tools for exo's cluster ask; it shows and pins nodes, so that it is for administrators."""
+    part, instance = [{"name": "path", **_IN_PATH}], [{"name": "instance_id", **_IN_PATH}]
+    rows = [
+        Endpoint("GET", "/models", exo.send_models, "The models that are served, as exo lists them."),
+        Endpoint("GET", "/state", exo.send_state, "Instances, runners, and what the nodes' sensors say."),
+        Endpoint(
+            "GET",
+            "/state/{path}",
+            exo.send_state,
+            "A part of the state, its keys separated by slashes.",
+            Any,
+            parameters=part,
+        ),
+        Endpoint(
+            "GET",
+            "/instance/previews",
+            exo.send_previews,
+            "The placements that the router would consider for a request, cheapest first.",
+            parameters=PREVIEW_PARAMETERS,
+        ),
+        Endpoint(
+            "POST",
+            "/instance",
+            exo.create_instance,
+            "Hold benchmark requests of a model to the nodes of a preview; other requests go anywhere.",
+            body=InstanceBody,
+        ),
+        Endpoint("GET", "/instance/{instance_id}", exo.send_instance, "A pinned placement.", parameters=instance),
+        Endpoint(
+            "DELETE",
+            "/instance/{instance_id}",
+            exo.delete_instance,
+            "Lift a pin; no process ends.",
+            parameters=instance,
+        ),
+    ]
+    return [row._replace(access=Access.ADMIN) for row in rows]
+
+
+def ui_endpoints(ui: Ui) -> list[Endpoint]:
+    """Return the page's files, which hold nothing of anyone's, and the state that it shows."""
+    files = [Endpoint("GET", path, ui.send_file, access=Access.OPEN) for path in ui.paths]
+    return [Endpoint("GET", "/ui/state", ui.send_state), *files]

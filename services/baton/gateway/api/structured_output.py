@@ -1,4 +1,4 @@
-"""From the fields that demand a form of the output to the constraint that a node enforces."""
+"""Structured output: from the fields that demand a form of the output to the constraint that a node enforces."""
 
 from __future__ import annotations
 
@@ -8,14 +8,88 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from baton.gateway.api.errors import ApiError, refused
-from baton.gateway.api.openai.schema import CommonBody
-from baton.gateway.api.structured_output_schema import JsonSchemaParam, ResponseFormat, StructuredOutputs, TextParam
+from baton.gateway.api.errors import invalid, refused, unsupported
+from baton.gateway.generation.requests import STRUCTURED_OUTPUT
 from baton.v1.generation_pb2 import StructuredOutput
 
 MAX_CHOICES = 1000
 _ANY_OBJECT = '{"type":"object"}'
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+class JsonSchemaParam(msgspec.Struct, forbid_unknown_fields=True):
+    """A named JSON Schema."""
+
+    name: str
+    """1 to 64 letters, digits, `_` or `-`."""
+    schema: dict[str, Any] | None = None
+    """Draft 2020-12; null: any object. Keywords that cannot be enforced are refused."""
+    description: str | None = None
+    strict: bool | None = None
+    """Accepted; every schema is enforced."""
+
+
+class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True):
+    """The form of the output."""
+
+    type: str
+    """text, json_object, json_schema, regex or grammar."""
+    json_schema: JsonSchemaParam | None = None
+    """For json_schema."""
+    regex: str | None = None
+    """For regex: a regular expression of Rust's regex crate that matches the whole output."""
+    grammar: str | None = None
+    """For grammar: in llguidance's dialect of Lark, with rule `start`."""
+
+
+class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
+    """One form of the output, as vLLM names them."""
+
+    json: dict[str, Any] | str | None = None
+    """A JSON Schema, or one as text."""
+    json_object: bool | None = None
+    """Any object."""
+    regex: str | None = None
+    choice: list[str] | None = None
+    """One of these strings."""
+    grammar: str | None = None
+    """In llguidance's dialect of Lark."""
+
+
+class StructuredOutputFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """The fields of completions, of which at most one may be given."""
+
+    response_format: ResponseFormat | None = None
+    """Form of the output; null: any text."""
+    structured_outputs: StructuredOutputs | None = None
+    """Form of the output, as vLLM has it."""
+    guided_json: dict[str, Any] | str | None = None
+    """`structured_outputs.json` by an older name, as are the next three."""
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+
+
+class TextFormat(msgspec.Struct, forbid_unknown_fields=True):
+    """`text.format` of /v1/responses."""
+
+    type: str
+    """text, json_object or json_schema."""
+    name: str | None = None
+    """For json_schema."""
+    schema: dict[str, Any] | None = None
+    """For json_schema."""
+    description: str | None = None
+    strict: bool | None = None
+    """Accepted; every schema is enforced."""
+
+
+class TextParam(msgspec.Struct, forbid_unknown_fields=True):
+    """`text` of /v1/responses."""
+
+    format: TextFormat | None = None
+    """Form of the output; null: any text."""
+    verbosity: Any = None
 
 
 class OutputConstraint(NamedTuple):
@@ -26,8 +100,13 @@ class OutputConstraint(NamedTuple):
     field: str = ""
     """Field of the request, for errors."""
 
+    @property
+    def field_names(self) -> dict[str, str]:
+        """Return what the client calls the constraint."""
+        return {STRUCTURED_OUTPUT: self.field} if self.field else {}
 
-def output_constraint(body: CommonBody) -> OutputConstraint:
+
+def output_constraint(body: StructuredOutputFields) -> OutputConstraint:
     """Return the form that a completion must have.
 
     Raises:
@@ -35,8 +114,7 @@ def output_constraint(body: CommonBody) -> OutputConstraint:
     """
     forms = [form for form in _forms(body) if form.constraint is not None]
     if len(forms) > 1:
-        text = f"Invalid value for `{forms[1].field}`: the form of the output is given by `{forms[0].field}` already"
-        raise refused(forms[1].field, text, code="invalid_value")
+        raise invalid(forms[1].field, f"the form of the output is given by `{forms[0].field}` already")
     return forms[0] if forms else OutputConstraint()
 
 
@@ -49,8 +127,7 @@ def text_constraint(text: TextParam | None) -> OutputConstraint:
     if text is None:
         return OutputConstraint()
     if text.verbosity is not None:
-        name = "text.verbosity"
-        raise refused(name, f"Unsupported parameter: `{name}` is not served here", code="unsupported_parameter")
+        raise unsupported("text.verbosity")
     if text.format is None:
         return OutputConstraint()
     field, form = "text.format", text.format
@@ -58,11 +135,11 @@ def text_constraint(text: TextParam | None) -> OutputConstraint:
     if form.type == "json_schema":
         schema = JsonSchemaParam(form.name or "", form.schema, form.description, form.strict)
     elif form.type not in ("text", "json_object"):
-        raise _wrong(f"{field}.type", "expected text, json_object or json_schema")
+        raise invalid(f"{field}.type", "expected text, json_object or json_schema")
     return OutputConstraint(_of_response_format(ResponseFormat(form.type, schema), field), field)
 
 
-def _forms(body: CommonBody) -> Iterator[OutputConstraint]:
+def _forms(body: StructuredOutputFields) -> Iterator[OutputConstraint]:
     if body.response_format is not None:
         yield OutputConstraint(_of_response_format(body.response_format, "response_format"), "response_format")
     if body.structured_outputs is not None:
@@ -74,9 +151,9 @@ def _forms(body: CommonBody) -> Iterator[OutputConstraint]:
 def _of_response_format(form: ResponseFormat, field: str) -> StructuredOutput | None:
     given = {name for name in ("json_schema", "regex", "grammar") if getattr(form, name) is not None}
     if form.type not in ("text", "json_object", "json_schema", "regex", "grammar"):
-        raise _wrong(f"{field}.type", "expected text, json_object, json_schema, regex or grammar")
+        raise invalid(f"{field}.type", "expected text, json_object, json_schema, regex or grammar")
     if extra := sorted(given - {form.type}):
-        raise _wrong(f"{field}.{extra[0]}", f"expected none where the type is {form.type}")
+        raise invalid(f"{field}.{extra[0]}", f"expected none where the type is {form.type}")
     if form.type == "text":
         return None
     if form.type == "json_object":
@@ -86,7 +163,7 @@ def _of_response_format(form: ResponseFormat, field: str) -> StructuredOutput | 
     if form.json_schema is not None:
         if not _NAME.fullmatch(form.json_schema.name):
             name = f"{field}.name" if field == "text.format" else f"{field}.json_schema.name"
-            raise _wrong(name, "expected 1 to 64 letters, digits, `_` or `-`")
+            raise invalid(name, "expected 1 to 64 letters, digits, `_` or `-`")
         return _of_schema(form.json_schema.schema)
     if form.regex is not None:
         return StructuredOutput(regex=form.regex)
@@ -114,10 +191,6 @@ def _of_schema(schema: dict[str, Any] | None) -> StructuredOutput:
 
 def _of_choices(choices: list[str], field: str) -> StructuredOutput:
     if not 1 <= len(choices) <= MAX_CHOICES or "" in choices:
-        raise _wrong(field, f"expected 1 to {MAX_CHOICES} strings, none of them empty")
+        raise invalid(field, f"expected 1 to {MAX_CHOICES} strings, none of them empty")
     # JSON's escapes are those of Lark's strings.
     return StructuredOutput(lark="start: " + " | ".join(msgspec.json.encode(choice).decode() for choice in choices))
-
-
-def _wrong(field: str, problem: str) -> ApiError:
-    return refused(field, f"Invalid value for `{field}`: {problem}", code="invalid_value")

@@ -1,7 +1,4 @@
-"""The bodies of POST /tokenize and /detokenize, in vLLM's shapes.
-
-POST /tokenize and /detokenize: the gateway's tokenizer as clients see it.
-"""
+"""POST /tokenize and /detokenize, in vLLM's shapes: the gateway's tokenizer as clients see it."""
 
 from __future__ import annotations
 
@@ -9,19 +6,12 @@ from typing import Any
 
 import msgspec
 
-from baton.gateway.access.request_context import RequestContext
-from baton.gateway.api.errors import refused
+from baton.gateway.api.endpoint import Exchange
+from baton.gateway.api.errors import invalid, missing
 from baton.gateway.api.openai.messages import chat_messages, declared_tools
-from baton.gateway.api.openai.schema import (
-    Message,
-    ToolParam,
-    decode_json,
-    refuse_message_extras,
-    refuse_unserved_fields,
-)
+from baton.gateway.api.openai.schema import Message, ToolParam
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.requests import ChatPrompt, Prompt, TextPrompt
-from baton.gateway.http.response import HttpResponse
 
 
 class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -81,49 +71,47 @@ class DetokenizeAnswer(msgspec.Struct):
     """Text of the tokens, special tokens written as their names."""
 
 
-async def answer_tokenize(generator: TextGenerator, call: RequestContext, response: HttpResponse) -> None:
+async def answer_tokenize(generator: TextGenerator, exchange: Exchange) -> None:
     """Answer with the tokens of a text or a conversation.
 
     Raises:
         ApiError: Naming the parameter that cannot be served.
         BatonError: If the prompt cannot be tokenized.
     """
-    body = decode_json(call.body, TokenizeBody)
-    refuse_unserved_fields(body, NEUTRAL_VALUES)
+    body: TokenizeBody = exchange.body
     tokenization = await generator.preparation.tokenize(body.model or "", _prompt(body))
-    call.num_prompt_tokens = len(tokenization.token_ids)
+    exchange.context.num_prompt_tokens = len(tokenization.token_ids)
     answer = TokenizeAnswer(
         count=len(tokenization.token_ids),
         max_model_len=tokenization.max_context_tokens,
         tokens=list(tokenization.token_ids),
         token_strs=generator.preparation.pieces(tokenization.token_ids) if body.return_token_strs else None,
     )
-    response.send(200, msgspec.json.encode(answer))
+    exchange.response.send(200, msgspec.json.encode(answer))
 
 
-async def answer_detokenize(generator: TextGenerator, call: RequestContext, response: HttpResponse) -> None:
+async def answer_detokenize(generator: TextGenerator, exchange: Exchange) -> None:
     """Answer with the text of tokens.
 
     Raises:
         ApiError: Naming the parameter that cannot be served.
         BatonError: If a token does not exist.
     """
-    body = decode_json(call.body, DetokenizeBody)
+    body: DetokenizeBody = exchange.body
     text = await generator.preparation.detokenize(body.model or "", body.tokens)
-    response.send(200, msgspec.json.encode(DetokenizeAnswer(text)))
+    exchange.response.send(200, msgspec.json.encode(DetokenizeAnswer(text)))
 
 
 def _prompt(body: TokenizeBody) -> Prompt:
     if body.messages is None:
         if body.prompt is None:
-            raise refused("prompt", "Missing required parameter: `prompt`", code="missing_required_parameter")
+            raise missing("prompt")
         for name in ("add_generation_prompt", "tools", "chat_template_kwargs"):
             if getattr(body, name) not in (None, [], {}):
-                raise refused(name, f"Invalid value for `{name}`: it needs `messages`", code="invalid_value")
+                raise invalid(name, "it needs `messages`")
         return TextPrompt(body.prompt, add_special_tokens=body.add_special_tokens is not False)
     if body.prompt is not None:
-        raise refused("prompt", "Invalid value for `prompt`: `messages` is given too", code="invalid_value")
-    refuse_message_extras(body.messages)
+        raise invalid("prompt", "`messages` is given too")
     return ChatPrompt(
         chat_messages(body.messages),
         add_generation_prompt=body.add_generation_prompt is not False,

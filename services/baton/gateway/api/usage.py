@@ -88,24 +88,24 @@ _TRANSPORTS: Mapping[int, str] = {
 }
 
 
-def usage_body(results_by_prompt: Sequence[Sequence[GenerationResult]]) -> UsageBody:
-    """Return the usage of all choices; a prompt counts once, however many choices it has."""
-    num_prompt_tokens = sum(results[0].num_prompt_tokens for results in results_by_prompt)
-    num_cached_tokens = sum(results[0].num_cached_tokens for results in results_by_prompt)
-    num_completion_tokens = sum(result.num_completion_tokens for results in results_by_prompt for result in results)
+def usage_body(results: Sequence[GenerationResult], num_choices: int = 1) -> UsageBody:
+    """Return the usage of all choices.
+
+    Args:
+        results: Of all choices, those of one prompt together.
+        num_choices: Choices per prompt; a prompt counts once, however many it has.
+    """
+    by_prompt = results[::num_choices]
+    num_prompt_tokens = sum(result.num_prompt_tokens for result in by_prompt)
+    num_completion_tokens = sum(result.num_completion_tokens for result in results)
+    reasoning = [result.num_reasoning_tokens for result in results if result.num_reasoning_tokens is not None]
     return UsageBody(
         prompt_tokens=num_prompt_tokens,
         completion_tokens=num_completion_tokens,
         total_tokens=num_prompt_tokens + num_completion_tokens,
-        prompt_tokens_details=CachedTokens(num_cached_tokens),
-        completion_tokens_details=_completion_tokens(results_by_prompt),
+        prompt_tokens_details=CachedTokens(sum(result.num_cached_tokens for result in by_prompt)),
+        completion_tokens_details=CompletionTokens(sum(reasoning)) if len(reasoning) == len(results) else None,
     )
-
-
-def _completion_tokens(results_by_prompt: Sequence[Sequence[GenerationResult]]) -> CompletionTokens | None:
-    counts = [result.num_reasoning_tokens for results in results_by_prompt for result in results]
-    known = [count for count in counts if count is not None]
-    return CompletionTokens(sum(known)) if len(known) == len(counts) else None
 
 
 def placement_body(request_id: str, results: Sequence[GenerationResult]) -> PlacementBody:

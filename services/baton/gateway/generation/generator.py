@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
 from baton.errors import InvalidFieldError, StreamBrokenError
-from baton.gateway.access.request_context import RequestContext
+from baton.gateway.access.admission import RequestContext
 from baton.gateway.cluster.token_stream import TokenProgress, TokenStreams, planned_summary
-from baton.gateway.generation.limits import choice_seed
+from baton.gateway.generation.limits import choice_sampling
 from baton.gateway.generation.observation import GenerationObserver, Journal
 from baton.gateway.generation.preparation import Preparation
 from baton.gateway.generation.requests import Delta, GenerationRequest, GenerationResult, PreparedPrompt, PromptLogprobs
@@ -46,20 +46,20 @@ class TextGenerator:
         try:
             return await self.preparation.prepare(request)
         except InvalidFieldError as error:
-            raise _in_words_of(request, error) from error
+            raise request.in_words_of_client(error) from error
 
     def token_bytes(self, token_id: int) -> bytes:
         """Return the bytes that one token stands for."""
         return self._detokenizers.token_bytes(token_id)
 
     async def generate(
-        self, prompt: PreparedPrompt, call: RequestContext, on_delta: OnDelta, *, choice: int = 0, name: str = ""
+        self, prompt: PreparedPrompt, context: RequestContext, on_delta: OnDelta, *, choice: int = 0, name: str = ""
     ) -> GenerationResult:
         """Run one generation; cancelling this cancels it on its node.
 
         Args:
             prompt: A prepared request.
-            call: The client's request that it is for; learns what is generated.
+            context: The client's request that it is for; learns what is generated.
             on_delta: Told of all output, in order, without a wake-up of this task; never after this has returned.
             choice: Which of the request's choices, from 0; decides the seed.
             name: Suffix that makes the generation's name unique within the request.
@@ -67,16 +67,14 @@ class TextGenerator:
         Raises:
             BatonError: If it cannot be finished on any node.
         """
-        observation = GenerationObserver(prompt, call, self._metrics, asyncio.get_running_loop().time)
-        sampling = SamplingParameters()
-        sampling.CopyFrom(prompt.sampling)
-        sampling.seed = choice_seed(prompt.sampling.seed, choice)
+        observation = GenerationObserver(prompt, context, self._metrics, asyncio.get_running_loop().time)
+        sampling = choice_sampling(prompt.sampling, choice)
         progress = TokenProgress()
         take_delta = _drop if prompt.request.is_output_dropped else on_delta
         output = _Output(prompt, self._detokenizers, observation, take_delta)
         generation_id = prompt.request.request_id + name
         try:
-            with self._journal.following(generation_id, call, prompt, progress) as entry:
+            with self._journal.following(generation_id, context, prompt, progress) as entry:
                 finished = await self._token_streams.follow(prompt, generation_id, sampling, progress, output.take)
                 if finished is None:
                     result = _stopped_result(prompt, sampling, progress)
@@ -89,7 +87,7 @@ class TextGenerator:
             observation.note_result(result)
             return result
         except InvalidFieldError as error:
-            raise _in_words_of(prompt.request, error) from error
+            raise prompt.request.in_words_of_client(error) from error
         finally:
             observation.close(choice, output.num_tokens)
 
@@ -102,14 +100,6 @@ class TextGenerator:
         count = self.preparation.reader.count_reasoning
         num_tokens = count(progress.output_token_ids, is_in_reasoning=prompt.is_in_reasoning)
         return result._replace(num_reasoning_tokens=num_tokens)
-
-
-def _in_words_of(request: GenerationRequest, error: InvalidFieldError) -> InvalidFieldError:
-    """Return a node's refusal of the output's form with the field that the client knows it by."""
-    if not error.field.startswith("structured_output"):
-        return error
-    field = request.constraint_field or ("tools" if request.tool_use and request.tool_use.offered else error.field)
-    return InvalidFieldError(field, error.message.removeprefix(f"{error.field}: "))
 
 
 class _Output:

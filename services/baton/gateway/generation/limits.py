@@ -80,12 +80,15 @@ def draw_seed() -> int:
     return secrets.randbits(63)
 
 
-def choice_seed(seed: int, choice: int) -> int:
-    """Return the seed of one of several choices: the first has the request's own, the others depend on it alone."""
+def choice_sampling(sampling: SamplingParameters, choice: int) -> SamplingParameters:
+    """Return how one of several choices is sampled: the first has the request's seed, the others depend on it alone."""
     if choice == 0:
-        return seed
-    digest = blake2b(f"baton/choice\0{seed}\0{choice}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+        return sampling
+    own = SamplingParameters()
+    own.CopyFrom(sampling)
+    digest = blake2b(f"baton/choice\0{sampling.seed}\0{choice}".encode(), digest_size=8).digest()
+    own.seed = int.from_bytes(digest, "little") >> 1
+    return own
 
 
 def _check_counts(sampling: SamplingParameters) -> None:

@@ -1,7 +1,4 @@
-"""What traces and metrics learn of a generation.
-
-The last generations of this process, for people who look at them: nothing is noted that a token would pay for.
-"""
+"""What traces, metrics and the page /ui learn of generations; nothing is noted that a token would pay for."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from dataclasses import dataclass
 from opentelemetry import trace
 
 from baton.errors import BatonError
-from baton.gateway.access.request_context import RequestContext
+from baton.gateway.access.admission import RequestContext
 from baton.gateway.cluster.token_stream import TokenProgress
 from baton.gateway.generation.requests import GenerationResult, PreparedPrompt
 from baton.telemetry import names
@@ -26,17 +23,17 @@ _TERMS = ("queue", "pull", "prefill", "transfer", "exposed", "decode")
 
 
 class GenerationObserver:
-    """Watches one generation: times for the metrics, results for the span current at first, tokens for its call."""
+    """Watches one generation: times for the metrics, results for the span current at first, tokens for its context."""
 
     def __init__(
-        self, prompt: PreparedPrompt, call: RequestContext, metrics: Metrics, clock: Callable[[], float]
+        self, prompt: PreparedPrompt, context: RequestContext, metrics: Metrics, clock: Callable[[], float]
     ) -> None:
         self._prompt = prompt
-        self._call = call
+        self._request = context
         self._metrics = metrics
         self._clock = clock
         self._span = trace.get_current_span()
-        self._context = trace.set_span_in_context(self._span)
+        self._span_context = trace.set_span_in_context(self._span)
         self._first_seconds: float | None = None
         self._num_completion_tokens: int | None = None
         self._last_seconds = 0.0
@@ -46,10 +43,10 @@ class GenerationObserver:
     def note_first_token(self) -> None:
         """Note that output begins."""
         self._first_seconds = self._clock()
-        if self._call.first_token_seconds is None:
-            self._call.first_token_seconds = self._first_seconds
+        if self._request.first_token_seconds is None:
+            self._request.first_token_seconds = self._first_seconds
         seconds = self._first_seconds - self._prompt.arrival_seconds
-        self._metrics.record_time_to_first_token(seconds, self._prompt.request.model, self._context)
+        self._metrics.record_time_to_first_token(seconds, self._prompt.request.model, self._span_context)
         self._span.add_event(names.EVENT_FIRST_TOKEN)
         self._last_seconds = self._first_seconds
 
@@ -57,7 +54,7 @@ class GenerationObserver:
         """Note output after the first."""
         now_seconds = self._clock()
         gap_seconds, self._last_seconds = now_seconds - self._last_seconds, now_seconds
-        self._metrics.record_inter_token_latency(gap_seconds, self._prompt.request.model, self._context)
+        self._metrics.record_inter_token_latency(gap_seconds, self._prompt.request.model, self._span_context)
 
     def note_result(self, result: GenerationResult) -> None:
         """Note the end."""
@@ -68,7 +65,7 @@ class GenerationObserver:
         if self._first_seconds is not None and num_further_tokens > 0:
             seconds_per_token = (now_seconds - self._first_seconds) / num_further_tokens
         duration_seconds = now_seconds - self._prompt.arrival_seconds
-        self._metrics.record_end(duration_seconds, seconds_per_token, self._prompt.request.model, self._context)
+        self._metrics.record_end(duration_seconds, seconds_per_token, self._prompt.request.model, self._span_context)
         if not self._span.is_recording():
             return
         terms = {term: seconds_from_duration(getattr(result.summary, f"{term}_duration")) for term in _TERMS}
@@ -97,8 +94,8 @@ class GenerationObserver:
         if self._num_completion_tokens is not None:
             num_tokens = self._num_completion_tokens
         num_prompt_tokens = len(self._prompt.token_ids) if choice == 0 else 0
-        self._call.num_prompt_tokens += num_prompt_tokens
-        self._call.num_completion_tokens += num_tokens
+        self._request.num_prompt_tokens += num_prompt_tokens
+        self._request.num_completion_tokens += num_tokens
         self._metrics.add_tokens(num_prompt_tokens=num_prompt_tokens, num_output_tokens=num_tokens)
 
 
@@ -109,7 +106,7 @@ _WATCHED_SECONDS = 15.0
 
 @dataclass(slots=True)
 class JournalEntry:
-    """One generation. What changes with every token is read from `progress` and `call`, which its end lets go."""
+    """One generation. What changes with every token is read from `progress` and `request`, which its end lets go."""
 
     name: str
     """Unique name of the generation."""
@@ -121,7 +118,7 @@ class JournalEntry:
     """Seconds since 1970."""
     arrival_seconds: float
     """When the request came, by the event loop's clock."""
-    call: RequestContext | None
+    request: RequestContext | None
     """The client's request while it runs."""
     progress: TokenProgress | None
     """What it has come to while it runs."""
@@ -140,10 +137,10 @@ class JournalEntry:
 
     def settle(self) -> None:
         """Copy what is left of the request; its tokens and its body, which may be large, go."""
-        if self.progress is not None and self.call is not None:
+        if self.progress is not None and self.request is not None:
             self.placement = self.progress.placement
             self.num_output_tokens = len(self.progress.output_token_ids)
-            self.first_token_seconds = self.call.first_token_seconds
+            self.first_token_seconds = self.request.first_token_seconds
 
 
 class Journal:
@@ -160,12 +157,12 @@ class Journal:
 
     @contextmanager
     def following(
-        self, name: str, call: RequestContext, prompt: PreparedPrompt, progress: TokenProgress
+        self, name: str, context: RequestContext, prompt: PreparedPrompt, progress: TokenProgress
     ) -> Iterator[JournalEntry]:
         """Remember a generation as long as the context lasts, and how that ends."""
         progress.wants_kv_timeline = self._clock() - self._looked_seconds < _WATCHED_SECONDS
         entry = JournalEntry(
-            name, call.route, len(prompt.token_ids), time.time(), prompt.arrival_seconds, call, progress
+            name, context.route, len(prompt.token_ids), time.time(), prompt.arrival_seconds, context, progress
         )
         self._entries.append(entry)
         try:
@@ -178,7 +175,7 @@ class Journal:
             raise
         finally:
             entry.settle()
-            entry.call = entry.progress = None
+            entry.request = entry.progress = None
             entry.ended_seconds = self._clock()
 
     def look(self) -> list[JournalEntry]:

@@ -48,6 +48,28 @@ class Tokenization(NamedTuple):
 class ContextLengthError(InvalidFieldError):
     """Prompt and output do not fit the model's context."""
 
+    def __init__(self, field: str, max_context_tokens: int, num_tokens: tuple[int, int] | None = None) -> None:
+        """Make it.
+
+        Args:
+            field: The prompt's.
+            max_context_tokens: Longest sequence of the model.
+            num_tokens: Of the prompt and of the output that was asked for; None: a prompt too long to be tokenized.
+        """
+        problem = f"far longer than the model's context of {max_context_tokens} tokens"
+        if num_tokens is not None:
+            problem = (
+                f"This model's maximum context length is {max_context_tokens} tokens. However, you requested "
+                f"{sum(num_tokens)} tokens ({num_tokens[0]} in the {field}, {num_tokens[1]} in the completion). "
+                f"Please reduce the length of the {field} or completion."
+            )
+        super().__init__(field, problem)
+        self._counts = max_context_tokens, num_tokens
+
+    def renamed(self, field: str) -> ContextLengthError:
+        """Return the same error of a prompt that the caller knows by another name."""
+        return ContextLengthError(field, *self._counts)
+
 
 class Preparation:
     """Prepares prompts in threads of its own; `close` ends them."""
@@ -177,7 +199,7 @@ def _check_prompt_bytes(prompt: Prompt, max_context_tokens: int) -> None:
         limit = max_context_tokens * MAX_BYTES_PER_TOKEN
     if num_bytes > limit:
         field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
-        raise ContextLengthError(field, f"far longer than the model's context of {max_context_tokens} tokens")
+        raise ContextLengthError(field, max_context_tokens)
 
 
 def _num_characters(prompt: ChatPrompt) -> int:
@@ -197,12 +219,7 @@ def _complete_sampling(request: GenerationRequest, num_prompt_tokens: int, model
     room = model.max_context_tokens - num_prompt_tokens
     wanted = sampling.max_token_count if sampling.HasField("max_token_count") else 1
     if wanted > room:
-        raise ContextLengthError(
-            field,
-            f"This model's maximum context length is {model.max_context_tokens} tokens. However, you requested "
-            f"{num_prompt_tokens + wanted} tokens ({num_prompt_tokens} in the {field}, {wanted} in the completion). "
-            f"Please reduce the length of the {field} or completion.",
-        )
+        raise ContextLengthError(field, model.max_context_tokens, (num_prompt_tokens, wanted))
     if not sampling.HasField("max_token_count"):
         sampling.max_token_count = min(room, request.default_max_tokens or room)
     if sampling.min_token_count > sampling.max_token_count:

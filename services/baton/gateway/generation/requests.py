@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from baton.capacity.snapshot import NodePair
+from baton.errors import InvalidFieldError
 from baton.gateway.generation.tools import ToolUse
 from baton.kv.adapter import Adapter
 from baton.text.tokenizer import Message
 from baton.text.tools import Tool
 from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters, TokenLogprob
+
+STRUCTURED_OUTPUT = "structured_output"
+"""The core's name of the field that constrains the output."""
 
 EndReason = Literal["stop", "length"]
 """Why a generation ended, in OpenAI's words."""
@@ -77,12 +81,23 @@ class GenerationRequest:
     """The only pairs of nodes that may be chosen; none: any."""
     is_output_dropped: bool = False
     """Whether the prompt is all: the one token that a generation has at least is not told."""
-    constraint_field: str = ""
-    """Field of the client's request that `sampling.structured_output` came by, for errors."""
+    field_names: Mapping[str, str] = field(default_factory=dict)
+    """What the client's API calls the fields that have another name there, for errors; `structured_output` stands for
+    all that is below it.
+    """
     default_max_tokens: int | None = None
     """Token limit where `sampling` has none, cut to the context; None: the whole context."""
     tool_use: ToolUse | None = None
     """Tools, for answers that are read for calls and reasoning; None: the text of the answer is all."""
+
+    def in_words_of_client(self, error: InvalidFieldError) -> InvalidFieldError:
+        """Return an error with the name that the client knows its field by."""
+        core_name = STRUCTURED_OUTPUT if error.field.startswith(STRUCTURED_OUTPUT) else error.field
+        if core_name == STRUCTURED_OUTPUT and self.tool_use and self.tool_use.offered:
+            name = self.field_names.get(core_name, "tools")  # the grammar of their calls, unless the client gave one
+        else:
+            name = self.field_names.get(core_name, error.field)
+        return error if name == error.field else error.renamed(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,4 @@
-"""What a request says of tools, whichever API it came by.
-
-How the answer to one request will be read, and what forces it to be readable.
-
-Names of calls, under which clients send back results.
-"""
+"""Tools, whichever API a request came by: what it says of them, how the answer is read, and what forces its calls."""
 
 from __future__ import annotations
 
@@ -15,6 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeVar
 
+import msgspec
+
 from baton.errors import InvalidFieldError
 from baton.text.output_format import ModelOutputFormat
 from baton.text.tool_calls.grammar import CallGrammar
@@ -25,7 +22,14 @@ MAX_TOOLS = 128
 MAX_SCHEMA_BYTES = 64 << 10
 """Of the schemas of all tools together."""
 MAX_SCHEMA_DEPTH = 32
+NO_PARAMETERS: dict[str, object] = {"type": "object", "properties": {}}
+"""Schema of a tool that takes none."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+_ALPHABET = string.ascii_letters + string.digits
+_NUM_CHARACTERS = 24
+_NUM_MISTRAL_CHARACTERS = 9
+"""Mistral's chat templates refuse any other length."""
 
 DeclaredT = TypeVar("DeclaredT")
 """A tool in the words of an API."""
@@ -95,6 +99,52 @@ def read_tools(
     tools = tuple(read(f"tools[{index}]", tool) for index, tool in enumerate(declared))
     _check_tools(tools, fields)
     return tools
+
+
+def choose(use: ToolUse, choice: str) -> ToolUse:
+    """Return a use with OpenAI's word for how to call.
+
+    Raises:
+        InvalidFieldError: If the word is none of them, or needs tools that are not there.
+    """
+    if choice in ("none", "auto"):
+        return ToolUse(use.tools, "none" if choice == "none" else "auto", "", use.is_parallel, use.fields)
+    if choice != "required":
+        raise InvalidFieldError("tool_choice", f"expected none, auto, required or a function, got {choice[:64]!r}")
+    if not use.tools:
+        raise InvalidFieldError("tool_choice", "`required` needs `tools`")
+    return ToolUse(use.tools, "required", "", use.is_parallel, use.fields)
+
+
+def choose_named(use: ToolUse, name: str, param: str) -> ToolUse:
+    """Return a use whose one call is that of a tool.
+
+    Raises:
+        InvalidFieldError: If there is no such tool.
+    """
+    if name not in (tool.name for tool in use.tools):
+        raise InvalidFieldError(param, f"`{name[:64]}` is none of `tools`")
+    return ToolUse(use.tools, "required", name, is_parallel=False, fields=use.fields)
+
+
+def call_of_answer(tool_call_id: str, name: str, arguments: Mapping[str, object]) -> dict[str, object]:
+    """Return a call of an answer that is sent back, as chat templates know it."""
+    return {"id": tool_call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+def parsed_arguments(field: str, arguments: str) -> dict[str, object]:
+    """Return the arguments of a call that is sent back, as chat templates know them.
+
+    Raises:
+        InvalidFieldError: If they are no JSON object.
+    """
+    try:
+        parsed = msgspec.json.decode(arguments or "{}")
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidFieldError(field, f"expected a JSON object: {error}") from error
+    if not isinstance(parsed, dict):
+        raise InvalidFieldError(field, "expected a JSON object")
+    return parsed
 
 
 def _check_tools(tools: Sequence[Tool], fields: ToolFields) -> None:
@@ -232,18 +282,12 @@ def _let_reason(reader: ModelOutputFormat, sampling: SamplingParameters, *, is_i
             form.lark = lark
 
 
-_ALPHABET = string.ascii_letters + string.digits
-_NUM_CHARACTERS = 24
-_NUM_MISTRAL_CHARACTERS = 9
-"""Mistral's chat templates refuse any other length."""
-
-
 def new_tool_call_id(tool_format: str, prefix: str = "call_") -> str:
-    """Return a random name, in the form that the format's templates take."""
+    """Return a random name of a call, under which its result is sent back, in the form that the templates take."""
     if tool_format == "mistral":
-        return _random(_NUM_MISTRAL_CHARACTERS)
-    return prefix + _random(_NUM_CHARACTERS)
+        return _random_name(_NUM_MISTRAL_CHARACTERS)
+    return prefix + _random_name(_NUM_CHARACTERS)
 
 
-def _random(num_characters: int) -> str:
+def _random_name(num_characters: int) -> str:
     return "".join(secrets.choice(_ALPHABET) for _ in range(num_characters))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from baton.gateway.api.exo.documents import INSTANCE_TAG
 from baton.gateway.api.exo.instances import MAX_INSTANCES
 from baton.gateway.server import RunningGateway
+from baton.gateway.settings import GatewaySettings
 from baton.v1 import node_pb2
 from baton.v1 import router_service_pb2 as router
 from gateway.fake_cluster import MODEL, FakeCluster, Loop
@@ -204,14 +206,30 @@ def test_a_web_page_cannot_pin_without_asking(gateway: RunningGateway) -> None:
     assert ask(gateway, "/instance", view(), headers={"content-type": "text/plain"}).status == 415
 
 
+@pytest.mark.parametrize(
+    ("settings", "is_served"),
+    [
+        ({"http_host": "127.0.0.1"}, True),
+        ({"http_host": "localhost"}, True),
+        ({"http_host": "192.0.2.1"}, False),
+        ({"http_host": "gateway.example"}, False),
+        ({"http_host": "192.0.2.1", "api_keys_file": "keys"}, True),
+    ],
+)
+def test_they_are_served_on_loopback_and_behind_keys(settings: dict[str, Any], is_served: bool) -> None:
+    """Elsewhere anybody could pin."""
+    assert GatewaySettings(model_dir=Path("m"), **settings).has_exo_endpoints == is_served
+
+
 @pytest.fixture
-def without_exo(loop: Loop, cluster: FakeCluster) -> Iterator[RunningGateway]:
-    """Run a gateway whose setting switches the endpoints off."""
-    with loop.running(cluster, exo_endpoints=False) as running:
+def without_exo(loop: Loop, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[RunningGateway]:
+    """Run a gateway whom others than this machine could ask."""
+    monkeypatch.setattr(GatewaySettings, "has_exo_endpoints", False)
+    with loop.running(cluster) as running:
         yield running
 
 
-def test_a_setting_switches_them_off(without_exo: RunningGateway) -> None:
+def test_where_they_are_not_served_nothing_tells_of_them(without_exo: RunningGateway) -> None:
     """The bench endpoint stays, and the document tells of nothing else."""
     paths = ask(without_exo, "/openapi.json").body["paths"]
 
@@ -220,16 +238,19 @@ def test_a_setting_switches_them_off(without_exo: RunningGateway) -> None:
     assert not any(path.startswith(("/state", "/instance", "/models")) for path in paths)
 
 
-def test_they_need_an_api_key_where_the_gateway_asks_for_one(loop: Loop, cluster: FakeCluster, tmp_path: Any) -> None:
-    """Reading the state as well."""
+def test_with_keys_they_need_an_administrators(loop: Loop, cluster: FakeCluster, tmp_path: Any) -> None:
+    """Reading the state as well; whoever may use the model is not told of its nodes."""
     keys = tmp_path / "keys"
-    keys.write_text("me:sk-secret\n")
+    keys.write_text("me:sk-mine\nops:sk-admin admin\n")
     keys.chmod(0o600)
     with loop.running(cluster, api_keys_file=keys) as running:
-        authorized = {"authorization": "Bearer sk-secret"}
+        mine, admin = {"authorization": "Bearer sk-mine"}, {"authorization": "Bearer sk-admin"}
 
         assert ask(running, "/state").status == ask(running, "/instance", view()).status == 401
-        assert ask(running, "/state", headers=authorized).status == 200
+        assert ask(running, "/state", headers=mine).error == (403, None, "admin_key_needed")
+        assert ask(running, "/instance", view(), headers=mine).status == 403
+        assert ask(running, "/v1/models", headers=mine).status == 200
+        assert ask(running, "/state", headers=admin).status == ask(running, "/v1/models", headers=admin).status == 200
 
 
 def test_nothing_is_pinned_where_several_processes_share_the_port(

@@ -5,10 +5,12 @@ Answers of POST /v1/messages.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from baton.gateway.api.answer import FinishedChoice, encode
 from baton.gateway.api.anthropic.schema import (
     MessageAnswer,
     MessagesUsage,
@@ -21,8 +23,6 @@ from baton.gateway.generation.requests import Delta, GenerationResult
 from baton.gateway.generation.tools import new_tool_call_id
 from baton.text.output_parser import OutputParser
 from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, OutputPart, joined
-
-encode = msgspec.json.encode
 
 _DELTAS = {
     "text": ("text_delta", "text"),
@@ -127,7 +127,7 @@ class MessageFormat:
         self._parser = parser
         self._blocks = BlockWriter()
 
-    def start(self) -> bytes:
+    def start(self, index: int) -> bytes:  # noqa: ARG002
         """Return the events that open the message, and its block where it can be nothing but text.
 
         What was cached is not known yet.
@@ -136,7 +136,7 @@ class MessageFormat:
         opening = event("message_start", message=MessageAnswer(self._id, self._model, [], usage))
         return opening if self._parser is not None else opening + self._blocks.open_text()
 
-    def delta(self, delta: Delta) -> bytes:
+    def delta(self, index: int, delta: Delta) -> bytes:  # noqa: ARG002
         """Return the events for new output."""
         if not delta.text:
             return b""
@@ -144,14 +144,18 @@ class MessageFormat:
             return self._blocks.write(Content(delta.text))
         return b"".join(map(self._blocks.write, joined(self._parser.push(delta.text))))
 
-    def finish(self, result: GenerationResult) -> bytes:
+    def finish(self, index: int, result: GenerationResult, results: Sequence[GenerationResult]) -> bytes:  # noqa: ARG002
         """Return the events that close what is open and the message; the usage is that of the whole."""
         closing = self._close()
         delta = {"stop_reason": self._stop_reason(result), "stop_sequence": result.stop}
         return closing + event("message_delta", delta=delta, usage=_usage(result)) + event("message_stop")
 
-    def whole(self, result: GenerationResult) -> bytes:
+    def whole(self, choices: Sequence[FinishedChoice]) -> bytes:
         """Return the message."""
+        (choice,) = choices
+        for delta in choice.deltas:
+            self.delta(0, delta)
+        result = choice.result
         self._close()
         reason = self._stop_reason(result)
         return encode(MessageAnswer(self._id, self._model, self._blocks.blocks, _usage(result), reason, result.stop))

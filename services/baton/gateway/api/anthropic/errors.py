@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from baton.gateway.access.request_context import RequestContext
+from baton.gateway.access.admission import RequestContext
 from baton.gateway.api.errors import ApiError, ErrorFormat
 
 _TYPES = {
@@ -34,13 +34,13 @@ class ErrorBody(msgspec.Struct):
     type: str = "error"
 
 
-def _body(error: ApiError, call: RequestContext) -> bytes:
+def _body(error: ApiError, context: RequestContext) -> bytes:
     kind = _TYPES.get(error.status, "api_error" if error.status >= 500 else "invalid_request_error")
-    return msgspec.json.encode(ErrorBody(ErrorDetail(kind, error.message), call.request_id))
+    return msgspec.json.encode(ErrorBody(ErrorDetail(kind, error.message), context.request_id))
 
 
-def _event(error: ApiError, call: RequestContext) -> bytes:
-    return b"event: error\ndata: " + _body(error, call) + b"\n\n"
+def _event(error: ApiError, context: RequestContext) -> bytes:
+    return b"event: error\ndata: " + _body(error, context) + b"\n\n"
 
 
 ANTHROPIC_ERRORS = ErrorFormat(_body, _event)

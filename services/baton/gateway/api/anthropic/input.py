@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import msgspec
 
 from baton.gateway.api.anthropic.schema import CACHE_CONTROL, Block, ConversationBody, MessageParam
-from baton.gateway.api.errors import ApiError, refused
-from baton.gateway.api.openai.messages import called
-from baton.gateway.api.openai.schema import MAX_MESSAGES
+from baton.gateway.api.body import MAX_MESSAGES
+from baton.gateway.api.errors import invalid, refused, unsupported
+from baton.gateway.generation.tools import call_of_answer
 from baton.text.tokenizer import Message
 
 _ROLES = ("user", "assistant", "system")
@@ -31,7 +31,7 @@ def conversation(body: ConversationBody) -> tuple[Message, ...]:
         ApiError: 400, naming the block that cannot be served.
     """
     if not 1 <= len(body.messages) <= MAX_MESSAGES:
-        raise _wrong("messages", f"expected 1 to {MAX_MESSAGES}, got {len(body.messages)}")
+        raise invalid("messages", f"expected 1 to {MAX_MESSAGES}, got {len(body.messages)}")
     turns: list[Message] = []
     if body.system:
         turns.append({"role": "system", "content": _text("system", body.system, ("text",))})
@@ -42,7 +42,7 @@ def conversation(body: ConversationBody) -> tuple[Message, ...]:
 
 def _turns(name: str, message: MessageParam) -> Sequence[Message]:
     if message.role not in _ROLES:
-        raise _wrong(f"{name}.role", f"`{message.role}` is none of {', '.join(_ROLES)}")
+        raise invalid(f"{name}.role", f"`{message.role}` is none of {', '.join(_ROLES)}")
     content = message.content
     if isinstance(content, str):
         return [{"role": message.role, "content": content}]
@@ -53,7 +53,9 @@ def _turns(name: str, message: MessageParam) -> Sequence[Message]:
     if thinking := "".join(block.thinking or "" for block in content):
         turn["reasoning_content"] = thinking
     calls = [
-        called(block.id or "", block.name or "", block.input or {}) for block in content if block.type == "tool_use"
+        call_of_answer(block.id or "", block.name or "", block.input or {})
+        for block in content
+        if block.type == "tool_use"
     ]
     return [{**turn, "tool_calls": calls, "content": text or None} if calls else turn]
 
@@ -87,20 +89,14 @@ def _text(name: str, content: str | Sequence[Block], kinds: Sequence[str]) -> st
 
 def _check_block(name: str, block: Block, kinds: Sequence[str]) -> None:
     if block.type not in kinds:
-        text = f"Unsupported parameter: `{name}.type`: only blocks of type {', '.join(kinds)} are served here"
-        raise refused(f"{name}.type", f"{text}, got `{block.type}`", code="unsupported_parameter")
+        raise unsupported(f"{name}.type", f"only blocks of type {', '.join(kinds)} are served here, got `{block.type}`")
     fields = _FIELDS[block.type]
     for field in block.__struct_fields__:
         value = getattr(block, field)
         if field in fields:
             if value is None and field not in _OPTIONAL:
-                raise _wrong(f"{name}.{field}", "expected text" if field == "text" else "expected a value")
+                raise invalid(f"{name}.{field}", "expected text" if field == "text" else "expected a value")
             continue
         is_neutral = field == "type" or value in (None, []) or (field == "cache_control" and value in CACHE_CONTROL)
         if not is_neutral:
-            text = f"Unsupported parameter: `{name}.{field}` is not served here"
-            raise refused(f"{name}.{field}", text, code="unsupported_parameter")
-
-
-def _wrong(param: str, problem: str) -> ApiError:
-    return refused(param, f"Invalid value for `{param}`: {problem}", code="invalid_value")
+            raise unsupported(f"{name}.{field}")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from baton.errors import InvalidFieldError
 from baton.gateway.api.anthropic.schema import CACHE_CONTROL, ConversationBody, ToolDefinition
-from baton.gateway.api.errors import refused
-from baton.gateway.api.openai.messages import NO_PARAMETERS, choose, choose_named
-from baton.gateway.generation.tools import ToolFields, ToolUse, read_tools
+from baton.gateway.api.errors import unsupported
+from baton.gateway.generation.tools import NO_PARAMETERS, ToolFields, ToolUse, choose, choose_named, read_tools
 from baton.text.tools import Tool
 
 _FIELDS = ToolFields("name", "input_schema", "strict")
@@ -36,13 +35,10 @@ def message_tools(body: ConversationBody) -> ToolUse:
 
 def _tool(param: str, tool: ToolDefinition) -> Tool:
     if tool.type not in (None, "custom"):
-        text = f"Unsupported parameter: `{param}.type`: only custom tools are served, got `{tool.type}`"
-        raise refused(f"{param}.type", text, code="unsupported_parameter")
+        raise unsupported(f"{param}.type", f"only custom tools are served, got `{tool.type}`")
     if tool.cache_control is not None and tool.cache_control not in CACHE_CONTROL:
-        name = f"{param}.cache_control"
-        raise refused(name, f"Unsupported parameter: `{name}` is not served here", code="unsupported_parameter")
+        raise unsupported(f"{param}.cache_control")
     for field in ("allowed_callers", "defer_loading", "input_examples"):
         if getattr(tool, field) not in (None, False, [], ["direct"]):
-            name = f"{param}.{field}"
-            raise refused(name, f"Unsupported parameter: `{name}` is not served here", code="unsupported_parameter")
+            raise unsupported(f"{param}.{field}")
     return Tool(tool.name, tool.input_schema or NO_PARAMETERS, tool.description, is_strict=bool(tool.strict))

@@ -29,7 +29,7 @@ _MEMORY = {
 }
 
 
-def models_document(model: str, *, created_seconds: int, max_context_tokens: int) -> dict[str, Any]:
+def models_document(model: str, created_seconds: int, max_context_tokens: int) -> dict[str, Any]:
     """Return GET /models. The size on disk is 0, which tells clients that there is nothing to download."""
     entry = {
         "id": model,

@@ -1,7 +1,4 @@
-"""The cluster endpoints that tools written against exo ask beside the bench endpoint.
-
-The exo endpoints as OpenAPI describes them.
-"""
+"""The cluster endpoints that tools written against exo ask beside the bench endpoint."""
 
 from __future__ import annotations
 
@@ -11,31 +8,29 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote
 
 from baton.gateway.api.answer import encode
-from baton.gateway.api.errors import ApiError, refused
+from baton.gateway.api.endpoint import Exchange
+from baton.gateway.api.errors import ApiError, missing
 from baton.gateway.api.exo.documents import instance_document, models_document, state_document
-from baton.gateway.api.exo.instances import Instances, decode_view, instance_of
-from baton.gateway.api.exo.previews import fetch_previews, reference_request, wanted_request
-from baton.gateway.cluster.catalog import ModelCatalog, describe
+from baton.gateway.api.exo.instances import Instance, Instances, instance_of, instance_view
+from baton.gateway.api.exo.previews import count_in_query, fetch_previews
+from baton.gateway.cluster.catalog import ModelCatalog
 from baton.gateway.cluster.router_client import RouterClient
-from baton.gateway.http.messages import JSON, HttpRequest
-from baton.gateway.http.response import HttpResponse
-from baton.v1.router_service_pb2 import NodeState
+from baton.v1.node_pb2 import NodeDescription
 
-EXO_METHODS = {
-    "/models": ("GET",),
-    "/state": ("GET",),
-    "/state/{path}": ("GET",),
-    "/instance/previews": ("GET",),
-    "/instance": ("POST",),
-    "/instance/{instance_id}": ("GET", "DELETE"),
-}
-"""Routes, and what each takes."""
-
-_STATE_PREFIX, _INSTANCE_PREFIX = "/state/", "/instance/"
+_COUNT = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
+PREVIEW_PARAMETERS: Sequence[Mapping[str, Any]] = [
+    {"name": "model_id", "in": "query", "required": True, "schema": {"type": "string"}},
+    {"name": "prompt_tokens", "in": "query", "schema": _COUNT, "description": "Prompt that is priced; 1024."},
+    {"name": "max_tokens", "in": "query", "schema": _COUNT, "description": "Output that is priced; 128."},
+]
+"""Query of /instance/previews, as OpenAPI has it."""
 
 
 class ExoApi:
     """Answers from the router's list of nodes and from the pins of this process.
+
+    Errors of every endpoint: ApiError, 400, names what cannot be served, and 404 what does not exist; BatonError, if
+    the router does not answer, the model is not served, or there are too many instances.
 
     Args:
         router: Asked anew for every answer.
@@ -60,140 +55,72 @@ class ExoApi:
         self._created_seconds = created_seconds
         self._is_shared = is_shared
 
-    @staticmethod
-    def route(path: str) -> str:
-        """Return the route of a path, without what varies in it; empty if there is none."""
-        if path in EXO_METHODS:
-            return path
-        if path.startswith(_STATE_PREFIX):
-            return "/state/{path}"
-        return "/instance/{instance_id}" if path.startswith(_INSTANCE_PREFIX) else ""
+    async def send_models(self, exchange: Exchange) -> None:
+        """Send the model, as exo lists it."""
+        name, max_context_tokens = self._catalog.model_name, self._catalog.max_context_tokens
+        _send(exchange, models_document(name, self._created_seconds, max_context_tokens))
 
-    async def answer(self, request: HttpRequest, response: HttpResponse) -> None:
-        """Answer a request whose path has a route and whose method it takes.
-
-        Raises:
-            ApiError: 400, naming what cannot be served; 404 for what does not exist.
-            BatonError: If the router does not answer, the model is not served, or there are too many instances.
-        """
-        response.send(200, encode(await self._document(request)))
-
-    async def _document(self, request: HttpRequest) -> object:
-        path = request.path
-        if path == "/models":
-            return models_document(
-                self._catalog.model_name,
-                created_seconds=self._created_seconds,
-                max_context_tokens=self._catalog.max_context_tokens,
-            )
-        if path == "/instance/previews":
-            return await self._previews(request.query)
-        if path == "/instance":
-            return await self._create(request.body)
-        if path.startswith(_INSTANCE_PREFIX):
-            instance_id = unquote(path.removeprefix(_INSTANCE_PREFIX))
-            return self._delete(instance_id) if request.method == "DELETE" else await self._show(instance_id)
-        return await self._state(path.removeprefix(_STATE_PREFIX).split("/") if path != "/state" else ())
-
-    async def _state(self, keys: Sequence[str]) -> object:
-        """Return the state, or the part of it to which the keys lead."""
-        document: Any = state_document(await self._nodes(), self._instances.all())
-        for key in map(unquote, keys):
+    async def send_state(self, exchange: Exchange) -> None:
+        """Send the state, or the part of it to which the keys in the path lead."""
+        states = await self._router.list_node_states()
+        self._instances.note_nodes({state.node.node_id for state in states})
+        document: Any = state_document(states, self._instances.all())
+        part = exchange.request.path.removeprefix("/state").removeprefix("/")
+        for key in map(unquote, part.split("/")) if exchange.request.path != "/state" else ():
             if not isinstance(document, dict) or key not in document:
-                raise ApiError(404, f"The state has no {'/'.join(keys)[:200]}", code="not_found")
+                raise ApiError(404, f"The state has no {part[:200]}", code="not_found")
             document = document[key]
-        return document
+        _send(exchange, document)
 
-    async def _previews(self, query: str) -> dict[str, Any]:
-        parameters = dict(parse_qsl(query, keep_blank_values=True))
-        model = parameters.get("model_id")
+    async def send_previews(self, exchange: Exchange) -> None:
+        """Send the placements that the router would consider for a request, cheapest first."""
+        query = dict(parse_qsl(exchange.request.query, keep_blank_values=True))
+        model = query.get("model_id")
         if not model:
-            raise refused("model_id", "Missing required parameter: `model_id`", code="missing_required_parameter")
+            raise missing("model_id")
         self._catalog.check_model_name(model)
-        wanted = wanted_request(parameters)
-        nodes = [state.node for state in await self._nodes()]
-        served = describe(model, nodes)
-        reference = reference_request(wanted, max_context_tokens=served.max_context_tokens if served else 0)
-        return await fetch_previews(self._router, model, reference, nodes)
+        counts = {name: count_in_query(query, name) for name in ("prompt_tokens", "max_tokens")}
+        _send(exchange, await fetch_previews(self._router, model, await self._nodes(), **counts))
 
-    async def _create(self, body: bytes) -> dict[str, Any]:
+    async def create_instance(self, exchange: Exchange) -> None:
+        """Pin a placement."""
         if self._is_shared:
             text = "several processes share this port; a pin would hold for one of them only"
             raise ApiError(404, text, code="instances_unavailable")
-        view = decode_view(body)
-        instance = instance_of(view, {state.node.node_id: state.node for state in await self._nodes()})
+        view = instance_view(exchange.body)
+        instance = instance_of(view, await self._nodes())
         self._catalog.check_model_name(instance.model)
         self._instances.add(instance)
-        return _receipt(instance.instance_id)
+        _send_receipt(exchange, instance.instance_id)
 
-    async def _show(self, instance_id: str) -> dict[str, Any]:
-        nodes = {state.node.node_id: state.node for state in await self._nodes()}
+    async def send_instance(self, exchange: Exchange) -> None:
+        """Send a pinned placement."""
+        nodes = await self._nodes()
+        _send(exchange, instance_document(self._instance(exchange), nodes))
+
+    async def delete_instance(self, exchange: Exchange) -> None:
+        """Lift a pin."""
+        instance = self._instance(exchange)
+        self._instances.remove(instance.instance_id)
+        _send_receipt(exchange, instance.instance_id)
+
+    def _instance(self, exchange: Exchange) -> Instance:
+        instance_id = unquote(exchange.request.path.removeprefix("/instance/"))
         instance = self._instances.get(instance_id)
         if instance is None:
-            raise _no_instance(instance_id)
-        return instance_document(instance, nodes)
+            raise ApiError(404, f"There is no instance {instance_id[:64]!r}", code="not_found")
+        return instance
 
-    def _delete(self, instance_id: str) -> dict[str, Any]:
-        if not self._instances.remove(instance_id):
-            raise _no_instance(instance_id)
-        return _receipt(instance_id)
-
-    async def _nodes(self) -> Sequence[NodeState]:
-        states = await self._router.list_node_states()
-        self._instances.note_nodes({state.node.node_id for state in states})
-        return states
+    async def _nodes(self) -> dict[str, NodeDescription]:
+        nodes = {node.node_id: node for node in await self._router.list_nodes()}
+        self._instances.note_nodes(nodes)
+        return nodes
 
 
-def _receipt(instance_id: str) -> dict[str, Any]:
-    return {"message": "Command received.", "command_id": str(uuid.uuid4()), "instance_id": instance_id}
+def _send_receipt(exchange: Exchange, instance_id: str) -> None:
+    receipt = {"message": "Command received.", "command_id": str(uuid.uuid4()), "instance_id": instance_id}
+    _send(exchange, receipt)
 
 
-def _no_instance(instance_id: str) -> ApiError:
-    return ApiError(404, f"There is no instance {instance_id[:64]!r}", code="not_found")
-
-
-_SUMMARIES = {
-    ("GET", "/models"): "The models that are served, as exo lists them.",
-    ("GET", "/state"): "Instances, runners, and what the nodes' sensors say.",
-    ("GET", "/state/{path}"): "A part of the state, its keys separated by slashes.",
-    ("GET", "/instance/previews"): "The placements that the router would consider for a request, cheapest first.",
-    ("POST", "/instance"): "Hold benchmark requests of a model to the nodes of a preview; other requests go anywhere.",
-    ("GET", "/instance/{instance_id}"): "A pinned placement.",
-    ("DELETE", "/instance/{instance_id}"): "Lift a pin; no process ends.",
-}
-_STRING, _COUNT = {"type": "string"}, {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
-_PART_TYPES = ["object", "array", "string", "number"]
-_PARAMETERS: dict[str, list[dict[str, Any]]] = {
-    "/state/{path}": [{"name": "path", "in": "path", "required": True, "schema": _STRING}],
-    "/instance/{instance_id}": [{"name": "instance_id", "in": "path", "required": True, "schema": _STRING}],
-    "/instance/previews": [
-        {"name": "model_id", "in": "query", "required": True, "schema": _STRING},
-        {"name": "prompt_tokens", "in": "query", "schema": _COUNT, "description": "Prompt that is priced; 1024."},
-        {"name": "max_tokens", "in": "query", "schema": _COUNT, "description": "Output that is priced; 128."},
-    ],
-}
-
-
-def exo_paths(error: dict[str, Any], instance_reference: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the path items.
-
-    Args:
-        error: What every operation answers to what it cannot serve.
-        instance_reference: Schema of the body of POST /instance.
-    """
-    paths: dict[str, Any] = {}
-    for path, methods in EXO_METHODS.items():
-        for method in methods:
-            summary = _SUMMARIES[method, path]
-            types = _PART_TYPES if path == "/state/{path}" else "object"
-            content: dict[str, Any] = {JSON: {"schema": {"type": types}}}
-            operation: dict[str, Any] = {
-                "summary": summary,
-                "responses": {"200": {"description": summary, "content": content}, "default": error},
-            }
-            if path in _PARAMETERS:
-                operation["parameters"] = _PARAMETERS[path]
-            if method == "POST":
-                operation["requestBody"] = {"required": True, "content": {JSON: {"schema": instance_reference}}}
-            paths.setdefault(path, {})[method.lower()] = operation
-    return paths
+def _send(exchange: Exchange, document: object) -> None:
+    exchange.response.send(200, encode(document))

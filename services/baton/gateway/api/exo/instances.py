@@ -1,7 +1,4 @@
-"""Placements that benchmarks are held to: views of pairs of nodes, never handles on processes.
-
-POST /instance: from a preview that a client sends back to the pin that it stands for.
-"""
+"""Placements that benchmarks are held to, and how clients ask for them; never handles on processes."""
 
 from __future__ import annotations
 
@@ -13,8 +10,7 @@ import msgspec
 
 from baton.capacity.snapshot import NodePair
 from baton.errors import OverloadedError
-from baton.gateway.api.errors import ApiError, refused
-from baton.gateway.api.openai.schema import decode_json
+from baton.gateway.api.errors import invalid
 from baton.v1.node_pb2 import NODE_ROLE_DECODE, NodeDescription
 
 MAX_INSTANCES = 64
@@ -94,7 +90,7 @@ class Instances:
 
 
 _INSTANCE_ID = re.compile(r"[A-Za-z0-9-]{1,64}")
-_ASSIGNMENTS = "instance.shardAssignments"
+_NODES = "instance.shardAssignments.nodeToRunner"
 
 
 class ShardAssignments(msgspec.Struct, rename="camel"):
@@ -117,18 +113,17 @@ class InstanceBody(msgspec.Struct, forbid_unknown_fields=True):
     instance: dict[str, InstanceView]
 
 
-def decode_view(data: bytes) -> InstanceView:
+def instance_view(body: InstanceBody) -> InstanceView:
     """Return the one instance of a body.
 
     Raises:
         ApiError: 400, naming what is missing.
     """
-    body = decode_json(data, InstanceBody)
     if len(body.instance) != 1:
-        raise _refused("instance", f"expected one key, its tag, got {len(body.instance)}")
+        raise invalid("instance", f"expected one key, its tag, got {len(body.instance)}")
     (view,) = body.instance.values()
     if not _INSTANCE_ID.fullmatch(view.instance_id):
-        raise _refused("instance.instanceId", "expected 1 to 64 letters, digits or dashes")
+        raise invalid("instance.instanceId", "expected 1 to 64 letters, digits or dashes")
     return view
 
 
@@ -147,19 +142,14 @@ def instance_of(view: InstanceView, nodes: Mapping[str, NodeDescription]) -> Ins
 
 
 def _pair(assignments: ShardAssignments, nodes: Mapping[str, NodeDescription]) -> NodePair:
-    roles: dict[bool, list[str]] = {True: [], False: []}
+    decode: list[str] = []
+    prefill: list[str] = []
     for node_id in assignments.node_to_runner:
         node = nodes.get(node_id)
         if node is None or node.model_id != assignments.model_id:
-            problem = f"no node {node_id[:63]!r} serves {assignments.model_id[:200]!r}"
-            raise _refused(f"{_ASSIGNMENTS}.nodeToRunner", problem)
-        roles[node.role == NODE_ROLE_DECODE].append(node_id)
-    decode, prefill = roles[True], roles[False]
+            raise invalid(_NODES, f"no node {node_id[:63]!r} serves {assignments.model_id[:200]!r}")
+        (decode if node.role == NODE_ROLE_DECODE else prefill).append(node_id)
     if len(decode) != 1 or len(prefill) > 1:
         problem = f"expected one decode node and at most one prefill node, got {len(decode)} and {len(prefill)}"
-        raise _refused(f"{_ASSIGNMENTS}.nodeToRunner", problem)
+        raise invalid(_NODES, problem)
     return NodePair(decode[0], prefill[0] if prefill else "")
-
-
-def _refused(param: str, problem: str) -> ApiError:
-    return refused(param, f"Invalid value for `{param}`: {problem}", code="invalid_value")

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 from baton.capacity.snapshot import NodePair
 from baton.errors import OutOfMemoryError, UnavailableError
-from baton.gateway.api.errors import refused
+from baton.gateway.api.errors import invalid
 from baton.gateway.api.exo.documents import instance_document
 from baton.gateway.api.exo.instances import Instance
+from baton.gateway.cluster.catalog import describe
 from baton.gateway.cluster.router_client import RouterClient
 from baton.v1.node_pb2 import NodeDescription
 from baton.v1.router_service_pb2 import Candidate, CostEstimate, PlaceRequest
@@ -19,15 +20,6 @@ PROMPT_TOKENS, OUTPUT_TOKENS = 1024, 128
 """The request whose cost is shown where the query names none; at most three and one quarters of the context."""
 
 _MAX_TOKENS = 2**31 - 1
-
-
-class WantedRequest(NamedTuple):
-    """What a query says of the request to be priced; None: nothing."""
-
-    prompt_tokens: int | None
-    """Prompt."""
-    max_tokens: int | None
-    """Output tokens at most."""
 
 
 class ReferenceRequest(NamedTuple):
@@ -39,31 +31,32 @@ class ReferenceRequest(NamedTuple):
     """Output tokens at most."""
 
 
-def wanted_request(query: Mapping[str, str]) -> WantedRequest:
-    """Return what a query asks about.
-
-    Raises:
-        ApiError: 400, naming the parameter that is no count.
-    """
-    return WantedRequest(_count(query, "prompt_tokens"), _count(query, "max_tokens"))
-
-
-def reference_request(wanted: WantedRequest, *, max_context_tokens: int) -> ReferenceRequest:
-    """Return the request to be priced, which fits the context where nothing was said."""
-    return ReferenceRequest(
-        prompt_tokens=wanted.prompt_tokens or min(PROMPT_TOKENS, max(1, max_context_tokens * 3 // 4)),
-        max_tokens=wanted.max_tokens or min(OUTPUT_TOKENS, max(1, max_context_tokens // 4)),
-    )
-
-
 async def fetch_previews(
-    router: RouterClient, model: str, reference: ReferenceRequest, nodes: Sequence[NodeDescription]
+    router: RouterClient,
+    model: str,
+    nodes: Mapping[str, NodeDescription],
+    *,
+    prompt_tokens: int | None = None,
+    max_tokens: int | None = None,
 ) -> dict[str, Any]:
     """Return the previews, cheapest first; none while no node could take the request.
+
+    Args:
+        router: Prices them.
+        model: Served name.
+        nodes: Those that the router lists, by id.
+        prompt_tokens: Of the request that is priced; None: what fits the context.
+        max_tokens: Likewise.
 
     Raises:
         BatonError: If the router does not answer.
     """
+    served = describe(model, nodes.values())
+    context_tokens = served.max_context_tokens if served else 0
+    reference = ReferenceRequest(
+        prompt_tokens=prompt_tokens or min(PROMPT_TOKENS, max(1, context_tokens * 3 // 4)),
+        max_tokens=max_tokens or min(OUTPUT_TOKENS, max(1, context_tokens // 4)),
+    )
     request = PlaceRequest(
         request_id=f"preview-{uuid.uuid4()}",
         model_id=model,
@@ -78,9 +71,8 @@ async def fetch_previews(
     except (OutOfMemoryError, UnavailableError) as error:
         if error.reason not in ("NO_NODE", "OUT_OF_MEMORY"):
             raise
-    by_id = {node.node_id: node for node in nodes}
     feasible = [candidate for candidate in candidates if not candidate.infeasible_reason]
-    return {"previews": [_preview(model, candidate, reference, by_id) for candidate in feasible]}
+    return {"previews": [_preview(model, candidate, reference, nodes) for candidate in feasible]}
 
 
 def _preview(
@@ -105,11 +97,15 @@ def _estimate(estimate: CostEstimate) -> dict[str, float]:
     return {field.name: getattr(estimate, field.name) for field in CostEstimate.DESCRIPTOR.fields}
 
 
-def _count(query: Mapping[str, str], name: str) -> int | None:
+def count_in_query(query: Mapping[str, str], name: str) -> int | None:
+    """Return what a query says of the request to be priced; None: nothing.
+
+    Raises:
+        ApiError: 400, if it is no count.
+    """
     text = query.get(name)
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) < 11 and 1 <= int(text) <= _MAX_TOKENS):
-        problem = f"Invalid value for `{name}`: expected 1 to {_MAX_TOKENS}, got {text[:20]!r}"
-        raise refused(name, problem, code="invalid_value")
+        raise invalid(name, f"expected 1 to {_MAX_TOKENS}, got {text[:20]!r}")
     return int(text)

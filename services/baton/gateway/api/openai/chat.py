@@ -1,9 +1,4 @@
-"""The parts of one choice of a chat completion, in OpenAI's shapes.
-
-Answers of POST /v1/chat/completions. What stays the same in every event of a stream is encoded once.
-
-POST /v1/chat/completions.
-"""
+"""POST /v1/chat/completions: from its body to a generation, and from the output to its answer."""
 
 from __future__ import annotations
 
@@ -14,15 +9,16 @@ from typing import TypeAlias
 
 import msgspec
 
-from baton.gateway.access.request_context import RequestContext, generation_name
-from baton.gateway.api.answer import FinishedChoice, Job, answer_stream, answer_whole, encode
-from baton.gateway.api.errors import refused
+from baton.gateway.access.admission import generation_name
+from baton.gateway.api.answer import DONE, AnswerJob, FinishedChoice, encode, send_answer
+from baton.gateway.api.body import FIELD_NAMES, check_int32, num_choices, num_logprobs, sampling_parameters, token_limit
+from baton.gateway.api.endpoint import Exchange
+from baton.gateway.api.errors import refused, unsupported
 from baton.gateway.api.openai.logprobs import ChatLogprobs, TokenBytes, chat_logprobs, prompt_positions
 from baton.gateway.api.openai.messages import chat_messages, chat_tools
-from baton.gateway.api.openai.schema import ChatBody, decode_body
-from baton.gateway.api.sampling import chat_sampling, stop_strings
+from baton.gateway.api.openai.schema import ChatBody, CommonBody
 from baton.gateway.api.structured_output import output_constraint
-from baton.gateway.api.usage import PlacementBody, UsageBody
+from baton.gateway.api.usage import placement_body, usage_body
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.requests import (
     ChatPrompt,
@@ -33,10 +29,231 @@ from baton.gateway.generation.requests import (
     PreparedPrompt,
 )
 from baton.gateway.generation.tools import ToolUse, new_tool_call_id
-from baton.gateway.http.response import HttpResponse
 from baton.text.output_format import ModelOutputFormat
 from baton.text.output_parser import OutputParser
 from baton.text.output_parts import CallArguments, CallStart, Content, OutputPart, Reasoning, joined
+from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
+
+
+async def answer_chat(generator: TextGenerator, exchange: Exchange) -> None:
+    """Answer a chat completion.
+
+    Raises:
+        ApiError: Naming the parameter that cannot be served.
+        BatonError: If it cannot be generated.
+    """
+    chat: ChatBody = exchange.body
+    use, constraint = chat_tools(chat), output_constraint(chat)
+    prompt = await generator.prepare(
+        GenerationRequest(
+            request_id=generation_name(exchange.context.request_id),
+            model=chat.model,
+            prompt=ChatPrompt(
+                chat_messages(chat.messages), tools=use.offered, template_variables=_template_variables(generator, chat)
+            ),
+            sampling=_sampling(chat, constraint.constraint),
+            field_names=FIELD_NAMES | constraint.field_names,
+            stop=stop_strings(chat),
+            cache_salt=chat.cache_salt or "",
+            priority=chat.priority or 0,
+            tool_use=use,
+        )
+    )
+    job = AnswerJob(exchange.context, [prompt], num_choices(chat))
+    read = partial(read_answer, generator.preparation.reader, prompt, use)
+    form = ChatFormat(exchange.context.request_id, chat, generator.token_bytes, read)
+    await send_answer(exchange.response, generator, job, form, is_stream=bool(chat.stream))
+
+
+def stop_strings(body: CommonBody) -> tuple[str, ...]:
+    """Return the stop strings of a body."""
+    if body.stop is None:
+        return ()
+    return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
+
+
+def completion_sampling(body: CommonBody, constraint: StructuredOutput | None) -> SamplingParameters:
+    """Return what chat and text completions say alike of how tokens are chosen.
+
+    Raises:
+        ApiError: 400, naming the parameter.
+    """
+    sampling = sampling_parameters(body, constraint)
+    if body.prompt_logprobs is not None:
+        sampling.prompt_logprob_count = num_logprobs("prompt_logprobs", body.prompt_logprobs)
+        refuse_in_stream(body, "prompt_logprobs", "what is told of a prompt")
+    return sampling
+
+
+def refuse_in_stream(body: CommonBody, name: str, what: str) -> None:
+    """Refuse what only a whole answer can have.
+
+    Raises:
+        ApiError: 400, if the answer is to be streamed.
+    """
+    if body.stream:
+        raise unsupported(name, f"{what} is not served in a stream")
+
+
+def _sampling(body: ChatBody, constraint: StructuredOutput | None) -> SamplingParameters:
+    sampling = completion_sampling(body, constraint)
+    if body.max_tokens is not None:
+        sampling.max_token_count = token_limit("max_tokens", body.max_tokens)
+    if body.max_completion_tokens is not None:
+        if body.max_tokens not in (None, body.max_completion_tokens):
+            raise refused("max_tokens", "`max_tokens` and `max_completion_tokens` differ", code="invalid_value")
+        sampling.max_token_count = token_limit("max_completion_tokens", body.max_completion_tokens)
+    if body.top_logprobs is not None and not body.logprobs:
+        raise refused("top_logprobs", "`top_logprobs` needs `logprobs` to be true", code="invalid_value")
+    if body.logprobs:
+        sampling.top_logprob_count = check_int32("top_logprobs", body.top_logprobs or 0)
+    return sampling
+
+
+def _template_variables(generator: TextGenerator, chat: ChatBody) -> dict[str, object]:
+    variables = dict(chat.chat_template_kwargs or {})
+    if chat.reasoning_effort is not None:
+        if "reasoning_effort" not in generator.preparation.reader.template_names:
+            raise unsupported("reasoning_effort", "the chat template of this model does not know it")
+        variables["reasoning_effort"] = chat.reasoning_effort
+    return variables
+
+
+class CompletionWriter:
+    """What the answers of chat and text completions have in common. What stays the same in every event is encoded once.
+
+    An event is `start choice end`; the last one of a choice, and the one with the usage, bring `baton`.
+    """
+
+    def __init__(self, request_id: str, id_prefix: str, kind: str, body: CommonBody) -> None:
+        """Begin an answer.
+
+        Args:
+            request_id: Name of the request.
+            id_prefix: What precedes it in the answer's id.
+            kind: `object` of an event.
+            body: What was asked.
+        """
+        self._request_id = request_id
+        self._common = {
+            "id": f"{id_prefix}-{request_id}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": body.model,
+        }
+        self._num_choices = body.n or 1
+        self._has_usage = bool(body.stream_options and body.stream_options.include_usage)
+        self._start = b"data: " + encode(self._common)[:-1] + b',"choices":['
+        self._tail = b',"usage":null' if self._has_usage else b""
+
+    def _last_event(self, choice: bytes, results: Sequence[GenerationResult]) -> bytes:
+        """Return the event that ends a choice, and those that end the stream if there are results of all."""
+        event = self._start + choice + b"]" + self._tail
+        if not results:
+            return event + b"}\n\n"
+        placement = b',"baton":' + encode(placement_body(self._request_id, results)) + b"}\n\n"
+        if not self._has_usage:
+            return event + placement + DONE
+        usage = encode(usage_body(results, self._num_choices))
+        return event + b"}\n\n" + self._start + b'],"usage":' + usage + placement + DONE
+
+    def _body(self, choices: Sequence[FinishedChoice], bodies: Sequence[dict[str, object]]) -> dict[str, object]:
+        results = [choice.result for choice in choices]
+        return {
+            **self._common,
+            "choices": bodies,
+            "usage": usage_body(results, self._num_choices),
+            "baton": placement_body(self._request_id, results),
+        }
+
+
+class ChatFormat(CompletionWriter):
+    """Writes one chat answer."""
+
+    def __init__(self, request_id: str, body: ChatBody, token_bytes: TokenBytes, read: ReadAnswer) -> None:
+        """Begin an answer.
+
+        Args:
+            request_id: Name of the request.
+            body: What was asked.
+            token_bytes: Gives the bytes of a token.
+            read: Makes what reads one choice's answer; None from it: the text is all.
+        """
+        super().__init__(request_id, "chatcmpl", "chat.completion.chunk", body)
+        self._has_logprobs = bool(body.logprobs)
+        self._num_prompt_logprobs = body.prompt_logprobs
+        self._token_bytes = token_bytes
+        self._read = read
+        self._readers: dict[int, ChoiceReader] = {}
+        self._end = b'},"logprobs":null,"finish_reason":null}]' + self._tail + b"}\n\n"
+
+    def start(self, index: int) -> bytes:
+        """Return the event with the role."""
+        if reader := self._read():
+            self._readers[index] = reader
+        role = b'{"index":%d,"delta":{"role":"assistant","content":""' % index
+        return self._start + role + self._end
+
+    def delta(self, index: int, delta: Delta) -> bytes:
+        """Return the events for new output of a choice."""
+        if index in self._readers:
+            return self._read_delta(index, delta)
+        if self._has_logprobs and delta.logprobs:
+            logprobs = encode(chat_logprobs(delta.logprobs, self._token_bytes))
+            end = b'},"logprobs":' + logprobs + b',"finish_reason":null}]' + self._tail + b"}\n\n"
+        elif delta.text:
+            end = self._end
+        else:
+            return b""
+        return b'%b{"index":%d,"delta":{"content":%b%b' % (self._start, index, encode(delta.text), end)
+
+    def finish(self, index: int, result: GenerationResult, results: Sequence[GenerationResult]) -> bytes:
+        """Return the event with the finish reason, and what ends the stream."""
+        rest, reason = b"", str(result.reason)
+        if reader := self._readers.get(index):
+            rest = self._part_events(index, reader.finish(), None)
+            reason = reader.finish_reason(result.reason)
+        choice = b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"}' % (index, reason.encode())
+        return rest + self._last_event(choice, results)
+
+    def whole(self, choices: Sequence[FinishedChoice]) -> bytes:
+        """Return the body of an answer that is not streamed."""
+        bodies = [self._whole_choice(index, choice) for index, choice in enumerate(choices)]
+        body = self._body(choices, bodies) | {"object": "chat.completion"}
+        prompt = choices[0].result.prompt
+        if self._num_prompt_logprobs is not None and prompt is not None:
+            body["prompt_logprobs"] = prompt_positions(prompt, self._num_prompt_logprobs, self._token_bytes)
+        return encode(body)
+
+    def _read_delta(self, index: int, delta: Delta) -> bytes:
+        logprobs = None
+        if self._has_logprobs and delta.logprobs:
+            logprobs = chat_logprobs(delta.logprobs, self._token_bytes)
+        return self._part_events(index, self._readers[index].push(delta.text), logprobs)
+
+    def _part_events(self, index: int, parts: Sequence[DeltaBody], logprobs: ChatLogprobs | None) -> bytes:
+        """Return one event per part; the first has the log-probabilities, also of tokens that gave no part yet."""
+        if logprobs is not None and not parts:
+            parts = [DeltaBody()]
+        events = []
+        for part in parts:
+            choice = {"index": index, "delta": part, "logprobs": logprobs, "finish_reason": None}
+            events.append(self._start + encode(choice) + b"]" + self._tail + b"}\n\n")
+            logprobs = None
+        return b"".join(events)
+
+    def _whole_choice(self, index: int, choice: FinishedChoice) -> dict[str, object]:
+        text, reason = choice.text, str(choice.result.reason)
+        message: dict[str, object] = {"role": "assistant", "content": text, "refusal": None}
+        if reader := self._read():
+            message |= reader.message(text)
+            reason = reader.finish_reason(choice.result.reason)
+        return {
+            "index": index,
+            "message": message,
+            "logprobs": chat_logprobs(choice.logprobs, self._token_bytes) if self._has_logprobs else None,
+            "finish_reason": reason,
+        }
 
 
 class FunctionBody(msgspec.Struct, omit_defaults=True):
@@ -66,7 +283,7 @@ class DeltaBody(msgspec.Struct, omit_defaults=True):
 
 
 class ChoiceReader:
-    """Reads one choice, streamed or whole."""
+    """Reads one choice of an answer, streamed or whole: text, reasoning and calls."""
 
     def __init__(self, parser: OutputParser, tool_format: str) -> None:
         self._parser = parser
@@ -133,181 +350,3 @@ def read_answer(reader: ModelOutputFormat, prompt: PreparedPrompt, use: ToolUse)
     """Return what reads one choice of an answer."""
     parser = reader.parser(use.offered, is_in_reasoning=prompt.is_in_reasoning, is_parallel=use.is_parallel)
     return ChoiceReader(parser, reader.output_format.tool_format) if parser is not None else None
-
-
-class ChatFormat:
-    """Writes one chat answer.
-
-    An event is `start index middle content end`: only index and content differ between the events of a stream.
-    """
-
-    def __init__(
-        self,
-        answer_id: str,
-        model: str,
-        created_seconds: int,
-        *,
-        has_logprobs: bool,
-        num_prompt_logprobs: int | None = None,
-        has_usage: bool,
-        token_bytes: TokenBytes,
-        read: ReadAnswer = lambda: None,
-    ) -> None:
-        """Begin an answer.
-
-        Args:
-            answer_id: Name of the answer.
-            model: Served name.
-            created_seconds: Unix time.
-            has_logprobs: Whether they were asked for.
-            num_prompt_logprobs: Alternatives told per token of the prompt; None: no log-probabilities of it.
-            has_usage: Whether a stream's last event reports the usage.
-            token_bytes: Gives the bytes of a token.
-            read: Makes what reads one choice's answer; None from it: the text is all.
-        """
-        self._common = {"id": answer_id, "created": created_seconds, "model": model}
-        self._has_logprobs = has_logprobs
-        self._num_prompt_logprobs = num_prompt_logprobs
-        self._token_bytes = token_bytes
-        self._opened: set[int] = set()
-        self._read = read
-        self._readings: dict[int, ChoiceReader] = {}
-        fields = encode(
-            {"id": answer_id, "object": "chat.completion.chunk", "created": created_seconds, "model": model}
-        )
-        self._start = b"data: " + fields[:-1] + b',"choices":['
-        self._tail = b',"usage":null' if has_usage else b""
-        self._end = b'},"logprobs":null,"finish_reason":null}]' + self._tail + b"}\n\n"
-
-    def delta(self, index: int, delta: Delta) -> bytes:
-        """Return the events for new output of a choice, the role before the first."""
-        opening = b"" if index in self._opened else self._open(index)
-        if index in self._readings:
-            return opening + self._read_delta(index, delta)
-        if self._has_logprobs and delta.logprobs:
-            logprobs = encode(chat_logprobs(delta.logprobs, self._token_bytes))
-            end = b'},"logprobs":' + logprobs + b',"finish_reason":null}]' + self._tail + b"}\n\n"
-        elif delta.text:
-            end = self._end
-        else:
-            return opening
-        content = encode(delta.text)
-        return b'%b%b{"index":%d,"delta":{"content":%b%b' % (opening, self._start, index, content, end)
-
-    def finish(self, index: int, result: GenerationResult, placement: PlacementBody | None) -> bytes:
-        """Return the event with the finish reason."""
-        opening = b"" if index in self._opened else self._open(index)
-        baton = b',"baton":' + encode(placement) if placement is not None else b""
-        reason: str = result.reason
-        if reading := self._readings.get(index):
-            opening += self._part_events(index, reading.finish(), None)
-            reason = reading.finish_reason(result.reason)
-        choice = b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"}' % (index, reason.encode())
-        return opening + self._start + choice + b"]" + self._tail + baton + b"}\n\n"
-
-    def usage(self, usage: UsageBody, placement: PlacementBody) -> bytes:
-        """Return the event that reports the usage."""
-        return self._start + b'],"usage":' + encode(usage) + b',"baton":' + encode(placement) + b"}\n\n"
-
-    def whole(self, choices: Sequence[FinishedChoice], usage: UsageBody, placement: PlacementBody) -> bytes:
-        """Return the body of an answer that is not streamed."""
-        body = {
-            **self._common,
-            "object": "chat.completion",
-            "choices": [self._whole_choice(index, choice) for index, choice in enumerate(choices)],
-            "usage": usage,
-            "baton": placement,
-        }
-        prompt = choices[0].result.prompt
-        if self._num_prompt_logprobs is not None and prompt is not None:
-            body["prompt_logprobs"] = prompt_positions(prompt, self._num_prompt_logprobs, self._token_bytes)
-        return encode(body)
-
-    def _open(self, index: int) -> bytes:
-        self._opened.add(index)
-        if reading := self._read():
-            self._readings[index] = reading
-        role = b'{"index":%d,"delta":{"role":"assistant","content":""' % index
-        return self._start + role + self._end
-
-    def _read_delta(self, index: int, delta: Delta) -> bytes:
-        logprobs = None
-        if self._has_logprobs and delta.logprobs:
-            logprobs = chat_logprobs(delta.logprobs, self._token_bytes)
-        return self._part_events(index, self._readings[index].push(delta.text), logprobs)
-
-    def _part_events(self, index: int, parts: Sequence[DeltaBody], logprobs: ChatLogprobs | None) -> bytes:
-        """Return one event per part; the first has the log-probabilities, also of tokens that gave no part yet."""
-        if logprobs is not None and not parts:
-            parts = [DeltaBody()]
-        events = []
-        for part in parts:
-            choice = {"index": index, "delta": part, "logprobs": logprobs, "finish_reason": None}
-            events.append(self._start + encode(choice) + b"]" + self._tail + b"}\n\n")
-            logprobs = None
-        return b"".join(events)
-
-    def _whole_choice(self, index: int, choice: FinishedChoice) -> dict[str, object]:
-        message: dict[str, object] = {"role": "assistant", "content": choice.text, "refusal": None}
-        reason: str = choice.result.reason
-        if reading := self._read():
-            message |= reading.message(choice.text)
-            reason = reading.finish_reason(choice.result.reason)
-        return {
-            "index": index,
-            "message": message,
-            "logprobs": chat_logprobs(choice.logprobs, self._token_bytes) if self._has_logprobs else None,
-            "finish_reason": reason,
-        }
-
-
-async def answer_chat(generator: TextGenerator, call: RequestContext, response: HttpResponse) -> None:
-    """Answer a chat completion.
-
-    Raises:
-        ApiError: Naming the parameter that cannot be served.
-        BatonError: If it cannot be generated.
-    """
-    chat = decode_body(call.body, ChatBody)
-    use, form = chat_tools(chat), output_constraint(chat)
-    prompt = await generator.prepare(
-        GenerationRequest(
-            request_id=generation_name(call.request_id),
-            model=chat.model,
-            prompt=ChatPrompt(
-                chat_messages(chat.messages), tools=use.offered, template_variables=_template_variables(generator, chat)
-            ),
-            sampling=chat_sampling(chat, form.constraint),
-            constraint_field=form.field,
-            stop=stop_strings(chat),
-            cache_salt=chat.cache_salt or "",
-            priority=chat.priority or 0,
-            tool_use=use,
-        )
-    )
-    has_usage = bool(chat.stream_options and chat.stream_options.include_usage)
-    answer_format = ChatFormat(
-        f"chatcmpl-{call.request_id}",
-        chat.model,
-        int(time.time()),
-        has_logprobs=bool(chat.logprobs),
-        num_prompt_logprobs=chat.prompt_logprobs,
-        has_usage=has_usage,
-        token_bytes=generator.token_bytes,
-        read=partial(read_answer, generator.preparation.reader, prompt, use),
-    )
-    job = Job(call, [prompt], chat.n or 1)
-    if chat.stream:
-        await answer_stream(response, generator, job, answer_format, has_usage=has_usage)
-    else:
-        await answer_whole(response, generator, job, answer_format)
-
-
-def _template_variables(generator: TextGenerator, chat: ChatBody) -> dict[str, object]:
-    variables = dict(chat.chat_template_kwargs or {})
-    if chat.reasoning_effort is not None:
-        if "reasoning_effort" not in generator.preparation.reader.template_names:
-            text = "Unsupported parameter: `reasoning_effort`: the chat template of this model does not know it"
-            raise refused("reasoning_effort", text, code="unsupported_parameter")
-        variables["reasoning_effort"] = chat.reasoning_effort
-    return variables

@@ -1,16 +1,15 @@
-"""Answers of POST /v1/completions. What stays the same in every event of a stream is encoded once.
-
-POST /v1/completions.
-"""
+"""POST /v1/completions: from its body to generations, and from their output to its answer."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
-from baton.gateway.access.request_context import RequestContext, generation_name
-from baton.gateway.api.answer import FinishedChoice, Job, answer_stream, answer_whole, encode
-from baton.gateway.api.errors import refused
+from baton.gateway.access.admission import RequestContext, generation_name
+from baton.gateway.api.answer import AnswerJob, FinishedChoice, encode, send_answer
+from baton.gateway.api.body import FIELD_NAMES, num_choices, num_logprobs, token_limit
+from baton.gateway.api.endpoint import Exchange
+from baton.gateway.api.errors import invalid, refused
+from baton.gateway.api.openai.chat import CompletionWriter, completion_sampling, refuse_in_stream, stop_strings
 from baton.gateway.api.openai.logprobs import (
     CompletionLogprobs,
     TokenBytes,
@@ -18,10 +17,8 @@ from baton.gateway.api.openai.logprobs import (
     echoed_logprobs,
     prompt_positions,
 )
-from baton.gateway.api.openai.schema import MAX_PROMPTS, CompletionBody, decode_body
-from baton.gateway.api.sampling import completion_sampling, is_output_dropped, stop_strings
+from baton.gateway.api.openai.schema import CompletionBody
 from baton.gateway.api.structured_output import output_constraint
-from baton.gateway.api.usage import PlacementBody, UsageBody
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.requests import (
     Delta,
@@ -31,45 +28,147 @@ from baton.gateway.generation.requests import (
     TextPrompt,
     TokenPrompt,
 )
-from baton.gateway.http.response import HttpResponse
+from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
+
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's default for text completions."""
+
+MAX_PROMPTS = 64
+MAX_GENERATIONS = 128
+"""Choices of all prompts of one request."""
+
+_INT32_MAX = 2**31 - 1
 
 
-class CompletionFormat:
+async def answer_completion(generator: TextGenerator, exchange: Exchange) -> None:
+    """Answer a text completion.
+
+    Raises:
+        ApiError: Naming the parameter that cannot be served.
+        BatonError: If it cannot be generated.
+    """
+    completion: CompletionBody = exchange.body
+    job = await _prepare(generator, exchange.context, completion)
+    echoes = await _echoes(generator, job) if completion.echo else ()
+    form = CompletionFormat(exchange.context.request_id, completion, generator.token_bytes, echoes)
+    await send_answer(exchange.response, generator, job, form, is_stream=bool(completion.stream))
+
+
+async def _prepare(generator: TextGenerator, context: RequestContext, completion: CompletionBody) -> AnswerJob:
+    count, prompts = num_choices(completion), _prompts(completion)
+    if len(prompts) * count > MAX_GENERATIONS:
+        raise invalid("n", f"{len(prompts)} prompts times {count} choices exceed {MAX_GENERATIONS}")
+    constraint = output_constraint(completion)
+    is_output_dropped = _is_output_dropped(completion)
+    sampling, stop = _sampling(completion, constraint.constraint), stop_strings(completion)
+    name = generation_name(context.request_id)
+    requests = [
+        GenerationRequest(
+            request_id=name,
+            model=completion.model,
+            prompt=prompt,
+            sampling=sampling,
+            stop=stop,
+            cache_salt=completion.cache_salt or "",
+            priority=completion.priority or 0,
+            field_names=FIELD_NAMES | constraint.field_names,
+            default_max_tokens=DEFAULT_MAX_TOKENS,
+            is_output_dropped=is_output_dropped,
+        )
+        for prompt in prompts
+    ]
+    return AnswerJob(context, [await generator.prepare(request) for request in requests], count)
+
+
+def _sampling(body: CompletionBody, constraint: StructuredOutput | None) -> SamplingParameters:
+    sampling = completion_sampling(body, constraint)
+    if body.max_tokens is not None:
+        # The last position is computed for the prompt's sake: its token costs nothing, and is dropped.
+        sampling.max_token_count = 1 if _is_output_dropped(body) else token_limit("max_tokens", body.max_tokens)
+    if body.logprobs is not None:
+        sampling.top_logprob_count = num_logprobs("logprobs", body.logprobs)
+        if body.echo:
+            refuse_in_stream(body, "logprobs", "`logprobs` of a prompt that is echoed")
+            sampling.prompt_logprob_count = max(body.logprobs, sampling.prompt_logprob_count)
+    return sampling
+
+
+def _is_output_dropped(body: CompletionBody) -> bool:
+    """Return whether a body asks for its prompt alone: nothing is to be generated after what is echoed.
+
+    Raises:
+        ApiError: 400, if it is to be streamed.
+    """
+    is_dropped = bool(body.echo) and body.max_tokens == 0
+    if is_dropped:
+        refuse_in_stream(body, "max_tokens", "a limit of 0 tokens")
+    return is_dropped
+
+
+async def _echoes(generator: TextGenerator, job: AnswerJob) -> Sequence[str]:
+    """Return the text of each choice's prompt: as it was given, or what its tokens stand for."""
+    texts: list[str] = []
+    for prompt in job.prompts:
+        given = prompt.request.prompt
+        if isinstance(given, TextPrompt):
+            text = given.text
+        else:
+            text = await generator.preparation.detokenize(prompt.request.model, prompt.token_ids)
+        texts += [text] * job.num_choices
+    return texts
+
+
+def _prompts(completion: CompletionBody) -> Sequence[Prompt]:
+    """Return the prompts of the four forms: a string, strings, tokens, or lists of tokens."""
+    prompt = completion.prompt
+    if isinstance(prompt, str):
+        return [TextPrompt(prompt)]
+    if not prompt:
+        raise refused("prompt", "Invalid value for `prompt`: expected at least one", code="empty_array")
+    if len({type(part) for part in prompt}) > 1:
+        raise refused("prompt", "Invalid type for `prompt`: strings and tokens cannot be mixed", code="invalid_type")
+    if isinstance(prompt[0], int):
+        return [_token_prompt([part for part in prompt if isinstance(part, int)])]
+    if len(prompt) > MAX_PROMPTS:
+        raise invalid("prompt", f"more than {MAX_PROMPTS} prompts")
+    return [
+        TextPrompt(part) if isinstance(part, str) else _token_prompt(part)
+        for part in prompt
+        if isinstance(part, str | list)
+    ]
+
+
+def _token_prompt(token_ids: Sequence[int]) -> TokenPrompt:
+    if not token_ids or not 0 <= min(token_ids) <= max(token_ids) <= _INT32_MAX:
+        raise invalid("prompt", "expected token ids, at least one")
+    return TokenPrompt(token_ids)
+
+
+class CompletionFormat(CompletionWriter):
     """Writes one text completion."""
 
     def __init__(
-        self,
-        answer_id: str,
-        model: str,
-        created_seconds: int,
-        *,
-        num_logprobs: int | None,
-        num_prompt_logprobs: int | None = None,
-        has_usage: bool,
-        token_bytes: TokenBytes,
-        echoes: Sequence[str] = (),
+        self, request_id: str, body: CompletionBody, token_bytes: TokenBytes, echoes: Sequence[str] = ()
     ) -> None:
         """Begin an answer.
 
         Args:
-            answer_id: Name of the answer.
-            model: Served name.
-            created_seconds: Unix time.
-            num_logprobs: Alternatives told per token; None: no log-probabilities.
-            num_prompt_logprobs: Likewise of the prompt, whether or not it is echoed.
-            has_usage: Whether a stream's last event reports the usage.
+            request_id: Name of the request.
+            body: What was asked.
             token_bytes: Gives the bytes of a token.
             echoes: The prompt's text per choice, to be repeated before its output; empty: not asked for.
         """
-        self._common = {"id": answer_id, "object": "text_completion", "created": created_seconds, "model": model}
-        self._num_logprobs = num_logprobs
-        self._num_prompt_logprobs = num_prompt_logprobs
+        super().__init__(request_id, "cmpl", "text_completion", body)
+        self._num_logprobs = body.logprobs
+        self._num_prompt_logprobs = body.prompt_logprobs
         self._token_bytes = token_bytes
         self._num_characters: dict[int, int] = {}
         self._echoes = dict(enumerate(echoes))
-        self._start = b"data: " + encode(self._common)[:-1] + b',"choices":['
-        self._tail = b',"usage":null' if has_usage else b""
         self._end = b',"logprobs":null,"finish_reason":null}]' + self._tail + b"}\n\n"
+
+    def start(self, index: int) -> bytes:  # noqa: ARG002
+        """Return nothing: a choice begins with its first text."""
+        return b""
 
     def delta(self, index: int, delta: Delta) -> bytes:
         """Return the event for new output of a choice, its echo before the first; empty if there is nothing to see."""
@@ -82,21 +181,15 @@ class CompletionFormat:
             return b""
         return b'%b{"index":%d,"text":%b%b' % (self._start, index, encode(text), end)
 
-    def finish(self, index: int, result: GenerationResult, placement: PlacementBody | None) -> bytes:
-        """Return the event with the finish reason."""
-        baton = b',"baton":' + encode(placement) if placement is not None else b""
+    def finish(self, index: int, result: GenerationResult, results: Sequence[GenerationResult]) -> bytes:
+        """Return the event with the finish reason, and what ends the stream."""
         rest, reason = encode(self._echoes.pop(index, "")), result.reason.encode()
         choice = b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":"%b"}' % (index, rest, reason)
-        return self._start + choice + b"]" + self._tail + baton + b"}\n\n"
+        return self._last_event(choice, results)
 
-    def usage(self, usage: UsageBody, placement: PlacementBody) -> bytes:
-        """Return the event that reports the usage."""
-        return self._start + b'],"usage":' + encode(usage) + b',"baton":' + encode(placement) + b"}\n\n"
-
-    def whole(self, choices: Sequence[FinishedChoice], usage: UsageBody, placement: PlacementBody) -> bytes:
+    def whole(self, choices: Sequence[FinishedChoice]) -> bytes:
         """Return the body of an answer that is not streamed."""
-        bodies = [self._whole_choice(index, choice) for index, choice in enumerate(choices)]
-        return encode({**self._common, "choices": bodies, "usage": usage, "baton": placement})
+        return encode(self._body(choices, [self._whole_choice(index, choice) for index, choice in enumerate(choices)]))
 
     def _logprobs(self, index: int, delta: Delta) -> bytes:
         body = completion_logprobs(delta.logprobs, self._token_bytes, self._num_characters.get(index, 0))
@@ -122,105 +215,3 @@ class CompletionFormat:
         if index in self._echoes and prompt is not None:
             return echoed_logprobs(prompt, self._num_logprobs, choice.logprobs, self._token_bytes)
         return completion_logprobs(choice.logprobs, self._token_bytes, 0)
-
-
-DEFAULT_MAX_TOKENS = 16
-"""OpenAI's default for text completions."""
-
-MAX_GENERATIONS = 128
-"""Choices of all prompts of one request."""
-
-_INT32_MAX = 2**31 - 1
-
-
-async def answer_completion(generator: TextGenerator, call: RequestContext, response: HttpResponse) -> None:
-    """Answer a text completion.
-
-    Raises:
-        ApiError: Naming the parameter that cannot be served.
-        BatonError: If it cannot be generated.
-    """
-    completion = decode_body(call.body, CompletionBody)
-    job = await _prepare(generator, call, completion)
-    has_usage = bool(completion.stream_options and completion.stream_options.include_usage)
-    form = CompletionFormat(
-        f"cmpl-{call.request_id}",
-        completion.model,
-        int(time.time()),
-        num_logprobs=completion.logprobs,
-        num_prompt_logprobs=completion.prompt_logprobs,
-        has_usage=has_usage,
-        token_bytes=generator.token_bytes,
-        echoes=await _echoes(generator, job) if completion.echo else (),
-    )
-    if completion.stream:
-        await answer_stream(response, generator, job, form, has_usage=has_usage)
-    else:
-        await answer_whole(response, generator, job, form)
-
-
-async def _prepare(generator: TextGenerator, call: RequestContext, completion: CompletionBody) -> Job:
-    prompts = _prompts(completion)
-    num_choices = completion.n or 1
-    if len(prompts) * num_choices > MAX_GENERATIONS:
-        text = f"Invalid value for `n`: {len(prompts)} prompts times {num_choices} choices exceed {MAX_GENERATIONS}"
-        raise refused("n", text, code="invalid_value")
-    form = output_constraint(completion)
-    sampling, stop = completion_sampling(completion, form.constraint), stop_strings(completion)
-    name = generation_name(call.request_id)
-    requests = [
-        GenerationRequest(
-            request_id=name,
-            model=completion.model,
-            prompt=prompt,
-            sampling=sampling,
-            stop=stop,
-            cache_salt=completion.cache_salt or "",
-            priority=completion.priority or 0,
-            constraint_field=form.field,
-            default_max_tokens=DEFAULT_MAX_TOKENS,
-            is_output_dropped=is_output_dropped(completion),
-        )
-        for prompt in prompts
-    ]
-    prepared = [await generator.prepare(request) for request in requests]
-    return Job(call, prepared, num_choices)
-
-
-async def _echoes(generator: TextGenerator, job: Job) -> Sequence[str]:
-    """Return the text of each choice's prompt: as it was given, or what its tokens stand for."""
-    texts: list[str] = []
-    for prompt in job.prompts:
-        given = prompt.request.prompt
-        if isinstance(given, TextPrompt):
-            text = given.text
-        else:
-            text = await generator.preparation.detokenize(prompt.request.model, prompt.token_ids)
-        texts += [text] * job.num_choices
-    return texts
-
-
-def _prompts(completion: CompletionBody) -> Sequence[Prompt]:
-    """Return the prompts of the four forms: a string, strings, tokens, or lists of tokens."""
-    prompt = completion.prompt
-    if isinstance(prompt, str):
-        return [TextPrompt(prompt)]
-    if not prompt:
-        raise refused("prompt", "Invalid value for `prompt`: expected at least one", code="empty_array")
-    if len({type(part) for part in prompt}) > 1:
-        raise refused("prompt", "Invalid type for `prompt`: strings and tokens cannot be mixed", code="invalid_type")
-    if isinstance(prompt[0], int):
-        return [_token_prompt([part for part in prompt if isinstance(part, int)])]
-    if len(prompt) > MAX_PROMPTS:
-        raise refused("prompt", f"Invalid value for `prompt`: more than {MAX_PROMPTS} prompts", code="invalid_value")
-    return [
-        TextPrompt(part) if isinstance(part, str) else _token_prompt(part)
-        for part in prompt
-        if isinstance(part, str | list)
-    ]
-
-
-def _token_prompt(token_ids: Sequence[int]) -> TokenPrompt:
-    if not token_ids or not 0 <= min(token_ids) <= max(token_ids) <= _INT32_MAX:
-        raise refused("prompt", "Invalid value for `prompt`: expected token ids, at least one", code="invalid_value")
-    return TokenPrompt(token_ids)

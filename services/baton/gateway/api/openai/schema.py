@@ -6,20 +6,13 @@ nothing.
 
 from __future__ import annotations
 
-import gc
-import re
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
-from baton.gateway.api.errors import ApiError, refused
-from baton.gateway.api.structured_output_schema import ResponseFormat, StructuredOutputs
-
-MAX_CHOICES = 16
-MAX_MESSAGES = 2048
-MAX_PROMPTS = 64
+from baton.gateway.api.openai.logprobs import ChatLogprobs, CompletionLogprobs
+from baton.gateway.api.structured_output import StructuredOutputFields
+from baton.gateway.api.usage import PlacementBody, UsageBody
 
 
 class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
@@ -31,7 +24,7 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
     """Accepted; nothing is obfuscated."""
 
 
-class CommonBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+class CommonBody(StructuredOutputFields, forbid_unknown_fields=True, kw_only=True):
     """What both endpoints take; bounds are those of generation.proto."""
 
     model: str
@@ -54,15 +47,6 @@ class CommonBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     ignore_eos: bool | None = None
     prompt_logprobs: int | None = None
     """Alternatives told per token of the prompt, as vLLM does; not in a stream."""
-    response_format: ResponseFormat | None = None
-    """Form of the output; null: any text."""
-    structured_outputs: StructuredOutputs | None = None
-    """Form of the output, as vLLM has it."""
-    guided_json: dict[str, Any] | str | None = None
-    """`structured_outputs.json` by an older name, as are the next three."""
-    guided_regex: str | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: str | None = None
     cache_salt: str | None = None
     priority: int | None = None
     """Whose turn it is where requests wait, as vLLM has it: lower comes earlier."""
@@ -194,9 +178,6 @@ class CompletionBody(CommonBody, kw_only=True):
     best_of: Any = None
 
 
-AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
-Body = TypeVar("Body", bound=CommonBody)
-
 NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
@@ -212,105 +193,51 @@ NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
 }
 """Fields that are not served, and values of them (beside null) that ask for nothing."""
 
-_MESSAGE_EXTRAS = (
-    "refusal",
-    "annotations",
-    "audio",
-    "function_call",
-)
+
+class AnswerMessage(msgspec.Struct):
+    """What the model said."""
+
+    role: str
+    content: str | None
 
 
-def decode_body(data: bytes, body_type: type[Body]) -> Body:
-    """Return the body of a completion.
+class ChatChoice(msgspec.Struct):
+    """One answer of a chat completion."""
 
-    Raises:
-        ApiError: 400, naming the parameter that is missing, unknown, of a wrong type or not served.
-    """
-    body = decode_json(data, body_type)
-    _refuse_unserved(body)
-    return body
+    index: int
+    message: AnswerMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: str
 
 
-def decode_json(data: bytes, body_type: type[AnyBody]) -> AnyBody:
-    """Return a body of any endpoint; what its fields may hold is left to check.
+class ChatAnswer(msgspec.Struct):
+    """A chat completion."""
 
-    Raises:
-        ApiError: 400, naming the parameter that is missing, unknown or of a wrong type.
-    """
-    try:
-        data.decode()
-    except UnicodeDecodeError as error:
-        raise ApiError(400, f"The body is not valid UTF-8: {error.reason} at byte {error.start}") from error
-    try:
-        with _no_collection():
-            return msgspec.json.decode(data, type=body_type)
-    except msgspec.ValidationError as error:
-        raise _schema_error(str(error)) from error
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise ApiError(400, f"The body is not valid JSON: {error}") from error
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: UsageBody
+    baton: PlacementBody
 
 
-def refuse_unserved_fields(body: msgspec.Struct, neutral_values: Mapping[str, tuple[object, ...]]) -> None:
-    """Refuse fields that are not served, unless their value asks for nothing.
+class CompletionChoice(msgspec.Struct):
+    """One continuation of a prompt."""
 
-    Args:
-        body: A body.
-        neutral_values: Values by field, beside null, that ask for nothing.
-
-    Raises:
-        ApiError: 400, naming the first that does.
-    """
-    for name, neutral in neutral_values.items():
-        value = getattr(body, name, None)
-        if value is not None and not any(value == each and type(value) is type(each) for each in neutral):
-            raise refused(name, f"Unsupported parameter: `{name}` is not served here", code="unsupported_parameter")
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: str
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the collector out: it would scan a growing body of a million arrays again and again."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+class CompletionAnswer(msgspec.Struct):
+    """A completion."""
 
-
-def _refuse_unserved(body: CommonBody) -> None:
-    refuse_unserved_fields(body, NEUTRAL_VALUES)
-    if body.stream_options is not None and not body.stream:
-        raise refused("stream_options", "`stream_options` is only allowed when `stream` is true", code="invalid_value")
-    num_choices = 1 if body.n is None else body.n
-    if not 1 <= num_choices <= MAX_CHOICES:
-        raise refused(
-            "n", f"Invalid value for `n`: expected 1 to {MAX_CHOICES}, got {num_choices}", code="invalid_value"
-        )
-    refuse_message_extras(getattr(body, "messages", ()))
-
-
-def refuse_message_extras(messages: Iterable[Message]) -> None:
-    """Refuse what messages carry beside text.
-
-    Raises:
-        ApiError: 400, naming the first field that is not empty.
-    """
-    for index, message in enumerate(messages):
-        for name in _MESSAGE_EXTRAS:
-            if getattr(message, name) not in (None, []):
-                param = f"messages[{index}].{name}"
-                raise refused(param, f"Unsupported parameter: `{param}`", code="unsupported_parameter")
-
-
-def _schema_error(text: str) -> ApiError:
-    """Return the answer to a schema violation, from msgspec's words for it."""
-    path = match[1] if (match := re.search(r" - at `\$\.?(.*)`$", text)) else ""
-    problem = text.partition(" - at ")[0]
-    if match := re.match(r"Object contains unknown field `(.*)`", problem):
-        param = f"{path}.{match[1]}" if path else match[1]
-        return refused(param, f"Unrecognized request argument supplied: {param}", code="unknown_parameter")
-    if match := re.match(r"Object missing required field `(.*)`", problem):
-        param = f"{path}.{match[1]}" if path else match[1]
-        return refused(param, f"Missing required parameter: `{param}`", code="missing_required_parameter")
-    return refused(path or "body", f"Invalid type for `{path or 'body'}`: {problem}", code="invalid_type")
+    id: str
+    object: str
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: UsageBody
+    baton: PlacementBody

@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 
-from baton.gateway.access.request_context import RequestContext
+from baton.gateway.access.admission import RequestContext
+from baton.gateway.api.answer import FinishedChoice, encode
 from baton.gateway.api.errors import ApiError, ErrorFormat
+from baton.gateway.api.openai.errors import error_body
 from baton.gateway.api.openai.logprobs import TokenBytes, TokenLogprobBody, chat_logprobs
 from baton.gateway.api.responses.schema import (
     FunctionCall,
@@ -31,25 +33,23 @@ from baton.gateway.generation.tools import new_tool_call_id
 from baton.text.output_parser import OutputParser
 from baton.text.output_parts import CallArguments, CallEnd, CallStart, Content, OutputPart, joined
 
-encode = msgspec.json.encode
-
 _TEXT_EVENTS = {"message": "output_text", "reasoning": "reasoning_text"}
 
 
-def event(call: RequestContext, kind: str, **fields: Any) -> bytes:
+def event(context: RequestContext, kind: str, **fields: Any) -> bytes:
     """Return an event with the next number."""
-    number = call.num_events
-    call.num_events += 1
+    number = context.num_events
+    context.num_events += 1
     return b"event: %b\ndata: %b\n\n" % (kind.encode(), encode({"type": kind, **fields, "sequence_number": number}))
 
 
 class ItemWriter:
     """Writes items one after the other; at most one is open. Whole answers drop the events."""
 
-    def __init__(self, call: RequestContext, tool_format: str) -> None:
+    def __init__(self, context: RequestContext, tool_format: str) -> None:
         self.items: list[OutputItem] = []
         """Complete ones, and the open one last."""
-        self._call = call
+        self._context = context
         self._tool_format = tool_format
         self._is_open = False
         self._texts: list[str] = []
@@ -108,14 +108,14 @@ class ItemWriter:
         number = len(self.items)
         suffix = f"_{number}" if number else ""
         if kind == "reasoning":
-            return closing + self._open(ReasoningItem(f"rs_{self._call.request_id}{suffix}", "in_progress", []))
-        message = OutputMessage(f"msg_{self._call.request_id}{suffix}", "in_progress", [])
+            return closing + self._open(ReasoningItem(f"rs_{self._context.request_id}{suffix}", "in_progress", []))
+        message = OutputMessage(f"msg_{self._context.request_id}{suffix}", "in_progress", [])
         opening = self._open(message)
         fields = {"item_id": message.id, "content_index": 0}
         return closing + opening + self._event("response.content_part.added", **fields, part=OutputText(""))
 
     def _new_call(self, name: str) -> FunctionCall:
-        item_id = f"fc_{self._call.request_id}_{len(self.items)}"
+        item_id = f"fc_{self._context.request_id}_{len(self.items)}"
         return FunctionCall(item_id, "in_progress", new_tool_call_id(self._tool_format), name, "")
 
     def _open(self, item: OutputItem) -> bytes:
@@ -140,12 +140,12 @@ class ItemWriter:
                 place["logprobs"] = ()
             fields = encode({"type": kind, **place})[:-1]
             self._delta_start = b"event: %b\ndata: %b" % (kind.encode(), fields + b',"delta":')
-        number = self._call.num_events
-        self._call.num_events += 1
+        number = self._context.num_events
+        self._context.num_events += 1
         return b'%b%b,"sequence_number":%d}\n\n' % (self._delta_start, encode(text), number)
 
     def _event(self, kind: str, **fields: Any) -> bytes:
-        return event(self._call, kind, output_index=len(self.items) - 1, **fields)
+        return event(self._context, kind, output_index=len(self.items) - 1, **fields)
 
 
 class ResponsesFormat:
@@ -153,7 +153,7 @@ class ResponsesFormat:
 
     def __init__(
         self,
-        call: RequestContext,
+        context: RequestContext,
         opening: ResponseObject,
         parser: OutputParser | None,
         tool_format: str,
@@ -163,27 +163,27 @@ class ResponsesFormat:
         """Begin an answer.
 
         Args:
-            call: Counts the events.
+            context: Counts the events.
             opening: The response before anything was generated.
             parser: Reads the answer; None: all of it is text.
             tool_format: Format of the model's calls.
             token_bytes: Gives the bytes of a token for log-probabilities; None: they were not asked for.
         """
-        self._call = call
+        self._context = context
         self._opening = opening
         self._parser = parser
         self._token_bytes = token_bytes
-        self._items = ItemWriter(call, tool_format)
+        self._items = ItemWriter(context, tool_format)
         self._pending: list[TokenLogprobBody] = []
         """Log-probabilities of tokens whose text is held back."""
 
-    def start(self) -> bytes:
+    def start(self, index: int) -> bytes:  # noqa: ARG002
         """Return the events that open the response, and its message where it can be nothing else."""
-        opening = event(self._call, "response.created", response=self._opening)
-        opening += event(self._call, "response.in_progress", response=self._opening)
+        opening = event(self._context, "response.created", response=self._opening)
+        opening += event(self._context, "response.in_progress", response=self._opening)
         return opening if self._parser is not None else opening + self._items.open_message()
 
-    def delta(self, delta: Delta) -> bytes:
+    def delta(self, index: int, delta: Delta) -> bytes:  # noqa: ARG002
         """Return the events for new output."""
         if self._token_bytes is not None:
             self._pending += chat_logprobs(delta.logprobs, self._token_bytes).content
@@ -191,14 +191,18 @@ class ResponsesFormat:
             return b""
         return self._write([Content(delta.text)] if self._parser is None else self._parser.push(delta.text))
 
-    def finish(self, result: GenerationResult) -> bytes:
+    def finish(self, index: int, result: GenerationResult, results: Sequence[GenerationResult]) -> bytes:  # noqa: ARG002
         """Return the events that close what is open, and the response."""
         closing = self._close(result)
         response = self._response(result)
-        return closing + event(self._call, f"response.{response.status}", response=response)
+        return closing + event(self._context, f"response.{response.status}", response=response)
 
-    def whole(self, result: GenerationResult) -> bytes:
+    def whole(self, choices: Sequence[FinishedChoice]) -> bytes:
         """Return the response."""
+        (choice,) = choices
+        for delta in choice.deltas:
+            self.delta(0, delta)
+        result = choice.result
         self._close(result)
         return encode(self._response(result))
 
@@ -226,7 +230,7 @@ class ResponsesFormat:
             incomplete_details={"reason": "max_output_tokens"} if result.reason == "length" else None,
             output=self._items.items,
             usage=_usage(result),
-            baton=placement_body(self._call.request_id, [result]),
+            baton=placement_body(self._context.request_id, [result]),
         )
 
 
@@ -234,11 +238,11 @@ def _status(result: GenerationResult) -> str:
     return "incomplete" if result.reason == "length" else "completed"
 
 
-def _error_event(error: ApiError, call: RequestContext) -> bytes:
-    return event(call, "error", code=error.code, message=error.message, param=error.param)
+def _error_event(error: ApiError, context: RequestContext) -> bytes:
+    return event(context, "error", code=error.code, message=error.message, param=error.field)
 
 
-RESPONSES_ERRORS = ErrorFormat(lambda error, _: error.body(), _error_event)
+RESPONSES_ERRORS = ErrorFormat(error_body, _error_event)
 
 
 def _usage(result: GenerationResult) -> ResponsesUsage:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from baton.gateway.api.errors import ApiError, refused
-from baton.gateway.api.openai.messages import called, parsed_arguments
-from baton.gateway.api.openai.schema import MAX_MESSAGES
+from baton.gateway.api.body import MAX_MESSAGES
+from baton.gateway.api.errors import invalid, missing, unsupported
 from baton.gateway.api.responses.schema import InputItem, InputPart, ResponsesBody
+from baton.gateway.generation.tools import call_of_answer, parsed_arguments
 from baton.text.tokenizer import Message
 
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
@@ -31,7 +31,7 @@ def conversation(body: ResponsesBody) -> tuple[Message, ...]:
     if isinstance(body.input, str):
         return (*turns, {"role": "user", "content": body.input})
     if not 1 <= len(body.input) <= MAX_MESSAGES:
-        raise _wrong("input", f"expected 1 to {MAX_MESSAGES} messages, got {len(body.input)}")
+        raise invalid("input", f"expected 1 to {MAX_MESSAGES} messages, got {len(body.input)}")
     builder = _Turns()
     for index, item in enumerate(body.input):
         builder.add(f"input[{index}]", item)
@@ -51,7 +51,7 @@ class _Turns:
         if item.type == "reasoning":
             self._add_reasoning(name, item)
         elif item.type == "function_call":
-            call = called(
+            call = call_of_answer(
                 item.call_id or "", item.name or "", parsed_arguments(f"{name}.arguments", item.arguments or "")
             )
             calls = self._answer.setdefault("tool_calls", [])
@@ -71,9 +71,9 @@ class _Turns:
     def _add_message(self, name: str, item: InputItem) -> None:
         role = _ROLES.get(item.role or "")
         if role is None:
-            raise _wrong(f"{name}.role", f"`{item.role}` is none of {', '.join(_ROLES)}")
+            raise invalid(f"{name}.role", f"`{item.role}` is none of {', '.join(_ROLES)}")
         if item.content is None:
-            raise _wrong(f"{name}.content", "expected text")
+            raise invalid(f"{name}.content", "expected text")
         content = _text(f"{name}.content", item.content)
         if role != "assistant" or self._answer.keys() & {"content", "tool_calls"}:
             self._close()
@@ -96,15 +96,12 @@ class _Turns:
 def _check_fields(name: str, item: InputItem) -> None:
     fields = _FIELDS.get(item.type)
     if fields is None:
-        text = f"Unsupported parameter: `{name}.type`: expected one of {', '.join(_FIELDS)}, got `{item.type}`"
-        raise refused(f"{name}.type", text, code="unsupported_parameter")
+        raise unsupported(f"{name}.type", f"expected one of {', '.join(_FIELDS)}, got `{item.type}`")
     for field in item.__struct_fields__:
         if field not in ("type", "id", "status", *fields) and getattr(item, field) is not None:
-            raise _unsupported(f"{name}.{field}")
+            raise unsupported(f"{name}.{field}")
         if field in fields and item.type.startswith("function") and getattr(item, field) is None:
-            raise refused(
-                f"{name}.{field}", f"Missing required parameter: `{name}.{field}`", code="missing_required_parameter"
-            )
+            raise missing(f"{name}.{field}")
 
 
 def _text(name: str, content: str | Sequence[InputPart], kinds: Sequence[str] = _TEXT_PARTS) -> str:
@@ -113,17 +110,8 @@ def _text(name: str, content: str | Sequence[InputPart], kinds: Sequence[str] = 
     for index, part in enumerate(content):
         part_name = f"{name}[{index}]"
         if part.type not in kinds or part.text is None:
-            text = f"Unsupported parameter: `{part_name}.type`: only parts with text are served, got `{part.type}`"
-            raise refused(f"{part_name}.type", text, code="unsupported_parameter")
+            raise unsupported(f"{part_name}.type", f"only parts with text are served, got `{part.type}`")
         for field in part.__struct_fields__:
             if field not in ("type", "text", "logprobs") and getattr(part, field) not in (None, []):
-                raise _unsupported(f"{part_name}.{field}")
+                raise unsupported(f"{part_name}.{field}")
     return "".join(part.text or "" for part in content)
-
-
-def _unsupported(param: str) -> ApiError:
-    return refused(param, f"Unsupported parameter: `{param}` is not served here", code="unsupported_parameter")
-
-
-def _wrong(param: str, problem: str) -> ApiError:
-    return refused(param, f"Invalid value for `{param}`: {problem}", code="invalid_value")

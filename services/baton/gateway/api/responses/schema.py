@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from baton.gateway.api.openai.logprobs import TokenLogprobBody
-from baton.gateway.api.structured_output_schema import TextParam
+from baton.gateway.api.structured_output import TextParam
 from baton.gateway.api.usage import CachedTokens, PlacementBody
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from baton.gateway.api.errors import refused
-from baton.gateway.api.openai.messages import NO_PARAMETERS, choose, choose_named
+from baton.gateway.api.errors import missing, unsupported
 from baton.gateway.api.responses.schema import FunctionTool, ResponsesBody
-from baton.gateway.generation.tools import ToolFields, ToolUse, read_tools
+from baton.gateway.generation.tools import NO_PARAMETERS, ToolFields, ToolUse, choose, choose_named, read_tools
 from baton.text.tools import Tool
 
 _FIELDS = ToolFields("name", "parameters", "strict")
@@ -24,16 +23,13 @@ def response_tools(body: ResponsesBody) -> ToolUse:
     if isinstance(choice, str) or choice is None:
         return choose(use, choice or "auto")
     if choice.type != "function" or choice.name is None:
-        text = f"Unsupported parameter: `tool_choice.type`: only functions can be chosen, got `{choice.type}`"
-        raise refused("tool_choice.type", text, code="unsupported_parameter")
+        raise unsupported("tool_choice.type", f"only functions can be chosen, got `{choice.type}`")
     return choose_named(use, choice.name, "tool_choice.name")
 
 
 def _tool(param: str, tool: FunctionTool) -> Tool:
     if tool.type != "function":
-        text = f"Unsupported parameter: `{param}.type`: only functions are served, got `{tool.type}`"
-        raise refused(f"{param}.type", text, code="unsupported_parameter")
+        raise unsupported(f"{param}.type", f"only functions are served, got `{tool.type}`")
     if tool.name is None:
-        name = f"{param}.name"
-        raise refused(name, f"Missing required parameter: `{name}`", code="missing_required_parameter")
+        raise missing(f"{param}.name")
     return Tool(tool.name, tool.parameters or NO_PARAMETERS, tool.description, is_strict=bool(tool.strict))

@@ -1,0 +1,202 @@
+"""What every request of either API passes: it is named, authenticated, counted, limited in time, and logged."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from baton.errors import InvalidFieldError, OverloadedError, UnavailableError
+from baton.gateway.access.api_keys import ApiKey, ApiKeys
+from baton.gateway.access.key_limits import KeyLimits
+from baton.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+REQUEST_ID_HEADER = "x-request-id"
+_REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,95}")
+
+CANCELLED = "499"
+"""Status of a request whose client went before its answer was complete; nginx's number."""
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """A request on its way. The API fills in who asks and what became of it; generations add what they generated."""
+
+    route: str = ""
+    """Path or method that serves it, without what varies; empty if there is none."""
+
+    request_id: str = ""
+    """Name of the request, the client's own or a random one."""
+    arrival_seconds: float = 0.0
+    """When the request was complete, by the event loop's clock."""
+    status: str = CANCELLED
+    """HTTP status, or name of the gRPC status; of a stream that broke off, the one that it began with."""
+    error_code: str = ""
+    """Code of the error that ended it; empty if it was served."""
+    key_name: str = ""
+    """Name of the API key; empty without keys."""
+    num_prompt_tokens: int = 0
+    """Tokens of all prompts."""
+    num_completion_tokens: int = 0
+    """Tokens generated, those of broken answers included."""
+    num_events: int = 0
+    """Events of the stream so far, where the API numbers them."""
+    first_token_seconds: float | None = None
+    """When the first token came, by the event loop's clock."""
+
+
+def accept_request_id(given: str) -> str:
+    """Return the client's name of its request, or a random one if it gave none.
+
+    Raises:
+        InvalidFieldError: If it is not 1 to 96 letters, digits and "._:-", beginning with a letter or digit.
+    """
+    if not given:
+        return secrets.token_hex(16)
+    if not _REQUEST_ID.fullmatch(given):
+        problem = 'expected 1 to 96 letters, digits and "._:-", beginning with a letter or digit'
+        raise InvalidFieldError(REQUEST_ID_HEADER, problem)
+    return given
+
+
+def generation_name(request_id: str) -> str:
+    """Return the name that nodes see: it begins with the request's own, and no two requests share it."""
+    return f"{request_id}.{secrets.token_hex(4)}"
+
+
+class AccessLog:
+    """Tells logs and metrics of each request of either API, whatever becomes of it."""
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float]) -> None:
+        """Make it.
+
+        Args:
+            metrics: Where requests are counted.
+            clock: The event loop's.
+        """
+        self._metrics = metrics
+        self._clock = clock
+
+    @contextmanager
+    def watch(self, context: RequestContext) -> Iterator[None]:
+        """Watch one request from here to its end; its `status` is then what the client saw of it."""
+        context.arrival_seconds = self._clock()
+        self._metrics.add_active_requests(1)
+        try:
+            yield
+        finally:
+            self._metrics.add_active_requests(-1)
+            seconds = self._clock() - context.arrival_seconds
+            self._metrics.record_request(seconds, context.route or "unknown", context.status)
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug(_line(context, seconds))
+
+
+def _line(context: RequestContext, seconds: float) -> str:
+    first = context.first_token_seconds
+    first_text = f"{first - context.arrival_seconds:.4f}" if first is not None else "-"
+    times = f"seconds={seconds:.4f} first_token_seconds={first_text}"
+    return (
+        f"request_ended request={context.request_id or '-'} key={context.key_name or '-'} route={context.route or '-'} "
+        f"status={context.status} error={context.error_code or '-'} {times} "
+        f"prompt_tokens={context.num_prompt_tokens} completion_tokens={context.num_completion_tokens}"
+    )
+
+
+class Admission:
+    """Counts requests of both APIs. Used on the event loop only."""
+
+    def __init__(self, max_concurrent_requests: int, key_limits: KeyLimits | None) -> None:
+        self._max_requests = max_concurrent_requests
+        self._key_limits = key_limits
+        self.num_requests = 0
+        """Requests in work."""
+
+    @contextmanager
+    def slot(self, key_name: str) -> Iterator[None]:
+        """Hold a place for one request of an API key.
+
+        Raises:
+            OverloadedError: If all are taken, or the key has used up its own.
+        """
+        if self.num_requests >= self._max_requests:
+            raise OverloadedError(f"{self._max_requests} requests are in work already; try again soon")
+        with self._key_limits.slot(key_name) if self._key_limits is not None else nullcontext():
+            self.num_requests += 1
+            try:
+                yield
+            finally:
+                self.num_requests -= 1
+
+
+class Deadlines:
+    """Limits requests of both APIs. Used on the event loop only."""
+
+    def __init__(self, timeout_seconds: float) -> None:
+        """Make it.
+
+        Args:
+            timeout_seconds: Longest time of a request.
+        """
+        self._timeout_seconds = timeout_seconds
+        self._running: set[asyncio.Timeout] = set()
+        self._is_cut = False
+
+    @asynccontextmanager
+    async def limit(self) -> AsyncIterator[None]:
+        """Run one request.
+
+        Raises:
+            TimeoutError: If it takes too long.
+            UnavailableError: If the gateway stops before it has ended.
+        """
+        timeout = asyncio.timeout(0 if self._is_cut else self._timeout_seconds)
+        try:
+            async with timeout:
+                self._running.add(timeout)
+                yield
+        except TimeoutError:
+            if self._is_cut and timeout.expired():
+                raise UnavailableError("the gateway is shutting down", reason="DRAINING") from None
+            raise
+        finally:
+            self._running.discard(timeout)
+
+    def cut(self) -> None:
+        """End all requests: each is told why."""
+        self._is_cut = True
+        now_seconds = asyncio.get_running_loop().time()
+        for timeout in self._running:
+            if not timeout.expired():
+                timeout.reschedule(now_seconds)
+
+
+class AccessControl(NamedTuple):
+    """Who may ask, how much at once and for how long, and the record of it."""
+
+    keys: ApiKeys | None
+    """Names the caller; None: everybody may ask everything."""
+    admission: Admission
+    """Bounds the requests in work."""
+    deadlines: Deadlines
+    """Bounds their time."""
+    log: AccessLog
+    """Tells logs and metrics."""
+
+    def authenticate(self, headers: Mapping[str, str]) -> ApiKey:
+        """Return the key that a request shows; without keys, one that nobody needs to show.
+
+        Raises:
+            AuthenticationError: If it shows none, or one that is not known.
+        """
+        return self.keys.authenticate(headers) if self.keys is not None else _ANYBODY
+
+
+_ANYBODY = ApiKey("", is_admin=True)

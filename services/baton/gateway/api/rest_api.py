@@ -1,0 +1,136 @@
+"""The REST API: which endpoint answers a request, who may ask it, and the one place where failures become answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+
+from opentelemetry.propagate import extract
+from opentelemetry.trace import SpanKind, Status, StatusCode
+
+from baton.errors import InvalidFieldError
+from baton.gateway.access.admission import REQUEST_ID_HEADER, AccessControl, RequestContext, accept_request_id
+from baton.gateway.access.cors import Cors
+from baton.gateway.api.body import decode_body
+from baton.gateway.api.endpoint import Access, Endpoint, Exchange
+from baton.gateway.api.errors import ApiError, to_api_error
+from baton.gateway.api.openai.errors import OPENAI_ERRORS
+from baton.gateway.http.messages import JSON, HttpRequest
+from baton.gateway.http.response import ClientGoneError, HttpResponse
+from baton.telemetry import names
+from baton.telemetry.tracing import tracer
+
+log = logging.getLogger(__name__)
+
+
+class RestApi:
+    """Answers HTTP requests from a table of endpoints; `handle` is the server's handler."""
+
+    def __init__(self, endpoints: Sequence[Endpoint], access: AccessControl, cors: Cors | None) -> None:
+        self._access = access
+        self._cors = cors
+        self._endpoints: dict[str, dict[str, Endpoint]] = {}
+        for endpoint in endpoints:
+            self._endpoints.setdefault(endpoint.path, {})[endpoint.method] = endpoint
+        self._prefixes = {path.partition("{")[0]: path for path in self._endpoints if "{" in path}
+
+    async def handle(self, request: HttpRequest, response: HttpResponse) -> None:
+        """Answer one request: expected failures become error objects, bugs a 500 and a traceback."""
+        context = RequestContext(route=self._route(request.path))
+        with self._access.log.watch(context):
+            methods = self._endpoints.get(context.route, {})
+            try:
+                context.request_id = _request_id(request, response)
+                if self._cors is None or not self._cors.answer(request, response):
+                    await self._dispatch(methods, Exchange(request, response, context))
+            except ClientGoneError:
+                raise
+            except Exception as error:
+                api_error = to_api_error(error)
+                if api_error is None:
+                    log.exception("request_failed method=%s path=%s", request.method, request.path)
+                    api_error = ApiError(500, "internal error", kind="server_error", code="internal_error")
+                context.error_code = api_error.code or api_error.kind
+                _send_error(response, api_error, methods, context)
+            context.status = str(response.status)
+
+    def _route(self, path: str) -> str:
+        """Return the path of the endpoints that serve a path; empty if there are none."""
+        if path in self._endpoints:
+            return path
+        return next((route for prefix, route in self._prefixes.items() if path.startswith(prefix)), "")
+
+    async def _dispatch(self, methods: Mapping[str, Endpoint], exchange: Exchange) -> None:
+        request, context = exchange.request, exchange.context
+        access = next((endpoint.access for endpoint in methods.values()), Access.KEY)
+        if access is not Access.OPEN:
+            key = self._access.authenticate(request.headers)
+            context.key_name = key.name
+            if access is Access.ADMIN and not key.is_admin:
+                raise ApiError(403, f"{request.path} needs the API key of an administrator", code="admin_key_needed")
+        if not methods:
+            raise ApiError(404, f"Unknown path: {request.method} {request.path}", code="unknown_url")
+        endpoint = methods.get("GET" if request.method == "HEAD" else request.method)
+        if endpoint is None:
+            text = f"{request.path} takes {' or '.join(methods)}, not {request.method}"
+            raise ApiError(405, text, code="method_not_allowed", headers={"allow": ", ".join(methods)})
+        if endpoint.body is not None:
+            _check_media_type(request)
+        if endpoint.span:
+            await self._work(endpoint, exchange)
+        else:
+            await _answer(endpoint, exchange)
+
+    async def _work(self, endpoint: Endpoint, exchange: Exchange) -> None:
+        """Answer what costs work: bounded in number and time, and traced."""
+        attributes = {names.REQUEST_ID: exchange.context.request_id, names.GEN_AI_OPERATION_NAME: endpoint.span}
+        parent = extract(exchange.request.headers)
+        with (
+            self._access.admission.slot(exchange.context.key_name),
+            tracer().start_as_current_span(endpoint.span, parent, SpanKind.SERVER, attributes) as span,
+        ):
+            try:
+                async with self._access.deadlines.limit():
+                    await _answer(endpoint, exchange)
+            except Exception as error:
+                span.set_status(Status(StatusCode.ERROR, str(error)))
+                raise
+
+
+async def _answer(endpoint: Endpoint, exchange: Exchange) -> None:
+    if endpoint.request_id_header:
+        exchange.response.headers[endpoint.request_id_header] = exchange.context.request_id
+    if endpoint.body is not None:
+        exchange.body = decode_body(exchange.request.body, endpoint.body, endpoint.neutral_values)
+    await endpoint.answer(exchange)
+
+
+def _request_id(request: HttpRequest, response: HttpResponse) -> str:
+    try:
+        request_id = accept_request_id(request.headers.get(REQUEST_ID_HEADER, ""))
+    except InvalidFieldError as error:
+        raise ApiError(400, error.message, field=REQUEST_ID_HEADER, code="invalid_value") from error
+    response.headers[REQUEST_ID_HEADER] = request_id
+    return request_id
+
+
+def _check_media_type(request: HttpRequest) -> None:
+    """Insist on JSON: other types a browser sends to a gateway on this machine for any web page, without asking."""
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != JSON:
+        text = f"The content type must be {JSON}, got {media_type or 'none'}"
+        raise ApiError(415, text, code="unsupported_media_type")
+    if (coding := request.headers.get("content-encoding", "").strip().lower()) not in ("", "identity"):
+        text = f"The body must not be compressed, got content encoding {coding}"
+        raise ApiError(415, text, code="unsupported_content_encoding", headers={"accept-encoding": "identity"})
+
+
+def _send_error(
+    response: HttpResponse, error: ApiError, methods: Mapping[str, Endpoint], context: RequestContext
+) -> None:
+    """Send an error with its status, or as the last event of a stream that has begun."""
+    form = next((endpoint.errors for endpoint in methods.values()), OPENAI_ERRORS)
+    if not response.is_begun:
+        response.send(error.status, form.body(error, context), headers=error.headers)
+    elif response.is_stream:
+        response.end(form.event(error, context), is_keep_alive=False)
