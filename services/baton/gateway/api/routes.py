@@ -41,6 +41,10 @@ _IN_PATH = {"in": "path", "required": True, "schema": {"type": "string"}}
 
 def model_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[Endpoint]:
     """Return what asks something of the model; all of it is admitted, traced and limited in time."""
+    return [*_openai_endpoints(generator), *_anthropic_endpoints(generator), *_further_endpoints(generator, bench)]
+
+
+def _openai_endpoints(generator: TextGenerator) -> list[Endpoint]:
     return [
         Endpoint(
             "POST",
@@ -73,6 +77,11 @@ def model_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[Endp
             span=names.SPAN_CHAT,
             errors=RESPONSES_ERRORS,
         ),
+    ]
+
+
+def _anthropic_endpoints(generator: TextGenerator) -> list[Endpoint]:
+    return [
         Endpoint(
             "POST",
             "/v1/messages",
@@ -97,6 +106,12 @@ def model_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[Endp
             errors=ANTHROPIC_ERRORS,
             request_id_header="request-id",
         ),
+    ]
+
+
+def _further_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[Endpoint]:
+    """Return what has no API of its own."""
+    return [
         Endpoint(
             "POST",
             "/tokenize",
