@@ -16,10 +16,10 @@ from typing import NamedTuple
 import torch
 
 from baton.engine.runners.base import Span
-from baton.engine.runners.torch.ops import triton_support
+from baton.engine.runners.torch.ops import choose
 from baton.engine.runners.torch.ops.cuda.paged_attention import attend_by_kernel
 from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, Tiles, pack_queries, tiles_for
-from baton.engine.runners.torch.ops.eager.blocked_attention import AttentionParams
+from baton.engine.runners.torch.ops.eager.attention import AttentionParams
 from baton.engine.runners.torch.pool import KeysValues
 from bench.microbench.torch.elementwise import between_errors
 from bench.microbench.torch.shapes import TINY_WITH_NORMS, random_runner
@@ -89,13 +89,13 @@ class Inputs(NamedTuple):
     query: torch.Tensor
     pool: KeysValues
     queries: PagedQueries
-    scoring: AttentionParams
+    params: AttentionParams
 
     def to(self, dtype: torch.dtype) -> Inputs:
         """Return the same in another number format."""
-        sinks = None if self.scoring.sinks is None else self.scoring.sinks.to(dtype)
+        sinks = None if self.params.sinks is None else self.params.sinks.to(dtype)
         pool = KeysValues(self.pool.keys.to(dtype), self.pool.values.to(dtype))
-        return Inputs(self.query.to(dtype), pool, self.queries, self.scoring._replace(sinks=sinks))
+        return Inputs(self.query.to(dtype), pool, self.queries, self.params._replace(sinks=sinks))
 
 
 def inputs_of(case: Case, seed: int, *, device: str = "cpu") -> Inputs:
@@ -117,8 +117,8 @@ def inputs_of(case: Case, seed: int, *, device: str = "cpu") -> Inputs:
     num_heads = case.group * case.num_kv_heads
     query = torch.randn(sum(ends) - sum(starts), num_heads, case.head_dim).to(case.dtype).to(target)
     sinks = torch.randn(num_heads).to(case.dtype).to(target) if case.has_sinks else None
-    scoring = AttentionParams(case.head_dim**-0.5, case.window_tokens, case.soft_cap, sinks)
-    return Inputs(query, KeysValues(keys.to(target), values.to(target)), queries, scoring)
+    params = AttentionParams(case.head_dim**-0.5, case.window_tokens, case.soft_cap, sinks)
+    return Inputs(query, KeysValues(keys.to(target), values.to(target)), queries, params)
 
 
 def served_cases() -> dict[str, Case]:
@@ -144,23 +144,23 @@ def served_cases() -> dict[str, Case]:
 
 def exact(inputs: Inputs) -> torch.Tensor:
     """Return what attention is by its definition, sequence by sequence, in float64."""
-    query, pool, queries, scoring = inputs
+    query, pool, queries, params = inputs
     outputs = []
     first_rows, ends = queries.first_rows.tolist(), queries.ends.tolist()
     for index, end in enumerate(ends):
         table = queries.tables[index].long()
         keys, values = (tensor[:, table].flatten(1, 2)[:, :end].double() for tensor in pool)
         rows = query[first_rows[index] : first_rows[index + 1]].double().transpose(0, 1)
-        scores = rows.unflatten(0, (len(keys), -1)) @ keys[:, None].transpose(-1, -2) * scoring.scaling
-        if scoring.soft_cap:
-            scores = (scores / scoring.soft_cap).tanh() * scoring.soft_cap
+        scores = rows.unflatten(0, (len(keys), -1)) @ keys[:, None].transpose(-1, -2) * params.scaling
+        if params.soft_cap:
+            scores = (scores / params.soft_cap).tanh() * params.soft_cap
         key = torch.arange(end, device=query.device)
         distance = key[-rows.shape[1] :, None] - key
-        is_seen = (distance >= 0) & (distance < (scoring.window_tokens or end))
+        is_seen = (distance >= 0) & (distance < (params.window_tokens or end))
         weights = scores.masked_fill(~is_seen, -torch.inf).exp()
         total = weights.sum(-1, keepdim=True)
-        if scoring.sinks is not None:
-            total = total + scoring.sinks.double().view(len(keys), -1, 1, 1).exp()
+        if params.sinks is not None:
+            total = total + params.sinks.double().view(len(keys), -1, 1, 1).exp()
         outputs.append((weights / total @ values[:, None]).flatten(0, 1).transpose(0, 1))
     return torch.cat(outputs)
 
@@ -185,7 +185,7 @@ def model_errors(seed: int) -> dict[str, float]:
     prompts = [draw.choices(range(10, 512), k=size) for size in (5, 3)]
     logits: dict[bool, list[torch.Tensor]] = {}
     for is_interpreted in (False, True):
-        triton_support.IS_INTERPRETED = is_interpreted
+        choose.IS_INTERPRETED = is_interpreted
         runner = random_runner(
             TINY_WITH_NORMS,
             dtype=torch.float32,

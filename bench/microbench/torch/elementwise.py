@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import silu
 
-from baton.engine.runners.torch.ops.cuda.elementwise import HeadNorms, add_and_normalise, gate, rotate_and_store
+from baton.engine.runners.torch.ops.cuda.elementwise import add_and_normalise, gate, rotate_and_store
+from baton.engine.runners.torch.ops.device_ops import HeadNorms, Norm
 from baton.engine.runners.torch.pool import KeysValues
 
 _NUM_HEADS, _NUM_KV_HEADS, _BLOCK_TOKENS = 4, 2, 4
@@ -46,7 +47,7 @@ def _rotation_error(head_dim: int, dtype: torch.dtype, device: torch.device, *, 
     slots = torch.randperm(num_blocks * _BLOCK_TOKENS)[:num_rows].to(device)
     blocks = torch.zeros(2, _NUM_KV_HEADS, num_blocks, _BLOCK_TOKENS, head_dim, dtype=dtype, device=device)
     pool = KeysValues(blocks[0], blocks[1])
-    norms = HeadNorms(weights[0], weights[1], 1e-6) if has_norms else None
+    norms = HeadNorms(*(Norm(weight, 1e-6) for weight in weights)) if has_norms else None
     queries = rotate_and_store(heads, cosines, sines, norms, slots, pool)
 
     query, key, value = heads.double().split((_NUM_HEADS, _NUM_KV_HEADS, _NUM_KV_HEADS), dim=1)

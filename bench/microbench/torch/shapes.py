@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config
 from baton.engine.runners.base import ModelInfo, kv_dtype_of
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner
 from baton.engine.runners.torch.llama.model import LlamaModel
-from baton.engine.runners.torch.ops.eager.attention import ATTENTION_NAME, register_attention
+from baton.engine.runners.torch.ops.choose import choose_ops
+from baton.engine.runners.torch.transformers_model import ATTENTION_NAME, register_attention
 from baton.kv.kv_format import KvLayout, LayerSpec
 
 
@@ -107,11 +108,12 @@ def random_runner(
         engine="torch",
         device=str(device),
     )
+    ops = choose_ops(device, dtype)
     return CudaGraphRunner(
-        LlamaModel(model, layout),
+        LlamaModel(model, layout, ops),
         info,
         num_blocks=num_blocks,
         block_tokens=block_tokens,
-        device=device,
+        ops=ops,
         max_batch_size=max_batch_size,
     )

@@ -180,9 +180,11 @@ def test_argmax_takes_the_smallest_of_equals() -> None:
     """Equal logits are decided by the smaller id, and rows are read-only."""
     import torch
 
-    from baton.engine.runners.torch.sampling import TorchLogits
+    from baton.engine.runners.torch.ops.choose import choose_ops
+    from baton.engine.runners.torch.runner import TorchLogits
 
-    logits = TorchLogits(torch.tensor([[0.0, 2.0, 1.0, 2.0], [5.0, 5.0, 5.0, 5.0]]))
+    ops = choose_ops(torch.device("cpu"), torch.float32)
+    logits = TorchLogits(torch.tensor([[0.0, 2.0, 1.0, 2.0], [5.0, 5.0, 5.0, 5.0]]), ops)
 
     assert logits.argmax() == [1, 0]
     assert not logits.rows().flags.writeable
@@ -193,11 +195,14 @@ def test_rows_without_a_finite_highest_logit_have_no_best_token(dtype: str) -> N
     """NaN and infinity are seen on the device; a token that is merely excluded harms nobody."""
     import torch
 
-    from baton.engine.runners.torch.sampling import TorchLogits
+    from baton.engine.runners.torch.ops.choose import choose_ops
+    from baton.engine.runners.torch.runner import TorchLogits
 
     nan, inf = float("nan"), float("inf")
     values = [[0.0, nan, 1.0], [2.0, -inf, 1.0], [0.0, inf, 1.0], [-inf, -inf, -inf], [1.0, 3.0, 2.0]]
-    logits = TorchLogits(torch.tensor(values, dtype=getattr(torch, dtype)))
+    number_format = getattr(torch, dtype)
+    ops = choose_ops(torch.device("cpu"), number_format)
+    logits = TorchLogits(torch.tensor(values, dtype=number_format), ops)
 
     assert logits.argmax() == [NOT_FINITE, 0, NOT_FINITE, NOT_FINITE, 1]
     assert logits.rows([4, 1]).tolist() == [values[4], values[1]]

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
 from baton.engine.runners.base import Span
 from baton.engine.runners.torch.lora import AdaptedRows, adapted_rows
-from baton.engine.runners.torch.ops.cpu.attention import SingleQueries, pack_single_queries
 from baton.engine.runners.torch.ops.cuda.copy_stream import KvCopies
-from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, Tiles, pack_queries, tiles_for
+from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, pack_queries, tiles_for
 from baton.engine.runners.torch.ops.device import upload
-from baton.engine.runners.torch.ops.triton_support import runs_triton
-from baton.engine.runners.torch.pool import BlockTable, KvPool
+from baton.engine.runners.torch.pool import BlockTable, KeysValues, KvPool
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,6 @@ class RowBatch(Protocol):
     spans: tuple[Span, ...]
     segments: tuple[QuerySegment, ...]
     last_segments: tuple[QuerySegment, ...]
-    is_paged: bool
     kv_copies: KvCopies | None
     adapted: tuple[AdaptedRows, ...]
     last_adapted: tuple[AdaptedRows, ...]
@@ -98,7 +97,6 @@ class PackedBatch:
         spans: The spans, in order.
         segments: Rows of every span when all positions are computed.
         last_segments: Rows when only positions are whose logits are wanted: one segment per span that needs logits.
-        is_paged: Whether all sequences are attended to at once, in their blocks.
         kv_copies: What calls the spans' sinks; None: they are called at once.
         adapted: Rows that have adapters, when all positions are computed.
         last_adapted: The same among the positions whose logits are wanted.
@@ -119,7 +117,6 @@ class PackedBatch:
         followed: Followed | None = None,
         kv_copies: KvCopies | None = None,
     ) -> None:
-        self.is_paged = runs_triton(device)
         self._followed = followed
         self.kv_copies = kv_copies
         self.pool = pool
@@ -143,9 +140,7 @@ class PackedBatch:
         ]
         self.adapted, self.last_adapted = self._adapted() if any(span.adapter for span in spans) else ((), ())
         self._slots: torch.Tensor | None = None
-        self._paged: dict[tuple[bool, Tiles], PagedQueries] = {}
-        self._masks: dict[tuple[int, int, int], torch.Tensor] = {}
-        self._single: dict[tuple[bool, int], SingleQueries | None] = {}
+        self._made: dict[Hashable, Any] = {}
 
     def _adapted(self) -> tuple[tuple[AdaptedRows, ...], tuple[AdaptedRows, ...]]:
         """Return the rows that have adapters among all, and among those whose logits are wanted."""
@@ -214,44 +209,30 @@ class PackedBatch:
         """
         max_queries = max(segment.num_rows for segment in segments)
         tiles = tiles_for(dtype, group=group, head_dim=head_dim, max_queries=max_queries)
-        key = (segments is self.segments, tiles)
-        if key not in self._paged:
+
+        def make() -> PagedQueries:
             tables = [segment.table.ids for segment in segments]
             starts, ends = ([getattr(segment, name) for segment in segments] for name in ("start", "end"))
-            self._paged[key] = pack_queries(tables, starts, ends, tiles=tiles, device=self._device)
-        return self._paged[key]
+            return pack_queries(tables, starts, ends, tiles=tiles, device=self._device)
 
-    def single_queries(self, segments: Sequence[QuerySegment], window_tokens: int) -> SingleQueries | None:
-        """Return those segments that are one query, the same in all layers of a kind; None if there is none.
+        return self.once((segments is self.segments, tiles), make)
 
-        Args:
-            segments: `segments` or `last_segments`.
-            window_tokens: Positions that a query sees, its own included; 0: all.
-        """
-        key = (segments is self.segments, window_tokens)
-        if key not in self._single:
-            chosen = [segment for segment in segments if segment.num_rows == 1]
-            first = [max(0, segment.end - window_tokens) if window_tokens else 0 for segment in chosen]
-            rows, tables = [segment.first_row for segment in chosen], [segment.table.ids for segment in chosen]
-            spans = list(zip(first, (segment.end for segment in chosen), strict=True))
-            self._single[key] = pack_single_queries(rows, tables, spans) if chosen else None
-        return self._single[key]
+    def once(self, key: Hashable, make: Callable[[], _T]) -> _T:
+        """Return what is the same in all layers of a kind: made when it is first asked for."""
+        if key not in self._made:
+            self._made[key] = make()
+        made: _T = self._made[key]
+        return made
 
-    def mask(self, segment: QuerySegment, first_key: int, window_tokens: int) -> torch.Tensor:
-        """Return which keys [first_key, segment.end) each query of a segment sees, the same in all layers of a kind.
 
-        Args:
-            segment: The queries.
-            first_key: Position of the first key.
-            window_tokens: Positions that a query sees, its own included; 0: all.
-
-        Returns:
-            [num_rows, num_keys], bool.
-        """
-        key = (segment.start, segment.end, window_tokens)
-        if key not in self._masks:
-            queries = torch.arange(segment.start, segment.end, device=self._device)[:, None]
-            keys = torch.arange(first_key, segment.end, device=self._device)[None, :]
-            mask = keys <= queries
-            self._masks[key] = mask & (keys > queries - window_tokens) if window_tokens else mask
-        return self._masks[key]
+def store(batch: RowBatch, layer: int, kv: KeysValues) -> None:
+    """Write K and V of all rows of a batch into their blocks, and hand them to the spans' sinks."""
+    batch.pool.write_slots(layer, batch.slots(), kv)
+    for span, segment in zip(batch.spans, batch.segments, strict=True):
+        if span.layer_sink is not None:
+            rows = slice(segment.first_row, segment.first_row + segment.num_rows)
+            own = KeysValues(kv.keys[:, rows], kv.values[:, rows])
+            if batch.kv_copies is None:
+                span.layer_sink(layer, own.to_layer_kv())
+            else:
+                batch.kv_copies.add(span.layer_sink, layer, own)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,20 +16,16 @@ from baton.engine.checkpoint.lora import LoraFolder, read_adapters
 from baton.engine.checkpoint.model_folder import read_checkpoint
 from baton.engine.kv_cache.pool_size import DEFAULT_BOUNDS, PoolBounds, PoolModel, PoolSize, choose_pool_size
 from baton.engine.runners.base import ModelInfo, kv_dtype_of
-from baton.engine.runners.torch.backbone import Backbone, TransformersModel
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner
 from baton.engine.runners.torch.llama.model import LlamaModel
 from baton.engine.runners.torch.llama.support import is_llama_like
 from baton.engine.runners.torch.lora import AdapterLayers, load_adapters
-from baton.engine.runners.torch.ops.cpu.attention import prepare
-from baton.engine.runners.torch.ops.cpu.huge_pages import use_huge_pages
-from baton.engine.runners.torch.ops.cpu.weights import layout_for
-from baton.engine.runners.torch.ops.device import device_memory
-from baton.engine.runners.torch.ops.eager.attention import ATTENTION_NAME, register_attention
+from baton.engine.runners.torch.ops.choose import choose_ops
+from baton.engine.runners.torch.ops.device import Alone, Ranks, device_memory
+from baton.engine.runners.torch.ops.device_ops import DeviceOps
 from baton.engine.runners.torch.ops.eager.quantised import WeightDtype, check_supported, revision_of, weight_bits
-from baton.engine.runners.torch.runner import TorchRunner
-from baton.engine.runners.torch.tensor_parallel.ranks import Alone, Ranks
-from baton.engine.runners.torch.tensor_parallel.share import share_of_info, take_share
+from baton.engine.runners.torch.runner import Backbone, TorchRunner
+from baton.engine.runners.torch.transformers_model import ATTENTION_NAME, TransformersModel, register_attention
 from baton.errors import ConfigurationError
 
 log = logging.getLogger(__name__)
@@ -196,30 +191,27 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
     try:
         model = _load_model(options, ranks)
         adapters = load_adapters(folders, options.torch_dtype, options.torch_device)
-        backbone = _backbone_of(model, info, options, ranks, adapters)
+        ops = choose_ops(options.torch_device, options.torch_dtype)
+        backbone = _backbone_of(model, info, options, ops, ranks, adapters)
         log.info(
             "model_loaded model=%s code=%s dtype=%s device=%s rank=%d/%d weights=%r",
             *(options.model_id, backbone.name, options.dtype, options.device, ranks.rank, ranks.size),
-            _weights_told(backbone, options),
+            _weights_told(backbone, options, ops),
         )
-        device, own = options.torch_device, share_of_info(info, ranks.size)
+        own = ranks.share_of(info)
         chosen = _choose_pool_size(own, options, ranks)
         sizes = {"num_blocks": chosen.num_blocks, "block_tokens": options.block_tokens}
-        is_captured = device.type == "cuda" and backbone.is_capturable
+        is_captured = ops.can_capture and backbone.is_capturable
         runner: TorchRunner
         if is_captured if options.is_static is None else options.is_static:
-            runner = CudaGraphRunner(backbone, own, **sizes, device=device, max_batch_size=options.max_batch_size)
+            runner = CudaGraphRunner(backbone, own, **sizes, ops=ops, max_batch_size=options.max_batch_size)
         else:
-            runner = TorchRunner(backbone, own, **sizes, device=device)
+            runner = TorchRunner(backbone, own, **sizes, ops=ops)
         runner.num_blocks_cause = chosen.cause
     except RuntimeError as error:
         cause = f"with num_blocks {options.num_blocks or 'auto'} cannot be loaded: {error}"
         raise ConfigurationError(f"model {options.directory} {cause}") from error
-    if device.type == "cpu":
-        started_seconds = time.monotonic()
-        num_bytes = use_huge_pages(backbone.memory())
-        log.info("huge_pages bytes=%d seconds=%.2f", num_bytes, time.monotonic() - started_seconds)
-        prepare(options.torch_dtype)  # lest the first prompt wait for it
+    ops.settle(backbone.memory())
     return runner
 
 
@@ -252,33 +244,35 @@ def _load_model(options: LoadOptions, ranks: Ranks) -> Any:
     if missing := sorted(report["missing_keys"]):  # transformers would go on with random weights
         named = f"{len(missing)} tensors are missing, among them {missing[0]}"
         raise ConfigurationError(f"model {options.directory}: {named}")
-    if ranks.size > 1 and is_llama_like(model):
-        take_share(model, ranks)
+    if is_llama_like(model):
+        ranks.take_share(model)
     return model.to(options.torch_device).eval().requires_grad_(False)
 
 
-def _backbone_of(model: Any, info: ModelInfo, options: LoadOptions, ranks: Ranks, adapters: AdapterLayers) -> Backbone:
-    can_fuse, model_code = is_llama_like(model), options.model_code
-    if options.weight_dtype != "auto" and (not can_fuse or model_code == "transformers"):
+def _backbone_of(
+    model: Any, info: ModelInfo, options: LoadOptions, ops: DeviceOps, ranks: Ranks, adapters: AdapterLayers
+) -> Backbone:
+    is_own, model_code = is_llama_like(model), options.model_code
+    if options.weight_dtype != "auto" and (not is_own or model_code == "transformers"):
         cause = f"{type(model).__name__} in transformers' code keeps its weights; model_code baton rounds them"
         raise ConfigurationError(f"weight_dtype {options.weight_dtype}: {cause}")
-    if ranks.size > 1 and (not can_fuse or model_code == "transformers"):
+    if ranks.size > 1 and (not is_own or model_code == "transformers"):
         cause = f"{type(model).__name__} in transformers' code is not shared out"
         raise ConfigurationError(f"tensor_parallel {ranks.size}: {cause}; only what model_code baton computes is")
-    if model_code == "baton" and not can_fuse:
+    if model_code == "baton" and not is_own:
         raise ConfigurationError(f"model_code baton: {type(model).__name__} is not a model that it computes; use auto")
-    if can_fuse and model_code != "transformers":
-        return LlamaModel(model, info.layout, ranks, options.weight_dtype, adapters)
-    return TransformersModel(model, adapters)
+    if is_own and model_code != "transformers":
+        return LlamaModel(model, info.layout, ops, ranks, options.weight_dtype, adapters)
+    return TransformersModel(model, ops, adapters)
 
 
-def _weights_told(backbone: Backbone, options: LoadOptions) -> str:
+def _weights_told(backbone: Backbone, options: LoadOptions, ops: DeviceOps) -> str:
     """Return in what form the weights are held, and why."""
     if backbone.name != LlamaModel.name:
         return "as loaded: transformers' code multiplies"
     if options.weight_dtype != "auto":
         return f"{options.weight_dtype}: weight_dtype says so"
-    return layout_for(options.torch_dtype, options.torch_device).cause
+    return ops.weights_cause
 
 
 def _describe(device: torch.device) -> str:

@@ -11,8 +11,7 @@ import torch
 
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.torch.ops.cpu.huge_pages import zeros
-from baton.engine.runners.torch.ops.cpu.kernel_checks import Array, array_of
-from baton.engine.runners.torch.ops.device import upload
+from baton.engine.runners.torch.ops.device import Array, array_of, upload
 from baton.kv.kv_format import LayerSpec
 
 

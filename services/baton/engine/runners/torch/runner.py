@@ -1,20 +1,59 @@
-"""The runner contract on torch."""
+"""The runner contract on torch: packs spans into a batch, and has a model compute it."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
-from baton.engine.runners.base import LayerKv, ModelInfo, Runner, Span
-from baton.engine.runners.torch.backbone import Backbone
-from baton.engine.runners.torch.batch import Followed, PackedBatch
+from baton.engine.runners.base import Array, LayerKv, ModelInfo, Runner, Span
+from baton.engine.runners.torch.batch import Followed, PackedBatch, RowBatch
 from baton.engine.runners.torch.kv_codec import TorchCodec
-from baton.engine.runners.torch.ops.cuda.copy_stream import CudaCopyStream, KvCopies
+from baton.engine.runners.torch.ops.device import MemoryRange
+from baton.engine.runners.torch.ops.device_ops import DeviceOps
 from baton.engine.runners.torch.pool import KvPool
-from baton.engine.runners.torch.sampling import TorchLogits
+
+
+class Backbone(Protocol):
+    """A model over packed spans; it writes K and V into the batch's pool on its way."""
+
+    name: str
+    """Whose code it is: "transformers" or "baton"."""
+    is_capturable: bool
+    """Whether a decode pass asks the device for nothing, so that a CUDA graph can hold all of it."""
+
+    def logits(self, batch: RowBatch) -> torch.Tensor:
+        """Return the logits of the wanted rows: [num_logits, vocabulary_size]."""
+
+    def memory(self) -> list[MemoryRange]:
+        """Return where the weights are that passes read, on a CPU."""
+
+
+class TorchLogits:
+    """Logits on the device.
+
+    Args:
+        logits: [num_rows, vocabulary_size].
+        ops: Of the device.
+    """
+
+    def __init__(self, logits: torch.Tensor, ops: DeviceOps) -> None:
+        self._logits = logits
+        self._ops = ops
+
+    def argmax(self) -> list[int]:
+        """Return the most probable token of each row (the smallest id among equals), `NOT_FINITE` where none is."""
+        token_ids: list[int] = self._ops.most_probable(self._logits).tolist()
+        return token_ids
+
+    def rows(self, indices: Sequence[int] | None = None) -> Array:
+        """Return some rows, or all, on the host: [num_rows, vocabulary_size], float32."""
+        logits = self._logits if indices is None else self._logits[list(indices)]
+        rows: Array = logits.float().cpu().numpy()
+        rows.flags.writeable = False
+        return rows
 
 
 class TorchRunner(Runner):
@@ -32,60 +71,51 @@ class TorchRunner(Runner):
         *,
         num_blocks: int,
         block_tokens: int,
-        device: torch.device,
+        ops: DeviceOps,
         num_idle_blocks: int = 0,
     ) -> None:
         """Take over a model.
 
         Args:
-            model: The model on `device`.
+            model: The model on the device.
             info: Its description.
             num_blocks: Blocks in the pool, 1 or more.
             block_tokens: Tokens of one block, 1 or more.
-            device: Where model and pool live.
+            ops: What the device of model and pool does.
             num_idle_blocks: Blocks behind those that rows without a sequence may write to.
         """
         self.info = info
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
-        self.device = device
+        self.device = ops.device
+        self._ops = ops
         self._model: Backbone | None = model
-        self._hand_over = KvCopies(CudaCopyStream(device)) if device.type == "cuda" else None
+        self._kv_copies = ops.kv_copies()
         dtype = getattr(torch, info.layout.dtype.value)
         self._pool = KvPool(
             info.layout.layers,
             num_blocks=num_blocks + num_idle_blocks,
             block_tokens=block_tokens,
             dtype=dtype,
-            device=device,
+            device=ops.device,
         )
 
     def forward(self, spans: Sequence[Span]) -> TorchLogits:
         """Compute spans of different sequences in one pass and write their KV into their blocks."""
-        with self._at_work():
+        with self._ops.at_work():
             logits = self._packed_logits(spans)
-            if self._hand_over is not None:
-                self._hand_over.drain()
-            return TorchLogits(logits)
-
-    @contextmanager
-    def _at_work(self) -> Iterator[None]:
-        """Compute without gradients, on this runner's device: which one is current, every thread decides for itself."""
-        with torch.inference_mode():
-            if self.device.type == "cuda":
-                with torch.cuda.device(self.device):
-                    yield
-            else:
-                yield
+            if self._kv_copies is not None:
+                self._kv_copies.drain()
+            return TorchLogits(logits, self._ops)
 
     def _packed_logits(self, spans: Sequence[Span], followed: Followed | None = None) -> torch.Tensor:
         """Compute spans; what they hand over may still be on its way."""
         assert self._model is not None, "the runner is closed"
         try:
-            return self._model.logits(PackedBatch(spans, self._pool, self.device, followed, self._hand_over))
+            return self._model.logits(PackedBatch(spans, self._pool, self.device, followed, self._kv_copies))
         except BaseException:
-            if self._hand_over is not None:
-                self._hand_over.clear()
+            if self._kv_copies is not None:
+                self._kv_copies.clear()
             raise
 
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
@@ -94,23 +124,23 @@ class TorchRunner(Runner):
         Raises:
             ValueError: If the buffers do not have the size of these positions.
         """
-        with self._at_work():
+        with self._ops.at_work():
             table = self._pool.table(block_table, start + num_tokens)
             self._pool.write(table, layer, start, self._pool.from_layer_kv(layer, num_tokens, kv))
 
     def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
         """Return K and V of positions [start, start + num_tokens) of one layer."""
-        with self._at_work():
+        with self._ops.at_work():
             table = self._pool.table(block_table, start + num_tokens)
             return self._pool.read(table, layer, start, start + num_tokens).to_layer_kv()
 
     def peak_device_bytes(self) -> int:
         """Return the most memory of the CUDA device that tensors have had; 0 on the CPU."""
-        return torch.cuda.max_memory_allocated(self.device) if self.device.type == "cuda" else 0
+        return self._ops.peak_bytes()
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy K and V of all layers from one block into another."""
-        with self._at_work():
+        with self._ops.at_work():
             self._pool.copy_block(source, target)
 
     def close(self) -> None:
@@ -118,5 +148,4 @@ class TorchRunner(Runner):
         self._model = None
         self._pool.clear()
         gc.collect()  # the last layer and its replaced forward refer to each other
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        self._ops.release()

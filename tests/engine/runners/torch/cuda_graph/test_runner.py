@@ -15,9 +15,11 @@ from baton.engine.runners.torch.cuda_graph.buffers import RowTables
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner, DevicePass
 from baton.engine.runners.torch.cuda_graph.step import padded_batch
 from baton.engine.runners.torch.loader import load_torch_runner
-from baton.engine.runners.torch.sampling import drawn, most_probable
+from baton.engine.runners.torch.ops.choose import choose_ops
+from baton.engine.runners.torch.ops.device_ops import DeviceOps
 from checkpoints import CHECKPOINT_NAMES, VOCABULARY_SIZE, CheckpointName, checkpoint, reference_generate
 
+CPU = torch.device("cpu")
 DRAW = random.Random(5)
 PROMPTS = [DRAW.choices(range(3, VOCABULARY_SIZE), k=size) for size in (70, 9, 33)]
 TABLES = [[9, 4, 5, 30, 2, 1, 7, 20], [21, 8, 3], [40, 41, 42, 43, 44]]
@@ -122,7 +124,7 @@ def test_device_draws_as_the_host_does() -> None:
     rows[9, 3:] = -np.inf
     draws = Draws(generator.choice([0.0, 0.01, 0.7, 1.0, 5.0], 300), generator.random((1, 300)))
 
-    tokens = drawn(
+    tokens = DeviceOps(CPU).drawn(
         torch.from_numpy(rows), *(torch.from_numpy(values) for values in (draws.temperatures, draws.uniforms[0]))
     )
 
@@ -133,7 +135,10 @@ def test_device_draws_as_the_host_does() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_most_probable_token_is_the_first_of_equals(dtype: torch.dtype) -> None:
     """In every number format the smallest id wins."""
-    assert most_probable(torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]], dtype=dtype)).tolist() == [1, 0]
+    logits = torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 2.0]], dtype=dtype)
+
+    assert DeviceOps(CPU).most_probable(logits).tolist() == [1, 0]
+    assert choose_ops(CPU, dtype).most_probable(logits).tolist() == [1, 0]
 
 
 def placed(tables: RowTables, sequences: list[list[int]], num_rows: int) -> tuple[list[int], list[int], list[int]]:

@@ -14,12 +14,11 @@ from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 from baton.engine.runners.base import Span
 from baton.engine.runners.torch import TorchRunner, load_torch_runner
-from baton.engine.runners.torch.llama import model
 from baton.engine.runners.torch.llama.model import LlamaLayer
 from baton.engine.runners.torch.llama.support import is_llama_like
 from baton.engine.runners.torch.loader import ModelCode
-from baton.engine.runners.torch.ops.cpu import onednn, weights
-from baton.engine.runners.torch.ops.cpu.decode_step import StreamedLayers
+from baton.engine.runners.torch.ops.cpu import checks
+from baton.engine.runners.torch.ops.cpu.ops import KernelDecodeStep
 from baton.errors import ConfigurationError
 from checkpoints import CHECKPOINT_NAMES, VOCABULARY_SIZE, CheckpointName, checkpoint, reference_generate
 
@@ -52,10 +51,10 @@ def logits_of_mixed_passes(runner: TorchRunner) -> np.ndarray:
 def without_onednn() -> Iterator[None]:
     """Make oneDNN's operators look broken."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(onednn, "product", lambda *_: torch.zeros(1, 96))
-        onednn.is_sound.cache_clear()
+        patch.setattr(checks, "product", lambda *_: torch.zeros(1, 96))
+        checks.is_sound.cache_clear()
         yield
-    onednn.is_sound.cache_clear()
+    checks.is_sound.cache_clear()
 
 
 @every_checkpoint
@@ -86,7 +85,7 @@ def test_broken_onednn_operators_are_not_used() -> None:
     """Where the private operators give wrong numbers, products are torch's own and logits stay right."""
     expected = logits_of_mixed_passes(load("qwen2", "transformers"))
 
-    assert not onednn.is_sound(torch.float32)
+    assert not checks.is_sound(torch.float32)
     np.testing.assert_allclose(logits_of_mixed_passes(load("qwen2", "baton")), expected, atol=1e-4)
 
 
@@ -100,9 +99,9 @@ def test_k_and_v_leave_before_the_layer_attends(monkeypatch: pytest.MonkeyPatch)
         return finish(self, hidden, attended, adapted)
 
     monkeypatch.setattr(LlamaLayer, "_finish", recording)
-    runner.forward([Span(PROMPT, 0, range(10), True, layer_sink=lambda layer, _: events.append(f"sink {model}"))])
+    runner.forward([Span(PROMPT, 0, range(10), True, layer_sink=lambda layer, _: events.append(f"sink {layer}"))])
 
-    assert events == [event for model in range(4) for event in (f"sink {model}", f"mlp {model}")]
+    assert events == [event for layer in range(4) for event in (f"sink {layer}", f"mlp {layer}")]
 
 
 def test_only_wanted_rows_pass_the_last_mlp(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,9 +155,8 @@ def test_logits_do_not_depend_on_the_layout_of_weights(
 ) -> None:
     """One thread takes oneDNN's layout or transposed weights, whichever is faster on a machine."""
     expected = logits_of_mixed_passes(load(name, "transformers"))
-    for module in (weights, model):
-        monkeypatch.setattr(module, "is_one_thread", lambda: True)
-    monkeypatch.setattr(weights, "is_transposed_faster", lambda: is_transposed)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(checks, "is_transposed_faster", lambda: is_transposed)
 
     logits = logits_of_mixed_passes(load(name, "baton"))
 
@@ -173,13 +171,12 @@ def test_steps_of_few_rows_equal_the_layers_one_by_one(
     monkeypatch: pytest.MonkeyPatch, dtype: str, is_transposed: bool, tolerance: float
 ) -> None:
     """Kernels compute of all layers in one call what they compute in many, but for the order of sums."""
-    if not (is_transposed or onednn.is_sound(getattr(torch, dtype))):
+    if not (is_transposed or checks.is_sound(getattr(torch, dtype))):
         pytest.skip("oneDNN is off here")
-    for module in (weights, model):
-        monkeypatch.setattr(module, "is_one_thread", lambda: True)
-    monkeypatch.setattr(weights, "is_transposed_faster", lambda: is_transposed)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(checks, "is_transposed_faster", lambda: is_transposed)
     if is_transposed:  # as on a CPU without instructions for products of half precision
-        monkeypatch.setattr(weights, "is_sound", lambda asked: asked is torch.float32)
+        monkeypatch.setattr(checks, "is_sound", lambda asked: asked is torch.float32)
     runner = load("llama", "baton", dtype)
     tables = [[9, 4, 5], [0, 3, 8]]
     for table in tables:
@@ -187,7 +184,7 @@ def test_steps_of_few_rows_equal_the_layers_one_by_one(
     steps = [Span([7], 30, tables[0], needs_logits=True), Span([9], 30, tables[1], needs_logits=True)]
 
     streamed = runner.forward(steps).rows()
-    monkeypatch.setattr(StreamedLayers, "serves", lambda *_: False)
+    monkeypatch.setattr(KernelDecodeStep, "serves", lambda *_: False)
 
     np.testing.assert_allclose(runner.forward(steps).rows(), streamed, rtol=1e-4, atol=tolerance)
-    assert runner._model._streamed is not None, "no layer is streamed"
+    assert runner._model._decode_step is not None, "no layer is streamed"

@@ -16,9 +16,8 @@ from baton.engine.runners.base import Launched, LayerKv, Runner, Span
 from baton.engine.runners.drawing import Draws
 from baton.engine.runners.torch.loader import LoadOptions, load_torch_runner
 from baton.engine.runners.torch.tensor_parallel.order import join_heads, split_heads
-from baton.engine.runners.torch.tensor_parallel.ranks import Alone
+from baton.engine.runners.torch.tensor_parallel.ranks import take_share
 from baton.engine.runners.torch.tensor_parallel.runner import ParallelRunner, load_parallel_runner
-from baton.engine.runners.torch.tensor_parallel.share import take_share
 from baton.errors import BatonError, ConfigurationError
 from checkpoints import VOCABULARY_SIZE, CheckpointName, checkpoint, reference_generate
 
@@ -162,9 +161,7 @@ def test_a_vocabulary_that_is_no_multiple_is_filled_up() -> None:
     for rank in range(2):
         model = AutoModelForCausalLM.from_config(config)
         model.lm_head.weight = whole_weight
-        ranks = Alone()
-        ranks.rank, ranks.size = rank, 2
-        take_share(model, ranks)
+        take_share(model, rank, 2)
         shares.append(model.lm_head.weight)
 
     assert [len(share) for share in shares] == [5, 5]

@@ -1,7 +1,4 @@
-"""The runner contract on torch, for a device that computes while the host plans.
-
-A pass under way on a device that the host does not wait for.
-"""
+"""The runner contract on torch, for a device that computes while the host plans; and passes under way there."""
 
 from __future__ import annotations
 
@@ -12,14 +9,13 @@ import torch
 
 from baton.engine.runners.base import Launched, ModelInfo, Span
 from baton.engine.runners.drawing import Draws
-from baton.engine.runners.torch.backbone import Backbone
 from baton.engine.runners.torch.batch import Followed
 from baton.engine.runners.torch.cuda_graph.buffers import DecodeBuffers, Field, Fields, RowTables
-from baton.engine.runners.torch.cuda_graph.step import DecodeSteps, padded_batch
+from baton.engine.runners.torch.cuda_graph.step import CapturedSteps, DecodeSteps, padded_batch
 from baton.engine.runners.torch.ops.cuda.copy_stream import KvCopies
 from baton.engine.runners.torch.ops.device import upload
-from baton.engine.runners.torch.runner import TorchRunner
-from baton.engine.runners.torch.sampling import TorchLogits, drawn, most_probable
+from baton.engine.runners.torch.ops.device_ops import DeviceOps
+from baton.engine.runners.torch.runner import Backbone, TorchLogits, TorchRunner
 
 _MAX_STEPS = 8
 """Steps of a launch: enough that the host's part is small, few enough that tokens do not arrive in bursts."""
@@ -45,24 +41,23 @@ class CudaGraphRunner(TorchRunner):
         *,
         num_blocks: int,
         block_tokens: int,
-        device: torch.device,
+        ops: DeviceOps,
         max_batch_size: int,
     ) -> None:
         """Take over a model; arguments as `TorchRunner`'s, and the sequences that decode in one pass at most."""
-        super().__init__(
-            model, info, num_blocks=num_blocks, block_tokens=block_tokens, device=device, num_idle_blocks=1
-        )
+        super().__init__(model, info, num_blocks=num_blocks, block_tokens=block_tokens, ops=ops, num_idle_blocks=1)
         self.max_launch_steps = min(_MAX_STEPS, block_tokens)
         max_blocks = -(-info.max_context_tokens // block_tokens) + 1
-        with self._at_work():
+        with self._ops.at_work():
             self._buffers = DecodeBuffers(
                 max_rows=max_batch_size,
                 max_blocks=max_blocks,
                 max_steps=self.max_launch_steps,
                 idle_block=num_blocks,
-                device=device,
+                device=ops.device,
             )
-            self._steps = DecodeSteps(model, self._buffers, self._pool)
+            steps = CapturedSteps if ops.can_capture else DecodeSteps
+            self._steps = steps(model, self._buffers, self._pool, ops)
             self._steps.warm_up()
         self._tables = RowTables(max_rows=max_batch_size, max_blocks=max_blocks, idle_block=num_blocks, idle_entries=1)
         self._replayed: DevicePass | None = None
@@ -95,7 +90,7 @@ class CudaGraphRunner(TorchRunner):
         num_steps: int,
     ) -> DevicePass:
         """Begin a pass whose rows are given, by this runner's `rows_for` or by that of a rank that it follows."""
-        with self._at_work():
+        with self._ops.at_work():
             if rows is not None:
                 return self._decode(spans, rows, draws, after, num_steps)
             assert num_steps == 1, "only decode passes are launched several at a time"
@@ -116,11 +111,11 @@ class CudaGraphRunner(TorchRunner):
     def _pack(self, spans: Sequence[Span], draws: Draws | None, after: DevicePass | None) -> DevicePass:
         logits = self._packed_logits(spans, _followed(spans, after))
         if draws is None:
-            chosen = most_probable(logits)
+            chosen = self._ops.most_probable(logits)
         else:
             temperatures, uniforms = (torch.from_numpy(values) for values in (draws.temperatures, draws.uniforms[0]))
-            chosen = drawn(logits, temperatures.to(self.device), uniforms.to(self.device))
-        return DevicePass(chosen[None], chosen, range(len(chosen)), logits, self._hand_over)
+            chosen = self._ops.drawn(logits, temperatures.to(self.device), uniforms.to(self.device))
+        return DevicePass(chosen[None], chosen, range(len(chosen)), logits, self._ops, self._kv_copies)
 
     def _decode(
         self,
@@ -141,7 +136,7 @@ class CudaGraphRunner(TorchRunner):
             self._replayed.forget_logits()
         logits = self._steps.run(num_rows, num_steps, is_drawn=draws is not None)
         tokens = self._buffers.history[:num_steps, :num_rows]
-        self._replayed = DevicePass(tokens, self._buffers.chosen, rows, logits)
+        self._replayed = DevicePass(tokens, self._buffers.chosen, rows, logits, self._ops)
         return self._replayed
 
     def _fields(
@@ -190,6 +185,7 @@ class DevicePass:
         last: Those of the last step, at the place from which the next pass may read them: [num_device_rows], int64.
         rows: Row of the device for each row of the pass.
         logits: Of the last step: [num_device_rows, vocabulary_size].
+        ops: What copies.
         kv_copies: What the pass has still to hand out before it is done.
     """
 
@@ -199,21 +195,16 @@ class DevicePass:
         last: torch.Tensor,
         rows: Sequence[int],
         logits: torch.Tensor,
+        ops: DeviceOps,
         kv_copies: KvCopies | None = None,
     ) -> None:
-        self._hand_over = kv_copies
+        self._kv_copies = kv_copies
         self.device_rows = rows
         self._last = last
         self._num_steps = len(tokens)
         self._logits: torch.Tensor | None = logits
-        self._copied: torch.cuda.Event | None = None
-        if tokens.device.type == "cuda":
-            self._host = torch.empty(tokens.shape, dtype=tokens.dtype, pin_memory=True)
-            self._host.copy_(tokens, non_blocking=True)
-            self._copied = torch.cuda.Event()
-            self._copied.record()
-        else:
-            self._host = tokens.clone()
+        self._ops = ops
+        self._host = ops.begin_copy(tokens)
 
     def fed(self, rows: Sequence[int]) -> torch.Tensor:
         """Return, on the device, what the next pass feeds after some rows; one that is not finite counts as 0."""
@@ -223,7 +214,7 @@ class DevicePass:
     def tokens(self, step: int = 0) -> list[int]:
         """Return the token chosen from each row of a step, waiting for the pass."""
         self._wait()
-        chosen: list[int] = self._host[step].tolist()
+        chosen: list[int] = self._host.tensor[step].tolist()
         return [chosen[row] for row in self.device_rows]
 
     def logits(self) -> TorchLogits:
@@ -231,14 +222,13 @@ class DevicePass:
         self._wait()
         assert self._logits is not None, "logits are gone: another pass has been launched"
         rows = torch.tensor(list(self.device_rows), device=self._logits.device)
-        return TorchLogits(self._logits[rows])
+        return TorchLogits(self._logits[rows], self._ops)
 
     def _wait(self) -> None:
         """Wait for the tokens, handing out layers as they arrive."""
-        if self._hand_over is not None:
-            self._hand_over.drain()
-        if self._copied is not None:
-            self._copied.synchronize()
+        if self._kv_copies is not None:
+            self._kv_copies.drain()
+        self._host.wait()
 
     def cut(self, num_steps: int) -> int:  # noqa: ARG002 - the device has been told of all
         """Return the number of steps: the device has been told of all."""

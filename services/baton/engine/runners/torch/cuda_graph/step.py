@@ -1,7 +1,4 @@
-"""One decode step, from the fed tokens to the chosen ones, captured once for each padded batch.
-
-Decoding rows as the model's layers see them.
-"""
+"""One decode step, from the fed tokens to the chosen ones, captured once for each padded batch; and its rows."""
 
 from __future__ import annotations
 
@@ -14,14 +11,14 @@ from typing import Any
 import torch
 
 from baton.engine.runners.base import Span
-from baton.engine.runners.torch.backbone import Backbone
 from baton.engine.runners.torch.batch import QuerySegment
 from baton.engine.runners.torch.cuda_graph.buffers import DecodeBuffers, Field, TableChanges
 from baton.engine.runners.torch.lora import AdaptedRows
 from baton.engine.runners.torch.ops.cuda.copy_stream import KvCopies
 from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, Tiles, tiles_for
+from baton.engine.runners.torch.ops.device_ops import DeviceOps
 from baton.engine.runners.torch.pool import KvPool
-from baton.engine.runners.torch.sampling import drawn, most_probable
+from baton.engine.runners.torch.runner import Backbone
 
 log = logging.getLogger(__name__)
 
@@ -38,26 +35,63 @@ def padded_batch(num_rows: int, max_rows: int) -> int:
 
 
 class DecodeSteps:
-    """Runs decode steps on the buffers; on CUDA by replaying graphs that share one pool of memory.
+    """Runs decode steps on the buffers, one operation after the other.
 
     Args:
         model: What computes logits; reads nothing back to the host.
         buffers: The rows.
         pool: Where K and V live.
+        ops: What chooses tokens.
     """
 
-    def __init__(self, model: Backbone, buffers: DecodeBuffers, pool: KvPool) -> None:
+    def __init__(self, model: Backbone, buffers: DecodeBuffers, pool: KvPool, ops: DeviceOps) -> None:
         self._model: Backbone | None = model
         self._buffers = buffers
         self._pool = pool
-        self._is_cuda = buffers.fields.device.type == "cuda"
+        self._ops = ops
+
+    def warm_up(self) -> None:
+        """Make ready what greedy choice needs."""
+
+    def prepare(self, num_rows: int, *, is_drawn: bool) -> None:
+        """Make sure that the step of a padded batch can be run; to be called before its rows are loaded."""
+
+    def run(self, num_rows: int, num_steps: int, *, is_drawn: bool) -> torch.Tensor:
+        """Run one or more steps on the first rows; return the logits of the last: [num_rows, vocabulary_size]."""
+        for _ in range(num_steps):
+            logits = self._run_once(num_rows, is_drawn=is_drawn)
+        return logits
+
+    def close(self) -> None:
+        """Let go of the model."""
+        self._model = None
+
+    def _run_once(self, num_rows: int, *, is_drawn: bool) -> torch.Tensor:
+        return self._step(DecodeBatch(self._buffers, self._pool, num_rows), is_drawn=is_drawn)
+
+    def _step(self, batch: DecodeBatch, *, is_drawn: bool) -> torch.Tensor:
+        assert self._model is not None, "the steps are closed"
+        logits = self._model.logits(batch)
+        if is_drawn:
+            self._buffers.advance(self._ops.drawn(logits, *self._buffers.draws(batch.num_rows)))
+        else:
+            self._buffers.advance(self._ops.most_probable(logits))
+        return logits
+
+
+class CapturedSteps(DecodeSteps):
+    """Runs decode steps by replaying CUDA graphs that share one pool of memory.
+
+    The next run of any size overwrites the logits of a run.
+    """
+
+    def __init__(self, model: Backbone, buffers: DecodeBuffers, pool: KvPool, ops: DeviceOps) -> None:
+        super().__init__(model, buffers, pool, ops)
         self._graphs: dict[tuple[int, bool], tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
         self._memory: Any = None
 
     def warm_up(self) -> None:
         """Capture every padded batch for greedy choice, the largest first, whose memory serves all others."""
-        if not self._is_cuda:
-            return
         started = time.perf_counter()
         max_rows = self._buffers.max_rows
         for size in sorted({padded_batch(rows, max_rows) for rows in range(1, max_rows + 1)}, reverse=True):
@@ -65,37 +99,17 @@ class DecodeSteps:
         log.info("decode_captured graphs=%d seconds=%.1f", len(self._graphs), time.perf_counter() - started)
 
     def prepare(self, num_rows: int, *, is_drawn: bool) -> None:
-        """Make sure that the step of a padded batch can be run; to be called before its rows are loaded."""
-        if self._is_cuda:
-            self._captured(num_rows, is_drawn=is_drawn)
-
-    def run(self, num_rows: int, num_steps: int, *, is_drawn: bool) -> torch.Tensor:
-        """Run steps on the first rows; return the logits of the last: [num_rows, vocabulary_size].
-
-        On CUDA the next run of any size overwrites them.
-        """
-        logits = None
-        for _ in range(num_steps):
-            if self._is_cuda:
-                graph, logits = self._captured(num_rows, is_drawn=is_drawn)
-                graph.replay()
-            else:
-                logits = self._step(DecodeBatch(self._buffers, self._pool, num_rows), is_drawn=is_drawn)
-        assert logits is not None, "no step was asked for"
-        return logits
+        """Capture the step of a padded batch, unless it has been."""
+        self._captured(num_rows, is_drawn=is_drawn)
 
     def close(self) -> None:
         """Let go of the graphs and the model."""
         self._graphs.clear()
-        self._model = None
+        super().close()
 
-    def _step(self, batch: DecodeBatch, *, is_drawn: bool) -> torch.Tensor:
-        assert self._model is not None, "the steps are closed"
-        logits = self._model.logits(batch)
-        if is_drawn:
-            self._buffers.advance(drawn(logits, *self._buffers.draws(batch.num_rows)))
-        else:
-            self._buffers.advance(most_probable(logits))
+    def _run_once(self, num_rows: int, *, is_drawn: bool) -> torch.Tensor:
+        graph, logits = self._captured(num_rows, is_drawn=is_drawn)
+        graph.replay()
         return logits
 
     def _captured(self, num_rows: int, *, is_drawn: bool) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
@@ -148,7 +162,6 @@ class DecodeBatch:
         num_rows: Rows, idle ones included.
     """
 
-    is_paged = True
     kv_copies: KvCopies | None = None
     has_sinks: bool = False
     spans: tuple[Span, ...] = ()

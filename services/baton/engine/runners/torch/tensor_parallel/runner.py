@@ -16,8 +16,7 @@ from baton.engine.runners.drawing import Draws
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner, DevicePass
 from baton.engine.runners.torch.kv_codec import TorchCodec
 from baton.engine.runners.torch.loader import LoadOptions, describe_whole, load_share
-from baton.engine.runners.torch.runner import TorchRunner
-from baton.engine.runners.torch.sampling import TorchLogits
+from baton.engine.runners.torch.runner import TorchLogits, TorchRunner
 from baton.engine.runners.torch.tensor_parallel.follower import RankAssignment
 from baton.engine.runners.torch.tensor_parallel.order import (
     CopyBlock,
@@ -30,8 +29,7 @@ from baton.engine.runners.torch.tensor_parallel.order import (
     split_heads,
 )
 from baton.engine.runners.torch.tensor_parallel.peer import LOOPBACK_ONLY, Peer, close_all
-from baton.engine.runners.torch.tensor_parallel.ranks import ProcessRanks
-from baton.engine.runners.torch.tensor_parallel.share import check_divisible
+from baton.engine.runners.torch.tensor_parallel.ranks import ProcessRanks, check_divisible
 from baton.errors import ConfigurationError, UnavailableError
 
 log = logging.getLogger(__name__)

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
-from baton.engine.runners.torch.ops.cpu import onednn
 from baton.engine.runners.torch.ops.cpu.attention import attend_single, pack_single_queries
-from baton.engine.runners.torch.ops.cpu.kernel_checks import array_of, can_attend, can_multiply, panels_of, transposed
+from baton.engine.runners.torch.ops.cpu.checks import can_attend, can_multiply, is_sound
+from baton.engine.runners.torch.ops.cpu.linear import pack, panels_of, transposed
 from baton.engine.runners.torch.ops.cpu.numba_kernels import compiling
 from baton.engine.runners.torch.ops.cpu.numba_kernels.compiling import digest_of
-from baton.engine.runners.torch.ops.cpu.numba_kernels.decode_step import gate, normalise
-from baton.engine.runners.torch.ops.cpu.numba_kernels.product import multiply
+from baton.engine.runners.torch.ops.cpu.numba_kernels.decode_step import gate, multiply, normalise
+from baton.engine.runners.torch.ops.device import array_of
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
 HEADS = {torch.float32: (3, 24, 16), torch.bfloat16: (2, 16, 16)}
@@ -27,7 +27,7 @@ both_dtypes = pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], 
 def test_the_checks_at_start_pass(dtype: torch.dtype) -> None:
     """This machine runs the kernels, unless oneDNN itself is off."""
     assert can_attend(dtype)
-    assert can_multiply(dtype) == onednn.is_sound(dtype)
+    assert can_multiply(dtype) == is_sound(dtype)
 
 
 @both_dtypes
@@ -68,10 +68,10 @@ def test_a_key_that_is_not_a_number_shows_in_the_result(dtype: torch.dtype) -> N
 @pytest.mark.parametrize("num_rows", [1, 2, 3, 8])
 def test_products_of_few_rows_equal_float64(dtype: torch.dtype, num_rows: int) -> None:
     """Inputs and outputs that fill no panel, with a bias."""
-    if not onednn.is_sound(dtype):
+    if not is_sound(dtype):
         pytest.skip("oneDNN is off here")
     rows, weight, bias = torch.randn(num_rows, 70).to(dtype), torch.randn(130, 70).to(dtype), torch.randn(130).to(dtype)
-    output, packed = torch.empty(num_rows, 130, dtype=dtype), onednn.pack(weight)
+    output, packed = torch.empty(num_rows, 130, dtype=dtype), pack(weight)
     panels = panels_of(packed, weight)
     if panels is None:
         pytest.skip("oneDNN's layout is not one of panels here")
@@ -85,12 +85,12 @@ def test_products_of_few_rows_equal_float64(dtype: torch.dtype, num_rows: int) -
 
 def test_a_layout_that_is_not_one_of_panels_is_told_apart() -> None:
     """OneDNN chooses it; another weight's panels, or another size, would give wrong products."""
-    if not onednn.is_sound(torch.float32):
+    if not is_sound(torch.float32):
         pytest.skip("oneDNN is off here")
     weight, other = torch.randn(128, 64), torch.randn(128, 64)
 
-    assert panels_of(onednn.pack(other), weight) is None
-    assert panels_of(onednn.pack(weight[:64]), weight) is None
+    assert panels_of(pack(other), weight) is None
+    assert panels_of(pack(weight[:64]), weight) is None
 
 
 @both_dtypes

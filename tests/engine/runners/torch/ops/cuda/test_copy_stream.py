@@ -99,7 +99,7 @@ def test_a_pass_is_done_when_all_its_layers_are_out(is_launched: bool) -> None:
     """With copies that never arrive by themselves, sinks still get every layer's bytes before the tokens."""
     runner = load_torch_runner(checkpoint("llama"), model_id="m", num_blocks=16, model_code="baton", is_static=True)
     assert isinstance(runner, CudaGraphRunner)
-    runner._hand_over = KvCopies(LateStream())
+    runner._kv_copies = KvCopies(LateStream())
     received: list[tuple[int, LayerKv]] = []
     span = Span(PROMPT, 0, range(3), needs_logits=True, layer_sink=lambda *handed: received.append(handed))
     if is_launched:

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from baton.engine.runners.torch.ops.cuda.paged_queries import num_splits
-from baton.engine.runners.torch.ops.eager.blocked_attention import attend_causally
-from baton.engine.runners.torch.ops.eager.paged_attention import attend_by_torch
+from baton.engine.runners.torch.ops.eager.attention import attend_causally
+from baton.engine.runners.torch.ops.eager.paged_attention import attend_from_blocks
 from baton.engine.runners.torch.pool import KeysValues
 from bench.microbench.torch import cases
 from bench.microbench.torch.cases import CASES, inputs_of
@@ -65,13 +65,13 @@ def test_a_model_computes_the_same_with_all_kernels() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_reference_attends_as_the_blocked_attention_does(name: str) -> None:
     """What the kernel is compared with is not a twin of its mistakes: the CPU's attention agrees, key by key."""
-    query, pool, queries, scoring = inputs_of(CASES[name], 3).to(torch.float32)
-    output = attend_by_torch(query, pool, queries, scoring)
+    query, pool, queries, params = inputs_of(CASES[name], 3).to(torch.float32)
+    output = attend_from_blocks(query, pool, queries, params)
     first = 0
     for index, (start, end) in enumerate(CASES[name].intervals):
         keys, values = (tensor[:, queries.tables[index].long()].flatten(1, 2)[:, :end] for tensor in pool)
         rows = query[first : first + end - start].transpose(0, 1).unflatten(0, (keys.shape[0], -1))
-        expected = attend_causally(rows.contiguous(), KeysValues(keys, values), scoring, first_query=start)
+        expected = attend_causally(rows.contiguous(), KeysValues(keys, values), params, first_query=start)
 
         torch.testing.assert_close(output[first : first + end - start].transpose(0, 1), expected.flatten(0, 1))
         first += end - start

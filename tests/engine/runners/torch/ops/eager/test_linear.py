@@ -7,10 +7,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.engine.runners.torch.ops.cpu import onednn, weights
-from baton.engine.runners.torch.ops.cpu.kernel_checks import can_multiply, can_stream_transposed
-from baton.engine.runners.torch.ops.cpu.weights import padded_rows
+from baton.engine.runners.torch.ops.choose import choose_ops
+from baton.engine.runners.torch.ops.cpu import checks
+from baton.engine.runners.torch.ops.cpu.checks import can_multiply, can_stream_transposed
+from baton.engine.runners.torch.ops.cpu.linear import CpuLinear, padded_rows
 from baton.engine.runners.torch.ops.eager.linear import Linear
+
+
+def linear_of(*modules: torch.nn.Linear) -> Linear:
+    """Return projections as a CPU holds them."""
+    return choose_ops(torch.device("cpu"), modules[0].weight.dtype).linear(modules)
 
 
 @given(num_rows=st.integers(1, 100_000))
@@ -39,7 +45,7 @@ def test_product_equals_torchs(num_rows: int, has_bias: bool, dtype: torch.dtype
     rows = torch.randn(num_rows, 48, dtype=dtype)
 
     with torch.inference_mode():
-        product = Linear([first, second])(rows)
+        product = linear_of(first, second)(rows)
 
         expected = torch.cat([first(rows), second(rows)], dim=1)
     torch.testing.assert_close(product, expected, atol=1e-5 if dtype == torch.float32 else 0.02, rtol=0.02)
@@ -50,14 +56,14 @@ def test_a_cpu_without_instructions_for_it_multiplies_half_precision_in_float32(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What comes out is of the rows' format, and no further from the truth than one rounding."""
-    monkeypatch.setattr(weights, "is_sound", lambda asked: asked is torch.float32)
-    monkeypatch.setattr(weights, "is_transposed_faster", lambda: False)
+    monkeypatch.setattr(checks, "is_sound", lambda asked: asked is torch.float32)
+    monkeypatch.setattr(checks, "is_transposed_faster", lambda: False)
     torch.manual_seed(0)
     module = torch.nn.Linear(48, 32, dtype=dtype)
     rows = torch.randn(7, 48, dtype=dtype)
 
     with torch.inference_mode():
-        product = Linear([module])(rows)
+        product = linear_of(module)(rows)
 
         expected = torch.nn.functional.linear(rows.double(), module.weight.double(), module.bias.double())
     assert product.dtype is dtype
@@ -71,16 +77,16 @@ def test_each_layout_of_weights_multiplies_batches_and_prompts(
     dtype: torch.dtype, is_transposed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Few rows by Baton's kernel, more by a library; sizes that fill neither panels nor strips."""
-    if not onednn.is_sound(torch.float32):
+    if not checks.is_sound(torch.float32):
         pytest.skip("oneDNN is off here")
-    monkeypatch.setattr(weights, "is_one_thread", lambda: True)
-    monkeypatch.setattr(weights, "is_transposed_faster", lambda: is_transposed)
-    monkeypatch.setattr(weights, "is_sound", lambda asked: asked is torch.float32)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    monkeypatch.setattr(checks, "is_transposed_faster", lambda: is_transposed)
+    monkeypatch.setattr(checks, "is_sound", lambda asked: asked is torch.float32)
     torch.manual_seed(0)
     module = torch.nn.Linear(50, 70, dtype=dtype)
 
     with torch.inference_mode():
-        product = Linear([module])
+        product = linear_of(module)
 
         for num_rows in (1, 2, 5, 32, 33, 100):
             rows = torch.randn(num_rows, 50, dtype=dtype)
@@ -89,5 +95,6 @@ def test_each_layout_of_weights_multiplies_batches_and_prompts(
                 product(rows).double(), expected, atol=1e-5, rtol=max(1e-4, torch.finfo(dtype).eps)
             )
     num_rows = 32 * can_stream_transposed(dtype) if is_transposed else 8 * can_multiply(dtype)
+    assert isinstance(product, CpuLinear)
     assert product.num_streamed_rows == num_rows
     assert 1 <= product.memory().num_bytes / module.weight.nbytes < 3, "more than sizes rounded up"

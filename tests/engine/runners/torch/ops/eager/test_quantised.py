@@ -10,12 +10,19 @@ import torch
 from baton.engine.runners.base import Span
 from baton.engine.runners.torch import load_torch_runner
 from baton.engine.runners.torch.loader import LoadOptions
-from baton.engine.runners.torch.ops.eager.quantised import WeightDtype, projection
+from baton.engine.runners.torch.ops.choose import choose_ops
+from baton.engine.runners.torch.ops.eager.linear import Projection
+from baton.engine.runners.torch.ops.eager.quantised import WeightDtype
 from baton.engine.runners.torch.tensor_parallel.runner import load_parallel_runner
 from baton.errors import ConfigurationError
 from checkpoints import VOCABULARY_SIZE, checkpoint
 
 PROMPT = random.Random(2).choices(range(3, VOCABULARY_SIZE), k=80)
+
+
+def projection(modules: list[torch.nn.Linear], weight_dtype: WeightDtype) -> Projection:
+    """Return projections as a CPU holds them."""
+    return choose_ops(torch.device("cpu"), modules[0].weight.dtype).projection(modules, weight_dtype)
 
 
 def modules(num_inputs: int = 96, *, dtype: torch.dtype = torch.float32) -> list[torch.nn.Linear]:

@@ -9,9 +9,11 @@ import ctypes
 import sys
 from collections.abc import Iterable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+
+from baton.engine.runners.torch.ops.device import MemoryRange, memory_of
 
 PAGE_BYTES = 1 << 21
 MIN_BYTES = 32 << 20
@@ -20,20 +22,6 @@ _HUGE_PAGE = 14
 """MADV_HUGEPAGE: what is not there yet comes in huge pages."""
 _COLLAPSE = 25
 """MADV_COLLAPSE of Linux 6.1 and later, which older ones refuse: what is there moves to huge pages, at its address."""
-
-
-class MemoryRange(NamedTuple):
-    """Some bytes of this process."""
-
-    address: int
-    """Of the first."""
-    num_bytes: int
-    """How many."""
-
-
-def memory_of(tensor: torch.Tensor) -> MemoryRange:
-    """Return where a dense tensor of the CPU is."""
-    return MemoryRange(tensor.data_ptr(), tensor.nbytes)
 
 
 def zeros(size: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 
+from baton.engine.runners.torch.ops.device_ops import HeadNorms
 from baton.engine.runners.torch.pool import KeysValues
 
 _GATE_BLOCK = 1024
 _WIDE = 4096
 """Elements of a row from which more warps share it."""
-
-
-class HeadNorms(NamedTuple):
-    """Weights by which heads are scaled after they are normalised."""
-
-    query: torch.Tensor
-    """[head_dim]."""
-    key: torch.Tensor
-    """[head_dim]."""
-    epsilon: float
-    """Added to the mean square."""
 
 
 def rotate_and_store(
@@ -53,9 +41,9 @@ def rotate_and_store(
     queries = heads.new_empty(num_rows, num_heads, head_dim)
     kernel[(num_rows, num_all)](
         *(heads, cosines, signed_sines),
-        *((heads, heads) if norms is None else norms[:2]),
+        *((heads, heads) if norms is None else (norms.query.weight, norms.key.weight)),
         *(slots, queries, pool.keys, pool.values),
-        *(heads.stride(0), pool.keys.stride(0), pool.values.stride(0), 0.0 if norms is None else norms.epsilon),
+        *(heads.stride(0), pool.keys.stride(0), pool.values.stride(0), 0.0 if norms is None else norms.query.epsilon),
         NUM_HEADS=num_heads,
         NUM_KV_HEADS=num_kv_heads,
         HEAD_DIM=head_dim,

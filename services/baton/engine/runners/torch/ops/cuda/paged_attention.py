@@ -1,4 +1,4 @@
-"""Attends from packed queries to keys in blocks: by the Triton kernel on CUDA, by `reference` elsewhere."""
+"""Attends from packed queries to keys in blocks, by the Triton kernels; on a CPU only under TRITON_INTERPRET=1."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ from typing import Any
 import torch
 
 from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, num_splits, padded
-from baton.engine.runners.torch.ops.eager.blocked_attention import AttentionParams
-from baton.engine.runners.torch.ops.eager.paged_attention import attend_by_torch
-from baton.engine.runners.torch.ops.triton_support import runs_triton
+from baton.engine.runners.torch.ops.eager.attention import AttentionParams
 from baton.engine.runners.torch.pool import KeysValues
 
 _CPU_MULTIPROCESSORS = 4
 
 
-def attend_paged(
-    query: torch.Tensor, pool: KeysValues, queries: PagedQueries, scoring: AttentionParams
+def attend_by_kernel(
+    query: torch.Tensor, pool: KeysValues, queries: PagedQueries, params: AttentionParams
 ) -> torch.Tensor:
     """Attend causally from every row to the positions of its sequence up to its own.
 
@@ -26,26 +24,17 @@ def attend_paged(
         pool: Keys [num_kv_heads, num_blocks, block_tokens, head_dim] and values of one layer, K and V of the rows
             themselves written already.
         queries: Whose rows they are.
-        scoring: How scores become weights.
+        params: How scores become weights.
 
     Returns:
         [num_rows, num_heads, value_head_dim], contiguous.
     """
-    if runs_triton(query.device):
-        return attend_by_kernel(query, pool, queries, scoring)
-    return attend_by_torch(query, pool, queries, scoring)
-
-
-def attend_by_kernel(
-    query: torch.Tensor, pool: KeysValues, queries: PagedQueries, scoring: AttentionParams
-) -> torch.Tensor:
-    """Attend as `attend_paged` does, by the Triton kernel; on a CPU only under TRITON_INTERPRET=1."""
     num_rows, num_heads, _ = query.shape
     num_kv_heads, _, _, value_dim = pool.values.shape
     splits = num_splits(queries.num_tiles, num_kv_heads, queries.max_end, _num_multiprocessors(query.device))
     output = query.new_empty(num_rows, num_heads, value_dim)
     parts = _parts(output, splits)
-    _launch(query, pool, queries, scoring, output, parts, splits)
+    _launch(query, pool, queries, params, output, parts, splits)
     return output
 
 
@@ -53,7 +42,7 @@ def _launch(
     query: torch.Tensor,
     pool: KeysValues,
     queries: PagedQueries,
-    scoring: AttentionParams,
+    params: AttentionParams,
     output: torch.Tensor,
     parts: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
     splits: int,
@@ -65,13 +54,13 @@ def _launch(
     num_kv_heads, _, block_tokens, value_dim = pool.values.shape
     group = num_heads // num_kv_heads
     assert tiles.rows >= tiles.queries * group, f"{tiles} does not hold groups of {group} heads"
-    sinks = output if scoring.sinks is None else scoring.sinks
+    sinks = output if params.sinks is None else params.sinks
     sizes: dict[str, Any] = {"VALUE_DIM": value_dim, "PADDED_VALUE_DIM": padded(value_dim), "NUM_SPLITS": splits}
-    sizes["HAS_SINKS"] = scoring.sinks is not None
+    sizes["HAS_SINKS"] = params.sinks is not None
     attend_tile[(queries.num_tiles, num_kv_heads, splits)](
         *(query, pool.keys, pool.values, output, sinks, *parts),
         *(queries.tables, queries.ends, queries.first_rows, queries.tile_sequences, queries.tile_first_queries),
-        *(scoring.scaling, query.stride(0), query.stride(1), pool.keys.stride(0), pool.values.stride(0)),
+        *(params.scaling, query.stride(0), query.stride(1), pool.keys.stride(0), pool.values.stride(0)),
         *(queries.tables.stride(0), num_heads),
         **sizes,
         GROUP=group,
@@ -81,8 +70,8 @@ def _launch(
         TILE_QUERIES=tiles.queries,
         TILE_ROWS=tiles.rows,
         TILE_KEYS=tiles.keys,
-        WINDOW=scoring.window_tokens,
-        SOFT_CAP=scoring.soft_cap,
+        WINDOW=params.window_tokens,
+        SOFT_CAP=params.soft_cap,
         num_warps=tiles.num_warps,
         num_stages=tiles.num_stages,
     )

@@ -1,60 +1,65 @@
-"""The projections of a layer as few large products."""
+"""Projections of the same input as one large product."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 
 import torch
+from torch.nn.functional import linear
 
-from baton.engine.runners.torch.ops.cpu.huge_pages import MemoryRange
-from baton.engine.runners.torch.ops.cpu.kernel_checks import Array, array_of
-from baton.engine.runners.torch.ops.cpu.weights import laid_out
+from baton.engine.runners.torch.ops.device import MemoryRange, memory_of
+
+Projection = Callable[[torch.Tensor], torch.Tensor]
+"""Returns [num_rows, num_outputs] of [num_rows, num_inputs]."""
 
 
-class Linear:
-    """y = x W^T + b, of one projection or of several of the same input, outputs side by side.
-
-    Attributes:
-        dtype: Of the weights.
-        num_outputs: Outputs of all projections.
-        num_streamed_rows: Rows up to which Baton's kernel multiplies.
+class Linear(ABC):
+    """y = x W^T + b, the weight in the layout of what multiplies by it.
 
     Args:
-        modules: The projections, in order of their outputs. Their weights are copied.
+        weight: [num_outputs, num_inputs].
+        bias: [num_outputs].
+
+    Attributes:
+        dtype: Of the weight as it was given.
+        num_outputs: Outputs of all projections.
     """
 
-    def __init__(self, modules: Sequence[torch.nn.Linear]) -> None:
-        weight = torch.cat([module.weight for module in modules])
-        has_bias = any(module.bias is not None for module in modules)
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self.dtype = weight.dtype
-        self._bias = torch.cat([_bias_of(module) for module in modules]) if has_bias else None
         self.num_outputs = len(weight)
-        self._weight = laid_out(weight)
-        self.num_streamed_rows = self._weight.max_streamed_rows
-        if self.num_streamed_rows:
-            self._arrays = (self._weight.array(), array_of(weight.new_empty(0) if self._bias is None else self._bias))
+        self._bias = bias
 
+    @abstractmethod
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Return [num_rows, num_outputs] of [num_rows, num_inputs]."""
-        if 0 < rows.shape[0] <= self.num_streamed_rows:
-            return self._stream(rows)
-        return self._weight.product(rows, self._bias)
+
+    @abstractmethod
+    def memory(self) -> MemoryRange:
+        """Return where the weight is, on a CPU."""
+
+
+class PlainLinear(Linear):
+    """A weight as checkpoints have it, multiplied by torch."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__(weight, bias)
+        self._weight = weight
+
+    def __call__(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return the product."""
+        return linear(rows, self._weight, self._bias)
 
     def memory(self) -> MemoryRange:
-        """Return where the weights are, on a CPU."""
-        return self._weight.memory()
-
-    def arrays(self) -> tuple[Array, Array]:
-        """Return the weight as kernels take it and the bias, which may be empty; `num_streamed_rows` is not 0."""
-        return self._arrays
-
-    def _stream(self, rows: torch.Tensor) -> torch.Tensor:
-        from baton.engine.runners.torch.ops.cpu.numba_kernels.product import multiply
-
-        output = rows.new_empty(rows.shape[0], self.num_outputs)
-        multiply(array_of(rows.contiguous()), *self._arrays, array_of(output))
-        return output
+        """Return where the weight is."""
+        return memory_of(self._weight)
 
 
-def _bias_of(module: torch.nn.Linear) -> torch.Tensor:
-    return module.weight.new_zeros(module.out_features) if module.bias is None else module.bias
+def side_by_side(modules: Sequence[torch.nn.Linear]) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return weight and bias of projections of the same input, outputs in order; the weights are copied."""
+    weight = torch.cat([module.weight for module in modules])
+    if all(module.bias is None for module in modules):
+        return weight, None
+    biases = [weight.new_zeros(module.out_features) if module.bias is None else module.bias for module in modules]
+    return weight, torch.cat(biases)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 
 from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries
-from baton.engine.runners.torch.ops.eager.blocked_attention import AttentionParams
+from baton.engine.runners.torch.ops.eager.attention import AttentionParams
 from baton.engine.runners.torch.pool import KeysValues
 
 
-def attend_by_torch(
-    query: torch.Tensor, pool: KeysValues, queries: PagedQueries, scoring: AttentionParams
+def attend_from_blocks(
+    query: torch.Tensor, pool: KeysValues, queries: PagedQueries, params: AttentionParams
 ) -> torch.Tensor:
-    """Attend as `attention.attend_paged` does; scores in float32, or in float64 where the queries are.
+    """Attend as `cuda.paged_attention.attend_by_kernel` does; scores in float32, or in float64 where the queries are.
 
     Every row gathers the keys of its sequence up to the longest table, so its memory grows with rows times context.
     """
@@ -26,16 +26,16 @@ def attend_by_torch(
     table = queries.tables[sequence].long()
     keys, values = (tensor[:, table].flatten(2, 3).to(wide) for tensor in pool)  # [num_kv_heads, num_rows, num_keys, _]
     grouped = query.view(num_rows, num_kv_heads, -1, head_dim).transpose(0, 1).to(wide)
-    scores = grouped @ keys.transpose(-1, -2) * scoring.scaling
-    if scoring.soft_cap:
-        scores = (scores / scoring.soft_cap).tanh() * scoring.soft_cap
+    scores = grouped @ keys.transpose(-1, -2) * params.scaling
+    if params.soft_cap:
+        scores = (scores / params.soft_cap).tanh() * params.soft_cap
     key = torch.arange(table.shape[1] * block_tokens, device=query.device)
     is_seen = key <= position[:, None]
-    if scoring.window_tokens:
-        is_seen &= key > position[:, None] - scoring.window_tokens
+    if params.window_tokens:
+        is_seen &= key > position[:, None] - params.window_tokens
     scores = scores.masked_fill(~is_seen[None, :, None], -torch.inf)
     values = values.masked_fill(~is_seen[..., None], 0.0)  # what nobody sees may be anything, even no number
-    attended = _weights(scores, scoring.sinks) @ values
+    attended = _weights(scores, params.sinks) @ values
     return attended.transpose(0, 1).reshape(num_rows, num_heads, value_dim).to(query.dtype)
 
 

@@ -6,20 +6,17 @@ takes them for those of the checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from hashlib import blake2b
 from typing import Literal
 
 import torch
 
-from baton.engine.runners.torch.ops.eager.linear import Linear
+from baton.engine.runners.torch.ops.eager.linear import Projection
 from baton.errors import ConfigurationError
 
 WeightDtype = Literal["auto", "int8", "int4", "fp8"]
 """In what the projections of all layers are held; auto: in the dtype of activations. The output projection keeps it."""
-
-Projection = Callable[[torch.Tensor], torch.Tensor]
-"""Returns [num_rows, num_outputs] of [num_rows, num_inputs]."""
 
 _WEIGHT_BITS: dict[str, int] = {"int8": 8, "int4": 4, "fp8": 8}
 _GROUP_SIZES = (128, 64, 32)
@@ -51,18 +48,22 @@ def weight_bits(weight_dtype: WeightDtype, dtype: torch.dtype) -> int:
     return _WEIGHT_BITS.get(weight_dtype) or 8 * int(dtype.itemsize)
 
 
-def projection(modules: Sequence[torch.nn.Linear], weight_dtype: WeightDtype = "auto") -> Projection:
-    """Return the projections of the same input as one product, outputs side by side.
+def quantised(
+    weight: torch.Tensor, bias: torch.Tensor | None, weight_dtype: WeightDtype, int4_form: type[Int4Product]
+) -> Projection:
+    """Return a product of a weight [num_outputs, num_inputs], rounded, and a bias [num_outputs].
+
+    Args:
+        weight: As checkpoints have it.
+        bias: Kept as it is.
+        weight_dtype: Not "auto".
+        int4_form: What holds 4 bits on the weight's device.
 
     Raises:
-        ConfigurationError: If the size of a weight fits no kernel.
+        ConfigurationError: If the size of the weight fits no kernel.
     """
-    if weight_dtype == "auto":
-        return Linear(modules)
-    weight = torch.cat([module.weight for module in modules])
-    biases = [torch.zeros_like(each.weight[:, 0]) if each.bias is None else each.bias for each in modules]
-    bias = torch.cat(biases) if any(module.bias is not None for module in modules) else None
-    product = _PRODUCTS[weight_dtype](weight)
+    forms: dict[str, Callable[[torch.Tensor], Projection]] = {"int8": Int8Product, "int4": int4_form, "fp8": Fp8Product}
+    product = forms[weight_dtype](weight)
     return product if bias is None else lambda rows: product(rows) + bias
 
 
@@ -96,13 +97,37 @@ class Int4Product:
         levels = ((groups - low[..., None]) / scales[..., None]).round().clamp(0, 15).flatten(1).to(torch.int32)
         middles = low + 8 * scales
         self._scales_and_middles = torch.stack([scales, middles], dim=-1).transpose(0, 1).contiguous().to(weight.dtype)
-        self._is_cuda = weight.device.type == "cuda"
-        self._weight = _pack_for_cuda(levels) if self._is_cuda else torch._convert_weight_to_int4pack_for_cpu(levels, 1)
+        self._weight = self._pack(levels)
 
     def __call__(self, rows: torch.Tensor) -> torch.Tensor:
         """Return the product."""
-        multiply = torch._weight_int4pack_mm if self._is_cuda else torch._weight_int4pack_mm_for_cpu
-        result: torch.Tensor = multiply(rows.contiguous(), self._weight, self._group_size, self._scales_and_middles)
+        return self._multiply(rows.contiguous(), self._weight, self._group_size, self._scales_and_middles)
+
+    def _pack(self, levels: torch.Tensor) -> torch.Tensor:
+        """Return levels [num_outputs, num_inputs], from 0 to 15, as `_multiply` takes them."""
+        packed: torch.Tensor = torch._convert_weight_to_int4pack_for_cpu(levels, 1)
+        return packed
+
+    def _multiply(
+        self, rows: torch.Tensor, packed: torch.Tensor, group_size: int, scales_and_middles: torch.Tensor
+    ) -> torch.Tensor:
+        result: torch.Tensor = torch._weight_int4pack_mm_for_cpu(rows, packed, group_size, scales_and_middles)
+        return result
+
+
+class CudaInt4Product(Int4Product):
+    """The same on CUDA."""
+
+    def _pack(self, levels: torch.Tensor) -> torch.Tensor:
+        num_tiles = next(count for count in (8, 4, 2) if levels.shape[1] % (16 * count) == 0)
+        pairs = (levels[:, ::2] << 4 | levels[:, 1::2]).to(torch.uint8)
+        packed: torch.Tensor = torch._convert_weight_to_int4pack(pairs, num_tiles)
+        return packed
+
+    def _multiply(
+        self, rows: torch.Tensor, packed: torch.Tensor, group_size: int, scales_and_middles: torch.Tensor
+    ) -> torch.Tensor:
+        result: torch.Tensor = torch._weight_int4pack_mm(rows, packed, group_size, scales_and_middles)
         return result
 
 
@@ -123,21 +148,7 @@ class Fp8Product:
         return result
 
 
-_PRODUCTS: dict[str, Callable[[torch.Tensor], Projection]] = {
-    "int8": Int8Product,
-    "int4": Int4Product,
-    "fp8": Fp8Product,
-}
-
-
 def _to_fp8(rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return rows in 8-bit floats, and what each is to be multiplied by: [num_rows, 1], float32."""
     scales = (rows.abs().amax(dim=1, keepdim=True).float() / _FP8_MAX).clamp(min=1e-12)
     return (rows.float() / scales).to(_FP8), scales
-
-
-def _pack_for_cuda(levels: torch.Tensor) -> torch.Tensor:
-    num_tiles = next(count for count in (8, 4, 2) if levels.shape[1] % (16 * count) == 0)
-    pairs = (levels[:, ::2] << 4 | levels[:, 1::2]).to(torch.uint8)
-    packed: torch.Tensor = torch._convert_weight_to_int4pack(pairs, num_tiles)
-    return packed

@@ -1,12 +1,7 @@
-"""Kernels for one thread of a CPU, compiled at start by numba: a decode step must read weights and KV, once.
+"""Kernels of a CPU's thread, compiled at start by numba: a decode step must read weights and KV, once.
 
-`attention`, `product` and `elementwise` are the kernels of decode steps, `layer` strings them together, `step` goes
-through all layers in one call, and `kernel` compiles them; `prompt_attention` attends from prompts. `numbers` knows
-bfloat16 and exponentials; `vectors`, `strips`, `tiles`, `registers` and `addresses` what numba has no word for;
-`support` says where the kernels serve, `sizes` how weights are laid out for them; `single_queries` is what attention is
-asked.
-
-How weights are laid out for kernels; no numba is needed to know it.
+`decode_step` and `attention` are the kernels; `numbers`, `vectors` and `products` what numba has no word for;
+`compiling` keeps their machine code. What stands here says how weights are laid out for kernels, and needs no numba.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from transformers import AttentionInterface
 
 from baton.engine.runners.base import Span
 from baton.engine.runners.torch import TorchRunner, load_torch_runner
-from baton.engine.runners.torch.ops.eager.attention import ATTENTION_NAME, attend
+from baton.engine.runners.torch.transformers_model import ATTENTION_NAME, attend
 from checkpoints import CHECKPOINT_NAMES, CheckpointName, checkpoint
 
 every_checkpoint = pytest.mark.parametrize("name", CHECKPOINT_NAMES)

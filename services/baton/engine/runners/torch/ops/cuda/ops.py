@@ -1,0 +1,85 @@
+"""Operations by Triton kernels; and what CUDA does besides: pinned copies, streams, captured steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from baton.engine.runners.torch.batch import QuerySegment, RowBatch
+from baton.engine.runners.torch.ops.cuda import elementwise
+from baton.engine.runners.torch.ops.cuda.copy_stream import CudaCopyStream, KvCopies
+from baton.engine.runners.torch.ops.cuda.paged_attention import attend_by_kernel
+from baton.engine.runners.torch.ops.device_ops import DeviceOps, HeadNorms, HostCopy, Norm, Rotation
+from baton.engine.runners.torch.ops.eager.attention import AttentionParams
+from baton.engine.runners.torch.ops.eager.quantised import CudaInt4Product
+
+
+class TritonOps(DeviceOps):
+    """Operations by Triton kernels; on a CPU only under TRITON_INTERPRET=1."""
+
+    def add_and_normalise(
+        self, hidden: torch.Tensor, delta: torch.Tensor, norm: Norm
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `DeviceOps`."""
+        return elementwise.add_and_normalise(hidden, delta, *norm)
+
+    def gate(self, gate_up: torch.Tensor) -> torch.Tensor:
+        """See `DeviceOps`."""
+        return elementwise.gate(gate_up)
+
+    def rotate_and_store(
+        self, heads: torch.Tensor, rotation: Rotation, norms: HeadNorms | None, batch: RowBatch, layer: int
+    ) -> torch.Tensor:
+        """See `DeviceOps`; K and V that sinks want are left to torch."""
+        if batch.has_sinks:
+            return super().rotate_and_store(heads, rotation, norms, batch, layer)
+        pool = batch.pool.layer(layer)
+        return elementwise.rotate_and_store(heads, *rotation, norms, batch.slots(), pool).transpose(0, 1)
+
+    def attend(
+        self,
+        batch: RowBatch,
+        segments: tuple[QuerySegment, ...],
+        layer: int,
+        query: torch.Tensor,
+        params: AttentionParams,
+    ) -> torch.Tensor:
+        """See `DeviceOps`; all sequences are attended to at once, in their blocks."""
+        pool = batch.pool.layer(layer)
+        queries = batch.paged(segments, len(query) // len(pool.keys), query.shape[2], query.dtype)
+        return attend_by_kernel(query.transpose(0, 1), pool, queries, params).transpose(0, 1)
+
+
+class CudaOps(TritonOps):
+    """Operations of a GPU, which the host does not wait for."""
+
+    can_capture = True
+    _int4_form = CudaInt4Product
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """See `DeviceOps`."""
+        with torch.inference_mode(), torch.cuda.device(self.device):
+            yield
+
+    def kv_copies(self) -> KvCopies:
+        """Return what copies K and V beside what is computed."""
+        return KvCopies(CudaCopyStream(self.device))
+
+    def begin_copy(self, tensor: torch.Tensor) -> HostCopy:
+        """See `DeviceOps`; into pinned memory, behind what the current stream was asked for."""
+        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        host.copy_(tensor, non_blocking=True)
+        arrival = torch.cuda.Event()
+        arrival.record()
+        return HostCopy(host, arrival)
+
+    def peak_bytes(self) -> int:
+        """Return the most memory of the device that tensors have had."""
+        return int(torch.cuda.max_memory_allocated(self.device))
+
+    def release(self) -> None:
+        """Give back what torch keeps for tensors to come."""
+        torch.cuda.empty_cache()

@@ -1,0 +1,200 @@
+"""A model in transformers' own code: its attention is Baton's, its last layer computes no more rows than are wanted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum, auto
+from functools import partial
+from typing import Any
+
+import torch
+from transformers import AttentionInterface
+
+from baton.engine.runners.torch.batch import RowBatch, store
+from baton.engine.runners.torch.lora import NO_ADAPTERS, AdapterLayers, Additions
+from baton.engine.runners.torch.ops.device import MemoryRange, memory_of
+from baton.engine.runners.torch.ops.device_ops import DeviceOps
+from baton.engine.runners.torch.ops.eager.attention import AttentionParams
+from baton.engine.runners.torch.pool import KeysValues
+
+ATTENTION_NAME = "baton"
+"""Value of `attn_implementation`. No mask function bears this name, so that transformers builds no mask."""
+
+_OTHER_ARGUMENTS = {"dropout", "output_router_logits", "position_ids", "sliding_window", "use_cache"}
+"""What transformers' layers pass on besides, without effect on attention when a trained model is run."""
+
+
+class Stage(Enum):
+    """Which rows a layer is given, and what is wanted of it."""
+
+    ALL_ROWS = auto()
+    """All: write K and V, attend."""
+    STORE = auto()
+    """All: write K and V, then stop by raising `KvStored`."""
+    LAST_ROWS = auto()
+    """Those that need logits; K and V are written already: attend."""
+
+
+class KvStored(Exception):  # noqa: N818 - a signal, not an error
+    """Leaves a layer whose K and V were all that was wanted."""
+
+
+def register_attention() -> None:
+    """Make `attend` known to transformers; doing so again changes nothing."""
+    AttentionInterface.register(ATTENTION_NAME, attend)
+
+
+def attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: None,  # noqa: ARG001 - part of transformers' signature
+    *,
+    scaling: float,
+    baton_batch: RowBatch,
+    baton_ops: DeviceOps,
+    baton_stage: Stage = Stage.ALL_ROWS,
+    softcap: float | None = None,
+    s_aux: torch.Tensor | None = None,
+    **others: object,
+) -> tuple[torch.Tensor, None]:
+    """Attend by sequence over a packed row of tokens.
+
+    Args:
+        module: The layer's attention; knows its `layer_idx`.
+        query: [1, num_heads, num_rows, head_dim], rotated.
+        key: [1, num_kv_heads, num_rows, head_dim], rotated.
+        value: [1, num_kv_heads, num_rows, head_dim].
+        attention_mask: Not used.
+        scaling: Factor of the scores.
+        baton_batch: The rows' sequences.
+        baton_ops: What attends.
+        baton_stage: What to do.
+        softcap: Bound towards which scores are bent.
+        s_aux: Scores of the heads' sinks.
+        others: What says nothing new: the sliding window is the cache layout's.
+
+    Returns:
+        [1, num_rows, num_heads, head_dim], and no weights.
+
+    Raises:
+        KvStored: In stage `STORE`.
+        TypeError: If the model wants something of its attention that is not done here.
+    """
+    if unknown := others.keys() - _OTHER_ARGUMENTS:
+        raise TypeError(f"attention has no {', '.join(sorted(unknown))}")
+    layer = module.layer_idx
+    if baton_stage is not Stage.LAST_ROWS:
+        store(baton_batch, layer, KeysValues(key[0], value[0]))
+    if baton_stage is Stage.STORE:
+        raise KvStored
+    segments = baton_batch.last_segments if baton_stage is Stage.LAST_ROWS else baton_batch.segments
+    params = AttentionParams(scaling, baton_batch.pool.window_tokens(layer), softcap or 0.0, s_aux)
+    return baton_ops.attend(baton_batch, segments, layer, query[0], params).transpose(0, 1)[None], None
+
+
+class TransformersModel:
+    """A model in transformers' own code.
+
+    Its attention is Baton's (`attend`); the forward of its last layer is replaced by `LastLayerForward`, so
+    that it returns a row of logits per wanted row.
+
+    Args:
+        model: A transformers causal language model, its attention `ATTENTION_NAME`; changed in place.
+        ops: What attends.
+        adapters: All that are loaded.
+    """
+
+    name = "transformers"
+    is_capturable = False  # experts are chosen by what the host reads, and rotary embeddings look at positions
+
+    def __init__(self, model: Any, ops: DeviceOps, adapters: AdapterLayers = NO_ADAPTERS) -> None:
+        layers = model.get_decoder().layers
+        layers[-1].forward = LastLayerForward(layers[-1].forward)
+        self._model = model
+        self._ops = ops
+        self._batch: RowBatch | None = None
+        for index, layer in enumerate(layers):
+            for name in {name for each in adapters.values() for name in each[index]}:
+                module = layer.get_submodule(name)
+                additions = Additions(adapters, index, {name: module.out_features})
+                module.register_forward_hook(partial(self._add, additions))
+
+    def logits(self, batch: RowBatch) -> torch.Tensor:
+        """Return the logits of the wanted rows: [num_logits, vocabulary_size]."""
+        self._batch = batch
+        output = self._model(
+            input_ids=batch.token_ids(),
+            position_ids=batch.positions(),
+            use_cache=False,
+            baton_batch=batch,
+            baton_ops=self._ops,
+        )
+        logits: torch.Tensor = output.logits[0]
+        return logits
+
+    def memory(self) -> list[MemoryRange]:
+        """Return where the weights are, on a CPU."""
+        return [memory_of(weight) for weight in self._model.parameters()]
+
+    def _add(
+        self, additions: Additions, module: torch.nn.Module, inputs: tuple[torch.Tensor], output: torch.Tensor
+    ) -> None:
+        """Add to the output of a projection what adapters make of its input, [..., num_inputs]."""
+        del module
+        batch, rows = self._batch, inputs[0].flatten(0, -2)
+        assert batch is not None, "a projection runs in passes alone"
+        adapted = batch.adapted if len(rows) == batch.num_rows else batch.last_adapted
+        additions.add(output.flatten(0, -2), rows, adapted)
+
+
+LayerForward = Callable[..., Any]
+"""`forward` of a transformers decoder layer."""
+
+
+class LastLayerForward:
+    """Takes the place of `forward` of a model's last decoder layer.
+
+    All positions pass through the layer up to its attention, which writes their K and V; only those whose logits are
+    wanted, mostly the last one of a span, pass through attention and MLP. The layer then returns fewer rows than it was
+    given: one per row of logits.
+    """
+
+    def __init__(self, forward: LayerForward) -> None:
+        self._forward = forward
+
+    def __call__(
+        self,
+        hidden_states: torch.Tensor,
+        *,
+        position_ids: torch.Tensor,
+        position_embeddings: tuple[torch.Tensor, torch.Tensor],
+        baton_batch: RowBatch,
+        **kwargs: Any,
+    ) -> Any:
+        """Run the layer; arguments as transformers' decoder layers have them.
+
+        Returns:
+            [1, num_logits, hidden_size].
+        """
+
+        def run(rows: torch.Tensor | slice, stage: Stage) -> Any:
+            cosines, sines = position_embeddings
+            return self._forward(
+                hidden_states[:, rows],
+                position_ids=position_ids[:, rows],
+                position_embeddings=(cosines[:, rows], sines[:, rows]),
+                baton_batch=baton_batch,
+                baton_stage=stage,
+                **kwargs,
+            )
+
+        if baton_batch.num_logits == baton_batch.num_rows:
+            return run(slice(None), Stage.ALL_ROWS)
+        with suppress(KvStored):
+            run(slice(None), Stage.STORE)
+        if not baton_batch.last_segments:
+            return hidden_states[:, :0]
+        return run(baton_batch.last_rows(), Stage.LAST_ROWS)
