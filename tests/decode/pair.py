@@ -340,7 +340,7 @@ class Pair:
         """Have the router name the prefill nodes, and wait until the decode node knows."""
         self.peers.update({peer.node_id: peer for peer in peers})
         while True:
-            if all(self.peers.has(peer.node_id) and self.peers.known(peer.node_id) == peer for peer in peers):
+            if all(self.peers._peers.get(peer.node_id) == peer for peer in peers):
                 return
             await asyncio.sleep(0)
 

@@ -1,28 +1,15 @@
-"""The links from prefill nodes: their rate from two timed calls, and probes that break."""
+"""The links from other nodes are probed, whatever breaks."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import cast
 
 import grpc
 import pytest
 
 from baton.decode import peers
-from baton.decode.peers import link_bytes_per_second
 from baton.kv_transport.kv_services import KvStub
 from baton.v1 import node_pb2, router_service_pb2
-
-
-def test_a_round_trip_is_no_transfer() -> None:
-    """What an empty call takes is taken off."""
-    assert link_bytes_per_second(1000, 1.25, 0.25) == 1000.0
-
-
-@pytest.mark.parametrize("round_trip_seconds", [0.9, 1.0, 7.0])
-def test_a_slow_empty_call_does_not_make_a_link_infinitely_fast(round_trip_seconds: float) -> None:
-    """At most twice the rate that was seen."""
-    assert link_bytes_per_second(1000, 1.0, round_trip_seconds) == 2000.0
 
 
 def test_a_probe_that_breaks_leaves_the_node_and_its_other_links_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,24 +69,3 @@ def test_a_probe_that_fails_is_made_again(monkeypatch: pytest.MonkeyPatch) -> No
     asyncio.run(asyncio.wait_for(run(), 20))
 
     assert num_probes == 3
-
-
-@pytest.mark.parametrize("stream_seconds", [[0.04, 0.02, 0.03, 0.05, 0.02], [0.6]])
-def test_a_link_is_as_quick_as_it_was_once(monkeypatch: pytest.MonkeyPatch, stream_seconds: list[float]) -> None:
-    """What delays one probe is the machine; a slow link is not burdened with a second stream."""
-    now, calls = 0.0, iter([0.5, 0.004, 0.002, 0.003, 0.002, 0.008, *stream_seconds])
-
-    async def probe(_stub: KvStub, num_bytes: int) -> float:
-        nonlocal now
-        seconds = next(calls)
-        now += seconds if num_bytes else 0.0
-        return seconds
-
-    monkeypatch.setattr(peers, "_timed_probe", probe)
-    monkeypatch.setattr(peers.time, "perf_counter", lambda: now)
-
-    link = asyncio.run(peers.measure_link(cast(KvStub, None), "p", 1_000_000))
-
-    assert link.bytes_per_second == pytest.approx(1e6 / (min(stream_seconds) - 0.002))
-    assert link.round_trip.nanos == 2_000_000
-    assert list(calls) == []

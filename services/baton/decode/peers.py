@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from typing import TypeVar
 
 import grpc
@@ -18,22 +15,17 @@ from baton.errors import NotFoundError
 from baton.kv.staging import StagingPool
 from baton.kv_transport.fast_channel import FastChannel
 from baton.kv_transport.kv_services import BlockStub, KvStub
+from baton.kv_transport.link_probe import measure_link
 from baton.node.cluster.registration import Peers
 from baton.rpc.channel import open_channel
 from baton.shm.lender import Lender
 from baton.telemetry.metrics import Metrics
 from baton.v1 import node_pb2, router_service_pb2
-from baton.wire.quantities import duration_from_seconds
 
 log = logging.getLogger(__name__)
-
 _T = TypeVar("_T")
-
-_PROBE_TIMEOUT_SECONDS = 30.0
 _PROBE_PAUSE_SECONDS = 1.0
 _LONGEST_PROBE_PAUSE_SECONDS = 60.0
-_NUM_PROBES = 5
-_PROBING_SECONDS = 0.25
 LINGER_SECONDS = 60.0
 """Time that running streams get when their node leaves the router's list: a router that has just started knows none."""
 
@@ -101,14 +93,6 @@ class PeerSet:
     def has(self, node_id: str) -> bool:
         """Return whether the router names a node."""
         return node_id in self._peers
-
-    def known(self, node_id: str) -> router_service_pb2.Peer:
-        """Return what the router has said of a node.
-
-        Raises:
-            NotFoundError: If it has not named it.
-        """
-        return _named(self._peers, node_id)
 
     def source(self, node_id: str) -> PrefillSource:
         """Return where to take KV from that a prefill node computes.
@@ -190,57 +174,6 @@ class PeerSet:
         except Exception:  # the edge of the task: a link that cannot be measured must not end the node
             log.exception("link_probe_failed peer=%s", peer.node_id)
         return False
-
-
-async def measure_link(stub: KvStub | BlockStub, node_id: str, num_bytes: int) -> node_pb2.LinkMeasurement:
-    """Time empty calls and streams of `num_bytes`, and take the quickest of each: what delays one is not the link.
-
-    A link on which a stream takes long is not burdened with another.
-
-    Raises:
-        grpc.aio.AioRpcError: If a call fails.
-    """
-    await _timed_probe(stub, 0)  # makes the connection
-    round_trip = min([await _timed_probe(stub, 0) for _ in range(_NUM_PROBES)])
-    seconds, started = math.inf, time.perf_counter()
-    for _ in range(_NUM_PROBES):
-        seconds = min(seconds, await _timed_probe(stub, num_bytes))
-        if time.perf_counter() - started > _PROBING_SECONDS:
-            break
-    link = node_pb2.LinkMeasurement(
-        from_node_id=node_id,
-        bytes_per_second=link_bytes_per_second(num_bytes, seconds, round_trip),
-        round_trip=duration_from_seconds(round_trip),
-    )
-    link.measured_at.FromDatetime(datetime.now(UTC))
-    log.info(
-        "link_measured peer=%s bytes_per_second=%.3g round_trip_seconds=%.5f",
-        node_id,
-        link.bytes_per_second,
-        round_trip,
-    )
-    return link
-
-
-def link_bytes_per_second(num_bytes: int, seconds: float, round_trip_seconds: float) -> float:
-    """Return a link's rate from a timed stream, less the round trip.
-
-    Half of the time counts as transfer at least: on a busy machine an empty call may take longer than the stream, and
-    a rate without bound would draw every request.
-
-    Args:
-        num_bytes: Bytes received.
-        seconds: Time for them, above 0.
-        round_trip_seconds: Time of an empty call.
-    """
-    return num_bytes / max(seconds - round_trip_seconds, seconds / 2)
-
-
-async def _timed_probe(stub: KvStub | BlockStub, num_bytes: int) -> float:
-    started = time.perf_counter()
-    async for _ in stub.probe(num_bytes, _PROBE_TIMEOUT_SECONDS):
-        pass
-    return time.perf_counter() - started
 
 
 def _named(known: Mapping[str, _T], node_id: str) -> _T:

@@ -25,6 +25,7 @@ from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvFrame, KvProgress, StreamLedger, frame_groups, header_crc32c, pack_frame
 from baton.kv_transport.frame_codec import EncodedFrame, encode_frame, totals_to_proto
 from baton.kv_transport.kv_services import ReceivedPull
+from baton.kv_transport.link_probe import probe_sizes
 from baton.node.requests import check_identity
 from baton.v1 import block_service_pb2
 from baton.v1.block_service_pb2_grpc import BlockServiceServicer
@@ -213,17 +214,3 @@ def _checked_hashes(message: block_service_pb2.PullBlocksRequest, runner: Runner
     if message.block_begin + len(hashes) > max_blocks:
         raise InvalidFieldError("block_begin", f"expected blocks up to {max_blocks}, the end of the context")
     return hashes
-
-
-def probe_sizes(byte_count: int, message_byte_count: int) -> Iterator[int]:
-    """Return the payload sizes of a link probe, made as they are taken: there may be one for every byte.
-
-    Raises:
-        InvalidFieldError: If a count is out of range.
-    """
-    if not 0 <= byte_count <= 256 << 20:
-        raise InvalidFieldError("byte_count", f"expected 0 to {256 << 20}, got {byte_count}")
-    if not 0 <= message_byte_count <= 4 << 20:
-        raise InvalidFieldError("message_byte_count", f"expected 0 to {4 << 20}, got {message_byte_count}")
-    size = message_byte_count or 1 << 20
-    return (min(size, byte_count - start) for start in range(0, byte_count, size))

@@ -13,7 +13,7 @@ from baton.grpc_sockets.server_connection import ServerCall
 from baton.kv.stream import KvFrame
 from baton.kv_transport.frame_codec import response_parts
 from baton.kv_transport.kv_services import ReceivedRequest
-from baton.node.block_servicer import probe_sizes
+from baton.kv_transport.link_probe import probe_sizes
 from baton.prefill.kv_stream import Message, StreamMessages
 from baton.prefill.outbox import LoopOutbox, ThreadOutbox
 from baton.prefill.prefiller import Prefiller

@@ -1,0 +1,85 @@
+"""How fast the link from a node is: what it sends to whoever measures, and how its bytes are timed."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from baton.errors import InvalidFieldError
+from baton.kv_transport.kv_services import BlockStub, KvStub
+from baton.v1 import node_pb2
+from baton.wire.quantities import duration_from_seconds
+
+log = logging.getLogger(__name__)
+
+_PROBE_TIMEOUT_SECONDS = 30.0
+_NUM_PROBES = 5
+_PROBING_SECONDS = 0.25
+
+
+async def measure_link(stub: KvStub | BlockStub, node_id: str, num_bytes: int) -> node_pb2.LinkMeasurement:
+    """Time empty calls and streams of `num_bytes`, and take the quickest of each: what delays one is not the link.
+
+    A link on which a stream takes long is not burdened with another.
+
+    Raises:
+        grpc.aio.AioRpcError: If a call fails.
+    """
+    await _timed_probe(stub, 0)  # makes the connection
+    round_trip = min([await _timed_probe(stub, 0) for _ in range(_NUM_PROBES)])
+    seconds, started = math.inf, time.perf_counter()
+    for _ in range(_NUM_PROBES):
+        seconds = min(seconds, await _timed_probe(stub, num_bytes))
+        if time.perf_counter() - started > _PROBING_SECONDS:
+            break
+    link = node_pb2.LinkMeasurement(
+        from_node_id=node_id,
+        bytes_per_second=link_bytes_per_second(num_bytes, seconds, round_trip),
+        round_trip=duration_from_seconds(round_trip),
+    )
+    link.measured_at.FromDatetime(datetime.now(UTC))
+    log.info(
+        "link_measured peer=%s bytes_per_second=%.3g round_trip_seconds=%.5f",
+        node_id,
+        link.bytes_per_second,
+        round_trip,
+    )
+    return link
+
+
+def link_bytes_per_second(num_bytes: int, seconds: float, round_trip_seconds: float) -> float:
+    """Return a link's rate from a timed stream, less the round trip.
+
+    Half of the time counts as transfer at least: on a busy machine an empty call may take longer than the stream, and
+    a rate without bound would draw every request.
+
+    Args:
+        num_bytes: Bytes received.
+        seconds: Time for them, above 0.
+        round_trip_seconds: Time of an empty call.
+    """
+    return num_bytes / max(seconds - round_trip_seconds, seconds / 2)
+
+
+def probe_sizes(byte_count: int, message_byte_count: int) -> Iterator[int]:
+    """Return the payload sizes of a link probe, made as they are taken: there may be one for every byte.
+
+    Raises:
+        InvalidFieldError: If a count is out of range.
+    """
+    if not 0 <= byte_count <= 256 << 20:
+        raise InvalidFieldError("byte_count", f"expected 0 to {256 << 20}, got {byte_count}")
+    if not 0 <= message_byte_count <= 4 << 20:
+        raise InvalidFieldError("message_byte_count", f"expected 0 to {4 << 20}, got {message_byte_count}")
+    size = message_byte_count or 1 << 20
+    return (min(size, byte_count - start) for start in range(0, byte_count, size))
+
+
+async def _timed_probe(stub: KvStub | BlockStub, num_bytes: int) -> float:
+    started = time.perf_counter()
+    async for _ in stub.probe(num_bytes, _PROBE_TIMEOUT_SECONDS):
+        pass
+    return time.perf_counter() - started

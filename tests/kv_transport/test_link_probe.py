@@ -1,0 +1,51 @@
+"""The rate of a link: from two timed calls, of bytes that nobody keeps."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import cast
+
+import pytest
+
+from baton.kv_transport import link_probe
+from baton.kv_transport.kv_services import KvStub
+from baton.kv_transport.link_probe import link_bytes_per_second, measure_link, probe_sizes
+
+
+def test_a_probe_in_single_bytes_takes_no_memory_for_its_plan() -> None:
+    """The largest probe in the smallest messages is 268 million of them."""
+    sizes = probe_sizes(2**28, 1)
+
+    assert [next(sizes) for _ in range(3)] == [1, 1, 1]
+
+
+def test_a_round_trip_is_no_transfer() -> None:
+    """What an empty call takes is taken off."""
+    assert link_bytes_per_second(1000, 1.25, 0.25) == 1000.0
+
+
+@pytest.mark.parametrize("round_trip_seconds", [0.9, 1.0, 7.0])
+def test_a_slow_empty_call_does_not_make_a_link_infinitely_fast(round_trip_seconds: float) -> None:
+    """At most twice the rate that was seen."""
+    assert link_bytes_per_second(1000, 1.0, round_trip_seconds) == 2000.0
+
+
+@pytest.mark.parametrize("stream_seconds", [[0.04, 0.02, 0.03, 0.05, 0.02], [0.6]])
+def test_a_link_is_as_quick_as_it_was_once(monkeypatch: pytest.MonkeyPatch, stream_seconds: list[float]) -> None:
+    """What delays one probe is the machine; a slow link is not burdened with a second stream."""
+    now, calls = 0.0, iter([0.5, 0.004, 0.002, 0.003, 0.002, 0.008, *stream_seconds])
+
+    async def probe(_stub: KvStub, num_bytes: int) -> float:
+        nonlocal now
+        seconds = next(calls)
+        now += seconds if num_bytes else 0.0
+        return seconds
+
+    monkeypatch.setattr(link_probe, "_timed_probe", probe)
+    monkeypatch.setattr(link_probe.time, "perf_counter", lambda: now)
+
+    link = asyncio.run(measure_link(cast(KvStub, None), "p", 1_000_000))
+
+    assert link.bytes_per_second == pytest.approx(1e6 / (min(stream_seconds) - 0.002))
+    assert link.round_trip.nanos == 2_000_000
+    assert list(calls) == []
