@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +123,19 @@ def write_stack_model(folder: Path) -> None:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="t2", pad_token="t0", unk_token="t1")
     fast.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
     fast.save_pretrained(folder)
+
+
+_SMALL_VOCABULARY_SIZE = 2048
+SMALL_SHAPE = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
+"""So small that the host's part of a pass shows; as Hugging Face's configuration names it."""
+
+
+def write_small_model(folder: Path, shape: Mapping[str, int] = SMALL_SHAPE) -> None:
+    """Write a Hugging Face folder: Llama layers of random weights, and a tokenizer that knows its ids."""
+    write_llama(folder, _SMALL_VOCABULARY_SIZE, 4096, **shape)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from bench.engines.small_model import write_small_model
+from bench.engines.models import write_small_model
 from bench.plots import new_figure
 from bench.processes import answers_of
 from bench.results_file import describe_machine, write_results

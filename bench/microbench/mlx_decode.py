@@ -34,7 +34,7 @@ _JOIN_TOKENS = 3
 """Output of who joins, who is gone before the next one comes."""
 
 
-class Gauge:
+class DecodeBench:
     """An engine, and requests whose KV is drawn at random."""
 
     def __init__(self, folder: Path) -> None:
@@ -190,11 +190,11 @@ class Gauge:
 
 def main(folder: str) -> None:
     """Answer until standard input ends."""
-    gauge = Gauge(Path(folder))
+    bench = DecodeBench(Path(folder))
     _say({"is_ready": True})
     for line in sys.stdin:
         asked = json.loads(line)
-        _say(gauge.measure_joins(**asked) if "prompt_tokens" in asked else gauge.measure(**asked))
+        _say(bench.measure_joins(**asked) if "prompt_tokens" in asked else bench.measure(**asked))
 
 
 def _say(answer: dict[str, object]) -> None:

@@ -31,7 +31,7 @@ class MlxLm:
         mx.eval(self._kv)
 
     def measure(self, size: int, num_tokens: int, num_joins: int, seed: int) -> dict[str, object]:
-        """Return what it cost to decode `size` requests together, as Baton's gauge does."""
+        """Return what it cost to decode `size` requests together, as Baton's child does."""
         random = Random(seed)
         generator = BatchGenerator(
             self._model, completion_batch_size=_MAX_BATCH_SIZE, prefill_batch_size=_MAX_BATCH_SIZE
@@ -59,7 +59,7 @@ class MlxLm:
     def measure_joins(
         self, size: int, prompt_tokens: int, num_joins: int, num_steps: int, seed: int
     ) -> dict[str, object]:
-        """Return when running requests got their tokens while others joined them, as Baton's gauge does."""
+        """Return when running requests got their tokens while others joined them, as Baton's child does."""
         random = Random(seed)
         generator = BatchGenerator(
             self._model, completion_batch_size=_MAX_BATCH_SIZE, prefill_batch_size=_MAX_BATCH_SIZE

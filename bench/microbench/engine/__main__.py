@@ -30,11 +30,11 @@ def _runner(options: argparse.Namespace, num_blocks: int) -> Runner:
     if options.engine == "torch":
         from baton.engine.runners.torch import load_torch_runner
 
-        return load_torch_runner(options.model, model_id="gauge", num_blocks=num_blocks)
+        return load_torch_runner(options.model, model_id="model", num_blocks=num_blocks)
     from baton.engine.runners.mock import load_mock_runner
 
     return load_mock_runner(
-        options.model, model_id="gauge", num_blocks=num_blocks, fixed_step_seconds=options.step_seconds
+        options.model, model_id="model", num_blocks=num_blocks, fixed_step_seconds=options.step_seconds
     )
 
 

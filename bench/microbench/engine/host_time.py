@@ -63,7 +63,7 @@ class _Meter:
         forward: Where deliveries go on to.
     """
 
-    def __init__(self, load: Load, runner: GaugedRunner, forward: Callable[[list[Deliverable]], None]) -> None:
+    def __init__(self, load: Load, runner: TimedRunner, forward: Callable[[list[Deliverable]], None]) -> None:
         self._load = load
         self._runner = runner
         self._forward = forward
@@ -110,11 +110,11 @@ def measure(runner: Runner, load: Load) -> Measured:
         BatonError: If a request fails.
         TimeoutError: If it does not end.
     """
-    gauged = GaugedRunner(runner)
+    timed = TimedRunner(runner)
     deliveries = queue.SimpleQueue[list[Deliverable] | None]()
-    meter = _Meter(load, gauged, deliveries.put)
+    meter = _Meter(load, timed, deliveries.put)
     limits = SchedulerLimits(load.batch_size, load.batch_size * (_PROMPT_TOKENS + 1), shares_prompts=False)
-    engine = Engine(gauged, limits, post=meter.post)
+    engine = Engine(timed, limits, post=meter.post)
     consumer = threading.Thread(target=_consume, args=(deliveries,), daemon=True)
     consumer.start()
     for request in _requests(load, runner.info.vocabulary_size):
@@ -154,7 +154,7 @@ def _consume(deliveries: queue.SimpleQueue[list[Deliverable] | None]) -> None:
         deliver(each)
 
 
-class GaugedRunner(Runner):
+class TimedRunner(Runner):
     """Hands everything on to another runner, which outlives the engines that close this one.
 
     Attributes:
@@ -184,10 +184,10 @@ class GaugedRunner(Runner):
     ) -> Launched:
         """Begin a pass."""
         started = time.thread_time()
-        inner = after.inner if isinstance(after, GaugedPass) else after
+        inner = after.inner if isinstance(after, TimedPass) else after
         launched = self._runner.launch(spans, draws=draws, after=inner, num_steps=num_steps)
         self.cpu_seconds += time.thread_time() - started
-        return GaugedPass(launched, self)
+        return TimedPass(launched, self)
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy a block."""
@@ -205,10 +205,10 @@ class GaugedRunner(Runner):
         """Leave the other runner as it is."""
 
 
-class GaugedPass:
-    """A pass under way on the other runner."""
+class TimedPass:
+    """A pass in flight on the other runner."""
 
-    def __init__(self, inner: Launched, runner: GaugedRunner) -> None:
+    def __init__(self, inner: Launched, runner: TimedRunner) -> None:
         self.inner = inner
         self._runner = runner
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from baton.engine.kv_cache.offload import Offload
-from bench.engines.small_model import SMALL_SHAPE, write_small_model
+from bench.engines.models import SMALL_SHAPE, write_small_model
 from bench.kv.tiers import TIERS, Row, draw_kv_tiers, measure, speedup, table_of
 from bench.microbench.engine import kv_tiers
 
