@@ -171,7 +171,7 @@ class Generation:
 
     def _follow(self, event: EngineEvent) -> None:
         if isinstance(event, Admitted) and self._engine_request.purpose is Purpose.RECEIVE:
-            self._receive(event.num_cached_tokens)
+            self._receive(event)
         elif isinstance(event, FrameLanded) and self._arrival is not None:
             self._arrival.frame_landed()
         elif isinstance(event, PromptScored):
@@ -249,7 +249,7 @@ class Generation:
         else:
             self._fail(failure)
 
-    def _receive(self, num_cached_tokens: int) -> None:
+    def _receive(self, admitted: Admitted) -> None:
         """Have the prompt's KV brought here, as the request's placement says."""
         generator, arrival = self._generator, RemotePrefill if self._prefill_node_id else BlockPull
         self._arrival = arrival(
@@ -257,7 +257,7 @@ class Generation:
             generator.peers,
             self._request,
             self._request_id,
-            num_cached_tokens,
+            admitted,
             timeouts=generator.timeouts,
             deadline=self._deadline,
             metrics=generator.metrics,

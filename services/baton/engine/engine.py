@@ -266,7 +266,8 @@ class Engine:
         for sequence in admitted:
             if sequence.stats.started == 0.0:
                 sequence.stats.started = self._clock()
-                self._registry.tell(sequence, Admitted(sequence.stats.num_cached))
+                hashes = tuple(sequence.hashes) if sequence.purpose is Purpose.RECEIVE else ()
+                self._registry.tell(sequence, Admitted(sequence.stats.num_cached, hashes))
         if admitted:
             self._deliver()
 

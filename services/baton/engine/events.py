@@ -15,6 +15,7 @@ from baton.engine.kv_cache.offload import TierHits
 from baton.engine.sampling import SampledToken
 from baton.engine.sequence import FinishReason
 from baton.errors import BatonError
+from baton.kv.hashing import BlockHash
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class Admitted:
 
     num_cached_tokens: int
     """Leading positions, of prompt and earlier output, whose KV is here already."""
+    block_hashes: tuple[BlockHash, ...] = ()
+    """Hashes of the full blocks of both, where KV is awaited from another node and the prefix cache may be used."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,9 +20,10 @@ from baton.decode.kv_stream.reader import (
     reason_of,
     timed,
 )
+from baton.engine.events import Admitted
 from baton.engine.runners.base import Runner
 from baton.errors import BatonError, InvalidFieldError, StreamBrokenError
-from baton.kv.hashing import HASH_BYTES, block_hashes, join_hashes, root_hash
+from baton.kv.hashing import HASH_BYTES, join_hashes
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvProgress
 from baton.kv_transport.kv_services import BlockStub, request_crc32c, serialize_request
@@ -59,7 +60,7 @@ class BlockPull(KvStreamReader):
         nodes: Whom to call.
         request: What is generated; its placement says which node has blocks of its prompt.
         engine_id: The engine's name of the request.
-        num_cached_tokens: Leading positions that are here.
+        admitted: What the engine has of the prompt.
         timeouts: How long a silent stream is waited for.
         deadline: Event loop's time at which the caller gives the request up; None: never.
         metrics: Where to count.
@@ -71,17 +72,18 @@ class BlockPull(KvStreamReader):
         nodes: BlockNodes,
         request: decode_service_pb2.DecodeServiceGenerateRequest,
         engine_id: str,
-        num_cached_tokens: int,
+        admitted: Admitted,
         *,
         timeouts: Timeouts,
         deadline: float | None,
         metrics: Metrics,
     ) -> None:
+        num_cached_tokens = admitted.num_cached_tokens
         layout, num_tokens = node.runner.info.layout, len(request.prompt_token_ids) + len(request.output_token_ids)
         super().__init__(node.engine, engine_id, KvProgress.begin(layout, num_cached_tokens, num_tokens), layout)
         self._nodes = nodes
         self._node_id = request.placement.prefix_pull.node_id
-        self._request = pull_request(request, node.runner, num_cached_tokens)
+        self._request = pull_request(request, node.runner, admitted)
         self._num_wanted = len(self._request.block_hashes) // HASH_BYTES
         self._num_promised = 0
         self._num_cached = num_cached_tokens
@@ -187,22 +189,20 @@ def check_pull(placement: router_service_pb2.Placement, layout: KvLayout) -> Non
 
 
 def pull_request(
-    request: decode_service_pb2.DecodeServiceGenerateRequest, runner: Runner, num_cached_tokens: int
+    request: decode_service_pb2.DecodeServiceGenerateRequest, runner: Runner, admitted: Admitted
 ) -> block_service_pb2.PullBlocksRequest:
     """Return what to ask another node's cache for: the blocks that are not here, none of them the last position's.
 
     That position is computed here in any case, because its logits choose the first token.
     """
     pull, layout, block_tokens = request.placement.prefix_pull, runner.info.layout, runner.block_tokens
-    tokens = [*request.prompt_token_ids, *request.output_token_ids]
-    begin, end = num_cached_tokens // block_tokens, min(pull.block_count, (len(tokens) - 1) // block_tokens)
-    revision = runner.info.layout_with(request.adapter).model_revision_digest
-    root = root_hash(revision, block_tokens, request.cache_salt)
-    hashes = block_hashes(root, tokens[: end * block_tokens], block_tokens)[begin:]
+    num_tokens = len(request.prompt_token_ids) + len(request.output_token_ids)
+    begin = admitted.num_cached_tokens // block_tokens
+    end = min(pull.block_count, (num_tokens - 1) // block_tokens)
     return block_service_pb2.PullBlocksRequest(
         request_id=request.request_id,
         attempt=request.attempt,
-        block_hashes=join_hashes(hashes),
+        block_hashes=join_hashes(admitted.block_hashes[begin:end]),
         block_begin=begin,
         block_token_count=block_tokens,
         expected_layout=layout_to_proto(layout),

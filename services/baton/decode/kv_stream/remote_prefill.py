@@ -15,6 +15,7 @@ from baton.decode.kv_stream.prefill_stream import KvSource, PrefillReader
 from baton.decode.kv_stream.reader import SilentStreamError, Timeouts, reason_of
 from baton.decode.kv_stream.reception import FrameTimeline
 from baton.decode.kv_stream.recovery import Broken, PrefillOption, Recovery, choose_option
+from baton.engine.events import Admitted
 from baton.errors import AttemptReusedError, BatonError, StreamBrokenError, UnavailableError
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvProgress
@@ -60,7 +61,7 @@ class RemotePrefill:
         nodes: Whom to call.
         request: What is generated; its placement says who computes its prompt, and who else can.
         engine_id: The engine's name of the request.
-        num_cached_tokens: Leading positions that are here.
+        admitted: What the engine has of the prompt.
         timeouts: How long a silent stream is waited for.
         deadline: Event loop's time at which the caller gives the request up; None: never.
         metrics: Where to count.
@@ -72,7 +73,7 @@ class RemotePrefill:
         nodes: PrefillNodes,
         request: decode_service_pb2.DecodeServiceGenerateRequest,
         engine_id: str,
-        num_cached_tokens: int,
+        admitted: Admitted,
         *,
         timeouts: Timeouts,
         deadline: float | None,
@@ -81,13 +82,13 @@ class RemotePrefill:
         layout = node.runner.info.layout_with(request.adapter)
         self._node = node
         self._nodes = nodes
-        self._request = first_request(request, layout, num_cached_tokens)
+        self._request = first_request(request, layout, admitted.num_cached_tokens)
         self._engine_id = engine_id
         self._options = prefill_options(request.placement, node.node_id)
         self._deadline = deadline
         self._metrics = metrics
         self._num_tokens = len(self._request.token_ids)
-        begin = KvProgress.begin(layout, num_cached_tokens, self._num_tokens)
+        begin = KvProgress.begin(layout, admitted.num_cached_tokens, self._num_tokens)
         self._reader = PrefillReader(node.engine, engine_id, begin, layout, timeouts)
         self.reception = self._reader.reception
         if request.wants_kv_timeline:
