@@ -9,6 +9,7 @@ from opentelemetry import propagate, trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.util._once import Once
 
+from baton.rpc.trace_interceptors import client_interceptors, server_interceptors
 from baton.telemetry import tracing
 
 
@@ -28,8 +29,8 @@ def test_tracing_is_off_and_free_without_an_endpoint() -> None:
     tracing.configure_tracing("baton-router")
 
     assert not tracing.is_tracing()
-    assert tuple(tracing.client_interceptors()) == ()
-    assert tuple(tracing.server_interceptors()) == ()
+    assert tuple(client_interceptors()) == ()
+    assert tuple(server_interceptors()) == ()
 
 
 @pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
@@ -42,8 +43,8 @@ def test_an_endpoint_turns_tracing_on(monkeypatch: pytest.MonkeyPatch, variable:
     provider = trace.get_tracer_provider()
     assert isinstance(provider, TracerProvider)
     assert provider.resource.attributes["service.name"] == "baton-router"
-    assert len(tracing.client_interceptors()) == 4
-    assert len(tracing.server_interceptors()) == 1
+    assert len(client_interceptors()) == 4
+    assert len(server_interceptors()) == 1
 
 
 @pytest.mark.parametrize(("variable", "value"), [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import grpc
 
+from baton.rpc.trace_interceptors import client_interceptors
 from baton.security.tls import current_identity
-from baton.telemetry.tracing import client_interceptors
 
 KEEPALIVE_MILLISECONDS = 2_000
 """Pause between pings while calls are open."""

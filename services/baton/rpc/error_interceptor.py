@@ -1,26 +1,35 @@
 """Error mapping for every servicer: a BatonError ends the call with its status, a bug with INTERNAL and a traceback.
 
-Requests that are no messages, e.g. invalid UTF-8 in a string: refused like any other bad request.
-
-grpcio ends a call whose deserializer raises with UNKNOWN, and writes a traceback. So deserializers here return what
-they could not read as a value, and the guard raises it where errors become answers.
+A request that is no message, e.g. invalid UTF-8 in a string, is refused like any other bad request. grpcio would end
+a call whose deserializer raises with UNKNOWN, and write a traceback: so deserializers return `Undecodable` instead, and
+the interceptor raises the error where errors become answers.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from baton.errors import BatonError, InvalidFieldError
 from baton.rpc.status import abort
-from baton.telemetry.handlers import Behavior, Context, Handler, StreamBehavior, wrap_handler
 
 log = logging.getLogger(__name__)
+
+Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
+Handler: TypeAlias = "grpc.RpcMethodHandler[object, object]"
+Behavior = Callable[..., Awaitable[object]]
+"""Answers with one value, or is a coroutine that writes its responses to the context."""
+Deserializer = Callable[[bytes], object]
+"""Makes a request from its bytes."""
+StreamBehavior = Callable[..., AsyncIterator[object]]
+"""Yields its responses."""
 
 
 class ErrorInterceptor(grpc.aio.ServerInterceptor):
@@ -115,3 +124,24 @@ def decoded(request: object) -> object:
 async def _decoded_stream(requests: AsyncIterator[object]) -> AsyncIterator[object]:
     async for request in requests:
         yield decoded(request)
+
+
+def wrap_handler(
+    handler: Handler,
+    wrap: Callable[[Behavior], Behavior],
+    wrap_stream: Callable[[StreamBehavior], StreamBehavior],
+    wrap_deserializer: Callable[[Deserializer | None], Deserializer | None] = lambda deserialize: deserialize,
+) -> Handler:
+    """Return a handler of the same shape whose behaviour, and deserializer, are wrapped."""
+    coders = (wrap_deserializer(handler.request_deserializer), handler.response_serializer)
+    if handler.request_streaming:
+        make_stream, make_unary = grpc.stream_stream_rpc_method_handler, grpc.stream_unary_rpc_method_handler
+        behavior = handler.stream_stream if handler.response_streaming else handler.stream_unary
+    else:
+        make_stream, make_unary = grpc.unary_stream_rpc_method_handler, grpc.unary_unary_rpc_method_handler
+        behavior = handler.unary_stream if handler.response_streaming else handler.unary_unary
+    if not handler.response_streaming:
+        return make_unary(wrap(behavior), *coders)  # type: ignore[arg-type]
+    if inspect.isasyncgenfunction(behavior):
+        return make_stream(wrap_stream(behavior), *coders)
+    return make_stream(wrap(behavior), *coders)  # type: ignore[arg-type]

@@ -15,8 +15,8 @@ from grpc_reflection.v1alpha import reflection
 from baton.errors import ConfigurationError
 from baton.rpc.channel import MAX_MESSAGE_BYTES
 from baton.rpc.error_interceptor import ErrorInterceptor
+from baton.rpc.trace_interceptors import server_interceptors
 from baton.security.tls import current_identity
-from baton.telemetry.tracing import server_interceptors
 
 log = logging.getLogger(__name__)
 

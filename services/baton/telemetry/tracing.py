@@ -1,7 +1,4 @@
-"""Tracing with OpenTelemetry: W3C context through gRPC metadata; off unless an OTLP endpoint is configured.
-
-The span of a request that shares its call with others: its trace context travels in the message.
-"""
+"""Tracing with OpenTelemetry, off unless an OTLP endpoint is configured; and the span of a request without own call."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 
-import grpc
 from opentelemetry import context, propagate, trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
@@ -61,24 +57,6 @@ def shutdown_tracing() -> None:
 def is_tracing() -> bool:
     """Return whether spans are recorded in this process."""
     return isinstance(trace.get_tracer_provider(), TracerProvider)
-
-
-def client_interceptors() -> Sequence[grpc.aio.ClientInterceptor]:
-    """Return the interceptors that inject the trace context into calls; none while tracing is off."""
-    if not is_tracing():
-        return ()
-    from baton.telemetry.propagation import make_client_interceptors
-
-    return make_client_interceptors()
-
-
-def server_interceptors() -> Sequence[grpc.aio.ServerInterceptor]:
-    """Return the interceptors that continue the caller's trace; none while tracing is off."""
-    if not is_tracing():
-        return ()
-    from baton.telemetry.propagation import TraceServerInterceptor
-
-    return (TraceServerInterceptor(tracer()),)
 
 
 def has_endpoint(variables: Sequence[str]) -> bool:

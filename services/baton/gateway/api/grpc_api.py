@@ -29,8 +29,8 @@ from baton.gateway.generation.requests import (
     TextPrompt,
     TokenPrompt,
 )
+from baton.rpc.error_interceptor import Context
 from baton.rpc.status import code_of
-from baton.telemetry.handlers import Context
 from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_STOP, Usage
 from baton.v1.generation_service_pb2 import (
     GenerateRequest,

@@ -10,11 +10,22 @@ import grpc
 from opentelemetry import context as otel_context
 from opentelemetry import propagate, trace
 
+from baton.rpc.error_interceptor import Behavior, Context, Handler, StreamBehavior, wrap_handler
 from baton.telemetry import names
-from baton.telemetry.handlers import Behavior, Context, Handler, StreamBehavior, wrap_handler
+from baton.telemetry.tracing import is_tracing, tracer
 
 Details: TypeAlias = grpc.aio.ClientCallDetails
 Continuation: TypeAlias = Callable[[Details, object], Awaitable[object]]
+
+
+def client_interceptors() -> Sequence[grpc.aio.ClientInterceptor]:
+    """Return the interceptors that inject the trace context into calls; none while tracing is off."""
+    return make_client_interceptors() if is_tracing() else ()
+
+
+def server_interceptors() -> Sequence[grpc.aio.ServerInterceptor]:
+    """Return the interceptors that continue the caller's trace; none while tracing is off."""
+    return (TraceServerInterceptor(tracer()),) if is_tracing() else ()
 
 
 def make_client_interceptors() -> Sequence[grpc.aio.ClientInterceptor]:

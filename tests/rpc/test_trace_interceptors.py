@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from baton.telemetry.propagation import TraceServerInterceptor, make_client_interceptors
+from baton.rpc.trace_interceptors import TraceServerInterceptor, make_client_interceptors
 
 TIMEOUT_SECONDS = 60.0
 SERVICE = "baton.v1.TestService"
