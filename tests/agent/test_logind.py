@@ -1,111 +1,169 @@
-"""systemd-logind says when the machine sleeps; its programs are played by scripts."""
+"""systemd-logind says when the machine sleeps; it is played on a bus of the test's own."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from dbus_fast import Message
+from dbus_fast.aio import MessageBus
 
 from agent.programs import TIMEOUT_SECONDS, run
 from baton.agent.logind import LogindEvents
 
-_MONITOR = """#!/bin/sh
-echo "Monitoring signals on object /org/freedesktop/login1 owned by org.freedesktop.login1"
-echo "The name org.freedesktop.login1 is owned by :1.3"
-while read -r line; do echo "/org/freedesktop/login1: org.freedesktop.login1.Manager.$line"; done < "{pipe}"
+_MANAGER = "org.freedesktop.login1.Manager"
+_CONFIG = """<busconfig>
+  <type>system</type>
+  <listen>unix:path={folder}/bus</listen>
+  <auth>EXTERNAL</auth>
+  <policy context="default">
+    <allow send_destination="*"/><allow receive_sender="*"/><allow own="*"/><allow user="*"/>
+  </policy>
+</busconfig>
 """
-_INHIBIT = """#!/bin/sh
-trap 'echo given up >> "{log}"; exit 0' TERM
-echo held >> "{log}"
-while :; do sleep 0.05; done
-"""
 
 
-class Machine:
-    """Plays logind."""
+@pytest.fixture
+def daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[subprocess.Popen[str]]:
+    """Run a system bus for this test alone."""
+    if shutil.which("dbus-daemon") is None:
+        pytest.skip("dbus-daemon is not installed")
+    config = tmp_path / "bus.conf"
+    config.write_text(_CONFIG.format(folder=tmp_path))
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={tmp_path}/bus")
+    command = ["dbus-daemon", f"--config-file={config}", "--nofork", "--print-address"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()  # it listens
+        yield process
+        process.kill()
 
-    def __init__(self, folder: Path) -> None:
-        self.log, self.pipe = folder / "log", folder / "pipe"
-        self.log.touch()
-        os.mkfifo(self.pipe)
-        for name, text in (("gdbus", _MONITOR), ("systemd-inhibit", _INHIBIT)):
-            program = folder / name
-            program.write_text(text.format(log=self.log, pipe=self.pipe))
-            program.chmod(0o755)
+
+class Logind:
+    """Plays logind: hands delays out, and says that the machine sleeps or wakes."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self._bus = MessageBus(bus_address=os.environ["DBUS_SYSTEM_BUS_ADDRESS"], negotiate_unix_fd=True)
+        self._held: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Logind:
+        await self._bus.connect()
+        self._bus.add_message_handler(self._take)
+        await self._bus.request_name("org.freedesktop.login1")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._held:
+            task.cancel()
+        await asyncio.gather(*self._held, return_exceptions=True)
+        self._bus.disconnect()
+
+    async def tell(self, *, is_about_to_sleep: bool) -> None:
+        """Send the signal."""
+        signal = Message.new_signal("/org/freedesktop/login1", _MANAGER, "PrepareForSleep", "b", [is_about_to_sleep])
+        await self._bus.send(signal)
 
     async def wait_for(self, *events: str) -> None:
         """Return when exactly these have been noted."""
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            while self.log.read_text().splitlines() != list(events):  # noqa: ASYNC110 - scripts write a file
+            while self.events != list(events):  # noqa: ASYNC110 - several tasks note events
                 await asyncio.sleep(0.01)
 
-    def note(self, event: str) -> None:
-        """Note what a handler does."""
-        with self.log.open("a") as file:
-            file.write(f"{event}\n")
+    def _take(self, message: Message) -> bool:
+        if message.member != "Inhibit":
+            return False
+        assert message.body == ["sleep", "Baton", "requests that run are finished first", "delay"]
+        mine, theirs = os.pipe()
+        self._held.add(asyncio.ensure_future(self._hold(mine)))
+        self._bus.send(Message.new_method_return(message, "h", [0], unix_fds=[theirs])).add_done_callback(
+            lambda _: os.close(theirs)
+        )
+        return True
+
+    async def _hold(self, pipe: int) -> None:
+        """Note a delay until whoever has the other end of the pipe closes it."""
+        self.events.append("held")
+        reader = asyncio.StreamReader()
+        loop = asyncio.get_running_loop()
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(pipe, "rb"))
+        await reader.read()
+        self.events.append("given up")
 
 
-def test_the_sleep_waits_until_the_worker_rests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def _nothing() -> None:
+    raise AssertionError
+
+
+@pytest.mark.usefixtures("daemon")
+def test_the_sleep_waits_until_the_worker_rests() -> None:
     """A delay is held while awake, given up once the handler has done its work, and held again after the wake."""
-    machine = Machine(tmp_path)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
     async def main() -> None:
-        async def before() -> None:
-            machine.note("rests")
+        async with Logind() as logind:
 
-        async def after() -> None:
-            machine.note("woken")
+            async def before() -> None:
+                logind.events.append("rests")
 
-        task = asyncio.ensure_future(LogindEvents(before, after).run())
-        signals = await asyncio.to_thread(machine.pipe.open, "w")  # once the monitor reads
-        await machine.wait_for("held")
-        signals.write("SessionNew ('3', '/org/freedesktop/login1/session/_33')\nPrepareForSleep (true,)\n")
-        signals.flush()
-        await machine.wait_for("held", "rests", "given up")
-        signals.write("PrepareForSleep (false,)\n")
-        signals.flush()
-        await machine.wait_for("held", "rests", "given up", "woken", "held")
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        signals.close()
+            async def after() -> None:
+                logind.events.append("woken")
+
+            task = asyncio.ensure_future(LogindEvents(before, after).run())
+            await logind.wait_for("held")
+            await logind.tell(is_about_to_sleep=True)
+            await logind.wait_for("held", "rests", "given up")
+            await logind.tell(is_about_to_sleep=False)
+            await logind.wait_for("held", "rests", "given up", "held", "woken")
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await logind.wait_for("held", "rests", "given up", "held", "woken", "given up")
 
     run(main)
 
 
-def test_a_machine_without_the_programs_goes_on_without_them(
+def test_a_machine_without_a_bus_goes_on_without_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A server never sleeps; the log says what is missing."""
-    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DBUS_SYSTEM_BUS_ADDRESS", f"unix:path={tmp_path}/none")
     caplog.set_level("INFO")
 
-    async def nothing() -> None:
-        raise AssertionError
-
     async def main() -> None:
-        await LogindEvents(nothing, nothing).run()
+        await LogindEvents(_nothing, _nothing).run()
 
     run(main)
-    assert "gdbus and systemd-inhibit not found" in caplog.text
+    assert "sleep_not_announced" in caplog.text
+    assert "No such file" in caplog.text
 
 
-def test_a_monitor_that_ends_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """No system bus, for instance; the agent itself goes on."""
-    Machine(tmp_path)
-    (tmp_path / "gdbus").write_text("#!/bin/sh\nexit 3\n")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+@pytest.mark.usefixtures("daemon")
+def test_a_bus_without_logind_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    """In a container, for instance; the agent itself goes on."""
     caplog.set_level("INFO")
 
-    async def nothing() -> None:
-        raise AssertionError
-
     async def main() -> None:
-        await LogindEvents(nothing, nothing).run()
+        await LogindEvents(_nothing, _nothing).run()
 
     run(main)
-    assert "gdbus: exit status 3" in caplog.text
+    assert "sleep_not_announced" in caplog.text
+    assert "Inhibit" in caplog.text
+
+
+def test_a_bus_that_ends_is_told(daemon: subprocess.Popen[str], caplog: pytest.LogCaptureFixture) -> None:
+    """The agent itself goes on."""
+    caplog.set_level("INFO")
+
+    async def main() -> None:
+        async with Logind() as logind:
+            task = asyncio.ensure_future(LogindEvents(_nothing, _nothing).run())
+            await logind.wait_for("held")
+            daemon.kill()
+            await task
+
+    run(main)
+    assert "sleep_not_announced" in caplog.text

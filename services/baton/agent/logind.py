@@ -1,29 +1,27 @@
 """Is told by systemd-logind before a Linux machine sleeps, and holds the sleep up for as long as that takes.
 
-Sources: org.freedesktop.login1(5), PrepareForSleep and inhibitors; `gdbus monitor` prints one signal a line. Machines
-with a desktop have both programs; on others the machine is not sent to sleep, or SleepWatch notices it afterwards.
+Source: org.freedesktop.login1(5), PrepareForSleep and inhibitors. Where there is no system bus, or nobody on it is
+logind, the machine is not sent to sleep, or SleepWatch notices it afterwards.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
+import os
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
-from baton.agent.child import Child, ChildSpec, describe_exit
+if TYPE_CHECKING:
+    from dbus_fast import Message
+    from dbus_fast.aio import MessageBus
 
 log = logging.getLogger(__name__)
 
-_INHIBIT = (
-    *("systemd-inhibit", "--what=sleep", "--mode=delay", "--who=Baton"),
-    *("--why=requests that run are finished first", "sleep", "infinity"),
-)
-_MONITOR = (
-    *("gdbus", "monitor", "--system", "--dest", "org.freedesktop.login1"),
-    *("--object-path", "/org/freedesktop/login1"),
-)
-_SIGNAL = "org.freedesktop.login1.Manager.PrepareForSleep"
+_LOGIND = "org.freedesktop.login1"
+_PATH = "/org/freedesktop/login1"
+_MANAGER = "org.freedesktop.login1.Manager"
+_SIGNAL = "PrepareForSleep"
 
 Handler = Callable[[], Awaitable[None]]
 
@@ -43,47 +41,101 @@ class LogindEvents:
         self._before_sleep = before_sleep
         self._after_wake = after_wake
         self._signals: asyncio.Queue[bool] = asyncio.Queue()
-        self._delay: asyncio.Task[int] | None = None
+        self._delay: int | None = None
+        """The file whose closing gives the delay up; None: no delay is held."""
 
     async def run(self) -> None:
-        """Follow the signals until cancelled, or until the monitor ends."""
-        if missing := [name for name in ("gdbus", "systemd-inhibit") if shutil.which(name) is None]:
-            log.info("sleep_not_announced cause='%s not found'", " and ".join(missing))
-            return
-        monitor = asyncio.ensure_future(Child(ChildSpec("gdbus", _MONITOR), self._take).run())
-        handling = asyncio.ensure_future(self._handle())
+        """Follow the signals until cancelled, or until the bus is gone; what is missing for that is logged."""
         try:
-            await asyncio.wait({monitor, handling}, return_when=asyncio.FIRST_COMPLETED)
+            from dbus_fast import BusType
+            from dbus_fast.aio import MessageBus
+        except ImportError:
+            log.info("sleep_not_announced cause='dbus-fast is not installed; it comes with baton[agent]'")
+            return
+        bus = MessageBus(bus_type=BusType.SYSTEM, negotiate_unix_fd=True)
+        try:
+            await bus.connect()
+            await self._follow(bus)
+        except (OSError, EOFError, _CallError) as error:
+            log.info("sleep_not_announced cause=%r", str(error) or type(error).__name__)
+        finally:
+            self._end_delay()
+            bus.disconnect()
+
+    async def _follow(self, bus: MessageBus) -> None:
+        bus.add_message_handler(self._take)
+        await _call(bus, "AddMatch", "s", f"type='signal',interface='{_MANAGER}',member='{_SIGNAL}'")
+        handling = asyncio.ensure_future(self._handle(bus))
+        ended = asyncio.ensure_future(bus.wait_for_disconnect())  # type: ignore[no-untyped-call]
+        try:
+            await asyncio.wait({handling, ended}, return_when=asyncio.FIRST_COMPLETED)
             if handling.done():
                 handling.result()
-            log.info("sleep_not_announced cause='gdbus: %s'", describe_exit(monitor.result()))
+            raise _CallError("the system bus has ended the connection")
         finally:
-            tasks = [task for task in (monitor, handling, self._delay) if task is not None]
-            for task in tasks:
+            for task in (handling, ended):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(handling, ended, return_exceptions=True)
 
-    def _take(self, _name: str, line: str) -> None:
-        if _SIGNAL in line:
-            self._signals.put_nowait("true" in line.rpartition(_SIGNAL)[2])
+    def _take(self, message: Message) -> None:
+        if (message.interface, message.member) == (_MANAGER, _SIGNAL):
+            self._signals.put_nowait(bool(message.body[0]))
 
-    async def _handle(self) -> None:
-        self._begin_delay()
+    async def _handle(self, bus: MessageBus) -> None:
+        await self._begin_delay(bus)
         while True:
             if await self._signals.get():
                 await self._before_sleep()
-                await self._end_delay()
+                self._end_delay()
             else:
-                self._begin_delay()
-                await self._after_wake()
+                try:
+                    await self._begin_delay(bus)
+                finally:
+                    await self._after_wake()
 
-    def _begin_delay(self) -> None:
-        if self._delay is None or self._delay.done():
-            child = Child(ChildSpec("systemd-inhibit", _INHIBIT), lambda _name, _line: None)
-            self._delay = asyncio.ensure_future(child.run())
+    async def _begin_delay(self, bus: MessageBus) -> None:
+        if self._delay is None:
+            why = ("sleep", "Baton", "requests that run are finished first", "delay")
+            reply = await _call(bus, "Inhibit", "ssss", *why, destination=_LOGIND, path=_PATH, interface=_MANAGER)
+            self._delay = reply.unix_fds[0]
 
-    async def _end_delay(self) -> None:
+    def _end_delay(self) -> None:
         if self._delay is not None:
-            self._delay.cancel()
-            await asyncio.gather(self._delay, return_exceptions=True)
+            os.close(self._delay)
             self._delay = None
+
+
+class _CallError(Exception):
+    """The bus, or logind, has refused a call or is gone."""
+
+
+async def _call(
+    bus: MessageBus,
+    member: str,
+    signature: str,
+    *body: str,
+    destination: str = "org.freedesktop.DBus",
+    path: str = "/org/freedesktop/DBus",
+    interface: str = "org.freedesktop.DBus",
+) -> Message:
+    """Return the answer to a method call, of the bus itself unless said otherwise.
+
+    Raises:
+        _CallError: If it is an error.
+    """
+    from dbus_fast import Message, MessageType
+
+    reply = await bus.call(
+        Message(
+            destination=destination,
+            path=path,
+            interface=interface,
+            member=member,
+            signature=signature,
+            body=list(body),
+        )
+    )
+    if reply is None or reply.message_type is not MessageType.METHOD_RETURN:
+        cause = reply.body[0] if reply is not None and reply.body else "no answer"
+        raise _CallError(f"{interface}.{member}: {cause}")
+    return reply
