@@ -42,49 +42,49 @@ def test_a_pass_takes_as_much_of_a_prompt_as_its_time_allows(
 
 def test_costs_are_learnt_from_passes_and_stay_through_a_time_without_prompts() -> None:
     """Also where measurements scatter; a single pause counts little."""
-    random, pace = Random(1), StepCostModel()
+    random, costs = Random(1), StepCostModel()
     for index in range(200):
         num_decodes, has_prompts = random.randint(1, 32), index % 3 == 0
         work = StepWork(num_decodes, num_decodes * random.randint(100, 4000))
         if has_prompts:
             num_tokens, context = random.choice([128, 512]), random.randint(0, 60_000)
             work = StepWork(work.num_tokens + num_tokens, work.num_pairs + num_tokens * context)
-        pace.note(work, COST.seconds(work) * random.uniform(0.95, 1.05), has_prompts=has_prompts)
+        costs.note(work, COST.seconds(work) * random.uniform(0.95, 1.05), has_prompts=has_prompts)
     for _ in range(2000):
-        pace.note(DECODE, COST.seconds(DECODE), has_prompts=False)
-    pace.note(DECODE, 30.0, has_prompts=False)
+        costs.note(DECODE, COST.seconds(DECODE), has_prompts=False)
+    costs.note(DECODE, 30.0, has_prompts=False)
 
-    assert pace.cost is not None
-    assert pace.cost.seconds(DECODE) == pytest.approx(COST.seconds(DECODE), rel=0.2)
-    assert pace.cost.token_seconds == pytest.approx(COST.token_seconds, rel=0.2)
-    assert pace.cost.pair_seconds == pytest.approx(COST.pair_seconds, rel=0.2)
+    assert costs.cost is not None
+    assert costs.cost.seconds(DECODE) == pytest.approx(COST.seconds(DECODE), rel=0.2)
+    assert costs.cost.token_seconds == pytest.approx(COST.token_seconds, rel=0.2)
+    assert costs.cost.pair_seconds == pytest.approx(COST.pair_seconds, rel=0.2)
 
 
 def test_passes_that_are_all_alike_are_foretold() -> None:
     """However the time is divided among the terms: none is negative."""
-    pace = StepCostModel()
+    costs = StepCostModel()
     for _ in range(100):
-        pace.note(DECODE, 0.02, has_prompts=False)
+        costs.note(DECODE, 0.02, has_prompts=False)
 
-    assert pace.cost is not None
-    assert pace.cost.seconds(DECODE) == pytest.approx(0.02, rel=1e-3)
-    assert min(pace.cost.fixed_seconds, pace.cost.token_seconds, pace.cost.pair_seconds) >= 0.0
+    assert costs.cost is not None
+    assert costs.cost.seconds(DECODE) == pytest.approx(0.02, rel=1e-3)
+    assert min(costs.cost.fixed_seconds, costs.cost.token_seconds, costs.cost.pair_seconds) >= 0.0
 
 
 def test_a_node_that_becomes_faster_is_seen_to_be_so() -> None:
     """Old measurements fade."""
-    pace = StepCostModel()
+    costs = StepCostModel()
     for seconds in (0.1,) * 100 + (0.01,) * 100:
-        pace.note(DECODE, seconds, has_prompts=False)
+        costs.note(DECODE, seconds, has_prompts=False)
 
-    assert pace.cost is not None
-    assert pace.cost.seconds(DECODE) == pytest.approx(0.01, rel=0.1)
+    assert costs.cost is not None
+    assert costs.cost.seconds(DECODE) == pytest.approx(0.01, rel=0.1)
 
 
 def test_a_clock_that_stands_still_measures_nothing() -> None:
     """Nothing is known of such passes."""
-    pace = StepCostModel()
+    costs = StepCostModel()
 
-    pace.note(DECODE, 0.0, has_prompts=True)
+    costs.note(DECODE, 0.0, has_prompts=True)
 
-    assert pace.cost is None
+    assert costs.cost is None

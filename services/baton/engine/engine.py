@@ -143,7 +143,7 @@ class Engine:
         """Have a received frame written into the request's blocks when there is time; `FrameLanded` follows.
 
         Args:
-            request_id: Which.
+            request_id: The request's id.
             frame: In the cache's own number format.
             is_rounded: Whether the sender's cache has other numbers: nothing of the request is cached for others then.
         """
@@ -161,9 +161,9 @@ class Engine:
         """Give up receiving: the request is computed here.
 
         Args:
-            request_id: Which.
-            num_received_tokens: Leading positions whose KV is here in every layer and right: those after it, or after
-                the cached prefix if that is longer, are computed.
+            request_id: The request's id.
+            num_received_tokens: Leading positions whose KV is here in every layer and right: positions after them, or
+                after the cached prefix if that is longer, are computed.
         """
 
         def change(sequence: Sequence) -> None:
@@ -241,7 +241,7 @@ class Engine:
                 return False
             command()
             self._is_proven = False
-            if self._registry.has_news:  # a first token from elsewhere does not wait for the pass under way
+            if self._registry.has_news:  # a first token from elsewhere does not wait for the pass in flight
                 self._deliver()
             must_wait, began = False, self._clock() if must_wait else began
 

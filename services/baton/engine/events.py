@@ -70,7 +70,7 @@ class Ended:
     """The request is complete; nothing of it is left in the engine."""
 
     reason: FinishReason
-    """Why."""
+    """Why the output ends."""
     num_prompt_tokens: int
     """Prompt tokens."""
     num_output_tokens: int
@@ -78,7 +78,7 @@ class Ended:
     num_cached_tokens: int
     """Prompt positions that came from the prefix cache here."""
     num_shared_tokens: int
-    """Prompt positions after them that another request of the same prompt, or beginning, computed meanwhile."""
+    """Prompt positions after these that another request of the same prompt, or prefix, computed meanwhile."""
     num_preemptions: int
     """Times that it was taken from the batch for want of blocks."""
     queue_seconds: float
@@ -96,7 +96,7 @@ class Failed:
     """The request has failed; nothing of it is left in the engine."""
 
     error: BatonError
-    """Why."""
+    """What went wrong."""
 
 
 EngineEvent = Admitted | PromptScored | TokenReady | FrameLanded | Ended | Failed

@@ -29,7 +29,7 @@ class StructuredOutput:
     """A language that the whole output must be a sentence of (protos/baton/v1/generation.proto, StructuredOutput)."""
 
     kind: ConstraintKind
-    """What `text` is."""
+    """Language of `text`."""
     text: str
     """JSON Schema as JSON text, a regular expression, or a grammar in llguidance's dialect of Lark."""
 
@@ -174,7 +174,7 @@ class KvExportSpec:
     """What a PREFILL request hands out of its KV, and when."""
 
     sink: KvSink
-    """Where to hand it."""
+    """Takes K and V."""
     token_begin: int = 0
     """First position whose KV is handed out."""
     chunk_tokens: int = 0
@@ -188,7 +188,7 @@ class EngineRequest:
     """A request as services hand it over."""
 
     request_id: str
-    """Unique among the living ones of this engine."""
+    """Unique among the living requests of this engine."""
     prompt_token_ids: tuple[int, ...]
     """Prompt, 1 token or more."""
     params: SamplingParams
@@ -196,7 +196,7 @@ class EngineRequest:
     output_token_ids: tuple[int, ...] = ()
     """Output that an earlier attempt has delivered; generation goes on after it."""
     purpose: Purpose = Purpose.GENERATE
-    """What to do."""
+    """What the engine does with it."""
     constraint: Constraint | None = None
     """Compiled `params.structured_output`; from the submission on the engine's alone."""
     adapter: str = ""

@@ -30,9 +30,9 @@ class Delivery(NamedTuple):
     """An event and who wants it."""
 
     listener: Listener
-    """Who."""
+    """The listener."""
     event: EngineEvent
-    """What."""
+    """The event."""
 
     def deliver(self) -> None:
         """Tell the listener."""
@@ -43,11 +43,11 @@ class Tokens(NamedTuple):
     """Tokens of a pass, one for each of several requests, as columns: a `TokenReady` each."""
 
     listeners: list[Listener]
-    """Who wants it."""
+    """Listener of each."""
     output_indexes: list[int]
-    """Its index in the output."""
+    """Index in its output of each."""
     token_ids: list[int]
-    """The token."""
+    """Each token."""
 
     def deliver(self) -> None:
         """Tell the listeners."""

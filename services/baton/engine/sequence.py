@@ -20,7 +20,7 @@ SCORED_CHUNK_TOKENS = 128
 
 
 class Phase(Enum):
-    """Where a sequence is."""
+    """The queue in which a sequence is."""
 
     WAITING = "waiting"
     """Has no blocks."""
@@ -43,7 +43,7 @@ class QueueKey(NamedTuple):
 
 @dataclass(slots=True)
 class SequenceStats:
-    """What is told of a sequence at its end. Times are on the engine's clock, seconds; 0: not yet."""
+    """Times and counts that the end of a sequence tells. Times are on the engine's clock, seconds; 0: not yet."""
 
     submitted: float = 0.0
     """Taken by the engine."""
@@ -91,18 +91,18 @@ class RestoreState:
 class Sequence:
     """A living request. The scheduler alone changes it.
 
-    Interval table of positions: [0, num_computed) have their KV in blocks, or get it from a pass under way;
+    Interval table of positions: [0, num_computed) have their KV in blocks, or get it from a pass in flight;
     [num_computed, len(token_ids) + num_ahead) have not. The token at [len(token_ids), len(token_ids) + num_ahead) is
     known to the device alone. A sequence whose last position alone is not computed decodes; a token is sampled whenever
     all are.
     """
 
     request: EngineRequest
-    """What was asked."""
+    """The request."""
     max_output_tokens: int
     """Output tokens after which the generation ends."""
     end_token_ids: frozenset[int]
-    """Tokens that end it."""
+    """Tokens that end the generation."""
     root: BlockHash
     """Where the chain of block hashes starts."""
     token_ids: list[int]
@@ -112,7 +112,7 @@ class Sequence:
     purpose: Purpose
     """What to do; RECEIVE turns into GENERATE when the KV has arrived or the other node is given up."""
     phase: Phase = Phase.WAITING
-    """Where it is."""
+    """Its queue."""
     block_table: list[BlockId] = field(default_factory=list)
     """Blocks, in order of positions."""
     hashes: list[BlockHash] = field(default_factory=list)
@@ -120,9 +120,9 @@ class Sequence:
     num_computed: int = 0
     """Positions whose KV is in blocks, or on its way there."""
     num_ahead: int = 0
-    """Tokens that passes under way choose; 0 where every token is known."""
+    """Tokens that passes in flight choose; 0 where every token is known."""
     last_row: int = 0
-    """With `num_ahead`: row of the pass under way from which the last of them is chosen."""
+    """With `num_ahead`: row of the pass in flight from which the last of them is chosen."""
     num_stored_blocks: int = 0
     """Leading blocks already offered to the prefix cache."""
     is_rounded: bool = False
@@ -132,15 +132,15 @@ class Sequence:
     num_overtaken_blocks: int = 0
     """Blocks taken by sequences behind it while there were too few for it."""
     awaited: BlockHash | None = None
-    """While it waits: block, or whole sequence, that another one computes and that it will take over."""
+    """While it waits: hash of a block, or of all tokens, that another sequence computes and that it will take over."""
     is_admitted: bool = False
     """Whether it has ever had blocks."""
     scoring: PromptScoring | None = None
-    """Where the prompt's log-probabilities are wanted: how far they are."""
+    """How far the prompt's log-probabilities are; None: they are not wanted."""
     restore: RestoreState | None = None
-    """Blocks that it gets back from host memory or disk; None: that has never been tried."""
+    """How blocks come back from host memory or disk; None: that has never been tried."""
     stats: SequenceStats = field(default_factory=SequenceStats)
-    """What is told of it at its end."""
+    """Times and counts that its end tells."""
 
     @property
     def request_id(self) -> str:

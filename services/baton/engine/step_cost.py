@@ -12,7 +12,7 @@ MIN_PROMPT_TOKENS = 16
 _DECAY = 0.95
 """Weight of a measurement after another of its kind."""
 _MAX_SURPRISE = 4.0
-"""A pass counts as at most this many times what is usual: a pause of the machine is no pace."""
+"""A pass counts as at most this many times what is usual: a pause of the machine says nothing of passes."""
 _RIDGE = 1e-6
 """Share of each diagonal element added to it, so that measurements that are all alike still give an answer."""
 

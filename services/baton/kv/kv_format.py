@@ -1,6 +1,4 @@
-"""What a node's KV cache looks like, and how two nodes find out that they differ.
-
-What K and V may be on the wire: sizes of every number format, and which of them a cache can travel in.
+"""Shape and number format of a KV cache, how two nodes find out that theirs differ, and formats on the wire.
 
 A row is the vector of one KV head at one position. Of a packed row there are its elements, and its scales, which
 travel apart (protos/baton/v1/kv.proto, KvDtype).

@@ -20,9 +20,9 @@ class CachedBlock(NamedTuple):
     """A block of the prefix cache."""
 
     block_id: BlockId
-    """Where it is."""
+    """The block."""
     block_hash: BlockHash
-    """What it holds."""
+    """Hash of its contents."""
 
 
 class BlockPool:

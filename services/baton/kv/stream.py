@@ -1,8 +1,7 @@
-"""The order of a KV stream: what a sender promises and a receiver checks. Bytes are only checksummed.
+"""A KV stream: its frames, in which order they come, and how far a prompt's KV has come, layer by layer.
 
-How far the KV of a prompt has come, layer by layer: what is kept of a broken stream, and what the next one owes.
-
-Frames of a cache's own number format into those of a wire, and back.
+The ledger checks what a sender promises, on either side; bytes are only checksummed. Frames are packed from a cache's
+own number format into the stream's, and back.
 """
 
 from __future__ import annotations

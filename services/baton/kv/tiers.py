@@ -1,7 +1,4 @@
-"""Where a node keeps blocks: on its device, and below it.
-
-What has changed in a set of blocks since somebody looked last.
-"""
+"""Tiers in which a node keeps blocks, on its device and below it, and what changes in each."""
 
 from __future__ import annotations
 
@@ -53,7 +50,7 @@ class BlockEvents(NamedTuple):
     removed: list[BlockHash]
     """Hashes that can no longer be hit."""
     tier: Tier = Tier.DEVICE
-    """Where."""
+    """The tier."""
 
 
 class BlockChanges:

@@ -14,60 +14,60 @@ SHARE = 0.1
 
 
 def _learned(*sizes: int, fixed_seconds: float = 1e-5, byte_seconds: float = 1e-9) -> GapBudget:
-    pace = GapBudget(SHARE)
-    pace.begin(None)
+    budget = GapBudget(SHARE)
+    budget.begin(None)
     for size in sizes * 20:
-        pace.note_write(size, fixed_seconds + byte_seconds * size)
-    return pace
+        budget.note_write(size, fixed_seconds + byte_seconds * size)
+    return budget
 
 
 def test_nothing_is_held_back_while_nobody_generates() -> None:
     """Whatever has been written before."""
-    pace = _learned(1000, 100_000)
-    pace.begin(None)
-    assert pace.affordable_bytes() == math.inf
+    budget = _learned(1000, 100_000)
+    budget.begin(None)
+    assert budget.affordable_bytes() == math.inf
 
 
 def test_a_share_of_zero_holds_nothing_back() -> None:
     """Even beside a pass."""
-    pace = GapBudget(0.0)
-    pace.begin(0.02)
-    assert pace.affordable_bytes() == math.inf
+    budget = GapBudget(0.0)
+    budget.begin(0.02)
+    assert budget.affordable_bytes() == math.inf
 
 
 def test_before_the_first_write_nothing_is_known_to_fit() -> None:
     """The smallest piece is then written and timed."""
-    pace = GapBudget(SHARE)
-    pace.begin(0.02)
-    assert pace.affordable_bytes() == 0
+    budget = GapBudget(SHARE)
+    budget.begin(0.02)
+    assert budget.affordable_bytes() == 0
 
 
 def test_a_piece_is_as_large_as_what_is_left_of_the_gap() -> None:
     """A tenth of 20 ms, less what every piece takes, at 1 GB/s."""
-    pace = _learned(1000, 100_000, 1_000_000)
-    pace.begin(0.02)
-    pace.begin(0.02)
-    assert pace.affordable_bytes() == pytest.approx(1.99e6, rel=0.02)
+    budget = _learned(1000, 100_000, 1_000_000)
+    budget.begin(0.02)
+    budget.begin(0.02)
+    assert budget.affordable_bytes() == pytest.approx(1.99e6, rel=0.02)
 
 
 def test_one_long_pass_makes_no_long_gap() -> None:
     """The next one may be short again."""
-    pace = _learned(1000, 100_000, 1_000_000)
+    budget = _learned(1000, 100_000, 1_000_000)
     for seconds in (0.02, 0.02, 0.5):
-        pace.begin(seconds)
-    assert pace.affordable_bytes() == pytest.approx(1.99e6, rel=0.02)
+        budget.begin(seconds)
+    assert budget.affordable_bytes() == pytest.approx(1.99e6, rel=0.02)
 
 
 def test_a_gap_that_took_too_long_is_paid_back_by_those_after_it() -> None:
     """But never by more than four: the machine may have paused."""
-    pace = _learned(1000, 100_000)
-    pace.begin(0.02)
-    pace.begin(0.02)
-    pace.note_write(1000, 1.0)
+    budget = _learned(1000, 100_000)
+    budget.begin(0.02)
+    budget.begin(0.02)
+    budget.note_write(1000, 1.0)
     sizes = []
     for _ in range(6):
-        pace.begin(0.02)
-        sizes.append(pace.affordable_bytes())
+        budget.begin(0.02)
+        sizes.append(budget.affordable_bytes())
     assert sizes[:4] == [0, 0, 0, 0]
     assert sizes[4] > 0
 
@@ -79,14 +79,14 @@ def test_a_gap_that_took_too_long_is_paid_back_by_those_after_it() -> None:
 )
 def test_over_many_gaps_the_share_is_kept(fixed: float, per_byte: float, passes: list[float]) -> None:
     """Beside pieces of no size, which are written in every gap so that no request waits for ever."""
-    pace = _learned(500, 50_000, 5_000_000, fixed_seconds=fixed, byte_seconds=per_byte)
+    budget = _learned(500, 50_000, 5_000_000, fixed_seconds=fixed, byte_seconds=per_byte)
     written = forced = 0.0
     for seconds in passes:
-        pace.begin(seconds)
-        size = pace.affordable_bytes()
+        budget.begin(seconds)
+        size = budget.affordable_bytes()
         if not size:
             forced += fixed
         seconds_written = fixed + per_byte * size
-        pace.note_write(int(size), seconds_written)
+        budget.note_write(int(size), seconds_written)
         written += seconds_written
     assert written <= 1.05 * SHARE * sum(passes) + forced + fixed

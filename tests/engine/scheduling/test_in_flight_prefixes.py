@@ -76,13 +76,13 @@ def test_who_needs_more_of_a_long_prompt_waits_until_it_is_computed() -> None:
     """A chunk a pass; those behind the one that waits are not held up."""
     stepper = Stepper(max_step_tokens=8, num_blocks=32)
     stepper.add(request_of(prompt_of(30), "leader"))
-    twin = stepper.add(request_of(prompt_of(30), "twin"))
+    duplicate = stepper.add(request_of(prompt_of(30), "duplicate"))
     other = stepper.add(request_of(prompt_of(6, seed=2), "other"))
     passes = [stepper.step() for _ in range(6)]
 
     assert other.phase is not Phase.WAITING
     assert [step and step.num_tokens for step in passes] == [6, 8, 8, 8, 8, 4]  # 2 are kept for a newcomer
-    assert (twin.stats.num_cached, len(output_of(twin))) == (28, 1)
+    assert (duplicate.stats.num_cached, len(output_of(duplicate))) == (28, 1)
 
 
 def test_nobody_waits_for_what_a_lower_priority_computes() -> None:
@@ -165,13 +165,13 @@ def test_a_prompt_that_is_scored_is_computed_from_its_beginning() -> None:
     stepper.add(request_of(prompt_of(10), "before"))
     run(stepper)
     scored = stepper.add(request_of(prompt_of(10), "scored", replace(GREEDY, num_prompt_logprobs=0)))
-    twin = stepper.add(request_of(prompt_of(10), "twin"))
+    duplicate = stepper.add(request_of(prompt_of(10), "duplicate"))
 
     step = stepper.step()
 
     assert step is not None
     assert (step.num_tokens, scored.stats.num_cached, len(stepper.scores[scored])) == (10, 0, 9)
-    assert (twin.stats.num_cached, output_of(twin)) == (8, output_of(scored))
+    assert (duplicate.stats.num_cached, output_of(duplicate)) == (8, output_of(scored))
 
 
 def test_one_prompt_a_pass_where_batching_is_off() -> None:

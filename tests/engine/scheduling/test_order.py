@@ -6,11 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.engine.scheduling.scheduler import LEVEL_SECONDS, MAX_HANDICAP_SECONDS, Claim, due_seconds, share
+from baton.engine.scheduling.scheduler import (
+    LEVEL_SECONDS,
+    MAX_HANDICAP_SECONDS,
+    PromptDemand,
+    due_seconds,
+    share_tokens,
+)
 
 
 @pytest.mark.parametrize(
-    ("claims", "num_tokens", "max_prompts", "expected"),
+    ("demands", "num_tokens", "max_prompts", "expected"),
     [
         ([], 8, 0, []),
         ([(100, 100, 0)], 8, 0, [8]),
@@ -28,14 +34,14 @@ from baton.engine.scheduling.scheduler import LEVEL_SECONDS, MAX_HANDICAP_SECOND
     ],
 )
 def test_half_of_a_pass_goes_by_turns_and_half_to_who_has_least_left(
-    claims: list[tuple[int, int, int]], num_tokens: int, max_prompts: int, expected: list[int]
+    demands: list[tuple[int, int, int]], num_tokens: int, max_prompts: int, expected: list[int]
 ) -> None:
     """A claim is what it can use, what it has left, and its priority."""
-    assert share([Claim(*claim) for claim in claims], num_tokens, max_prompts=max_prompts) == expected
+    assert share_tokens([PromptDemand(*claim) for claim in demands], num_tokens, max_prompts=max_prompts) == expected
 
 
 _CLAIMS = st.builds(
-    lambda num_pending, chunk, priority: Claim(min(num_pending, chunk), num_pending, priority),
+    lambda num_pending, chunk, priority: PromptDemand(min(num_pending, chunk), num_pending, priority),
     st.integers(1, 50),
     st.integers(1, 50),
     st.integers(-1, 1),
@@ -44,18 +50,20 @@ _CLAIMS = st.builds(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(_CLAIMS, max_size=6), st.integers(0, 80), st.integers(0, 4))
-def test_nothing_is_dealt_out_twice_or_left_over(claims: list[Claim], num_tokens: int, max_prompts: int) -> None:
+def test_nothing_is_dealt_out_twice_or_left_over(
+    demands: list[PromptDemand], num_tokens: int, max_prompts: int
+) -> None:
     """Whoever's turn it is gets half of the pass; what somebody can use is used."""
-    granted = share(claims, num_tokens, max_prompts=max_prompts)
+    granted = share_tokens(demands, num_tokens, max_prompts=max_prompts)
 
-    assert all(0 <= taken <= claim.num_tokens for taken, claim in zip(granted, claims, strict=True))
+    assert all(0 <= taken <= claim.num_tokens for taken, claim in zip(granted, demands, strict=True))
     assert sum(granted) <= num_tokens
-    if claims:
-        assert granted[0] >= min(claims[0].num_tokens, num_tokens - num_tokens // 2)
+    if demands:
+        assert granted[0] >= min(demands[0].num_tokens, num_tokens - num_tokens // 2)
     if max_prompts:
         assert sum(1 for taken in granted if taken) <= max_prompts
     else:
-        assert sum(granted) == min(num_tokens, sum(claim.num_tokens for claim in claims))
+        assert sum(granted) == min(num_tokens, sum(claim.num_tokens for claim in demands))
 
 
 def test_a_level_of_priority_counts_as_waiting() -> None:

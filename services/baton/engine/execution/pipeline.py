@@ -38,7 +38,7 @@ _LEAST_REST_SECONDS = 1e-3
 class Pipeline:
     """Launches passes and processes what they bring.
 
-    Invariant: between two calls at most one pass is under way, its last step not looked at, and all of its tokens are
+    Invariant: between two calls at most one pass is in flight, its last step not looked at, and all of its tokens are
     the runner's own choice.
 
     Args:
@@ -96,7 +96,7 @@ class Pipeline:
         self._rested_seconds += seconds
 
     def run(self, step: Step) -> bool:
-        """Launch what the scheduler planned, and process what was under way before.
+        """Launch what the scheduler planned, and process the pass that was in flight.
 
         Returns:
             Whether there was anything: if not, only a command can change what the scheduler plans next.
@@ -126,7 +126,7 @@ class Pipeline:
             index += 1
 
     def _rest(self) -> bool:
-        """Let the device work; return whether somebody waits for the end of what is under way."""
+        """Let the device work; return whether somebody waits for the end of the pass in flight."""
         began = self._clock()
         is_awaited = self._await_command(self._rest_left())
         self.note_rest(self._clock() - began)
@@ -275,12 +275,12 @@ class PassResult(NamedTuple):
 
 
 class Pass(NamedTuple):
-    """A pass, or several in a row, under way."""
+    """A pass, or several in a row, in flight."""
 
     step: Step
-    """What was planned."""
+    """The plan."""
     launched: Launched | None
-    """What the runner says of it; None: no position is computed."""
+    """The runner's side of it; None: no position is computed."""
     choice: TokenChoice
     """How its tokens are chosen."""
 
@@ -297,7 +297,7 @@ def launch(runner: Runner, step: Step, choice: TokenChoice, after: Pass | None =
         runner: What computes.
         step: What it computes.
         choice: How its tokens are chosen.
-        after: The pass launched before, if it is under way.
+        after: The pass launched before, if it is in flight.
     """
     for sequence in step.admitted:
         export_cached(runner, sequence)
@@ -344,12 +344,12 @@ def _result(step: Step, logits: Logits) -> PassResult:
 
 
 def _plain_result(step: Step, chosen: list[int]) -> PassResult:
-    living = [entry for entry in step.sampled if entry.sequence.phase is not Phase.FINISHED]
-    tokens = [chosen[row] for _, row in living]
+    entries = [entry for entry in step.sampled if entry.sequence.phase is not Phase.FINISHED]
+    tokens = [chosen[row] for _, row in entries]
     if NOT_FINITE not in tokens:
-        return PassResult([sequence for sequence, _ in living], tokens, [], [])
-    sound = [(entry.sequence, token) for entry, token in zip(living, tokens, strict=True) if token != NOT_FINITE]
-    spoiled = [entry.sequence for entry, token in zip(living, tokens, strict=True) if token == NOT_FINITE]
+        return PassResult([sequence for sequence, _ in entries], tokens, [], [])
+    sound = [(entry.sequence, token) for entry, token in zip(entries, tokens, strict=True) if token != NOT_FINITE]
+    spoiled = [entry.sequence for entry, token in zip(entries, tokens, strict=True) if token == NOT_FINITE]
     return PassResult(
         [sequence for sequence, _ in sound],
         [token for _, token in sound],

@@ -3,7 +3,7 @@
 Blocks that nobody holds stay in the prefix cache until others need their place. Only then, and only where two copies
 take less time than the computation, what they hold is copied out. A sequence finds the head of its blocks on the device
 and what follows in host memory, if copying that takes less than computing it; what is on disk only is read first, while
-others are computed. Whatever none has any more is computed again, so nothing depends on the copies.
+other sequences are computed. Blocks that no tier has any more are computed again, so nothing depends on the copies.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_COPY_SECONDS = 0.05
 AHEAD_BLOCKS = 64
 """Blocks copied out at once where one must be: a copy waits for the device, and those to be taken next can go along."""
 _RATE_DECAY = 0.9
-"""What a copying rate is taken for after a slower copy: one that had to wait for the device says little."""
+"""Part of the copying rate that is kept after a slower copy: a copy that had to wait for the device says little."""
 _RATE_GROWTH = 1.001
 """What the copying rate is multiplied by whenever it was too low for a copy: after enough of these, a copy is tried and
 the rate is measured again."""
@@ -38,16 +38,16 @@ class SwapOut(NamedTuple):
     """A block whose contents go to host memory before a pass overwrites them."""
 
     block_id: BlockId
-    """Where they are."""
+    """The block."""
     block_hash: BlockHash
-    """What they are."""
+    """Hash of its contents."""
 
 
 class SwapIn(NamedTuple):
     """Contents from host memory that go into blocks before a pass reads them."""
 
     sequence: Sequence
-    """For whom."""
+    """The sequence that reads them."""
     block_table: Seq[BlockId]
     """The blocks among others."""
     first_block: int
@@ -185,7 +185,7 @@ class Offload:
         """Return whether a sequence had better wait for blocks that are on disk only; they are read meanwhile, once.
 
         Args:
-            sequence: Who.
+            sequence: The waiting sequence.
             hashes: Of all blocks that it may take over.
             begin: Index of the first one that the device lacks.
         """
@@ -282,9 +282,9 @@ class Offload:
     def _take_in(
         self, restore: RestoreState, run: Seq[BlockHash], missing: Seq[BlockHash], contents: Seq[BlockKv]
     ) -> None:
-        """Keep in host memory what has been read, and let the sequence go on; what was forgotten meanwhile stays so."""
+        """Keep in host memory what has been read, but for blocks forgotten meanwhile, and let the sequence go on."""
         restore.is_reading = False
-        self.store.take_run(run)  # what is here counts as used, lest it make room
+        self.store.take_run(run)  # the run's blocks in host memory count as used, lest they make room
         for block_hash, content in zip(missing, contents, strict=False):
             if block_hash in self._on_disk:
                 self.store.put(block_hash, content)

@@ -67,7 +67,7 @@ class PoolSize(NamedTuple):
     num_blocks: int
     """Blocks, 1 or more."""
     cause: str
-    """Why so many."""
+    """Why the pool has this size, in words."""
 
 
 def pass_bytes(shape: ModelShape, bounds: PoolBounds) -> int:

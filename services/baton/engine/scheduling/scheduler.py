@@ -31,7 +31,7 @@ from baton.kv.pool import BlockPool
 LEVEL_SECONDS = 5.0
 """Waiting that makes up for one level of priority."""
 MAX_HANDICAP_SECONDS = 10.0
-"""Longest time that a prompt's own work puts its turn off: what it is thought to take may be far from the truth."""
+"""Longest time that a prompt's own work puts its turn off: the estimate of that work may be far from the truth."""
 
 
 class Scheduler:
@@ -75,7 +75,7 @@ class Scheduler:
         """Queue a sequence.
 
         Args:
-            sequence: Who.
+            sequence: The sequence, which waits.
             now: Seconds on a monotonic clock; priorities are weighed against it.
 
         Raises:
@@ -123,7 +123,7 @@ class Scheduler:
         return self.offload.drain(self.pool)
 
     def undo(self, step: Step) -> None:
-        """Take a pass back that was under way when one failed: what of it still runs is computed again, later."""
+        """Take back a pass that was in flight when one failed: its sequences that still run are computed again."""
         self.progress.take_back(step)
         self.offload.forget([*step.cache.filled, *step.cache.stored])
         for sequence in reversed(step.members):
@@ -207,8 +207,8 @@ class Scheduler:
         room = budget.room(step)
         if self.admission.has_newcomer():
             room -= room // 2  # whoever comes computes something at once
-        claims = [Claim(each.num_chunk_tokens, each.num_pending, each.request.priority) for each in prompts]
-        granted = share(claims, room, max_prompts=budget.max_prompts)
+        demands = [PromptDemand(each.num_chunk_tokens, each.num_pending, each.request.priority) for each in prompts]
+        granted = share_tokens(demands, room, max_prompts=budget.max_prompts)
         for sequence, num_tokens in zip(prompts, granted, strict=True):
             if num_tokens:
                 step.add(sequence, num_tokens)
@@ -252,7 +252,7 @@ def due_seconds(arrival_seconds: float, priority: int, prompt_seconds: float = 0
     return arrival_seconds + min(prompt_seconds, MAX_HANDICAP_SECONDS) + LEVEL_SECONDS * priority
 
 
-class Claim(NamedTuple):
+class PromptDemand(NamedTuple):
     """What a prompt could use of a pass."""
 
     num_tokens: int
@@ -263,7 +263,7 @@ class Claim(NamedTuple):
     """Its request's."""
 
 
-def share(claims: Seq[Claim], num_tokens: int, *, max_prompts: int = 0) -> list[int]:
+def share_tokens(demands: Seq[PromptDemand], num_tokens: int, *, max_prompts: int = 0) -> list[int]:
     """Deal a pass's positions out to prompts.
 
     One half goes to whose turn it is, so that a long prompt is computed at half the node's speed at least; the other
@@ -271,27 +271,29 @@ def share(claims: Seq[Claim], num_tokens: int, *, max_prompts: int = 0) -> list[
     second half what higher ones leave. What one half has left over, the other uses.
 
     Args:
-        claims: In order of turns.
+        demands: In order of turns.
         num_tokens: Positions there are, 0 or more.
         max_prompts: Prompts that may get any; 0: all.
 
     Returns:
-        Positions for each claim: none above its `num_tokens`, together as many as there are and are wanted.
+        Positions for each prompt: none above its `num_tokens`, together as many as there are and are wanted.
     """
-    by_size = sorted(range(len(claims)), key=lambda index: (claims[index].priority, claims[index].num_pending, index))
-    if 0 < max_prompts < len(claims):
+    by_size = sorted(
+        range(len(demands)), key=lambda index: (demands[index].priority, demands[index].num_pending, index)
+    )
+    if 0 < max_prompts < len(demands):
         chosen = {0, *[index for index in by_size if index != 0][: max_prompts - 1]}
         by_size = [index for index in by_size if index in chosen]
-    granted = [0] * len(claims)
-    num_left = _deal(claims, granted, sorted(by_size), num_tokens - num_tokens // 2) + num_tokens // 2
-    _deal(claims, granted, by_size, num_left)
+    granted = [0] * len(demands)
+    num_left = _deal(demands, granted, sorted(by_size), num_tokens - num_tokens // 2) + num_tokens // 2
+    _deal(demands, granted, by_size, num_left)
     return granted
 
 
-def _deal(claims: Seq[Claim], granted: list[int], order: Iterable[int], num_tokens: int) -> int:
+def _deal(demands: Seq[PromptDemand], granted: list[int], order: Iterable[int], num_tokens: int) -> int:
     """Give as much as each can use, in this order; return what is left."""
     for index in order:
-        taken = min(claims[index].num_tokens - granted[index], num_tokens)
+        taken = min(demands[index].num_tokens - granted[index], num_tokens)
         granted[index] += taken
         num_tokens -= taken
     return num_tokens

@@ -40,9 +40,9 @@ class Sampled(NamedTuple):
     """A sequence that gets a token."""
 
     sequence: Sequence
-    """Who."""
+    """The sequence."""
     row: int
-    """Row of the logits from which it is chosen."""
+    """Row of the logits from which the token is chosen."""
 
 
 class Scored(NamedTuple):
@@ -53,9 +53,9 @@ class Scored(NamedTuple):
     """
 
     sequence: Sequence
-    """Who."""
+    """The sequence."""
     scoring: PromptScoring
-    """How far it is."""
+    """How far its log-probabilities are."""
     row: int
     """Row of the logits after `position`."""
     num_rows: int
@@ -73,7 +73,7 @@ class CacheChanges:
     filled: list[BlockHash] = field(default_factory=list)
     """Hashes of the blocks that went into it when the pass was planned, because host memory fills them first."""
     unproven: frozenset[BlockHash] = frozenset()
-    """Hashes of the blocks that are to be filled by the pass that was under way when this one was planned."""
+    """Hashes of the blocks that are to be filled by the pass that was in flight when this one was planned."""
 
 
 @dataclass(slots=True)
@@ -309,7 +309,7 @@ class SequenceProgress:
     def begin(self, step: Step) -> None:
         """Enter a pass that has been launched: positions count as computed, and their blocks may be shared.
 
-        What comes later is computed behind it; if it fails, `undo` takes back what it gave to the prefix cache.
+        Later passes run behind this one; if it fails, `take_back` undoes what is entered here.
         """
         block_tokens, num_more = self._pool.block_tokens, step.num_passes - 1
         for sequence, span in zip(step.sequences, step.spans, strict=True):
@@ -332,7 +332,7 @@ class SequenceProgress:
             sequence.num_ahead = 0
 
     def enter(self, sequences: Seq[Sequence], token_ids: Seq[int]) -> None:
-        """Append the tokens that a pass under way has chosen, to sequences that are not finished."""
+        """Append the tokens that a pass in flight has chosen, to sequences that are not finished."""
         for sequence, token_id in zip(sequences, token_ids, strict=True):
             sequence.num_ahead -= 1
             sequence.token_ids.append(token_id)
@@ -363,7 +363,7 @@ class SequenceProgress:
     def keep_computed(self, sequence: Sequence) -> None:
         """Leave to the prefix cache what a sequence has computed whose output is complete."""
         if sequence.phase is Phase.RUNNING:
-            self.store_full_blocks(sequence, len(sequence.token_ids) - 1)  # the last one's KV may be under way
+            self.store_full_blocks(sequence, len(sequence.token_ids) - 1)  # the last one's KV may be in flight
 
     def store_full_blocks(self, sequence: Sequence, end: int) -> list[BlockHash]:
         """Offer the full blocks of [0, end) to the prefix cache; return the hashes of those not offered before."""
