@@ -18,7 +18,6 @@ _MIN_LINES = 25
 _SHORT: Mapping[str, str] = {
     "services/baton/cache_index/settings.py": "every service has its settings in a module of this name",
     "services/baton/cli/__main__.py": "what `python -m baton.cli` runs",
-    "services/baton/engine/runners/torch/ops/triton_support.py": "three rooms ask it, and none of them is above it",
     "services/baton/engine/runners/torch/tensor_parallel/__main__.py": "what `python -m` runs as a rank",
     "services/baton/prefill/service.py": "the counterpart of decode/service.py, for the process that hosts either",
     "services/baton/wire/quantities.py": "all conversions of the wire use it, and it uses none of them",
