@@ -11,6 +11,7 @@ import math
 import random
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from baton.engine.runners.torch.ops import choose
 from baton.engine.runners.torch.ops.cuda.paged_attention import attend_by_kernel
 from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, Tiles, pack_queries, tiles_for
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams
-from baton.engine.runners.torch.pool import KeysValues
+from baton.engine.runners.torch.ops.pool import KeysValues
 from bench.microbench.torch.elementwise import between_errors
 from bench.microbench.torch.shapes import TINY_WITH_NORMS, random_runner
 
@@ -95,7 +96,7 @@ class Inputs(NamedTuple):
         """Return the same in another number format."""
         sinks = None if self.params.sinks is None else self.params.sinks.to(dtype)
         pool = KeysValues(self.pool.keys.to(dtype), self.pool.values.to(dtype))
-        return Inputs(self.query.to(dtype), pool, self.queries, self.params._replace(sinks=sinks))
+        return Inputs(self.query.to(dtype), pool, self.queries, replace(self.params, sinks=sinks))
 
 
 def inputs_of(case: Case, seed: int, *, device: str = "cpu") -> Inputs:

@@ -7,7 +7,7 @@ from torch.nn.functional import silu
 
 from baton.engine.runners.torch.ops.cuda.elementwise import add_and_normalise, gate, rotate_and_store
 from baton.engine.runners.torch.ops.device_ops import HeadNorms, Norm
-from baton.engine.runners.torch.pool import KeysValues
+from baton.engine.runners.torch.ops.pool import KeysValues
 
 _NUM_HEADS, _NUM_KV_HEADS, _BLOCK_TOKENS = 4, 2, 4
 

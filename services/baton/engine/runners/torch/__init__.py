@@ -1,9 +1,8 @@
-"""The torch engine: Hugging Face folders through transformers' own model code, with Baton's paged KV cache.
+"""The torch engine: Hugging Face folders through Baton's or transformers' own model code, with Baton's paged KV cache.
 
-`loader` makes a `runner`; `runner` packs spans into one `batch` and calls the model; `attention` is what the model
-calls back per layer; `last_layer` keeps all but the wanted positions out of the last layer; `pool` holds the blocks. On
-CUDA `paged` attends from all sequences at once, and `static` decodes by replaying graphs;
-`parallel` shares a model out over several devices.
+`loader` makes a `runner`; `runner` packs spans into one `batch` and has a model compute it: `llama`, Baton's own code,
+or `transformers_model`. `ops` is what a device does for a model; `cuda_graph` decodes by replaying graphs;
+`tensor_parallel` shares a model out over several devices.
 """
 
 from __future__ import annotations

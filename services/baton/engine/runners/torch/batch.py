@@ -13,8 +13,7 @@ from baton.engine.runners.base import Span
 from baton.engine.runners.torch.lora import AdaptedRows, adapted_rows
 from baton.engine.runners.torch.ops.cuda.copy_stream import KvCopies
 from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, pack_queries, tiles_for
-from baton.engine.runners.torch.ops.device import upload
-from baton.engine.runners.torch.pool import BlockTable, KeysValues, KvPool
+from baton.engine.runners.torch.ops.pool import BlockTable, KeysValues, KvPool, upload
 
 _T = TypeVar("_T")
 

@@ -17,11 +17,11 @@ from baton.engine.checkpoint.model_folder import read_checkpoint
 from baton.engine.kv_cache.pool_size import DEFAULT_BOUNDS, PoolBounds, PoolModel, PoolSize, choose_pool_size
 from baton.engine.runners.base import ModelInfo, kv_dtype_of
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner
-from baton.engine.runners.torch.llama.model import LlamaModel
+from baton.engine.runners.torch.llama.model import Alone, LlamaModel, Ranks
 from baton.engine.runners.torch.llama.support import is_llama_like
 from baton.engine.runners.torch.lora import AdapterLayers, load_adapters
 from baton.engine.runners.torch.ops.choose import choose_ops
-from baton.engine.runners.torch.ops.device import Alone, Ranks, device_memory
+from baton.engine.runners.torch.ops.device import device_memory
 from baton.engine.runners.torch.ops.device_ops import DeviceOps
 from baton.engine.runners.torch.ops.eager.quantised import WeightDtype, check_supported, revision_of, weight_bits
 from baton.engine.runners.torch.runner import Backbone, TorchRunner

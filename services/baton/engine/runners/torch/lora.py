@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from baton.engine.checkpoint.lora import LoraFolder
-from baton.engine.runners.torch.ops.device import upload
+from baton.engine.runners.torch.ops.pool import upload
 
 
 class AdaptedRows(NamedTuple):

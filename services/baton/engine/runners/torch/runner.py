@@ -13,7 +13,7 @@ from baton.engine.runners.torch.batch import Followed, PackedBatch, RowBatch
 from baton.engine.runners.torch.kv_codec import TorchCodec
 from baton.engine.runners.torch.ops.device import MemoryRange
 from baton.engine.runners.torch.ops.device_ops import DeviceOps
-from baton.engine.runners.torch.pool import KvPool
+from baton.engine.runners.torch.ops.pool import KvPool
 
 
 class Backbone(Protocol):

@@ -16,7 +16,7 @@ from baton.engine.runners.torch.lora import NO_ADAPTERS, AdapterLayers, Addition
 from baton.engine.runners.torch.ops.device import MemoryRange, memory_of
 from baton.engine.runners.torch.ops.device_ops import DeviceOps
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams
-from baton.engine.runners.torch.pool import KeysValues
+from baton.engine.runners.torch.ops.pool import KeysValues
 
 ATTENTION_NAME = "baton"
 """Value of `attn_implementation`. No mask function bears this name, so that transformers builds no mask."""

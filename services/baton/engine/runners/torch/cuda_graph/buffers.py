@@ -1,6 +1,6 @@
-"""What the device knows of the rows that decode: fed by one transfer per launch, carried on by the steps themselves.
+"""What the device knows of the rows that decode, which row decodes which sequence, and what the device lacks of it.
 
-Which row of the device's buffers decodes which sequence, and what the device lacks of its blocks.
+One transfer per launch feeds the buffers; the steps themselves carry them on.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from baton.engine.runners.torch.ops.device import upload
+from baton.engine.runners.torch.ops.pool import upload
 
 Fields = np.ndarray[tuple[int, int], np.dtype[np.int64]]
 """What a launch says of each row: [num_fields, max_rows], int64."""

@@ -13,8 +13,8 @@ from baton.engine.runners.torch.batch import Followed
 from baton.engine.runners.torch.cuda_graph.buffers import DecodeBuffers, Field, Fields, RowTables
 from baton.engine.runners.torch.cuda_graph.step import CapturedSteps, DecodeSteps, padded_batch
 from baton.engine.runners.torch.ops.cuda.copy_stream import KvCopies
-from baton.engine.runners.torch.ops.device import upload
 from baton.engine.runners.torch.ops.device_ops import DeviceOps
+from baton.engine.runners.torch.ops.pool import upload
 from baton.engine.runners.torch.runner import Backbone, TorchLogits, TorchRunner
 
 _MAX_STEPS = 8

@@ -17,7 +17,7 @@ from baton.engine.runners.torch.lora import AdaptedRows
 from baton.engine.runners.torch.ops.cuda.copy_stream import KvCopies
 from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, Tiles, tiles_for
 from baton.engine.runners.torch.ops.device_ops import DeviceOps
-from baton.engine.runners.torch.pool import KvPool
+from baton.engine.runners.torch.ops.pool import KvPool
 from baton.engine.runners.torch.runner import Backbone
 
 log = logging.getLogger(__name__)

@@ -1,5 +1,4 @@
 """Baton's own forward pass for dense Llama-like models: fewer and larger products than transformers' model code has.
 
-`support` says which models it can take; `model` is the forward pass; `layer` one decoder layer; `linear` the products;
-`weights` lays their weights out for whatever multiplies soonest where a check proves it right.
+`support` says which models it can take; `model` is the forward pass, layer by layer.
 """

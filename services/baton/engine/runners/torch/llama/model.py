@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.nn.functional import embedding
 
+from baton.engine.runners.base import ModelInfo
 from baton.engine.runners.torch.batch import RowBatch
 from baton.engine.runners.torch.lora import NO_ADAPTERS, AdaptedRows, AdapterLayers, Additions
-from baton.engine.runners.torch.ops.device import Alone, MemoryRange, Ranks
+from baton.engine.runners.torch.ops.device import MemoryRange
 from baton.engine.runners.torch.ops.device_ops import DeviceOps, HeadNorms, LayerParts, Norm, Rotation
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams
 from baton.engine.runners.torch.ops.eager.linear import Linear
@@ -26,6 +27,58 @@ _PRODUCTS = (
     ("mlp.down_proj",),
 )
 """Projections of one input each, by their names in transformers' layer."""
+
+
+class Ranks(Protocol):
+    """The place of a device among those that hold shares of one model, and how shares become whole."""
+
+    rank: int
+    """This one, from 0."""
+    size: int
+    """All of them, 1 or more."""
+
+    def take_share(self, model: Any) -> None:
+        """Leave this rank its share of a transformers model that `llama.support.is_llama_like` has accepted."""
+
+    def share_of(self, info: ModelInfo) -> ModelInfo:
+        """Return the description of what one rank holds of a model."""
+
+    def sum(self, share: torch.Tensor) -> torch.Tensor:
+        """Return the sum of all ranks' tensors; the own one may be overwritten."""
+
+    def join(self, share: torch.Tensor) -> torch.Tensor:
+        """Return all ranks' tensors beside each other, along the last dimension."""
+
+    def least(self, number: int) -> int:
+        """Return the least of all ranks' numbers, below 2**63."""
+
+
+class Alone:
+    """A model that one device holds whole."""
+
+    rank = 0
+    size = 1
+
+    def take_share(self, model: Any) -> None:
+        """Leave the model as it is."""
+
+    def share_of(self, info: ModelInfo) -> ModelInfo:
+        """Return the description."""
+        return info
+
+    def sum(self, share: torch.Tensor) -> torch.Tensor:
+        """Return the tensor."""
+        return share
+
+    def join(self, share: torch.Tensor) -> torch.Tensor:
+        """Return the tensor."""
+        return share
+
+    def least(self, number: int) -> int:
+        """Return the number."""
+        return number
+
+
 _ALONE = Alone()
 
 

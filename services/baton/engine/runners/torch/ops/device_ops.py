@@ -22,7 +22,7 @@ from baton.engine.runners.torch.ops.eager.attention import (
 from baton.engine.runners.torch.ops.eager.linear import Linear, PlainLinear, Projection, side_by_side
 from baton.engine.runners.torch.ops.eager.paged_attention import attend_from_blocks
 from baton.engine.runners.torch.ops.eager.quantised import Int4Product, WeightDtype, quantised
-from baton.engine.runners.torch.pool import KeysValues
+from baton.engine.runners.torch.ops.pool import KeysValues
 
 
 class Norm(NamedTuple):

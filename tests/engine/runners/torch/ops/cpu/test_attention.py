@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.engine.runners.torch.batch import PackedBatch
-from baton.engine.runners.torch.ops.cpu import attention, ops
-from baton.engine.runners.torch.ops.cpu.attention import attend_in_blocks
-from baton.engine.runners.torch.ops.cpu.checks import CpuPaths, Layout, is_sound
+from baton.engine.runners.torch.ops.cpu import ops
+from baton.engine.runners.torch.ops.cpu.checks import is_sound
+from baton.engine.runners.torch.ops.cpu.linear import Layout
+from baton.engine.runners.torch.ops.cpu.ops import CpuPaths, attend_in_blocks
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams, attend_by_torch, attend_causally
 from baton.engine.runners.torch.ops.eager.linear import PlainLinear
-from baton.engine.runners.torch.pool import KeysValues, KvPool
+from baton.engine.runners.torch.ops.pool import KeysValues, KvPool
 
 BATCH = PackedBatch(
     [],
@@ -26,7 +27,7 @@ BATCH = PackedBatch(
 
 def attend_in_tiles(query: torch.Tensor, kv: KeysValues, params: AttentionParams, *, first_query: int) -> torch.Tensor:
     """Attend with one thread."""
-    return attention.attend_in_tiles(query, kv, params, first_query=first_query, num_threads=1)
+    return ops.attend_in_tiles(query, kv, params, first_query=first_query, num_threads=1)
 
 
 def textbook(query: torch.Tensor, kv: KeysValues, first_query: int, params: AttentionParams) -> torch.Tensor:
@@ -149,7 +150,7 @@ def test_threads_share_the_heads_of_a_prompt(num_threads: int) -> None:
     kv, params = KeysValues(keys, values), AttentionParams(0.25, window_tokens=33)
     expected = attend_in_tiles(query, kv, params, first_query=10)
 
-    output = attention.attend_in_tiles(query, kv, params, first_query=10, num_threads=num_threads)
+    output = ops.attend_in_tiles(query, kv, params, first_query=10, num_threads=num_threads)
 
     torch.testing.assert_close(output, expected, rtol=0, atol=0)
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, silu
 
-from baton.engine.runners.torch.ops.cpu.attention import attend_single, pack_single_queries
 from baton.engine.runners.torch.ops.cpu.checks import can_attend, can_multiply, is_sound
 from baton.engine.runners.torch.ops.cpu.linear import pack, panels_of, transposed
 from baton.engine.runners.torch.ops.cpu.numba_kernels import compiling
 from baton.engine.runners.torch.ops.cpu.numba_kernels.compiling import digest_of
 from baton.engine.runners.torch.ops.cpu.numba_kernels.decode_step import gate, multiply, normalise
-from baton.engine.runners.torch.ops.device import array_of
+from baton.engine.runners.torch.ops.cpu.ops import attend_single, pack_single_queries
+from baton.engine.runners.torch.ops.pool import array_of
 
 TOLERANCE = {torch.float32: 2e-6, torch.bfloat16: 8e-3}
 HEADS = {torch.float32: (3, 24, 16), torch.bfloat16: (2, 16, 16)}

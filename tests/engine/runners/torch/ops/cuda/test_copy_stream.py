@@ -11,7 +11,7 @@ from baton.engine.runners.base import LayerKv, Span
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner
 from baton.engine.runners.torch.loader import load_torch_runner
 from baton.engine.runners.torch.ops.cuda.copy_stream import KvCopies
-from baton.engine.runners.torch.pool import KeysValues
+from baton.engine.runners.torch.ops.pool import KeysValues
 from checkpoints import VOCABULARY_SIZE, checkpoint
 
 PROMPT = random.Random(8).choices(range(3, VOCABULARY_SIZE), k=40)

@@ -15,7 +15,7 @@ import torch
 from baton.engine.runners.torch.ops.cuda.paged_queries import num_splits
 from baton.engine.runners.torch.ops.eager.attention import attend_causally
 from baton.engine.runners.torch.ops.eager.paged_attention import attend_from_blocks
-from baton.engine.runners.torch.pool import KeysValues
+from baton.engine.runners.torch.ops.pool import KeysValues
 from bench.microbench.torch import cases
 from bench.microbench.torch.cases import CASES, inputs_of
 

@@ -6,14 +6,14 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from baton.engine.runners.torch.ops.cpu.attention import attend_in_blocks, attend_in_tiles
 from baton.engine.runners.torch.ops.cpu.linear import (
+    Layout,
     PackedLinear,
     TransposedLinear,
     WidenedLinear,
@@ -22,10 +22,10 @@ from baton.engine.runners.torch.ops.cpu.linear import (
     product,
     transposed,
 )
-from baton.engine.runners.torch.ops.device import Array, array_of
+from baton.engine.runners.torch.ops.cpu.ops import CpuPaths, attend_in_blocks, attend_in_tiles
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams, attend_by_torch
-from baton.engine.runners.torch.ops.eager.linear import Linear, PlainLinear
-from baton.engine.runners.torch.pool import KeysValues
+from baton.engine.runners.torch.ops.eager.linear import PlainLinear
+from baton.engine.runners.torch.ops.pool import Array, KeysValues, array_of
 
 log = logging.getLogger(__name__)
 
@@ -44,35 +44,6 @@ _MIN_GAIN = 1.03
 """How many times as long oneDNN must take for weights to be transposed: less may be noise."""
 _PRODUCT_TRIAL_ROWS, _PRODUCT_TRIAL_SIZE, _TRIAL_ROUNDS = 512, 768, 5
 _ATTENTION_TRIAL_QUERIES = 256
-
-
-class Layout(NamedTuple):
-    """How weights are held, and why."""
-
-    form: Callable[[torch.Tensor, torch.Tensor | None], Linear]
-    """Makes a product of a weight [num_outputs, num_inputs] and a bias [num_outputs]."""
-    cause: str
-    """In words."""
-
-
-class CpuPaths(NamedTuple):
-    """What computes on a CPU."""
-
-    num_threads: int
-    """Threads of torch, and of attention in tiles."""
-    layout: Layout
-    """Of weights."""
-    multiplies_by_onednn: bool
-    """Whether scores are multiplied by oneDNN, in float32."""
-    multiplies_bfloat16: bool
-    """Whether it multiplies bfloat16."""
-    answers_single_queries: bool
-    """Whether Baton's kernel answers single queries from the blocks in place."""
-    attends_in_tiles: bool
-    """Whether Baton's kernel attends from prompts."""
-    computes_layers: bool
-    """Whether Baton's kernels compute what lies between products, and layers of few rows as a whole; they know one
-    thread alone."""
 
 
 def cpu_paths(dtype: torch.dtype, num_threads: int) -> CpuPaths:

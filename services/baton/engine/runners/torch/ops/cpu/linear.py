@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import ctypes
 from abc import abstractmethod
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch.nn.functional import pad
 
 from baton.engine.runners.torch.ops.cpu.numba_kernels import PANEL_OUTPUTS, STRIP_INPUTS, STRIP_OUTPUTS
-from baton.engine.runners.torch.ops.device import Array, MemoryRange, array_of, memory_of
+from baton.engine.runners.torch.ops.device import MemoryRange, memory_of
 from baton.engine.runners.torch.ops.eager.linear import Linear
+from baton.engine.runners.torch.ops.pool import Array, array_of
 
 PACKED_ROWS = 32
 """Rows of input that a weight is laid out for. For inputs of 1 to 512 rows this layout is within 3 % of the best; one
@@ -127,6 +130,15 @@ class TransposedLinear(CpuLinear):
     def memory(self) -> MemoryRange:
         """Return where the weight is."""
         return memory_of(self._strips)
+
+
+class Layout(NamedTuple):
+    """How weights are held, and why."""
+
+    form: Callable[[torch.Tensor, torch.Tensor | None], Linear]
+    """Makes a product of a weight [num_outputs, num_inputs] and a bias [num_outputs]."""
+    cause: str
+    """In words."""
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:

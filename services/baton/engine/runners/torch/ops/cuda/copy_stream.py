@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from baton.engine.runners.base import LayerKv, LayerSink
-from baton.engine.runners.torch.pool import KeysValues
+from baton.engine.runners.torch.ops.pool import KeysValues
 
 
 class Copy(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from baton.engine.runners.torch.ops.device_ops import HeadNorms
-from baton.engine.runners.torch.pool import KeysValues
+from baton.engine.runners.torch.ops.pool import KeysValues
 
 _GATE_BLOCK = 1024
 _WIDE = 4096

@@ -9,7 +9,7 @@ import torch
 
 from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, num_splits, padded
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams
-from baton.engine.runners.torch.pool import KeysValues
+from baton.engine.runners.torch.ops.pool import KeysValues
 
 _CPU_MULTIPROCESSORS = 4
 

@@ -1,6 +1,6 @@
-"""Whose rows a packed tensor of queries holds, told by tensors on the device.
+"""Whose rows a packed tensor of queries holds, told by tensors on the device; and how the kernels part the work.
 
-How large the tiles of the attention kernel are, and into how many parts keys are split.
+Queries are cut into tiles, keys of long sequences into splits.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from baton.engine.runners.torch.ops.device import upload
+from baton.engine.runners.torch.ops.pool import upload
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,20 +8,21 @@ exponentials are float32 whatever the cache holds.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from baton.engine.runners.torch.pool import KeysValues
+from baton.engine.runners.torch.ops.pool import KeysValues
 
 _MAX_SCORES = 1024 * 1024
 """Scores of one block and KV head: 4 MiB. At 4096 keys a quarter of it takes 1.5 to 2 times as long."""
 _MIN_BLOCK_QUERIES, _MAX_BLOCK_QUERIES = 16, 128
 
 
-class AttentionParams(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class AttentionParams:
     """How a layer makes weights of the products of queries and keys."""
 
     scaling: float
@@ -32,11 +33,12 @@ class AttentionParams(NamedTuple):
     """Scores are bent towards plus and minus this bound by a hyperbolic tangent; 0: they are not."""
     sinks: torch.Tensor | None = None
     """Score of a key without a value, per query head: [num_heads]; None: there is none."""
+    is_plain: bool = field(init=False)
+    """Whether torch's own kernel knows how to do this."""
 
-    @property
-    def is_plain(self) -> bool:
-        """Return whether torch's own kernel knows how to do this."""
-        return not self.soft_cap and self.sinks is None
+    def __post_init__(self) -> None:
+        """Find out whether anything is done to scores."""
+        object.__setattr__(self, "is_plain", not self.soft_cap and self.sinks is None)
 
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

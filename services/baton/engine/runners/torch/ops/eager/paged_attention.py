@@ -6,7 +6,7 @@ import torch
 
 from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams
-from baton.engine.runners.torch.pool import KeysValues
+from baton.engine.runners.torch.ops.pool import KeysValues
 
 
 def attend_from_blocks(

@@ -1,18 +1,21 @@
-"""K and V of all blocks on the device."""
+"""K and V of all blocks on the device, and how numbers get there and are seen there."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.torch.ops.cpu.huge_pages import zeros
-from baton.engine.runners.torch.ops.device import Array, array_of, upload
 from baton.kv.kv_format import LayerSpec
+
+Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
+"""A tensor's memory, as kernels of a CPU take it."""
 
 
 class KeysValues(NamedTuple):
@@ -153,6 +156,26 @@ class KvPool:
         if table.is_run:
             return pool[:, table.ids[0] + first_block : table.ids[0] + last_block]
         return pool.index_select(1, upload(table.tensor[first_block:last_block], self._device, torch.int64))
+
+
+def upload(values: Sequence[object] | torch.Tensor, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
+    """Return numbers as a tensor on a device.
+
+    For CUDA they leave from pinned memory, which torch keeps until the copy is done: the host goes on at once.
+
+    Args:
+        values: Numbers, rows of numbers, or a tensor on the host.
+        device: Where to.
+        dtype: Of the result.
+    """
+    host = values.to(dtype) if isinstance(values, torch.Tensor) else torch.tensor(values, dtype=dtype)
+    return host.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else host
+
+
+def array_of(tensor: torch.Tensor) -> Array:
+    """Return the numpy array of the same memory, on a CPU; bfloat16 as the bits, uint16."""
+    array: Array = (tensor.view(torch.uint16) if tensor.dtype is torch.bfloat16 else tensor).numpy()
+    return array
 
 
 def _to_bytes(tensor: torch.Tensor) -> memoryview:
