@@ -13,10 +13,9 @@ from opentelemetry import trace
 
 from baton.decode.kv_stream.block_pull import BlockPull, check_pull
 from baton.decode.kv_stream.reader import Timeouts
-from baton.decode.kv_stream.reception import Reception
 from baton.decode.kv_stream.remote_prefill import RemotePrefill
+from baton.decode.measurement import Reception, count_prompt, finished_message, local_summary, measure_resources
 from baton.decode.peers import PeerSet
-from baton.decode.summary import count_prompt, finished_message, local_summary, measure_resources
 from baton.engine.events import Admitted, Ended, EngineEvent, Failed, FrameLanded, PromptScored, TokenReady
 from baton.engine.request import EngineRequest, Purpose
 from baton.engine.sampling import SampledToken

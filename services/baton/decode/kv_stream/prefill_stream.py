@@ -21,7 +21,7 @@ from baton.decode.kv_stream.reader import (
     grpc_call,
     timed,
 )
-from baton.decode.kv_stream.reception import Reception
+from baton.decode.measurement import Reception
 from baton.engine.engine import Engine
 from baton.errors import StreamBrokenError, UnavailableError
 from baton.kv.kv_format import KvLayout

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 import grpc
 from opentelemetry import trace
 
-from baton.decode.kv_stream.reception import Reception, ReceptionClock
+from baton.decode.measurement import Reception, ReceptionClock
 from baton.engine.engine import Engine
 from baton.errors import BatonError, MismatchError, StreamBrokenError, UnavailableError
 from baton.kv.kv_format import KvLayout, is_kept_exactly

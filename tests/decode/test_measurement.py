@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from baton.decode.kv_stream.reception import MAX_FRAMES, FrameTimeline
+from baton.decode.measurement import MAX_FRAMES, FrameTimeline
 from baton.kv.stream import KvFrame
 from baton.v1.generation_pb2 import KvFrameTiming
 

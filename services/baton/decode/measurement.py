@@ -1,0 +1,215 @@
+"""What is measured of a request: how its KV came, what its parts took, and the summary in which it is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from baton.engine.events import Ended
+from baton.kv.kv_format import WireFormat
+from baton.kv.stream import KvFrame
+from baton.node.sensors.monitor import NodeMonitor
+from baton.telemetry.metrics import Metrics, Side, Transport
+from baton.v1 import decode_service_pb2 as messages
+from baton.v1 import generation_pb2
+from baton.v1.generation_pb2 import KvFrameTiming, KvTimeline, PlacementSummary
+from baton.wire.kv import dtype_to_proto
+from baton.wire.quantities import duration_from_seconds, seconds_from_duration
+
+MAX_FRAMES = 1024
+"""Frames of a timeline; later ones are left out."""
+_REASONS = {"stop": generation_pb2.FINISH_REASON_STOP, "length": generation_pb2.FINISH_REASON_LENGTH}
+
+
+def local_summary(request: messages.DecodeServiceGenerateRequest, ended: Ended, node_id: str) -> PlacementSummary:
+    """Return what happened to a request, as if nothing of it had come from another node."""
+    return PlacementSummary(
+        decode_node_id=node_id,
+        prefill_node_id=node_id,
+        placement_id=request.placement.placement_id,
+        decode_cached_token_count=ended.num_cached_tokens,
+        queue_duration=duration_from_seconds(ended.queue_seconds),
+        prefill_duration=duration_from_seconds(ended.prefill_seconds),
+        decode_duration=duration_from_seconds(ended.decode_seconds),
+        preemption_count=ended.num_preemptions,
+        completion_token_count=ended.num_output_tokens - len(request.output_token_ids),
+    )
+
+
+def measure_resources(summary: PlacementSummary, reception: Reception | None, monitor: NodeMonitor) -> None:
+    """Add memory and energy to the summary of a request that has just ended."""
+    summary.decode_peak_memory_byte_count = monitor.peak_memory_bytes()
+    decode_seconds = seconds_from_duration(summary.decode_duration)
+    decode_energy = monitor.energy_joules(decode_seconds)
+    if summary.prefill_node_id != summary.decode_node_id and reception is not None:
+        summary.prefill_peak_memory_byte_count = reception.prefill_peak_memory_bytes
+        prefill_energy = reception.prefill_energy_joules
+    else:
+        prefill_seconds = seconds_from_duration(summary.prefill_duration)
+        prefill_energy = monitor.energy_joules(decode_seconds + prefill_seconds, decode_seconds)
+    if decode_energy is not None:
+        summary.decode_energy_joules = decode_energy
+    if prefill_energy is not None:
+        summary.prefill_energy_joules = prefill_energy
+
+
+def count_prompt(metrics: Metrics, ended: Ended, summary: PlacementSummary, reception: Reception | None) -> None:
+    """Count where the prompt of a request that has just ended was computed, and what its KV's way took."""
+    for _ in range(ended.num_preemptions):
+        metrics.add_preemption()
+    if summary.prefill_node_id != summary.decode_node_id and reception is not None:
+        metrics.add_kv_transfer(
+            summary.kv_byte_count,
+            reception.transport,
+            transfer_seconds=reception.clock.busy_seconds,
+            exposed_seconds=reception.clock.exposed_seconds,
+        )
+        side: Side = "prefill"
+        num_cached = min(summary.prefill_cached_token_count, ended.num_prompt_tokens)
+    else:
+        side = "decode"
+        num_received = summary.kv_kept_token_count + summary.pulled_token_count
+        num_cached = min(ended.num_cached_tokens + num_received, ended.num_prompt_tokens)
+    num_computed = max(0, ended.num_prompt_tokens - num_cached - ended.num_shared_tokens)
+    metrics.add_prompt(side, num_cached_tokens=num_cached, num_computed_tokens=num_computed)
+    metrics.add_shared_prompt(ended.num_shared_tokens)
+
+
+def finished_message(
+    ended: Ended,
+    summary: PlacementSummary,
+    request: messages.DecodeServiceGenerateRequest,
+    reception: Reception | None,
+) -> messages.Finished:
+    """Return the end of a generation, with its KV's frames in time if they were wanted."""
+    usage = generation_pb2.Usage(
+        prompt_token_count=ended.num_prompt_tokens,
+        cached_token_count=max(
+            summary.decode_cached_token_count + summary.pulled_token_count, summary.prefill_cached_token_count
+        ),
+        completion_token_count=ended.num_output_tokens,
+        seed=request.sampling.seed,
+    )
+    finished = messages.Finished(reason=_REASONS[ended.reason], usage=usage, summary=summary)
+    if ended.stop_token_id is not None:
+        finished.stop_token_id = ended.stop_token_id
+    if reception is not None and reception.timeline is not None:
+        finished.summary.kv_timeline.CopyFrom(reception.timeline.to_proto(reception.clock.computed))
+    return finished
+
+
+@dataclass(slots=True)
+class Reception:
+    """What is known of one KV stream."""
+
+    clock: ReceptionClock
+    """Arrival times."""
+    num_bytes: int = 0
+    """Payload bytes."""
+    num_frames: int = 0
+    """Frames."""
+    prefill_cached_tokens: int = 0
+    """Positions that the sender took from its prefix cache."""
+    queue_seconds: float = 0.0
+    """Time that the request waited at the sender."""
+    compute_seconds: float = 0.0
+    """Time that the sender computed."""
+    prefill_peak_memory_bytes: int = 0
+    """Peak memory of the sender's process; 0: not known."""
+    prefill_energy_joules: float | None = None
+    """Energy that the sender's machine drew meanwhile; None: not known."""
+    wire: WireFormat | None = None
+    """In what K and V came; None: not known yet."""
+    transport: Transport = "grpc"
+    """What carried it."""
+    transport_reason: str = ""
+    """Why the fast path did not, although it could have been used; empty: it did, or was ruled out."""
+    timeline: FrameTimeline | None = None
+    """Its frames in time; None: not wanted."""
+
+    def describe(self, summary: PlacementSummary) -> None:
+        """Add to a summary what came, and in what."""
+        summary.kv_byte_count, summary.kv_frame_count = self.num_bytes, self.num_frames
+        if self.wire is not None:
+            summary.key_wire_dtype = dtype_to_proto(self.wire.keys)
+            summary.value_wire_dtype = dtype_to_proto(self.wire.values)
+
+
+@dataclass(slots=True)
+class ReceptionClock:
+    """Arrival times of one stream on this node's clock, seconds.
+
+    The sender's clock reads 0 when it sends the layout, so `layout_arrived - half a round trip` is that moment here,
+    and a frame that was ready at `r` there could have begun its way at `origin + r`. The link is busy with it from
+    then, or from the arrival of the frame before, until it arrives.
+    """
+
+    called: float
+    """When the call was made."""
+    origin: float = 0.0
+    """The sender's 0."""
+    last_arrival: float = 0.0
+    """When the last frame arrived."""
+    computed: float = 0.0
+    """When the sender had the first token; 0: not known yet."""
+    busy_seconds: float = 0.0
+    """Time that the link was busy with frames."""
+
+    def layout_arrived(self, now: float) -> None:
+        """Set the sender's 0 from the round trip of the call."""
+        self.origin = now - (now - self.called) / 2
+        self.last_arrival = self.origin
+
+    def frame_arrived(self, now: float, ready_seconds: float) -> None:
+        """Enter a frame that the sender had ready at `ready_seconds`."""
+        self.busy_seconds += max(0.0, now - self.way_began(ready_seconds))
+        self.last_arrival = now
+
+    def way_began(self, ready_seconds: float) -> float:
+        """Return when the link was there for the frame that has just come and was ready at `ready_seconds`."""
+        return max(self.last_arrival, self.origin + ready_seconds)
+
+    def summary_arrived(self, compute_ended_seconds: float) -> None:
+        """Set when the sender had computed everything, on its clock."""
+        self.computed = self.origin + compute_ended_seconds
+
+    @property
+    def exposed_seconds(self) -> float:
+        """Return the time for which frames still arrived when all was computed: what computation did not hide."""
+        return max(0.0, self.last_arrival - self.computed) if self.computed else 0.0
+
+
+class FrameTimeline:
+    """Collects times of this node's clock.
+
+    Args:
+        began: When the KV was called for, seconds.
+    """
+
+    def __init__(self, began: float) -> None:
+        self._began = began
+        self._frames: list[KvFrameTiming] = []
+
+    def add(self, frame: KvFrame, ready: float, arrived: float) -> None:
+        """Enter a frame that the sender had at `ready` and that came at `arrived`, in seconds."""
+        if len(self._frames) < MAX_FRAMES:
+            timing = KvFrameTiming(
+                layer_begin=frame.layer_begin,
+                layer_count=frame.num_layers,
+                token_begin=frame.token_begin,
+                token_count=frame.num_tokens,
+                byte_count=frame.num_bytes,
+                ready_micros=self._micros(ready),
+                arrived_micros=self._micros(arrived),
+            )
+            self._frames.append(timing)
+
+    def to_proto(self, computed: float) -> KvTimeline:
+        """Return the message.
+
+        Args:
+            computed: When the sender had computed everything, seconds; 0: not known.
+        """
+        return KvTimeline(frames=self._frames, computed_micros=self._micros(computed) if computed else 0)
+
+    def _micros(self, seconds: float) -> int:
+        return max(0, round(1e6 * (seconds - self._began)))
