@@ -22,9 +22,8 @@ from baton.gateway.api.pages import Pages
 from baton.gateway.api.rest_api import RestApi
 from baton.gateway.api.routes import exo_endpoints, model_endpoints, page_endpoints, ui_endpoints
 from baton.gateway.api.ui.page import Ui
-from baton.gateway.cluster.catalog import ModelCatalog
 from baton.gateway.cluster.node_links import NodeLinks
-from baton.gateway.cluster.router_client import RouterClient
+from baton.gateway.cluster.router_client import ModelCatalog, RouterClient
 from baton.gateway.cluster.token_stream import TokenStreams
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.observation import Journal
@@ -103,7 +102,7 @@ async def _run(
     preparation = Preparation(tokenizer, catalog, reader, num_threads=settings.tokenizer_threads)
     streams = TokenStreams(
         router,
-        links,
+        links.follow,
         metrics,
         max_attempts=settings.max_attempts,
         token_timeout_seconds=settings.token_timeout_seconds,

@@ -15,8 +15,8 @@ from typing import Any
 import openai
 import pytest
 
-from baton.gateway.cluster import decode_call, node_links
-from baton.gateway.cluster.decode_call import Attempt
+from baton.gateway.cluster import node_links
+from baton.gateway.cluster.token_stream import Attempt
 from baton.gateway.server import RunningGateway
 from baton.rpc.channel import open_channel
 from baton.v1 import decode_service_pb2 as decode
@@ -159,12 +159,12 @@ def test_a_stream_cancelled_before_its_start_went_out_never_starts(
     loop: Loop, cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The node would not know what to cancel, and generate for nobody."""
-    monkeypatch.setattr(decode_call, "_MAX_TOKENS_PER_MESSAGE", 0)  # each start has a message of its own
+    monkeypatch.setattr(node_links, "_MAX_TOKENS_PER_MESSAGE", 0)  # each start has a message of its own
     node = cluster.decodes[0]
 
     async def run() -> list[str]:
         async with open_channel(cluster.addresses[node.node_id]) as channel:
-            call = decode_call.DecodeCall(channel)
+            call = node_links.DecodeCall(channel)
             attempts = [_attempt() for _ in range(4)]
             requests = [decode.DecodeServiceGenerateRequest(request_id=name, prompt_token_ids=[1]) for name in "abcd"]
             opened = [call.open(request, attempt) for request, attempt in zip(requests, attempts, strict=True)]

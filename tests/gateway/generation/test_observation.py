@@ -9,8 +9,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
 from baton.gateway.access.admission import RequestContext
-from baton.gateway.generation.observation import GenerationObserver
-from baton.gateway.generation.requests import PreparedPrompt
+from baton.gateway.generation.observation import GenerationObserver, Journal
+from baton.gateway.generation.requests import PreparedPrompt, TokenProgress
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 
@@ -19,10 +19,14 @@ def test_gaps_between_outputs_are_recorded_from_the_first_token_on() -> None:
     """The time to the first one is another figure."""
     reader = InMemoryMetricReader()
     provider = MeterProvider([reader], shutdown_on_exit=False)
-    times = iter([5.0, 5.25, 5.75])
-    prompt = cast(PreparedPrompt, SimpleNamespace(arrival_seconds=1.0, request=SimpleNamespace(model="m")))
-    call = cast(RequestContext, SimpleNamespace(first_token_seconds=None))
-    observation = GenerationObserver(prompt, call, Metrics(provider.get_meter("test")), lambda: next(times))
+    times = iter([1.0, 5.0, 5.25, 5.75])
+    prompt = cast(
+        PreparedPrompt, SimpleNamespace(arrival_seconds=1.0, token_ids=[1], request=SimpleNamespace(model="m"))
+    )
+    context, journal = RequestContext(), Journal(lambda: next(times))
+    progress = TokenProgress(1.0)
+    metrics = Metrics(provider.get_meter("test"))
+    observation = GenerationObserver("g", prompt, context, progress, metrics, journal, is_first_choice=True)
 
     assert observation.times_tokens
     observation.note_first_token()

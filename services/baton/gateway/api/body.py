@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from baton.gateway.api.errors import ApiError, invalid, missing, refused, unsupported
-from baton.gateway.generation.limits import MAX_LOGIT_BIAS_ENTRIES, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
+from baton.gateway.generation.preparation import MAX_LOGIT_BIAS_ENTRIES, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
 from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
 
 MAX_CHOICES = 16
@@ -95,6 +95,11 @@ def sampling_parameters(body: msgspec.Struct, constraint: StructuredOutput | Non
                 _check_integer(name, value, _INT64_MAX if name == "seed" else _INT32_MAX)
             setattr(sampling, name, value)
     return sampling
+
+
+def is_any_given(body: msgspec.Struct, fields: type[msgspec.Struct]) -> bool:
+    """Return whether a body has a value for any field of a type that it is derived from."""
+    return any(getattr(body, name) is not None for name in fields.__struct_fields__)
 
 
 def num_choices(body: msgspec.Struct) -> int:

@@ -17,7 +17,7 @@ from baton.gateway.access.admission import (
     generation_name,
 )
 from baton.gateway.api.body import MAX_MESSAGES
-from baton.gateway.cluster.catalog import ModelCatalog
+from baton.gateway.cluster.router_client import ModelCatalog
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.requests import (
     ChatPrompt,

@@ -12,7 +12,7 @@ from baton.gateway.api.answer import encode
 from baton.gateway.api.endpoint import Endpoint, Exchange
 from baton.gateway.api.errors import ApiError
 from baton.gateway.api.openapi import openapi_body
-from baton.gateway.cluster.catalog import ModelCatalog
+from baton.gateway.cluster.router_client import ModelCatalog
 from baton.telemetry.prometheus import Scrape, content_type
 from baton.text.output_format import NONE, OutputFormat
 

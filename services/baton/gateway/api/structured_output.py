@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import msgspec
 
 from baton.gateway.api.errors import invalid, refused, unsupported
-from baton.gateway.generation.requests import STRUCTURED_OUTPUT
 from baton.v1.generation_pb2 import StructuredOutput
 
 MAX_CHOICES = 1000
@@ -99,11 +98,6 @@ class OutputConstraint(NamedTuple):
     """What a node enforces; None: the output may have any form."""
     field: str = ""
     """Field of the request, for errors."""
-
-    @property
-    def field_names(self) -> dict[str, str]:
-        """Return what the client calls the constraint."""
-        return {STRUCTURED_OUTPUT: self.field} if self.field else {}
 
 
 def output_constraint(body: StructuredOutputFields) -> OutputConstraint:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from google.protobuf.duration_pb2 import Duration
 
 from baton.gateway.generation.requests import GenerationResult
 from baton.v1 import kv_pb2
 from baton.v1.generation_pb2 import PlacementSummary
+from baton.wire.quantities import seconds_from_duration
 
 
 class CachedTokens(msgspec.Struct):
@@ -141,7 +141,10 @@ def _wire(summary: PlacementSummary) -> str:
 
 def _measure(body: PlacementBody, summary: PlacementSummary) -> None:
     """Fill in what the decode node reported."""
-    transfer_seconds, exposed_seconds = _seconds(summary.transfer_duration), _seconds(summary.exposed_duration)
+    transfer_seconds, exposed_seconds = (
+        seconds_from_duration(summary.transfer_duration),
+        seconds_from_duration(summary.exposed_duration),
+    )
     body.kv_bytes = summary.kv_byte_count
     body.kv_frames = summary.kv_frame_count
     body.kv_wire = _wire(summary)
@@ -152,18 +155,14 @@ def _measure(body: PlacementBody, summary: PlacementSummary) -> None:
     if summary.pull_node_id:
         body.pull_node = summary.pull_node_id
         body.pulled_tokens = summary.pulled_token_count
-        body.pull_seconds = _seconds(summary.pull_duration)
-    body.queue_seconds = _seconds(summary.queue_duration)
-    body.prefill_seconds = _seconds(summary.prefill_duration)
+        body.pull_seconds = seconds_from_duration(summary.pull_duration)
+    body.queue_seconds = seconds_from_duration(summary.queue_duration)
+    body.prefill_seconds = seconds_from_duration(summary.prefill_duration)
     body.transfer_seconds = transfer_seconds
     body.exposed_seconds = exposed_seconds
-    body.decode_seconds = _seconds(summary.decode_duration)
+    body.decode_seconds = seconds_from_duration(summary.decode_duration)
     body.exposed_share = min(1.0, exposed_seconds / transfer_seconds) if transfer_seconds > 0 else 0.0
     body.fallback_reason = summary.fallback_reason
     body.kv_breaks = list(summary.kv_break_reasons)
     body.kv_resumes = summary.kv_resume_count
     body.preemptions = summary.preemption_count
-
-
-def _seconds(duration: Duration) -> float:
-    return duration.seconds + duration.nanos / 1e9

@@ -1,7 +1,4 @@
-"""One generation as a call of its own, for decode nodes that do not know `Serve`.
-
-The gateway's links to decode nodes: one channel and one `Serve` call each, shared by all generations there.
-"""
+"""The gateway's links to decode nodes: a channel and a `Serve` call each, which carries all generations there."""
 
 from __future__ import annotations
 
@@ -9,60 +6,35 @@ import asyncio
 import contextvars
 import logging
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Sequence
 from types import TracebackType
+from typing import TypeAlias
 
 import grpc
 
 from baton.errors import StreamBrokenError, UnavailableError
-from baton.gateway.cluster.decode_call import TOKEN_TIMEOUT, Attempt, DecodeCall, ServeUnknownError, closed_error
-from baton.rpc.loop_channel import LoopChannel
-from baton.rpc.status import error_from_rpc
-from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest, Finished
+from baton.gateway.cluster.token_stream import TOKEN_TIMEOUT, Attempt, MakeAttempt, closed_error
+from baton.rpc.loop_channel import LoopChannel, LoopStream
+from baton.rpc.status import error_from_parts, error_from_rpc
+from baton.telemetry.tracing import current_context
+from baton.v1.decode_service_pb2 import (
+    DecodeServiceGenerateRequest,
+    Finished,
+    ServeRequest,
+    ServeResponse,
+    StreamStart,
+)
 from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
 
 log = logging.getLogger(__name__)
 
-
-async def generate_alone(channel: LoopChannel, request: DecodeServiceGenerateRequest, attempt: Attempt) -> None:
-    """Tell an attempt what a node generates; cancelling this cancels the call."""
-    call = DecodeServiceStub(channel).Generate(request)  # type: ignore[no-untyped-call]
-    clock = asyncio.get_running_loop().time
-    try:
-        async for response in call:
-            kind = response.WhichOneof("element")
-            if kind == "tokens":
-                chunk = response.tokens
-                attempt.take_tokens(clock(), chunk.output_index, chunk.token_ids, chunk.logprobs)
-            elif kind == "prompt":
-                attempt.take_prompt(clock(), response.prompt)
-            elif kind == "finished":
-                attempt.finish(response.finished)
-                return
-            else:
-                attempt.note_progress(clock())
-        error = "the decode node ended the stream without saying how the generation ended"
-        attempt.fail(StreamBrokenError(error))
-    except grpc.aio.AioRpcError as rpc_error:
-        attempt.fail(error_from_rpc(rpc_error))
-    except asyncio.CancelledError:
-        attempt.fail(closed_error())
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise
-    except Exception as bug:  # the edge of the task: its attempt is told, and no other is touched
-        log.exception("generate_call_failed")
-        attempt.fail(bug)
-    finally:
-        call.cancel()
-
-
 _MAX_LINKS = 256
 _RETRY_SECONDS = 60.0
 """Time after which a node that did not know `Serve` is asked again: it may have been replaced."""
+_MAX_TOKENS_PER_MESSAGE = 1 << 20
+"""Prompt tokens of the starts of one message: 5 MiB at most, unless a single one is longer."""
 
-MakeAttempt = Callable[[], Attempt]
-"""Makes what is told of a stream."""
+DecodeStream: TypeAlias = LoopStream[ServeResponse]
 
 
 class NodeLinks:
@@ -174,3 +146,194 @@ class NodeLink:
         finally:
             task.cancel()
             attempt.close()
+
+
+class ServeUnknownError(Exception):
+    """The node does not know `Serve`; nothing has begun there."""
+
+
+class DecodeCall:
+    """A `DecodeService.Serve` call. `run` reads it; whatever it brings reaches the attempts without a task's wake-up.
+
+    Invariant: an attempt is in `_attempts` from `open` until it has ended or was cancelled.
+    """
+
+    def __init__(self, channel: LoopChannel) -> None:
+        self._channel = channel
+        self._clock = asyncio.get_running_loop().time
+        self._attempts: dict[int, Attempt] = {}
+        self._starts: list[StreamStart] = []
+        self._cancelled: list[int] = []
+        self._has_news = asyncio.Event()
+        self._last_stream_id = 0
+        self._call: DecodeStream | None = None
+        self._is_retired = False
+        self._is_over = False
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether streams can be opened."""
+        return not (self._is_over or self._is_retired)
+
+    def open(self, request: DecodeServiceGenerateRequest, attempt: Attempt) -> int:
+        """Begin a stream in the trace that is current; return its id."""
+        self._last_stream_id += 1
+        stream_id = self._last_stream_id
+        self._attempts[stream_id] = attempt
+        self._starts.append(StreamStart(stream_id=stream_id, request=request, trace_context=current_context()))
+        self._has_news.set()
+        return stream_id
+
+    def cancel(self, stream_id: int) -> None:
+        """End a stream if it has not ended: the node drops it."""
+        if self._attempts.pop(stream_id, None) is not None and not self._is_over:
+            self._cancelled.append(stream_id)
+            self._has_news.set()
+        if self._is_retired:
+            self.retire()
+
+    def retire(self) -> None:
+        """Open no more streams, and end with the last one; for a call on which a node has fallen silent."""
+        self._is_retired = True
+        if self._call is not None and not self._attempts:
+            self._call.cancel()
+
+    async def run(self) -> None:
+        """Carry streams until the call ends; those that are left fail with the cause."""
+        self._call = call = DecodeServiceStub(self._channel).Serve()  # type: ignore[no-untyped-call]
+        error: Exception = closed_error()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                writing = tasks.create_task(self._write_all(call))
+                error = await self._read_all(call)
+                writing.cancel()
+        except Exception:  # the edge of the task: its streams are told, and the next one opens another call
+            log.exception("serve_call_failed")
+        finally:
+            self._is_over = True
+            call.cancel()
+            self._fail_all(error)
+
+    async def _read_all(self, call: DecodeStream) -> Exception:
+        """Read until the end; return why it came."""
+        try:
+            while isinstance(response := await call.read(), ServeResponse):
+                self._take(response)
+        except grpc.aio.AioRpcError as error:
+            is_unknown = error.code() is grpc.StatusCode.UNIMPLEMENTED
+            return ServeUnknownError() if is_unknown else error_from_rpc(error)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return closed_error()  # grpc.aio ends calls of a closed channel like cancelled ones
+        return StreamBrokenError("the decode node ended the stream without saying how the generation ended")
+
+    def _take(self, response: ServeResponse) -> None:
+        now_seconds, attempts = self._clock(), self._attempts
+        for stream_id in response.accepted_stream_ids:
+            if (attempt := attempts.get(stream_id)) is not None:
+                attempt.note_progress(now_seconds)
+        for part in response.prompts:
+            if (attempt := attempts.get(part.stream_id)) is not None:
+                attempt.take_prompt(now_seconds, part.chunk)
+        if response.token_ids:
+            self._take_columns(now_seconds, response)
+        for entry in response.tokens:
+            if (attempt := attempts.get(entry.stream_id)) is not None:
+                chunk = entry.chunk
+                attempt.take_tokens(now_seconds, chunk.output_index, chunk.token_ids, chunk.logprobs)
+        for end in response.finished:
+            if (attempt := attempts.pop(end.stream_id, None)) is not None:
+                attempt.finish(end.finished)
+        for failure in response.failed:
+            if (attempt := attempts.pop(failure.stream_id, None)) is not None:
+                attempt.fail(error_from_parts(failure.code, failure.message, failure.reason, dict(failure.metadata)))
+        if response.is_engine_alive:
+            for attempt in attempts.values():
+                attempt.note_progress(now_seconds)
+
+    def _take_columns(self, now_seconds: float, response: ServeResponse) -> None:
+        """Hand out tokens; several of one stream together, so that they cost one write."""
+        stream_ids = response.token_stream_ids
+        columns = zip(stream_ids, response.token_output_indexes, response.token_ids, strict=True)
+        get = self._attempts.get
+        if len(set(stream_ids)) == len(stream_ids):
+            for stream_id, output_index, token_id in columns:
+                if (attempt := get(stream_id)) is not None:
+                    attempt.take_tokens(now_seconds, output_index, (token_id,))
+            return
+        runs: dict[int, tuple[int, list[int]]] = {}
+        for stream_id, output_index, token_id in columns:
+            runs.setdefault(stream_id, (output_index, []))[1].append(token_id)
+        for stream_id, (output_index, token_ids) in runs.items():
+            if (attempt := get(stream_id)) is not None:
+                attempt.take_tokens(now_seconds, output_index, token_ids)
+
+    async def _write_all(self, call: DecodeStream) -> None:
+        """Send starts and cancellations as they come, those that have gathered together."""
+        try:
+            while True:
+                await self._has_news.wait()
+                self._has_news.clear()
+                while self._starts or self._cancelled:
+                    await call.write(self._next_request())
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            return  # the reader sees why
+
+    def _next_request(self) -> ServeRequest:
+        """Return what goes out next. Of a stream that was cancelled before its start went out, the node never hears."""
+        starts = [start for start in self._starts if start.stream_id in self._attempts]
+        unheard = {start.stream_id for start in self._starts}.difference(self._attempts)
+        cancelled = [stream_id for stream_id in self._cancelled if stream_id not in unheard]
+        num_starts = _num_starts(starts)
+        self._starts, self._cancelled = starts[num_starts:], []
+        return ServeRequest(starts=starts[:num_starts], cancelled_stream_ids=cancelled)
+
+    def _fail_all(self, error: Exception) -> None:
+        attempts, self._attempts = self._attempts, {}
+        for attempt in attempts.values():
+            attempt.fail(error)
+
+
+def _num_starts(starts: Sequence[StreamStart]) -> int:
+    """Return how many starts go into the next message."""
+    num_tokens = 0
+    for index, start in enumerate(starts):
+        num_tokens += len(start.request.prompt_token_ids) + len(start.request.output_token_ids)
+        if num_tokens > _MAX_TOKENS_PER_MESSAGE and index:
+            return index
+    return len(starts)
+
+
+async def generate_alone(channel: LoopChannel, request: DecodeServiceGenerateRequest, attempt: Attempt) -> None:
+    """Tell an attempt what a node that does not know `Serve` generates; cancelling this cancels the call."""
+    call = DecodeServiceStub(channel).Generate(request)  # type: ignore[no-untyped-call]
+    clock = asyncio.get_running_loop().time
+    try:
+        async for response in call:
+            kind = response.WhichOneof("element")
+            if kind == "tokens":
+                chunk = response.tokens
+                attempt.take_tokens(clock(), chunk.output_index, chunk.token_ids, chunk.logprobs)
+            elif kind == "prompt":
+                attempt.take_prompt(clock(), response.prompt)
+            elif kind == "finished":
+                attempt.finish(response.finished)
+                return
+            else:
+                attempt.note_progress(clock())
+        error = "the decode node ended the stream without saying how the generation ended"
+        attempt.fail(StreamBrokenError(error))
+    except grpc.aio.AioRpcError as rpc_error:
+        attempt.fail(error_from_rpc(rpc_error))
+    except asyncio.CancelledError:
+        attempt.fail(closed_error())
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+    except Exception as bug:  # the edge of the task: its attempt is told, and no other is touched
+        log.exception("generate_call_failed")
+        attempt.fail(bug)
+    finally:
+        call.cancel()

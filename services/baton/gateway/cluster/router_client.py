@@ -1,16 +1,19 @@
-"""The gateway's side of the router: placements, retried over a short absence, and the list of nodes."""
+"""The gateway's side of the router: placements, retried over a short absence, and what its nodes serve."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import grpc
 
-from baton.errors import NotFoundError, UnavailableError
+from baton.errors import BatonError, MismatchError, NotFoundError, UnavailableError
+from baton.kv.adapter import Adapter, adapted_revision
 from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.status import error_from_rpc
-from baton.v1.node_pb2 import NodeDescription
+from baton.v1.node_pb2 import NODE_ROLE_DECODE, NodeDescription
 from baton.v1.router_service_pb2 import ListNodesRequest, NodeState, PlaceRequest, PlaceResponse
 from baton.v1.router_service_pb2_grpc import RouterServiceStub
 
@@ -92,3 +95,177 @@ def _absence(address: str, error: UnavailableError) -> UnavailableError:
     if error.reason == NO_NODE:
         return error
     return UnavailableError(f"the router at {address} does not answer: {error.message}", reason="ROUTER_UNAVAILABLE")
+
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model as its decode nodes describe it."""
+
+    name: str
+    """Served name; of the model alone."""
+    revision_digest: str
+    """Digest of configuration and weights, those of the adapter included."""
+    tokenizer_digest: str
+    """Digest of the tokenizer; empty: not known, not compared."""
+    block_tokens: int
+    """Tokens of one KV block."""
+    max_context_tokens: int
+    """Longest sequence, prompt and output together."""
+    vocabulary_size: int
+    """Rows of the output projection."""
+    eos_token_ids: frozenset[int]
+    """Tokens that end a generation."""
+    adapter: Adapter | None = None
+    """What is computed besides the model; None: nothing."""
+
+    def with_adapter(self, adapter: Adapter) -> ServedModel:
+        """Return the model with an adapter, which is another one."""
+        return replace(self, revision_digest=adapted_revision(self.revision_digest, adapter.digest), adapter=adapter)
+
+
+class ModelCatalog:
+    """Keeps the description of the one model whose tokenizer this gateway has, and of its adapters.
+
+    Invariant: a description stays until another replaces it, so that requests survive a restart of the router. Whoever
+    wants to know which nodes there are is told by `on_nodes` at every look.
+    """
+
+    def __init__(
+        self,
+        router: RouterClient,
+        *,
+        model_name: str,
+        tokenizer_digest: str,
+        poll_seconds: float,
+        on_nodes: Callable[[Collection[str]], None] = lambda _node_ids: None,
+    ) -> None:
+        self._router = router
+        self._on_nodes = on_nodes
+        self._poll_seconds = poll_seconds
+        self._tokenizer_digest = tokenizer_digest
+        self._served: ServedModel | None = None
+        self._adapted: dict[str, ServedModel] = {}
+        self._problem = "the router has not been reached yet"
+        self.model_name = model_name
+        """Name of the model without an adapter."""
+
+    @property
+    def problem(self) -> str:
+        """Return why requests cannot be served right now; empty if they can."""
+        return self._problem
+
+    async def run(self) -> None:
+        """Look at the router's nodes for ever."""
+        while True:
+            await self.refresh()
+            await asyncio.sleep(self._poll_seconds)
+
+    async def refresh(self) -> None:
+        """Look at the router's nodes once; a failure becomes `problem`."""
+        try:
+            nodes = await self._router.list_nodes()
+        except BatonError as error:
+            self._note(f"the router cannot be reached: {error.message}")
+            return
+        self._on_nodes({node.node_id for node in nodes})
+        served = describe(self.model_name, nodes)
+        if served is None:
+            self._note(f"no decode node serves {self.model_name}")
+            return
+        self._served = served
+        self._adapted = {each.name: served.with_adapter(each) for each in adapters_of(self.model_name, nodes)}
+        self._note(str(self._mismatch(served) or ""))
+
+    @property
+    def adapter_names(self) -> tuple[str, ...]:
+        """Return the names of the model's adapters, sorted; each can be asked for like a model."""
+        return tuple(sorted(self._adapted))
+
+    async def model(self, name: str) -> ServedModel:
+        """Return the model of a name, its own or an adapter's.
+
+        Raises:
+            NotFoundError: If the gateway does not serve it.
+            UnavailableError: If no node has been seen that does.
+            MismatchError: If the nodes have another tokenizer than the gateway.
+        """
+        self.check_name(name)
+        if self._served is None or self._mismatch(self._served) is not None:
+            await self.refresh()
+        if self._served is None:
+            raise UnavailableError(self._problem, reason=NO_NODE)
+        mismatch = self._mismatch(self._served)
+        if mismatch is not None:
+            raise mismatch
+        self.check_name(name)
+        return self._adapted.get(name, self._served)
+
+    def check_name(self, name: str) -> None:
+        """Check that a model, or an adapter of it, is served here; before a node has been seen, any might be.
+
+        Raises:
+            NotFoundError: If it is not.
+        """
+        if self._served is not None and name not in self._adapted:
+            self.check_model_name(name)
+
+    def check_model_name(self, name: str) -> None:
+        """Check that a name is the model's own.
+
+        Raises:
+            NotFoundError: If it is not.
+        """
+        if name != self.model_name:
+            served = ", ".join(f"`{each}`" for each in (self.model_name, *self.adapter_names))
+            raise NotFoundError(f"The model `{name}` does not exist; this gateway serves {served}")
+
+    @property
+    def max_context_tokens(self) -> int:
+        """Return the longest sequence of the model; 0 while no node has been seen."""
+        return self._served.max_context_tokens if self._served is not None else 0
+
+    def _mismatch(self, served: ServedModel) -> MismatchError | None:
+        if not served.tokenizer_digest or not self._tokenizer_digest:
+            return None
+        if served.tokenizer_digest == self._tokenizer_digest:
+            return None
+        return MismatchError(
+            "tokenizer_digest", self._tokenizer_digest, served.tokenizer_digest, reason="MODEL_MISMATCH"
+        )
+
+    def _note(self, problem: str) -> None:
+        if problem != self._problem:
+            log.info("catalog_changed model=%s problem=%r", self.model_name, problem)
+        self._problem = problem
+
+
+def adapters_of(model_name: str, nodes: Iterable[NodeDescription]) -> tuple[Adapter, ...]:
+    """Return the adapters that decode nodes have, by name; where digests differ, as the first of the nodes has it."""
+    adapters: dict[str, Adapter] = {}
+    for node in sorted(nodes, key=lambda node: node.node_id):
+        if node.role == NODE_ROLE_DECODE and node.model_id == model_name:
+            for adapter in node.adapters:
+                known = adapters.setdefault(adapter.name, Adapter(adapter.name, adapter.digest))
+                if known.digest != adapter.digest:
+                    log.warning("adapter_differs adapter=%s node=%s digest=%s", known, node.node_id, adapter.digest)
+    return tuple(adapters.values())
+
+
+def describe(model_name: str, nodes: Iterable[NodeDescription]) -> ServedModel | None:
+    """Return a model as the first of its decode nodes describes it, or None if there is none."""
+    decode_nodes = [node for node in nodes if node.role == NODE_ROLE_DECODE and node.model_id == model_name]
+    if not decode_nodes:
+        return None
+    first = min(decode_nodes, key=lambda node: node.node_id)
+    return ServedModel(
+        name=model_name,
+        revision_digest=first.kv_layout.model_revision_digest,
+        tokenizer_digest=first.tokenizer_digest or first.kv_layout.tokenizer_digest,
+        block_tokens=max(1, first.block_token_count),
+        max_context_tokens=max(node.model_shape.max_context_token_count for node in decode_nodes),
+        vocabulary_size=first.model_shape.vocabulary_size,
+        eos_token_ids=frozenset(first.eos_token_ids),
+    )

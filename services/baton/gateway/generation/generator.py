@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from hashlib import blake2b
 from typing import TypeAlias
 
 from baton.errors import InvalidFieldError, StreamBrokenError
 from baton.gateway.access.admission import RequestContext
-from baton.gateway.cluster.token_stream import TokenProgress, TokenStreams, planned_summary
-from baton.gateway.generation.limits import choice_sampling
+from baton.gateway.cluster.token_stream import TokenStreams, planned_summary
 from baton.gateway.generation.observation import GenerationObserver, Journal
 from baton.gateway.generation.preparation import Preparation
-from baton.gateway.generation.requests import Delta, GenerationRequest, GenerationResult, PreparedPrompt, PromptLogprobs
+from baton.gateway.generation.requests import (
+    Delta,
+    GenerationRequest,
+    GenerationResult,
+    PreparedPrompt,
+    PromptLogprobs,
+    TokenProgress,
+)
 from baton.telemetry.metrics import Metrics
 from baton.text.detokenizer import Detokenizers
 from baton.text.stop_strings import StopScanner
@@ -67,29 +74,25 @@ class TextGenerator:
         Raises:
             BatonError: If it cannot be finished on any node.
         """
-        observation = GenerationObserver(prompt, context, self._metrics, asyncio.get_running_loop().time)
-        sampling = choice_sampling(prompt.sampling, choice)
-        progress = TokenProgress()
+        generation_id, progress = prompt.request.request_id + name, TokenProgress(asyncio.get_running_loop().time())
+        sampling = _choice_sampling(prompt.sampling, choice)
+        observer = GenerationObserver(
+            generation_id, prompt, context, progress, self._metrics, self._journal, is_first_choice=choice == 0
+        )
         take_delta = _drop if prompt.request.is_output_dropped else on_delta
-        output = _Output(prompt, self._detokenizers, observation, take_delta)
-        generation_id = prompt.request.request_id + name
+        output = _Output(prompt, self._detokenizers, observer, take_delta)
         try:
-            with self._journal.following(generation_id, context, prompt, progress) as entry:
+            with observer:
                 finished = await self._token_streams.follow(prompt, generation_id, sampling, progress, output.take)
-                if finished is None:
-                    result = _stopped_result(prompt, sampling, progress)
-                else:
+                if finished is not None:
                     output.flush()
-                    result = _result(prompt, sampling, progress, finished)
+                result = _result(prompt, sampling, progress, finished)
                 result = self._with_reasoning(result._replace(stop=output.stop), prompt, progress)
-                entry.result = result
-                result = _with_prompt(result, prompt, progress)  # the journal keeps no log-probabilities
-            observation.note_result(result)
-            return result
+                result = _with_prompt(result, prompt, progress)
+                observer.note_result(result)
+                return result
         except InvalidFieldError as error:
             raise prompt.request.in_words_of_client(error) from error
-        finally:
-            observation.close(choice, output.num_tokens)
 
     def _with_reasoning(
         self, result: GenerationResult, prompt: PreparedPrompt, progress: TokenProgress
@@ -106,19 +109,17 @@ class _Output:
     """Text of one generation: tokens to characters, cut at the first stop string."""
 
     def __init__(
-        self, prompt: PreparedPrompt, detokenizers: Detokenizers, observation: GenerationObserver, on_delta: OnDelta
+        self, prompt: PreparedPrompt, detokenizers: Detokenizers, observer: GenerationObserver, on_delta: OnDelta
     ) -> None:
         self._end_token_ids = prompt.end_token_ids
         self._detokenizer = detokenizers.make(prompt.kept_token_ids)
         self._scanner = StopScanner(prompt.request.stop) if prompt.request.stop else None
-        self._observation = observation
+        self._observer = observer
         self._on_delta = on_delta
         self._has_begun = False
-        self._times_tokens = observation.times_tokens
+        self._times_tokens = observer.times_tokens
         self.stop: str | None = None
         """The stop string that was found."""
-        self.num_tokens = 0
-        """Tokens handed on, without one that ends the generation."""
 
     def take(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> bool:
         """Hand on what tokens add, an ending one dropped; return whether a stop string ends the text."""
@@ -127,13 +128,13 @@ class _Output:
         text = self._detokenizer.push(token_ids)
         if self._scanner is not None:
             text, self.stop = self._scanner.push(text)
-        self.num_tokens += len(token_ids)
+        self._observer.num_tokens += len(token_ids)
         if not self._has_begun:
             if token_ids:
                 self._has_begun = True
-                self._observation.note_first_token()
+                self._observer.note_first_token()
         elif self._times_tokens:
-            self._observation.note_tokens()
+            self._observer.note_tokens()
         self._on_delta(Delta(text, token_ids, logprobs))
         return self.stop is not None
 
@@ -145,6 +146,17 @@ class _Output:
             text += self._scanner.flush() if self.stop is None else ""
         if text:
             self._on_delta(Delta(text, (), ()))
+
+
+def _choice_sampling(sampling: SamplingParameters, choice: int) -> SamplingParameters:
+    """Return how one of several choices is sampled: the first has the request's seed, the others depend on it alone."""
+    if choice == 0:
+        return sampling
+    own = SamplingParameters()
+    own.CopyFrom(sampling)
+    digest = blake2b(f"baton/choice\0{sampling.seed}\0{choice}".encode(), digest_size=8).digest()
+    own.seed = int.from_bytes(digest, "little") >> 1
+    return own
 
 
 def _drop(delta: Delta) -> None:
@@ -168,28 +180,26 @@ def _with_prompt(result: GenerationResult, prompt: PreparedPrompt, progress: Tok
 
 
 def _result(
-    prompt: PreparedPrompt, sampling: SamplingParameters, progress: TokenProgress, finished: Finished
+    prompt: PreparedPrompt, sampling: SamplingParameters, progress: TokenProgress, finished: Finished | None
 ) -> GenerationResult:
-    return GenerationResult(
-        reason="length" if finished.reason == FINISH_REASON_LENGTH else "stop",
-        num_prompt_tokens=len(prompt.token_ids),
-        num_cached_tokens=min(finished.usage.cached_token_count, len(prompt.token_ids)),
-        num_completion_tokens=len(progress.output_token_ids),
-        seed=sampling.seed,
-        num_attempts=progress.num_attempts,
-        summary=finished.summary,
-    )
+    """Return how a generation ended.
 
-
-def _stopped_result(prompt: PreparedPrompt, sampling: SamplingParameters, progress: TokenProgress) -> GenerationResult:
-    """Return the result of a generation that the gateway ends itself, so that no node reports on it."""
+    Args:
+        prompt: What was continued.
+        sampling: How.
+        progress: What it has come to.
+        finished: The node's report; None: a stop string has ended it here, so that no node reports.
+    """
     assert progress.placement is not None
+    num_cached_tokens, summary = progress.num_expected_cached_tokens, planned_summary(progress.placement)
+    if finished is not None:
+        num_cached_tokens, summary = finished.usage.cached_token_count, finished.summary
     return GenerationResult(
-        reason="stop",
+        reason="length" if finished is not None and finished.reason == FINISH_REASON_LENGTH else "stop",
         num_prompt_tokens=len(prompt.token_ids),
-        num_cached_tokens=progress.num_expected_cached_tokens,
+        num_cached_tokens=min(num_cached_tokens, len(prompt.token_ids)),
         num_completion_tokens=len(progress.output_token_ids),
         seed=sampling.seed,
         num_attempts=progress.num_attempts,
-        summary=planned_summary(progress.placement),
+        summary=summary,
     )

@@ -4,41 +4,85 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import TracebackType
 
 from opentelemetry import trace
 
 from baton.errors import BatonError
 from baton.gateway.access.admission import RequestContext
-from baton.gateway.cluster.token_stream import TokenProgress
-from baton.gateway.generation.requests import GenerationResult, PreparedPrompt
+from baton.gateway.generation.requests import GenerationResult, PreparedPrompt, TokenProgress
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
+from baton.v1.generation_pb2 import PlacementSummary
 from baton.v1.router_service_pb2 import Placement
 from baton.wire.quantities import seconds_from_duration
 
 _TERMS = ("queue", "pull", "prefill", "transfer", "exposed", "decode")
+"""What a node measures of a generation, as `PlacementSummary` names it."""
+MAX_ENTRIES = 64
+"""Generations remembered; the oldest goes first."""
+_WATCHED_SECONDS = 15.0
 
 
 class GenerationObserver:
-    """Watches one generation: times for the metrics, results for the span current at first, tokens for its context."""
+    """Watches one generation inside `with`: its times and tokens for the metrics, its end for journal and span.
+
+    The span is the one that is current when it is made.
+    """
 
     def __init__(
-        self, prompt: PreparedPrompt, context: RequestContext, metrics: Metrics, clock: Callable[[], float]
+        self,
+        name: str,
+        prompt: PreparedPrompt,
+        context: RequestContext,
+        progress: TokenProgress,
+        metrics: Metrics,
+        journal: Journal,
+        *,
+        is_first_choice: bool,
     ) -> None:
+        """Begin.
+
+        Args:
+            name: Unique name of the generation.
+            prompt: What is continued.
+            context: The client's request; learns what is generated.
+            progress: What the generation has come to.
+            metrics: Where times and tokens are counted.
+            journal: Remembers the generation.
+            is_first_choice: Whether the prompt counts; that of several choices counts once.
+        """
         self._prompt = prompt
         self._request = context
         self._metrics = metrics
-        self._clock = clock
+        self._is_first_choice = is_first_choice
+        self._clock = journal.clock
+        self._entry = journal.begin(name, context, prompt, progress)
         self._span = trace.get_current_span()
         self._span_context = trace.set_span_in_context(self._span)
         self._first_seconds: float | None = None
-        self._num_completion_tokens: int | None = None
         self._last_seconds = 0.0
+        self.num_tokens = 0
+        """Tokens handed on, without one that ends the generation; those of its result once that is noted."""
         self.times_tokens = metrics.times_tokens()
         """Whether `note_tokens` is to be called."""
+
+    def __enter__(self) -> GenerationObserver:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Note the end, and count what was generated, finished or not."""
+        if error is not None:
+            self._entry.error = error.message if isinstance(error, BatonError) else type(error).__name__
+        self._entry.end(self._clock())
+        num_prompt_tokens = len(self._prompt.token_ids) if self._is_first_choice else 0
+        self._request.num_prompt_tokens += num_prompt_tokens
+        self._request.num_completion_tokens += self.num_tokens
+        self._metrics.add_tokens(num_prompt_tokens=num_prompt_tokens, num_output_tokens=self.num_tokens)
 
     def note_first_token(self) -> None:
         """Note that output begins."""
@@ -59,7 +103,8 @@ class GenerationObserver:
     def note_result(self, result: GenerationResult) -> None:
         """Note the end."""
         now_seconds = self._clock()
-        self._num_completion_tokens = result.num_completion_tokens
+        self._entry.result = result._replace(prompt=None)  # the journal keeps no log-probabilities
+        self.num_tokens = result.num_completion_tokens
         num_further_tokens = result.num_completion_tokens - 1
         seconds_per_token = None
         if self._first_seconds is not None and num_further_tokens > 0:
@@ -68,7 +113,7 @@ class GenerationObserver:
         self._metrics.record_end(duration_seconds, seconds_per_token, self._prompt.request.model, self._span_context)
         if not self._span.is_recording():
             return
-        terms = {term: seconds_from_duration(getattr(result.summary, f"{term}_duration")) for term in _TERMS}
+        terms = measured_seconds(result.summary)
         self._span.set_attributes({names.MEASURED_TERM.format(term=term): terms[term] for term in terms})
         self._span.set_attributes(
             {
@@ -84,24 +129,10 @@ class GenerationObserver:
             }
         )
 
-    def close(self, choice: int, num_tokens: int) -> None:
-        """Count what was generated, finished or not; a prompt counts for its first choice.
 
-        Args:
-            choice: Which of the request's choices, from 0.
-            num_tokens: Tokens handed on; what counts where no result was noted.
-        """
-        if self._num_completion_tokens is not None:
-            num_tokens = self._num_completion_tokens
-        num_prompt_tokens = len(self._prompt.token_ids) if choice == 0 else 0
-        self._request.num_prompt_tokens += num_prompt_tokens
-        self._request.num_completion_tokens += num_tokens
-        self._metrics.add_tokens(num_prompt_tokens=num_prompt_tokens, num_output_tokens=num_tokens)
-
-
-MAX_ENTRIES = 64
-"""Generations remembered; the oldest goes first."""
-_WATCHED_SECONDS = 15.0
+def measured_seconds(summary: PlacementSummary) -> Mapping[str, float]:
+    """Return what nodes measured of a generation, in seconds by term."""
+    return {term: seconds_from_duration(getattr(summary, f"{term}_duration")) for term in _TERMS}
 
 
 @dataclass(slots=True)
@@ -136,51 +167,42 @@ class JournalEntry:
     """Why it failed, as the client was told; empty if it did not."""
 
     def settle(self) -> None:
-        """Copy what is left of the request; its tokens and its body, which may be large, go."""
+        """Copy what is left of the request; its tokens, which may be many, go."""
         if self.progress is not None and self.request is not None:
             self.placement = self.progress.placement
             self.num_output_tokens = len(self.progress.output_token_ids)
             self.first_token_seconds = self.request.first_token_seconds
 
+    def end(self, now_seconds: float) -> None:
+        """Note the end, and let the request go."""
+        self.settle()
+        self.request = self.progress = None
+        self.ended_seconds = now_seconds
+
 
 class Journal:
-    """Remembers generations from their beginning on.
-
-    Args:
-        clock: The event loop's.
-    """
+    """Remembers the last generations of this process, from their beginning on, for people who look at them."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+        self.clock = clock
+        """The event loop's."""
         self._entries: deque[JournalEntry] = deque(maxlen=MAX_ENTRIES)
         self._looked_seconds = -_WATCHED_SECONDS
 
-    @contextmanager
-    def following(
+    def begin(
         self, name: str, context: RequestContext, prompt: PreparedPrompt, progress: TokenProgress
-    ) -> Iterator[JournalEntry]:
-        """Remember a generation as long as the context lasts, and how that ends."""
-        progress.wants_kv_timeline = self._clock() - self._looked_seconds < _WATCHED_SECONDS
+    ) -> JournalEntry:
+        """Remember a generation from here on; whoever runs it says how it ends."""
+        progress.wants_kv_timeline = self.clock() - self._looked_seconds < _WATCHED_SECONDS
         entry = JournalEntry(
             name, context.route, len(prompt.token_ids), time.time(), prompt.arrival_seconds, context, progress
         )
         self._entries.append(entry)
-        try:
-            yield entry
-        except BatonError as error:
-            entry.error = error.message
-            raise
-        except BaseException as error:
-            entry.error = type(error).__name__
-            raise
-        finally:
-            entry.settle()
-            entry.request = entry.progress = None
-            entry.ended_seconds = self._clock()
+        return entry
 
     def look(self) -> list[JournalEntry]:
         """Return all entries, the latest first; generations that begin soon are told to bring their KV's timeline."""
-        self._looked_seconds = self._clock()
+        self._looked_seconds = self.clock()
         for entry in self._entries:
             entry.settle()
         return list(reversed(self._entries))

@@ -1,23 +1,17 @@
-"""From a request to tokens that can be placed: validation, template, tokenization, block hashes; off the event loop."""
+"""From a request to tokens that can be placed: bounds, template, tokenization, block hashes; off the event loop."""
 
 from __future__ import annotations
 
 import asyncio
+import math
+import secrets
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
 from baton.errors import InvalidFieldError
-from baton.gateway.cluster.catalog import ModelCatalog, ServedModel
-from baton.gateway.generation.limits import (
-    check_cache_salt,
-    check_priority,
-    check_sampling,
-    check_stop,
-    check_token_ids,
-    draw_seed,
-)
+from baton.gateway.cluster.router_client import ModelCatalog, ServedModel
 from baton.gateway.generation.requests import (
     ChatPrompt,
     GenerationRequest,
@@ -34,6 +28,16 @@ from baton.v1.generation_pb2 import SamplingParameters
 
 MAX_BYTES_PER_TOKEN = 256
 """A text with more bytes than this per token of context cannot fit, and is refused before it costs anything."""
+MAX_STOP_STRINGS = 16
+MAX_STOP_CHARACTERS = 1024
+"""Longest stop string: as much text may have to be held back."""
+MAX_CACHE_SALT_BYTES = 128
+MAX_PRIORITY = 100
+
+MAX_LOGIT_BIAS_ENTRIES = 1024
+MAX_STOP_TOKENS = 64
+MAX_TOP_LOGPROBS = 20
+MAX_CONSTRAINT_BYTES = 256 * 1024
 
 
 class Tokenization(NamedTuple):
@@ -94,11 +98,11 @@ class Preparation:
         loop = asyncio.get_running_loop()
         arrival_seconds = loop.time()
         self._catalog.check_name(request.model)
-        check_stop(request.stop)
-        check_cache_salt(request.cache_salt)
-        check_priority(request.priority)
+        _check_stop(request.stop)
+        _check_cache_salt(request.cache_salt)
+        _check_priority(request.priority)
         model = await self._catalog.model(request.model)
-        check_sampling(request.sampling, model.vocabulary_size or self._tokenizer.vocabulary_size)
+        _check_sampling(request.sampling, model.vocabulary_size or self._tokenizer.vocabulary_size)
         return await loop.run_in_executor(self._threads, self._prepare, request, model, arrival_seconds)
 
     async def tokenize(self, model_name: str, prompt: Prompt) -> Tokenization:
@@ -129,7 +133,7 @@ class Preparation:
         model = await self._catalog.model(model_name or self._catalog.model_name)
         if len(token_ids) > model.max_context_tokens * MAX_BYTES_PER_TOKEN:
             raise InvalidFieldError("tokens", f"far more than the model's context of {model.max_context_tokens} tokens")
-        check_token_ids("tokens", token_ids, model.vocabulary_size or self._tokenizer.vocabulary_size)
+        _check_token_ids("tokens", token_ids, model.vocabulary_size or self._tokenizer.vocabulary_size)
         decode = partial(self._tokenizer.decode, token_ids, skip_special_tokens=False)
         return await asyncio.get_running_loop().run_in_executor(self._threads, decode)
 
@@ -186,7 +190,7 @@ class Preparation:
     def _tokens(self, prompt: Prompt, text: str, model: ServedModel) -> Sequence[int]:
         if not isinstance(prompt, TokenPrompt):
             return self._tokenizer.encode(text, add_special_tokens=prompt.add_special_tokens)
-        check_token_ids("prompt", prompt.token_ids, model.vocabulary_size or self._tokenizer.vocabulary_size)
+        _check_token_ids("prompt", prompt.token_ids, model.vocabulary_size or self._tokenizer.vocabulary_size)
         return prompt.token_ids
 
 
@@ -214,7 +218,7 @@ def _complete_sampling(request: GenerationRequest, num_prompt_tokens: int, model
     sampling = SamplingParameters()
     sampling.CopyFrom(request.sampling)
     if not sampling.HasField("seed"):
-        sampling.seed = draw_seed()
+        sampling.seed = secrets.randbits(63)
     field = "messages" if isinstance(request.prompt, ChatPrompt) else "prompt"
     room = model.max_context_tokens - num_prompt_tokens
     wanted = sampling.max_token_count if sampling.HasField("max_token_count") else 1
@@ -225,3 +229,110 @@ def _complete_sampling(request: GenerationRequest, num_prompt_tokens: int, model
     if sampling.min_token_count > sampling.max_token_count:
         raise InvalidFieldError("min_token_count", f"{sampling.min_token_count} tokens do not fit the limit")
     return sampling
+
+
+def _check_sampling(sampling: SamplingParameters, vocabulary_size: int) -> None:
+    """Check every bound of generation.proto.
+
+    Raises:
+        InvalidFieldError: Naming the first field out of bounds, as the proto calls it.
+    """
+    _check_range("temperature", sampling.temperature, 0.0, 100.0)
+    if sampling.HasField("top_p"):
+        _check_range("top_p", sampling.top_p, 0.0, 1.0, is_low_excluded=True)
+    _check_range("top_k", sampling.top_k, 0, math.inf)
+    _check_range("min_p", sampling.min_p, 0.0, 1.0)
+    if sampling.HasField("repetition_penalty"):
+        _check_range("repetition_penalty", sampling.repetition_penalty, 0.0, 10.0, is_low_excluded=True)
+    _check_range("presence_penalty", sampling.presence_penalty, -2.0, 2.0)
+    _check_range("frequency_penalty", sampling.frequency_penalty, -2.0, 2.0)
+    _check_counts(sampling)
+    _check_structured_output(sampling)
+    _check_tokens(sampling, vocabulary_size)
+
+
+def _check_stop(stops: Sequence[str]) -> None:
+    """Check stop strings.
+
+    Raises:
+        InvalidFieldError: If there are too many, or one is empty or too long.
+    """
+    if len(stops) > MAX_STOP_STRINGS:
+        raise InvalidFieldError("stop", f"expected at most {MAX_STOP_STRINGS} strings, got {len(stops)}")
+    for stop in stops:
+        if not 1 <= len(stop) <= MAX_STOP_CHARACTERS:
+            raise InvalidFieldError("stop", f"expected strings of 1 to {MAX_STOP_CHARACTERS} characters")
+
+
+def _check_cache_salt(salt: str) -> None:
+    """Check the name of a prefix cache.
+
+    Raises:
+        InvalidFieldError: If it is too long.
+    """
+    if len(salt.encode()) > MAX_CACHE_SALT_BYTES:
+        raise InvalidFieldError("cache_salt", f"expected at most {MAX_CACHE_SALT_BYTES} bytes")
+
+
+def _check_priority(priority: int) -> None:
+    """Check whose turn a request is.
+
+    Raises:
+        InvalidFieldError: If the priority is out of range.
+    """
+    if abs(priority) > MAX_PRIORITY:
+        raise InvalidFieldError("priority", f"expected {-MAX_PRIORITY} to {MAX_PRIORITY}, got {priority}")
+
+
+def _check_counts(sampling: SamplingParameters) -> None:
+    _check_range("min_token_count", sampling.min_token_count, 0, math.inf)
+    if sampling.HasField("max_token_count"):
+        _check_range("max_token_count", sampling.max_token_count, 1, math.inf)
+        if sampling.min_token_count > sampling.max_token_count:
+            problem = f"{sampling.min_token_count} is more than the limit of {sampling.max_token_count} tokens"
+            raise InvalidFieldError("min_token_count", problem)
+    if sampling.HasField("top_logprob_count"):
+        _check_range("top_logprob_count", sampling.top_logprob_count, 0, MAX_TOP_LOGPROBS)
+    if sampling.HasField("prompt_logprob_count"):
+        _check_range("prompt_logprob_count", sampling.prompt_logprob_count, 0, MAX_TOP_LOGPROBS)
+
+
+def _check_structured_output(sampling: SamplingParameters) -> None:
+    """Check what needs no compiler; the nodes have it."""
+    if sampling.HasField("structured_output"):
+        kind = sampling.structured_output.WhichOneof("constraint")
+        if kind is None:
+            raise InvalidFieldError("structured_output", "expected one of json_schema, regex, lark")
+        num_bytes = len(getattr(sampling.structured_output, kind).encode())
+        if not 1 <= num_bytes <= MAX_CONSTRAINT_BYTES:
+            problem = f"expected 1 to {MAX_CONSTRAINT_BYTES} bytes, got {num_bytes}"
+            raise InvalidFieldError(f"structured_output.{kind}", problem)
+
+
+def _check_tokens(sampling: SamplingParameters, vocabulary_size: int) -> None:
+    if len(sampling.logit_bias) > MAX_LOGIT_BIAS_ENTRIES:
+        raise InvalidFieldError("logit_bias", f"expected at most {MAX_LOGIT_BIAS_ENTRIES} entries")
+    for bias in sampling.logit_bias.values():
+        _check_range("logit_bias", bias, -100.0, 100.0)
+    _check_token_ids("logit_bias", list(sampling.logit_bias), vocabulary_size)
+    if len(sampling.stop_token_ids) > MAX_STOP_TOKENS:
+        raise InvalidFieldError("stop_token_ids", f"expected at most {MAX_STOP_TOKENS} entries")
+    _check_token_ids("stop_token_ids", sampling.stop_token_ids, vocabulary_size)
+
+
+def _check_token_ids(field: str, token_ids: Sequence[int], vocabulary_size: int) -> None:
+    """Check that tokens are in the vocabulary.
+
+    Raises:
+        InvalidFieldError: Naming the field and the smallest or largest token outside.
+    """
+    for token_id in (min(token_ids, default=0), max(token_ids, default=0)):
+        if not 0 <= token_id < vocabulary_size:
+            raise InvalidFieldError(field, f"token id {token_id} is not in 0 to {vocabulary_size - 1}")
+
+
+def _check_range(field: str, value: float, low: float, high: float, *, is_low_excluded: bool = False) -> None:
+    is_low_enough = value > low if is_low_excluded else value >= low
+    if not (is_low_enough and value <= high):  # also refuses NaN
+        bounds = f"{'above ' if is_low_excluded else ''}{low:g}" + (" or more" if high == math.inf else f" to {high:g}")
+        raise InvalidFieldError(field, f"expected {bounds}, got {value!r}")

@@ -13,6 +13,7 @@ from baton.kv.adapter import Adapter
 from baton.text.tokenizer import Message
 from baton.text.tools import Tool
 from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters, TokenLogprob
+from baton.v1.router_service_pb2 import Placement
 
 STRUCTURED_OUTPUT = "structured_output"
 """The core's name of the field that constrains the output."""
@@ -92,11 +93,10 @@ class GenerationRequest:
 
     def in_words_of_client(self, error: InvalidFieldError) -> InvalidFieldError:
         """Return an error with the name that the client knows its field by."""
-        core_name = STRUCTURED_OUTPUT if error.field.startswith(STRUCTURED_OUTPUT) else error.field
-        if core_name == STRUCTURED_OUTPUT and self.tool_use and self.tool_use.offered:
-            name = self.field_names.get(core_name, "tools")  # the grammar of their calls, unless the client gave one
-        else:
-            name = self.field_names.get(core_name, error.field)
+        if not error.field.startswith(STRUCTURED_OUTPUT):
+            name = self.field_names.get(error.field, error.field)
+        elif not (name := self.field_names.get(STRUCTURED_OUTPUT, "")):  # it is the grammar of calls
+            name = "tools" if self.tool_use and self.tool_use.offered else error.field
         return error if name == error.field else error.renamed(name)
 
 
@@ -128,6 +128,28 @@ class PreparedPrompt:
     """Special tokens whose names are part of the text, because a parser needs them."""
     is_in_reasoning: bool = False
     """Whether the prompt ends with the mark that opens the model's reasoning."""
+
+
+@dataclass(slots=True)
+class TokenProgress:
+    """What a generation has come to; outlives its attempts."""
+
+    begun_seconds: float
+    """Event loop's time at which the generation began."""
+    output_token_ids: list[int] = field(default_factory=list)
+    """Tokens delivered."""
+    prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
+    """Log-probabilities of the prompt from its second token on, if they are wanted."""
+    failed_node_ids: list[str] = field(default_factory=list)
+    """Nodes on which an attempt failed."""
+    num_attempts: int = 0
+    """Attempts begun."""
+    placement: Placement | None = None
+    """Of the last attempt."""
+    num_expected_cached_tokens: int = 0
+    """Prompt tokens that the router expected in a prefix cache of the last placement."""
+    wants_kv_timeline: bool = False
+    """Whether the node shall tell when each KV frame came."""
 
 
 class Delta(NamedTuple):

@@ -1,7 +1,4 @@
-"""HTTP/1.1 messages: a request as the handlers see it, and the bytes of response heads.
-
-Reads HTTP/1.1 requests from bytes, within limits.
-"""
+"""HTTP/1.1 messages: requests as they are read from bytes, within limits, and the heads of responses."""
 
 from __future__ import annotations
 

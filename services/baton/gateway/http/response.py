@@ -1,7 +1,4 @@
-"""One answer on one connection: whole, or as a stream that never runs ahead of its reader for long.
-
-Comments in a stream of server-sent events that has nothing to say, so that nobody on the way gives it up.
-"""
+"""One answer on one connection: whole, or as a stream of server-sent events that nobody on the way gives up."""
 
 from __future__ import annotations
 

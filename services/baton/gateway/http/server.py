@@ -1,13 +1,11 @@
-"""A small HTTP/1.1 server: listens, tracks connections, drains.
-
-The number of connections that the system lets this process hold.
-"""
+"""A small HTTP/1.1 server: listens, tracks connections, drains."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
+from functools import partial
 from types import TracebackType
 
 from baton.errors import ConfigurationError
@@ -56,10 +54,9 @@ class HttpServer:
             ConfigurationError: If the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
+        connect = partial(HttpConnection, self._handler, self._error_body, self._limits, self._connections, self._tasks)
         try:
-            self._server = await loop.create_server(
-                self._make_connection, host, port, backlog=_BACKLOG, reuse_port=is_shared or None
-            )
+            self._server = await loop.create_server(connect, host, port, backlog=_BACKLOG, reuse_port=is_shared or None)
         except OSError as error:
             raise ConfigurationError(f"http_port: cannot listen on {host}:{port}: {error}") from error
         self.port = int(self._server.sockets[0].getsockname()[1])
@@ -78,9 +75,6 @@ class HttpServer:
         for connection in self._connections.all():
             connection.abort()
         log.info("http_stopped port=%d", self.port)
-
-    def _make_connection(self) -> HttpConnection:
-        return HttpConnection(self._handler, self._error_body, self._limits, self._connections, self._tasks)
 
 
 def raise_open_files_limit() -> int:

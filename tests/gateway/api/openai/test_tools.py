@@ -335,5 +335,5 @@ def test_a_form_of_the_output_leaves_the_model_free_to_call(gateway: RunningGate
 
     assert called["finish_reason"] == "tool_calls"
     assert (told["message"]["content"], told["finish_reason"]) == ('{"a": 1}', "stop")
-    assert "(form | calls)" in lark
+    assert "(answer | calls)" in lark
     assert forced.error == (400, "tools", "invalid_value")

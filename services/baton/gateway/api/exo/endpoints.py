@@ -13,8 +13,7 @@ from baton.gateway.api.errors import ApiError, missing
 from baton.gateway.api.exo.documents import instance_document, models_document, state_document
 from baton.gateway.api.exo.instances import Instance, Instances, instance_of, instance_view
 from baton.gateway.api.exo.previews import count_in_query, fetch_previews
-from baton.gateway.cluster.catalog import ModelCatalog
-from baton.gateway.cluster.router_client import RouterClient
+from baton.gateway.cluster.router_client import ModelCatalog, RouterClient
 from baton.v1.node_pb2 import NodeDescription
 
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}

@@ -11,8 +11,7 @@ from baton.errors import OutOfMemoryError, UnavailableError
 from baton.gateway.api.errors import invalid
 from baton.gateway.api.exo.documents import instance_document
 from baton.gateway.api.exo.instances import Instance
-from baton.gateway.cluster.catalog import describe
-from baton.gateway.cluster.router_client import RouterClient
+from baton.gateway.cluster.router_client import RouterClient, describe
 from baton.v1.node_pb2 import NodeDescription
 from baton.v1.router_service_pb2 import Candidate, CostEstimate, PlaceRequest
 

@@ -11,16 +11,25 @@ import msgspec
 
 from baton.gateway.access.admission import generation_name
 from baton.gateway.api.answer import DONE, AnswerJob, FinishedChoice, encode, send_answer
-from baton.gateway.api.body import FIELD_NAMES, check_int32, num_choices, num_logprobs, sampling_parameters, token_limit
+from baton.gateway.api.body import (
+    FIELD_NAMES,
+    check_int32,
+    is_any_given,
+    num_choices,
+    num_logprobs,
+    sampling_parameters,
+    token_limit,
+)
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import refused, unsupported
 from baton.gateway.api.openai.logprobs import ChatLogprobs, TokenBytes, chat_logprobs, prompt_positions
 from baton.gateway.api.openai.messages import chat_messages, chat_tools
 from baton.gateway.api.openai.schema import ChatBody, CommonBody
-from baton.gateway.api.structured_output import output_constraint
+from baton.gateway.api.structured_output import OutputConstraint, StructuredOutputFields, output_constraint
 from baton.gateway.api.usage import placement_body, usage_body
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.requests import (
+    STRUCTURED_OUTPUT,
     ChatPrompt,
     Delta,
     EndReason,
@@ -43,7 +52,9 @@ async def answer_chat(generator: TextGenerator, exchange: Exchange) -> None:
         BatonError: If it cannot be generated.
     """
     chat: ChatBody = exchange.body
-    use, constraint = chat_tools(chat), output_constraint(chat)
+    use, constraint = chat_tools(chat), OutputConstraint()
+    if is_any_given(chat, StructuredOutputFields):
+        constraint = output_constraint(chat)
     prompt = await generator.prepare(
         GenerationRequest(
             request_id=generation_name(exchange.context.request_id),
@@ -52,7 +63,7 @@ async def answer_chat(generator: TextGenerator, exchange: Exchange) -> None:
                 chat_messages(chat.messages), tools=use.offered, template_variables=_template_variables(generator, chat)
             ),
             sampling=_sampling(chat, constraint.constraint),
-            field_names=FIELD_NAMES | constraint.field_names,
+            field_names=FIELD_NAMES | {STRUCTURED_OUTPUT: constraint.field},
             stop=stop_strings(chat),
             cache_salt=chat.cache_salt or "",
             priority=chat.priority or 0,

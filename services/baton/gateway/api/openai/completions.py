@@ -21,6 +21,7 @@ from baton.gateway.api.openai.schema import CompletionBody
 from baton.gateway.api.structured_output import output_constraint
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.requests import (
+    STRUCTURED_OUTPUT,
     Delta,
     GenerationRequest,
     GenerationResult,
@@ -71,7 +72,7 @@ async def _prepare(generator: TextGenerator, context: RequestContext, completion
             stop=stop,
             cache_salt=completion.cache_salt or "",
             priority=completion.priority or 0,
-            field_names=FIELD_NAMES | constraint.field_names,
+            field_names=FIELD_NAMES | {STRUCTURED_OUTPUT: constraint.field},
             default_max_tokens=DEFAULT_MAX_TOKENS,
             is_output_dropped=is_output_dropped,
         )

@@ -17,7 +17,7 @@ from baton.gateway.api.responses.schema import ResponseObject, ResponsesBody
 from baton.gateway.api.responses.tools import response_tools
 from baton.gateway.api.structured_output import TextParam, text_constraint
 from baton.gateway.generation.generator import TextGenerator
-from baton.gateway.generation.requests import ChatPrompt, GenerationRequest
+from baton.gateway.generation.requests import STRUCTURED_OUTPUT, ChatPrompt, GenerationRequest
 from baton.gateway.generation.tools import NO_TOOLS
 from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
 
@@ -52,7 +52,7 @@ def _request(generator: TextGenerator, context: RequestContext, body: ResponsesB
         model=body.model,
         prompt=ChatPrompt(conversation(body), tools=use.offered, template_variables=variables),
         sampling=_sampling(body, constraint.constraint),
-        field_names=_FIELD_NAMES | constraint.field_names,
+        field_names=_FIELD_NAMES | {STRUCTURED_OUTPUT: constraint.field},
         tool_use=use,
     )
 

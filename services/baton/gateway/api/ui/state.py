@@ -7,13 +7,11 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from baton.gateway.generation.observation import JournalEntry
-from baton.v1.generation_pb2 import KvTimeline, PlacementSummary
+from baton.gateway.generation.observation import JournalEntry, measured_seconds
+from baton.v1.generation_pb2 import KvTimeline
 from baton.v1.node_pb2 import NodeRole
 from baton.v1.router_service_pb2 import CostEstimate, NodeState
 from baton.wire.quantities import seconds_from_duration
-
-_MEASURED = ("queue", "pull", "prefill", "transfer", "exposed", "decode")
 
 
 def state_document(
@@ -85,7 +83,7 @@ def _request(entry: JournalEntry, now_seconds: float) -> Mapping[str, Any]:
         "estimate": _estimate(placement.estimate) if placement else None,
     }
     if summary is not None:
-        document["measured"] = _measured(summary)
+        document["measured"] = measured_seconds(summary)
         document["fallback_reason"] = summary.fallback_reason
         document["kv_bytes"] = summary.kv_byte_count
         document["pull_node"] = summary.pull_node_id
@@ -113,10 +111,6 @@ def _estimate(estimate: CostEstimate) -> Mapping[str, float]:
         "decode": estimate.decode_seconds,
         "first_token": estimate.time_to_first_token_seconds,
     }
-
-
-def _measured(summary: PlacementSummary) -> Mapping[str, float]:
-    return {term: seconds_from_duration(getattr(summary, f"{term}_duration")) for term in _MEASURED}
 
 
 def _timeline(timeline: KvTimeline) -> Mapping[str, Any]:
