@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class Delivery(NamedTuple):
-    """An event and who wants it."""
+    """An event and its listener."""
 
     listener: Listener
     """The listener."""
@@ -78,7 +78,6 @@ class RequestRegistry:
     def __init__(self, scheduler: Scheduler, clock: Callable[[], float]) -> None:
         self._scheduler = scheduler
         self._clock = clock
-
         self._sequences: dict[str, Sequence] = {}
         self._listeners: dict[Sequence, Listener] = {}
         self._deliveries: list[Deliverable] = []

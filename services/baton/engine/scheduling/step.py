@@ -90,7 +90,7 @@ class Step:
     """Sequences that got their blocks for this pass, in order of arrival; also those that only receive."""
     swaps: BlockSwaps = field(default_factory=BlockSwaps)
     """Blocks to copy to and from host memory before the pass."""
-    cache: CacheChanges = field(default_factory=lambda: CacheChanges())
+    cache: CacheChanges = field(default_factory=CacheChanges)
     """What the pass gives to the prefix cache."""
     num_tokens: int = 0
     """Positions computed."""
@@ -98,7 +98,6 @@ class Step:
     """Pairs of a position computed and one that it attends to."""
     num_prompts: int = 0
     """Spans that are part of a prompt."""
-
     num_rows: int = 0
     """Rows of logits."""
     num_passes: int = 1
