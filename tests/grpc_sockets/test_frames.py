@@ -64,7 +64,7 @@ def test_a_header_block_is_put_together() -> None:
     (frame,) = parse(first, wire(FrameType.CONTINUATION, 0, b"c", 1), wire(FrameType.CONTINUATION, END_HEADERS, b"", 1))
 
     assert frame.payload == b"abc"
-    assert FrameParser.ends_stream(frame.flags)
+    assert frame.is_last
 
 
 @pytest.mark.parametrize(

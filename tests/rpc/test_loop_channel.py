@@ -14,7 +14,7 @@ import pytest
 import trustme
 
 from baton.errors import ConfigurationError, InvalidFieldError
-from baton.grpc_sockets import loop_connection
+from baton.grpc_sockets import client
 from baton.grpc_sockets.frames import ACK, END_HEADERS, PREFACE, FrameType, pack_header, settings_frame
 from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.loop_connection import LoopConnection
@@ -375,7 +375,7 @@ def test_short_calls_at_a_dead_peer_find_out_that_it_is_dead(monkeypatch: pytest
 
 def test_a_connection_whose_stream_numbers_are_used_up_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     """After 2 to the 30 calls, which a gateway makes in days; here after 3."""
-    monkeypatch.setattr(loop_connection, "LARGEST_STREAM_ID", 5)
+    monkeypatch.setattr(client, "LARGEST_STREAM_ID", 5)
 
     async def test(channel: LoopChannel, _handlers: Handlers) -> None:
         connections = list[LoopConnection]()

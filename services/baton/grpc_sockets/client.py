@@ -1,18 +1,20 @@
-"""The calling side: one connection, any number of calls at once; responses are received into given memory."""
+"""The calling side: what any client does with its calls; and connections whose messages land in given memory."""
 
 from __future__ import annotations
 
 import socket
 import ssl
 import threading
-from collections.abc import Mapping
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
-from baton.grpc_sockets.connection import SILENCE_SECONDS, Connection
-from baton.grpc_sockets.flow_control import ReceiveWindow, StreamEndedError
+from baton.grpc_sockets.connection import SILENCE_SECONDS, Connection, ThreadConnection
+from baton.grpc_sockets.flow_control import PeerWindows, ReceiveWindow, StreamEndedError
 from baton.grpc_sockets.frame_io import MessageAssembler
 from baton.grpc_sockets.frames import (
+    LARGEST_STREAM_ID,
     PREFACE,
     ErrorCode,
     ProtocolError,
@@ -24,6 +26,133 @@ from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.sockets import ByteStream, prepare
 from baton.grpc_sockets.status import CallError, Code, Status
 from baton.grpc_sockets.tls import TlsStream
+
+
+class RunningCall(Protocol):
+    """A call, as its connection sees it."""
+
+    stream_id: int
+    has_response: bool
+    """Whether the response's headers have come."""
+
+    @property
+    def is_between_messages(self) -> bool:
+        """Return whether no message has begun to arrive."""
+
+    def ended(self, status: Status) -> None:
+        """Take the end; nothing follows."""
+
+
+C = TypeVar("C", bound=RunningCall)
+
+
+class ClientCalls(Connection, Generic[C]):
+    """The calls of a client, by stream.
+
+    Invariant: a call is in `_calls` from its beginning until it has ended; each has ended once the connection has.
+    """
+
+    def __init__(self, limits: Limits, timing: Timing, windows: PeerWindows) -> None:
+        super().__init__(limits, timing, windows)
+        self._calls: dict[int, C] = {}
+        self._next_id = 1
+        self._most_calls = limits.num_streams
+        self._refusal = ""
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether calls can be made; a connection that has used up its stream numbers takes no more."""
+        return not self._refusal and self._next_id <= LARGEST_STREAM_ID
+
+    @property
+    def is_full(self) -> bool:
+        """Return whether the peer takes no further call before another has ended."""
+        return len(self._calls) >= self._most_calls
+
+    def end(self, call: C, status: Status, reset: ErrorCode | None) -> None:
+        """Forget a call that runs, tell it how it ended, and the peer if it does not know."""
+        if self._forget(call.stream_id):
+            call.ended(status)
+            if reset is not None:
+                self.post(reset_frame(call.stream_id, reset))
+
+    def _begin(self, make: Callable[[int], C]) -> C:
+        """Return a call on a stream of its own.
+
+        Raises:
+            CallError: If the connection takes none.
+        """
+        if not self.is_open:
+            raise CallError(Code.UNAVAILABLE, self._refusal or "the connection has used up its stream numbers")
+        if self.is_full:
+            raise CallError(Code.RESOURCE_EXHAUSTED, f"{self._most_calls} calls run on the connection already")
+        call = self._calls[self._next_id] = make(self._next_id)
+        self._peer_windows.open(self._next_id)
+        self._next_id += 2
+        return call
+
+    def _forget(self, stream_id: int) -> bool:
+        """Take a call out; return whether it still ran."""
+        call = self._calls.pop(stream_id, None)
+        self._peer_windows.close(stream_id)
+        return call is not None
+
+    def _refuse(self, why: str) -> None:
+        """Take no further call."""
+        self._refusal = self._refusal or why
+
+    def _end_all(self, status: Status, *, after: int = 0) -> None:
+        """End the calls on streams above a number, which the peer knows."""
+        for call in [call for call in list(self._calls.values()) if call.stream_id > after]:
+            self.end(call, status, None)
+
+    def _known(self, stream_id: int) -> C | None:
+        """Return a call that runs; None: it has ended here already.
+
+        Raises:
+            ProtocolError: If there was none.
+        """
+        if stream_id % 2 == 0 or stream_id >= self._next_id:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} was never opened")
+        return self._calls.get(stream_id)
+
+    @abstractmethod
+    def _reset_after(self, call: C) -> ErrorCode | None:
+        """Return by what a stream is reset that the peer has ended; None: this side has ended it too."""
+
+    def _on_headers(self, stream_id: int, headers: Mapping[str, str], *, is_last: bool) -> None:
+        call = self._known(stream_id)
+        if call is None:
+            return
+        if not call.has_response:
+            if headers.get(":status", "").startswith("1") and not is_last:
+                return  # an interim response
+            try:
+                check_response(headers)
+            except CallError as error:
+                self.end(call, error.status, None if is_last else ErrorCode.CANCEL)
+                return
+            call.has_response = True
+        if is_last:
+            status = status_of(headers)
+            if status.code is Code.OK and not call.is_between_messages:
+                status = Status(Code.INTERNAL, "the stream ended inside a message")
+            self.end(call, status, self._reset_after(call))
+        elif "grpc-status" in headers:
+            self.end(call, Status(Code.INTERNAL, "trailers without an end"), ErrorCode.PROTOCOL_ERROR)
+
+    def _on_reset(self, stream_id: int, code: int) -> None:
+        if (call := self._known(stream_id)) is not None:
+            self.end(call, reset_status(code), None)
+
+    def _on_goaway(self, last_stream_id: int, code: int) -> None:
+        self._refuse(f"the peer goes away: {code}")
+        self._end_all(Status(Code.UNAVAILABLE, "the peer went away before it took the call"), after=last_stream_id)
+
+    def _on_setting(self, key: int, value: int) -> None:
+        if key == Setting.MAX_CONCURRENT_STREAMS:
+            self._most_calls = min(value, self.limits.num_streams)
+        super()._on_setting(key, value)
 
 
 class CallListener(Protocol):
@@ -49,12 +178,17 @@ class ClientCall:
     def __init__(self, connection: ClientConnection, stream_id: int, listener: CallListener) -> None:
         self._connection = connection
         self.stream_id = stream_id
-        self.listener = listener
+        self.ended = listener.ended
         limits = connection.limits
         self.window = ReceiveWindow(limits.stream_window_bytes, limits.num_held_bytes, limits.most_stream_window_bytes)
         deliver = partial(_deliver, self.window, listener)  # not of this call: what has begun to arrive goes with it
         self.assembler = MessageAssembler(listener.allocate, deliver, limits.message_bytes)
         self.has_response = False
+
+    @property
+    def is_between_messages(self) -> bool:
+        """Return whether no message has begun to arrive."""
+        return self.assembler.is_between_messages
 
     def release(self, num_bytes: int) -> None:
         """Give back a message's share of what the call may hold; the peer may send more then."""
@@ -73,24 +207,15 @@ def _deliver(window: ReceiveWindow, listener: CallListener, message: memoryview)
     listener.message(message)
 
 
-class ClientConnection(Connection):
+class ClientConnection(ThreadConnection, ClientCalls[ClientCall]):
     """One connection to a server. Made by `connect`; a thread must then `run` it."""
 
     def __init__(self, stream: ByteStream, authority: str, scheme: str, limits: Limits, timing: Timing) -> None:
         super().__init__(stream, limits, timing)
         self._authority = authority
         self._scheme = scheme
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of `_calls`, `_next_id` and `_refusal`
         self._opening = threading.Lock()
-        self._calls: dict[int, ClientCall] = {}
-        self._next_id = 1
-        self._most_calls = limits.num_streams
-        self._refusal = ""
-
-    @property
-    def is_open(self) -> bool:
-        """Return whether calls can be made."""
-        return not self._refusal
 
     def call(
         self,
@@ -108,7 +233,8 @@ class ClientConnection(Connection):
         """
         headers = request_headers(path, self._authority, self._scheme, metadata or {}, timeout_seconds)
         with self._opening:  # streams must begin in the order of their numbers
-            call = self._register(listener)
+            with self._lock:
+                call = self._begin(lambda stream_id: ClientCall(self, stream_id, listener))
             try:
                 self.writer.send_headers(call.stream_id, headers, is_last=False)
             except OSError as error:
@@ -125,32 +251,18 @@ class ClientConnection(Connection):
         """Open a call's window by what its taker is done with."""
         opened = call.window.release(num_bytes)
         if opened and self._calls.get(call.stream_id) is call:
-            self._post(call.stream_id, opened)
-
-    def cancel(self, call: ClientCall) -> None:
-        """End a call that runs; its listener hears nothing more."""
-        if self._forget(call.stream_id) is not None:
             try:
-                self.writer.post(reset_frame(call.stream_id, ErrorCode.CANCEL))
+                self._opened(call.stream_id, opened)
             except OSError:
                 self.shut_down()
 
-    def _post(self, stream_id: int, num_bytes: int) -> None:
-        try:
-            self._opened(stream_id, num_bytes)
-        except OSError:
-            self.shut_down()
-
-    def _register(self, listener: CallListener) -> ClientCall:
-        with self._lock:
-            if self._refusal:
-                raise CallError(Code.UNAVAILABLE, self._refusal)
-            if len(self._calls) >= self._most_calls:
-                raise CallError(Code.RESOURCE_EXHAUSTED, f"{self._most_calls} calls run on the connection already")
-            call = self._calls[self._next_id] = ClientCall(self, self._next_id, listener)
-            self.windows.open(self._next_id)
-            self._next_id += 2
-        return call
+    def cancel(self, call: ClientCall) -> None:
+        """End a call that runs; its listener hears nothing more."""
+        if self._forget(call.stream_id):
+            try:
+                self.post(reset_frame(call.stream_id, ErrorCode.CANCEL))
+            except OSError:
+                self.shut_down()
 
     def _broken(self, call: ClientCall, error: OSError) -> CallError:
         """Forget a call whose request could not be sent."""
@@ -158,52 +270,26 @@ class ClientConnection(Connection):
         self.shut_down()
         return CallError(Code.UNAVAILABLE, f"the connection broke: {error}")
 
-    def _forget(self, stream_id: int) -> ClientCall | None:
+    def _forget(self, stream_id: int) -> bool:
         with self._lock:
-            call = self._calls.pop(stream_id, None)
-        self.windows.close(stream_id)
-        return call
+            return super()._forget(stream_id)
 
-    def _end(self, stream_id: int, status: Status, *, reset: ErrorCode | None = None) -> None:
-        call = self._forget(stream_id)
-        if call is not None:
-            call.listener.ended(status)
-            if reset is not None:
-                self.writer.post(reset_frame(stream_id, reset))
+    def _refuse(self, why: str) -> None:
+        with self._lock:
+            super()._refuse(why)
 
     def _greet(self) -> None:
-        self._send_settings((Setting.ENABLE_PUSH, 0), before=PREFACE)
+        self.writer.send(PREFACE + self._greeting(self.limits.frame_bytes, (Setting.ENABLE_PUSH, 0)))
 
     def _has_calls(self) -> bool:
         return bool(self._calls)
 
-    def _on_setting(self, key: int, value: int) -> None:
-        if key == Setting.MAX_CONCURRENT_STREAMS:
-            self._most_calls = min(value, self.limits.num_streams)
-
-    def _on_headers(self, stream_id: int, headers: Mapping[str, str], *, is_last: bool) -> None:
-        call = self._calls.get(stream_id)
-        if call is None:
-            self._check_known(stream_id)
-            return
-        try:
-            if not call.has_response:
-                if headers.get(":status", "").startswith("1") and not is_last:
-                    return  # an interim response
-                check_response(headers)
-                call.has_response = True
-        except CallError as error:
-            self._end(stream_id, error.status, reset=None if is_last else ErrorCode.CANCEL)
-            return
-        if is_last:
-            self._end(stream_id, self._final_status(call, headers))
-        elif "grpc-status" in headers:
-            self._end(stream_id, Status(Code.INTERNAL, "trailers without an end"), reset=ErrorCode.PROTOCOL_ERROR)
+    def _reset_after(self, call: ClientCall) -> None:
+        """Return None: a request that is still being sent ends with its window."""
 
     def _on_data(self, stream_id: int, num_bytes: int, padding: int, *, is_last: bool) -> None:
-        call = self._calls.get(stream_id)
+        call = self._known(stream_id)
         if call is None:
-            self._check_known(stream_id)
             self._reader.skip(num_bytes + padding)
             return
         opened = call.window.received(num_bytes + padding)
@@ -214,42 +300,17 @@ class ClientConnection(Connection):
             call.assembler.fill(self._reader, num_bytes)
         except CallError as error:
             self._reader.skip(padding)
-            self._end(stream_id, error.status, reset=ErrorCode.CANCEL)
+            self.end(call, error.status, ErrorCode.CANCEL)
             return
         self._reader.skip(padding)
         if is_last:
-            self._end(stream_id, Status(Code.INTERNAL, "the stream ended without trailers"))
+            self.end(call, Status(Code.INTERNAL, "the stream ended without trailers"), None)
         elif self._calls.get(stream_id) is call:
             self._opened(stream_id, opened)
 
-    def _on_reset(self, stream_id: int, code: int) -> None:
-        self._check_known(stream_id)
-        self._end(stream_id, reset_status(code))
-
-    def _on_goaway(self, last_stream_id: int, code: int) -> None:
-        self._refuse(f"the peer goes away: {code}")
-        for stream_id in [stream_id for stream_id in list(self._calls) if stream_id > last_stream_id]:
-            self._end(stream_id, Status(Code.UNAVAILABLE, "the peer went away before it took the call"))
-
     def _ended(self, cause: Exception) -> None:
         self._refuse(f"the connection is lost: {cause}")
-        for stream_id in list(self._calls):
-            self._end(stream_id, Status(Code.UNAVAILABLE, f"the connection was lost: {cause}"))
-
-    def _refuse(self, why: str) -> None:
-        with self._lock:
-            self._refusal = self._refusal or why
-
-    def _check_known(self, stream_id: int) -> None:
-        if stream_id % 2 == 0 or stream_id >= self._next_id:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} was never opened")
-
-    @staticmethod
-    def _final_status(call: ClientCall, trailers: Mapping[str, str]) -> Status:
-        status = status_of(trailers)
-        if status.code is Code.OK and not call.assembler.is_between_messages:
-            return Status(Code.INTERNAL, "the stream ended inside a message")
-        return status
+        self._end_all(Status(Code.UNAVAILABLE, f"the connection was lost: {cause}"))
 
 
 def connect(

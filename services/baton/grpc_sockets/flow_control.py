@@ -1,7 +1,4 @@
-"""What may be sent: the peer's windows for the connection and for each stream (RFC 9113, section 5.2).
-
-What a peer may send: a window of this side, opened again as its bytes are dealt with.
-"""
+"""Windows of connections and streams (RFC 9113, section 5.2): what the peer lets through, and what it may send."""
 
 from __future__ import annotations
 
@@ -16,28 +13,82 @@ class StreamEndedError(Exception):
     """A stream was cancelled, or its connection lost, while somebody sent on it."""
 
 
-class SendWindows:
-    """Windows of one connection; senders wait here. Safe from any thread.
+class PeerWindows:
+    """What the peer takes on one connection and on each stream; for one thread, or an event loop.
 
-    Invariant: what was taken and not given back never exceeds the least of both windows. A window may be negative after
-    the peer has lowered its initial size.
+    Invariant: what was granted and not given back never exceeds the least of both windows. A window may be negative
+    after the peer has lowered its initial size.
     """
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
         self._initial = DEFAULT_WINDOW_BYTES
         self._connection = DEFAULT_WINDOW_BYTES
         self._streams: dict[int, int] = {}
 
+    def __contains__(self, stream_id: int) -> bool:
+        return stream_id in self._streams
+
+    def open(self, stream_id: int) -> None:
+        """Begin with a stream."""
+        self._streams[stream_id] = self._initial
+
+    def close(self, stream_id: int) -> None:
+        """End a stream: nothing more is granted to it."""
+        self._streams.pop(stream_id, None)
+
+    def grant(self, stream_id: int, num_bytes: int) -> int:
+        """Return how much of `num_bytes` a stream may send at once, and take it from the windows; 0: nothing.
+
+        Raises:
+            StreamEndedError: If the stream has ended.
+        """
+        if stream_id not in self._streams:
+            raise StreamEndedError(f"stream {stream_id} has ended")
+        granted = max(0, min(num_bytes, self._connection, self._streams[stream_id]))
+        self._connection -= granted
+        self._streams[stream_id] -= granted
+        return granted
+
+    def add(self, stream_id: int, num_bytes: int) -> None:
+        """Take note of a WINDOW_UPDATE; 0 is the connection.
+
+        Raises:
+            ProtocolError: If it is 0 or the window grows too large.
+        """
+        if num_bytes == 0:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0 bytes")
+        if stream_id == 0:
+            self._connection = _checked(self._connection + num_bytes)
+        elif stream_id in self._streams:
+            self._streams[stream_id] = _checked(self._streams[stream_id] + num_bytes)
+
+    def set_initial(self, num_bytes: int) -> None:
+        """Take note of the peer's SETTINGS_INITIAL_WINDOW_SIZE; open streams change by the difference.
+
+        Raises:
+            ProtocolError: If a window grows too large.
+        """
+        change, self._initial = _checked(num_bytes) - self._initial, num_bytes
+        for stream_id, window in self._streams.items():
+            self._streams[stream_id] = _checked(window + change)
+
+
+class SendWindows(PeerWindows):
+    """Windows of one connection whose senders wait here. Safe from any thread."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed = threading.Condition()
+
     def open(self, stream_id: int) -> None:
         """Begin with a stream."""
         with self._changed:
-            self._streams[stream_id] = self._initial
+            super().open(stream_id)
 
     def close(self, stream_id: int) -> None:
         """End a stream; whoever waits for its window gives up."""
         with self._changed:
-            self._streams.pop(stream_id, None)
+            super().close(stream_id)
             self._changed.notify_all()
 
     def close_all(self) -> None:
@@ -59,46 +110,23 @@ class SendWindows:
             TimeoutError: At the deadline.
         """
         with self._changed:
-            while True:
-                if stream_id not in self._streams:
-                    raise StreamEndedError(f"stream {stream_id} has ended")
-                granted = min(num_bytes, self._connection, self._streams[stream_id])
-                if granted > 0:
-                    self._connection -= granted
-                    self._streams[stream_id] -= granted
-                    return granted
+            while not (granted := self.grant(stream_id, num_bytes)):
                 remaining = None if deadline is None else deadline - time.monotonic()
                 if remaining is not None and remaining <= 0:
                     raise TimeoutError("the deadline has passed")
                 self._changed.wait(remaining)
+            return granted
 
     def add(self, stream_id: int, num_bytes: int) -> None:
-        """Take note of a WINDOW_UPDATE; 0 is the connection.
-
-        Raises:
-            ProtocolError: If it is 0 or the window grows too large.
-        """
-        if num_bytes == 0:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0 bytes")
+        """Take note of a WINDOW_UPDATE; as `PeerWindows.add`."""
         with self._changed:
-            if stream_id == 0:
-                self._connection = _checked(self._connection + num_bytes)
-            elif stream_id in self._streams:
-                self._streams[stream_id] = _checked(self._streams[stream_id] + num_bytes)
+            super().add(stream_id, num_bytes)
             self._changed.notify_all()
 
     def set_initial(self, num_bytes: int) -> None:
-        """Take note of the peer's SETTINGS_INITIAL_WINDOW_SIZE; open streams change by the difference.
-
-        Raises:
-            ProtocolError: If a window grows too large.
-        """
-        _checked(num_bytes)
+        """Take note of the peer's SETTINGS_INITIAL_WINDOW_SIZE; as `PeerWindows.set_initial`."""
         with self._changed:
-            change = num_bytes - self._initial
-            self._initial = num_bytes
-            for stream_id, window in self._streams.items():
-                self._streams[stream_id] = _checked(window + change)
+            super().set_initial(num_bytes)
             self._changed.notify_all()
 
 

@@ -225,6 +225,20 @@ def message_prefix(num_bytes: int) -> bytes:
     return struct.pack(">BI", 0, num_bytes)
 
 
+def message_bytes(data: bytes | bytearray | memoryview, begin: int, max_bytes: int) -> int:
+    """Return the size of the message whose prefix begins at a place.
+
+    Raises:
+        CallError: If the message is compressed or too large.
+    """
+    is_compressed, num_bytes = struct.unpack_from(">BI", data, begin)
+    if is_compressed:
+        raise CallError(Code.UNIMPLEMENTED, "compressed messages are not supported")
+    if num_bytes > max_bytes:
+        raise CallError(Code.RESOURCE_EXHAUSTED, f"a message of {num_bytes} bytes; {max_bytes} are the most")
+    return int(num_bytes)
+
+
 class MessageAssembler:
     """Receives the messages of one stream into memory that `allocate` gives, wherever frames cut them.
 
@@ -270,13 +284,7 @@ class MessageAssembler:
 
     def _part_is_complete(self) -> None:
         if self._message is None:
-            is_compressed, num_bytes = struct.unpack(">BI", self._prefix)
-            if is_compressed:
-                raise CallError(Code.UNIMPLEMENTED, "compressed messages are not supported")
-            if num_bytes > self._max_bytes:
-                raise CallError(
-                    Code.RESOURCE_EXHAUSTED, f"a message of {num_bytes} bytes; {self._max_bytes} are the most"
-                )
+            num_bytes = message_bytes(self._prefix, 0, self._max_bytes)
             self._message = self._missing = self._allocate(num_bytes)
             if num_bytes:
                 return

@@ -171,11 +171,16 @@ class Frame(NamedTuple):
     payload: bytes
     """What it carries."""
     num_window_bytes: int = 0
-    """Bytes that it takes of the windows, if it is a DATA frame."""
+    """Bytes that it takes of the windows, if it is a DATA frame: the payload with its padding."""
+
+    @property
+    def is_last(self) -> bool:
+        """Return whether a DATA or HEADERS frame is its stream's last."""
+        return bool(self.flags & END_STREAM)
 
 
-class FrameParser:
-    """Reads one connection. Frames are at most `DEFAULT_FRAME_BYTES` long, as the peer was told by saying nothing else.
+class FrameChecker:
+    """Checks the frames of one connection, in their order, and puts header blocks together.
 
     Args:
         limits: Bounds.
@@ -183,50 +188,35 @@ class FrameParser:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._rest = b""
         self._block: Frame | None = None
         self._control = ControlBudget(limits.num_control_frames_per_second)
 
-    def feed(self, data: bytes) -> Iterator[Frame]:
-        """Yield the frames that bytes complete.
+    def check_data(self, stream_id: int, num_bytes: int) -> None:
+        """Check a DATA frame of so many bytes, padding included.
 
         Raises:
-            ProtocolError: If they break a rule that needs no knowledge of calls.
+            ProtocolError: If it may not come.
         """
-        data, begin = self._rest + data, 0
-        while len(data) - begin >= FRAME_HEADER_BYTES:
-            num_bytes, frame_type, flags, stream_id = unpack_header(data[begin : begin + FRAME_HEADER_BYTES])
-            if num_bytes > DEFAULT_FRAME_BYTES:
-                raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {num_bytes} bytes")
-            end = begin + FRAME_HEADER_BYTES + num_bytes
-            if end > len(data):
-                break
-            frame = self._checked(Frame(frame_type, flags, stream_id, data[begin + FRAME_HEADER_BYTES : end]))
-            begin = end
-            if frame is not None:
-                yield frame
-        self._rest = data[begin:]
+        if self._block is not None:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "a header block was interrupted")
+        if stream_id == 0:
+            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "DATA without a stream")
+        if not num_bytes:
+            self._control.spend()
 
-    @staticmethod
-    def ends_stream(flags: int) -> bool:
-        """Return whether a DATA or HEADERS frame is its stream's last."""
-        return bool(flags & END_STREAM)
+    def check(self, frame: Frame) -> Frame | None:
+        """Return what is to be taken of a frame other than DATA; None: not yet anything.
 
-    def _checked(self, frame: Frame) -> Frame | None:
-        """Return what is to be taken of a frame; None: not yet anything."""
+        Raises:
+            ProtocolError: If it breaks a rule that needs no knowledge of calls.
+        """
         kind = frame.frame_type
         if self._block is not None or kind == FrameType.CONTINUATION:
             return self._continued(frame)
-        if kind in (FrameType.DATA, FrameType.HEADERS, FrameType.RST_STREAM) and frame.stream_id == 0:
+        if kind in (FrameType.HEADERS, FrameType.RST_STREAM) and frame.stream_id == 0:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"{FrameType(kind).name} without a stream")
-        if kind == FrameType.DATA:
-            if not frame.payload:
-                self._control.spend()
-            payload = _unpadded(frame, 0) if frame.flags & PADDED else frame.payload
-            return frame._replace(payload=payload, num_window_bytes=len(frame.payload))
         if kind == FrameType.HEADERS:
-            frame = frame._replace(payload=_unpadded(frame, 5 if frame.flags & HAS_PRIORITY else 0))
-            return self._whole(frame)
+            return self._whole(frame._replace(payload=_unpadded(frame, 5 if frame.flags & HAS_PRIORITY else 0)))
         if kind == FrameType.PUSH_PROMISE:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE out of place")
         if kind != FrameType.WINDOW_UPDATE:
@@ -248,6 +238,47 @@ class FrameParser:
         is_whole = frame.flags & END_HEADERS
         self._block = None if is_whole else frame
         return frame if is_whole else None
+
+
+class FrameParser:
+    """Cuts frames out of the bytes of a connection, as they come.
+
+    Frames are at most `DEFAULT_FRAME_BYTES` long, as the peer was told by saying nothing else.
+
+    Args:
+        limits: Bounds.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._checker = FrameChecker(limits)
+        self._rest = b""
+
+    def feed(self, data: bytes) -> Iterator[Frame]:
+        """Yield the frames that bytes complete.
+
+        Raises:
+            ProtocolError: If they break a rule that needs no knowledge of calls.
+        """
+        data, begin = self._rest + data, 0
+        while len(data) - begin >= FRAME_HEADER_BYTES:
+            num_bytes, frame_type, flags, stream_id = unpack_header(data[begin : begin + FRAME_HEADER_BYTES])
+            if num_bytes > DEFAULT_FRAME_BYTES:
+                raise ProtocolError(ErrorCode.FRAME_SIZE_ERROR, f"a frame of {num_bytes} bytes")
+            end = begin + FRAME_HEADER_BYTES + num_bytes
+            if end > len(data):
+                break
+            payload = data[begin + FRAME_HEADER_BYTES : end]
+            begin = end
+            frame = self._checked(Frame(frame_type, flags, stream_id, payload, num_bytes))
+            if frame is not None:
+                yield frame
+        self._rest = data[begin:]
+
+    def _checked(self, frame: Frame) -> Frame | None:
+        if frame.frame_type != FrameType.DATA:
+            return self._checker.check(frame)
+        self._checker.check_data(frame.stream_id, frame.num_window_bytes)
+        return frame._replace(payload=_unpadded(frame, 0)) if frame.flags & PADDED else frame
 
 
 def _unpadded(frame: Frame, begin: int) -> bytes:

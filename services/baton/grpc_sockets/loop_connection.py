@@ -1,7 +1,7 @@
-"""The calling side on an event loop: one connection, any number of calls, no thread.
+"""The calling side on an event loop: connections and calls without a thread.
 
 Beside gRPC's own client, whose thread wakes the event loop for everything that happens to a call, a message costs one
-turn of the loop. The threads of `baton.grpc_sockets.client` are for streams that would keep an event loop busy.
+turn of the loop. The threads of `client` are for streams that would keep an event loop busy.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Mapping
+from collections import deque
 from typing import cast
 
-from baton.grpc_sockets.flow_control import ReceiveWindow
+from baton.grpc_sockets.client import ClientCalls
+from baton.grpc_sockets.connection import PING
+from baton.grpc_sockets.flow_control import PeerWindows, ReceiveWindow
+from baton.grpc_sockets.frame_io import PREFIX_BYTES, message_bytes, message_prefix
 from baton.grpc_sockets.frames import (
-    ACK,
     DEFAULT_FRAME_BYTES,
-    LARGEST_STREAM_ID,
+    END_HEADERS,
+    END_STREAM,
     PREFACE,
-    SETTINGS_ACK,
     ErrorCode,
     Frame,
     FrameParser,
@@ -26,137 +28,226 @@ from baton.grpc_sockets.frames import (
     ProtocolError,
     Setting,
     goaway_frame,
-    number_of,
-    parse_settings,
+    pack_header,
     ping_frame,
-    reset_frame,
-    settings_frame,
-    window_update_frame,
 )
-from baton.grpc_sockets.headers import HeaderDecoder, check_response, reset_status, status_of
 from baton.grpc_sockets.limits import Limits, Timing
-from baton.grpc_sockets.loop_call import FrameSender, LoopCall
 from baton.grpc_sockets.status import CallError, Code, Status
 
 log = logging.getLogger(__name__)
 
-_PING = b"baton-lp"
+CANCELLED_HERE = Status(Code.CANCELLED, "cancelled by this side")
+"""How a call ends that this side has cancelled: this very object."""
 
 
-class LoopConnection(asyncio.Protocol):
+class LoopCall:
+    """A call that runs. Belongs to its connection's event loop; `receive` has one caller at a time.
+
+    Invariant: once `status` is set nothing more arrives, and nothing more is sent.
+    """
+
+    def __init__(self, connection: LoopConnection, stream_id: int) -> None:
+        self._connection = connection
+        self.stream_id = stream_id
+        limits = connection.limits
+        self.window = ReceiveWindow(limits.stream_window_bytes, limits.num_held_bytes)
+        """What the peer may send."""
+        self.waiting: deque[tuple[memoryview, bool]] = deque()
+        """What the windows have not let through yet, each with whether it is the last; taken by the connection."""
+        self.status: Status | None = None
+        """How it ended; None: it runs."""
+        self.has_response = False
+        """Whether the response's headers have come."""
+        self._max_bytes = limits.message_bytes
+        self._received: deque[bytes] = deque()
+        self._partial = bytearray()
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def send(self, message: bytes, *, is_last: bool = False) -> None:
+        """Send a message; returns once it is on its way.
+
+        Raises:
+            CallError: If the call has ended.
+        """
+        if self.status is not None:
+            raise CallError(*self.status)
+        self.waiting.append((memoryview(message_prefix(len(message)) + message), is_last))
+        await self._connection.flush(self)
+
+    async def sent(self) -> None:
+        """Wait until all that was to be sent is on its way, or the call has ended."""
+        await self._connection.flush(self)
+
+    async def receive(self) -> bytes | None:
+        """Wait for the next message; None: the call has ended well.
+
+        Raises:
+            CallError: How it ended otherwise.
+        """
+        while not self._received:
+            if self.status is not None:
+                _checked(self.status)
+                return None
+            await self._wait()
+        message = self._received.popleft()
+        self._connection.release(self, len(message))
+        return message
+
+    async def only(self) -> bytes:
+        """Wait for the end of a call with one response; return that.
+
+        Raises:
+            CallError: How it ended otherwise.
+        """
+        while self.status is None:
+            await self._wait()
+        _checked(self.status)
+        if len(self._received) != 1:
+            raise CallError(Code.INTERNAL, f"expected one response, got {len(self._received)}")
+        return self._received.popleft()
+
+    def cancel(self) -> None:
+        """End the call, if it runs."""
+        if self.status is None:
+            self._connection.end(self, CANCELLED_HERE, ErrorCode.CANCEL)
+
+    def take(self, payload: bytes) -> None:
+        """Take the payload of a DATA frame.
+
+        Raises:
+            CallError: If a message in it is compressed or too large.
+        """
+        data = self._partial
+        data += payload
+        begin = 0
+        while len(data) - begin >= PREFIX_BYTES:
+            num_bytes = message_bytes(data, begin, self._max_bytes)
+            end = begin + PREFIX_BYTES + num_bytes
+            if end > len(data):
+                break
+            self.window.hold(num_bytes)
+            self._received.append(bytes(data[begin + PREFIX_BYTES : end]))
+            begin = end
+        if begin:
+            del data[:begin]
+            self._wake()
+
+    @property
+    def is_between_messages(self) -> bool:
+        """Return whether no message has begun to arrive."""
+        return not self._partial
+
+    def ended(self, status: Status) -> None:
+        """Take the end."""
+        self.status = status
+        self.waiting.clear()
+        self._wake()
+
+    async def _wait(self) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+def _checked(status: Status) -> None:
+    if status.code is not Code.OK:
+        raise CallError(*status)
+
+
+class LoopConnection(ClientCalls[LoopCall], asyncio.Protocol):
     """One connection to a server, made by `connect`.
 
-    Invariant: a call is in `_calls` from `call` until it has ended; every call has ended once the connection has.
+    What a window or the socket does not let through waits in its call; other calls pass it.
     """
 
     def __init__(self, limits: Limits, timing: Timing) -> None:
-        self.greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when the peer's first settings have come; failed if the connection ended before."""
-        self._limits = limits
-        self._timing = timing
+        super().__init__(limits, timing, PeerWindows())
         self._loop = asyncio.get_running_loop()
+        self.greeted: asyncio.Future[None] = self._loop.create_future()
+        """Done when the peer's first settings have come; failed if the connection ended before."""
         self._parser = FrameParser(limits)
-        self._decoder = HeaderDecoder(limits.header_bytes)
-        self._window = ReceiveWindow(limits.connection_window_bytes, limits.connection_window_bytes)
-        self._calls: dict[int, LoopCall] = {}
-        self._next_id = 1
-        self._most_calls = limits.num_streams
-        self._refusal = ""
+        self._frame_bytes = DEFAULT_FRAME_BYTES  # the largest payload that the peer takes
+        self._is_paused = False  # whether the socket is full
+        self._progress: asyncio.Future[None] | None = None
         self._heard_seconds = self._loop.time()
         self._pinged_seconds: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
-    def is_open(self) -> bool:
-        """Return whether calls can be made; a connection that has used up its stream numbers takes no more."""
-        return not self._refusal and self._next_id <= LARGEST_STREAM_ID
-
-    @property
     def is_lost(self) -> bool:
         """Return whether nothing runs on it, and nothing will."""
-        return self._sender.transport.is_closing()
-
-    @property
-    def is_full(self) -> bool:
-        """Return whether the peer takes no further call before another has ended."""
-        return len(self._calls) >= self._most_calls
+        return self._transport.is_closing()
 
     def call(self, header_block: bytes, request: bytes | None = None) -> LoopCall:
         """Begin a call.
 
         Args:
             header_block: Does without the table: `fixed_block`.
-            request: The only one, which goes out with the headers; await the call's `sent` next. None: any number.
+            request: The only one, sent with the headers in one write; await the call's `sent` next. None: any number.
 
         Raises:
             CallError: If the connection takes no call.
         """
-        if not self.is_open:
-            raise CallError(Code.UNAVAILABLE, self._refusal or "the connection has used up its stream numbers")
-        if self.is_full:
-            raise CallError(Code.RESOURCE_EXHAUSTED, f"{self._most_calls} calls run on the connection already")
-        limits = self._limits
-        window = ReceiveWindow(limits.stream_window_bytes, limits.num_held_bytes)
-        call = self._calls[self._next_id] = LoopCall(self, self._next_id, window, limits.message_bytes)
-        self._next_id += 2
-        self._sender.begin(call, header_block, request)
+        call = self._begin(lambda stream_id: LoopCall(self, stream_id))
+        headers = pack_header(len(header_block), FrameType.HEADERS, END_HEADERS, call.stream_id) + header_block
+        if request is not None:
+            call.waiting.append((memoryview(message_prefix(len(request)) + request), True))
+        self.post(headers + self._granted(call))
         if self._timer is None:
             self._watch()
         return call
 
     def retire(self) -> None:
         """Take no further call, and close after the last."""
-        self._refusal = self._refusal or "the connection is being closed"
+        self._refuse("the connection is being closed")
         self._close_if_done()
 
     def shut_down(self, status: Status) -> None:
         """End every call with a status, and the connection."""
-        self._refusal = self._refusal or status.message
-        for call in list(self._calls.values()):
-            self.end(call, status, None)
-        self._sender.transport.close()
-
-    # Called by calls.
+        self._refuse(status.message)
+        self._end_all(status)
+        self._transport.close()
 
     async def flush(self, call: LoopCall) -> None:
-        """Send what waits in a call; return once the peer's windows and the socket have taken it."""
-        await self._sender.flush(call)
+        """Send what waits in a call; return once windows and socket have taken it, or the call has ended."""
+        self.post(self._granted(call))
+        while call.waiting or (self._is_paused and call.status is None):
+            if self._progress is None:
+                self._progress = self._loop.create_future()
+            await asyncio.shield(self._progress)
+            self.post(self._granted(call))
 
-    def open_window(self, call: LoopCall, num_bytes: int) -> None:
-        """Let the peer send more on a call; 0 bytes: not yet."""
-        if num_bytes and call.status is None:
-            self._sender.control(window_update_frame(call.stream_id, num_bytes))
+    def release(self, call: LoopCall, num_bytes: int) -> None:
+        """Open a call's window by a message that its taker is done with."""
+        opened = call.window.release(num_bytes)
+        if call.status is None:
+            self._opened(call.stream_id, opened)
 
     def end(self, call: LoopCall, status: Status, reset: ErrorCode | None) -> None:
-        """Forget a call, tell it how it ended, and the peer if it does not know."""
-        if self._calls.pop(call.stream_id, None) is None:
-            return
-        call.ended(status)
-        self._sender.forget(call)
-        if reset is not None:
-            self._sender.control(reset_frame(call.stream_id, reset))
+        """Forget a call that runs, tell it how it ended, and the peer if it does not know."""
+        super().end(call, status, reset)
         self._close_if_done()
-
-    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Greet the peer."""
-        self._sender = FrameSender(cast(asyncio.Transport, transport))
-        settings = {
-            Setting.ENABLE_PUSH: 0,
-            Setting.INITIAL_WINDOW_SIZE: self._limits.stream_window_bytes,
-            Setting.MAX_FRAME_SIZE: DEFAULT_FRAME_BYTES,
-            Setting.MAX_HEADER_LIST_SIZE: self._limits.header_bytes,
-        }
-        more = self._limits.connection_window_bytes - self._sender.connection_window
-        self._sender.control(PREFACE + settings_frame(settings) + window_update_frame(0, more))
+        self._transport = cast(asyncio.Transport, transport)
+        self.post(PREFACE + self._greeting(DEFAULT_FRAME_BYTES, (Setting.ENABLE_PUSH, 0)))
 
     def data_received(self, data: bytes) -> None:
         """Take frames; an error of the peer's ends the connection."""
         self._heard_seconds, self._pinged_seconds = self._loop.time(), None
         try:
             for frame in self._parser.feed(data):
-                self._take(frame)
+                if frame.frame_type == FrameType.DATA:
+                    self._take_data(frame)
+                else:
+                    self._take(frame)
         except ProtocolError as error:
             self._give_up(error.code, str(error))
         except Exception:  # the edge of the connection: a bug here ends it, and no other
@@ -165,47 +256,59 @@ class LoopConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Note that the socket is full."""
-        self._sender.is_paused = True
+        self._is_paused = True
 
     def resume_writing(self) -> None:
         """Note that the socket takes more."""
-        self._sender.is_paused = False
-        self._sender.resume()
+        self._is_paused = False
+        self._resume()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End what runs."""
-        text = f"the connection was lost: {exc}" if exc else "the peer closed the connection"
-        self._refusal = self._refusal or text
+        self._refuse(f"the connection was lost: {exc}" if exc else "the peer closed the connection")
         if self._timer is not None:
             self._timer.cancel()
         if not self.greeted.done():
             self.greeted.set_exception(ConnectionError(self._refusal))
-        for call in list(self._calls.values()):
-            self.end(call, Status(Code.UNAVAILABLE, self._refusal), None)
+        self._end_all(Status(Code.UNAVAILABLE, self._refusal))
+
+    def post(self, frames: bytes) -> None:
+        """Write frames that no window counts, or that windows have granted."""
+        if frames and not self._transport.is_closing():
+            self._transport.write(frames)
+
+    def _granted(self, call: LoopCall) -> bytes:
+        """Return the frames that may go out of what waits in a call."""
+        frames: list[bytes | memoryview] = []
+        while call.waiting and not self._is_paused:
+            data, is_last = call.waiting[0]
+            num_bytes = self._peer_windows.grant(call.stream_id, min(len(data), self._frame_bytes))
+            if not num_bytes:
+                break
+            is_whole = num_bytes == len(data)
+            flags = END_STREAM if is_whole and is_last else 0
+            frames += (pack_header(num_bytes, FrameType.DATA, flags, call.stream_id), data[:num_bytes])
+            if is_whole:
+                call.waiting.popleft()
+                if is_last:
+                    self._peer_windows.close(call.stream_id)
+            else:
+                call.waiting[0] = data[num_bytes:], is_last
+        return b"".join(frames)
+
+    def _resume(self) -> None:
+        """Let those go on that wait for a window or the socket."""
+        progress, self._progress = self._progress, None
+        if progress is not None:
+            progress.set_result(None)
 
     def _take(self, frame: Frame) -> None:
-        frame_type, flags, stream_id, payload, _ = frame
-        if frame_type == FrameType.DATA:
-            self._take_data(frame)
-            if self._parser.ends_stream(flags):
-                self._end_of(stream_id, Status(Code.INTERNAL, "the call ended without trailers"))
-        elif frame_type == FrameType.HEADERS:
-            self._take_headers(stream_id, self._decoder.decode(payload), is_last=self._parser.ends_stream(flags))
-        elif frame_type == FrameType.WINDOW_UPDATE:
-            self._sender.add(stream_id, number_of(payload, FrameType.WINDOW_UPDATE) & 0x7FFFFFFF)
-        elif frame_type == FrameType.SETTINGS:
-            self._take_settings(payload, is_ack=bool(flags & ACK))
-        elif frame_type == FrameType.PING:
-            if not flags & ACK:
-                self._sender.control(ping_frame(payload, is_ack=True))
-        elif frame_type == FrameType.RST_STREAM:
-            self._end_of(stream_id, reset_status(number_of(payload, FrameType.RST_STREAM)))
-        elif frame_type == FrameType.GOAWAY:
-            self._take_goaway(int.from_bytes(payload[:4], "big") & 0x7FFFFFFF)
+        super()._take(frame)
+        if frame.frame_type in (FrameType.WINDOW_UPDATE, FrameType.SETTINGS):
+            self._resume()
 
     def _take_data(self, frame: Frame) -> None:
-        if opened := self._window.received(frame.num_window_bytes):
-            self._sender.control(window_update_frame(0, opened))
+        self._opened(0, self._window.received(frame.num_window_bytes))
         call = self._known(frame.stream_id)
         if call is None:
             return
@@ -217,59 +320,36 @@ class LoopConnection(asyncio.Protocol):
         except CallError as error:
             self.end(call, error.status, ErrorCode.CANCEL)
             return
-        self.open_window(call, opened)
+        if frame.is_last:
+            self.end(call, Status(Code.INTERNAL, "the stream ended without trailers"), None)
+        else:
+            self._opened(call.stream_id, opened)
 
-    def _take_headers(self, stream_id: int, headers: Mapping[str, str], *, is_last: bool) -> None:
-        call = self._known(stream_id)
-        if call is None:
-            return
-        if not call.has_response:
-            if headers.get(":status", "").startswith("1") and not is_last:
-                return  # an interim response
-            try:
-                check_response(headers)
-            except CallError as error:
-                self.end(call, error.status, None if is_last else ErrorCode.CANCEL)
-                return
-            call.has_response = True
-        if is_last:
-            is_sending = self._sender.is_sending(call)  # a peer may answer before it has heard all: this side ends too
-            self.end(call, status_of(headers), ErrorCode.NO_ERROR if is_sending else None)
+    def _forget(self, stream_id: int) -> bool:
+        has_run = super()._forget(stream_id)
+        self._resume()
+        return has_run
 
-    def _take_settings(self, payload: bytes, *, is_ack: bool) -> None:
-        if is_ack:
-            return
-        for key, value in parse_settings(payload):
-            if key == Setting.MAX_CONCURRENT_STREAMS:
-                self._most_calls = min(value, self._limits.num_streams)
-            elif key == Setting.INITIAL_WINDOW_SIZE:
-                self._sender.set_initial(value)
-            elif key == Setting.MAX_FRAME_SIZE:
-                self._sender.frame_bytes = min(value, self._limits.frame_bytes)
-        self._sender.control(SETTINGS_ACK)
+    def _reset_after(self, call: LoopCall) -> ErrorCode | None:
+        """Return NO_ERROR if the peer has answered before it has heard all: then this side ends too."""
+        return ErrorCode.NO_ERROR if call.stream_id in self._peer_windows else None
+
+    def _on_setting(self, key: int, value: int) -> None:
+        if key == Setting.MAX_FRAME_SIZE:
+            self._frame_bytes = min(value, self.limits.frame_bytes)
+        super()._on_setting(key, value)
+
+    def _on_greeting(self) -> None:
         if not self.greeted.done():
             self.greeted.set_result(None)
 
-    def _take_goaway(self, last_stream_id: int) -> None:
-        self._refusal = self._refusal or "the peer is shutting down"
-        for call in [call for call in self._calls.values() if call.stream_id > last_stream_id]:
-            self.end(call, Status(Code.UNAVAILABLE, self._refusal), None)
+    def _on_goaway(self, last_stream_id: int, code: int) -> None:
+        super()._on_goaway(last_stream_id, code)
         self._close_if_done()
 
     def _close_if_done(self) -> None:
         if self._refusal and not self._calls:
-            self._sender.transport.close()
-
-    def _end_of(self, stream_id: int, status: Status) -> None:
-        call = self._known(stream_id)
-        if call is not None:
-            self.end(call, status, None)
-
-    def _known(self, stream_id: int) -> LoopCall | None:
-        """Return a call that runs; None: it has ended here already."""
-        if stream_id % 2 == 0 or stream_id >= self._next_id:
-            raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"stream {stream_id} was not opened")
-        return self._calls.get(stream_id)
+            self._transport.close()
 
     def _watch(self) -> None:
         """Ask a silent peer for a sign of life while calls are open; give it up when it gives none.
@@ -278,30 +358,24 @@ class LoopConnection(asyncio.Protocol):
         """
         self._timer = None
         now = self._loop.time()
-        if self._pinged_seconds is not None and now - self._pinged_seconds >= self._timing.ping_seconds:
+        if self._pinged_seconds is not None and now - self._pinged_seconds >= self.timing.ping_seconds:
             self._give_up(ErrorCode.NO_ERROR, f"the peer was silent for {now - self._heard_seconds:.1f} seconds")
             return
         if not self._calls and self._pinged_seconds is None:
             return
-        if self._pinged_seconds is None and now - self._heard_seconds >= self._timing.idle_seconds:
+        if self._pinged_seconds is None and now - self._heard_seconds >= self.timing.idle_seconds:
             self._pinged_seconds = now
-            self._sender.control(ping_frame(_PING, is_ack=False))
-        self._timer = self._loop.call_later(self._timing.idle_seconds / 4, self._watch)
+            self.post(ping_frame(PING, is_ack=False))
+        self._timer = self._loop.call_later(self.timing.idle_seconds / 4, self._watch)
 
     def _give_up(self, code: ErrorCode, message: str) -> None:
-        self._sender.control(goaway_frame(0, code, message))
+        self.post(goaway_frame(0, code, message))
         self.shut_down(Status(Code.UNAVAILABLE, message))
-        self._sender.transport.abort()
+        self._transport.abort()
 
 
 async def connect(
-    host: str,
-    port: int,
-    *,
-    limits: Limits,
-    timing: Timing,
-    tls: ssl.SSLContext | None = None,
-    server_name: str = "",
+    host: str, port: int, *, limits: Limits, timing: Timing, tls: ssl.SSLContext | None = None, server_name: str = ""
 ) -> LoopConnection:
     """Return a connection whose peer has greeted.
 

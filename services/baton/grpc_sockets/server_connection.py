@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-from baton.grpc_sockets.connection import Connection
+from baton.grpc_sockets.connection import ThreadConnection
 from baton.grpc_sockets.flow_control import ReceiveWindow, StreamEndedError
 from baton.grpc_sockets.frame_io import MessageAssembler
 from baton.grpc_sockets.frames import PREFACE, ErrorCode, ProtocolError, Setting, goaway_frame, reset_frame
@@ -34,7 +34,7 @@ class ServerCall:
 
     def __init__(
         self,
-        connection: Connection,
+        connection: ThreadConnection,
         stream_id: int,
         path: str,
         metadata: Mapping[str, str | bytes],
@@ -145,7 +145,7 @@ class _Incoming:
         self.messages.append(message)
 
 
-class ServerConnection(Connection):
+class ServerConnection(ThreadConnection):
     """One caller's connection.
 
     Args:
@@ -181,7 +181,9 @@ class ServerConnection(Connection):
     def _greet(self) -> None:
         if self._reader.read(len(PREFACE)) != PREFACE:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "this is no HTTP/2 client")
-        self._send_settings((Setting.MAX_CONCURRENT_STREAMS, self.limits.num_streams))
+        self.writer.send(
+            self._greeting(self.limits.frame_bytes, (Setting.MAX_CONCURRENT_STREAMS, self.limits.num_streams))
+        )
 
     def _has_calls(self) -> bool:
         return bool(self._calls or self._incoming)
@@ -241,9 +243,6 @@ class ServerConnection(Connection):
 
     def _on_goaway(self, last_stream_id: int, code: int) -> None:
         """Do nothing: calls that run may end, and a client that goes opens no others."""
-
-    def _on_setting(self, key: int, value: int) -> None:
-        """Do nothing: what a client may be sent beyond responses, this side does not send."""
 
     def _ended(self, cause: Exception) -> None:
         log.debug("h2_connection_ended cause=%s", cause)

@@ -16,8 +16,7 @@ from opentelemetry import propagate
 from baton.errors import ConfigurationError
 from baton.grpc_sockets.headers import DETAILS_KEY, fixed_block, request_headers
 from baton.grpc_sockets.limits import Limits, Timing
-from baton.grpc_sockets.loop_call import CANCELLED_HERE, LoopCall
-from baton.grpc_sockets.loop_connection import LoopConnection, connect
+from baton.grpc_sockets.loop_connection import CANCELLED_HERE, LoopCall, LoopConnection, connect
 from baton.grpc_sockets.status import CallError, Code, Status
 from baton.rpc.channel import (
     CONNECT_MILLISECONDS,
