@@ -133,7 +133,9 @@ class CostEstimate:
 
 
 TERMS = tuple(field.name.removesuffix("_seconds") for field in fields(CostEstimate) if field.name.endswith("_seconds"))
-"""Names of the terms in seconds, in the order of the fields."""
+"""Names of an estimate's terms in seconds, in the order of the fields."""
+MEASURED_TERMS = ("queue", "pull", "prefill", "transfer", "exposed", "decode")
+"""Names of the terms that are measured of a request that ran, in the order in which they begin."""
 
 
 def prefill_seconds(shape: ModelShape, profile: NodeProfile, cached_tokens: int, num_prompt_tokens: int) -> float:

@@ -73,11 +73,6 @@ class EndpointState:
         """Return every address once; two slices may hold the same for a moment while it moves between them."""
         return frozenset(address for each in self._slices.values() for address in each.addresses)
 
-    @property
-    def num_slices(self) -> int:
-        """Return how many slices are held."""
-        return len(self._slices)
-
     def replace(self, listing: Listing) -> None:
         """Take a list: what it does not name is gone."""
         self._slices = {each.name: each for each in listing.slices}

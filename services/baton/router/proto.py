@@ -25,6 +25,7 @@ from baton.wire.quantities import (
     candidate_to_proto,
     duration_from_seconds,
     estimate_to_proto,
+    measured_terms,
     profile_from_proto,
     profile_to_proto,
     seconds_from_duration,
@@ -189,18 +190,13 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
         prefill_node_id=message.prefill_node_id,
         prefill_cached_tokens=_computing_cache(message),
         kv_bytes=message.kv_byte_count,
-        queue_seconds=seconds_from_duration(message.queue_duration),
-        prefill_seconds=seconds_from_duration(message.prefill_duration),
-        transfer_seconds=seconds_from_duration(message.transfer_duration),
-        exposed_seconds=seconds_from_duration(message.exposed_duration),
-        decode_seconds=seconds_from_duration(message.decode_duration),
+        **{f"{term}_seconds": seconds for term, seconds in measured_terms(message).items()},
         num_completion_tokens=message.completion_token_count,
         num_preemptions=message.preemption_count,
         fallback_reason=message.fallback_reason,
         num_breaks=len(message.kv_break_reasons),
         pull_node_id=message.pull_node_id,
         pulled_tokens=message.pulled_token_count,
-        pull_seconds=seconds_from_duration(message.pull_duration),
     )
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from google.protobuf.duration_pb2 import Duration
 
-from baton.capacity.cost import CostEstimate, ModelShape, NodeProfile
+from baton.capacity.cost import MEASURED_TERMS, TERMS, CostEstimate, ModelShape, NodeProfile
 from baton.capacity.kv_transfer import WireEstimate
 from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import TierRates
 from baton.errors import InvalidFieldError
-from baton.v1 import node_pb2, router_service_pb2
+from baton.v1 import generation_pb2, node_pb2, router_service_pb2
 
 _NANOSECONDS = 1_000_000_000
+
+_TERM_FIELDS = tuple(f"{term}_seconds" for term in TERMS)
 
 
 def duration_from_seconds(seconds: float) -> Duration:
@@ -119,37 +121,22 @@ def tier_rates_from_proto(message: node_pb2.TierRates) -> TierRates:
 def estimate_to_proto(estimate: CostEstimate) -> router_service_pb2.CostEstimate:
     """Return the message of an estimate."""
     return router_service_pb2.CostEstimate(
-        queue_seconds=estimate.queue_seconds,
-        prefill_seconds=estimate.prefill_seconds,
-        transfer_seconds=estimate.transfer_seconds,
-        exposed_seconds=estimate.exposed_seconds,
-        time_to_first_token_seconds=estimate.time_to_first_token_seconds,
-        start_seconds=estimate.start_seconds,
-        step_seconds=estimate.step_seconds,
+        **{name: getattr(estimate, name) for name in _TERM_FIELDS},
         expected_output_token_count=estimate.expected_output_tokens,
         decode_seconds=estimate.decode_seconds,
-        imposed_seconds=estimate.imposed_seconds,
         total_seconds=estimate.total_seconds,
-        pull_seconds=estimate.pull_seconds,
-        restore_seconds=estimate.restore_seconds,
     )
 
 
 def estimate_from_proto(message: router_service_pb2.CostEstimate) -> CostEstimate:
     """Return the estimate of a message; the derived terms are computed again."""
-    return CostEstimate(
-        queue_seconds=message.queue_seconds,
-        prefill_seconds=message.prefill_seconds,
-        transfer_seconds=message.transfer_seconds,
-        exposed_seconds=message.exposed_seconds,
-        time_to_first_token_seconds=message.time_to_first_token_seconds,
-        start_seconds=message.start_seconds,
-        step_seconds=message.step_seconds,
-        expected_output_tokens=message.expected_output_token_count,
-        imposed_seconds=message.imposed_seconds,
-        pull_seconds=message.pull_seconds,
-        restore_seconds=message.restore_seconds,
-    )
+    terms = {name: getattr(message, name) for name in _TERM_FIELDS}
+    return CostEstimate(**terms, expected_output_tokens=message.expected_output_token_count)
+
+
+def measured_terms(summary: generation_pb2.PlacementSummary) -> dict[str, float]:
+    """Return what each of `MEASURED_TERMS` took a request that ran, seconds."""
+    return {term: seconds_from_duration(getattr(summary, f"{term}_duration")) for term in MEASURED_TERMS}
 
 
 def candidate_to_proto(candidate: Candidate) -> router_service_pb2.Candidate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -15,12 +15,9 @@ from baton.gateway.access.admission import RequestContext
 from baton.gateway.generation.requests import GenerationResult, PreparedPrompt, TokenProgress
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
-from baton.v1.generation_pb2 import PlacementSummary
 from baton.v1.router_service_pb2 import Placement
-from baton.wire.quantities import seconds_from_duration
+from baton.wire.quantities import measured_terms
 
-_TERMS = ("queue", "pull", "prefill", "transfer", "exposed", "decode")
-"""What a node measures of a generation, as `PlacementSummary` names it."""
 MAX_ENTRIES = 64
 """Generations remembered; the oldest goes first."""
 _WATCHED_SECONDS = 15.0
@@ -113,7 +110,7 @@ class GenerationObserver:
         self._metrics.record_end(duration_seconds, seconds_per_token, self._prompt.request.model, self._span_context)
         if not self._span.is_recording():
             return
-        terms = measured_seconds(result.summary)
+        terms = measured_terms(result.summary)
         self._span.set_attributes({names.MEASURED_TERM.format(term=term): terms[term] for term in terms})
         self._span.set_attributes(
             {
@@ -128,11 +125,6 @@ class GenerationObserver:
                 names.PULL_NODE_ID: result.summary.pull_node_id,
             }
         )
-
-
-def measured_seconds(summary: PlacementSummary) -> Mapping[str, float]:
-    """Return what nodes measured of a generation, in seconds by term."""
-    return {term: seconds_from_duration(getattr(summary, f"{term}_duration")) for term in _TERMS}
 
 
 @dataclass(slots=True)

@@ -7,11 +7,11 @@ from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from baton.gateway.generation.observation import JournalEntry, measured_seconds
+from baton.gateway.generation.observation import JournalEntry
 from baton.v1.generation_pb2 import KvTimeline
 from baton.v1.node_pb2 import NodeRole
 from baton.v1.router_service_pb2 import CostEstimate, NodeState
-from baton.wire.quantities import seconds_from_duration
+from baton.wire.quantities import measured_terms, seconds_from_duration
 
 
 def state_document(
@@ -83,7 +83,7 @@ def _request(entry: JournalEntry, now_seconds: float) -> Mapping[str, Any]:
         "estimate": _estimate(placement.estimate) if placement else None,
     }
     if summary is not None:
-        document["measured"] = measured_seconds(summary)
+        document["measured"] = measured_terms(summary)
         document["fallback_reason"] = summary.fallback_reason
         document["kv_bytes"] = summary.kv_byte_count
         document["pull_node"] = summary.pull_node_id
