@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from baton.wire.capacity import candidate_from_proto
 
 from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import TierRates
@@ -14,6 +13,7 @@ from baton.kv.tiers import HeldPrefix
 from baton.router.placer import Placer
 from baton.router.state import RouterState, StateLimits
 from baton.v1.router_service_pb2 import PlaceRequest
+from baton.wire.quantities import candidate_from_proto
 from router.samples import IDLE, MAC, MODEL, Clock, busy_report
 
 FULL = busy_report(1, num_waiting=4, num_running=8, num_pending_prompt_tokens=32_000, mean_context_tokens=4096)
