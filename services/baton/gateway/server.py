@@ -98,8 +98,8 @@ async def _run(
         poll_seconds=settings.node_poll_seconds,
         on_nodes=instances.note_nodes,
     )
-    reader = _reader(settings, tokenizer)
-    preparation = Preparation(tokenizer, catalog, reader, num_threads=settings.tokenizer_threads)
+    model_format = _model_format(settings, tokenizer)
+    preparation = Preparation(tokenizer, catalog, model_format, num_threads=settings.tokenizer_threads)
     streams = TokenStreams(
         router,
         links.follow,
@@ -116,7 +116,7 @@ async def _run(
         access = AccessControl(keys, admission, deadlines, AccessLog(metrics, clock))
         started = int(time.time())
         own_scrape = None if settings.is_shared else scrape
-        pages = Pages(catalog, reader.output_format, own_scrape, created_seconds=started)
+        pages = Pages(catalog, model_format.output_format, own_scrape, created_seconds=started)
         endpoints = [*model_endpoints(generator, BenchEndpoint(instances)), *page_endpoints(pages)]
         if settings.has_exo_endpoints:
             exo = ExoApi(router, catalog, instances, created_seconds=started, is_shared=settings.is_shared)
@@ -169,8 +169,8 @@ async def _serving(
                     task.cancel()
 
 
-def _reader(settings: GatewaySettings, tokenizer: Tokenizer) -> ModelOutputFormat:
-    """Return what reads the model's answers, and say which formats it found."""
+def _model_format(settings: GatewaySettings, tokenizer: Tokenizer) -> ModelOutputFormat:
+    """Return how the model writes calls and reasoning, and say which formats were found."""
     output_format = detect_output_format(
         tokenizer.template, tool_format=settings.tool_call_parser, reasoning_format=settings.reasoning_parser
     )

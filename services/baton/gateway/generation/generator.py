@@ -100,7 +100,7 @@ class TextGenerator:
         """Return the result with the tokens of the reasoning counted, where the answer is read for it."""
         if prompt.request.tool_use is None:
             return result
-        count = self.preparation.reader.count_reasoning
+        count = self.preparation.model_format.count_reasoning
         num_tokens = count(progress.output_token_ids, is_in_reasoning=prompt.is_in_reasoning)
         return result._replace(num_reasoning_tokens=num_tokens)
 

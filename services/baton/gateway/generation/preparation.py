@@ -79,10 +79,10 @@ class Preparation:
     """Prepares prompts in threads of its own; `close` ends them."""
 
     def __init__(
-        self, tokenizer: Tokenizer, catalog: ModelCatalog, reader: ModelOutputFormat, *, num_threads: int
+        self, tokenizer: Tokenizer, catalog: ModelCatalog, model_format: ModelOutputFormat, *, num_threads: int
     ) -> None:
-        self.reader = reader
-        """Reads the answers."""
+        self.model_format = model_format
+        """How the model writes calls and reasoning."""
         self._tokenizer = tokenizer
         self._catalog = catalog
         self._threads = ThreadPoolExecutor(num_threads, thread_name_prefix="tokenizer")
@@ -151,7 +151,7 @@ class Preparation:
         if not token_ids:
             raise InvalidFieldError("prompt", "expected at least one token")
         sampling = _complete_sampling(request, len(token_ids), model)
-        reading = plan_reading(request.tool_use, self.reader, text, sampling)
+        reading = plan_reading(request.tool_use, self.model_format, text, sampling)
         root = root_hash(model.revision_digest, model.block_tokens, request.cache_salt)
         ends = () if sampling.ignore_eos else model.eos_token_ids
         return PreparedPrompt(

@@ -199,13 +199,13 @@ class ReadingPlan(NamedTuple):
 
 
 def plan_reading(
-    use: ToolUse | None, reader: ModelOutputFormat, prompt: str, sampling: SamplingParameters
+    use: ToolUse | None, model_format: ModelOutputFormat, prompt: str, sampling: SamplingParameters
 ) -> ReadingPlan:
     """Return how an answer is read; sets the grammar of `sampling` where calls are forced or schemas strict.
 
     Args:
         use: Tools; None: the answer is not read.
-        reader: Of the model.
+        model_format: Of the model.
         prompt: Its text.
         sampling: Of the request, to be completed.
 
@@ -214,26 +214,26 @@ def plan_reading(
     """
     if use is None:
         return ReadingPlan()
-    is_in_reasoning = reader.output_format.opens_reasoning(prompt)
-    plan = ReadingPlan(reader.kept_token_ids(has_tools=bool(use.offered)), is_in_reasoning)
+    is_in_reasoning = model_format.output_format.opens_reasoning(prompt)
+    plan = ReadingPlan(model_format.kept_token_ids(has_tools=bool(use.offered)), is_in_reasoning)
     if not use.offered:
-        _let_reason(reader, sampling, is_in_reasoning=is_in_reasoning)
+        _let_reason(model_format, sampling, is_in_reasoning=is_in_reasoning)
         return plan
-    if reader.grammar is None:
+    if model_format.grammar is None:
         raise InvalidFieldError(
             "tools", "the format in which this model calls tools is not known; see tool_call_parser"
         )
-    _check_strict(use, reader.grammar)
+    _check_strict(use, model_format.grammar)
     if sampling.HasField("structured_output"):
-        _let_call(use, reader, sampling, is_in_reasoning=is_in_reasoning)
+        _let_call(use, model_format, sampling, is_in_reasoning=is_in_reasoning)
         return plan
     strict = next((index for index, tool in enumerate(use.tools) if tool.is_strict), None)
     if use.forced:
-        lark = reader.grammar.forced(use.forced, is_parallel=use.is_parallel, is_in_reasoning=is_in_reasoning)
+        lark = model_format.grammar.forced(use.forced, is_parallel=use.is_parallel, is_in_reasoning=is_in_reasoning)
     elif strict is None:
         return plan
-    elif reader.grammar.can_follow_text:
-        lark = reader.grammar.free(use.tools)
+    elif model_format.grammar.can_follow_text:
+        lark = model_format.grammar.free(use.tools)
     else:
         problem = "calls of this model cannot be told from text in advance, so that none can be made strict"
         raise InvalidFieldError(f"tools[{strict}].{use.fields.strict}", problem)
@@ -254,7 +254,9 @@ def _check_strict(use: ToolUse, grammar: CallGrammar) -> None:
             raise InvalidFieldError(field, "this model writes strings unquoted, so that it cannot be made strict here")
 
 
-def _let_call(use: ToolUse, reader: ModelOutputFormat, sampling: SamplingParameters, *, is_in_reasoning: bool) -> None:
+def _let_call(
+    use: ToolUse, model_format: ModelOutputFormat, sampling: SamplingParameters, *, is_in_reasoning: bool
+) -> None:
     """Let a model call in place of an answer that must have a form.
 
     Raises:
@@ -263,7 +265,7 @@ def _let_call(use: ToolUse, reader: ModelOutputFormat, sampling: SamplingParamet
     form, lark = sampling.structured_output, None
     kind = form.WhichOneof("constraint")
     if kind is not None and not use.forced:
-        lark = reader.structure_or_calls(
+        lark = model_format.structure_or_calls(
             kind, getattr(form, kind), use.tools, is_parallel=use.is_parallel, is_in_reasoning=is_in_reasoning
         )
     if lark is None:
@@ -272,12 +274,12 @@ def _let_call(use: ToolUse, reader: ModelOutputFormat, sampling: SamplingParamet
     form.lark = lark
 
 
-def _let_reason(reader: ModelOutputFormat, sampling: SamplingParameters, *, is_in_reasoning: bool) -> None:
+def _let_reason(model_format: ModelOutputFormat, sampling: SamplingParameters, *, is_in_reasoning: bool) -> None:
     """Let a model that reasons do so before an answer that must have a form."""
     form = sampling.structured_output
     kind = form.WhichOneof("constraint")
     if kind is not None:
-        lark = reader.grammar_after_reasoning(kind, getattr(form, kind), is_in_reasoning=is_in_reasoning)
+        lark = model_format.grammar_after_reasoning(kind, getattr(form, kind), is_in_reasoning=is_in_reasoning)
         if lark is not None:
             form.lark = lark
 

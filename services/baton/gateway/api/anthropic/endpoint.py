@@ -40,7 +40,7 @@ async def answer_messages(generator: TextGenerator, exchange: Exchange) -> None:
         tool_use=use,
     )
     prompt = await generator.prepare(request)
-    parser = generator.preparation.reader.parser(
+    parser = generator.preparation.model_format.parser(
         use.offered, is_in_reasoning=prompt.is_in_reasoning, is_parallel=use.is_parallel
     )
     form = MessageFormat(f"msg_{context.request_id}", body.model, len(prompt.token_ids), parser)
@@ -88,5 +88,5 @@ def _template_variables(generator: TextGenerator, body: ConversationBody) -> dic
     for name in ("budget_tokens", "display"):
         if getattr(thinking, name) is not None:
             raise unsupported(f"thinking.{name}")
-    can_choose = "enable_thinking" in generator.preparation.reader.template_names
+    can_choose = "enable_thinking" in generator.preparation.model_format.template_names
     return {"enable_thinking": False} if thinking.type == "disabled" and can_choose else {}

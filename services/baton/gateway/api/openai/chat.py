@@ -71,7 +71,7 @@ async def answer_chat(generator: TextGenerator, exchange: Exchange) -> None:
         )
     )
     job = AnswerJob(exchange.context, [prompt], num_choices(chat))
-    read = partial(read_answer, generator.preparation.reader, prompt, use)
+    read = partial(read_answer, generator.preparation.model_format, prompt, use)
     form = ChatFormat(exchange.context.request_id, chat, generator.token_bytes, read)
     await send_answer(exchange.response, generator, job, form, is_stream=bool(chat.stream))
 
@@ -124,7 +124,7 @@ def _sampling(body: ChatBody, constraint: StructuredOutput | None) -> SamplingPa
 def _template_variables(generator: TextGenerator, chat: ChatBody) -> dict[str, object]:
     variables = dict(chat.chat_template_kwargs or {})
     if chat.reasoning_effort is not None:
-        if "reasoning_effort" not in generator.preparation.reader.template_names:
+        if "reasoning_effort" not in generator.preparation.model_format.template_names:
             raise unsupported("reasoning_effort", "the chat template of this model does not know it")
         variables["reasoning_effort"] = chat.reasoning_effort
     return variables
@@ -357,7 +357,7 @@ ReadAnswer: TypeAlias = Callable[[], ChoiceReader | None]
 """Makes what reads one choice; None: its text is all there is."""
 
 
-def read_answer(reader: ModelOutputFormat, prompt: PreparedPrompt, use: ToolUse) -> ChoiceReader | None:
+def read_answer(model_format: ModelOutputFormat, prompt: PreparedPrompt, use: ToolUse) -> ChoiceReader | None:
     """Return what reads one choice of an answer."""
-    parser = reader.parser(use.offered, is_in_reasoning=prompt.is_in_reasoning, is_parallel=use.is_parallel)
-    return ChoiceReader(parser, reader.output_format.tool_format) if parser is not None else None
+    parser = model_format.parser(use.offered, is_in_reasoning=prompt.is_in_reasoning, is_parallel=use.is_parallel)
+    return ChoiceReader(parser, model_format.output_format.tool_format) if parser is not None else None

@@ -35,11 +35,11 @@ async def answer_responses(generator: TextGenerator, exchange: Exchange) -> None
     body: ResponsesBody = exchange.body
     context = exchange.context
     prompt = await generator.prepare(_request(generator, context, body))
-    reader, use = generator.preparation.reader, prompt.request.tool_use or NO_TOOLS
-    parser = reader.parser(use.offered, is_in_reasoning=prompt.is_in_reasoning, is_parallel=use.is_parallel)
+    model_format, use = generator.preparation.model_format, prompt.request.tool_use or NO_TOOLS
+    parser = model_format.parser(use.offered, is_in_reasoning=prompt.is_in_reasoning, is_parallel=use.is_parallel)
     token_bytes = generator.token_bytes if body.include else None
     form = ResponsesFormat(
-        context, _opening(context, body), parser, reader.output_format.tool_format, token_bytes=token_bytes
+        context, _opening(context, body), parser, model_format.output_format.tool_format, token_bytes=token_bytes
     )
     await send_answer(exchange.response, generator, AnswerJob(context, [prompt]), form, is_stream=bool(body.stream))
 
@@ -80,7 +80,7 @@ def _template_variables(generator: TextGenerator, body: ResponsesBody) -> dict[s
             raise unsupported(f"reasoning.{name}")
     if reasoning.effort is None:
         return {}
-    if "reasoning_effort" not in generator.preparation.reader.template_names:
+    if "reasoning_effort" not in generator.preparation.model_format.template_names:
         raise unsupported("reasoning.effort", "the chat template of this model does not know it")
     return {"reasoning_effort": reasoning.effort}
 
