@@ -11,7 +11,6 @@ import msgspec
 
 from baton.gateway.access.admission import RequestContext
 from baton.gateway.api.errors import ErrorFormat
-from baton.gateway.api.openai.errors import OPENAI_ERRORS
 from baton.gateway.http.messages import HttpRequest
 from baton.gateway.http.response import HttpResponse
 
@@ -64,8 +63,8 @@ class Endpoint(NamedTuple):
     """Fields of the body that are not served, and values of them (beside null) that ask for nothing."""
     span: str = ""
     """Name of its span, for what costs work: such requests are admitted, traced and limited in time; empty: no such."""
-    errors: ErrorFormat = OPENAI_ERRORS
-    """How its errors are written."""
+    errors: ErrorFormat | None = None
+    """How its errors are written; None: as OpenAI writes them."""
     request_id_header: str = ""
     """Where the clients of its API look for the name of the request, beside `x-request-id`."""
     access: Access = Access.KEY

@@ -129,7 +129,7 @@ def _send_error(
     response: HttpResponse, error: ApiError, methods: Mapping[str, Endpoint], context: RequestContext
 ) -> None:
     """Send an error with its status, or as the last event of a stream that has begun."""
-    form = next((endpoint.errors for endpoint in methods.values()), OPENAI_ERRORS)
+    form = next((endpoint.errors for endpoint in methods.values()), None) or OPENAI_ERRORS
     if not response.is_begun:
         response.send(error.status, form.body(error, context), headers=error.headers)
     elif response.is_stream:
