@@ -18,19 +18,24 @@ NUM_TOKENS = 14
 FAMILY: CheckpointName = "llama"
 
 
-def engine_of(*, is_static: bool) -> Engine:
+def engine_of(*, uses_decode_buffers: bool) -> Engine:
     """Return a running engine; with static buffers, the tokens of a pass reach the next one without the host."""
     runner = load_torch_runner(
-        checkpoint(FAMILY), model_id=FAMILY, num_blocks=48, model_code="baton", max_batch_size=32, is_static=is_static
+        checkpoint(FAMILY),
+        model_id=FAMILY,
+        num_blocks=48,
+        model_code="baton",
+        max_batch_size=32,
+        uses_decode_buffers=uses_decode_buffers,
     )
-    assert runner.runs_ahead is is_static
+    assert runner.runs_ahead is uses_decode_buffers
     return start_engine(runner, max_step_tokens=24)
 
 
 @pytest.fixture
 def engines() -> Iterator[tuple[Engine, Engine]]:
     """Return one that runs ahead, and one that waits."""
-    both = engine_of(is_static=True), engine_of(is_static=False)
+    both = engine_of(uses_decode_buffers=True), engine_of(uses_decode_buffers=False)
     yield both
     for engine in both:
         engine.close()

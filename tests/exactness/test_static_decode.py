@@ -26,7 +26,7 @@ def static_runner(folder: Path, num_blocks: int) -> Runner:
         block_tokens=BLOCK_TOKENS,
         num_threads=1,
         max_batch_size=4,
-        is_static=True,
+        uses_decode_buffers=True,
     )
 
 

@@ -1,4 +1,8 @@
-"""Runs mlx-lm's models over paged KV: Apple GPUs, and Linux CPUs for tests."""
+"""Runs mlx-lm's models over paged KV: Apple GPUs, and Linux CPUs for tests.
+
+`loader` makes a model, whose `modules` are partly Baton's own; `runner` has `forward_pass` plan and compute batches of
+spans, whose K and V `kv_cache` holds in blocks, and in rows while they decode.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from baton.engine.checkpoint.model_folder import TORCH_ONLY_FAMILIES, Checkpoint
 from baton.engine.checkpoint.rope import Yarn, read_yarn, rope_parameters, rope_types
 from baton.engine.runners.mlx.kv_cache.cells import group_size_of
 from baton.engine.runners.mlx.modules.cpu_modules import suit_cpu
-from baton.engine.runners.mlx.modules.fused import fuse
+from baton.engine.runners.mlx.modules.llama_layers import fuse
 from baton.engine.runners.mlx.modules.weight_order import order_weights
 from baton.errors import ConfigurationError
 

@@ -31,7 +31,7 @@ from baton.engine.runners.mlx.memory import (
     row_positions,
     set_limits,
 )
-from baton.engine.runners.mlx.modules.fused import can_pack
+from baton.engine.runners.mlx.modules.llama_layers import can_pack
 from baton.engine.runners.mlx.modules.lora import AdapterChoice, adapt
 from baton.errors import ConfigurationError
 

@@ -63,7 +63,7 @@ class LoadOptions:
     """Positions of the largest pass, for which memory is left."""
     memory_share: float = DEFAULT_BOUNDS.memory_share
     """Share of a GPU's memory that weights, passes and blocks may have where `num_blocks` is None."""
-    is_static: bool | None = None
+    uses_decode_buffers: bool | None = None
     """Whether decode runs over such buffers, on CUDA as a captured graph; None: on CUDA, where the model is one that
     Baton computes."""
 
@@ -203,7 +203,7 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
         sizes = {"num_blocks": chosen.num_blocks, "block_tokens": options.block_tokens}
         is_captured = ops.can_capture and backbone.is_capturable
         runner: TorchRunner
-        if is_captured if options.is_static is None else options.is_static:
+        if is_captured if options.uses_decode_buffers is None else options.uses_decode_buffers:
             runner = CudaGraphRunner(backbone, own, **sizes, ops=ops, max_batch_size=options.max_batch_size)
         else:
             runner = TorchRunner(backbone, own, **sizes, ops=ops)

@@ -43,7 +43,7 @@ def deaths() -> queue.SimpleQueue[tuple[int, int]]:
 @pytest.fixture(scope="module")
 def runner(deaths: queue.SimpleQueue[tuple[int, int]]) -> Iterator[ParallelRunner]:
     """Run two ranks whose decode passes go over static buffers."""
-    options = LoadOptions(checkpoint(NAME), NAME, NUM_BLOCKS, num_threads=1, is_static=True, max_batch_size=4)
+    options = LoadOptions(checkpoint(NAME), NAME, NUM_BLOCKS, num_threads=1, uses_decode_buffers=True, max_batch_size=4)
     runner = load_parallel_runner(options, 2, on_death=lambda *death: deaths.put(death))
     yield runner
     runner.close()

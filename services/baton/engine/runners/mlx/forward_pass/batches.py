@@ -1,7 +1,4 @@
-"""Which spans share a pass of the model.
-
-Turns spans into batches: which share a pass, and whether attention reads them in rows or in their blocks.
-"""
+"""Which spans share a pass of the model, and whether attention reads them in rows or in their blocks."""
 
 from __future__ import annotations
 
@@ -150,7 +147,7 @@ class MlxBatches:
     def forget(self, blocks: Sequence[int]) -> None:
         """Give up the rows of sequences that have one of these blocks, which are written otherwise."""
         for rows in self._row_sets:
-            rows.seating.forget(blocks)
+            rows.assignment.forget(blocks)
 
     def plan(self, spans: Sequence[Span], after: MlxPass | None) -> Iterator[PlannedBatch]:
         """Yield the passes of a launch, each to be computed before the next is asked for.
@@ -176,7 +173,9 @@ class MlxBatches:
 
     def _readers(self, spans: Sequence[Span]) -> list[int]:
         """Return the spans that read blocks which other spans of the launch may be writing."""
-        return [index for index, span in enumerate(spans) if not any(rows.seating.has(span) for rows in self._row_sets)]
+        return [
+            index for index, span in enumerate(spans) if not any(rows.assignment.has(span) for rows in self._row_sets)
+        ]
 
     def _decoding(self, number: int, indices: list[int], spans: Sequence[Span], after: MlxPass | None) -> PlannedBatch:
         chosen = [spans[index] for index in indices]
@@ -189,7 +188,7 @@ class MlxBatches:
         taken = rows.take(chosen, self._pools, self._windows)
         for other in self._row_sets:
             if other is not rows:
-                other.seating.forget(taken.opened)
+                other.assignment.forget(taken.opened)
         ordered = [chosen[index] for index in taken.order]
         batch = batch_of_rows(ordered, fed_tokens(ordered, after), taken.readings, self._block_tokens, rows.layers)
         return PlannedBatch(batch, [indices[index] for index in taken.order])

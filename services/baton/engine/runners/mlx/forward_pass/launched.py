@@ -1,9 +1,4 @@
-"""Sets lazy arrays going.
-
-Logits that stay on the device until somebody asks for them.
-
-A pass under way: its tokens are chosen on the device, so that the next pass may be fed before anybody reads them.
-"""
+"""A pass in flight: its tokens are chosen on the device, so that the next pass may be fed before anybody reads them."""
 
 from __future__ import annotations
 

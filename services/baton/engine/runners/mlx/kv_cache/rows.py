@@ -18,7 +18,7 @@ from baton.engine.runners.base import Span
 from baton.engine.runners.mlx.kv_cache.cells import Cells, Kv
 from baton.engine.runners.mlx.kv_cache.pool import LayerPool
 from baton.engine.runners.mlx.kv_cache.positions import Extent, VisibleKeys, read_one, read_rows
-from baton.engine.runners.mlx.kv_cache.seating import Seating
+from baton.engine.runners.mlx.kv_cache.row_assignment import RowAssignment
 from baton.kv.kv_format import LayerSpec
 
 _STEP_TOKENS = 64
@@ -108,7 +108,7 @@ class RowSet:
 
     def __init__(self, layers: Sequence[LayerRows], block_tokens: int) -> None:
         self.layers = layers
-        self.seating = Seating(block_tokens)
+        self.assignment = RowAssignment(block_tokens)
         self._block_tokens = block_tokens
         self._num_rows = self._num_tokens = 0
 
@@ -125,13 +125,13 @@ class RowSet:
     def take(self, spans: Sequence[Span], pools: Sequence[LayerPool], windows: Iterable[int]) -> Taken:
         """Give rows to spans of one token; who enters is copied from the pools."""
         self._resize(*self._shape_for(spans))
-        seated = self.seating.seat(spans)
-        for index in seated.entering:
-            self._fill(seated.rows[index], spans[index], pools)
-        order = sorted(range(len(spans)), key=seated.rows.__getitem__)
+        assigned = self.assignment.assign(spans)
+        for index in assigned.entering:
+            self._fill(assigned.rows[index], spans[index], pools)
+        order = sorted(range(len(spans)), key=assigned.rows.__getitem__)
         starts = np.asarray([spans[index].start for index in order], dtype=np.int32)
         self._aim(starts)
-        return Taken(order, {window: read_rows(starts, window) for window in windows}, seated.opened)
+        return Taken(order, {window: read_rows(starts, window) for window in windows}, assigned.opened)
 
     def _shape_for(self, spans: Sequence[Span]) -> tuple[int, int]:
         """Return rows and their length: enough, but not so few or short that the next steps would ask for more."""

@@ -10,7 +10,7 @@ import mlx.nn as nn
 
 from baton.engine.checkpoint.lora import PROJECTIONS, LoraFolder, LowRank
 from baton.engine.checkpoint.model_folder import Checkpoint
-from baton.engine.runners.mlx.modules.fused import FusedAttention, FusedMlp
+from baton.engine.runners.mlx.modules.llama_layers import FusedAttention, FusedMlp
 
 
 class MlxLowRankWeights(NamedTuple):

@@ -97,7 +97,9 @@ def test_draining_hands_out_the_rest() -> None:
 @pytest.mark.parametrize("is_launched", [False, True])
 def test_a_pass_is_done_when_all_its_layers_are_out(is_launched: bool) -> None:
     """With copies that never arrive by themselves, sinks still get every layer's bytes before the tokens."""
-    runner = load_torch_runner(checkpoint("llama"), model_id="m", num_blocks=16, model_code="baton", is_static=True)
+    runner = load_torch_runner(
+        checkpoint("llama"), model_id="m", num_blocks=16, model_code="baton", uses_decode_buffers=True
+    )
     assert isinstance(runner, CudaGraphRunner)
     runner._kv_copies = KvCopies(LateStream())
     received: list[tuple[int, LayerKv]] = []

@@ -1,7 +1,7 @@
 """Which sequence has which row of a decode batch; on the host, pure.
 
-A batch must be the rows from 0 on, because slicing copies nothing. So whoever joins takes a free row or the next one,
-and where somebody left before the last row, the last one moves there: one sequence's K and V, never the batch's.
+A batch must be the rows from 0 on, because slicing copies nothing. So a sequence that joins takes a free row or the
+next one, and where one left before the last row, the last one moves there: one sequence's K and V, never the batch's.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import NamedTuple
 from baton.engine.runners.base import Span
 
 
-class Seated(NamedTuple):
-    """Where the sequences of a batch sit."""
+class AssignedRows(NamedTuple):
+    """Rows of the sequences of a batch."""
 
     rows: list[int]
     """Row of each span: a permutation of 0 to n - 1."""
@@ -23,7 +23,7 @@ class Seated(NamedTuple):
     """Blocks that the batch is the first to write for their sequence; whoever else holds them holds the past."""
 
 
-class _Guest:
+class _RowHolder:
     """A sequence whose K and V of positions [0, end) a row has; its blocks hold the same."""
 
     def __init__(self, blocks: set[int], end: int, tail: int) -> None:
@@ -32,7 +32,7 @@ class _Guest:
         self.tail = tail
 
 
-class Seating:
+class RowAssignment:
     """Remembers what each row holds.
 
     A sequence is known by its tail, the block of its last position: a row is given up when anybody else writes into one
@@ -45,40 +45,40 @@ class Seating:
 
     def __init__(self, block_tokens: int) -> None:
         self._block_tokens = block_tokens
-        self._guests: list[_Guest | None] = []
+        self._holders: list[_RowHolder | None] = []
         self._row_of: dict[int, int] = {}
 
-    def seat(self, spans: Sequence[Span]) -> Seated:
+    def assign(self, spans: Sequence[Span]) -> AssignedRows:
         """Give every sequence of a batch, of one token each, a row below their number, and count it as computed."""
         found = [self._take_row(span) for span in spans]
         free = iter(sorted(set(range(len(spans))).difference(row for row in found if row is not None)))
         rows = [row if row is not None and row < len(spans) else next(free) for row in found]
         entering = [index for index, row in enumerate(rows) if row != found[index]]
-        guests: list[_Guest | None] = [None] * len(spans)
+        holders: list[_RowHolder | None] = [None] * len(spans)
         opened = []
         for index, (row, span) in enumerate(zip(rows, spans, strict=True)):
             place = span.start // self._block_tokens
             tail = span.block_table[place]
-            guest = self._guests[row] if row == found[index] else None
-            if guest is None:
-                guest = _Guest(set(span.block_table[: place + 1]), span.end, tail)
+            holder = self._holders[row] if row == found[index] else None
+            if holder is None:
+                holder = _RowHolder(set(span.block_table[: place + 1]), span.end, tail)
                 opened.append(tail)
-            elif guest.tail != tail:
-                guest.blocks.add(tail)
+            elif holder.tail != tail:
+                holder.blocks.add(tail)
                 opened.append(tail)
-            guest.end, guest.tail = span.end, tail
-            guests[row] = guest
-        self._guests = guests
-        self._row_of = {guest.tail: row for row, guest in enumerate(guests) if guest is not None}
-        return Seated(rows, entering, opened)
+            holder.end, holder.tail = span.end, tail
+            holders[row] = holder
+        self._holders = holders
+        self._row_of = {holder.tail: row for row, holder in enumerate(holders) if holder is not None}
+        return AssignedRows(rows, entering, opened)
 
     def forget(self, blocks: Iterable[int]) -> None:
         """Give up the rows of sequences that have one of these blocks, which somebody else writes."""
         written = list(blocks)
-        for row, guest in enumerate(self._guests):
-            if guest is not None and not guest.blocks.isdisjoint(written):
-                self._guests[row] = None
-                del self._row_of[guest.tail]
+        for row, holder in enumerate(self._holders):
+            if holder is not None and not holder.blocks.isdisjoint(written):
+                self._holders[row] = None
+                del self._row_of[holder.tail]
 
     def has(self, span: Span) -> bool:
         """Return whether a span's sequence has a row as it is before the span."""
@@ -87,9 +87,9 @@ class Seating:
     def _take_row(self, span: Span) -> int | None:
         """Return the row of a span's sequence, which nobody else may find from now on."""
         row = self._row_with(span)
-        guest = None if row is None else self._guests[row]
-        if guest is not None:
-            del self._row_of[guest.tail]
+        holder = None if row is None else self._holders[row]
+        if holder is not None:
+            del self._row_of[holder.tail]
         return row
 
     def _row_with(self, span: Span) -> int | None:
@@ -97,7 +97,7 @@ class Seating:
             return None
         # Not the block that the next position goes to: one that is opened now may have been a tail just before.
         row = self._row_of.get(span.block_table[(span.start - 1) // self._block_tokens])
-        guest = None if row is None else self._guests[row]
-        if row is None or guest is None or guest.end != span.start:
+        holder = None if row is None else self._holders[row]
+        if row is None or holder is None or holder.end != span.start:
             return None
         return row
