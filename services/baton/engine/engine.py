@@ -53,8 +53,8 @@ class Engine:
         on_block_events: Called with changes of the prefix cache, from the engine's thread; from the disk's of the disk.
         on_fatal: Called from the engine's thread when it dies of a bug; no event follows.
         max_waiting: Requests waiting at most.
-        ingest_share: Part of a pass's time for which KV that arrives is written after it while others generate, and as
-            much again for blocks that other nodes ask for; 0: any.
+        ingest_share: Part of a pass's time for which KV that arrives is written after it while sequences generate, and
+            as much again for blocks that other nodes ask for; 0: any.
         disk: Where contents of blocks are kept that leave the device, besides host memory; closed with the engine.
         clock: Seconds, monotonic.
     """
@@ -145,7 +145,7 @@ class Engine:
         Args:
             request_id: The request's id.
             frame: In the cache's own number format.
-            is_rounded: Whether the sender's cache has other numbers: nothing of the request is cached for others then.
+            is_rounded: Whether the sender's cache has other numbers: then nothing of the request is cached.
         """
         self._commands.put(lambda: self._write_kv(request_id, frame, is_rounded=is_rounded))
 
@@ -187,7 +187,7 @@ class Engine:
         return answer
 
     def spare_memory(self, is_short: bool) -> None:
-        """While memory is short, admit nobody beside others and give back what is kept for reuse, at each call."""
+        """While memory is short, compute one sequence at a time; each call gives back what is kept for reuse."""
 
         def spare() -> None:
             self.scheduler.admission.is_sparing = is_short
@@ -325,7 +325,7 @@ class Engine:
             self._ingest.add(sequence, FrameCursor(frame, num_kv_heads, self.runner.block_tokens))
 
     def _exchange(self) -> None:
-        """Write KV that has arrived and read what others ask for: all, or what those who generate hardly notice."""
+        """Write KV that has arrived and read blocks for other nodes: all, or what decoding sequences hardly notice."""
         if not (self._ingest.is_pending or self._reads.queue):
             return
         is_generating = any(not sequence.is_prefilling for sequence in self.scheduler.running)

@@ -129,4 +129,4 @@ class EngineLoad:
     tier_rates: TierRates = TierRates()
     """How fast blocks come back from host memory and disk."""
     is_sparing_memory: bool = False
-    """Whether nobody is admitted beside others, for memory is short."""
+    """Whether sequences are computed one at a time, for memory is short."""

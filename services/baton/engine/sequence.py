@@ -126,7 +126,7 @@ class Sequence:
     num_stored_blocks: int = 0
     """Leading blocks already offered to the prefix cache."""
     is_rounded: bool = False
-    """Whether KV was rounded on its way here: then nothing after the cached prefix is what others compute."""
+    """Whether KV was rounded on its way here: then nothing after the cached prefix is shared."""
     queue_key: QueueKey = QueueKey(0.0, 0)
     """Its place in every queue."""
     num_overtaken_blocks: int = 0
@@ -154,7 +154,7 @@ class Sequence:
 
     @property
     def is_shareable(self) -> bool:
-        """Return whether others may take over what is computed for it."""
+        """Return whether other sequences may take over its blocks."""
         return not (self.request.is_cache_bypassed or self.is_rounded)
 
     @property
@@ -192,7 +192,7 @@ class Sequence:
 
     @property
     def num_reusable(self) -> int:
-        """Return the leading positions that need no computation if their KV exists: nobody wants their logits."""
+        """Return the leading positions that need no computation if their KV exists: their logits are not needed."""
         return self.scoring.num_scored if self.scoring is not None and self.is_scoring else len(self.token_ids) - 1
 
     @property

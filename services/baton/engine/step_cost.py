@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 MIN_PROMPT_TOKENS = 16
-"""Positions of prompts that a pass computes at least, however late it makes those who generate."""
+"""Positions of prompts that a pass computes at least, however much later the tokens of decoding sequences come."""
 
 _DECAY = 0.95
 """Weight of a measurement after another of its kind."""
@@ -52,7 +52,7 @@ class StepCost:
         Solves prompt_seconds(context, context + n) = target - seconds(work) for n.
 
         Args:
-            work: What the pass computes anyway: a token for each who generates.
+            work: What the pass computes anyway: a token of each decoding sequence.
             target_seconds: What it should take at most, above 0.
             context_tokens: Positions of the prompt that are computed already.
 

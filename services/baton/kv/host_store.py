@@ -16,8 +16,8 @@ Contents = TypeVar("Contents")
 class HostBlockStore(Generic[Contents]):
     """Keeps contents by the hash of their block, the least recently used go first.
 
-    A hash names the tokens of a block and all before it, so contents serve whoever has these tokens. They may be gone
-    at any time; who asks must be able to do without.
+    A hash names the tokens of a block and all before it, so contents serve any sequence with these tokens. Contents may
+    be gone at any time.
 
     Invariant: there are never more than `max_blocks`.
 

@@ -130,7 +130,7 @@ class BlockPool:
                 heapq.heappush(self._free, block_id)
 
     def forget(self, block_ids: Iterable[BlockId]) -> None:
-        """Make blocks unhittable; who holds them keeps them, and those that nobody holds are free."""
+        """Make blocks unhittable: referenced ones stay with their tables, unreferenced ones become free."""
         for block_id in block_ids:
             if block_id in self._hash_of:
                 self._forget(block_id)

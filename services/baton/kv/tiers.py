@@ -22,7 +22,7 @@ class Tier(Enum):
 
 
 LOWER_TIERS = (Tier.HOST, Tier.DISK)
-"""Those from which blocks are copied to the device before a pass reads them."""
+"""Tiers from which blocks are copied to the device before a pass reads them."""
 
 
 class HeldPrefix(NamedTuple):

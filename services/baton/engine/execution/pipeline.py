@@ -42,14 +42,14 @@ class Pipeline:
     the runner's own choice.
 
     Args:
-        runner: What computes.
-        scheduler: What it is told to compute.
-        registry: Who gets it.
+        runner: Computes passes.
+        scheduler: Plans them.
+        registry: Takes tokens and failures.
         clock: Seconds, monotonic.
         deliver: Called when there may be something to deliver, before the device is waited for.
         await_command: Waits for a command for some seconds, 0 or more; whether there is one.
-        is_gap_wanted: Tells whether somebody waits for what happens between two launches while the device does nothing:
-            then passes go one by one, and none is launched before the one before is over.
+        is_gap_wanted: Tells whether something has to be done between two passes while the device is idle: then no pass
+            is launched before the one before it is over.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Pipeline:
         return launched is not None or before is not None or bool(step.members)
 
     def _settle_early(self) -> None:
-        """Process all but the last of several passes in a row, as they come; fewer if somebody waits for the end."""
+        """Process all but the last of several passes in a row, as they come; fewer if a command waits for the end."""
         index = 0
         while (launched := self._in_flight) is not None and index < launched.step.num_passes - 1:
             if self._rest() and launched.launched is not None:
@@ -126,7 +126,7 @@ class Pipeline:
             index += 1
 
     def _rest(self) -> bool:
-        """Let the device work; return whether somebody waits for the end of the pass in flight."""
+        """Let the device work; return whether a command waits for the end of the pass in flight."""
         began = self._clock()
         is_awaited = self._await_command(self._rest_left())
         self.note_rest(self._clock() - began)
@@ -263,7 +263,7 @@ class PassResult(NamedTuple):
     """What a pass brought."""
 
     sequences: list[Sequence]
-    """Those that get a token, in order of arrival."""
+    """Sequences that get a token, in order of arrival."""
     token_ids: list[int]
     """Their tokens."""
     scores: list[tuple[Scored, list[SampledToken]]]
@@ -317,7 +317,7 @@ def launch(runner: Runner, step: Step, choice: TokenChoice, after: Pass | None =
 def collect(computed: Pass, index: int = 0) -> PassResult:
     """Wait for a pass, or for one of several, and return what it brought to sequences that still live.
 
-    The first of several fills every block that they have in the prefix cache: those of the tokens known before.
+    The first of several passes fills all blocks that they gave to the prefix cache: those of tokens known before.
     """
     step, launched = computed.step, computed.launched
     if launched is None:

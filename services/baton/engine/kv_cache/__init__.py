@@ -1,1 +1,1 @@
-"""KV beside the passes: host memory, disk, what arrives and what others ask for."""
+"""KV beside the passes: host memory, disk, what arrives, and what other nodes ask for."""

@@ -1,6 +1,6 @@
-"""Blocks that a node can hand out by hash: those on the device and in host memory.
+"""Cached blocks that other nodes ask for by hash, on the device and in host memory.
 
-Cached blocks that other nodes ask for: read between passes, in pieces that fit, so that nobody waits for them.
+They are read between passes, in pieces that fit into the gap, so that no running request waits for a read.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class BlockReads:
         """Read what fits between two passes, a piece at least.
 
         Args:
-            pass_seconds: What the last pass took; None: nobody generates, and everything is read.
+            pass_seconds: What the last pass took; None: no sequence generates, and everything is read.
         """
         if not self.queue:
             return

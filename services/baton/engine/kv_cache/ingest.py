@@ -112,7 +112,7 @@ class FrameCursor:
 
 
 _MAX_DEBT_GAPS = 4.0
-"""Time overdrawn is paid back by at most this many gaps: a pause of the machine holds nobody up for long."""
+"""Time overdrawn is paid back by at most this many gaps: frames wait no longer than that after a pause."""
 
 
 class GapBudget:
@@ -135,7 +135,7 @@ class GapBudget:
         """Begin a gap.
 
         Args:
-            pass_seconds: What the last pass took; None: nobody generates, and nothing is held back.
+            pass_seconds: What the last pass took; None: no sequence generates, and nothing is held back.
         """
         if pass_seconds is None or not self._share:
             self._left_seconds = math.inf
@@ -217,7 +217,7 @@ class Ingest:
         """Write what fits between two passes, a piece at least.
 
         Args:
-            pass_seconds: What the last pass took; None: nobody generates, and everything is written.
+            pass_seconds: What the last pass took; None: no sequence generates, and everything is written.
         """
         if not self._queues:
             return
@@ -247,7 +247,7 @@ class Ingest:
         return True
 
     def _go_on(self, sequence: Sequence, queue: deque[FrameCursor | Callable[[], None]]) -> None:
-        """After a piece: tell of a frame that is complete, do what follows it, and let others have their turn."""
+        """After a piece: tell of a frame that is complete, call what waits behind it, and let other sequences go on."""
         frame = queue[0]
         if isinstance(frame, FrameCursor) and frame.is_complete:
             queue.popleft()

@@ -24,9 +24,9 @@ from baton.kv.host_store import HostBlockStore
 from baton.kv.pool import BlockId, BlockPool
 
 MAX_COPY_SECONDS = 0.05
-"""What copies may add to a pass beside which somebody waits."""
+"""What copies may add to a pass while sequences generate."""
 AHEAD_BLOCKS = 64
-"""Blocks copied out at once where one must be: a copy waits for the device, and those to be taken next can go along."""
+"""Blocks copied out at once where one must be: a copy waits for the device, and blocks evicted next can go along."""
 _RATE_DECAY = 0.9
 """Part of the copying rate that is kept after a slower copy: a copy that had to wait for the device says little."""
 _RATE_GROWTH = 1.001
@@ -49,7 +49,7 @@ class SwapIn(NamedTuple):
     sequence: Sequence
     """The sequence that reads them."""
     block_table: Seq[BlockId]
-    """The blocks among others."""
+    """A table that contains the blocks."""
     first_block: int
     """Index of the first of them in the table."""
     contents: list[BlockKv]
@@ -63,7 +63,7 @@ class BlockSwaps:
     outs: list[SwapOut] = field(default_factory=list)
     """Blocks to copy out before the pass overwrites them."""
     ins: list[SwapIn] = field(default_factory=list)
-    """Blocks to fill before the pass reads them, after those are copied out."""
+    """Blocks to fill before the pass reads them, after `outs` are copied."""
 
 
 class TierHits(NamedTuple):
@@ -82,7 +82,8 @@ class Offload:
 
     Attributes:
         hits: What has been found so far.
-        max_copy_seconds: What copies may add to a pass beside which somebody waits, if nobody was put out for them.
+        max_copy_seconds: What copies may add to a pass while sequences generate, but for blocks that a preempted
+            sequence wants back.
 
     Invariant: `_wanted` counts, for each hash, the waiting sequences that have it in `kept_hashes`.
 
@@ -128,7 +129,7 @@ class Offload:
 
     @property
     def max_restored_blocks(self) -> int:
-        """Return the blocks that are copied in with one pass while others are computed."""
+        """Return the blocks that are copied in with one pass while other sequences are computed."""
         return self._max_blocks()
 
     def keep(self, sequence: Sequence) -> None:

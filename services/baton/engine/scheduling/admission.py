@@ -58,9 +58,9 @@ class BatchAdmission:
     def admit(self, step: Step, budget: StepBudget) -> None:
         """Give blocks to waiting sequences, in order of turns, as far as they go, and add them to the pass.
 
-        One that waits for what another computes lets those behind it pass; so does one for which there are too few
-        blocks, until they have taken together as many as it needs. One whose output has no room holds up all but those
-        that have begun, who make room.
+        A sequence that awaits what another one computes lets sequences behind it pass. So does a sequence for which
+        there are too few blocks, until those behind it have taken together as many as it needs. A sequence whose export
+        has no room holds up all but sequences that have begun: these make room.
         """
         in_flight, blocked, has_room = self._in_flight(step), None, True
         for sequence in self._queues.waiting[:MAX_CANDIDATES]:
@@ -89,10 +89,11 @@ class BatchAdmission:
     def _fills_first(self, step: Step, sequence: Sequence, prefix: ReusablePrefix) -> bool:
         """Return whether a sequence is admitted later, because only part of its contents can be copied in by now.
 
-        Long prompts are restored in parts where others are computed, so that those who generate need not wait for all
-        of it. A part goes into the prefix cache, not to the sequence: that one goes on waiting, and finds the part in
-        the next pass as it would find anything else. So a part may also serve others, and nobody holds blocks for whom
-        nothing is computed. A sequence that has lost the part before is admitted with all at once.
+        Long prompts are restored in parts while other sequences are computed, so that decoding ones need not wait for
+        all of a prompt. A part goes into the prefix cache, not to the sequence: the sequence goes on waiting, and finds
+        the part in the next pass as it would find any cached block. So a part may also serve other sequences, and no
+        sequence holds blocks without being computed. A sequence whose last part was evicted is admitted with all at
+        once.
         """
         if not self._queues.running or not prefix.restored:
             return False
@@ -159,7 +160,7 @@ class BatchAdmission:
             return 0
         num_tokens = sequence.num_chunk_tokens
         if num_tokens > room and self._queues.waiting:
-            room -= room // 2  # who stands behind a long prompt computes something at once, too
+            room -= room // 2  # sequences behind a long prompt compute something at once, too
         return min(num_tokens, room)
 
     def _num_blocks(self, sequence: Sequence) -> int:
@@ -168,8 +169,8 @@ class BatchAdmission:
     def _has_blocks(self, sequence: Sequence, found: list[BlockId]) -> bool:
         """Return whether a sequence that finds some blocks gets the others.
 
-        One block stays for each sequence that generates: who comes in on the last block would be put out by the next
-        token of another.
+        One block stays for each sequence that generates: a sequence admitted on the last block would be preempted by
+        the next token of another.
         """
         num_missing = self._num_blocks(sequence) - len(found)
         num_kept = sum(1 for each in self._queues.running if each.purpose is Purpose.GENERATE)
@@ -299,7 +300,7 @@ class InFlightPrefixes:
         return whole if self._is_pending(whole, sequence) and not _must_be_stored(sequence) else last
 
     def _is_pending(self, block_hash: BlockHash, sequence: Sequence) -> bool:
-        """Return whether a block is computed later on, by who comes no later than a sequence that could wait for it."""
+        """Return whether a sequence of the same priority or an earlier one computes a block in a later pass."""
         if block_hash in self._landing or block_hash in self._finishing:
             return False
         priority = self._pending.get(block_hash)
@@ -317,5 +318,5 @@ def _can_share(sequence: Sequence) -> bool:
 
 
 def _must_be_stored(sequence: Sequence) -> bool:
-    """Return whether K and V must exist at admission: those of the cached prefix are handed out before the pass."""
+    """Return whether K and V of the prefix must exist at admission, because they are handed out before the pass."""
     return sequence.request.export is not None

@@ -3,11 +3,11 @@
 Continuous batching with chunked prefill. Running sequences come first and take one token each, so that their pace
 holds; what is left of the token budget is shared by prompts, several in one pass, and what they have in common is
 computed once (`engine/scheduling/admission.py`). When blocks run out, the sequence whose turn is last gives its blocks
-back and is computed again later: its output stays, so nobody sees it but the clock.
+back and is computed again later: its output stays, and only comes later.
 
 A sequence's turn is fixed when it comes: the moment at which its prompt would be computed if it were alone, later by
 `LEVEL_SECONDS` per level of its priority. A level counts as that much waiting, and so does work: a short prompt passes
-a long one that came not much earlier. Who comes later than that overtakes nobody, so nobody waits for ever.
+a long one that came not much earlier. A prompt that came later than that overtakes none, so none waits for ever.
 """
 
 from __future__ import annotations
@@ -94,10 +94,10 @@ class Scheduler:
         self._queues.add(sequence)
 
     def schedule(self) -> Step:
-        """Return the next pass, without spans if nothing can be computed; may take blocks from whose turn is last.
+        """Return the next pass, without spans if nothing can be computed; may preempt sequences whose turn is last.
 
-        Decoding sequences come first: each needs one position, and their clients are reading along. Then prompts, those
-        of sequences with blocks before those that get theirs here.
+        Decoding sequences come first: each needs one position, and their clients are reading along. Then prompts:
+        sequences with blocks before sequences that get theirs here.
         """
         self.offload.forget_evicted()  # blocks that were taken for anything but a plan are overwritten by now
         num_waiting = len(self.waiting)
@@ -113,13 +113,13 @@ class Scheduler:
         budget = self._budget(step, prompts)
         if prompts:
             self._add_prompts(step, prompts, budget)
-        if self.waiting and not (is_short and step.spans):  # who lost blocks would come back for a pass or two
+        if self.waiting and not (is_short and step.spans):  # sequences preempted here would come back for a pass or two
             self.admission.admit(step, budget)
         step.swaps.outs = self.swap_outs()
         return step
 
     def swap_outs(self) -> list[SwapOut]:
-        """Return, once, the blocks to copy to host memory: of those taken since the last call, and to be taken next."""
+        """Return, once, the blocks to copy to host memory: evicted since the last call, or next to be evicted."""
         return self.offload.drain(self.pool)
 
     def undo(self, step: Step) -> None:
@@ -206,7 +206,7 @@ class Scheduler:
         """Add to the pass what it computes of running sequences' prompts."""
         room = budget.room(step)
         if self.admission.has_newcomer():
-            room -= room // 2  # whoever comes computes something at once
+            room -= room // 2  # a newcomer computes something at once
         demands = [PromptDemand(each.num_chunk_tokens, each.num_pending, each.request.priority) for each in prompts]
         granted = share_tokens(demands, room, max_prompts=budget.max_prompts)
         for sequence, num_tokens in zip(prompts, granted, strict=True):

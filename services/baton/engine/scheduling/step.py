@@ -1,4 +1,4 @@
-"""One forward pass: who is computed, whose logits choose a token, who shares them; and what sequences gain by it."""
+"""One forward pass: sequences computed, rows of logits that choose tokens, and what sequences gain by the pass."""
 
 from __future__ import annotations
 
