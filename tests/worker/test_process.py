@@ -1,0 +1,95 @@
+"""One process hosts one service of a node, or several, until it is asked to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from baton.decode import service as decode
+from baton.decode.settings import DecodeSettings
+from baton.demo import checkpoint_dir
+from baton.kv_transport.kv_services import KvStub
+from baton.node.node import WorkerNode, load_node
+from baton.node.service import NodeService
+from baton.prefill.service import prefill_service
+from baton.prefill.settings import PrefillSettings
+from baton.rpc.channel import open_channel
+from baton.v1 import decode_service_pb2, node_pb2, prefill_service_pb2
+from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.worker.process import WorkerProcess
+
+PREFILL = prefill_service_pb2.DESCRIPTOR.services_by_name["PrefillService"].full_name
+COMMON = {"model_dir": checkpoint_dir(), "engine": "mock", "host": "127.0.0.1", "port": 0}
+AWAY = {"router_address": "127.0.0.1:1", "cache_index_address": "127.0.0.1:1"}
+
+
+@pytest.fixture(autouse=True)
+def collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave the garbage collector of the tests as it is."""
+    monkeypatch.setattr("baton.node.node.freeze_loaded_objects", lambda: None)
+
+
+def _service(name: str, node: WorkerNode) -> NodeService:
+    if name == PREFILL:
+        return prefill_service(node, PrefillSettings(**COMMON, **AWAY))
+    return decode.decode_service(node, DecodeSettings(**COMMON, **AWAY))
+
+
+def _noting(service: NodeService, drained: list[str]) -> NodeService:
+    """Return a service that notes when it is told to drain."""
+
+    def on_drain() -> None:
+        drained.append(service.name)
+        service.on_drain()
+
+    return replace(service, on_drain=on_drain)
+
+
+async def _until_serving(channel: grpc.aio.Channel, name: str) -> None:
+    request = health_pb2.HealthCheckRequest(service=name)
+    async for answer in health_pb2_grpc.HealthStub(channel).Watch(request):
+        if answer.status == health_pb2.HealthCheckResponse.SERVING:
+            return
+
+
+@pytest.mark.parametrize("hosted", [(PREFILL,), (decode.SERVICE_NAME,), (PREFILL, decode.SERVICE_NAME)])
+def test_a_process_serves_what_it_hosts_until_it_is_stopped(hosted: Sequence[str]) -> None:
+    """Alone or beside each other, on one node: each has its health, and the end comes without cutting."""
+    drained: list[str] = []
+
+    async def main() -> None:
+        node = await load_node(DecodeSettings(**COMMON, **AWAY), node_pb2.NODE_ROLE_DECODE)
+        services = [_noting(_service(name, node), drained) for name in hosted]
+        running = asyncio.create_task(WorkerProcess(node, services).run())
+        while not node.node_id:  # noqa: ASYNC110 - a node tells no start
+            await asyncio.sleep(0.01)
+        async with open_channel(f"127.0.0.1:{node.node_id.rpartition('-')[2]}") as channel:
+            for name in hosted:
+                await _until_serving(channel, name)
+            await _use(channel, hosted)
+        os.kill(os.getpid(), signal.SIGTERM)
+        await running
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+    assert drained == list(hosted)
+
+
+async def _use(channel: grpc.aio.Channel, hosted: Sequence[str]) -> None:
+    if PREFILL in hosted:
+        assert [len(message.payload) async for message in KvStub(channel).probe(10, 10.0)] == [10]
+    if decode.SERVICE_NAME in hosted:
+        request = decode_service_pb2.DecodeServiceGenerateRequest(
+            request_id="r", attempt=1, model_id=checkpoint_dir().name, prompt_token_ids=[5, 6, 7]
+        )
+        request.sampling.temperature, request.sampling.max_token_count = 0.0, 2
+        elements = [message.WhichOneof("element") async for message in DecodeServiceStub(channel).Generate(request)]
+        assert elements[0] == "accepted"
+        assert elements[-1] == "finished"
