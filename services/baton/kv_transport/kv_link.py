@@ -152,7 +152,7 @@ class Landing:
     def is_right(self, num_frames: int) -> bool:
         """Return whether all frames came and the bytes of the last ones are those that were sent."""
         source = source_memory()
-        for frame in self.frames:
+        for frame in self.frames[:num_frames]:
             if frame is None:
                 return False
             start = frame.token_begin * self.frame_bytes % SOURCE_BYTES

@@ -30,6 +30,11 @@ def test_a_contender_moves_frames_and_tells_what_it_took(name: str) -> None:
     assert sample.receive_cpu_seconds > 0
 
 
+def test_fewer_frames_than_there_is_memory_for_are_right() -> None:
+    """Memory that no frame was for is not compared."""
+    assert measure(CONTENDERS["fast"], num_frames=8, frame_bytes=1 << 14).gigabytes_per_second > 0
+
+
 def test_a_contender_that_cannot_start_is_named() -> None:
     """Its package is not installed, say."""
     with pytest.raises(ChildFailedError, match="no_such_peer"):
