@@ -84,8 +84,8 @@ def test_a_machine_with_the_token_becomes_a_member(deployment: Path, tmp_path: P
 
             joined = await machine.join()
 
-        assert joined.work.role == "decode"
-        assert joined.work.settings == {
+        assert joined.worker.role == "decode"
+        assert joined.worker.settings == {
             "engine": "mlx",
             "router_address": "127.0.0.1:8010",
             "cache_index_address": "127.0.0.1:8011",
@@ -185,7 +185,7 @@ def test_a_machine_that_is_no_member_waits_for_the_router(deployment: Path, tmp_
             membership = Membership(tmp_path / "mac", "baton")
             joined = await Joiner(token_of(deployment), "mac-1", membership, find, sleep=sleep).join()
 
-        assert joined.work.role == "decode"
+        assert joined.worker.role == "decode"
         assert len(pauses) == 2
 
     run(main)

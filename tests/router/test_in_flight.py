@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import NodeLoad
-from baton.router.in_flight import AssumedPlacements, AssumedWork, Ledger, PlacedRequest
+from baton.router.in_flight import AssumedPlacements, AssumedWork, AwaitedOutcomes, PlacedRequest
 from router.samples import Clock
 
 FREE = NodeLoad(num_free_blocks=100)
@@ -86,7 +86,7 @@ PLACED = PlacedRequest(Candidate("mac", ""), 10, 0.01)
 
 def test_a_placement_is_taken_once() -> None:
     """The second outcome of the same name finds nothing."""
-    ledger = Ledger()
+    ledger = AwaitedOutcomes()
     ledger.add("p", PLACED)
 
     assert ledger.take("p") is PLACED
@@ -95,7 +95,7 @@ def test_a_placement_is_taken_once() -> None:
 
 def test_the_oldest_placement_goes_first() -> None:
     """The ledger is bounded."""
-    ledger = Ledger(max_entries=2)
+    ledger = AwaitedOutcomes(max_entries=2)
     for placement_id in "abc":
         ledger.add(placement_id, PLACED)
 

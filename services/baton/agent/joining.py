@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 
 import grpc
 
-from baton.agent.membership import Membership, Work, renewal_seconds, work_of
+from baton.agent.membership import AssignedWorker, Membership, assigned_worker, renewal_seconds
 from baton.agent.settings import AgentSettings
 from baton.discovery.lan import find_router
 from baton.errors import BatonError, ConfigurationError, OverloadedError, UnavailableError
@@ -38,7 +38,7 @@ Find = Callable[[], Awaitable[str]]
 class Joined(NamedTuple):
     """A membership that holds."""
 
-    work: Work
+    worker: AssignedWorker
     """What to run."""
     certificate: bytes
     """This machine's, PEM."""
@@ -93,7 +93,7 @@ class Joiner:
                 log.warning("join_waits cause=%r", error.message)
             if kept := self._membership.kept(self._now()):
                 log.info("join_kept node=%s", self._node_id)
-                return Joined(work_of(kept, self._membership.asked_address()), kept.certificate)
+                return Joined(assigned_worker(kept, self._membership.asked_address()), kept.certificate)
             await self._sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311 - many machines must not come at once
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
@@ -116,9 +116,9 @@ class Joiner:
         except grpc.aio.AioRpcError as error:
             raise error_from_rpc(error) from error
         self._membership.keep(answer, address)
-        work = work_of(answer, address)
-        log.info("joined router=%s node=%s role=%s", address, self._node_id, work.role)
-        return Joined(work, answer.certificate)
+        worker = assigned_worker(answer, address)
+        log.info("joined router=%s node=%s role=%s", address, self._node_id, worker.role)
+        return Joined(worker, answer.certificate)
 
     async def renew(self, certificate: bytes) -> NoReturn:
         """Renew the certificate whenever two thirds of its life have passed, until cancelled.

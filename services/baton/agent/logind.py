@@ -18,9 +18,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_LOGIND = "org.freedesktop.login1"
-_PATH = "/org/freedesktop/login1"
-_MANAGER = "org.freedesktop.login1.Manager"
+_BUS = ("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus")
+"""Destination, path and interface of the bus itself."""
+_LOGIND = ("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager")
+"""Those of logind."""
 _SIGNAL = "PrepareForSleep"
 
 Handler = Callable[[], Awaitable[None]]
@@ -64,7 +65,7 @@ class LogindEvents:
 
     async def _follow(self, bus: MessageBus) -> None:
         bus.add_message_handler(self._take)
-        await _call(bus, "AddMatch", "s", f"type='signal',interface='{_MANAGER}',member='{_SIGNAL}'")
+        await _call(bus, _BUS, "AddMatch", f"type='signal',interface='{_LOGIND[2]}',member='{_SIGNAL}'")
         handling = asyncio.ensure_future(self._handle(bus))
         ended = asyncio.ensure_future(bus.wait_for_disconnect())  # type: ignore[no-untyped-call]
         try:
@@ -78,7 +79,7 @@ class LogindEvents:
             await asyncio.gather(handling, ended, return_exceptions=True)
 
     def _take(self, message: Message) -> None:
-        if (message.interface, message.member) == (_MANAGER, _SIGNAL):
+        if (message.interface, message.member) == (_LOGIND[2], _SIGNAL):
             self._signals.put_nowait(bool(message.body[0]))
 
     async def _handle(self, bus: MessageBus) -> None:
@@ -96,7 +97,7 @@ class LogindEvents:
     async def _begin_delay(self, bus: MessageBus) -> None:
         if self._delay is None:
             why = ("sleep", "Baton", "requests that run are finished first", "delay")
-            reply = await _call(bus, "Inhibit", "ssss", *why, destination=_LOGIND, path=_PATH, interface=_MANAGER)
+            reply = await _call(bus, _LOGIND, "Inhibit", *why)
             self._delay = reply.unix_fds[0]
 
     def _end_delay(self) -> None:
@@ -109,33 +110,16 @@ class _CallError(Exception):
     """The bus, or logind, has refused a call or is gone."""
 
 
-async def _call(
-    bus: MessageBus,
-    member: str,
-    signature: str,
-    *body: str,
-    destination: str = "org.freedesktop.DBus",
-    path: str = "/org/freedesktop/DBus",
-    interface: str = "org.freedesktop.DBus",
-) -> Message:
-    """Return the answer to a method call, of the bus itself unless said otherwise.
+async def _call(bus: MessageBus, target: tuple[str, str, str], member: str, *arguments: str) -> Message:
+    """Return the answer to a method of an object on the bus that takes texts.
 
     Raises:
         _CallError: If it is an error.
     """
     from dbus_fast import Message, MessageType
 
-    reply = await bus.call(
-        Message(
-            destination=destination,
-            path=path,
-            interface=interface,
-            member=member,
-            signature=signature,
-            body=list(body),
-        )
-    )
+    signature = "s" * len(arguments)
+    reply = await bus.call(Message(*target, member, signature=signature, body=list(arguments)))
     if reply is None or reply.message_type is not MessageType.METHOD_RETURN:
-        cause = reply.body[0] if reply is not None and reply.body else "no answer"
-        raise _CallError(f"{interface}.{member}: {cause}")
+        raise _CallError(f"{member}: {reply.body[0] if reply is not None and reply.body else 'no answer'}")
     return reply

@@ -68,7 +68,7 @@ LEASE_SECONDS = 30.0
 
 
 class SleepHandler:
-    """Of one worker. A worker that does not answer is left to the health watch.
+    """Pauses one worker before a sleep and resumes it afterwards; one that does not answer is left to the health watch.
 
     Args:
         worker_address: host:port.

@@ -19,7 +19,7 @@ from baton.v1 import node_pb2
 WorkerRole = Literal["prefill", "decode"]
 
 
-class Work(NamedTuple):
+class AssignedWorker(NamedTuple):
     """What the router wants a machine to run."""
 
     role: WorkerRole
@@ -82,7 +82,7 @@ def renewal_seconds(certificate: bytes, now: datetime) -> float:
     return max(0.0, (begin + (end - begin) * 2 / 3 - now).total_seconds())
 
 
-def work_of(answer: messages.JoinResponse, asked_address: str) -> Work:
+def assigned_worker(answer: messages.JoinResponse, asked_address: str) -> AssignedWorker:
     """Return what to run, with the addresses of router and cache index among the settings.
 
     Args:
@@ -98,4 +98,4 @@ def work_of(answer: messages.JoinResponse, asked_address: str) -> Work:
     settings = dict(answer.worker.settings) | {"router_address": whole(answer.router_address)}
     if answer.cache_index_address:
         settings["cache_index_address"] = whole(answer.cache_index_address)
-    return Work(role, settings)
+    return AssignedWorker(role, settings)

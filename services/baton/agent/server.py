@@ -28,7 +28,7 @@ from baton.v1 import agent_service_pb2, agent_service_pb2_grpc
 from baton.wire.quantities import duration_from_seconds
 
 if TYPE_CHECKING:
-    from baton.agent.membership import Work
+    from baton.agent.membership import AssignedWorker
 
 log = logging.getLogger(__name__)
 
@@ -93,11 +93,11 @@ def worker_command(settings: AgentSettings, role: str) -> Sequence[str]:
     )
 
 
-def worker_environment(work: Work, identity: TlsIdentity) -> Mapping[str, str]:
+def worker_environment(worker: AssignedWorker, identity: TlsIdentity) -> Mapping[str, str]:
     """Return what a joined machine's worker runs, as settings in its environment, where flags win over them."""
     files = {"tls_cert_file": identity.cert_file, "tls_key_file": identity.key_file, "tls_ca_file": identity.ca_file}
-    values = {**work.settings, **files, "tls_server_name": identity.server_name}
-    return {f"BATON_{work.role}_{name}".upper(): str(value) for name, value in values.items()}
+    values = {**worker.settings, **files, "tls_server_name": identity.server_name}
+    return {f"BATON_{worker.role}_{name}".upper(): str(value) for name, value in values.items()}
 
 
 async def serve(settings: AgentSettings) -> None:
@@ -136,8 +136,8 @@ async def _join_and_supervise(settings: AgentSettings, stop: asyncio.Future[None
     with secured_by(joiner.identity):
         async with asyncio.TaskGroup() as group:
             renewing = group.create_task(joiner.renew(joined.certificate))
-            command = worker_command(settings, joined.work.role)
-            await _supervise(settings, command, worker_environment(joined.work, joiner.identity), stop)
+            command = worker_command(settings, joined.worker.role)
+            await _supervise(settings, command, worker_environment(joined.worker, joiner.identity), stop)
             renewing.cancel()
 
 

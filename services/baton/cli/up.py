@@ -17,7 +17,7 @@ from baton.agent.health import is_serving
 from baton.cli.chat import DEFAULT_URL
 from baton.cli.cluster.gateway_client import KEY_VARIABLE
 from baton.cli.cluster.router_call import DEFAULT_ROUTER
-from baton.cli.local.launch import ProcessPlan, Site, plan_processes
+from baton.cli.local.launch import LocalCluster, ProcessPlan, plan_processes
 from baton.cli.local.ports import WantedPort, check_ports_are_free
 from baton.cli.local.processes import ChildDiedError, Processes
 from baton.cli.local.readiness import CALL_SECONDS, devices_of, is_ready, wait_until
@@ -71,7 +71,7 @@ def command(
     )
     name = model_name or _served_name(model, model_dir)
     needs_key = bool(os.environ.get(_KEYS_FILE_VARIABLE))
-    site = Site(host, http_port, grpc_port, model_dir, name, log_level, needs_key, ",".join(lora or ()))
+    site = LocalCluster(host, http_port, grpc_port, model_dir, name, log_level, needs_key, ",".join(lora or ()))
     check_ports_are_free(
         host,
         (
@@ -83,7 +83,7 @@ def command(
 
 
 async def run_up(
-    site: Site, specs: Sequence[NodeSpec], console: Console, is_restarting: bool, start_timeout_seconds: float
+    site: LocalCluster, specs: Sequence[NodeSpec], console: Console, is_restarting: bool, start_timeout_seconds: float
 ) -> int:
     """Start the processes, say when they are healthy, run until stopped; return the exit status."""
     plans = plan_processes(site, specs)
@@ -109,7 +109,7 @@ async def run_up(
 
 
 async def _announce(
-    site: Site, plans: Sequence[ProcessPlan], processes: Processes, console: Console, timeout_seconds: float
+    site: LocalCluster, plans: Sequence[ProcessPlan], processes: Processes, console: Console, timeout_seconds: float
 ) -> None:
     async with asyncio.timeout(timeout_seconds), asyncio.TaskGroup() as group:
         for plan in plans:
@@ -127,7 +127,7 @@ async def _announce(
     console.print("Ctrl-C stops everything.\n")
 
 
-async def _announce_one(site: Site, plan: ProcessPlan, console: Console) -> None:
+async def _announce_one(site: LocalCluster, plan: ProcessPlan, console: Console) -> None:
     await wait_until(lambda: is_serving(plan.address, CALL_SECONDS))
     if plan.role == "gateway":
         await wait_until(lambda: is_ready(site.host, site.http_port))
@@ -150,7 +150,7 @@ async def _raise_on_signal(processes: Processes, console: Console) -> NoReturn:
     raise StopRequestedError
 
 
-def _chat_line(site: Site) -> str:
+def _chat_line(site: LocalCluster) -> str:
     return "baton chat" if site.url == DEFAULT_URL else f"baton chat --url {site.url}"
 
 

@@ -120,7 +120,7 @@ class PlacedRequest:
         return num_restored > 0 and num_cached_tokens > self.candidate.prefill_cached_tokens - num_restored
 
 
-class Ledger:
+class AwaitedOutcomes:
     """Placements by id, at most `MAX_ENTRIES`, each taken out once."""
 
     def __init__(self, max_entries: int = MAX_ENTRIES) -> None:

@@ -20,7 +20,7 @@ from baton.capacity.snapshot import (
 )
 from baton.kv.adapter import Adapter
 from baton.router.calibration import Calibration, Comparison, OutputLengths, compare
-from baton.router.in_flight import AssumedPlacements, AssumedWork, Ledger, PlacedRequest
+from baton.router.in_flight import AssumedPlacements, AssumedWork, AwaitedOutcomes, PlacedRequest
 from baton.router.kv_compatibility import mismatch, wire_options
 from baton.router.nodes import LoadReport, Node, NodeDescription, NodeTable, Outcome
 
@@ -55,7 +55,7 @@ class RouterState:
         self.link_calibration: Calibration[tuple[str, str]] = Calibration(clock)
         self._output_lengths = OutputLengths()
         self._assumed = AssumedPlacements(clock, limits.assumed_ttl_seconds)
-        self._ledger = Ledger()
+        self._ledger = AwaitedOutcomes()
         self._wire_policy = limits.wire_policy
         self._mismatches: dict[tuple[str, str], str] = {}
         self._wires: dict[tuple[str, str], tuple[WireOption, ...]] = {}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from baton.agent.child import STOP_GRACE_SECONDS
-from baton.cli.local.launch import ProcessPlan, Site, plan_processes
+from baton.cli.local.launch import LocalCluster, ProcessPlan, plan_processes
 from baton.cli.local.ports import free_ports
 from baton.cli.local.topology import NodeSpec
 from baton.cli.serve import load_service, take_option
@@ -18,18 +18,18 @@ from baton.errors import ConfigurationError
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Site:
+def site(tmp_path: Path) -> LocalCluster:
     """Return a site with a model folder that has only a config."""
     (tmp_path / "config.json").write_text("{}")
     ports = free_ports("127.0.0.1", ["http", "grpc"], {})
-    return Site("127.0.0.1", ports["http"], ports["grpc"], tmp_path, "tiny", "info")
+    return LocalCluster("127.0.0.1", ports["http"], ports["grpc"], tmp_path, "tiny", "info")
 
 
 def _value(plan: ProcessPlan, flag: str) -> str:
     return next(text.partition("=")[2] for text in plan.child.arguments if text.startswith(f"--{flag}="))
 
 
-def _memory_shares(site: Site, nodes: Sequence[NodeSpec]) -> Mapping[str, str]:
+def _memory_shares(site: LocalCluster, nodes: Sequence[NodeSpec]) -> Mapping[str, str]:
     """Return the shares of their GPUs' memory that nodes are told, by node id."""
     flag = "--device-memory-share="
     return {
@@ -40,7 +40,7 @@ def _memory_shares(site: Site, nodes: Sequence[NodeSpec]) -> Mapping[str, str]:
     }
 
 
-def test_every_service_takes_the_flags_that_it_is_given(site: Site) -> None:
+def test_every_service_takes_the_flags_that_it_is_given(site: LocalCluster) -> None:
     """No command line of `baton up` is refused by the settings class of its service."""
     plans = plan_processes(site, (NodeSpec("prefill", "mock"), NodeSpec("decode", "mock", 2, {"num_blocks": "64"})))
 
@@ -54,7 +54,7 @@ def test_every_service_takes_the_flags_that_it_is_given(site: Site) -> None:
     ]
 
 
-def test_everyone_is_told_where_the_others_are(site: Site) -> None:
+def test_everyone_is_told_where_the_others_are(site: LocalCluster) -> None:
     """Workers and gateway get the router's address, workers and router that of the cache index."""
     plans = {plan.child.name: plan for plan in plan_processes(site, (NodeSpec("decode", "mock"),))}
 
@@ -64,7 +64,7 @@ def test_everyone_is_told_where_the_others_are(site: Site) -> None:
     assert _value(plans["router"], "cache-index-address") == cache_index
 
 
-def test_adapters_reach_every_node(site: Site) -> None:
+def test_adapters_reach_every_node(site: LocalCluster) -> None:
     """Prefill and decode nodes load the same; other services have no such flag."""
     nodes = (NodeSpec("prefill", "torch"), NodeSpec("decode", "mlx"))
     plans = plan_processes(replace(site, lora="a=x,b=y"), nodes)
@@ -73,7 +73,7 @@ def test_adapters_reach_every_node(site: Site) -> None:
     assert told == {"prefill", "decode"}
 
 
-def test_options_of_a_node_reach_its_worker(site: Site) -> None:
+def test_options_of_a_node_reach_its_worker(site: LocalCluster) -> None:
     """A key of the topology file becomes a flag."""
     plans = plan_processes(site, (NodeSpec("decode", "mock", 1, {"num_threads": "7", "num_blocks": "64"}),))
 
@@ -84,7 +84,7 @@ def test_options_of_a_node_reach_its_worker(site: Site) -> None:
     assert worker.child.environment["GOMP_SPINCOUNT"] == "0"
 
 
-def test_nodes_on_one_gpu_share_its_memory(site: Site) -> None:
+def test_nodes_on_one_gpu_share_its_memory(site: LocalCluster) -> None:
     """Each would fill it, were it alone; one whose share is given keeps it, and other devices are their own."""
     nodes = (
         NodeSpec("decode", "torch", 2, {"device": "cuda"}),
@@ -106,7 +106,7 @@ def test_nodes_on_one_gpu_share_its_memory(site: Site) -> None:
     }
 
 
-def test_a_node_over_several_gpus_shares_each_of_them(site: Site) -> None:
+def test_a_node_over_several_gpus_shares_each_of_them(site: LocalCluster) -> None:
     """It can take no more of any than of the one that most nodes compute on; every rank takes as much."""
     nodes = (
         NodeSpec("decode", "torch", 1, {"device": "cuda", "tensor_parallel": "4"}),
@@ -123,7 +123,7 @@ def test_a_node_over_several_gpus_shares_each_of_them(site: Site) -> None:
 
 
 def test_the_environment_says_where_nodes_compute_and_what_they_take(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A flag would beat the share that it gives; its devices are shared like those of a node's own options."""
     monkeypatch.setenv("BATON_DECODE_DEVICE_MEMORY_SHARE", "0.3")
@@ -135,7 +135,7 @@ def test_the_environment_says_where_nodes_compute_and_what_they_take(
     assert shares == {"prefill-torch": "0.4500"}
 
 
-def test_an_environment_that_nodes_would_refuse_is_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_that_nodes_would_refuse_is_named(site: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before any of them is started."""
     monkeypatch.setenv("BATON_DECODE_TENSOR_PARALLEL", "many")
 
@@ -143,7 +143,7 @@ def test_an_environment_that_nodes_would_refuse_is_named(site: Site, monkeypatch
         plan_processes(site, (NodeSpec("decode", "torch"),))
 
 
-def test_workers_drain_long_before_they_are_killed(site: Site) -> None:
+def test_workers_drain_long_before_they_are_killed(site: LocalCluster) -> None:
     """Else a client of a running stream would lose its connection without being told why."""
     plans = plan_processes(site, (NodeSpec("decode", "mock"),))
 

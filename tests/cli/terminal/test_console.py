@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from baton.agent.child import ChildSpec
-from baton.cli.local.launch import ProcessPlan, Site
+from baton.cli.local.launch import LocalCluster, ProcessPlan
 from baton.cli.local.processes import ChildDiedError
 from baton.cli.terminal.console import PrefixedLines, curl_line, print_death, processes_table
 
@@ -69,7 +69,7 @@ def test_the_table_says_what_runs_where() -> None:
 
 def test_the_curl_line_can_be_pasted() -> None:
     """A shell splits it into a request with a valid JSON body."""
-    site = Site("127.0.0.1", 8000, 8001, Path(), "it's", "info")
+    site = LocalCluster("127.0.0.1", 8000, 8001, Path(), "it's", "info")
 
     words = shlex.split(curl_line(site))
 
@@ -79,7 +79,7 @@ def test_the_curl_line_can_be_pasted() -> None:
 
 def test_the_curl_line_sends_the_users_key_where_the_gateway_asks_for_one() -> None:
     """From the environment, by the shell: a key is in no command line and no terminal."""
-    site = Site("127.0.0.1", 8000, 8001, Path(), "m", "info", needs_key=True)
+    site = LocalCluster("127.0.0.1", 8000, 8001, Path(), "m", "info", needs_key=True)
     printed = subprocess.run(
         ["sh", "-c", f"curl() {{ printf '%s\\n' \"$@\"; }}; {curl_line(site)}"],
         env={"BATON_API_KEY": "sk-1"},

@@ -26,7 +26,7 @@ WORKER_DRAIN_SECONDS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class LocalCluster:
     """What is common to all processes of one `baton up`."""
 
     host: str
@@ -73,7 +73,7 @@ class ProcessPlan:
         return f"{self.http_url}, gRPC {self.address}" if self.http_url else self.address
 
 
-def plan_processes(site: Site, nodes: Sequence[NodeSpec]) -> Sequence[ProcessPlan]:
+def plan_processes(site: LocalCluster, nodes: Sequence[NodeSpec]) -> Sequence[ProcessPlan]:
     """Return all processes in the order of their start; internal ports are free ones.
 
     Raises:
@@ -96,7 +96,7 @@ def plan_processes(site: Site, nodes: Sequence[NodeSpec]) -> Sequence[ProcessPla
     )
 
 
-def _sharing(site: Site, nodes: Sequence[NodeSpec]) -> Sequence[NodeSpec]:
+def _sharing(site: LocalCluster, nodes: Sequence[NodeSpec]) -> Sequence[NodeSpec]:
     """Return the nodes, each leaving others on its GPUs as much memory as it takes, unless it is told how much.
 
     Raises:
@@ -128,22 +128,22 @@ def _gpus_of(settings: NodeSettings) -> Sequence[str]:
     return [f"cuda:{index}" for index in range(first, first + settings.tensor_parallel)]
 
 
-def _settings_of(site: Site, spec: NodeSpec) -> NodeSettings:
+def _settings_of(site: LocalCluster, spec: NodeSpec) -> NodeSettings:
     """Return what a node will read, but where others are: by its options, else by the environment that it inherits."""
     return load_settings(SETTINGS_CLASSES[spec.role], _node_flags(site, spec))
 
 
-def _gateway(site: Site, router_address: str) -> ProcessPlan:
+def _gateway(site: LocalCluster, router_address: str) -> ProcessPlan:
     address = host_port(site.host, site.grpc_port)
     child = ChildSpec("gateway", _command(site, "gateway", _gateway_settings(site, router_address)))
     return ProcessPlan("gateway", "", address, child, site.url)
 
 
-def _router_settings(site: Site, port: int, cache_index_address: str) -> Mapping[str, str]:
+def _router_settings(site: LocalCluster, port: int, cache_index_address: str) -> Mapping[str, str]:
     return {"host": site.host, "port": str(port), "cache_index_address": cache_index_address}
 
 
-def _gateway_settings(site: Site, router_address: str) -> Mapping[str, str]:
+def _gateway_settings(site: LocalCluster, router_address: str) -> Mapping[str, str]:
     return {
         "model_dir": str(site.model_dir),
         "model_name": site.model_name,
@@ -155,11 +155,13 @@ def _gateway_settings(site: Site, router_address: str) -> Mapping[str, str]:
     }
 
 
-def _service(site: Site, role: str, address: str, settings: Mapping[str, str]) -> ProcessPlan:
+def _service(site: LocalCluster, role: str, address: str, settings: Mapping[str, str]) -> ProcessPlan:
     return ProcessPlan(role, "", address, ChildSpec(role, _command(site, role, settings)))
 
 
-def _worker(site: Site, node_id: str, spec: NodeSpec, ports: Mapping[str, int], num_workers: int) -> ProcessPlan:
+def _worker(
+    site: LocalCluster, node_id: str, spec: NodeSpec, ports: Mapping[str, int], num_workers: int
+) -> ProcessPlan:
     settings = {
         "host": site.host,
         "port": str(ports[node_id]),
@@ -174,7 +176,7 @@ def _worker(site: Site, node_id: str, spec: NodeSpec, ports: Mapping[str, int], 
     return ProcessPlan(spec.role, spec.engine, host_port(site.host, ports[node_id]), child)
 
 
-def _node_flags(site: Site, spec: NodeSpec) -> Mapping[str, str]:
+def _node_flags(site: LocalCluster, spec: NodeSpec) -> Mapping[str, str]:
     """Return the flags of a worker that do not depend on where it and others listen."""
     return {
         "engine": spec.engine,
@@ -185,6 +187,6 @@ def _node_flags(site: Site, spec: NodeSpec) -> Mapping[str, str]:
     }
 
 
-def _command(site: Site, role: str, settings: Mapping[str, str]) -> Sequence[str]:
+def _command(site: LocalCluster, role: str, settings: Mapping[str, str]) -> Sequence[str]:
     flags = [f"{flag_of(name)}={value}" for name, value in settings.items()]
     return (sys.executable, "-m", "baton.cli", "serve", role, *flags, f"--log-level={site.log_level}")

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from baton.cli.cluster.gateway_client import KEY_VARIABLE
-from baton.cli.local.launch import ProcessPlan, Site
+from baton.cli.local.launch import LocalCluster, ProcessPlan
 from baton.cli.local.processes import ChildDiedError
 
 _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red", "bright_cyan", "bright_magenta")
@@ -79,7 +79,7 @@ def processes_table(plans: Sequence[ProcessPlan], devices: Mapping[str, str], pr
     return table
 
 
-def curl_line(site: Site) -> str:
+def curl_line(site: LocalCluster) -> str:
     """Return a command to paste that asks the served model a question, with the key of the user's environment."""
     body = {
         "model": site.model_name,
