@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import os
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin
@@ -65,6 +65,32 @@ class SettingsGroup(NamedTuple):
     """Names, in the order of the class."""
 
 
+class _Sources(NamedTuple):
+    """Where the values of one service come from; the first that has a key wins."""
+
+    flags: Mapping[str, object]
+    variables: Collection[str]
+    """Environment variables with the service's prefix, as keys; those of no setting too."""
+    file_values: Mapping[str, object]
+    prefix: str
+    file_name: str
+
+    def name_of(self, key: str) -> str:
+        """Return a key as the user wrote it, in the source that wins."""
+        flag, variable = f"flag {flag_of(key)}", f"environment variable {self.prefix}{key.upper()}"
+        if key in self.flags:
+            return flag
+        if key in self.variables:
+            return variable
+        return f"key {key} in {self.file_name}" if key in self.file_values else f"{flag} ({variable})"
+
+    def problems(self, error: ValidationError) -> Iterator[str]:
+        """Yield what is wrong, by the keys that the user wrote; what is wrong between fields as it is."""
+        for detail in error.errors(include_url=False, include_input=False):
+            problem = detail["msg"].removeprefix("Value error, ")
+            yield f"{self.name_of(str(detail['loc'][0]))}: {problem}" if detail["loc"] else problem
+
+
 def load_settings(
     settings_class: type[SettingsT],
     flags: Mapping[str, object],
@@ -86,38 +112,15 @@ def load_settings(
     """
     prefix = str(settings_class.model_config.get("env_prefix", "")).upper()
     variables = {name.upper().removeprefix(prefix).lower() for name in os.environ if name.upper().startswith(prefix)}
-    from_file = file_values or {}
-    dropped = _dropped(settings_class)
-
-    def said(key: str) -> str:
-        """Name a key as the user wrote it, in the source that wins."""
-        variable = prefix + key.upper()
-        if key in flags:
-            return f"flag {flag_of(key)}"
-        if key in variables:
-            return f"environment variable {variable}"
-        return (
-            f"key {key} in {file_name}"
-            if key in from_file
-            else f"flag {flag_of(key)} (environment variable {variable})"
-        )
-
-    for key in (*flags, *(variables & set(dropped)), *from_file):
-        if key in dropped:
-            raise ConfigurationError(f"{said(key)} is no more: {dropped[key]}")
-        if key not in settings_class.model_fields:
-            raise ConfigurationError(f"unknown {said(key)}")
-    given = {**{key: value for key, value in from_file.items() if key not in variables}, **flags}
+    sources = _Sources(flags, variables, file_values or {}, prefix, file_name)
+    _check_known(settings_class, sources)
+    given = {**{key: value for key, value in sources.file_values.items() if key not in variables}, **flags}
     try:
         return settings_class(**given)  # type: ignore[arg-type]
     except SettingsError as error:
         raise ConfigurationError(f"environment {prefix}*: {error}") from error
     except ValidationError as error:
-        details = error.errors(include_url=False, include_input=False)
-        problems = [(detail["loc"], detail["msg"].removeprefix("Value error, ")) for detail in details]
-        raise ConfigurationError(
-            "; ".join(f"{said(str(place[0]))}: {problem}" if place else problem for place, problem in problems)
-        ) from error
+        raise ConfigurationError("; ".join(sources.problems(error))) from error
 
 
 def process_index() -> int:
@@ -196,6 +199,15 @@ def groups_of(settings_class: type[BaseModel]) -> Sequence[SettingsGroup]:
 def describe_settings(settings: BaseModel) -> str:
     """Return `name=value` of all fields on one line; secrets are masked."""
     return " ".join(f"{name}={_shown(name, getattr(settings, name))}" for name in type(settings).model_fields)
+
+
+def _check_known(settings_class: type[BaseSettings], sources: _Sources) -> None:
+    dropped = _dropped(settings_class)
+    for key in (*sources.flags, *sorted(set(sources.variables) & set(dropped)), *sources.file_values):
+        if key in dropped:
+            raise ConfigurationError(f"{sources.name_of(key)} is no more: {dropped[key]}")
+        if key not in settings_class.model_fields:
+            raise ConfigurationError(f"unknown {sources.name_of(key)}")
 
 
 def _field_of(settings_class: type[BaseModel], flag: str) -> tuple[str, str | None]:

@@ -12,11 +12,11 @@ model_dir = "/models/llama"
 from __future__ import annotations
 
 import fnmatch
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from baton.config.node_tables import read_node_tables, setting_text
 from baton.errors import ConfigurationError, NotFoundError
 
 _RESERVED = ("router_address", "cache_index_address", "tls_cert_file", "tls_key_file", "tls_ca_file")
@@ -41,15 +41,7 @@ def read_assignments(path: Path) -> Sequence[MachineAssignment]:
     Raises:
         ConfigurationError: If it cannot be read or a key is missing, unknown or invalid; the message names it.
     """
-    try:
-        document = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"{path}: {error}") from error
-    tables = document.get("node", [])
-    unknown = sorted(set(document) - {"node"})
-    if unknown or not isinstance(tables, list):
-        raise ConfigurationError(f"{path}: unknown key {unknown[0] if unknown else 'node'}; expected [[node]] tables")
-    return tuple(_assignment(table, f"{path}: node[{index}]") for index, table in enumerate(tables))
+    return tuple(_assignment(table, where) for where, table in read_node_tables(path, str(path)).items())
 
 
 def assigned(assignments: Sequence[MachineAssignment], node_id: str) -> MachineAssignment:
@@ -81,9 +73,5 @@ def _assignment(table: Mapping[str, object], where: str) -> MachineAssignment:
     if nested:
         raise ConfigurationError(f"{where}.{nested[0]}: expected text, a number or true or false")
     return MachineAssignment(
-        node_id, str(role), {key.replace("-", "_"): _text(value) for key, value in settings.items()}
+        node_id, str(role), {key.replace("-", "_"): setting_text(value) for key, value in settings.items()}
     )
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

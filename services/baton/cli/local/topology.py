@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast, get_args
 
+from baton.config.node_tables import read_node_tables, setting_text
 from baton.config.settings import load_settings
 from baton.decode.settings import DecodeSettings
 from baton.demo import checkpoint_dir
@@ -70,17 +70,7 @@ def read_topology(path: Path) -> Sequence[NodeSpec]:
     Raises:
         ConfigurationError: If the file cannot be read or a key is missing, unknown or invalid; the message names it.
     """
-    try:
-        document = tomllib.loads(path.read_text("utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ConfigurationError(f"--nodes {path}: {error}") from error
-    unknown = sorted(set(document) - {"node"})
-    if unknown:
-        raise ConfigurationError(f"--nodes {path}: unknown key {unknown[0]}; expected [[node]] tables")
-    tables = document.get("node", [])
-    if not isinstance(tables, list):
-        raise ConfigurationError(f"--nodes {path}: node: expected [[node]] tables")
-    specs = tuple(_read_node(table, f"--nodes {path}: node[{index}]") for index, table in enumerate(tables))
+    specs = tuple(_read_node(table, where) for where, table in read_node_tables(path, f"--nodes {path}").items())
     if not any(spec.role == "decode" for spec in specs):
         raise ConfigurationError(f'--nodes {path}: node: at least one must have role = "decode"')
     return specs
@@ -111,12 +101,8 @@ def _read_node(table: Mapping[str, object], where: str) -> NodeSpec:
     reserved = sorted(set(RESERVED) & set(table))
     if reserved:
         raise ConfigurationError(f"{where}.{reserved[0]}: chosen by `baton up`")
-    options = {key: _text(value) for key, value in table.items() if key not in ("role", "engine", "count")}
+    options = {key: setting_text(value) for key, value in table.items() if key not in ("role", "engine", "count")}
     spec = NodeSpec(cast(WorkerRole, role), parse_engine(str(engine), f"{where}.engine"), count, options)
     values = {"model_dir": checkpoint_dir(), "engine": spec.engine, **options}  # any model: options are checked here
     load_settings(SETTINGS_CLASSES[spec.role], {}, values, file_name=where)
     return spec
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
