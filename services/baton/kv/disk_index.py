@@ -12,7 +12,8 @@ from pathlib import Path
 
 from baton.kv.block_file import HEADER_BYTES, PART_SUFFIX
 from baton.kv.hashing import HASH_BYTES, BlockHash
-from baton.kv.tiers import BlockChanges, BlockEvents, Tier
+from baton.kv.pool import BlockChanges
+from baton.kv.tiers import BlockEvents, Tier
 
 _SUFFIX = ".kv"
 _HEX = re.compile(f"[0-9a-f]{{{2 * HASH_BYTES}}}")

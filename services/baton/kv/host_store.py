@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from typing import Generic, TypeVar
 
 from baton.kv.hashing import BlockHash
-from baton.kv.tiers import BlockChanges, Tier
+from baton.kv.pool import BlockChanges
+from baton.kv.tiers import Tier
 
 Contents = TypeVar("Contents")
 """K and V of a block, in whatever form its owner copies it."""

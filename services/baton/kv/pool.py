@@ -1,4 +1,4 @@
-"""The block pool: which KV block is free, referenced, or kept as prefix cache."""
+"""The block pool: which KV block is free, referenced, or kept as prefix cache; and how a tier tells what changes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import NamedTuple, NewType
 
 from baton.errors import OutOfMemoryError
 from baton.kv.hashing import BlockHash
-from baton.kv.tiers import BlockChanges, Tier
+from baton.kv.tiers import BlockEvents, Tier
 
 BlockId = NewType("BlockId", int)
 """Index of a block in the runner's memory."""
@@ -159,3 +159,51 @@ class BlockPool:
         block_hash = self._hash_of.pop(block_id)
         del self._block_of[block_hash]
         self.changes.remove(block_hash)
+
+
+class BlockChanges:
+    """Gathers the changes of a tier; what comes and goes between two looks leaves no trace.
+
+    Invariant, kept by callers: only what is not there is stored, and only what is there is removed.
+    """
+
+    def __init__(self, tier: Tier) -> None:
+        self._tier = tier
+        self._stored: dict[BlockHash, None] = {}
+        self._removed: dict[BlockHash, None] = {}
+
+    def __bool__(self) -> bool:
+        """Return whether there are any."""
+        return bool(self._stored or self._removed)
+
+    def store(self, block_hash: BlockHash) -> None:
+        """Note that a block has come."""
+        if self._removed.pop(block_hash, block_hash) is not None:
+            self._stored[block_hash] = None
+
+    def remove(self, block_hash: BlockHash) -> None:
+        """Note that a block has gone."""
+        if self._stored.pop(block_hash, block_hash) is not None:
+            self._removed[block_hash] = None
+
+    def drain(self, max_hashes: int | None = None) -> BlockEvents:
+        """Return and forget the changes, removals first, at most so many; None: all. O(changes returned)."""
+        removed = _take(self._removed, max_hashes)
+        left = None if max_hashes is None else max_hashes - len(removed)
+        return BlockEvents(_take(self._stored, left), removed, self._tier)
+
+    def restart(self, hashes: Iterable[BlockHash] = ()) -> None:
+        """Forget the changes; what is there now counts as having come, if it is named."""
+        self._stored = dict.fromkeys(hashes)
+        self._removed.clear()
+
+
+def _take(hashes: dict[BlockHash, None], max_hashes: int | None) -> list[BlockHash]:
+    """Return and drop the oldest of some hashes."""
+    taken = list(islice(hashes, max_hashes))
+    if len(taken) == len(hashes):
+        hashes.clear()
+    else:
+        for block_hash in taken:
+            del hashes[block_hash]
+    return taken

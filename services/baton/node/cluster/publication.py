@@ -15,7 +15,8 @@ import grpc
 
 from baton.discovery.source import AddressSource
 from baton.kv.hashing import BlockHash, join_hashes
-from baton.kv.tiers import LOWER_TIERS, BlockChanges, BlockEvents, Tier
+from baton.kv.pool import BlockChanges
+from baton.kv.tiers import LOWER_TIERS, BlockEvents, Tier
 from baton.node.cluster.replicas import Replicas, stay_connected
 from baton.v1 import cache_index_service_pb2 as messages
 from baton.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
