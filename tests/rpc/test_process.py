@@ -1,5 +1,4 @@
-"""A stop signal that comes while a service starts."""
-# MERGED """What a process keeps for good."""
+"""A stop signal that comes while a service starts, and what a process keeps for good."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from baton.grpc_sockets.client import ClientCall, ClientConnection, connect
 from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.status import CallError, Code, Status
 from baton.kv.stream import frame_crc32c
-from baton.kv_transport.frame_codec import ReceivedFrame, located, parse_response
+from baton.kv_transport.frame_codec import ReceivedFrame, parse_response, with_payload
 from baton.kv_transport.kv_services import PREFILL_PATH, serialize_request
 from baton.rpc.channel import KEEPALIVE_MILLISECONDS, KV_WINDOW_BYTES, MAX_MESSAGE_BYTES, PING_TIMEOUT_MILLISECONDS
 from baton.rpc.status import error_from_status, info_of
@@ -106,8 +106,10 @@ class FastStream:
         except DecodeError as error:
             raise CallError(Code.INTERNAL, "a message of the KV stream cannot be read") from error
         if isinstance(message, ReceivedFrame):
-            with contextlib.suppress(StreamBrokenError):  # whoever takes the message finds that it cannot be located
-                message = located(message, self._loan)
+            with contextlib.suppress(
+                StreamBrokenError
+            ):  # whoever takes the message finds that it cannot be with_payload
+                message = with_payload(message, self._loan)
                 message = message.checked(frame_crc32c(message.frame))
         self._post(self._append, message, len(data))
 

@@ -5,7 +5,8 @@ else not at all, and the receiver, whose frame is a view of the message, not at 
 `PrefillResponse` (prefill_service.proto), and of `PullBlocksResponse`, in every respect: any protobuf implementation
 reads what is written here, and what any implementation writes is read here.
 
-Frames whose payload is in memory that receiver and sender share (kv.proto, SharedMemoryOffer): both ends of it.
+Where receiver and sender share memory (kv.proto, SharedMemoryOffer), a message has the place of the payload alone:
+`SharedMemoryWriter` puts payloads there, `with_payload` finds them.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from baton.shm.borrower import Borrowed, borrow
 from baton.shm.lender import Loan
 from baton.v1 import block_service_pb2, kv_pb2, prefill_service_pb2
 from baton.wire.quantities import duration_from_seconds, seconds_from_duration
+
+log = logging.getLogger(__name__)
 
 Response = prefill_service_pb2.PrefillResponse | block_service_pb2.PullBlocksResponse
 """Messages that carry frames, and number their elements alike."""
@@ -269,11 +272,8 @@ def totals_from_proto(message: kv_pb2.KvSummary) -> StreamTotals:
     )
 
 
-log = logging.getLogger(__name__)
-
-
-class SharedOutlet:
-    """The sender's end, for one stream. `encode` is for one thread at a time; `close` for any.
+class SharedMemoryWriter:
+    """Puts payloads of one stream where the receiver reads them. `encode` is for one thread at a time; `close` for any.
 
     Args:
         borrowed: The receiver's memory.
@@ -297,23 +297,23 @@ class SharedOutlet:
         return encode_shared_frame(frame, sequence_number, crc, header_crc, offset)
 
     def close(self) -> None:
-        """End it; whoever waits in `encode` wakes."""
+        """Give the memory back; whoever waits in `encode` wakes."""
         self._borrowed.close()
 
 
-def open_outlet(request: prefill_service_pb2.PrefillRequest) -> SharedOutlet | None:
+def open_shared_memory(request: prefill_service_pb2.PrefillRequest) -> SharedMemoryWriter | None:
     """Take the memory that a request offers; None: it offers none, or the caller is on another host. May wait."""
     if not request.HasField("shared_memory"):
         return None
     offer = request.shared_memory
     try:
-        return SharedOutlet(borrow(offer.address, offer.token))
+        return SharedMemoryWriter(borrow(offer.address, offer.token))
     except (OSError, ValueError) as error:
         log.debug("shared_memory_unused request=%s cause=%s", request.request_id, error)
         return None
 
 
-def located(received: ReceivedFrame, loan: Loan | None) -> ReceivedFrame:
+def with_payload(received: ReceivedFrame, loan: Loan | None) -> ReceivedFrame:
     """Return a frame with its payload, wherever that is.
 
     Raises:

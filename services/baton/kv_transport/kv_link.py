@@ -22,9 +22,9 @@ from baton.kv_transport.fast_channel import LIMITS, FastChannel
 from baton.kv_transport.frame_codec import (
     EncodedFrame,
     ReceivedFrame,
-    SharedOutlet,
+    SharedMemoryWriter,
     encode_frame,
-    open_outlet,
+    open_shared_memory,
     parse_response,
 )
 from baton.kv_transport.kv_services import PREFILL_PATH, KvStub, ReceivedRequest
@@ -84,7 +84,7 @@ class FrameSource:
         self._has_checksums = has_checksums
 
     def frames(
-        self, request: prefill_service_pb2.PrefillRequest, outlet: SharedOutlet | None = None
+        self, request: prefill_service_pb2.PrefillRequest, writer: SharedMemoryWriter | None = None
     ) -> Iterator[EncodedFrame]:
         """Yield frames whose payloads are views of the source, or in shared memory."""
         view, num_bytes = memoryview(self._memory.data), request.layers_per_frame
@@ -94,12 +94,12 @@ class FrameSource:
             keys, values = view[start:middle], view[middle : start + num_bytes]
             crc = payload_crc32c(keys, values) if self._has_checksums else 0
             frame = KvFrame(0, 1, index, 1, keys, values)
-            yield outlet.encode(frame, index, crc, None, None) if outlet else encode_frame(frame, index, crc)
+            yield writer.encode(frame, index, crc, None, None) if writer else encode_frame(frame, index, crc)
 
     def serve(self, request: ReceivedRequest, call: ServerCall) -> None:
         """Send on the fast path, in the thread of a call; payloads by shared memory where the request offers some."""
-        outlet = open_outlet(request.message)
-        for frame in self.frames(request.message, outlet):
+        writer = open_shared_memory(request.message)
+        for frame in self.frames(request.message, writer):
             call.send(*frame.parts)
         call.send(_SUMMARY.SerializeToString())
 

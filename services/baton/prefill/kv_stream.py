@@ -12,7 +12,13 @@ from baton.engine.events import Ended, Failed, TokenReady
 from baton.engine.runners.base import LayerKv
 from baton.kv.kv_format import KvLayout, LayerSpec
 from baton.kv.stream import KvFrame, KvProgress, StreamLedger, StreamTotals, frame_groups, header_crc32c, tokens_crc32c
-from baton.kv_transport.frame_codec import EncodedFrame, SharedOutlet, encode_frame, open_outlet, totals_to_proto
+from baton.kv_transport.frame_codec import (
+    EncodedFrame,
+    SharedMemoryWriter,
+    encode_frame,
+    open_shared_memory,
+    totals_to_proto,
+)
 from baton.kv_transport.kv_services import ReceivedRequest
 from baton.node.requests import token_to_proto
 from baton.node.sensors.monitor import NodeMonitor
@@ -155,7 +161,7 @@ class StreamMessages:
         self._spans = LayerSpans("compute", lambda: 0.0)
         self._last_ready_seconds = 0.0
         self._request = request.message
-        self._outlet: SharedOutlet | None = None
+        self._outlet: SharedMemoryWriter | None = None
         self._is_closed = False
         self.is_complete = False
         """Whether the summary has been made."""
@@ -167,7 +173,7 @@ class StreamMessages:
 
     def layout(self) -> Message:
         """Return the first message. Takes what memory the caller offers, for which it may wait a moment."""
-        outlet = self._outlet = open_outlet(self._request)
+        outlet = self._outlet = open_shared_memory(self._request)
         if outlet is not None:
             trace.get_current_span().set_attribute(names.KV_TRANSPORT, "shared")
             if self._is_closed:

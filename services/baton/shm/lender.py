@@ -28,7 +28,7 @@ from baton.shm.segment import CAN_SEAL, Segment, create_segment
 log = logging.getLogger(__name__)
 
 NAME_PREFIX = "baton-kv-"
-"""With what the name of every such socket begins: senders connect to no others."""
+"""Beginning of the names of lenders' sockets: senders connect to no others."""
 TOKEN_BYTES = 16
 MAX_RANGES = 128
 """Ranges that a sender may have in use at once: as many messages about them fit into a socket's buffer."""
@@ -41,7 +41,7 @@ _BACKLOG = 64
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Why no connection can be taken for a while: descriptors or memory are used up."""
 _PAUSE_SECONDS = 0.1
-"""Time after which it is tried again."""
+"""Time after which a connection is accepted again."""
 
 
 class _Tenancy:
@@ -59,16 +59,16 @@ class _Tenancy:
     def release(self, begin: int) -> None:
         """Tell the sender that nobody reads a range any more."""
         self.ends.pop(begin, None)
-        with contextlib.suppress(OSError):  # it has gone
+        with contextlib.suppress(OSError):  # the sender has gone
             self.connection.send(OFFSET.pack(begin))
 
 
 @dataclass(slots=True)
-class _Fate:
-    """What becomes of a segment when its tenancy ends."""
+class _SenderEnd:
+    """Whether a segment can be lent again when nobody reads it any more; it outlives the loan that knows."""
 
     is_finished: bool = False
-    """Whether its sender has come to its end, and writes no more."""
+    """Whether the segment's sender has come to its end, and writes no more."""
 
 
 class Loan:
@@ -84,7 +84,7 @@ class Loan:
         self.is_refused = False
         """Whether a sender came for whom there was no memory."""
         self._lender = lender
-        self._fate = _Fate()
+        self._sender_end = _SenderEnd()
         self._tenancy: _Tenancy | None = None
 
     @property
@@ -115,7 +115,7 @@ class Loan:
 
     def finish(self) -> None:
         """Take note that the sender has come to its end, and writes no more."""
-        self._fate.is_finished = True
+        self._sender_end.is_finished = True
 
     def close(self) -> None:
         """End the loan; what is being read stays."""
@@ -128,7 +128,7 @@ class Loan:
     def begin(self, segment: Segment, connection: socket.socket, lender: Lender) -> None:
         """Take note of the sender that has come."""
         self._tenancy = _Tenancy(segment, connection)
-        weakref.finalize(self._tenancy, lender.take_back, segment, connection, self._fate).atexit = False
+        weakref.finalize(self._tenancy, lender.take_back, segment, connection, self._sender_end).atexit = False
 
 
 class Lender:
@@ -201,10 +201,10 @@ class Lender:
         """Take an offer back, if nobody has taken it."""
         self._offers.pop(loan.token, None)
 
-    def take_back(self, segment: Segment, connection: socket.socket, fate: _Fate) -> None:
+    def take_back(self, segment: Segment, connection: socket.socket, sender_end: _SenderEnd) -> None:
         """Take a segment that nobody reads any more. From any thread, in the middle of anything."""
         connection.close()  # not before: another thread might be about to use its descriptor
-        if fate.is_finished and self._listener is not None:
+        if sender_end.is_finished and self._listener is not None:
             self._idle.append(segment)
         self._lent.discard(id(connection))  # last: whoever counts in between counts one too many, never too few
 

@@ -14,7 +14,7 @@ import pytest
 from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.grpc_sockets.server_connection import ServerCall
 from baton.grpc_sockets.status import Code, Status
-from baton.kv_transport.frame_codec import SharedOutlet, open_outlet
+from baton.kv_transport.frame_codec import SharedMemoryWriter, open_shared_memory
 from baton.kv_transport.kv_services import ReceivedRequest
 from baton.shm.lender import NAME_PREFIX, SEGMENT_BYTES, Loan, _Tenancy
 from baton.v1 import kv_pb2, prefill_service_pb2
@@ -115,10 +115,10 @@ def test_payloads_go_with_their_headers_where_there_is_no_memory_for_them() -> N
 
 def test_memory_that_a_refused_stream_has_taken_is_lent_to_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
     """The library carries the stream to its end; whoever took the offer before may still write."""
-    takers = list[SharedOutlet | None]()
+    takers = list[SharedMemoryWriter | None]()
 
     def refuse(_: object, request: ReceivedRequest, call: ServerCall) -> None:
-        takers.append(open_outlet(request.message))
+        takers.append(open_shared_memory(request.message))
         call.end(Status(Code.UNKNOWN, "not as it should be"))
 
     monkeypatch.setattr(DamagedFastPath, "serve", refuse)

@@ -27,7 +27,7 @@ from baton.errors import StreamBrokenError, UnavailableError
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvProgress, tokens_crc32c
 from baton.kv_transport.fast_channel import FastChannel, FastPathError, FastStream, Message
-from baton.kv_transport.frame_codec import ReceivedFrame, located
+from baton.kv_transport.frame_codec import ReceivedFrame, with_payload
 from baton.kv_transport.kv_services import KvStub, request_crc32c, serialize_request
 from baton.node.requests import token_from_proto
 from baton.shm.lender import Lender, Loan
@@ -217,7 +217,7 @@ class PrefillSource:
         """Yield messages, frames with their payload; take note of what carries it."""
         async for message in messages:
             if isinstance(message, ReceivedFrame):
-                yield located(message, loan)
+                yield with_payload(message, loan)
                 del message  # its sender may need the memory for the next one
                 continue
             if message.WhichOneof("element") == "layout":
