@@ -1,7 +1,4 @@
-"""What a stop signal does before a service waits for one: while it loads a model there is nothing to drain.
-
-Keeps the garbage collector away from what a process has loaded once and for all.
-"""
+"""What a service sets in its own process: what a stop signal does while it starts, and what is never collected."""
 
 from __future__ import annotations
 
