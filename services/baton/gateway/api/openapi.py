@@ -98,7 +98,7 @@ def _content(endpoint: Endpoint, answer: Mapping[str, Any]) -> dict[str, Any]:
     if endpoint.path == "/metrics":
         return {media: {} for media in MEDIA_TYPES}
     if endpoint.returns is None:
-        return {JSON: {}}
+        return {JSON: {"schema": {}}}
     content: dict[str, Any] = {JSON: {"schema": answer or _ANYTHING}}
     if endpoint.body is not None and "stream" in endpoint.body.__struct_fields__:
         content[EVENT_STREAM.partition(";")[0]] = {}
