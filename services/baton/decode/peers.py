@@ -12,7 +12,7 @@ import grpc
 
 from baton.decode.kv_stream.prefill_stream import PrefillSource, TransportChoice
 from baton.errors import NotFoundError
-from baton.kv.staging import StagingPool
+from baton.kv.stream import StagingPool
 from baton.kv_transport.fast_channel import FastChannel
 from baton.kv_transport.kv_services import BlockStub, KvStub
 from baton.kv_transport.link_probe import measure_link

@@ -60,7 +60,7 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class Staging(Protocol):
-    """Where frames are received; `baton.kv.staging.StagingPool` is one."""
+    """Where frames are received; `baton.kv.stream.StagingPool` is one."""
 
     def give(self, num_bytes: int) -> memoryview:
         """Return writable memory."""

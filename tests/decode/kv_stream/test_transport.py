@@ -13,7 +13,7 @@ import trustme
 from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.errors import UnavailableError
 from baton.grpc_sockets.server import GrpcSocketServer
-from baton.kv.staging import StagingPool
+from baton.kv.stream import StagingPool
 from baton.kv_transport.fast_channel import FastChannel
 from baton.rpc.channel import open_channel
 from baton.security.tls import TlsIdentity, secured_by
