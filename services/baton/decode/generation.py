@@ -1,4 +1,4 @@
-"""One generation on this node: engine events in, tokens and the end out, a remote prefill beside them."""
+"""One generation on this node: engine events come in, tokens and the end go out, KV arrives beside them."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def measure_resources(summary: PlacementSummary, reception: Reception | None, mo
 
 
 def count_prompt(metrics: Metrics, ended: Ended, summary: PlacementSummary, reception: Reception | None) -> None:
-    """Count where the prompt of a request that has just ended was computed, and what its KV's way took."""
+    """Count where a prompt was computed, and what the transfer of its KV took; the request has just ended."""
     for _ in range(ended.num_preemptions):
         metrics.add_preemption()
     if summary.prefill_node_id != summary.decode_node_id and reception is not None:
@@ -80,7 +80,7 @@ def finished_message(
     request: messages.DecodeServiceGenerateRequest,
     reception: Reception | None,
 ) -> messages.Finished:
-    """Return the end of a generation, with its KV's frames in time if they were wanted."""
+    """Return the message that ends a generation, with the timeline of KV frames if the request wanted one."""
     usage = generation_pb2.Usage(
         prompt_token_count=ended.num_prompt_tokens,
         cached_token_count=max(

@@ -31,7 +31,7 @@ LINGER_SECONDS = 60.0
 
 
 class PeerSet:
-    """Channels to the nodes that the router has named. A node that it has not named cannot be called.
+    """Channels to the nodes that the router has named; no other node can be called.
 
     Links from prefill nodes are measured as soon as they appear; those from other decode nodes, of which there may be
     many and which are seldom called, one after the other.

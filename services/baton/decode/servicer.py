@@ -24,6 +24,15 @@ from baton.telemetry.tracing import RequestSpan
 from baton.v1 import decode_service_pb2 as messages
 from baton.v1 import decode_service_pb2_grpc as service
 
+log = logging.getLogger(__name__)
+METHOD = "/baton.v1.DecodeService/Serve"
+WRITE_TIMEOUT_SECONDS = 10.0
+"""Time for which a gateway may take no message."""
+_HEARTBEAT_SECONDS = 1.0
+MAX_TOKENS = 100_000
+"""Tokens of one message: 30 MB at most, with all log-probabilities, of the 64 MiB that a message may have."""
+Write = Callable[[messages.ServeResponse], Awaitable[None]]
+
 
 class DecodeServicer(service.DecodeServiceServicer):
     """Serves generations, alone or many in one call."""
@@ -62,18 +71,8 @@ class DecodeServicer(service.DecodeServiceServicer):
             call.drain()
 
 
-log = logging.getLogger(__name__)
-
-METHOD = "/baton.v1.DecodeService/Serve"
-WRITE_TIMEOUT_SECONDS = 10.0
-"""Time for which a gateway may take no message."""
-_HEARTBEAT_SECONDS = 1.0
-
-Write = Callable[[messages.ServeResponse], Awaitable[None]]
-
-
 class GatewayCall:
-    """The streams of one call, and what waits to be written to it.
+    """One gateway's call of `Serve`: its generations, and the messages that wait to be written.
 
     Invariant: a stream is in `_streams` until its end has been put into a batch, or its cancellation has come. What
     waits is no more than the output of the streams, because each says its own output once.
@@ -114,7 +113,7 @@ class GatewayCall:
         self._has_news.set()
 
     def open_batch(self) -> ResponseBatch:
-        """Return the message that gathers; it goes out once this turn of the event loop is over."""
+        """Return the batch that is gathering; it is written once this turn of the event loop is over."""
         batch = self._batch
         if batch is None or batch.is_full:
             batch = self._begin_batch()
@@ -181,7 +180,7 @@ class GatewayCall:
 
 
 class _GatewayStream:
-    """One generation of the call: puts what it says into the message that gathers."""
+    """One generation of a call: puts tokens and the end into the batch that is gathering."""
 
     def __init__(self, call: GatewayCall, start: messages.StreamStart) -> None:
         self._call = call
@@ -234,12 +233,8 @@ class _GatewayStream:
         self._span.end(error)
 
 
-MAX_TOKENS = 100_000
-"""Tokens of one message: 30 MB at most, with all log-probabilities, of the 64 MiB that a message may have."""
-
-
 class ResponseBatch:
-    """Gathers what the streams of a call say; a message field per list, so that a token costs three appends."""
+    """Gathers the output of a call's generations in one list per message field: a token costs three appends."""
 
     def __init__(self) -> None:
         self._accepted: list[int] = []

@@ -75,7 +75,7 @@ def load_runner(settings: NodeSettings) -> Runner:
 
 
 def choose_computing(settings: NodeSettings, cores: Cores, cpu_info: Path = CPU_INFO) -> Computing:
-    """Return what settings leave open as the machine suggests it.
+    """Return threads and number format: those of the settings, or else those that suit the machine.
 
     Args:
         settings: Of the node.

@@ -127,7 +127,7 @@ class WorkerNode:
             self._registrations.accept_placement(placement_id)
 
     def start(self, port: int, fast_address: str, on_peers: Callable[[Peers], None]) -> None:
-        """Begin to compute, under a name that other nodes know; `work` tells them.
+        """Start the engine and take the node's name; `work` then tells routers and cache indexes.
 
         Args:
             port: Where the node's services listen.
@@ -161,7 +161,7 @@ class WorkerNode:
         self.registration.report_load()
 
     async def close(self) -> None:
-        """End the engine; what it still has is dropped."""
+        """End the engine; requests that still run are dropped."""
         self.constraints.close()
         await asyncio.to_thread(self.engine.close)
 
@@ -178,7 +178,7 @@ class WorkerNode:
         observe_machine(meter, self.node_id, lambda: self.monitor.latest)
 
     def _describe(self, port: int, fast_address: str) -> node_pb2.NodeDescription:
-        """Return who this node is on the port that it listens on; from now on it has a name."""
+        """Set the node's name, which the port is part of, and return its description."""
         self.node_id = self.settings.name_of(node_pb2.NodeRole.Name(self._role).split("_")[-1].lower(), port)
         return describe_node(
             self.runner,

@@ -77,7 +77,7 @@ class CheckpointSettings(ServiceSettings):
 
 
 class EngineSettings(ServiceSettings):
-    """What computes it."""
+    """The framework that runs the model, and the device."""
 
     group: ClassVar[str] = "Engine"
 

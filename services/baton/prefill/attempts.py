@@ -1,4 +1,4 @@
-"""Which KV streams run for which attempt: one that goes on where another broke ends what is left of that one here."""
+"""Which KV streams run for which attempt. A stream that resumes a broken one ends the broken one's work."""
 
 from __future__ import annotations
 

@@ -29,13 +29,8 @@ from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.wire.kv import layout_to_proto
 from baton.wire.quantities import duration_from_seconds
 
-
-class _Piece(NamedTuple):
-    """One layer's share of a frame."""
-
-    layer: int
-    positions: range
-    kv: LayerKv
+Message = prefill_service_pb2.PrefillResponse | EncodedFrame
+"""What is sent."""
 
 
 class FrameExport:
@@ -81,7 +76,7 @@ class FrameExport:
             self._flush()
 
     def _add(self, piece: _Piece) -> None:
-        """Add to the frame that gathers; a layer that does not follow its last, or other positions, begin another."""
+        """Add a layer to the frame being gathered; a gap in layers, or other positions, begin another frame."""
         last = self._pieces[-1] if self._pieces else None
         if last is not None and (last.layer + 1, last.positions) != (piece.layer, piece.positions):
             self._flush()
@@ -113,23 +108,6 @@ class FrameExport:
             _cut_tokens(kv.keys, spec.num_kv_heads, num_tokens, num_sent, spec.key_head_dim * element_bytes),
             _cut_tokens(kv.values, spec.num_kv_heads, num_tokens, num_sent, spec.value_head_dim * element_bytes),
         )
-
-
-def _joined(buffers: list[bytes | memoryview]) -> bytes | memoryview:
-    """Return the buffers one after the other; a single one as it is."""
-    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
-
-
-def _cut_tokens(data: bytes | memoryview, num_heads: int, num_tokens: int, num_cut: int, row_bytes: int) -> bytes:
-    head_bytes = num_tokens * row_bytes
-    view = memoryview(data)
-    return b"".join(
-        view[head * head_bytes + num_cut * row_bytes : (head + 1) * head_bytes] for head in range(num_heads)
-    )
-
-
-Message = prefill_service_pb2.PrefillResponse | EncodedFrame
-"""What is sent."""
 
 
 class StreamMessages:
@@ -172,7 +150,7 @@ class StreamMessages:
         return self._outlet is not None
 
     def layout(self) -> Message:
-        """Return the first message. Takes what memory the caller offers, for which it may wait a moment."""
+        """Return the first message. Opens the memory that the caller offers, which may take a moment."""
         outlet = self._outlet = open_shared_memory(self._request)
         if outlet is not None:
             trace.get_current_span().set_attribute(names.KV_TRANSPORT, "shared")
@@ -233,6 +211,27 @@ class StreamMessages:
         if outlet is None:
             return encode_frame(frame, sequence_number, crc, header_crc)
         return outlet.encode(frame, sequence_number, crc, header_crc, timeout_seconds)
+
+
+class _Piece(NamedTuple):
+    """One layer's share of a frame."""
+
+    layer: int
+    positions: range
+    kv: LayerKv
+
+
+def _joined(buffers: list[bytes | memoryview]) -> bytes | memoryview:
+    """Return the buffers one after the other; a single one as it is."""
+    return buffers[0] if len(buffers) == 1 else b"".join(buffers)
+
+
+def _cut_tokens(data: bytes | memoryview, num_heads: int, num_tokens: int, num_cut: int, row_bytes: int) -> bytes:
+    head_bytes = num_tokens * row_bytes
+    view = memoryview(data)
+    return b"".join(
+        view[head * head_bytes + num_cut * row_bytes : (head + 1) * head_bytes] for head in range(num_heads)
+    )
 
 
 def _summary(ended: Ended, totals: StreamTotals, monitor: NodeMonitor) -> kv_pb2.KvSummary:

@@ -22,7 +22,7 @@ Item = KvFrame | EngineEvent
 
 
 class Outbox(ABC):
-    """Filled by any thread, emptied by the one that sends the stream; subclasses say how that one waits.
+    """A KV stream's queue: any thread fills it, the sender empties it; subclasses say how the sender waits.
 
     The first token overtakes the frames that still wait: the client need not wait for the transfer. Everything else
     keeps its order. It holds at most the KV of its prompt; all outboxes of a node are bounded by `OutboxBudget`, which
@@ -156,7 +156,7 @@ class OutboxBudget:
 
 
 class OutboxShare:
-    """What one stream has of the budget, from the moment at which its prompt begins until its end."""
+    """A stream's part of the budget, held from the begin of its prompt until the stream ends."""
 
     def __init__(self, budget: OutboxBudget, layout: KvLayout, num_bytes: int) -> None:
         self._budget = budget
@@ -194,7 +194,7 @@ class OutboxShare:
 
 
 class FramePacker:
-    """Stands before one stream's outbox. What is lossless passes through.
+    """Packs frames before a stream's outbox; frames in the cache's own number format pass through.
 
     Invariant: frames and the end of the stream leave in the order in which they came; the first token, and a failure,
     do not wait for frames that are being packed.

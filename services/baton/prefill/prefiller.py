@@ -106,7 +106,7 @@ class Prefiller:
         engine_request = self._engine_request(request, sampling, owed, packer.put_frame, share.may_begin)
 
         def end(error: BatonError) -> None:
-            """Stop working for a stream that may hang in a write, and tell it so."""
+            """Stop the engine's work for a stream, whose sender may hang in a write, and queue the error."""
             self._node.engine.abort(engine_request)
             share.close()
             messages.close()

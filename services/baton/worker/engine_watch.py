@@ -1,4 +1,4 @@
-"""Watches whether a node's engine gets on: the health that is asked for says so, and so do its pod's probes."""
+"""Watches whether a node's engine makes progress, which gRPC health and with it the pod's probes report."""
 
 from __future__ import annotations
 

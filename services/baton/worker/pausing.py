@@ -22,7 +22,7 @@ _LONGEST_WAIT_SECONDS = 3600.0
 
 
 class PausableNode(Protocol):
-    """This node; `baton.node.node.WorkerNode` is one."""
+    """The node of this process; `baton.node.node.WorkerNode` is one."""
 
     def set_paused(self, *, is_paused: bool) -> None:
         """Take no new work, or take it again, and tell the routers."""

@@ -46,7 +46,7 @@ async def serve_decode(settings: DecodeSettings) -> None:
 
 
 class WorkerProcess:
-    """Hosts services on a node, beside those of every node: its cached blocks, and its pauses.
+    """Hosts services on a node, and two that every node has: BlockService for cached blocks, WorkerService for pauses.
 
     Args:
         node: Loaded, not yet started.

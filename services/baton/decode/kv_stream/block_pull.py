@@ -95,7 +95,7 @@ class BlockPull(KvStreamReader):
         self._seconds = 0.0
 
     def describe(self, summary: PlacementSummary) -> None:
-        """Add what came of it to a summary that tells of this node alone."""
+        """Add the pull's outcome to a summary that tells of this node alone."""
         self.reception.describe(summary)
         summary.pull_node_id = self._node_id
         summary.pulled_token_count = self._num_pulled
@@ -191,7 +191,7 @@ def check_pull(placement: router_service_pb2.Placement, layout: KvLayout) -> Non
 def pull_request(
     request: decode_service_pb2.DecodeServiceGenerateRequest, runner: Runner, admitted: Admitted
 ) -> block_service_pb2.PullBlocksRequest:
-    """Return what to ask another node's cache for: the blocks that are not here, none of them the last position's.
+    """Return what to ask another node's cache for: the blocks missing here, without the one of the last position.
 
     That position is computed here in any case, because its logits choose the first token.
     """

@@ -17,7 +17,7 @@ LOCAL_MARGIN = 1.5
 
 
 class ComputingNode(Protocol):
-    """This node, as far as it computes prompts; `baton.node.node.WorkerNode` is one."""
+    """A node, as far as it computes prompts; `baton.node.node.WorkerNode` is one."""
 
     node_id: str
     engine: Engine

@@ -1,4 +1,4 @@
-"""One KV stream of a prefill node: called by what carries it best, and read."""
+"""KV streams of prefill nodes: the call, over the best transport that both ends have, and the reading."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ class PrefillSource:
 
     @contextmanager
     def _offered(self, request: prefill_service_pb2.PrefillRequest) -> Iterator[Loan | None]:
-        """Put an offer into a request; it is withdrawn at the end."""
+        """Put an offer of memory into a request; the offer is withdrawn at the end."""
         request.ClearField("shared_memory")
         if self._lender is None or not self._lender.address:
             yield None
@@ -214,7 +214,7 @@ class PrefillSource:
     async def _messages(
         self, messages: AsyncIterable[Message], loan: Loan | None, reception: Reception
     ) -> AsyncIterator[Message]:
-        """Yield messages, frames with their payload; take note of what carries it."""
+        """Yield messages, frames with their payload; note which transport carries the payload."""
         async for message in messages:
             if isinstance(message, ReceivedFrame):
                 yield with_payload(message, loan)

@@ -48,7 +48,7 @@ class SilentStreamError(StreamBrokenError):
 
 
 class StreamTerms(NamedTuple):
-    """What a stream must keep to, by the request that it answers."""
+    """What the request that a stream answers has settled."""
 
     layout: KvLayout
     """This cache, and in what frames are to travel."""
@@ -59,7 +59,7 @@ class StreamTerms(NamedTuple):
 
 
 class StreamPromise(NamedTuple):
-    """What the first message of a stream says that follows."""
+    """What the first message of a stream announces."""
 
     owed: KvProgress
     """What the stream brings."""
@@ -273,7 +273,7 @@ def reason_of(error: BatonError) -> str:
 
 
 def _is_cancelled() -> bool:
-    """Return whether somebody has cancelled this task; its error must not know the task, which keeps it."""
+    """Return whether this task was cancelled. A function of its own: an error that knows its task is freed late."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 

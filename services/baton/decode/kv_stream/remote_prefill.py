@@ -104,7 +104,7 @@ class RemotePrefill:
         self._reader.frame_landed()
 
     def describe(self, summary: PlacementSummary) -> None:
-        """Add what came of it to a summary that tells of this node alone; times become the prefill node's."""
+        """Add the outcome to a summary that tells of this node alone; its times become the prefill node's."""
         reception = self.reception
         reception.describe(summary)
         summary.kv_transport = _TRANSPORTS[reception.transport]

@@ -30,7 +30,7 @@ def describe_node(
     is_cache_private: bool = False,
     place: node_pb2.KubernetesPlace | None = None,
 ) -> node_pb2.NodeDescription:
-    """Return who a node is; its longest sequence is one for which model's context and node's blocks have room."""
+    """Return who a node is. The longest sequence announced fits both the model's context and the node's blocks."""
     info = runner.info
     max_context_tokens = min(info.max_context_tokens, runner.num_blocks * runner.block_tokens)
     message = profile_to_proto(profile, source="declared" if info.engine == "mock" else "measured")

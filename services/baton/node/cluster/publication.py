@@ -99,7 +99,7 @@ class Holdings:
 
 
 class _ChangeStream:
-    """What one stream has still to send.
+    """The snapshot and the changes that one stream to a cache index has still to send.
 
     Every stream has its own: gRPC goes on waiting for requests of a broken call, and would take those of the next one.
     """
@@ -113,7 +113,7 @@ class _ChangeStream:
         self._is_ended = False
 
     def add(self, events: BlockEvents) -> None:
-        """Send changes; what is stored and removed again before its turn is not sent."""
+        """Send changes. A block that is stored and removed again before the next message is not sent."""
         changes = self._changes[events.tier]
         for block_hash in events.removed:
             changes.remove(block_hash)
@@ -146,7 +146,7 @@ class _ChangeStream:
                 await self._changed.wait()
 
     def _snapshot(self, sequence_number: int) -> messages.BlockSnapshot:
-        """Return what the device holds, which is all that the index knows then; of lower tiers it is told again."""
+        """Return the blocks on the device, after which the index knows no others; lower tiers follow as changes."""
         self._is_snapshot_due = False
         for tier, changes in self._changes.items():
             changes.restart(self._holdings.hashes[tier] if tier in LOWER_TIERS else ())
@@ -193,7 +193,7 @@ class LoopFeeder(Generic[ItemT]):
         self._items: deque[ItemT] = deque()
 
     def put(self, item: ItemT) -> None:
-        """Have an item taken, from any thread; it is dropped if the loop is closed."""
+        """Have an item taken, from any thread. Items for a closed loop are dropped."""
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._add, item)
 

@@ -146,7 +146,7 @@ class RouterRegistration:
 
 
 class _Member(NamedTuple):
-    """A registration, and what it alone has still to say."""
+    """A registration with one router, and the placements whose acceptance that router has still to be told of."""
 
     registration: RouterRegistration
     accepted_placement_ids: deque[str]

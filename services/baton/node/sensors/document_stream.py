@@ -1,4 +1,4 @@
-"""A program that writes one document after the other, of which the last one counts."""
+"""A program that writes one document after the other: the latest is kept."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LASTING_SECONDS = 5.0
 
 
 class DocumentStream:
-    """Runs the program until it ends or this process does: what it writes then finds no reader.
+    """Runs the program until the program or this process ends; output after that has no reader and ends the program.
 
     Args:
         command: Program and arguments.

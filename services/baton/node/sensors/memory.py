@@ -37,7 +37,7 @@ def read_memory(sample: SystemSample) -> None:
 
 
 def open_pressure(platform: str = sys.platform) -> ReadPressure | None:
-    """Return what reads it; None on systems that do not judge it so.
+    """Return what reads the kernel's verdict; None on systems without one.
 
     Args:
         platform: As in `sys.platform`.

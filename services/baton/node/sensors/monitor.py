@@ -18,10 +18,14 @@ from baton.v1.node_pb2 import SystemSample
 
 READ_SECONDS = 1.0
 """Pause between two readings."""
+MAX_SAMPLES = 900
+"""A quarter of an hour at one sample per second."""
+MAX_GAP_SECONDS = 3.0
+"""Samples further apart than this, or a window's end further from the next sample, leave the energy unknown."""
 
 
 class NodeMonitor:
-    """Belongs to one node; `run` keeps it up to date.
+    """The latest sensor reading of a node's machine, and the power of the last minutes; `run` keeps both up to date.
 
     Args:
         runner: Tells the peak of a device with memory of its own.
@@ -57,12 +61,6 @@ class NodeMonitor:
     def peak_memory_bytes(self) -> int:
         """Return the peak of the device's memory where it has its own, else of this process's, since its start."""
         return self._runner.peak_device_bytes() or _peak_resident_bytes()
-
-
-MAX_SAMPLES = 900
-"""A quarter of an hour at one sample per second."""
-MAX_GAP_SECONDS = 3.0
-"""Samples further apart than this, or a window's end further from the next sample, leave the energy unknown."""
 
 
 class PowerSample(NamedTuple):
