@@ -1,1 +1,17 @@
-"""HTTP/1.1: connections, requests read, responses and streams written."""
+"""HTTP/1.1: connections, requests read, responses and streams written.
+
+What the library, uvicorn (httptools, uvloop) with starlette, costs instead; CPU of the server's process in microseconds,
+medians of three rounds in turns, 32 streams of 200 events of 200 bytes every 10 ms and 1000 small POSTs on one
+connection (uvicorn 0.54, starlette 1.10, Python 3.11, 2 shared cores of an EPYC, 2026-11-22):
+
+| | event, from a coroutine | event, from a callback | POST |
+|---|---|---|---|
+| here | 21.5 | 15.5 | 18.4 |
+| uvicorn alone | 23.4 | 24.6 | 23.6 |
+| uvicorn and starlette | 27.7 | 28.9 | 38.9 |
+
+8 of each event are the timer that makes it. Tokens come to the gateway by callback, which an ASGI application can only
+put into a queue for its task. Beside the costs: limits of headers, bodies and slow clients, and comments in idle
+streams, which uvicorn leaves to a proxy. Throw the own code away once ASGI has a `send` that need not be awaited, or
+once tokens come by coroutine: uvicorn alone costs a tenth more then.
+"""
