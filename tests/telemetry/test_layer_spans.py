@@ -13,8 +13,8 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.util._once import Once
 
 from baton.kv.stream import KvFrame
-from baton.telemetry import layer_spans
-from baton.telemetry.layer_spans import LayerSpans
+from baton.telemetry import tracing
+from baton.telemetry.tracing import LayerSpans
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_a_stream_of_many_frames_has_a_bounded_number_of_spans(
     exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A prompt of a hundred thousand tokens must not fill the exporter's queue."""
-    monkeypatch.setattr(layer_spans, "MAX_SPANS", 3)
+    monkeypatch.setattr(tracing, "MAX_SPANS", 3)
     with trace.get_tracer("test").start_as_current_span("receive_kv"):
         spans = LayerSpans("compute", lambda: 0.0)
         for layer in range(5):

@@ -27,8 +27,8 @@ from baton.grpc_sockets.client import ClientCall, ClientConnection, connect
 from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.status import CallError, Code, Status
 from baton.kv.stream import frame_crc32c
-from baton.kv_transport.frame_codec import ReceivedFrame, parse_response, with_payload
-from baton.kv_transport.kv_services import PREFILL_PATH, serialize_request
+from baton.kv_transport.frame_codec import ReceivedFrame, parse_response, serialize_request, with_payload
+from baton.kv_transport.kv_services import PREFILL_PATH
 from baton.rpc.channel import KEEPALIVE_MILLISECONDS, KV_WINDOW_BYTES, MAX_MESSAGE_BYTES, PING_TIMEOUT_MILLISECONDS
 from baton.rpc.status import error_from_status, info_of
 from baton.security.tls import current_identity

@@ -1,4 +1,4 @@
-"""Frames of a KV stream as the bytes of their message, written and read around protobuf; and the totals at its end.
+"""The messages of KV streams as bytes: frames written and read around protobuf, their totals, and what asks for them.
 
 protobuf copies a payload three times on its way; here the sender copies it once where the transport wants one piece,
 else not at all, and the receiver, whose frame is a view of the message, not at all. The bytes are those of
@@ -15,6 +15,8 @@ import logging
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
+import crc32c
+
 from baton.errors import StreamBrokenError
 from baton.kv.stream import KvFrame, StreamTotals
 from baton.shm.borrower import Borrowed, borrow
@@ -26,6 +28,8 @@ log = logging.getLogger(__name__)
 
 Response = prefill_service_pb2.PrefillResponse | block_service_pb2.PullBlocksResponse
 """Messages that carry frames, and number their elements alike."""
+Request = TypeVar("Request", prefill_service_pb2.PrefillRequest, block_service_pb2.PullBlocksRequest)
+"""A request that a KV stream answers."""
 _Response = TypeVar("_Response", prefill_service_pb2.PrefillResponse, block_service_pb2.PullBlocksResponse)
 _LENGTH_DELIMITED = 2
 _FRAME_TAG = prefill_service_pb2.PrefillResponse.FRAME_FIELD_NUMBER << 3 | _LENGTH_DELIMITED
@@ -35,6 +39,16 @@ _FIXED_BYTES = {1: 8, 5: 4}
 """Sizes of the fixed wire types."""
 _MAX_FIELDS = 32
 """Fields of a frame looked at by hand; a message with more is left to protobuf."""
+
+
+def serialize_request(request: Request) -> bytes:
+    """Return the bytes of a request, always the same for the same request."""
+    return request.SerializeToString(deterministic=True)
+
+
+def request_crc32c(data: bytes) -> int:
+    """Return the checksum of a request's bytes."""
+    return int(crc32c.crc32c(data))
 
 
 @dataclass(frozen=True, slots=True)

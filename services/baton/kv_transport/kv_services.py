@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, cast
 
-import crc32c
 import grpc
 
-from baton.kv_transport.frame_codec import parse_pull_response, parse_response, serialize_response
+from baton.kv_transport.frame_codec import (
+    Request,
+    parse_pull_response,
+    parse_response,
+    request_crc32c,
+    serialize_request,
+    serialize_response,
+)
 from baton.rpc.error_interceptor import tolerant
 from baton.v1 import block_service_pb2, prefill_service_pb2
 from baton.v1.block_service_pb2_grpc import BlockServiceServicer, BlockServiceStub
@@ -19,14 +25,11 @@ PREFILL_PATH = f"/{PREFILL_SERVICE_NAME}/Prefill"
 """Path of the rpc, as HTTP/2 has it."""
 BLOCK_SERVICE_NAME = block_service_pb2.DESCRIPTOR.services_by_name["BlockService"].full_name
 
-Message = TypeVar("Message", prefill_service_pb2.PrefillRequest, block_service_pb2.PullBlocksRequest)
-"""A request that a KV stream answers."""
 
-
-class Received(NamedTuple, Generic[Message]):
+class Received(NamedTuple, Generic[Request]):
     """A request as a node got it."""
 
-    message: Message
+    message: Request
     """The request."""
     crc32c: int
     """Checksum of its bytes: the key of the stream that answers it."""
@@ -34,11 +37,6 @@ class Received(NamedTuple, Generic[Message]):
 
 ReceivedRequest = Received[prefill_service_pb2.PrefillRequest]
 ReceivedPull = Received[block_service_pb2.PullBlocksRequest]
-
-
-def serialize_request(request: Message) -> bytes:
-    """Return the bytes of a request, always the same for the same request."""
-    return request.SerializeToString(deterministic=True)
 
 
 def parse_request(data: bytes) -> ReceivedRequest:
@@ -57,11 +55,6 @@ def parse_pull(data: bytes) -> ReceivedPull:
         google.protobuf.message.DecodeError: If they are none.
     """
     return Received(block_service_pb2.PullBlocksRequest.FromString(data), request_crc32c(data))
-
-
-def request_crc32c(data: bytes) -> int:
-    """Return the checksum of a request's bytes."""
-    return int(crc32c.crc32c(data))
 
 
 class KvStub(PrefillServiceStub):

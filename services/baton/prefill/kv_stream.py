@@ -24,7 +24,7 @@ from baton.node.requests import token_to_proto
 from baton.node.sensors.monitor import NodeMonitor
 from baton.prefill.outbox import Item
 from baton.telemetry import names
-from baton.telemetry.layer_spans import LayerSpans, frame_attributes
+from baton.telemetry.tracing import LayerSpans, frame_attributes
 from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.wire.kv import layout_to_proto
 from baton.wire.quantities import duration_from_seconds

@@ -27,8 +27,8 @@ from baton.errors import StreamBrokenError, UnavailableError
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvProgress, tokens_crc32c
 from baton.kv_transport.fast_channel import FastChannel, FastPathError, FastStream, Message
-from baton.kv_transport.frame_codec import ReceivedFrame, with_payload
-from baton.kv_transport.kv_services import KvStub, request_crc32c, serialize_request
+from baton.kv_transport.frame_codec import ReceivedFrame, request_crc32c, serialize_request, with_payload
+from baton.kv_transport.kv_services import KvStub
 from baton.node.requests import token_from_proto
 from baton.shm.lender import Lender, Loan
 from baton.telemetry import names

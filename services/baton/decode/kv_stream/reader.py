@@ -22,7 +22,7 @@ from baton.kv_transport.frame_codec import ReceivedFrame, totals_from_proto
 from baton.rpc.error_interceptor import Undecodable
 from baton.rpc.status import error_from_rpc
 from baton.telemetry import names
-from baton.telemetry.layer_spans import LayerSpans, frame_attributes
+from baton.telemetry.tracing import LayerSpans, frame_attributes
 from baton.v1 import block_service_pb2, kv_pb2, prefill_service_pb2
 from baton.wire.kv import layout_from_proto, wire_from_proto
 

@@ -1,8 +1,8 @@
 """HTTP/1.1: connections, requests read, responses and streams written.
 
-What the library, uvicorn (httptools, uvloop) with starlette, costs instead; CPU of the server's process in microseconds,
-medians of three rounds in turns, 32 streams of 200 events of 200 bytes every 10 ms and 1000 small POSTs on one
-connection (uvicorn 0.54, starlette 1.10, Python 3.11, 2 shared cores of an EPYC, 2026-11-22):
+What the library, uvicorn (httptools, uvloop) with starlette, costs instead, in us of the server's CPU, medians of
+three rounds in turns: 32 streams of 200 events of 200 bytes, one each 10 ms, and 1000 small POSTs on one connection
+(uvicorn 0.54, starlette 1.10, Python 3.11, 2 shared cores of an EPYC, 2026-11-22):
 
 | | event, from a coroutine | event, from a callback | POST |
 |---|---|---|---|
