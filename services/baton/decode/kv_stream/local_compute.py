@@ -51,8 +51,9 @@ class DeadlineGuard:
     async def __aenter__(self) -> None:
         await self._timeout.__aenter__()
         loop = asyncio.get_running_loop()
-        if self._last_moment() > loop.time():
-            self._timer = loop.call_at(self._last_moment(), self._look)
+        at = self._last_moment()
+        if at > loop.time():
+            self._timer = loop.call_at(at, self._look)
 
     async def __aexit__(self, *error: object) -> None:
         if self._timer is not None:
