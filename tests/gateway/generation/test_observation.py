@@ -10,9 +10,10 @@ from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricR
 
 from baton.gateway.access.admission import RequestContext
 from baton.gateway.generation.observation import GenerationObserver, Journal
-from baton.gateway.generation.requests import PreparedPrompt, TokenProgress
+from baton.gateway.generation.requests import GenerationState, PreparedPrompt
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
+from baton.v1.generation_pb2 import SamplingParameters
 
 
 def test_gaps_between_outputs_are_recorded_from_the_first_token_on() -> None:
@@ -24,9 +25,9 @@ def test_gaps_between_outputs_are_recorded_from_the_first_token_on() -> None:
         PreparedPrompt, SimpleNamespace(arrival_seconds=1.0, token_ids=[1], request=SimpleNamespace(model="m"))
     )
     context, journal = RequestContext(), Journal(lambda: next(times))
-    progress = TokenProgress(1.0)
+    generation = GenerationState("g", prompt, SamplingParameters(), begun_seconds=1.0)
     metrics = Metrics(provider.get_meter("test"))
-    observation = GenerationObserver("g", prompt, context, progress, metrics, journal, is_first_choice=True)
+    observation = GenerationObserver(generation, context, metrics, journal, is_first_choice=True)
 
     assert observation.times_tokens
     observation.note_first_token()

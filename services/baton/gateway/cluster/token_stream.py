@@ -19,7 +19,7 @@ from baton.errors import (
     UnavailableError,
 )
 from baton.gateway.cluster.router_client import RouterClient
-from baton.gateway.generation.requests import PreparedPrompt, TokenProgress
+from baton.gateway.generation.requests import GenerationState
 from baton.kv.adapter import Adapter
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
@@ -28,7 +28,6 @@ from baton.v1.generation_pb2 import (
     FINISH_REASON_LENGTH,
     FINISH_REASON_STOP,
     PlacementSummary,
-    SamplingParameters,
     TokenLogprob,
     Usage,
 )
@@ -81,21 +80,11 @@ class TokenStreams:
         self._token_timeout_seconds = token_timeout_seconds
         self._request_timeout_seconds = request_timeout_seconds
 
-    async def follow(
-        self,
-        prompt: PreparedPrompt,
-        generation_id: str,
-        sampling: SamplingParameters,
-        progress: TokenProgress,
-        take: TakeTokens,
-    ) -> Finished | None:
+    async def follow(self, generation: GenerationState, take: TakeTokens) -> Finished | None:
         """Run a generation to its end.
 
         Args:
-            prompt: What to continue.
-            generation_id: Unique name of the generation.
-            sampling: How tokens are chosen, seed and limit set.
-            progress: Kept up to date here; the caller only reads it.
+            generation: What to continue; kept up to date here, so that the caller only reads it.
             take: Told of every token, once and in order, as they come.
 
         Returns:
@@ -105,71 +94,64 @@ class TokenStreams:
             BatonError: Why the last attempt failed, or why the request was refused.
         """
         while True:
-            placement = await self._place(prompt, generation_id, sampling, progress)
+            placement = await self._place(generation)
             try:
-                return await self._attempt(prompt, generation_id, sampling, progress, take)
+                return await self._attempt(generation, take)
             except _WORTH_ANOTHER_NODE as error:
-                self._note_failure(generation_id, placement, progress, error)
-                if (ending := _ending(prompt, sampling, progress)) is not None:
+                self._note_failure(generation, placement, error)
+                if (ending := _ending(generation)) is not None:
                     return ending
-                if progress.num_attempts >= self._max_attempts:
+                if generation.num_attempts >= self._max_attempts:
                     raise
                 self._metrics.add_retry(error.reason)
 
-    async def _place(
-        self, prompt: PreparedPrompt, generation_id: str, sampling: SamplingParameters, progress: TokenProgress
-    ) -> Placement:
-        is_scored = sampling.HasField("prompt_logprob_count") and not progress.output_token_ids
+    async def _place(self, generation: GenerationState) -> Placement:
+        prompt, sampling = generation.prompt, generation.sampling
+        is_scored = sampling.HasField("prompt_logprob_count") and not generation.output_token_ids
         request = PlaceRequest(
-            request_id=generation_id,
+            request_id=generation.name,
             model_id=prompt.model_id,
             adapter=_adapter_message(prompt.adapter),
-            prompt_token_count=len(prompt.token_ids) + len(progress.output_token_ids),
-            max_token_count=sampling.max_token_count - len(progress.output_token_ids),
+            prompt_token_count=len(prompt.token_ids) + len(generation.output_token_ids),
+            max_token_count=sampling.max_token_count - len(generation.output_token_ids),
             block_hashes=prompt.block_hashes,
-            excluded_node_ids=progress.failed_node_ids,
+            excluded_node_ids=generation.failed_node_ids,
             bypass_prefix_cache=prompt.request.bypass_prefix_cache or is_scored,
             needs_local_prefill=is_scored,
             pins=[PlacementPin(decode_node_id=pin[0], prefill_node_id=pin[1]) for pin in prompt.request.pins],
         )
         response = await self._router.place(request)
-        progress.num_attempts += 1
-        progress.placement = response.placement
-        progress.num_expected_cached_tokens = _expected_cached_tokens(response)
+        generation.num_attempts += 1
+        generation.placement = response.placement
+        generation.num_expected_cached_tokens = _expected_cached_tokens(response)
         return response.placement
 
-    async def _attempt(
-        self,
-        prompt: PreparedPrompt,
-        generation_id: str,
-        sampling: SamplingParameters,
-        progress: TokenProgress,
-        take: TakeTokens,
-    ) -> Finished | None:
-        placement = progress.placement
+    async def _attempt(self, generation: GenerationState, take: TakeTokens) -> Finished | None:
+        prompt, sampling = generation.prompt, generation.sampling
+        placement = generation.placement
         assert placement is not None
         request = DecodeServiceGenerateRequest(
-            request_id=generation_id,
-            attempt=progress.num_attempts,
+            request_id=generation.name,
+            attempt=generation.num_attempts,
             model_id=prompt.model_id,
             adapter=prompt.adapter.name if prompt.adapter else "",
             model_revision_digest=prompt.model_revision_digest,
             prompt_token_ids=prompt.token_ids,
-            output_token_ids=progress.output_token_ids,
+            output_token_ids=generation.output_token_ids,
             sampling=sampling,
             placement=placement,
-            timeout=duration_from_seconds(self._seconds_left(prompt, progress)),
+            timeout=duration_from_seconds(self._seconds_left(generation)),
             cache_salt=prompt.request.cache_salt,
             priority=prompt.request.priority,
             bypass_prefix_cache=prompt.request.bypass_prefix_cache,
-            wants_kv_timeline=progress.wants_kv_timeline,
+            wants_kv_timeline=generation.wants_kv_timeline,
         )
 
         def make_attempt() -> Attempt:
             expected_seconds = placement.estimate.time_to_first_token_seconds
             return Attempt(
-                progress.output_token_ids,
-                progress.prompt_logprobs,
+                generation.output_token_ids,
+                generation.prompt_logprobs,
                 take,
                 max_tokens=sampling.max_token_count,
                 first_token_timeout_seconds=self._token_timeout_seconds + 2 * expected_seconds,
@@ -178,22 +160,20 @@ class TokenStreams:
 
         return await self._follow_on_node(placement.decode_address, request, make_attempt)
 
-    def _seconds_left(self, prompt: PreparedPrompt, progress: TokenProgress) -> float:
-        limits = (self._request_timeout_seconds, prompt.request.timeout_seconds)
+    def _seconds_left(self, generation: GenerationState) -> float:
+        limits = (self._request_timeout_seconds, generation.prompt.request.timeout_seconds)
         timeout_seconds = min(limit for limit in limits if limit is not None)
-        return max(0.0, progress.begun_seconds + timeout_seconds - asyncio.get_running_loop().time())
+        return max(0.0, generation.begun_seconds + timeout_seconds - asyncio.get_running_loop().time())
 
-    def _note_failure(
-        self, generation_id: str, placement: Placement, progress: TokenProgress, error: BatonError
-    ) -> None:
-        if placement.decode_node_id not in progress.failed_node_ids:
-            progress.failed_node_ids.append(placement.decode_node_id)
+    def _note_failure(self, generation: GenerationState, placement: Placement, error: BatonError) -> None:
+        if placement.decode_node_id not in generation.failed_node_ids:
+            generation.failed_node_ids.append(placement.decode_node_id)
         log.warning(
             "attempt_failed generation=%s attempt=%d node=%s delivered_tokens=%d reason=%s error=%r",
-            generation_id,
-            progress.num_attempts,
+            generation.name,
+            generation.num_attempts,
             placement.decode_node_id,
-            len(progress.output_token_ids),
+            len(generation.output_token_ids),
             error.reason,
             error.message,
         )
@@ -201,7 +181,7 @@ class TokenStreams:
             names.EVENT_RETRY,
             {
                 names.REASON: error.reason,
-                names.ATTEMPT: progress.num_attempts,
+                names.ATTEMPT: generation.num_attempts,
                 names.NODE_ID: placement.decode_node_id,
             },
         )
@@ -211,18 +191,18 @@ def _adapter_message(adapter: Adapter | None) -> AdapterMessage | None:
     return None if adapter is None else AdapterMessage(name=adapter.name, digest=adapter.digest)
 
 
-def _ending(prompt: PreparedPrompt, sampling: SamplingParameters, progress: TokenProgress) -> Finished | None:
+def _ending(generation: GenerationState) -> Finished | None:
     """Return how a generation ended if its tokens say so although its node could not any more, else None."""
-    output = progress.output_token_ids
-    assert progress.placement is not None
-    if output and output[-1] in prompt.end_token_ids:
+    output = generation.output_token_ids
+    assert generation.placement is not None
+    if output and output[-1] in generation.prompt.end_token_ids:
         reason = FINISH_REASON_STOP
-    elif len(output) >= sampling.max_token_count:
+    elif len(output) >= generation.sampling.max_token_count:
         reason = FINISH_REASON_LENGTH
     else:
         return None
-    usage = Usage(cached_token_count=progress.num_expected_cached_tokens)
-    return Finished(reason=reason, usage=usage, summary=planned_summary(progress.placement))
+    usage = Usage(cached_token_count=generation.num_expected_cached_tokens)
+    return Finished(reason=reason, usage=usage, summary=planned_summary(generation.placement))
 
 
 def planned_summary(placement: Placement) -> PlacementSummary:

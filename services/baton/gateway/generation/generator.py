@@ -16,9 +16,9 @@ from baton.gateway.generation.requests import (
     Delta,
     GenerationRequest,
     GenerationResult,
+    GenerationState,
     PreparedPrompt,
     PromptLogprobs,
-    TokenProgress,
 )
 from baton.telemetry.metrics import Metrics
 from baton.text.detokenizer import Detokenizers
@@ -74,34 +74,33 @@ class TextGenerator:
         Raises:
             BatonError: If it cannot be finished on any node.
         """
-        generation_id, progress = prompt.request.request_id + name, TokenProgress(asyncio.get_running_loop().time())
-        sampling = _choice_sampling(prompt.sampling, choice)
-        observer = GenerationObserver(
-            generation_id, prompt, context, progress, self._metrics, self._journal, is_first_choice=choice == 0
+        generation = GenerationState(
+            prompt.request.request_id + name,
+            prompt,
+            _choice_sampling(prompt.sampling, choice),
+            begun_seconds=asyncio.get_running_loop().time(),
         )
+        observer = GenerationObserver(generation, context, self._metrics, self._journal, is_first_choice=choice == 0)
         take_delta = _drop if prompt.request.is_output_dropped else on_delta
         output = _Output(prompt, self._detokenizers, observer, take_delta)
         try:
             with observer:
-                finished = await self._token_streams.follow(prompt, generation_id, sampling, progress, output.take)
+                finished = await self._token_streams.follow(generation, output.take)
                 if finished is not None:
                     output.flush()
-                result = _result(prompt, sampling, progress, finished)
-                result = self._with_reasoning(result._replace(stop=output.stop), prompt, progress)
-                result = _with_prompt(result, prompt, progress)
+                result = _result(generation, finished)._replace(stop=output.stop)
+                result = _with_prompt(self._with_reasoning(result, generation), generation)
                 observer.note_result(result)
                 return result
         except InvalidFieldError as error:
             raise prompt.request.in_words_of_client(error) from error
 
-    def _with_reasoning(
-        self, result: GenerationResult, prompt: PreparedPrompt, progress: TokenProgress
-    ) -> GenerationResult:
+    def _with_reasoning(self, result: GenerationResult, generation: GenerationState) -> GenerationResult:
         """Return the result with the tokens of the reasoning counted, where the answer is read for it."""
-        if prompt.request.tool_use is None:
+        if generation.prompt.request.tool_use is None:
             return result
         count = self.preparation.model_format.count_reasoning
-        num_tokens = count(progress.output_token_ids, is_in_reasoning=prompt.is_in_reasoning)
+        num_tokens = count(generation.output_token_ids, is_in_reasoning=generation.prompt.is_in_reasoning)
         return result._replace(num_reasoning_tokens=num_tokens)
 
 
@@ -163,43 +162,41 @@ def _drop(delta: Delta) -> None:
     """Take output that nobody wants."""
 
 
-def _with_prompt(result: GenerationResult, prompt: PreparedPrompt, progress: TokenProgress) -> GenerationResult:
+def _with_prompt(result: GenerationResult, generation: GenerationState) -> GenerationResult:
     """Return a result with what was asked about the prompt, and without an output that was not asked for.
 
     Raises:
         StreamBrokenError: If log-probabilities are missing.
     """
+    prompt = generation.prompt
     if prompt.request.is_output_dropped:
         result = result._replace(num_completion_tokens=0, reason="length", stop=None)
     if not prompt.sampling.HasField("prompt_logprob_count"):
         return result
-    logprobs, num_expected = progress.prompt_logprobs, len(prompt.token_ids) - 1
+    logprobs, num_expected = generation.prompt_logprobs, len(prompt.token_ids) - 1
     if len(logprobs) != num_expected:
         raise StreamBrokenError(f"expected log-probabilities of {num_expected} prompt tokens, got {len(logprobs)}")
     return result._replace(prompt=PromptLogprobs(prompt.token_ids[0], logprobs))
 
 
-def _result(
-    prompt: PreparedPrompt, sampling: SamplingParameters, progress: TokenProgress, finished: Finished | None
-) -> GenerationResult:
+def _result(generation: GenerationState, finished: Finished | None) -> GenerationResult:
     """Return how a generation ended.
 
     Args:
-        prompt: What was continued.
-        sampling: How.
-        progress: What it has come to.
+        generation: What it has come to.
         finished: The node's report; None: a stop string has ended it here, so that no node reports.
     """
-    assert progress.placement is not None
-    num_cached_tokens, summary = progress.num_expected_cached_tokens, planned_summary(progress.placement)
+    assert generation.placement is not None
+    num_prompt_tokens = len(generation.prompt.token_ids)
+    num_cached_tokens, summary = generation.num_expected_cached_tokens, planned_summary(generation.placement)
     if finished is not None:
         num_cached_tokens, summary = finished.usage.cached_token_count, finished.summary
     return GenerationResult(
         reason="length" if finished is not None and finished.reason == FINISH_REASON_LENGTH else "stop",
-        num_prompt_tokens=len(prompt.token_ids),
-        num_cached_tokens=min(num_cached_tokens, len(prompt.token_ids)),
-        num_completion_tokens=len(progress.output_token_ids),
-        seed=sampling.seed,
-        num_attempts=progress.num_attempts,
+        num_prompt_tokens=num_prompt_tokens,
+        num_cached_tokens=min(num_cached_tokens, num_prompt_tokens),
+        num_completion_tokens=len(generation.output_token_ids),
+        seed=generation.sampling.seed,
+        num_attempts=generation.num_attempts,
         summary=summary,
     )

@@ -12,7 +12,7 @@ from opentelemetry import trace
 
 from baton.errors import BatonError
 from baton.gateway.access.admission import RequestContext
-from baton.gateway.generation.requests import GenerationResult, PreparedPrompt, TokenProgress
+from baton.gateway.generation.requests import GenerationResult, GenerationState
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.v1.router_service_pb2 import Placement
@@ -31,10 +31,8 @@ class GenerationObserver:
 
     def __init__(
         self,
-        name: str,
-        prompt: PreparedPrompt,
+        generation: GenerationState,
         context: RequestContext,
-        progress: TokenProgress,
         metrics: Metrics,
         journal: Journal,
         *,
@@ -43,20 +41,18 @@ class GenerationObserver:
         """Begin.
 
         Args:
-            name: Unique name of the generation.
-            prompt: What is continued.
+            generation: What is watched.
             context: The client's request; learns what is generated.
-            progress: What the generation has come to.
             metrics: Where times and tokens are counted.
             journal: Remembers the generation.
             is_first_choice: Whether the prompt counts; that of several choices counts once.
         """
-        self._prompt = prompt
+        self._prompt = generation.prompt
         self._request = context
         self._metrics = metrics
         self._is_first_choice = is_first_choice
         self._clock = journal.clock
-        self._entry = journal.begin(name, context, prompt, progress)
+        self._entry = journal.begin(generation, context)
         self._span = trace.get_current_span()
         self._span_context = trace.set_span_in_context(self._span)
         self._first_seconds: float | None = None
@@ -129,7 +125,7 @@ class GenerationObserver:
 
 @dataclass(slots=True)
 class JournalEntry:
-    """One generation. What changes with every token is read from `progress` and `request`, which its end lets go."""
+    """One generation. What changes with every token is read from `generation` and `request`, which its end lets go."""
 
     name: str
     """Unique name of the generation."""
@@ -143,7 +139,7 @@ class JournalEntry:
     """When the request came, by the event loop's clock."""
     request: RequestContext | None
     """The client's request while it runs."""
-    progress: TokenProgress | None
+    generation: GenerationState | None
     """What it has come to while it runs."""
     placement: Placement | None = None
     """Of the last attempt, at the end."""
@@ -160,15 +156,15 @@ class JournalEntry:
 
     def settle(self) -> None:
         """Copy what is left of the request; its tokens, which may be many, go."""
-        if self.progress is not None and self.request is not None:
-            self.placement = self.progress.placement
-            self.num_output_tokens = len(self.progress.output_token_ids)
+        if self.generation is not None and self.request is not None:
+            self.placement = self.generation.placement
+            self.num_output_tokens = len(self.generation.output_token_ids)
             self.first_token_seconds = self.request.first_token_seconds
 
     def end(self, now_seconds: float) -> None:
         """Note the end, and let the request go."""
         self.settle()
-        self.request = self.progress = None
+        self.request = self.generation = None
         self.ended_seconds = now_seconds
 
 
@@ -181,13 +177,17 @@ class Journal:
         self._entries: deque[JournalEntry] = deque(maxlen=MAX_ENTRIES)
         self._looked_seconds = -_WATCHED_SECONDS
 
-    def begin(
-        self, name: str, context: RequestContext, prompt: PreparedPrompt, progress: TokenProgress
-    ) -> JournalEntry:
+    def begin(self, generation: GenerationState, context: RequestContext) -> JournalEntry:
         """Remember a generation from here on; whoever runs it says how it ends."""
-        progress.wants_kv_timeline = self.clock() - self._looked_seconds < _WATCHED_SECONDS
+        generation.wants_kv_timeline = self.clock() - self._looked_seconds < _WATCHED_SECONDS
         entry = JournalEntry(
-            name, context.route, len(prompt.token_ids), time.time(), prompt.arrival_seconds, context, progress
+            generation.name,
+            context.route,
+            num_prompt_tokens=len(generation.prompt.token_ids),
+            began_at=time.time(),
+            arrival_seconds=generation.prompt.arrival_seconds,
+            request=context,
+            generation=generation,
         )
         self._entries.append(entry)
         return entry

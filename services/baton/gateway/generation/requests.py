@@ -131,9 +131,15 @@ class PreparedPrompt:
 
 
 @dataclass(slots=True)
-class TokenProgress:
-    """What a generation has come to; outlives its attempts."""
+class GenerationState:
+    """One generation: what is continued and how, and what it has come to; outlives its attempts."""
 
+    name: str
+    """Unique name, which nodes see."""
+    prompt: PreparedPrompt
+    """What is continued."""
+    sampling: SamplingParameters
+    """How tokens are chosen, seed and limit set."""
     begun_seconds: float
     """Event loop's time at which the generation began."""
     output_token_ids: list[int] = field(default_factory=list)
