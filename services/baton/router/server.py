@@ -35,9 +35,9 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
         else NoCacheLookup()
     )
     state = RouterState(time.monotonic, settings.limits())
-    registrations = NodeRegistrations(state)
+    registrations = NodeRegistrations(state, report_interval_seconds=settings.report_interval_seconds)
     placer = Placer(state, lookup, policy=settings.prefill_policy)
-    servicer = RouterServicer(state, placer, registrations, report_interval_seconds=settings.report_interval_seconds)
+    servicer = RouterServicer(state, placer, registrations)
     server = GrpcServer(host_port(settings.host, settings.port))
     server.add(SERVICE_NAME, partial(service.add_RouterServiceServicer_to_server, servicer))
     try:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import grpc
 
@@ -29,13 +29,6 @@ from baton.wire.quantities import duration_from_seconds
 
 log = logging.getLogger(__name__)
 
-Peers: TypeAlias = tuple[NodeDescription, ...]
-"""All other nodes of a model: what a decode node is sent whenever they change."""
-
-
-class Registered(NamedTuple):
-    """The node is known: the first notice."""
-
 
 class RegistrationSession:
     """The router's side of one stream. Only the latest peers wait to be sent, so a slow reader cannot pile them up."""
@@ -43,20 +36,20 @@ class RegistrationSession:
     def __init__(self) -> None:
         self.node: Node | None = None
         """The registered node; None before its first message."""
-        self._is_greeting_due = False
-        self._peers: Peers | None = None
+        self._greeting: messages.RegisterResponse | None = None
+        self._peers: messages.RegisterResponse | None = None
         self._is_ended = False
         self._error: BatonError | None = None
         self._changed = asyncio.Event()
 
-    def begin(self, node: Node) -> None:
+    def begin(self, node: Node, greeting: messages.RegisterResponse) -> None:
         """Greet the node."""
         self.node = node
-        self._is_greeting_due = True
+        self._greeting = greeting
         self._changed.set()
 
-    def send_peers(self, peers: Peers) -> None:
-        """Send peers, in place of any that still wait."""
+    def send_peers(self, peers: messages.RegisterResponse) -> None:
+        """Send the nodes that a decode node may call, in place of any that still wait."""
         self._peers = peers
         self._changed.set()
 
@@ -66,7 +59,7 @@ class RegistrationSession:
             self._is_ended, self._error = True, error
             self._changed.set()
 
-    async def notices(self) -> AsyncIterator[Registered | Peers]:
+    async def notices(self) -> AsyncIterator[messages.RegisterResponse]:
         """Yield a greeting, then peers, until the stream ends.
 
         Raises:
@@ -75,9 +68,9 @@ class RegistrationSession:
         while not self._is_ended:
             await self._changed.wait()
             self._changed.clear()
-            if self._is_greeting_due and not self._is_ended:
-                self._is_greeting_due = False
-                yield Registered()
+            greeting, self._greeting = self._greeting, None
+            if greeting is not None and not self._is_ended:
+                yield greeting
             peers, self._peers = self._peers, None
             if peers is not None and not self._is_ended:
                 yield peers
@@ -88,8 +81,9 @@ class RegistrationSession:
 class NodeRegistrations:
     """All sessions; feeds their reports to the state and tells decode nodes who the others are."""
 
-    def __init__(self, state: RouterState, metrics: Metrics | None = None) -> None:
+    def __init__(self, state: RouterState, *, report_interval_seconds: float, metrics: Metrics | None = None) -> None:
         self._state = state
+        self._greeting = registered_to_proto(report_interval_seconds)
         self._metrics = metrics or Metrics()
         self._sessions: dict[str, RegistrationSession] = {}
         self._is_closed = False
@@ -146,7 +140,7 @@ class NodeRegistrations:
     def _register(self, session: RegistrationSession, description: NodeDescription) -> None:
         if session.node is not None:
             raise InvalidFieldError("report", "node must be sent once, as the first message")
-        session.begin(self._state.register(description))
+        session.begin(self._state.register(description), self._greeting)
         earlier = self._sessions.get(description.node_id)
         self._sessions[description.node_id] = session
         if earlier:
@@ -176,9 +170,12 @@ class NodeRegistrations:
             if description.role == "decode" and description.model_id == changed.model_id:
                 session.send_peers(self._peers_of(description))
 
-    def _peers_of(self, description: NodeDescription) -> Peers:
+    def _peers_of(self, description: NodeDescription) -> messages.RegisterResponse:
+        """Return the notice of all other nodes of a node's model."""
         nodes = self._state.nodes.of_model(description.model_id)
-        return tuple(node.description for node in nodes if node.description.node_id != description.node_id)
+        return peers_to_proto(
+            tuple(node.description for node in nodes if node.description.node_id != description.node_id)
+        )
 
 
 def list_nodes(state: RouterState) -> router_service_pb2.ListNodesResponse:
@@ -222,13 +219,10 @@ Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 class RouterServicer(service.RouterServiceServicer):
     """Serves one router's state, on one event loop."""
 
-    def __init__(
-        self, state: RouterState, placer: Placer, registrations: NodeRegistrations, *, report_interval_seconds: float
-    ) -> None:
+    def __init__(self, state: RouterState, placer: Placer, registrations: NodeRegistrations) -> None:
         self._state = state
         self._placer = placer
         self._registrations = registrations
-        self._report_interval_seconds = report_interval_seconds
 
     async def Register(  # noqa: N802 - named by the proto
         self, request_iterator: AsyncIterator[messages.RegisterRequest], _context: Context
@@ -239,10 +233,7 @@ class RouterServicer(service.RouterServiceServicer):
         reader = asyncio.create_task(self._registrations.read(session, _reports(request_iterator)))
         try:
             async for notice in session.notices():
-                if isinstance(notice, Registered):
-                    yield registered_to_proto(self._report_interval_seconds)
-                else:
-                    yield peers_to_proto(notice)
+                yield notice
         finally:
             self._registrations.drop(session)
             reader.cancel()
