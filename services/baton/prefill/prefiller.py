@@ -1,7 +1,8 @@
-"""One prefill: from the request message to the messages of its KV stream."""
+"""Prefills: each from the request message to the messages of its KV stream, one stream of an attempt at a time."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,13 +14,12 @@ from opentelemetry import trace
 from baton.engine.constraints.constraint import Constraint
 from baton.engine.events import Failed
 from baton.engine.request import EXPORT_TOKENS, EngineRequest, KvExportSpec, Purpose, SamplingParams
-from baton.errors import BatonError, InvalidFieldError
+from baton.errors import AttemptReusedError, BatonError, InvalidFieldError
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvFrame, KvProgress
 from baton.kv_transport.kv_services import ReceivedRequest
 from baton.node.node import WorkerNode
 from baton.node.requests import check_identity, check_priority, sampling_from_proto
-from baton.prefill.attempts import AttemptStreams
 from baton.prefill.kv_stream import FrameExport, StreamMessages
 from baton.prefill.outbox import FramePacker, Item, OutboxBudget
 from baton.telemetry import names
@@ -194,3 +194,48 @@ def owed_of(request: prefill_service_pb2.PrefillRequest, layout: KvLayout) -> Kv
 def _output_of(request: prefill_service_pb2.PrefillRequest) -> Sequence[int]:
     """Return the tokens that were generated before this prefill, which the form of the output has taken in."""
     return request.token_ids[len(request.token_ids) - request.output_token_count :]
+
+
+class _Running(NamedTuple):
+    stream_number: int
+    end: Callable[[BatonError], None]
+
+
+class AttemptStreams:
+    """The running streams by attempt. Safe from any thread.
+
+    Invariant: of one attempt the stream with the greatest number alone goes on; the caller has given up the others,
+    although it may be long before their connections say so.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: dict[tuple[str, int], _Running] = {}
+
+    @contextmanager
+    def running(self, request: prefill_service_pb2.PrefillRequest, end: Callable[[BatonError], None]) -> Iterator[None]:
+        """Enter a stream for as long as the context lasts, and end that with a smaller number.
+
+        Args:
+            request: What the stream answers.
+            end: Ends it; called from any thread.
+
+        Raises:
+            AttemptReusedError: If one with this or a greater number runs.
+        """
+        attempt, running = (request.request_id, request.attempt), _Running(request.stream_number, end)
+        with self._lock:
+            other = self._running.get(attempt)
+            if other is not None and other.stream_number >= running.stream_number:
+                raise AttemptReusedError(
+                    f"stream {other.stream_number} of {request.request_id}/{request.attempt} is running already"
+                )
+            self._running[attempt] = running
+        if other is not None:
+            other.end(AttemptReusedError(f"stream {running.stream_number} of the attempt has taken over"))
+        try:
+            yield
+        finally:
+            with self._lock:
+                if self._running.get(attempt) is running:
+                    del self._running[attempt]

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 import pytest
 
 from baton.errors import AttemptReusedError, BatonError
-from baton.prefill.attempts import AttemptStreams
+from baton.prefill.prefiller import AttemptStreams
 from baton.v1.prefill_service_pb2 import PrefillRequest
 
 
