@@ -33,6 +33,7 @@ from bench.plots import new_figure
 from bench.results_file import describe_machine, write_results
 
 CALL_TIMEOUT_SECONDS = 120.0
+_NUM_CURVE_POINTS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +175,6 @@ def _table_line(row: dict[str, object]) -> str:
 
 def _seconds(duration: Duration) -> float:
     return float(duration.seconds + duration.nanos / 1e9)
-
-
-_NUM_CURVE_POINTS = 200
 
 
 def pipeline_hidden_share(ratio: float, num_frames: int) -> float:

@@ -31,6 +31,11 @@ _SHAPE = ("--mock-shape", "llama-3.1-8b", "--dtype", "bfloat16", "--num-blocks",
 _SPARK = NodePlan("mock", ("--mock-hardware", "dgx-spark", *_SHAPE))
 _ULTRA = NodePlan("mock", ("--mock-hardware", "m3-ultra", *_SHAPE))
 _TABLE_TOKENS, _TABLE_OUTPUT, _TABLE_RATE = 8192, 32, 10e9
+_LINES = (
+    ("blob_seconds", "sent when all is computed", {"linestyle": "--", "marker": ".", "color": "C3"}),
+    ("start_seconds", "streamed by layers, measured", {"linestyle": "-", "marker": "o", "color": "C0"}),
+    ("bound_seconds", "max(compute, wire) + one group", {"linestyle": ":", "color": "0.2"}),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,13 +206,6 @@ def _generate(cluster: Cluster, num_prompt_tokens: int, seed: int, num_output_to
 
 def _seconds(duration: Duration) -> float:
     return float(duration.seconds + duration.nanos / 1e9)
-
-
-_LINES = (
-    ("blob_seconds", "sent when all is computed", {"linestyle": "--", "marker": ".", "color": "C3"}),
-    ("start_seconds", "streamed by layers, measured", {"linestyle": "-", "marker": "o", "color": "C0"}),
-    ("bound_seconds", "max(compute, wire) + one group", {"linestyle": ":", "color": "0.2"}),
-)
 
 
 def draw_shaped(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -42,6 +42,8 @@ VARIANTS: Mapping[str, Mapping[str, int | bool]] = {
 """Options of the decode node; the first is what the others are compared with."""
 WORKLOADS = ("unique", "copies", "beginnings")
 """Prompts without anything in common; each prompt several times; prompts that begin with the same tokens."""
+_LATENCIES = ("add_p50", "ttft_p50", "tpot_p50", "itl_p99", "e2e_p50")
+_LABELS = ("add p50", "TTFT p50", "TPOT p50", "ITL p99", "latency p50")
 
 
 @dataclass(slots=True)
@@ -213,10 +215,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, help="JSON with all samples")
     parser.add_argument("--plot", type=Path, help="PNG")
     return parser
-
-
-_LATENCIES = ("add_p50", "ttft_p50", "tpot_p50", "itl_p99", "e2e_p50")
-_LABELS = ("add p50", "TTFT p50", "TPOT p50", "ITL p99", "latency p50")
 
 
 def draw_burst(rows: Sequence[Row], path: Path) -> None:

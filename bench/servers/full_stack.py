@@ -28,6 +28,11 @@ from bench.results_file import describe_machine, write_results
 
 _SERVE = "from transformers.cli.transformers import main; main()"
 _MODEL = "model"
+_PARTS = (
+    ("output_tokens_per_second", "output tokens/s", 1.0),
+    ("ttft_p50", "time to first token, p50, s", 1.0),
+    ("tpot_p50", "time per output token, p50, ms", 1e3),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,13 +178,6 @@ def _line(row: Mapping[str, Any]) -> str:
         for name, width in zip(("ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99"), (9, 8, 9, 8), strict=True)
     )
     return f"{row['shape']:15} {row['server']:22} {row['output_tokens_per_second']:8.1f} {times}"
-
-
-_PARTS = (
-    ("output_tokens_per_second", "output tokens/s", 1.0),
-    ("ttft_p50", "time to first token, p50, s", 1.0),
-    ("tpot_p50", "time per output token, p50, ms", 1e3),
-)
 
 
 def draw_full_stack(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

@@ -32,6 +32,9 @@ STEP_SECONDS = (0.02, 0.0)
 """Paced, and as fast as it goes."""
 _REQUESTS = {1: 10, 32: 4, 256: 3}
 """Requests per stream, by the number of streams: enough CPU time for clock ticks of 10 ms."""
+_PARTS = {"gateway": "tab:blue", "router": "tab:orange"}
+_SYSTEMS = {"direct": "tab:grey", "baton": "tab:blue", "dynamo": "tab:green"}
+_TIMES = {"ttft_p50": "TTFT p50", "ttft_p99": "TTFT p99", "itl_p50": "ITL p50", "itl_p99": "ITL p99"}
 
 
 class Measurement:
@@ -129,11 +132,6 @@ def _dynamo_version(python: str) -> str:
         return ""
     code = "import importlib.metadata; print(importlib.metadata.version('ai-dynamo'))"
     return subprocess.run([python, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
-
-
-_PARTS = {"gateway": "tab:blue", "router": "tab:orange"}
-_SYSTEMS = {"direct": "tab:grey", "baton": "tab:blue", "dynamo": "tab:green"}
-_TIMES = {"ttft_p50": "TTFT p50", "ttft_p99": "TTFT p99", "itl_p50": "ITL p50", "itl_p99": "ITL p99"}
 
 
 def draw(samples: Sequence[Sample], path: Path) -> None:
