@@ -15,7 +15,7 @@ import trustme
 
 from baton.errors import ConfigurationError, InvalidFieldError
 from baton.grpc_sockets import client
-from baton.grpc_sockets.frames import ACK, END_HEADERS, PREFACE, FrameType, pack_header, settings_frame
+from baton.grpc_sockets.frames import ACK, END_HEADERS, PREFACE, FrameType, Setting, pack_header, settings_frame
 from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.loop_connection import LoopConnection
 from baton.rpc import loop_channel
@@ -328,6 +328,7 @@ BAD_FRAMES = {
     "a window that overflows": pack_header(4, FrameType.WINDOW_UPDATE, 0, 0) + b"\x7f\xff\xff\xff",
     "a promise": pack_header(4, FrameType.PUSH_PROMISE, END_HEADERS, 1) + bytes(4),
     "an acknowledgement with settings": pack_header(6, FrameType.SETTINGS, ACK, 0) + bytes(6),
+    "frames smaller than every peer takes": settings_frame({Setting.MAX_FRAME_SIZE: 100}),
 }
 
 
