@@ -17,7 +17,7 @@ from baton.decode.kv_stream.remote_prefill import RemotePrefill
 from baton.decode.measurement import Reception, count_prompt, finished_message, local_summary, measure_resources
 from baton.decode.peers import PeerSet
 from baton.engine.events import Admitted, Ended, EngineEvent, Failed, FrameLanded, PromptScored, TokenReady
-from baton.engine.request import EngineRequest, Purpose
+from baton.engine.request import EngineRequest, Purpose, SamplingParams
 from baton.engine.sampling import SampledToken
 from baton.errors import BatonError, InvalidFieldError, MismatchError
 from baton.node.node import WorkerNode
@@ -77,13 +77,14 @@ class DecodeGenerator:
             BatonError: If the request is refused at once; nothing of it is left then.
         """
         self.node.check_accepts()
-        self._check(request)
+        params = self._checked_sampling(request)
         self.node.accept_placement(request.placement.placement_id)
-        generation = Generation(self, request, sink, tasks)
+        generation = Generation(self, request, params, sink, tasks)
         generation.submit()
         return generation
 
-    def _check(self, request: messages.DecodeServiceGenerateRequest) -> None:
+    def _checked_sampling(self, request: messages.DecodeServiceGenerateRequest) -> SamplingParams:
+        """Check the request and return its sampling parameters; the engine checks their bounds."""
         layout = self.node.runner.info.layout_with(request.adapter)
         digest = request.model_revision_digest
         if request.model_id != layout.model_id:
@@ -92,13 +93,17 @@ class DecodeGenerator:
             raise MismatchError("model_revision_digest", layout.model_revision_digest, digest, reason="MODEL_MISMATCH")
         check_identity(request.request_id, request.attempt, request.cache_salt)
         check_priority(request.priority)
-        if request.placement.prefill_node_id:
-            wire_from_proto(request.placement, layout)
-        if request.placement.HasField("prefix_pull"):
-            check_pull(request.placement, layout)
+        params = sampling_from_proto(request.sampling)
+        placement = request.placement
+        if placement.HasField("prefix_pull"):
+            check_pull(placement)
+            wire_from_proto(placement.prefix_pull, layout)
+        if placement.prefill_node_id:
+            wire_from_proto(placement, layout)
         is_greedy = request.sampling.HasField("temperature") and request.sampling.temperature == 0
         if not is_greedy and not request.sampling.HasField("seed"):
             raise InvalidFieldError("sampling.seed", "expected a seed unless the temperature is 0")
+        return params
 
 
 class Generation:
@@ -111,6 +116,7 @@ class Generation:
         self,
         generator: DecodeGenerator,
         request: messages.DecodeServiceGenerateRequest,
+        params: SamplingParams,
         sink: GenerationSink,
         tasks: asyncio.TaskGroup,
     ) -> None:
@@ -131,7 +137,7 @@ class Generation:
         self._deadline = None if timeout_seconds is None else asyncio.get_running_loop().time() + timeout_seconds
         placement = request.placement
         self._prefill_node_id = placement.prefill_node_id if placement.prefill_node_id != self._node.node_id else ""
-        self._engine_request = self._make_engine_request()
+        self._engine_request = self._make_engine_request(params)
 
     def submit(self) -> None:
         """Hand the request to the engine."""
@@ -214,8 +220,8 @@ class Generation:
         self._stop()
         self._sink.finished(finished_message(ended, summary, self._request, reception))
 
-    def _make_engine_request(self) -> EngineRequest:
-        request, params = self._request, sampling_from_proto(self._request.sampling)
+    def _make_engine_request(self, params: SamplingParams) -> EngineRequest:
+        request = self._request
         is_scored = params.num_prompt_logprobs is not None and not request.output_token_ids
         is_pulling = request.placement.HasField("prefix_pull") and not (request.bypass_prefix_cache or is_scored)
         return EngineRequest(

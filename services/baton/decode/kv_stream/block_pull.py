@@ -173,7 +173,7 @@ class BlockPull(KvStreamReader):
         """Take nothing: all that counts has been written."""
 
 
-def check_pull(placement: router_service_pb2.Placement, layout: KvLayout) -> None:
+def check_pull(placement: router_service_pb2.Placement) -> None:
     """Check where a request's beginning is to be taken from.
 
     Raises:
@@ -186,7 +186,6 @@ def check_pull(placement: router_service_pb2.Placement, layout: KvLayout) -> Non
         raise InvalidFieldError(field, "expected none where placement.prefill_node_id computes the prompt")
     if pull.block_count < 1:
         raise InvalidFieldError(f"{field}.block_count", f"expected 1 or more, got {pull.block_count}")
-    wire_from_proto(pull, layout)
 
 
 def pull_request(
