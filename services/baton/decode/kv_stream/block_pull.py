@@ -24,7 +24,6 @@ from baton.engine.events import Admitted
 from baton.engine.runners.base import Runner
 from baton.errors import BatonError, InvalidFieldError, StreamBrokenError
 from baton.kv.hashing import HASH_BYTES, join_hashes
-from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvProgress
 from baton.kv_transport.frame_codec import request_crc32c, serialize_request
 from baton.kv_transport.kv_services import BlockStub
