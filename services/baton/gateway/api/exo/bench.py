@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from baton.gateway.access.admission import RequestContext, generation_name
-from baton.gateway.api.answer import DONE, AnswerJob, FinishedChoice, encode, send_answer
+from baton.gateway.api.answer import AnswerJob, FinishedChoice, encode, send_answer
 from baton.gateway.api.body import FIELD_NAMES, sampling_parameters, token_limit
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.exo.bench_stats import GenerationStats, PowerUsage, PromptRates, generation_stats, power_usage
 from baton.gateway.api.exo.instances import Instances
 from baton.gateway.api.openai.messages import chat_messages
 from baton.gateway.api.openai.schema import ChatAnswer, Message, StreamOptions
+from baton.gateway.api.sse import DONE
 from baton.gateway.api.usage import PlacementBody, UsageBody, placement_body, usage_body
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.requests import ChatPrompt, Delta, GenerationRequest, GenerationResult

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from baton.gateway.access.admission import generation_name
-from baton.gateway.api.answer import DONE, AnswerJob, FinishedChoice, encode, send_answer
+from baton.gateway.api.answer import AnswerJob, FinishedChoice, encode, send_answer
 from baton.gateway.api.body import (
     FIELD_NAMES,
     check_int32,
@@ -25,6 +25,7 @@ from baton.gateway.api.errors import refused, unsupported
 from baton.gateway.api.openai.logprobs import ChatLogprobs, TokenBytes, chat_logprobs, prompt_positions
 from baton.gateway.api.openai.messages import chat_messages, chat_tools
 from baton.gateway.api.openai.schema import ChatBody, CommonBody
+from baton.gateway.api.sse import DONE
 from baton.gateway.api.structured_output import OutputConstraint, StructuredOutputFields, output_constraint
 from baton.gateway.api.usage import placement_body, usage_body
 from baton.gateway.generation.generator import TextGenerator
