@@ -18,7 +18,7 @@ from baton.agent.joining import Joiner
 from baton.agent.membership import Membership, renewal_seconds
 from baton.cli.app import make_app
 from baton.errors import AuthenticationError, BatonError, NotFoundError, OverloadedError, UnavailableError
-from baton.router.joining import MAX_FAILURES, running_join_service
+from baton.router.join_verification import MAX_FAILURES, running_join_service
 from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer

@@ -19,7 +19,7 @@ _ENGINE = PACKAGE / "engine" / "runners" / "torch"
 _OWN_DEVICE = {
     "loader.py": "checks that the device of its options is there",
     "yardstick.py": "measures the device",
-    "cuda_graph/step.py": "captures CUDA graphs, where the operations can be captured",
+    "cuda_graph/capture.py": "captures CUDA graphs, where the operations can be captured",
     "tensor_parallel/ranks.py": "meets other ranks by the library of their devices",
 }
 _KINDS = {"is_cuda", "is_cpu", "is_mps", "is_one_thread", "get_num_threads", "num_threads"}

@@ -43,7 +43,7 @@ _MODULES = {
     ("worker", "decode"): ("decode.settings", "worker.process", "engine.runners.mock"),
     ("torch", "decode"): ("decode.settings", "worker.process", "engine.runners.torch.loader"),
     ("mlx", "decode"): ("decode.settings", "worker.process", "engine.runners.mlx.loader"),
-    ("agent", "joining"): ("agent.joining", "router.joining", "discovery.lan", "security.join_token"),
+    ("agent", "joining"): ("agent.joining", "router.join_verification", "discovery.lan", "security.join_token"),
     ("kubernetes", "node addresses"): ("discovery.kubernetes_api", "discovery.kubernetes_node"),
 }
 """Modules of `baton` by the extra that suffices for them, and what they are."""

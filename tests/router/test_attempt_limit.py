@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from baton.errors import OverloadedError
-from baton.router.joining import MAX_ADDRESSES, MAX_FAILURES, WINDOW_SECONDS, AttemptLimit
+from baton.router.join_verification import MAX_ADDRESSES, MAX_FAILURES, WINDOW_SECONDS, AttemptLimit
 
 
 def test_an_address_that_failed_often_waits_and_others_do_not() -> None:

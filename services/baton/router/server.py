@@ -55,7 +55,7 @@ def _joining(settings: RouterSettings, port: int) -> AbstractAsyncContextManager
     """Return the context in which machines can join, if the settings want that."""
     if not settings.join_port:
         return nullcontext()
-    from baton.router.joining import running_join_service  # its packages are no part of the base installation
+    from baton.router.join_verification import running_join_service  # its packages are no part of the base installation
 
     return running_join_service(settings, settings.host, port, settings.cache_index_address)
 

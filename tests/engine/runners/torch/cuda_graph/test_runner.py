@@ -12,8 +12,8 @@ import torch
 from baton.engine.runners.base import Span
 from baton.engine.runners.drawing import NOT_FINITE, Draws, draw_tokens
 from baton.engine.runners.torch.cuda_graph.buffers import RowTables
+from baton.engine.runners.torch.cuda_graph.capture import padded_batch
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner, DevicePass
-from baton.engine.runners.torch.cuda_graph.step import padded_batch
 from baton.engine.runners.torch.loader import load_torch_runner
 from baton.engine.runners.torch.ops.choose import choose_ops
 from baton.engine.runners.torch.ops.device_ops import DeviceOps

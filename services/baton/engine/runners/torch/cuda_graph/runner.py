@@ -11,7 +11,7 @@ from baton.engine.runners.base import Launched, ModelInfo, Span
 from baton.engine.runners.drawing import Draws
 from baton.engine.runners.torch.batch import Followed
 from baton.engine.runners.torch.cuda_graph.buffers import DecodeBuffers, Field, Fields, RowTables
-from baton.engine.runners.torch.cuda_graph.step import CapturedSteps, DecodeSteps, padded_batch
+from baton.engine.runners.torch.cuda_graph.capture import CapturedSteps, DecodeSteps, padded_batch
 from baton.engine.runners.torch.ops.cuda.copy_stream import KvCopies
 from baton.engine.runners.torch.ops.device_ops import DeviceOps
 from baton.engine.runners.torch.ops.pool import upload
