@@ -1,8 +1,7 @@
-"""Reads frames from a socket: small parts through a look-ahead, payloads straight into the caller's memory.
+"""Frames and gRPC messages on a socket: read through a look-ahead, written from any thread, payloads never copied.
 
-Writes frames to a socket, from any thread, without copying payloads.
-
-gRPC messages in the DATA frames of a stream: cut out on one side, framed on the other.
+Small parts are read ahead, payloads go straight into the caller's memory. The gRPC messages in the DATA frames of a
+stream are cut out on one side and framed on the other.
 """
 
 from __future__ import annotations

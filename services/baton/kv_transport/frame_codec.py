@@ -67,7 +67,7 @@ class ReceivedFrame:
     actual_crc32c: int | None = None
     """Checksum of what arrived, where it was computed on arrival."""
     shared: kv_pb2.SharedPayload | None = None
-    """Where the payload is that the message lacks; None: in the message, or found (baton.kv_transport.frame_codec)."""
+    """Where the payload is that the message lacks; None: in the message, or found by `with_payload`."""
 
     def checked(self, actual_crc32c: int) -> ReceivedFrame:
         """Return the frame with the checksum of what arrived."""

@@ -7,7 +7,7 @@ from hashlib import blake2b
 from pathlib import Path
 
 from baton.capacity.cost import ModelShape
-from baton.capacity.hardware import PRESETS, ComputeTimeModel
+from baton.capacity.hardware import PRESETS
 from baton.capacity.reference_models import REFERENCE_MODELS
 from baton.engine.checkpoint.model_folder import read_checkpoint
 from baton.engine.kv_cache.pool_size import USUAL_BLOCKS
@@ -27,7 +27,6 @@ def load_mock_runner(
     dtype: str = "bfloat16",
     hardware: str = "m3-ultra",
     shape: str = "",
-    time_model: ComputeTimeModel = "roofline",
     fixed_step_seconds: float | None = None,
 ) -> QueuedMockRunner:
     """Return a mock of a model on a device.
@@ -40,7 +39,6 @@ def load_mock_runner(
         dtype: Number format of weights and cache.
         hardware: Name of a preset of `baton.capacity.hardware`.
         shape: Name of a model size of `baton.capacity.reference_models`; empty: the folder's own.
-        time_model: Which formula gives the time of a step.
         fixed_step_seconds: Time of every step instead, 0 or more.
 
     Raises:
@@ -63,7 +61,6 @@ def load_mock_runner(
         PRESETS[hardware],
         num_blocks=num_blocks or USUAL_BLOCKS,
         block_tokens=block_tokens,
-        time_model=time_model,
         fixed_step_seconds=fixed_step_seconds,
     )
 

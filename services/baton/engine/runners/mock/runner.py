@@ -8,7 +8,7 @@ from itertools import chain
 
 import numpy as np
 
-from baton.capacity.hardware import ComputeTimeModel, Hardware, StepSpan, step_seconds
+from baton.capacity.hardware import Hardware, StepSpan, step_seconds
 from baton.engine.runners.base import Array, LayerKv, ModelInfo, Runner, Span
 from baton.engine.runners.mock.kv_codec import MockCodec
 from baton.engine.runners.mock.state import (
@@ -40,7 +40,6 @@ class MockRunner(Runner):
         *,
         num_blocks: int,
         block_tokens: int,
-        time_model: ComputeTimeModel = "roofline",
         fixed_step_seconds: float | None = None,
         clock: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
@@ -49,7 +48,6 @@ class MockRunner(Runner):
         self.num_blocks = num_blocks
         self.block_tokens = block_tokens
         self.hardware = hardware
-        self._time_model = time_model
         self._fixed_step_seconds = fixed_step_seconds
         self.clock = clock
         self._sleep = sleep
@@ -83,7 +81,7 @@ class MockRunner(Runner):
         if self._fixed_step_seconds is not None:
             return self._fixed_step_seconds
         parts = [StepSpan(span.end, len(span.token_ids)) for span in spans]
-        return step_seconds(self._time_model, self.hardware, self.info.shape, parts)
+        return step_seconds("roofline", self.hardware, self.info.shape, parts)
 
     def sleep_until(self, moment: float) -> None:
         """Sleep until a moment of the clock."""
