@@ -7,20 +7,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from baton.capacity import cost
 from baton.capacity.cost import CostEstimate
-from baton.capacity.kv_transfer import FramePlan, WireEstimate, WirePolicy, cache_option, choose_wire, plan_frames
-from baton.capacity.prefix_reuse import Pull, best_pull, match_prefix
+from baton.capacity.kv_transfer import WireEstimate
+from baton.capacity.prefix_reuse import Pull, best_pull
 from baton.capacity.snapshot import (
     ClusterSnapshot,
     Link,
     NodePair,
     NodeSnapshot,
     PlacementRequest,
-    blocks_for,
     expected_output_tokens,
     infeasible_reason,
-    room_seconds,
+)
+from baton.capacity.terms import (
+    DecodeTerms,
+    PrefillTerms,
+    RemoteTerms,
+    decode_terms,
+    local_terms,
+    prefill_terms,
+    remote_terms,
 )
 
 
@@ -145,10 +151,12 @@ def _candidate(
         reason = "the prompt's log-probabilities are wanted"
     if reason:
         return Candidate(decoder.node_id, prefiller.node_id if prefiller else "", infeasible_reason=reason)
-    decode = _decode_terms(request, decoder, expected)
+    decode = decode_terms(request, decoder, expected)
     if prefiller is None or link is None:
-        return _local(request, decoder, decode)
-    return _remote(request, decoder, prefiller, link, decode, snapshot.wire_policy)
+        return local_candidate(request, decode)
+    prefill = prefill_terms(request, prefiller)
+    terms = remote_terms(request, decode, prefill, link, snapshot.wire_policy)
+    return remote_candidate(decode, prefill, link, terms)
 
 
 def _pulling(snapshot: ClusterSnapshot, request: PlacementRequest, decoder: NodeSnapshot) -> Candidate | None:
@@ -157,81 +165,33 @@ def _pulling(snapshot: ClusterSnapshot, request: PlacementRequest, decoder: Node
     if infeasible_reason(decoder, request, request.num_prompt_tokens + math.ceil(expected)):
         return None  # the candidate without a pull says why
     pull = best_pull(snapshot, request, decoder)
-    return _local(request, decoder, _decode_terms(request, decoder, expected), pull) if pull else None
+    return local_candidate(request, decode_terms(request, decoder, expected), pull) if pull else None
 
 
-@dataclass(frozen=True, slots=True)
-class _DecodeTerms:
-    """What decoding on one node costs, wherever the prompt is computed."""
-
-    expected_output_tokens: float
-    step_seconds: float
-    """One step with this request in the batch."""
-    slowdown_seconds: float
-    """What the longer steps cost the requests already in the batch."""
-    room_seconds: float
-    """Until the batch and the pool have room."""
-
-
-def _decode_terms(request: PlacementRequest, decoder: NodeSnapshot, expected: float) -> _DecodeTerms:
-    """Waiting requests will run beside this one, so they count as running, at the new request's context."""
-    load, shape, profile = decoder.load, decoder.shape, decoder.profile
-    others = min(load.num_running + load.num_waiting, decoder.max_batch_size - 1)
-    own_context = request.num_prompt_tokens + expected / 2
-    mean_context = load.mean_context_tokens if load.num_running else own_context
-    context = (others * mean_context + own_context) / (others + 1)
-    step = cost.step_seconds(shape, profile, others + 1, context)
-    step_without = cost.step_seconds(shape, profile, others, mean_context) if others else 0.0
-    num_new_tokens = request.num_prompt_tokens + math.ceil(expected) - request.cached_on(decoder)
-    return _DecodeTerms(
-        expected_output_tokens=expected,
-        step_seconds=step,
-        slowdown_seconds=others * max(0.0, step - step_without) * expected,
-        room_seconds=room_seconds(decoder, blocks_for(decoder, num_new_tokens), expected * step),
-    )
-
-
-def _local(
-    request: PlacementRequest, decoder: NodeSnapshot, decode: _DecodeTerms, pull: Pull | None = None
-) -> Candidate:
-    """T_local = max(queue_d, max(room_d, read_d) + pull) + copy_d + prefill_d(c, n), and queue_d is room_d or more.
-
-    Who runs stands still for copy and prefill.
-
-    Interval table: [0, r) is on d's device; [r, c_d) is read from its disk, while prompts before this one are computed,
-    and copied; [c_d, c) is pulled, as soon as d has room, while others are computed; [c, n) is computed on d. Without a
-    pull c = c_d.
-    """
-    match = match_prefix(request, decoder)
-    cached, restore = match.num_tokens, match.restore
-    queue = max(_queue_seconds(decoder), decode.room_seconds)
-    prefill = cost.prefill_seconds(
-        decoder.shape, decoder.profile, pull.end if pull else cached, request.num_prompt_tokens
-    )
-    reading = max(0.0, restore.read_seconds - queue)
-    pulling = max(0.0, max(decode.room_seconds, restore.read_seconds) + pull.seconds - queue - reading) if pull else 0.0
-    start = queue + reading + restore.copy_seconds + pulling + prefill
+def local_candidate(request: PlacementRequest, decode: DecodeTerms, pull: Pull | None = None) -> Candidate:
+    """Return the candidate that computes and decodes on one node."""
+    terms, match = local_terms(request, decode, pull), decode.match
     estimate = CostEstimate(
-        queue_seconds=queue,
-        prefill_seconds=prefill,
+        queue_seconds=terms.queue_seconds,
+        prefill_seconds=terms.prefill_seconds,
         transfer_seconds=pull.transfer_seconds if pull else 0.0,
         exposed_seconds=0.0,
-        time_to_first_token_seconds=start,
-        start_seconds=start,
+        time_to_first_token_seconds=terms.start_seconds,
+        start_seconds=terms.start_seconds,
         step_seconds=decode.step_seconds,
         expected_output_tokens=decode.expected_output_tokens,
-        imposed_seconds=decode.slowdown_seconds + decoder.load.num_running * (restore.copy_seconds + prefill),
-        pull_seconds=pulling,
-        restore_seconds=reading + restore.copy_seconds,
+        imposed_seconds=terms.imposed_seconds,
+        pull_seconds=terms.pull_seconds,
+        restore_seconds=terms.restore_seconds,
     )
     candidate = Candidate(
-        decoder.node_id,
+        decode.node.node_id,
         "",
-        cached,
-        cached,
+        match.num_tokens,
+        match.num_tokens,
         estimate=estimate,
-        decode_restored_tokens=restore.num_tokens,
-        prefill_restored_tokens=restore.num_tokens,
+        decode_restored_tokens=match.restore.num_tokens,
+        prefill_restored_tokens=match.restore.num_tokens,
     )
     if pull is None:
         return candidate
@@ -245,74 +205,32 @@ def _local(
     )
 
 
-def _remote(
-    request: PlacementRequest,
-    decoder: NodeSnapshot,
-    prefiller: NodeSnapshot,
-    link: Link,
-    decode: _DecodeTerms,
-    policy: WirePolicy,
-) -> Candidate:
-    """T_remote = max(room_d, read_d + copy_d + max(queue_p, read_p) + copy_p + layer pipeline).
-
-    The pipeline is of prefill_p(c_p, n), the way over the link, and the transfer of [c_d, n).
-
-    Interval table: [0, c_d) is on d already, or brought back before p is called; [c_d, n) travels; [0, c_p) is on p,
-    or brought back there; [c_p, n) is computed on p. The prefill node serves first come, first served, so nobody there
-    waits longer: what this request waits is its own queue term.
-    """
-    here, there = match_prefix(request, decoder), match_prefix(request, prefiller)
-    num_sent, num_computed = request.num_prompt_tokens - here.num_tokens, request.num_prompt_tokens - there.num_tokens
-    queue = _queue_seconds(prefiller)
-    restoring = here.restore.seconds + max(0.0, there.restore.read_seconds - queue) + there.restore.copy_seconds
-    prefill = cost.prefill_seconds(prefiller.shape, prefiller.profile, there.num_tokens, request.num_prompt_tokens)
-    options = link.wires or (cache_option(decoder.shape.kv_bytes_per_token),)
-    rate = link.bytes_per_second
-    wire = choose_wire(options, policy, num_tokens=num_sent, bytes_per_second=rate, compute_seconds=prefill)
-    transfer = wire.transfer_seconds(num_sent, rate)
-    frames = _plan_frames(prefiller, num_computed, compute_seconds=prefill, send_seconds=transfer)
-    first_token = queue + restoring + frames.compute_seconds + link.round_trip_seconds
+def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, terms: RemoteTerms) -> Candidate:
+    """Return the candidate that computes on one node and decodes on another."""
+    frames, here, there = terms.frames, decode.match, prefill.match
     estimate = CostEstimate(
-        queue_seconds=queue,
+        queue_seconds=prefill.queue_seconds,
         prefill_seconds=frames.compute_seconds,
-        transfer_seconds=transfer,
+        transfer_seconds=terms.transfer_seconds,
         exposed_seconds=frames.exposed_seconds,
-        time_to_first_token_seconds=first_token,
-        start_seconds=max(first_token + frames.exposed_seconds, decode.room_seconds),
+        time_to_first_token_seconds=terms.first_token_seconds,
+        start_seconds=terms.start_seconds,
         step_seconds=decode.step_seconds,
         expected_output_tokens=decode.expected_output_tokens,
         imposed_seconds=decode.slowdown_seconds,
-        restore_seconds=restoring,
+        restore_seconds=terms.restore_seconds,
     )
     return Candidate(
-        decoder.node_id,
-        prefiller.node_id,
+        decode.node.node_id,
+        prefill.node.node_id,
         here.num_tokens,
         there.num_tokens,
-        num_sent * wire.token_bytes,
+        terms.num_sent_tokens * terms.wire.token_bytes,
         frames.layers_per_frame,
         estimate,
         chunk_tokens=frames.chunk_tokens,
         is_link_declared=not link.is_measured,
-        wire=wire.estimate(num_sent, rate),
+        wire=terms.wire.estimate(terms.num_sent_tokens, link.bytes_per_second),
         decode_restored_tokens=here.restore.num_tokens,
         prefill_restored_tokens=there.restore.num_tokens,
     )
-
-
-def _plan_frames(prefiller: NodeSnapshot, num_tokens: int, *, compute_seconds: float, send_seconds: float) -> FramePlan:
-    """Return the pieces in which KV leaves a node while it computes so many tokens."""
-    return plan_frames(
-        max(1, num_tokens),
-        prefiller.shape.num_layers,
-        max_chunk_tokens=prefiller.max_step_tokens,
-        compute_seconds=compute_seconds,
-        send_seconds=send_seconds,
-        least_pass_seconds=prefiller.shape.step_bytes(1, 0) / prefiller.profile.decode_bytes_per_second,
-        pass_overhead_seconds=prefiller.profile.prefill_overhead_seconds,
-    )
-
-
-def _queue_seconds(node: NodeSnapshot) -> float:
-    load = node.load
-    return cost.backlog_seconds(node.shape, node.profile, load.num_pending_prompt_tokens, load.num_waiting)

@@ -1,0 +1,190 @@
+"""The terms that placement compares: of one node as decoder or prefiller, and of a pair. Pure, one place per formula.
+
+A node's terms are computed once per request and node; a pair's are made of two nodes' terms and their link.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from baton.capacity import cost
+from baton.capacity.kv_transfer import FramePlan, WireChoice, WirePolicy, cache_option, choose_wire, plan_frames
+from baton.capacity.prefix_reuse import PrefixMatch, Pull, match_prefix
+from baton.capacity.snapshot import Link, NodeSnapshot, PlacementRequest, blocks_for, room_seconds
+
+
+class DecodeTerms(NamedTuple):
+    """What decoding on one node costs, wherever the prompt is computed."""
+
+    node: NodeSnapshot
+    """Decodes."""
+    match: PrefixMatch
+    """What it has of the prompt."""
+    expected_output_tokens: float
+    """Output tokens counted on."""
+    step_seconds: float
+    """One step with this request in the batch."""
+    slowdown_seconds: float
+    """What the longer steps cost the requests already in the batch."""
+    room_seconds: float
+    """Until the batch and the pool have room."""
+
+    def total_seconds(self, start_seconds: float, imposed_seconds: float) -> float:
+        """Return what placements are compared by; `CostEstimate.total_seconds` of the same figures."""
+        return start_seconds + self.expected_output_tokens * self.step_seconds + imposed_seconds
+
+
+class PrefillTerms(NamedTuple):
+    """What computing the prompt on one node costs, wherever it is decoded."""
+
+    node: NodeSnapshot
+    """Computes."""
+    match: PrefixMatch
+    """What it has of the prompt."""
+    queue_seconds: float
+    """Prompts that it computes first."""
+    prefill_seconds: float
+    """The positions that it has not."""
+
+
+class LocalTerms(NamedTuple):
+    """What it costs to compute and decode on one node."""
+
+    queue_seconds: float
+    """Prompts that it computes first, and room."""
+    restore_seconds: float
+    """Cached positions come back, as far as the queue does not hide it."""
+    pull_seconds: float
+    """A prefix comes from elsewhere, as far as the queue does not hide it."""
+    prefill_seconds: float
+    """The rest is computed."""
+    start_seconds: float
+    """Until decoding can begin."""
+    imposed_seconds: float
+    """Slow-down of the requests that are there."""
+
+
+class RemoteTerms(NamedTuple):
+    """What it costs to compute on one node and to decode on another."""
+
+    restore_seconds: float
+    """Cached positions come back on both, as far as the queue does not hide it."""
+    wire: WireChoice
+    """In what KV travels."""
+    num_sent_tokens: int
+    """Positions that travel."""
+    transfer_seconds: float
+    """That the link needs for them."""
+    frames: FramePlan
+    """In what pieces they leave."""
+    first_token_seconds: float
+    """Until the first token is known."""
+    start_seconds: float
+    """Until decoding can begin."""
+
+
+def decode_terms(request: PlacementRequest, node: NodeSnapshot, expected: float) -> DecodeTerms:
+    """Return what decoding `expected` tokens costs on a node.
+
+    Waiting requests will run beside this one, so they count as running, at the new request's context.
+    """
+    load, shape, profile = node.load, node.shape, node.profile
+    others = min(load.num_running + load.num_waiting, node.max_batch_size - 1)
+    own_context = request.num_prompt_tokens + expected / 2
+    mean_context = load.mean_context_tokens if load.num_running else own_context
+    context = (others * mean_context + own_context) / (others + 1)
+    step = cost.step_seconds(shape, profile, others + 1, context)
+    step_without = cost.step_seconds(shape, profile, others, mean_context) if others else 0.0
+    num_new_tokens = request.num_prompt_tokens + math.ceil(expected) - request.cached_on(node)
+    return DecodeTerms(
+        node=node,
+        match=match_prefix(request, node),
+        expected_output_tokens=expected,
+        step_seconds=step,
+        slowdown_seconds=others * max(0.0, step - step_without) * expected,
+        room_seconds=room_seconds(node, blocks_for(node, num_new_tokens), expected * step),
+    )
+
+
+def prefill_terms(request: PlacementRequest, node: NodeSnapshot) -> PrefillTerms:
+    """Return what computing the prompt costs on a node, which may be the one that decodes."""
+    match = match_prefix(request, node)
+    return PrefillTerms(
+        node=node,
+        match=match,
+        queue_seconds=queue_seconds(node),
+        prefill_seconds=cost.prefill_seconds(node.shape, node.profile, match.num_tokens, request.num_prompt_tokens),
+    )
+
+
+def queue_seconds(node: NodeSnapshot) -> float:
+    """Return the time that the prompts before this one take."""
+    load = node.load
+    return cost.backlog_seconds(node.shape, node.profile, load.num_pending_prompt_tokens, load.num_waiting)
+
+
+def local_terms(request: PlacementRequest, decode: DecodeTerms, pull: Pull | None = None) -> LocalTerms:
+    """T_local = max(queue_d, max(room_d, read_d) + pull) + copy_d + prefill_d(c, n), and queue_d is room_d or more.
+
+    Who runs stands still for copy and prefill.
+
+    Interval table: [0, r) is on d's device; [r, c_d) is read from its disk, while prompts before this one are computed,
+    and copied; [c_d, c) is pulled, as soon as d has room, while others are computed; [c, n) is computed on d. Without a
+    pull c = c_d.
+    """
+    node, room, restore = decode.node, decode.room_seconds, decode.match.restore
+    begin = pull.end if pull else decode.match.num_tokens
+    queue = max(queue_seconds(node), room)
+    prefill = cost.prefill_seconds(node.shape, node.profile, begin, request.num_prompt_tokens)
+    reading = max(0.0, restore.read_seconds - queue)
+    pulling = max(0.0, max(room, restore.read_seconds) + pull.seconds - queue - reading) if pull else 0.0
+    return LocalTerms(
+        queue_seconds=queue,
+        restore_seconds=reading + restore.copy_seconds,
+        pull_seconds=pulling,
+        prefill_seconds=prefill,
+        start_seconds=queue + reading + restore.copy_seconds + pulling + prefill,
+        imposed_seconds=decode.slowdown_seconds + node.load.num_running * (restore.copy_seconds + prefill),
+    )
+
+
+def remote_terms(
+    request: PlacementRequest, decode: DecodeTerms, prefill: PrefillTerms, link: Link, policy: WirePolicy
+) -> RemoteTerms:
+    """T_remote = max(room_d, read_d + copy_d + max(queue_p, read_p) + copy_p + layer pipeline).
+
+    The pipeline is of prefill_p(c_p, n), the way over the link, and the transfer of [c_d, n).
+
+    Interval table: [0, c_d) is on d already, or brought back before p is called; [c_d, n) travels; [0, c_p) is on p,
+    or brought back there; [c_p, n) is computed on p. The prefill node serves first come, first served, so nobody there
+    waits longer: what this request waits is its own queue term.
+    """
+    here, there, node = decode.match, prefill.match, prefill.node
+    num_sent, num_computed = request.num_prompt_tokens - here.num_tokens, request.num_prompt_tokens - there.num_tokens
+    queue, rate = prefill.queue_seconds, link.bytes_per_second
+    restoring = here.restore.seconds + max(0.0, there.restore.read_seconds - queue) + there.restore.copy_seconds
+    options = link.wires or (cache_option(decode.node.shape.kv_bytes_per_token),)
+    wire = choose_wire(
+        options, policy, num_tokens=num_sent, bytes_per_second=rate, compute_seconds=prefill.prefill_seconds
+    )
+    transfer = wire.transfer_seconds(num_sent, rate)
+    frames = plan_frames(
+        max(1, num_computed),
+        node.shape.num_layers,
+        max_chunk_tokens=node.max_step_tokens,
+        compute_seconds=prefill.prefill_seconds,
+        send_seconds=transfer,
+        least_pass_seconds=node.shape.step_bytes(1, 0) / node.profile.decode_bytes_per_second,
+        pass_overhead_seconds=node.profile.prefill_overhead_seconds,
+    )
+    first_token = queue + restoring + frames.compute_seconds + link.round_trip_seconds
+    return RemoteTerms(
+        restore_seconds=restoring,
+        wire=wire,
+        num_sent_tokens=num_sent,
+        transfer_seconds=transfer,
+        frames=frames,
+        first_token_seconds=first_token,
+        start_seconds=max(first_token + frames.exposed_seconds, decode.room_seconds),
+    )
