@@ -108,7 +108,7 @@ class Node:
         )
         self._loop = asyncio.get_running_loop()
         limits = SchedulerLimits(max_batch_size=8, max_step_tokens=self.settings.max_step_tokens, max_host_bytes=2**20)
-        self.engine = Engine(runner, limits, post=self._post)
+        self.engine = Engine(runner, limits, post=self._post, on_queue_change=self.placement_ids.extend)
 
     is_kv_quantized = False
 
@@ -116,10 +116,6 @@ class Node:
         """Refuse while draining."""
         if self.is_draining:
             raise UnavailableError("shutting down", reason="DRAINING")
-
-    def accept_placement(self, placement_id: str) -> None:
-        """Keep the id."""
-        self.placement_ids.append(placement_id)
 
     async def settle(self) -> None:
         """Return when the engine holds nothing any more; every block is free then."""

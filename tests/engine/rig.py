@@ -134,6 +134,7 @@ class Rig:
     ) -> None:
         self.runner = runner or mock_runner()
         self.hashes: dict[Tier, set[bytes]] = {tier: set() for tier in Tier}
+        self.accepted_placement_ids: list[str] = []
         self._told = threading.Condition()
         self.fatal: list[BaseException] = []
         self.engine = Engine(
@@ -142,6 +143,7 @@ class Rig:
             post=_post,
             on_block_events=self._note,
             on_fatal=self.fatal.append,
+            on_queue_change=self.accepted_placement_ids.extend,
             max_waiting=max_waiting,
             clock=clock,
             ingest_share=ingest_share,

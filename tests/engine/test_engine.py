@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from baton.capacity.hardware import PRESETS
+from baton.capacity.snapshot import QueuedPrompt
 from baton.engine.engine import Engine
 from baton.engine.events import Admitted, Ended, Failed, TokenReady
 from baton.engine.limits import SchedulerLimits
@@ -298,6 +299,23 @@ def test_the_load_is_right_when_the_engine_rests() -> None:
     assert (load.num_waiting, load.num_running, load.num_pending_prompt_tokens) == (0, 0, 0)
     assert load.num_available_blocks == 64
     assert load.num_steps == 8
+
+
+def test_the_load_names_the_prompts_that_are_to_be_computed() -> None:
+    """In order of turns, with how far each is; and their placements are told once the load counts them."""
+    runner = GatedRunner()
+    with Rig(runner, max_batch_size=1) as rig:
+        first = request_of(prompt_of(40), "first", ENDLESS, placement_id="p-1")
+        second = request_of(prompt_of(20, seed=2), "second", ENDLESS, placement_id="p-2")
+        listening, _ = rig.submit_together([first, second])
+        listening.until(Admitted)
+        load, accepted = rig.engine.load(), list(rig.accepted_placement_ids)
+        runner.gate.set()
+        for request in (first, second):
+            rig.engine.abort(request)
+
+    assert accepted == ["p-1", "p-2"]
+    assert load.queued_prompts == (QueuedPrompt("p-1", 0, 40), QueuedPrompt("p-2", 0, 20))
 
 
 def test_a_request_that_receives_is_no_work_for_this_engine() -> None:

@@ -355,7 +355,15 @@ def test_load_links_and_outcomes_are_listed() -> None:
     async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
         mac, dgx = await register(stub, MAC), await register(stub, DGX)
         placement = (await stub.Place(place_request(), timeout=20)).placement
-        load = node_pb2.LoadReport(running_request_count=2, free_block_count=5, step_count=9)
+        queued = node_pb2.QueuedPrompt(placement_id="p", done_token_count=3, remaining_token_count=4)
+        load = node_pb2.LoadReport(
+            running_request_count=2,
+            free_block_count=5,
+            step_count=9,
+            queued_prompts=[queued],
+            landing_bytes_per_second=1e9,
+            landing_byte_count=7,
+        )
         link = node_pb2.LinkMeasurement(from_node_id="dgx", bytes_per_second=2e9)
         outcome = generation_pb2.PlacementSummary(
             placement_id=placement.placement_id,

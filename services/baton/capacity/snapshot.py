@@ -82,6 +82,17 @@ NodeRole = Literal["prefill", "decode"]
 """What a node can be asked for."""
 
 
+class QueuedPrompt(NamedTuple):
+    """A prompt that a node computes or is going to (protos/baton/v1/node.proto, QueuedPrompt)."""
+
+    placement_id: str
+    """The request's placement; empty: it has none."""
+    num_done_tokens: int
+    """Leading positions whose KV exists; 0 while it has no blocks."""
+    num_left_tokens: int
+    """Positions after them that are to be computed."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
     """Work on a node: its last report plus the placements that it has not reported yet."""
@@ -96,6 +107,12 @@ class NodeLoad:
     """Blocks that are free or hold only unreferenced cache; assumed placements may bring it below 0."""
     mean_context_tokens: float = 0.0
     """Mean context of the running requests."""
+    queued_prompts: tuple[QueuedPrompt, ...] = ()
+    """Prompts still to compute, in order of turns; the first ones, where there are many."""
+    landing_bytes_per_second: float = 0.0
+    """Rate of writing received KV into the device's memory; 0: not measured."""
+    num_landing_bytes: int = 0
+    """KV received and not yet written there."""
 
 
 @dataclass(frozen=True, slots=True)

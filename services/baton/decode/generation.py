@@ -21,7 +21,7 @@ from baton.engine.request import EngineRequest, Purpose, SamplingParams
 from baton.engine.sampling import SampledToken
 from baton.errors import BatonError, InvalidFieldError, MismatchError
 from baton.node.node import WorkerNode
-from baton.node.requests import check_identity, check_priority, sampling_from_proto
+from baton.node.requests import check_identity, check_placement_id, check_priority, sampling_from_proto
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.v1 import decode_service_pb2 as messages
@@ -78,7 +78,6 @@ class DecodeGenerator:
         """
         self.node.check_accepts()
         params = self._checked_sampling(request)
-        self.node.accept_placement(request.placement.placement_id)
         generation = Generation(self, request, params, sink, tasks)
         generation.submit()
         return generation
@@ -93,6 +92,7 @@ class DecodeGenerator:
             raise MismatchError("model_revision_digest", layout.model_revision_digest, digest, reason="MODEL_MISMATCH")
         check_identity(request.request_id, request.attempt, request.cache_salt)
         check_priority(request.priority)
+        check_placement_id(request.placement.placement_id)
         params = sampling_from_proto(request.sampling)
         placement = request.placement
         if placement.HasField("prefix_pull"):
@@ -234,6 +234,7 @@ class Generation:
             cache_salt=request.cache_salt,
             priority=request.priority,
             is_cache_bypassed=request.bypass_prefix_cache,
+            placement_id=request.placement.placement_id,
         )
 
     async def _submit_compiled(self) -> None:

@@ -52,6 +52,8 @@ class Engine:
         post: Called from the engine's thread with the events of a pass, in order.
         on_block_events: Called with changes of the prefix cache, from the engine's thread; from the disk's of the disk.
         on_fatal: Called from the engine's thread when it dies of a bug; no event follows.
+        on_queue_change: Called from the engine's thread when `load` shows another queue of prompts than before, or a
+            placed request more: with the placements whose requests it counts from now on.
         max_waiting: Requests waiting at most.
         ingest_share: Part of a pass's time for which KV that arrives is written after it while sequences generate, and
             as much again for blocks that other nodes ask for; 0: any.
@@ -67,6 +69,7 @@ class Engine:
         post: Callable[[list[Deliverable]], None],
         on_block_events: Callable[[BlockEvents], None] = lambda _events: None,
         on_fatal: Callable[[BaseException], None] = lambda _error: None,
+        on_queue_change: Callable[[Items[str]], None] = lambda _placement_ids: None,
         max_waiting: int = 1024,
         ingest_share: float = INGEST_SHARE,
         disk: DiskBlockStore | None = None,
@@ -86,6 +89,7 @@ class Engine:
         self._post = post
         self._on_block_events = on_block_events
         self._on_fatal = on_fatal
+        self._on_queue_change = on_queue_change
         self._max_waiting = max_waiting
         self._clock = clock
         self._commands: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
@@ -113,7 +117,8 @@ class Engine:
         self._is_proven = True  # that no block is lost or doubled
         self._checked_at = 0.0
         self._load_taken_at = 0.0
-        self._load = self._registry.load(0)
+        self._accepted_placement_ids: list[str] = []  # that no load counts yet
+        self._load = self._registry.load(0, self._ingest.landing)
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -275,13 +280,21 @@ class Engine:
         for changes in (self.scheduler.pool.changes, self.scheduler.offload.store.changes):
             if changes:
                 self._on_block_events(changes.drain())
-        if self._clock() - self._load_taken_at >= _LOAD_INTERVAL_SECONDS:
-            self._load_taken_at = self._clock()
-            self._load = self._registry.load(self._pipeline.num_steps)
+        if self._accepted_placement_ids or self._clock() - self._load_taken_at >= _LOAD_INTERVAL_SECONDS:
+            self._take_load()
         if deliveries := self._registry.drain():
             self._post(deliveries)
 
+    def _take_load(self) -> None:
+        self._load_taken_at = self._clock()
+        before, self._load = self._load, self._registry.load(self._pipeline.num_steps, self._ingest.landing)
+        accepted, self._accepted_placement_ids = self._accepted_placement_ids, []
+        if accepted or _placements_in(before) != _placements_in(self._load):
+            self._on_queue_change(accepted)
+
     def _submit(self, request: EngineRequest, listener: Listener) -> None:
+        if request.placement_id:
+            self._accepted_placement_ids.append(request.placement_id)
         try:
             self._check(request)
             info = self.runner.info
@@ -362,7 +375,7 @@ class Engine:
         Raises:
             AssertionError: If a block is lost or doubled.
         """
-        self._load = self._registry.load(self._pipeline.num_steps)
+        self._take_load()
         if self._is_proven:
             return None
         remaining = self._checked_at + CHECK_INTERVAL_SECONDS - self._clock()
@@ -371,3 +384,7 @@ class Engine:
         self.scheduler.check_integrity()
         self._checked_at, self._is_proven = self._clock(), True
         return None
+
+
+def _placements_in(load: EngineLoad) -> list[str]:
+    return [each.placement_id for each in load.queued_prompts]

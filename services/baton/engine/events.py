@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from baton.capacity.snapshot import TierRates
+from baton.capacity.snapshot import QueuedPrompt, TierRates
 from baton.engine.kv_cache.offload import TierHits
 from baton.engine.sampling import SampledToken
 from baton.engine.sequence import FinishReason
@@ -106,6 +106,15 @@ Listener = Callable[[EngineEvent], None]
 """Takes the events of one request; must not block."""
 
 
+class LandingLoad(NamedTuple):
+    """KV of other nodes on its way into the device's memory."""
+
+    bytes_per_second: float = 0.0
+    """Rate of writing, while something is written; 0: nothing has been."""
+    num_bytes: int = 0
+    """What has been received and is not written yet."""
+
+
 @dataclass(frozen=True, slots=True)
 class EngineLoad:
     """What the engine is doing."""
@@ -130,3 +139,7 @@ class EngineLoad:
     """How fast blocks come back from host memory and disk."""
     is_sparing_memory: bool = False
     """Whether sequences are computed one at a time, for memory is short."""
+    queued_prompts: tuple[QueuedPrompt, ...] = ()
+    """Prompts still to compute here, in order of turns; the first ones, where there are many."""
+    landing: LandingLoad = LandingLoad()
+    """KV of other nodes on its way into the device's memory."""

@@ -209,6 +209,8 @@ class EngineRequest:
     """Whether to neither read nor fill the prefix cache."""
     export: KvExportSpec | None = None
     """For PREFILL: what is handed out; None: nothing."""
+    placement_id: str = ""
+    """The router's name for the decision that brought it here; empty: there was none."""
 
     @property
     def is_scored(self) -> bool:

@@ -8,11 +8,13 @@ from collections.abc import Sequence as Seq
 from contextlib import contextmanager
 from typing import NamedTuple
 
+from baton.capacity.snapshot import QueuedPrompt
 from baton.engine.events import (
     Ended,
     EngineEvent,
     EngineLoad,
     Failed,
+    LandingLoad,
     Listener,
     PromptWork,
     TokenReady,
@@ -24,6 +26,9 @@ from baton.engine.sequence import FinishReason, Sequence
 from baton.errors import BatonError, NonFiniteLogitsError
 
 log = logging.getLogger(__name__)
+
+MAX_QUEUED_PROMPTS = 64
+"""Prompts that the load names one by one."""
 
 
 class Delivery(NamedTuple):
@@ -180,14 +185,18 @@ class RequestRegistry:
             self._deliveries.append(Tokens(listeners, indexes, plain_ids))
         return ending
 
-    def load(self, num_steps: int) -> EngineLoad:
+    def load(self, num_steps: int, landing: LandingLoad) -> EngineLoad:
         """Return what the engine is doing, after so many passes. O(living requests)."""
         waiting, running = self._scheduler.waiting, self._scheduler.running
-        computed_here = [sequence for sequence in (*waiting, *running) if sequence.purpose is not Purpose.RECEIVE]
+        prompts = [
+            sequence
+            for sequence in (*running, *waiting)
+            if sequence.purpose is not Purpose.RECEIVE and sequence.is_prefilling
+        ]
         return EngineLoad(
             num_waiting=len(waiting) + len(self._scheduler.receiving),
             num_running=len(running),
-            num_pending_prompt_tokens=sum(sequence.num_pending for sequence in computed_here if sequence.is_prefilling),
+            num_pending_prompt_tokens=sum(sequence.num_pending for sequence in prompts),
             num_available_blocks=self._scheduler.pool.num_available,
             mean_context_tokens=sum(len(sequence.token_ids) for sequence in running) / max(1, len(running)),
             num_steps=num_steps,
@@ -195,6 +204,11 @@ class RequestRegistry:
             num_dropped_files=self._scheduler.offload.num_dropped_files,
             tier_rates=self._scheduler.offload.rates,
             is_sparing_memory=self._scheduler.admission.is_sparing,
+            queued_prompts=tuple(
+                QueuedPrompt(sequence.request.placement_id, sequence.num_computed, sequence.num_pending)
+                for sequence in prompts[:MAX_QUEUED_PROMPTS]
+            ),
+            landing=landing,
         )
 
     def _ended(self, sequence: Sequence, reason: FinishReason) -> Ended:

@@ -88,6 +88,7 @@ class WorkerNode:
             post=self._post,
             on_block_events=LoopFeeder(self._loop, self._publish).put,
             on_fatal=lambda error: self._call_soon(self._die, error),
+            on_queue_change=lambda placement_ids: self._call_soon(self._tell_queue, placement_ids),
             max_waiting=settings.max_waiting,
             disk=disk,
             ingest_share=ingest_share,
@@ -120,11 +121,6 @@ class WorkerNode:
     def load(self) -> EngineLoad:
         """Return what the engine is doing."""
         return self.engine.load()
-
-    def accept_placement(self, placement_id: str) -> None:
-        """Note that a placed request has come in, so that the router stops counting it twice."""
-        if placement_id and self._registrations is not None:
-            self._registrations.accept_placement(placement_id)
 
     def start(self, port: int, fast_address: str, on_peers: Callable[[Peers], None]) -> None:
         """Start the engine and take the node's name; `work` then tells routers and cache indexes.
@@ -199,12 +195,16 @@ class WorkerNode:
         return load_message(
             self.engine.load(),
             is_draining=self.is_draining or self._is_paused,
-            accepted_placement_ids=list(accepted_placement_ids),
+            accepted_placement_ids=accepted_placement_ids,
             system=self.monitor.latest,
         )
 
     def _post(self, deliveries: list[Deliverable]) -> None:
         self._call_soon(deliver, deliveries)
+
+    def _tell_queue(self, accepted_placement_ids: Sequence[str]) -> None:
+        if self._registrations is not None:
+            self._registrations.accept_placements(accepted_placement_ids)
 
     def _publish(self, events: BlockEvents) -> None:
         if self._publications is not None:

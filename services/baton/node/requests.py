@@ -28,6 +28,16 @@ def check_identity(request_id: str, attempt: int, cache_salt: str) -> None:
         raise InvalidFieldError("cache_salt", f"expected at most {MAX_CACHE_SALT_BYTES} bytes")
 
 
+def check_placement_id(placement_id: str) -> None:
+    """Check the router's name of a placement; empty: there was none.
+
+    Raises:
+        InvalidFieldError: If it is too long or would break a line of the log.
+    """
+    if len(placement_id) > MAX_REQUEST_ID_CHARACTERS or not placement_id.isprintable():
+        raise InvalidFieldError("placement_id", f"expected at most {MAX_REQUEST_ID_CHARACTERS} printable characters")
+
+
 def check_priority(priority: int) -> None:
     """Check whose turn a request is.
 

@@ -19,7 +19,7 @@ from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvFrame, KvProgress
 from baton.kv_transport.kv_services import ReceivedRequest
 from baton.node.node import WorkerNode
-from baton.node.requests import check_identity, check_priority, sampling_from_proto
+from baton.node.requests import check_identity, check_placement_id, check_priority, sampling_from_proto
 from baton.prefill.kv_stream import FrameExport, StreamMessages
 from baton.prefill.outbox import FramePacker, Item, OutboxBudget
 from baton.telemetry import names
@@ -127,6 +127,7 @@ class Prefiller:
         layout.check_matches(expected, is_converted=bool(request.wire_dtype))
         check_identity(request.request_id, request.attempt, request.cache_salt)
         check_priority(request.priority)
+        check_placement_id(request.placement_id)
         num_tokens = len(request.token_ids)
         if not 0 <= request.kv_token_begin < max(1, num_tokens):
             raise InvalidFieldError("kv_token_begin", f"expected 0 to {num_tokens - 1}, got {request.kv_token_begin}")
@@ -158,6 +159,7 @@ class Prefiller:
             cache_salt=request.cache_salt,
             priority=request.priority,
             is_cache_bypassed=request.bypass_prefix_cache,
+            placement_id=request.placement_id,
             export=KvExportSpec(
                 FrameExport(self._layout, owed, self._layers_per_frame(request), put),
                 token_begin=request.kv_token_begin,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from baton.capacity.kv_transfer import CACHE
 from baton.capacity.placement import Candidate, Decision
-from baton.capacity.snapshot import NodeLoad, NodePair, NodeRole, PlacementRequest
+from baton.capacity.snapshot import NodeLoad, NodePair, NodeRole, PlacementRequest, QueuedPrompt
 from baton.errors import InvalidFieldError
 from baton.kv.adapter import Adapter
 from baton.kv.hashing import HASH_BYTES
@@ -144,6 +144,13 @@ def load_from_proto(message: node_pb2.LoadReport) -> LoadReport:
             num_pending_prompt_tokens=max(0, message.pending_prompt_token_count),
             num_free_blocks=max(0, message.free_block_count),
             mean_context_tokens=max(0.0, message.mean_context_token_count),
+            queued_prompts=tuple(
+                QueuedPrompt(each.placement_id, max(0, each.done_token_count), each.remaining_token_count)
+                for each in message.queued_prompts
+                if each.remaining_token_count > 0
+            ),
+            landing_bytes_per_second=_rate(message.landing_bytes_per_second),
+            num_landing_bytes=max(0, message.landing_byte_count),
         ),
         step_count=message.step_count,
         is_draining=message.is_draining,
@@ -167,7 +174,22 @@ def load_to_proto(report: LoadReport) -> node_pb2.LoadReport:
         system=report.system,
         tier_rates=tier_rates_to_proto(report.tier_rates),
         is_sparing_memory=report.is_sparing_memory,
+        queued_prompts=[
+            node_pb2.QueuedPrompt(
+                placement_id=each.placement_id,
+                done_token_count=each.num_done_tokens,
+                remaining_token_count=each.num_left_tokens,
+            )
+            for each in report.load.queued_prompts
+        ],
+        landing_bytes_per_second=report.load.landing_bytes_per_second,
+        landing_byte_count=report.load.num_landing_bytes,
     )
+
+
+def _rate(value: float) -> float:
+    """Return a rate; what is negative or not finite, which no sound node sends, counts as not measured."""
+    return value if 0 < value < float("inf") else 0.0
 
 
 def link_from_proto(message: node_pb2.LinkMeasurement) -> LinkMeasurement:

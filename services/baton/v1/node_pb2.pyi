@@ -166,7 +166,7 @@ class WireAbility(_message.Message):
     def __init__(self, dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., pack_bytes_per_second: _Optional[float] = ..., unpack_bytes_per_second: _Optional[float] = ..., key_loss: _Optional[float] = ..., value_loss: _Optional[float] = ...) -> None: ...
 
 class LoadReport(_message.Message):
-    __slots__ = ("waiting_request_count", "running_request_count", "pending_prompt_token_count", "free_block_count", "mean_context_token_count", "step_count", "is_draining", "accepted_placement_ids", "system", "tier_rates", "is_sparing_memory")
+    __slots__ = ("waiting_request_count", "running_request_count", "pending_prompt_token_count", "free_block_count", "mean_context_token_count", "step_count", "is_draining", "accepted_placement_ids", "system", "tier_rates", "is_sparing_memory", "queued_prompts", "landing_bytes_per_second", "landing_byte_count")
     WAITING_REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
     RUNNING_REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
     PENDING_PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -178,6 +178,9 @@ class LoadReport(_message.Message):
     SYSTEM_FIELD_NUMBER: _ClassVar[int]
     TIER_RATES_FIELD_NUMBER: _ClassVar[int]
     IS_SPARING_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_PROMPTS_FIELD_NUMBER: _ClassVar[int]
+    LANDING_BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    LANDING_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     waiting_request_count: int
     running_request_count: int
     pending_prompt_token_count: int
@@ -189,7 +192,20 @@ class LoadReport(_message.Message):
     system: SystemSample
     tier_rates: TierRates
     is_sparing_memory: bool
-    def __init__(self, waiting_request_count: _Optional[int] = ..., running_request_count: _Optional[int] = ..., pending_prompt_token_count: _Optional[int] = ..., free_block_count: _Optional[int] = ..., mean_context_token_count: _Optional[float] = ..., step_count: _Optional[int] = ..., is_draining: bool = ..., accepted_placement_ids: _Optional[_Iterable[str]] = ..., system: _Optional[_Union[SystemSample, _Mapping]] = ..., tier_rates: _Optional[_Union[TierRates, _Mapping]] = ..., is_sparing_memory: bool = ...) -> None: ...
+    queued_prompts: _containers.RepeatedCompositeFieldContainer[QueuedPrompt]
+    landing_bytes_per_second: float
+    landing_byte_count: int
+    def __init__(self, waiting_request_count: _Optional[int] = ..., running_request_count: _Optional[int] = ..., pending_prompt_token_count: _Optional[int] = ..., free_block_count: _Optional[int] = ..., mean_context_token_count: _Optional[float] = ..., step_count: _Optional[int] = ..., is_draining: bool = ..., accepted_placement_ids: _Optional[_Iterable[str]] = ..., system: _Optional[_Union[SystemSample, _Mapping]] = ..., tier_rates: _Optional[_Union[TierRates, _Mapping]] = ..., is_sparing_memory: bool = ..., queued_prompts: _Optional[_Iterable[_Union[QueuedPrompt, _Mapping]]] = ..., landing_bytes_per_second: _Optional[float] = ..., landing_byte_count: _Optional[int] = ...) -> None: ...
+
+class QueuedPrompt(_message.Message):
+    __slots__ = ("placement_id", "done_token_count", "remaining_token_count")
+    PLACEMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    DONE_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REMAINING_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    placement_id: str
+    done_token_count: int
+    remaining_token_count: int
+    def __init__(self, placement_id: _Optional[str] = ..., done_token_count: _Optional[int] = ..., remaining_token_count: _Optional[int] = ...) -> None: ...
 
 class TierRates(_message.Message):
     __slots__ = ("host_bytes_per_second", "disk_bytes_per_second", "max_read_block_count")

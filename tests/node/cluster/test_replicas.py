@@ -97,12 +97,31 @@ def test_every_router_is_told_of_every_accepted_placement_once() -> None:
             async with _running(node.run()):
                 for address in (first, second):
                     await _until(address, {"mac"})
-                node.accept_placement("p-1")
+                node.accept_placements(["p-1"])
                 await loads.until(lambda: loads.accepted.count(("p-1",)) == 2)
                 num_reports = len(loads.accepted)
                 await loads.until(lambda: len(loads.accepted) > num_reports + 6)
 
             assert loads.accepted.count(("p-1",)) == 2
+
+    asyncio.run(run())
+
+
+def test_a_change_of_the_queue_is_reported_soon_and_changes_together_once() -> None:
+    """A router places by the queue: it does not wait for the next report to hear of it."""
+
+    async def run() -> None:
+        async with _router(report_seconds=1e6) as router:
+            loads = Loads()
+            node = RouterRegistrations(Movable(router), _DECODE, loads, report_seconds=1e6)
+            async with _running(node.run()):
+                await _until(router, {"mac"})
+                await loads.until(lambda: len(loads.accepted) == 1)
+                for name in ("p-1", "p-2"):
+                    node.accept_placements([name])
+                await loads.until(lambda: len(loads.accepted) > 1)
+
+                assert loads.accepted == [(), ("p-1", "p-2")]
 
     asyncio.run(run())
 
@@ -193,8 +212,9 @@ def test_every_cache_index_knows_all_blocks() -> None:
 
 
 @asynccontextmanager
-async def _router() -> AsyncIterator[str]:
-    async with running_router(RouterSettings(port=0, drain_seconds=0.0)) as server:
+async def _router(report_seconds: float = 0.5) -> AsyncIterator[str]:
+    settings = RouterSettings(port=0, drain_seconds=0.0, report_interval_seconds=report_seconds)
+    async with running_router(settings) as server:
         yield f"127.0.0.1:{server.port}"
 
 

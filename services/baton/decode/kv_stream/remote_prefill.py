@@ -251,6 +251,7 @@ def first_request(
         cache_salt=request.cache_salt,
         priority=request.priority,
         bypass_prefix_cache=request.bypass_prefix_cache,
+        placement_id=request.placement.placement_id,
     )
 
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from baton.engine.events import LandingLoad
 from baton.engine.request import EXPORT_TOKENS
 from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.sequence import Phase, Sequence
@@ -51,6 +52,14 @@ class FrameCursor:
         self._layer_bytes = (len(frame.keys) + len(frame.values)) // frame.num_layers
         self._index = 0  # of the layer in the frame
         self._offset = 0  # positions of it that are written
+
+    @property
+    def num_bytes_left(self) -> int:
+        """Return the bytes that have not been written."""
+        num_done_tokens = self._index * self._frame.num_tokens + self._offset
+        return (
+            self._frame.num_layers * self._layer_bytes - num_done_tokens * self._layer_bytes // self._frame.num_tokens
+        )
 
     @property
     def is_complete(self) -> bool:
@@ -111,6 +120,8 @@ class FrameCursor:
         return np.ascontiguousarray(rows[:, self._offset : self._offset + num_tokens]).data.cast("B")
 
 
+_RATE_DECAY = 0.98
+"""Weight of a piece after another in the rate of writing."""
 _MAX_DEBT_GAPS = 4.0
 """Time overdrawn is paid back by at most this many gaps: frames wait no longer than that after a pause."""
 
@@ -162,6 +173,24 @@ class GapBudget:
         return (self._left_seconds - cost.fixed_seconds) / cost.token_seconds
 
 
+class WriteRate:
+    """Rate of writing KV into blocks, of the last pieces: sums in which old ones fade.
+
+    Attributes:
+        bytes_per_second: The rate; 0: nothing has been written, or it took no time.
+    """
+
+    def __init__(self) -> None:
+        self.bytes_per_second = 0.0
+        self._num_bytes = self._seconds = 0.0
+
+    def note(self, num_bytes: int, seconds: float) -> None:
+        """Take in what it took to write a piece."""
+        self._num_bytes = _RATE_DECAY * self._num_bytes + num_bytes
+        self._seconds = _RATE_DECAY * self._seconds + seconds
+        self.bytes_per_second = self._num_bytes / self._seconds if self._seconds > 0.0 else 0.0
+
+
 class Ingest:
     """Frames of receiving sequences, and what is to happen behind them, in the order in which they came.
 
@@ -190,12 +219,18 @@ class Ingest:
         self._clock = clock
         self._failing = failing
         self._on_landed = on_landed
+        self._rate = WriteRate()
         self._queues: dict[Sequence, deque[FrameCursor | Callable[[], None]]] = {}
 
     @property
     def is_pending(self) -> bool:
         """Return whether something waits to be written."""
         return bool(self._queues)
+
+    @property
+    def landing(self) -> LandingLoad:
+        """Return how fast frames are written, and what waits."""
+        return LandingLoad(self._rate.bytes_per_second, sum(map(_bytes_left, self._queues.values())))
 
     def add(self, sequence: Sequence, frame: FrameCursor) -> None:
         """Queue a frame."""
@@ -243,7 +278,9 @@ class Ingest:
                 return False
             started = self._clock()
             self._runner.write_kv(sequence.block_table, piece.layer, piece.start, piece.num_tokens, piece.kv)
-            self._budget.note_write(piece.num_bytes, self._clock() - started)
+            seconds = self._clock() - started
+            self._budget.note_write(piece.num_bytes, seconds)
+            self._rate.note(piece.num_bytes, seconds)
         return True
 
     def _go_on(self, sequence: Sequence, queue: deque[FrameCursor | Callable[[], None]]) -> None:
@@ -259,6 +296,10 @@ class Ingest:
                 return
             queue.popleft()
             item()
+
+
+def _bytes_left(queue: deque[FrameCursor | Callable[[], None]]) -> int:
+    return sum(item.num_bytes_left for item in queue if isinstance(item, FrameCursor))
 
 
 def export_cached(runner: Runner, sequence: Sequence) -> None:

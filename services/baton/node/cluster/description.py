@@ -62,7 +62,11 @@ def describe_node(
 
 
 def load_message(
-    load: EngineLoad, *, is_draining: bool, accepted_placement_ids: list[str], system: node_pb2.SystemSample | None
+    load: EngineLoad,
+    *,
+    is_draining: bool,
+    accepted_placement_ids: Sequence[str],
+    system: node_pb2.SystemSample | None,
 ) -> node_pb2.LoadReport:
     """Return what a node is doing."""
     return node_pb2.LoadReport(
@@ -77,4 +81,14 @@ def load_message(
         system=system,
         tier_rates=tier_rates_to_proto(load.tier_rates),
         is_sparing_memory=load.is_sparing_memory,
+        queued_prompts=[
+            node_pb2.QueuedPrompt(
+                placement_id=each.placement_id,
+                done_token_count=each.num_done_tokens,
+                remaining_token_count=each.num_left_tokens,
+            )
+            for each in load.queued_prompts
+        ],
+        landing_bytes_per_second=load.landing.bytes_per_second,
+        landing_byte_count=load.landing.num_bytes,
     )

@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 _MAX_QUEUED_REPORTS = 1024
 _GATHER_SECONDS = 0.05
 """Time for which an outcome waits for others: each message costs the router a wake-up."""
+_GATHER_LOAD_SECONDS = 0.1
+"""Time for which a change of the queue waits for others."""
 _STATUS_SECONDS = 1.0
 """Time for the status of a call whose writing has failed; a bug in the writer has none to wait for."""
 _MAX_ACCEPTED_PLACEMENTS = 1024
@@ -128,8 +130,9 @@ class RouterRegistration:
                     report = await self._reports.get()
             except TimeoutError:
                 # By its own clock: outcomes that come without a pause must not put the load report off.
-                load_due = self._next_load_due()
                 report = router_service_pb2.RegisterRequest(load=self._load())
+            if report.HasField("load"):
+                load_due = self._next_load_due()
             await call.write(report)
 
     def _next_load_due(self) -> float:
@@ -181,12 +184,20 @@ class RouterRegistrations:
         self._on_peers = on_peers
         self._peers_of: dict[str, Peers] = {}
         self._links: dict[str, node_pb2.LinkMeasurement] = {}
+        self._gathering: asyncio.TimerHandle | None = None
         self._replicas = Replicas(routers, self._member, lambda member: member.registration.run(), on_gone=self._forget)
 
-    def accept_placement(self, placement_id: str) -> None:
-        """Note that a placed request has come in, so that its router stops counting it twice."""
+    def accept_placements(self, placement_ids: Sequence[str]) -> None:
+        """Report the load in a moment, for its queue has changed, and with it the placements that it now counts.
+
+        Args:
+            placement_ids: Placements whose requests the load counts from now on: routers stop assuming them.
+        """
         for member in self._replicas.members.values():
-            member.accepted_placement_ids.append(placement_id)
+            member.accepted_placement_ids.extend(placement_ids)
+        if self._gathering is None:
+            loop = asyncio.get_running_loop()
+            self._gathering = loop.call_later(_GATHER_LOAD_SECONDS, self._report_gathered)
 
     def report_outcome(self, summary: PlacementSummary) -> None:
         """Tell the routers what became of a placed request."""
@@ -203,6 +214,10 @@ class RouterRegistrations:
         """Report the load now rather than at the next turn."""
         for member in self._replicas.members.values():
             member.registration.report_load()
+
+    def _report_gathered(self) -> None:
+        self._gathering = None
+        self.report_load()
 
     async def run(self) -> None:
         """Register and report until cancelled.
