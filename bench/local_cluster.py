@@ -1,42 +1,69 @@
-"""Baton itself, started through its command line with one decode node, for benchmarks that compare its options."""
+"""Baton itself, started through its command line, for benchmarks that bring their own nodes."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.processes import free_port, running_server, wait_until_served
 
+NodeTable = Mapping[str, str | int | float | bool]
+"""A node as a `[[node]]` table of `baton up --nodes` has it: its role, its engine, and settings by name."""
+ROUTER_PORT_OFFSET = 10
+"""`baton up` puts the router's port there, above the REST API's."""
+
+
+class Endpoints(NamedTuple):
+    """Where a running Baton answers."""
+
+    url: str
+    """Of the gateway."""
+    router: str
+    """host:port of the router."""
+
 
 @contextmanager
-def running_node(model: Path, settings: Mapping[str, str | int | bool]) -> Iterator[str]:
+def running_node(model: Path, settings: NodeTable) -> Iterator[str]:
     """Run a gateway, a router, a cache index and a decode node; yield the URL of the gateway.
 
     Args:
         model: Folder of the model.
-        settings: Of the decode node, as a `[[node]]` table of `baton up --nodes` has them.
+        settings: Of the decode node.
+
+    Raises:
+        RuntimeError: If it ends before it is ready; the message has the end of its log.
+        TimeoutError: If it is not ready in time.
+    """
+    with running_cluster(model, [{"role": "decode", **settings}]) as endpoints:
+        yield endpoints.url
+
+
+@contextmanager
+def running_cluster(model: Path, nodes: Sequence[NodeTable]) -> Iterator[Endpoints]:
+    """Run `baton up` with nodes of these tables, in order.
 
     Raises:
         RuntimeError: If it ends before it is ready; the message has the end of its log.
         TimeoutError: If it is not ready in time.
     """
     with tempfile.TemporaryDirectory(prefix="baton-bench-") as folder:
-        nodes, log = Path(folder, "nodes.toml"), Path(folder, "log")
-        nodes.write_text(_table(settings), encoding="utf-8")
-        http_port = free_port()
+        tables, log = Path(folder, "nodes.toml"), Path(folder, "log")
+        tables.write_text("\n".join(map(_table, nodes)), encoding="utf-8")
+        http_port = free_port(ROUTER_PORT_OFFSET)
         command = [sys.executable, "-m", "baton.cli", "up", "--model", str(model), "--model-name", "model"]
-        command += ["--nodes", str(nodes), "--http-port", str(http_port), "--grpc-port", str(free_port())]
+        command += ["--nodes", str(tables), "--http-port", str(http_port), "--grpc-port", str(free_port())]
         with running_server(command, log, {"GOMP_SPINCOUNT": "0"}) as process:
             url = f"http://127.0.0.1:{http_port}"
             wait_until_served(process, f"{url}/ready", log, "baton up")
-            yield url
+            yield Endpoints(url, f"127.0.0.1:{http_port + ROUTER_PORT_OFFSET}")
 
 
-def _table(settings: Mapping[str, str | int | bool]) -> str:
+def _table(settings: NodeTable) -> str:
     lines = [
         f"{key} = {str(value).lower() if isinstance(value, bool) else repr(value)}" for key, value in settings.items()
     ]
-    return "\n".join(["[[node]]", 'role = "decode"', *lines, ""])
+    return "\n".join(["[[node]]", *lines, ""])

@@ -168,11 +168,17 @@ def wait_until_served(
     raise TimeoutError(f"{name} did not serve within {START_SECONDS:g} seconds\n{_tail(log)}")
 
 
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+def free_port(offset: int = 0) -> int:
+    """Return a port of 127.0.0.1 that nobody listens on, nor, given an offset, on the one that much above it."""
+    while True:
+        with socket.socket() as listener, socket.socket() as other:
+            listener.bind(("127.0.0.1", 0))
+            port = int(listener.getsockname()[1])
+            try:
+                other.bind(("127.0.0.1", port + offset if offset else 0))
+            except (OSError, OverflowError):
+                continue
+            return port
 
 
 def _tail(log: Path) -> str:

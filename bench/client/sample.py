@@ -30,6 +30,10 @@ class RequestSample:
     """Asked for."""
     add_seconds: float | None = None
     """Inside the server, from acceptance until the prompt was computed; None where the server does not tell."""
+    prefill_node: str = ""
+    """Node that computed the prompt; empty where the server does not tell."""
+    decode_node: str = ""
+    """Node that generated; empty where the server does not tell."""
     error: str | None = None
     """Why it failed; None where it did not."""
 

@@ -64,7 +64,10 @@ def read_run(path: Path) -> Run:
         raise ValueError(f"{path.name} has the format {document.get('format')!r}, not {FORMAT!r}")
     names = [field.name for field in fields(RequestSample)]
     samples = (
-        RequestSample(**{name: sample[name] for name in names} | {"token_seconds": tuple(sample["token_seconds"])})
+        RequestSample(
+            **{name: sample[name] for name in names if name in sample}
+            | {"token_seconds": tuple(sample["token_seconds"])}
+        )
         for sample in document["samples"]
     )
     level = ServiceLevel(**document["service_level"])

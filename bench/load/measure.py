@@ -1,0 +1,189 @@
+"""Measures the loads of a table on one run of a pair's processes: first alone, then each load, every seed."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from random import Random
+from typing import NamedTuple
+
+from bench.client.completion import COMPLETIONS_PATH, Sampling
+from bench.client.http_client import HttpClient
+from bench.client.load import LoadSettings, run_load
+from bench.client.sample import RequestSample
+from bench.host_cpu import HostCpu
+from bench.load.deployment import NodeFacts, Pair, read_facts, running_pair
+from bench.load.row import HEAD, Alone, Row
+from bench.local_cluster import Endpoints
+from bench.node_rates import Utilisation, pair_utilisation
+from bench.workloads.arrivals import poisson
+from bench.workloads.dataset import Session, fixed_lengths
+from bench.workloads.vocabulary import TokenIds
+
+_VOCABULARY = TokenIds(3, 250)
+_NUM_ALONE = 5
+_NUM_WARM_UP = 3
+_FULL_RATE = 6.0
+"""The rate of `--rates` at which real engines, whose capacity is measured, are full."""
+
+
+class Load(NamedTuple):
+    """A load of the table."""
+
+    rate: float
+    """Requests per second of the nodes' time."""
+    num_output_tokens: int
+    """Of each request."""
+
+
+def measure_loads(
+    pair: Pair, loads: Sequence[Load], options: argparse.Namespace, full: dict[int, float]
+) -> Iterator[Row]:
+    """Yield a row per load, on one run of the pair's processes.
+
+    Args:
+        pair: Nodes.
+        loads: What to measure.
+        options: Of the command line.
+        full: Most requests per second of real engines by output tokens, found once, so that all deployments have the
+            same loads; what is missing is measured and put in.
+    """
+    with running_pair(pair, options.model) as endpoints:
+        facts = read_facts(endpoints.router)
+        client = _Client(endpoints, options.prompt_tokens, pair.time_scale)
+        alone = {
+            num_tokens: client.alone(f"{options.first_seed}/{pair.time_scale}", num_tokens)
+            for num_tokens in dict.fromkeys(load.num_output_tokens for load in loads)
+        }
+        planned = [_planned(load, pair, facts, alone[load.num_output_tokens], options, full) for load in loads]
+        _print_utilisation(pair, facts, planned)
+        print(HEAD, flush=True)
+        for number, plan in enumerate(planned, 1):
+            yield _row(client, plan, pair, options, f"row {number} of {len(planned)}")
+
+
+class _Planned(NamedTuple):
+    """A load whose numbers by formula are known."""
+
+    load: Load
+    utilisation: Utilisation
+    service_seconds: float
+    alone: Alone
+
+
+def _planned(
+    load: Load, pair: Pair, facts: NodeFacts, alone: Alone, options: argparse.Namespace, full: dict[int, float]
+) -> _Planned:
+    service_seconds, most = facts.prefiller.prefill_seconds(options.prompt_tokens), 0.0
+    if "mock" not in pair.engines:
+        # Two engines share this machine's cores: what is full first, prefill or cores, says what can be done.
+        service_seconds = alone.ttft_seconds
+        measured = 1 / max(service_seconds, alone.cpu_seconds / (os.cpu_count() or 1))
+        most = full.setdefault(load.num_output_tokens, measured)
+        load = Load(round(load.rate / _FULL_RATE * most, 3), load.num_output_tokens)
+    per_second, link = load.rate / pair.time_scale, facts.link_bytes_per_second
+    tokens = (options.prompt_tokens, load.num_output_tokens)
+    utilisation = pair_utilisation(facts.prefiller, facts.decoder, link, per_second, *tokens)
+    if most:
+        utilisation = replace(utilisation, prefill=load.rate / most)
+    return _Planned(load, utilisation, service_seconds, alone)
+
+
+def _print_utilisation(pair: Pair, facts: NodeFacts, planned: Sequence[_Planned]) -> None:
+    scale = pair.time_scale
+    print(f"\n{pair.deployment}, {' and '.join(pair.engines)}, time x {scale:g}; {_speeds(facts)}")
+    for load, used, service_seconds, alone in planned:
+        parts = f"prefill {used.prefill:.2f}, link {used.link:.2f}, decode {used.decode:.2f}"
+        times = f"alone TTFT {alone.ttft_seconds / scale:.3f} s, TPOT {1000 * alone.tpot_seconds / scale:.1f} ms"
+        name = f"{load.rate:5.3g}/s, {load.num_output_tokens:3} out"
+        print(f"  {name}: utilisation of {parts}; a prompt takes {service_seconds / scale:.3f} s; {times}")
+
+
+def _speeds(facts: NodeFacts) -> str:
+    return (
+        f"prefill {facts.prefiller.node_id} {facts.prefiller.prefill_flops / 1e12:.3g} TFLOP/s,"
+        f" decode {facts.decoder.node_id} {facts.decoder.decode_bytes_per_second / 1e9:.4g} GB/s,"
+        f" link {facts.link_bytes_per_second / 1e9:.3g} GB/s"
+    )
+
+
+def _row(client: _Client, plan: _Planned, pair: Pair, options: argparse.Namespace, name: str) -> Row:
+    load, runs = plan.load, list[tuple[RequestSample, ...]]()
+    cpu = HostCpu()
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
+        random = Random(f"{seed}/{load.rate}/{load.num_output_tokens}")
+        count = max(2, round(options.count / options.seeds))
+        sessions = client.sessions(random, count, load.num_output_tokens)
+        arrivals = poisson(count, load.rate / pair.time_scale, random)
+        began = time.monotonic()
+        runs.append(tuple(client.run(sessions, arrivals)))
+        seconds = time.monotonic() - began
+        told = f"{name}, {load.rate:g}/s, {load.num_output_tokens} out, seed {seed}"
+        say(f"{told}: {seconds:.0f} s, CPU {100 * cpu.share():.0f} %")
+    return Row(
+        deployment=pair.deployment,
+        rate=load.rate,
+        num_output_tokens=load.num_output_tokens,
+        time_scale=pair.time_scale,
+        utilisation=plan.utilisation,
+        service_seconds=plan.service_seconds,
+        alone=plan.alone,
+        host_cpu_share=cpu.share(),
+        runs=tuple(runs),
+    )
+
+
+class _Client:
+    """Sends prompts of one length to the gateway; every prompt is new, so that none is cached."""
+
+    def __init__(self, endpoints: Endpoints, num_prompt_tokens: int, time_scale: float) -> None:
+        self._url = endpoints.url
+        self._num_prompt_tokens = num_prompt_tokens
+        self._settings = LoadSettings(COMPLETIONS_PATH, Sampling("model"), timeout_seconds=300 * time_scale)
+
+    def sessions(self, random: Random, count: int, num_output_tokens: int) -> list[Session]:
+        """Return requests of the run's prompt length."""
+        lengths = {"prompt_tokens": self._num_prompt_tokens, "output_tokens": num_output_tokens}
+        return fixed_lengths(_VOCABULARY, random, count, **lengths)
+
+    def run(self, sessions: Sequence[Session], arrivals: Sequence[float]) -> list[RequestSample]:
+        """Return the samples of all requests."""
+
+        async def send() -> list[RequestSample]:
+            with closing(HttpClient(self._url)) as client:
+                return await run_load(client, sessions, arrivals, self._settings)
+
+        return asyncio.run(send())
+
+    def alone(self, seed: str, num_output_tokens: int) -> Alone:
+        """Return what a request gets on idle nodes.
+
+        Raises:
+            RuntimeError: If one fails.
+        """
+        sessions = self.sessions(
+            Random(f"alone/{seed}/{num_output_tokens}"), _NUM_WARM_UP + _NUM_ALONE, num_output_tokens
+        )
+        for session in sessions[:_NUM_WARM_UP]:
+            self._one(session)
+        cpu, began = HostCpu(), time.monotonic()
+        samples = [self._one(session) for session in sessions[_NUM_WARM_UP:]]
+        seconds = time.monotonic() - began
+        return Alone.of(samples, cpu.share() * seconds * (os.cpu_count() or 1))
+
+    def _one(self, session: Session) -> RequestSample:
+        (sample,) = self.run([session], [0.0])
+        if not sample.is_ok:
+            raise RuntimeError(f"a request on idle nodes failed: {sample.error}")
+        return sample
+
+
+def say(text: str) -> None:
+    """Tell whoever waits how far the run has come."""
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)

@@ -1,0 +1,51 @@
+"""The table of a run as a picture: what users get over the rate at which they come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.load.row import MAX_TPOT_RATIO, MIN_THROUGHPUT_RATIO, Row
+from bench.plots import new_figure
+
+
+def draw_load(rows: Sequence[Row], path: Path) -> None:
+    """Write a PNG, a line per deployment, output and scale: throughput, TTFT, TPOT and the host's CPU over the rate.
+
+    Raises:
+        ValueError: If there are no rows.
+    """
+    if not rows:
+        raise ValueError("there are no rows to draw")
+    figure = new_figure(13, 8)
+    throughput, ttft, tpot, cpu = figure.subplots(2, 2).flat
+    kinds = dict.fromkeys((row.deployment, row.num_output_tokens, row.time_scale) for row in rows)
+    for number, kind in enumerate(kinds):
+        chosen = sorted(
+            (row for row in rows if (row.deployment, row.num_output_tokens, row.time_scale) == kind),
+            key=lambda row: row.rate,
+        )
+        deployment, num_output_tokens, time_scale = kind
+        name = f"{deployment}, {num_output_tokens} out" + (f", time x {time_scale:g}" if time_scale != 1 else "")
+        style = {"marker": "o", "color": f"C{number % 10}", "linestyle": "-" if time_scale == 1 else "--"}
+        rates = [row.rate for row in chosen]
+        throughput.plot(rates, [row.throughput_ratio for row in chosen], label=name, **style)
+        ttft.plot(rates, [row.ttft_mean_seconds for row in chosen], **style)
+        ttft.plot(rates, [row.ttft_bound_seconds for row in chosen], color=style["color"], linestyle=":", alpha=0.5)
+        tpot.plot(rates, [row.tpot_p99_ratio for row in chosen], **style)
+        cpu.plot(rates, [100 * row.host_cpu_share for row in chosen], **style)
+    _name(throughput, "throughput / arriving rate", MIN_THROUGHPUT_RATIO)
+    _name(ttft, "TTFT mean (dotted: at most), s", None)
+    ttft.set_yscale("log")
+    _name(tpot, "TPOT p99 / alone", MAX_TPOT_RATIO)
+    _name(cpu, "CPU of the host, %", 85)
+    figure.legend(loc="outside lower center", ncols=4, fontsize=8)
+    figure.savefig(path)
+
+
+def _name(axes: Any, name: str, bound: float | None) -> None:
+    axes.set(xlabel="requests per second (of the nodes' time)", ylabel=name)
+    axes.grid(alpha=0.3)
+    if bound is not None:
+        axes.axhline(bound, color="0.2", linestyle=":")

@@ -1,0 +1,259 @@
+"""A row of the table: one load of one deployment, its raw samples, and the numbers that follow from them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from statistics import median
+from typing import Any
+
+from bench.client.metrics import distribution, percentile
+from bench.client.sample import RequestSample
+from bench.host_cpu import BUSY_SHARE
+from bench.load.queueing import mean_wait_seconds, waits
+from bench.node_rates import Utilisation
+
+MAX_UTILISATION = 0.9
+"""From it on a row has no verdict: queues grow whatever a server does."""
+MIN_THROUGHPUT_RATIO = 0.95
+MAX_TPOT_RATIO = 1.2
+MAX_TTFT_RATIO = 1.5
+_DECIMALS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Requests one after the other on idle nodes: medians, in seconds of the run's clock."""
+
+    ttft_seconds: float
+    """Until the first token."""
+    tpot_seconds: float
+    """Per token after it."""
+    cpu_seconds: float
+    """CPU time of the host, all cores, per request."""
+
+    @classmethod
+    def of(cls, samples: Sequence[RequestSample], cpu_seconds: float) -> Alone:
+        """Return the medians of complete requests, 1 or more."""
+        return cls(
+            median(sample.ttft_seconds for sample in samples),
+            median(sample.tpot_seconds or 0.0 for sample in samples),
+            cpu_seconds / len(samples),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One load. Samples have seconds of the run's clock; properties the nodes', `time_scale` times shorter."""
+
+    deployment: str
+    """How the nodes serve."""
+    rate: float
+    """Requests per second of the nodes' time; the run's clock had `rate / time_scale`."""
+    num_output_tokens: int
+    """Of each request."""
+    time_scale: float
+    """How many times slower than what they stand for the nodes were."""
+    utilisation: Utilisation
+    """By formula."""
+    service_seconds: float
+    """Time of a prompt on the node that computes prompts, by formula (mock) or as measured alone; the run's clock."""
+    alone: Alone
+    """The same requests without load."""
+    host_cpu_share: float
+    """Of the host during the row, 0 to 1."""
+    runs: tuple[tuple[RequestSample, ...], ...]
+    """All requests of each seed, in order of arrival."""
+
+    @property
+    def is_busy(self) -> bool:
+        """Return whether the host was too busy for its clock to be the nodes'."""
+        return self.host_cpu_share > BUSY_SHARE
+
+    @property
+    def done(self) -> list[RequestSample]:
+        """Return the complete requests."""
+        return [sample for sample in chain(*self.runs) if sample.is_ok]
+
+    @property
+    def num_failed(self) -> int:
+        """Return how many failed."""
+        return sum(map(len, self.runs)) - len(self.done)
+
+    @property
+    def throughput_ratio(self) -> float:
+        """Return the rate at which requests end over the rate at which they came; failed ones do not end."""
+        arriving = sum(_span([sample.sent_seconds for sample in run]) for run in self.runs)
+        ending = sum(_span([sample.finished_seconds for sample in run if sample.is_ok]) for run in self.runs)
+        num_arriving = sum(len(run) - 1 for run in self.runs)
+        num_ending = len(self.done) - len(self.runs)
+        return (num_ending / ending) / (num_arriving / arriving) if arriving > 0 and ending > 0 else 0.0
+
+    @property
+    def requests_per_second(self) -> float:
+        """Return the rate at which requests end."""
+        ending = sum(_span([sample.finished_seconds for sample in run if sample.is_ok]) for run in self.runs)
+        return self.time_scale * (len(self.done) - len(self.runs)) / ending if ending > 0 else 0.0
+
+    @property
+    def queue_seconds(self) -> float:
+        """Return the mean wait of these very arrivals where one node computes one prompt after the other."""
+        found = [wait for run in self.runs for wait in waits(sorted(s.sent_seconds for s in run), self.service_seconds)]
+        return sum(found) / len(found) / self.time_scale
+
+    @property
+    def mean_queue_seconds(self) -> float:
+        """Return what M/D/1 says of it."""
+        return mean_wait_seconds(self.utilisation.prefill, self.service_seconds) / self.time_scale
+
+    @property
+    def ttft_mean_seconds(self) -> float:
+        """Return the mean time to first token."""
+        return self._mean([sample.ttft_seconds for sample in self.done])
+
+    @property
+    def ttft_bound_seconds(self) -> float:
+        """Return the longest mean time to first token that is good."""
+        return MAX_TTFT_RATIO * self.alone.ttft_seconds / self.time_scale + self.queue_seconds
+
+    @property
+    def tpot_mean_seconds(self) -> float:
+        """Return the mean time per output token."""
+        return self._mean(self._tpots)
+
+    @property
+    def tpot_p99_ratio(self) -> float:
+        """Return the 99th percentile of the time per output token over that of a request alone."""
+        tpots = sorted(self._tpots)
+        return percentile(tpots, 99) / self.alone.tpot_seconds if tpots and self.alone.tpot_seconds > 0 else 0.0
+
+    @property
+    def itl_max_seconds(self) -> float:
+        """Return the longest gap between two tokens of a request."""
+        return max((gap for sample in self.done for gap in sample.itl_seconds), default=0.0) / self.time_scale
+
+    @property
+    def e2e_mean_seconds(self) -> float:
+        """Return the mean time until the last token."""
+        return self._mean([sample.e2e_seconds for sample in self.done])
+
+    @property
+    def failures(self) -> list[str] | None:
+        """Return what is not as good as it shall be; None from a utilisation of `MAX_UTILISATION` on."""
+        if self.utilisation.highest >= MAX_UTILISATION:
+            return None
+        checks = {
+            f"{self.num_failed} requests failed": self.num_failed == 0,
+            f"throughput {self.throughput_ratio:.2f}": self.throughput_ratio >= MIN_THROUGHPUT_RATIO,
+            f"TPOT p99 {self.tpot_p99_ratio:.2f}x": self.tpot_p99_ratio <= MAX_TPOT_RATIO,
+            f"TTFT over by {self.ttft_mean_seconds / self.ttft_bound_seconds:.2f}x": self.ttft_mean_seconds
+            <= self.ttft_bound_seconds,
+        }
+        return [name for name, is_kept in checks.items() if not is_kept]
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON has it: numbers in the nodes' seconds, samples in the run's."""
+        return {
+            "deployment": self.deployment,
+            "rate": self.rate,
+            "num_output_tokens": self.num_output_tokens,
+            "time_scale": self.time_scale,
+            "utilisation": {
+                "prefill": self.utilisation.prefill,
+                "link": self.utilisation.link,
+                "decode": self.utilisation.decode,
+            },
+            "host_cpu_share": self.host_cpu_share,
+            "is_host_busy": self.is_busy,
+            "throughput_ratio": self.throughput_ratio,
+            "requests_per_second": self.requests_per_second,
+            "num_failed": self.num_failed,
+            "ttft_mean_seconds": self.ttft_mean_seconds,
+            "ttft_alone_seconds": self.alone.ttft_seconds / self.time_scale,
+            "queue_seconds": self.queue_seconds,
+            "mean_queue_seconds": self.mean_queue_seconds if self.utilisation.prefill < 1 else None,
+            "tpot_mean_seconds": self.tpot_mean_seconds,
+            "tpot_p99_ratio": self.tpot_p99_ratio,
+            "tpot_alone_seconds": self.alone.tpot_seconds / self.time_scale,
+            "itl_max_seconds": self.itl_max_seconds,
+            "e2e_mean_seconds": self.e2e_mean_seconds,
+            "e2e": _distribution(self),
+            "prefill_nodes": dict(Counter(sample.prefill_node for sample in self.done)),
+            "decode_nodes": dict(Counter(sample.decode_node for sample in self.done)),
+            "failures": self.failures,
+            "errors": dict(Counter(sample.error for sample in chain(*self.runs) if sample.error)),
+            "samples": [[_sample(sample) for sample in run] for run in self.runs],
+        }
+
+    @property
+    def _tpots(self) -> list[float]:
+        return [sample.tpot_seconds for sample in self.done if sample.tpot_seconds is not None]
+
+    def _mean(self, seconds: Sequence[float]) -> float:
+        return sum(seconds) / len(seconds) / self.time_scale if seconds else 0.0
+
+
+HEAD = (
+    f"{'deployment':14} {'req/s':>5} {'out':>4} {'x':>2}  {'util. P / link / D':>18} {'CPU':>5}  {'throughput':>10}"
+    f"  {'TTFT mean (at most)':>21}  {'TPOT mean':>9} {'p99/alone':>9} {'ITL max':>8}  verdict"
+)
+"""Over the lines of `line`."""
+
+
+def line(row: Row) -> str:
+    """Return a row of the table; times in seconds and milliseconds of the nodes."""
+    used = row.utilisation
+    verdict = "-" if row.failures is None else ", ".join(row.failures) or "ok"
+    return (
+        f"{row.deployment:14} {row.rate:5.3g} {row.num_output_tokens:4} {row.time_scale:2.0f}"
+        f"  {used.prefill:4.2f} / {used.link:4.2f} / {used.decode:4.2f} {100 * row.host_cpu_share:3.0f} %"
+        f"  {row.throughput_ratio:10.3f}  {row.ttft_mean_seconds:9.3f} ({row.ttft_bound_seconds:8.3f} s)"
+        f"  {1000 * row.tpot_mean_seconds:6.1f} ms {row.tpot_p99_ratio:9.2f} {row.itl_max_seconds:6.2f} s  {verdict}"
+        + (", host busy" if row.is_busy else "")
+    )
+
+
+def compare_deployments(rows: Sequence[Row]) -> list[Mapping[str, Any]]:
+    """Return, per load of several deployments, each one's share of the best: of throughput and of end-to-end."""
+    loads: dict[tuple[float, int, float], dict[str, Row]] = {}
+    for row in rows:
+        loads.setdefault((row.rate, row.num_output_tokens, row.time_scale), {})[row.deployment] = row
+    compared: list[Mapping[str, Any]] = []
+    for (rate, num_output_tokens, time_scale), by_name in loads.items():
+        most = max(row.requests_per_second for row in by_name.values())
+        soonest = min(row.e2e_mean_seconds for row in by_name.values())
+        if len(by_name) > 1 and most > 0:
+            shares = {
+                name: {"throughput": row.requests_per_second / most, "e2e": soonest / row.e2e_mean_seconds}
+                for name, row in by_name.items()
+                if row.done
+            }
+            load = {"rate": rate, "num_output_tokens": num_output_tokens, "time_scale": time_scale}
+            compared.append({**load, "shares": shares})
+    return compared
+
+
+def _span(seconds: Sequence[float]) -> float:
+    return max(seconds) - min(seconds) if seconds else 0.0
+
+
+def _distribution(row: Row) -> dict[str, float] | None:
+    found = distribution(sample.e2e_seconds / row.time_scale for sample in row.done)
+    return {"p50": found.p50, "p90": found.p90, "p99": found.p99} if found else None
+
+
+def _sample(sample: RequestSample) -> dict[str, Any]:
+    """Return what every number of the table follows from."""
+    if not sample.is_ok:
+        return {"sent": sample.sent_seconds, "error": sample.error}
+    return {
+        "sent": sample.sent_seconds,
+        "ttft": round(sample.ttft_seconds, _DECIMALS),
+        "tpot": round(sample.tpot_seconds or 0.0, _DECIMALS),
+        "itl_max": round(max(sample.itl_seconds, default=0.0), _DECIMALS),
+        "finished": sample.finished_seconds,
+        "prefill": sample.prefill_node,
+        "decode": sample.decode_node,
+    }

@@ -1,0 +1,27 @@
+"""Waits by formula."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from bench.load.queueing import mean_wait_seconds, waits
+from bench.workloads.arrivals import poisson
+
+
+def test_a_request_waits_for_those_before_it() -> None:
+    """Three at once wait for none, one and two; one that comes after they are done waits for nobody."""
+    assert waits([0.0, 0.0, 0.0, 10.0, 10.5], 1.0) == [0.0, 1.0, 2.0, 0.0, 0.5]
+
+
+def test_many_poisson_arrivals_wait_as_the_formula_says() -> None:
+    """At a utilisation of one half the mean wait is half of a service."""
+    found = waits(poisson(50_000, 0.5, Random(1)), 1.0)
+
+    assert sum(found) / len(found) == pytest.approx(mean_wait_seconds(0.5, 1.0), rel=0.05)
+
+
+def test_a_full_node_is_waited_for_without_end() -> None:
+    """The formula has a pole at 1."""
+    assert mean_wait_seconds(1.0, 0.1) == float("inf")
