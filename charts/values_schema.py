@@ -151,7 +151,7 @@ def _assignment_schema() -> Schema:
         "additionalProperties": False,
         "properties": {
             "nodeId": {"description": "Which machines, a pattern with * and ?; default: all.", **_NAME_PATTERN},
-            "role": {"description": "What they serve.", "enum": ["prefill", "decode"]},
+            "role": {"description": "What they serve.", "enum": ["prefill", "decode", "worker"]},
             "settings": {**settings, "required": ["modelDir"], "properties": properties},
         },
     }

@@ -36,6 +36,17 @@ def test_the_mac_alone_wins_at_one_gigabit() -> None:
     assert decision.choice.is_local
 
 
+def test_workers_prefill_for_each_other_and_never_remotely_for_themselves() -> None:
+    """Each alone and each for the other: the DGX computes the prompt, and the Mac decodes."""
+    workers = (node("dgx", "worker", "dgx-spark"), node("mac", "worker", "m3-ultra"))
+
+    decision = place(ClusterSnapshot(workers, default_link=TEN_GIGABIT), SEED)
+
+    pairs = {NodePair(each.decode_node_id, each.prefill_node_id) for each in decision.candidates}
+    assert pairs == {NodePair("mac", ""), NodePair("mac", "dgx"), NodePair("dgx", ""), NodePair("dgx", "mac")}
+    assert decision.choice == place(pair(TEN_GIGABIT), SEED).choice
+
+
 def test_the_first_token_does_not_wait_for_the_transfer() -> None:
     """TTFT of a remote candidate is queue, prefill and a round trip; the transfer delays only the start of decoding."""
     remote = place(pair(Link(1.25e8, 0.001)), SEED).candidates[1].estimate

@@ -9,7 +9,7 @@ from rich.table import Table
 
 from baton.capacity.cost import CostEstimate
 from baton.capacity.placement import Candidate
-from baton.cli.nodes import links_table, nodes_table, places_table, pools_table
+from baton.cli.nodes import devices_table, links_table, nodes_table, places_table, pools_table
 from baton.cli.plan import plan_table
 from baton.cli.terminal.tables import format_bytes, format_rate
 from baton.v1 import node_pb2, router_service_pb2
@@ -62,6 +62,17 @@ def test_nodes_and_links_are_shown_with_units() -> None:
     assert "26 TFLOP/s 819 GB/s" in text
     assert "- / 1.10" in text
     assert "prefill-a decode-a 1.25 GB/s" in _text(links_table([state]))
+
+
+def test_devices_are_shown_that_nodes_share() -> None:
+    """A node alone on its device has no row, nor has one that does not tell its device."""
+    ids = {"a": "0f/cpu", "b": "0f/cpu", "c": "1e/cpu", "d": "", "e": ""}
+    nodes = [node_pb2.NodeDescription(node_id=name, device_id=device_id) for name, device_id in ids.items()]
+
+    table = devices_table([router_service_pb2.NodeState(node=node) for node in nodes])
+
+    assert table.row_count == 1
+    assert "0f/cpu a, b" in _text(table)
 
 
 def test_pools_are_shown_with_their_cause() -> None:

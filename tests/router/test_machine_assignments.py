@@ -33,7 +33,7 @@ def test_the_first_pattern_that_matches_decides(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("[[node]]", r"node\[0\]\.role: expected prefill or decode"),
+        ("[[node]]", r"node\[0\]\.role: expected one of prefill, decode, worker"),
         ('[[node]]\nrole = "decode"\nnode_id = 3', r"node\[0\]\.node_id"),
         ('[[node]]\nrole = "decode"\ntls_ca_file = "x"', r"node\[0\]\.tls_ca_file: follows from joining"),
         ('[[node]]\nrole = "decode"\ndtype = ["a"]', r"node\[0\]\.dtype: expected text"),

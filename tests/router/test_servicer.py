@@ -171,6 +171,24 @@ def test_decode_nodes_are_told_of_each_other() -> None:
     with_router(client)
 
 
+def test_workers_are_told_of_each_other_and_placed_in_both_parts() -> None:
+    """As decode nodes are; and each is a candidate to prefill for the other."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        mac = await register(stub, replace(MAC, role="worker"))
+        assert await read_peers(mac) == []
+        dgx = await register(stub, replace(DGX, role="worker"))
+
+        assert await read_peers(dgx) == ["mac"]
+        (peer,) = (await mac.read()).peers.nodes
+        assert (peer.node_id, peer.role) == ("dgx", node_pb2.NODE_ROLE_WORKER)
+        answer = await stub.Place(place_request(), timeout=20)
+        pairs = {(each.decode_node_id, each.prefill_node_id) for each in answer.candidates}
+        assert pairs == {("mac", ""), ("mac", "dgx"), ("dgx", ""), ("dgx", "mac")}
+
+    with_router(client)
+
+
 def test_a_placement_names_whose_cache_to_pull_from() -> None:
     """Where that is cheaper than the holder's queue and than computing; the plan says how much would travel."""
 

@@ -36,7 +36,7 @@ _CALL_SECONDS = 10.0
 
 
 class Cluster:
-    """Gateway, router, cache index and nodes named "prefill-0", "decode-0", ... on one machine.
+    """Gateway, router, cache index and nodes named "prefill-0", "decode-0", "worker-0", ... on one machine.
 
     Invariants: ports stay the same over restarts; after the context every process is gone, however it was left.
 
@@ -44,6 +44,7 @@ class Cluster:
         model_dir: Checkpoint that all nodes serve as MODEL_NAME.
         prefill: Engine of each prefill node.
         decode: Engine of each decode node.
+        worker: Engine of each node that does both.
         settings: Further settings by role or process name, each a mapping from field name to value.
     """
 
@@ -53,12 +54,13 @@ class Cluster:
         *,
         prefill: Sequence[EngineName] = ("torch",),
         decode: Sequence[EngineName] = ("torch",),
+        worker: Sequence[EngineName] = (),
         settings: Mapping[str, Mapping[str, str]] | None = None,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="baton-cluster-")
-        plan = ClusterPlan(model_dir, prefill, decode, settings or {}, Path(self._folder.name))
+        plan = ClusterPlan(model_dir, prefill, decode, worker, settings or {}, Path(self._folder.name))
         self.node_names = tuple(plan.engines)
-        """Of all prefill and decode nodes."""
+        """Of all nodes."""
         self.processes = plan.processes()
         """By name, in the order of their start."""
         self._ports = plan.ports

@@ -29,6 +29,7 @@ _DEFAULTS: Mapping[str, Mapping[str, str]] = {
     "cache-index": {},
     "prefill": {"num_threads": "1", "num_blocks": "512"},
     "decode": {"num_threads": "1", "num_blocks": "512", "probe_bytes": "65536"},
+    "worker": {"num_threads": "1", "num_blocks": "512", "probe_bytes": "65536"},
 }
 """Settings by role, before those of the test."""
 
@@ -43,6 +44,8 @@ class ClusterPlan:
     """Engine of each prefill node."""
     decode: Sequence[EngineName]
     """Engine of each decode node."""
+    worker: Sequence[EngineName]
+    """Engine of each node that does both."""
     settings: Mapping[str, Mapping[str, str]]
     """Settings by role or process name; win over the defaults."""
     folder: Path
@@ -54,6 +57,7 @@ class ClusterPlan:
         return {
             **{f"prefill-{index}": engine for index, engine in enumerate(self.prefill)},
             **{f"decode-{index}": engine for index, engine in enumerate(self.decode)},
+            **{f"worker-{index}": engine for index, engine in enumerate(self.worker)},
         }
 
     @cached_property

@@ -21,9 +21,10 @@ from baton.node.service import NodeService
 from baton.prefill.service import prefill_service
 from baton.prefill.settings import PrefillSettings
 from baton.rpc.channel import open_channel
-from baton.v1 import decode_service_pb2, node_pb2, prefill_service_pb2
+from baton.v1 import decode_service_pb2, prefill_service_pb2
 from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
 from baton.worker.process import WorkerProcess
+from baton.worker.settings import WorkerSettings
 
 PREFILL = prefill_service_pb2.DESCRIPTOR.services_by_name["PrefillService"].full_name
 COMMON = {"model_dir": checkpoint_dir(), "engine": "mock", "host": "127.0.0.1", "port": 0}
@@ -65,7 +66,7 @@ def test_a_process_serves_what_it_hosts_until_it_is_stopped(hosted: Sequence[str
     drained: list[str] = []
 
     async def main() -> None:
-        node = await load_node(DecodeSettings(**COMMON, **AWAY), node_pb2.NODE_ROLE_DECODE)
+        node = await load_node(WorkerSettings(**COMMON, **AWAY), "worker")
         services = [_noting(_service(name, node), drained) for name in hosted]
         running = asyncio.create_task(WorkerProcess(node, services).run())
         while not node.node_id:  # noqa: ASYNC110 - a node tells no start

@@ -7,22 +7,21 @@ import tempfile
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from google.protobuf.message import DecodeError
 
+from baton.capacity.snapshot import NodeRole
 from baton.security.authority import create_key, valid_period
 from baton.security.tls import TlsIdentity
 from baton.v1 import join_service_pb2 as messages
-from baton.v1 import node_pb2
-
-WorkerRole = Literal["prefill", "decode"]
+from baton.wire.node_roles import role_from_proto
 
 
 class AssignedWorker(NamedTuple):
     """What the router wants a machine to run."""
 
-    role: WorkerRole
+    role: NodeRole
     """What its worker serves."""
     settings: Mapping[str, str]
     """Settings of `baton serve ROLE` by name."""
@@ -88,13 +87,16 @@ def assigned_worker(answer: messages.JoinResponse, asked_address: str) -> Assign
     Args:
         answer: The router's.
         asked_address: host:port of the join service; its host stands in where the answer names a port alone.
+
+    Raises:
+        InvalidFieldError: If the answer names a role that this version does not know.
     """
     host = asked_address.rpartition(":")[0]
 
     def whole(address: str) -> str:
         return f"{host}{address}" if address.startswith(":") else address
 
-    role: WorkerRole = "prefill" if answer.worker.role == node_pb2.NODE_ROLE_PREFILL else "decode"
+    role = role_from_proto(answer.worker.role, field="worker.role")
     settings = dict(answer.worker.settings) | {"router_address": whole(answer.router_address)}
     if answer.cache_index_address:
         settings["cache_index_address"] = whole(answer.cache_index_address)

@@ -28,8 +28,8 @@ class SupervisedWorkerSettings(ServiceSettings):
         "num_failed_checks": "a worker that was healthy is started again after three failed checks in a row",
     }
 
-    worker_role: Literal["prefill", "decode", ""] = ""
-    """What the worker serves; empty: what the router assigns to a machine that joins."""
+    worker_role: Literal["prefill", "decode", "worker", ""] = ""
+    """What the worker serves (worker: both); empty: what the router assigns to a machine that joins."""
     worker_port: int = Field(default=8020, ge=1, le=65535)
     """Port of the worker, where its health is asked for."""
     worker_node_id: str = Field(default="", pattern=r"^[a-z0-9-]{0,63}$")
@@ -100,7 +100,7 @@ class AgentSettings(SupervisedWorkerSettings, MembershipSettings, MetricsSetting
             if given:
                 raise ValueError(f"{given[0]}: comes from the router where this machine joins by a token")
         elif not self.worker_role:
-            raise ValueError("worker_role: needed (prefill or decode) unless this machine joins by join_token")
+            raise ValueError("worker_role: needed (prefill, decode or worker) unless this machine joins by join_token")
         elif self.join_address:
             raise ValueError("join_address: without effect unless join_token or join_token_file is given")
         return self

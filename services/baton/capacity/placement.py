@@ -114,17 +114,18 @@ class Decision:
 def place(snapshot: ClusterSnapshot, request: PlacementRequest, *, policy: PrefillPolicy = "cheapest") -> Decision:
     """Estimate every candidate, or every pinned one, and order them by total seconds. O(decode nodes * prefill nodes).
 
+    A node that can do both never prefills remotely for itself: it computes its prompt as its local candidate.
     A decode node that lacks a prefix which others have is a candidate besides with whoever brings it soonest.
     A policy other than "cheapest" moves the candidates of its kind before the others, where they are feasible at all.
 
     Source: docs/placement.md.
     """
-    decoders = [node for node in snapshot.nodes if node.role == "decode"]
-    prefillers = [node for node in snapshot.nodes if node.role == "prefill"]
+    decoders = [node for node in snapshot.nodes if node.can_decode]
+    prefillers = [node for node in snapshot.nodes if node.can_prefill]
     candidates = [
         _candidate(snapshot, request, decoder, prefiller)
         for decoder in decoders
-        for prefiller in (None, *prefillers)
+        for prefiller in (None, *(each for each in prefillers if each.node_id != decoder.node_id))
         if not request.pins or NodePair(decoder.node_id, prefiller.node_id if prefiller else "") in request.pins
     ]
     candidates += [candidate for decoder in decoders if (candidate := _pulling(snapshot, request, decoder)) is not None]

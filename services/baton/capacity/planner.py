@@ -1,20 +1,20 @@
 """Which node should prefill, which decode, and what fits in memory: a plan for a whole cluster. Pure.
 
-Every node is taken to be able to do both; what it does today is no constraint. The pair for one request of the given
-size, on an idle cluster, is the cheapest of `baton.capacity.placement`; each further node takes the part in which it
-serves that request soonest.
+Every node is taken to be a worker, which can do both; what it does today is no constraint. The pair for one request of
+the given size, on an idle cluster, is the cheapest of `baton.capacity.placement`; each further node takes the part in
+which it serves that request soonest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from baton.capacity import cost
 from baton.capacity.cost import ModelShape, NodeProfile
 from baton.capacity.placement import Candidate, place
-from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodePair, NodeRole, NodeSnapshot, PlacementRequest
+from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodeRole, NodeSnapshot, PlacementRequest
 
 PlannedRole = Literal["prefill", "decode", "both", "none"]
 """both: decodes, and computes its prompts itself. none: it can serve nothing of the model."""
@@ -108,19 +108,15 @@ def _candidates(
     default_link: Link,
 ) -> tuple[Candidate, ...]:
     """Return every node alone and with every other one, cheapest first."""
-    twice = tuple(_snapshot(node, role, shape) for node in nodes for role in ("prefill", "decode"))
-    ids = [node.node_id for node in nodes]
-    pairs = frozenset(
-        NodePair(decoder, "" if prefiller == decoder else prefiller) for decoder in ids for prefiller in ids
-    )
-    snapshot = ClusterSnapshot(twice, default_link, links, float(request.max_tokens))
-    return place(snapshot, replace(request, pins=pairs)).candidates if nodes else ()
+    workers = tuple(_snapshot(node, shape) for node in nodes)
+    snapshot = ClusterSnapshot(workers, default_link, links, float(request.max_tokens))
+    return place(snapshot, request).candidates
 
 
-def _snapshot(node: PlanNode, role: NodeRole, shape: ModelShape) -> NodeSnapshot:
+def _snapshot(node: PlanNode, shape: ModelShape) -> NodeSnapshot:
     num_blocks = _context_tokens(node, shape) // _BLOCK_TOKENS
     load = NodeLoad(num_free_blocks=num_blocks)
-    return NodeSnapshot(node.node_id, role, shape, node.profile, num_blocks, _BLOCK_TOKENS, 1, load)
+    return NodeSnapshot(node.node_id, "worker", shape, node.profile, num_blocks, _BLOCK_TOKENS, 1, load)
 
 
 def _role(node_id: str, choice: Candidate | None, candidates: Sequence[Candidate]) -> PlannedRole:

@@ -78,8 +78,18 @@ def restores(lower: LowerPrefix, rates: TierRates, *, block_tokens: int, token_b
     return found
 
 
-NodeRole = Literal["prefill", "decode"]
-"""What a node can be asked for."""
+NodeRole = Literal["prefill", "decode", "worker"]
+"""What a node can be asked for; worker: both."""
+
+
+def can_prefill(role: NodeRole) -> bool:
+    """Return whether nodes of a role compute prompts for others."""
+    return role != "decode"
+
+
+def can_decode(role: NodeRole) -> bool:
+    """Return whether nodes of a role generate; they compute prompts for themselves."""
+    return role != "prefill"
 
 
 class QueuedPrompt(NamedTuple):
@@ -143,6 +153,18 @@ class NodeSnapshot:
     """Whether other nodes may take blocks from its prefix cache."""
     tier_rates: TierRates = TierRates()
     """How fast blocks come back from below its device."""
+    device_id: str = ""
+    """Equal for nodes that compute on the same device of the same machine; empty: a device of its own."""
+
+    @property
+    def can_prefill(self) -> bool:
+        """Return whether it computes prompts for others."""
+        return can_prefill(self.role)
+
+    @property
+    def can_decode(self) -> bool:
+        """Return whether it generates."""
+        return can_decode(self.role)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ from baton.capacity.placement_table import format_seconds
 from baton.cli.cluster.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOption, ask_router
 from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes, format_rate, print_table
-from baton.v1 import node_pb2, router_service_pb2
+from baton.v1 import router_service_pb2
+from baton.wire.node_roles import role_word
 
 _ZONE_LABEL = "topology.kubernetes.io/zone"
-_ROLES = {node_pb2.NODE_ROLE_PREFILL: "prefill", node_pb2.NODE_ROLE_DECODE: "decode"}
 
 
 def command(router: RouterOption = DEFAULT_ROUTER) -> None:
@@ -30,6 +30,9 @@ def command(router: RouterOption = DEFAULT_ROUTER) -> None:
     pools = pools_table(answer.nodes)
     if pools.row_count:
         print_table(console, pools)
+    devices = devices_table(answer.nodes)
+    if devices.row_count:
+        print_table(console, devices)
     places = places_table(answer.nodes)
     if places.row_count:
         print_table(console, places)
@@ -53,7 +56,7 @@ def nodes_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
         node, profile, load = state.node, state.node.profile, state.load
         table.add_row(
             node.node_id,
-            _ROLES.get(node.role, "?"),
+            role_word(node.role),
             node.engine,
             node.device,
             node.address,
@@ -76,6 +79,20 @@ def pools_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
         node = state.node
         if node.block_count_cause:
             table.add_row(node.node_id, str(node.block_count * node.block_token_count), node.block_count_cause)
+    return table
+
+
+def devices_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
+    """Return one row per device on which several nodes compute: they take each other's time."""
+    table = Table(
+        *("device", "shared by"), box=box.SIMPLE_HEAD, pad_edge=False, title="shared devices", title_justify="left"
+    )
+    sharers: dict[str, list[str]] = {}
+    for state in states:
+        sharers.setdefault(state.node.device_id, []).append(state.node.node_id)
+    for device_id, node_ids in sorted(sharers.items()):
+        if device_id and len(node_ids) > 1:
+            table.add_row(device_id, ", ".join(sorted(node_ids)))
     return table
 
 

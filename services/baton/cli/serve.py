@@ -46,9 +46,9 @@ CONTEXT_SETTINGS = {"allow_extra_args": True, "ignore_unknown_options": True, "h
 
 LEVELS = ("debug", "info", "warning", "error")
 
-_ENGINE_ROLES = ("prefill", "decode")
+_ENGINE_ROLES = ("prefill", "decode", "worker")
 _WORKER = "baton.worker.process"
-"""Hosts either of them."""
+"""Hosts each of them."""
 _SWITCH_SECONDS = 2e-4
 """Longest time for which a thread of a node's Python keeps the others waiting: the engine's and those that carry KV
 take turns many times within a pass, and the interpreter's own 5 ms are more than one.

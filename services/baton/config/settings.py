@@ -20,7 +20,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict, SettingsError
 
 from baton.errors import ConfigurationError
 
-ROLES = ("gateway", "router", "cache-index", "prefill", "decode", "agent")
+ROLES = ("gateway", "router", "cache-index", "prefill", "decode", "worker", "agent")
 """Services that `baton serve` knows, which are also the tables that a settings file may have."""
 
 REPEATABLE = "repeatable"

@@ -33,8 +33,8 @@ LINGER_SECONDS = 60.0
 class PeerSet:
     """Channels to the nodes that the router has named; no other node can be called.
 
-    Links from prefill nodes are measured as soon as they appear; those from other decode nodes, of which there may be
-    many and which are seldom called, one after the other.
+    Links from prefill nodes are measured as soon as they appear; those from others that decode, of which there may be
+    many, one after the other.
 
     Args:
         probe_bytes: Bytes of a link measurement; 0: none is made.
@@ -163,7 +163,7 @@ class PeerSet:
             pause_seconds = min(2 * pause_seconds, _LONGEST_PROBE_PAUSE_SECONDS)
 
     async def _is_probed(self, peer: router_service_pb2.Peer) -> bool:
-        is_neighbour = peer.role == node_pb2.NODE_ROLE_DECODE
+        is_neighbour = peer.role in (node_pb2.NODE_ROLE_DECODE, node_pb2.NODE_ROLE_WORKER)
         try:
             async with self._neighbours_turn if is_neighbour else nullcontext():
                 stub = self.blocks(peer.node_id) if is_neighbour else self.stub(peer.node_id)

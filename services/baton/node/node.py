@@ -12,6 +12,8 @@ from opentelemetry import metrics
 
 from baton.capacity.cost import NodeProfile
 from baton.capacity.kv_transfer import WireAbility
+from baton.capacity.snapshot import NodeRole, can_prefill
+from baton.config.container_limits import usable_cores
 from baton.discovery.source import open_source
 from baton.engine.constraints.compilation import ConstraintCompiler
 from baton.engine.engine import Engine
@@ -23,11 +25,12 @@ from baton.errors import UnavailableError
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.tiers import BlockEvents
 from baton.node.cluster.description import describe_node, load_message
+from baton.node.cluster.device_identity import device_id
 from baton.node.cluster.kubernetes_location import find_location
 from baton.node.cluster.publication import CacheIndexPublications, LoopFeeder
 from baton.node.cluster.registration import Peers, RouterRegistrations
 from baton.node.gauges import observe_load, observe_machine
-from baton.node.loading import load_runner, open_disk
+from baton.node.loading import choose_computing, load_runner, open_disk
 from baton.node.profiling.node_speed import measure_profile
 from baton.node.profiling.wire_formats import measure_wires
 from baton.node.sensors.machine import machine_sensors
@@ -36,6 +39,7 @@ from baton.node.settings import NodeSettings
 from baton.rpc.process import freeze_loaded_objects
 from baton.text.tokenizer import load_tokenizer
 from baton.v1 import node_pb2
+from baton.wire.node_roles import role_to_proto
 
 log = logging.getLogger(__name__)
 
@@ -52,7 +56,7 @@ class WorkerNode:
     def __init__(
         self,
         settings: NodeSettings,
-        role: node_pb2.NodeRole,
+        role: NodeRole,
         runner: Runner,
         profile: NodeProfile,
         wire_abilities: Sequence[WireAbility] = (),
@@ -175,13 +179,13 @@ class WorkerNode:
 
     def _describe(self, port: int, fast_address: str) -> node_pb2.NodeDescription:
         """Set the node's name, which the port is part of, and return its description."""
-        self.node_id = self.settings.name_of(node_pb2.NodeRole.Name(self._role).split("_")[-1].lower(), port)
+        self.node_id = self.settings.name_of(self._role, port)
         return describe_node(
             self.runner,
             self.profile,
             node_id=self.node_id,
             epoch=time.time_ns(),
-            role=self._role,
+            role=role_to_proto(self._role),
             address=self.settings.advertised(port),
             fast_address=fast_address,
             max_batch_size=self.settings.max_batch_size,
@@ -189,7 +193,13 @@ class WorkerNode:
             wire_abilities=self._wire_abilities,
             is_cache_private=self.is_kv_quantized,
             place=self._place,
+            device_id=self._device_id(),
         )
+
+    def _device_id(self) -> str:
+        cores = usable_cores()
+        num_threads = choose_computing(self.settings, cores).num_threads
+        return device_id(self.runner.info, num_threads=num_threads, num_cores=cores.num_cores)
 
     def _load_message(self, accepted_placement_ids: Sequence[str]) -> node_pb2.LoadReport:
         return load_message(
@@ -219,7 +229,7 @@ class WorkerNode:
             self._loop.call_soon_threadsafe(function, *arguments)
 
 
-async def load_node(settings: NodeSettings, role: node_pb2.NodeRole, ingest_share: float = INGEST_SHARE) -> WorkerNode:
+async def load_node(settings: NodeSettings, role: NodeRole, ingest_share: float = INGEST_SHARE) -> WorkerNode:
     """Load the model, measure the node's speed on it, and return the node.
 
     Raises:
@@ -229,8 +239,7 @@ async def load_node(settings: NodeSettings, role: node_pb2.NodeRole, ingest_shar
     runner = await asyncio.to_thread(load_runner, settings)
     loaded = time.perf_counter()
     profile = await asyncio.to_thread(measure_profile, runner)
-    is_sender = role == node_pb2.NODE_ROLE_PREFILL
-    wire_abilities = await asyncio.to_thread(measure_wires, runner, has_losses=is_sender)
+    wire_abilities = await asyncio.to_thread(measure_wires, runner, has_losses=can_prefill(role))
     log.info(
         "model_loaded engine=%s device=%s load_seconds=%.2f profile_seconds=%.2f flops=%.3g bytes_per_second=%.3g",
         runner.info.engine,

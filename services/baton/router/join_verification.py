@@ -27,7 +27,7 @@ from baton.security.authority import Authority
 from baton.security.join_token import read_secret
 from baton.v1 import join_service_pb2 as messages
 from baton.v1 import join_service_pb2_grpc as service
-from baton.v1 import node_pb2
+from baton.wire.node_roles import role_to_proto
 
 MAX_FAILURES = 5
 """Wrong tokens from one address within the window; further attempts are refused unseen."""
@@ -134,13 +134,12 @@ def join(policy: JoinPolicy, request: messages.JoinRequest, now: datetime) -> me
         lifetime=policy.lifetime,
     )
     log.info("node_joined node=%s role=%s", request.node_id, assignment.role)
-    role = node_pb2.NODE_ROLE_PREFILL if assignment.role == "prefill" else node_pb2.NODE_ROLE_DECODE
     return messages.JoinResponse(
         certificate=certificate,
         authorities=policy.authority.certificate,
         router_address=policy.router_address,
         cache_index_address=policy.cache_index_address,
-        worker=messages.WorkerAssignment(role=role, settings=assignment.settings),
+        worker=messages.WorkerAssignment(role=role_to_proto(assignment.role), settings=assignment.settings),
     )
 
 

@@ -15,7 +15,9 @@ import fnmatch
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast, get_args
 
+from baton.capacity.snapshot import NodeRole
 from baton.config.node_tables import read_node_tables, setting_text
 from baton.errors import ConfigurationError, NotFoundError
 
@@ -29,8 +31,8 @@ class MachineAssignment:
 
     node_id: str
     """Pattern of their names."""
-    role: str
-    """"prefill" or "decode"."""
+    role: NodeRole
+    """What their workers serve."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings of the worker by name."""
 
@@ -61,8 +63,8 @@ def assigned(assignments: Sequence[MachineAssignment], node_id: str) -> MachineA
 
 def _assignment(table: Mapping[str, object], where: str) -> MachineAssignment:
     role, node_id = table.get("role"), table.get("node_id", "*")
-    if role not in ("prefill", "decode"):
-        raise ConfigurationError(f"{where}.role: expected prefill or decode, got {role!r}")
+    if role not in get_args(NodeRole):
+        raise ConfigurationError(f"{where}.role: expected one of {', '.join(get_args(NodeRole))}, got {role!r}")
     if not isinstance(node_id, str) or not node_id:
         raise ConfigurationError(f"{where}.node_id: expected a pattern such as mac-*, got {node_id!r}")
     reserved = [key for key in _RESERVED if key in table]
@@ -73,5 +75,5 @@ def _assignment(table: Mapping[str, object], where: str) -> MachineAssignment:
     if nested:
         raise ConfigurationError(f"{where}.{nested[0]}: expected text, a number or true or false")
     return MachineAssignment(
-        node_id, str(role), {key.replace("-", "_"): setting_text(value) for key, value in settings.items()}
+        node_id, cast(NodeRole, role), {key.replace("-", "_"): setting_text(value) for key, value in settings.items()}
     )

@@ -122,7 +122,7 @@ class Placer:
             UnavailableError: NO_NODE, if no node can take it now.
         """
         request, adapter = placement_request(message), adapter_of(message)
-        if all(node.description.role != "decode" for node in self._state.nodes.of_model(message.model_id)):
+        if all(not node.description.can_decode for node in self._state.nodes.of_model(message.model_id)):
             raise NotFoundError(f"no decode node serves the model {message.model_id!r}")
         if not (message.bypass_prefix_cache or request.cached_tokens):
             request = self._with_prefixes(request, await self._lookup.held_prefixes(message.block_hashes))
@@ -174,7 +174,7 @@ def _longest(request: PlacementRequest) -> list[str]:
 def _no_choice(
     request: PlacementRequest, snapshot: ClusterSnapshot, decision: Decision
 ) -> OutOfMemoryError | UnavailableError:
-    decoders = [node for node in snapshot.nodes if node.role == "decode"]
+    decoders = [node for node in snapshot.nodes if node.can_decode]
     num_tokens = request.num_prompt_tokens + 1
     reasons = "; ".join(sorted({candidate.infeasible_reason for candidate in decision.candidates}))
     if decoders and all(

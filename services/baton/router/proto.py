@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from baton.capacity.kv_transfer import CACHE
 from baton.capacity.placement import Candidate, Decision
-from baton.capacity.snapshot import NodeLoad, NodePair, NodeRole, PlacementRequest, QueuedPrompt
+from baton.capacity.snapshot import NodeLoad, NodePair, PlacementRequest, QueuedPrompt
 from baton.errors import InvalidFieldError
 from baton.kv.adapter import Adapter
 from baton.kv.hashing import HASH_BYTES
@@ -21,6 +21,7 @@ from baton.wire.kv import (
     layout_from_proto,
     layout_to_proto,
 )
+from baton.wire.node_roles import role_from_proto, role_to_proto
 from baton.wire.quantities import (
     candidate_to_proto,
     duration_from_seconds,
@@ -40,11 +41,6 @@ MAX_ALTERNATIVES = 2
 """Prefill nodes named beside the chosen one."""
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _NODE_ID = re.compile(r"[a-z0-9-]{1,63}")
-_ROLES: dict[NodeRole, node_pb2.NodeRole] = {
-    "prefill": node_pb2.NODE_ROLE_PREFILL,
-    "decode": node_pb2.NODE_ROLE_DECODE,
-}
-_ROLES_BACK = {value: key for key, value in _ROLES.items()}
 
 
 def reports_from_proto(message: router_service_pb2.RegisterRequest) -> Sequence[Report]:
@@ -72,8 +68,7 @@ def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription
     """
     if not _NODE_ID.fullmatch(message.node_id):
         raise InvalidFieldError("node.node_id", f"expected 1 to 63 of [a-z0-9-], got {message.node_id!r}")
-    if message.role not in _ROLES_BACK:
-        raise InvalidFieldError("node.role", f"expected a NodeRole, got {message.role}")
+    role = role_from_proto(message.role, field="node.role")
     for name in ("address", "model_id"):
         if not getattr(message, name):
             raise InvalidFieldError(f"node.{name}", "must not be empty")
@@ -85,7 +80,7 @@ def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription
     return NodeDescription(
         node_id=message.node_id,
         epoch=message.epoch,
-        role=_ROLES_BACK[message.role],
+        role=role,
         address=message.address,
         fast_address=message.fast_address,
         engine=message.engine,
@@ -105,6 +100,7 @@ def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription
         adapters=tuple(_adapter_from_proto(each, "node.adapters") for each in message.adapters),
         max_step_tokens=message.max_step_token_count,
         num_blocks_cause=message.block_count_cause,
+        device_id=message.device_id,
     )
 
 
@@ -113,7 +109,7 @@ def description_to_proto(description: NodeDescription) -> node_pb2.NodeDescripti
     return node_pb2.NodeDescription(
         node_id=description.node_id,
         epoch=description.epoch,
-        role=_ROLES[description.role],
+        role=role_to_proto(description.role),
         address=description.address,
         fast_address=description.fast_address,
         engine=description.engine,
@@ -132,6 +128,7 @@ def description_to_proto(description: NodeDescription) -> node_pb2.NodeDescripti
         adapters=[node_pb2.Adapter(name=each.name, digest=each.digest) for each in description.adapters],
         max_step_token_count=description.max_step_tokens,
         block_count_cause=description.num_blocks_cause,
+        device_id=description.device_id,
     )
 
 
@@ -303,7 +300,7 @@ def peers_to_proto(nodes: tuple[NodeDescription, ...]) -> router_service_pb2.Reg
             address=node.address,
             epoch=node.epoch,
             fast_address=node.fast_address,
-            role=_ROLES[node.role],
+            role=role_to_proto(node.role),
         )
         for node in nodes
     ]

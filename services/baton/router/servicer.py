@@ -155,7 +155,7 @@ class NodeRegistrations:
             description.model_id,
             description.address,
         )
-        if description.role == "decode":
+        if description.can_decode:
             session.send_peers(self._peers_of(description))
         self._tell_peers(description)
         if self._is_closed:
@@ -167,7 +167,7 @@ class NodeRegistrations:
             if session.node is None or session.node.description.node_id == changed.node_id:
                 continue
             description = session.node.description
-            if description.role == "decode" and description.model_id == changed.model_id:
+            if description.can_decode and description.model_id == changed.model_id:
                 session.send_peers(self._peers_of(description))
 
     def _peers_of(self, description: NodeDescription) -> messages.RegisterResponse:
@@ -197,7 +197,7 @@ def _node_state(state: RouterState, node: Node) -> router_service_pb2.NodeState:
 
 def _links(state: RouterState, decoder: Node) -> list[node_pb2.LinkMeasurement]:
     """Return the measured links into a decode node, rates as corrected since."""
-    if decoder.description.role != "decode":
+    if not decoder.description.can_decode:
         return []
     links = []
     for sender in state.nodes.of_model(decoder.description.model_id):

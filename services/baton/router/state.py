@@ -103,10 +103,8 @@ class RouterState:
             holder_ids: Nodes from whose prefix caches something may be pulled.
         """
         nodes = self.nodes.of_model(model_id)
-        senders = [
-            node for node in nodes if node.description.role == "prefill" or node.description.node_id in holder_ids
-        ]
-        decoders = [node for node in nodes if node.description.role == "decode"]
+        senders = [node for node in nodes if node.description.can_prefill or node.description.node_id in holder_ids]
+        decoders = [node for node in nodes if node.description.can_decode]
         return ClusterSnapshot(
             nodes=tuple(self._node_snapshot(node, adapter) for node in nodes),
             default_link=self._default_link,
@@ -208,8 +206,8 @@ class RouterState:
             return
         pair = (sender_id, outcome.decode_node_id)
         factor = self.link_calibration.factor(pair)
-        # Between decode nodes nothing but prefixes travels: how long their cache takes to read is learnt with the link.
-        is_only_pulled = outcome.pull_node_id and sender.description.role == "decode"
+        # From a node that only decodes prefixes alone travel: how long its cache takes to read is learnt with the link.
+        is_only_pulled = outcome.pull_node_id and not sender.description.can_prefill
         measured = outcome.pull_seconds if is_only_pulled else outcome.transfer_seconds
         estimated = outcome.kv_bytes / (self.link(sender, receiver).bytes_per_second * factor)
         was_hidden = outcome.exposed_seconds < HIDDEN_SHARE * outcome.transfer_seconds

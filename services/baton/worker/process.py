@@ -1,4 +1,7 @@
-"""A worker process: one node and the services on it, from the loading of the model to the drain."""
+"""A worker process: one node and the services on it, from the loading of the model to the drain.
+
+Its role says which: prefill or decode where an operator pins it, worker for both on one engine.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,11 @@ from baton.node.service import NodeService
 from baton.prefill.service import prefill_service
 from baton.prefill.settings import PrefillSettings
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
-from baton.v1 import node_pb2
 from baton.v1.worker_service_pb2_grpc import add_WorkerServiceServicer_to_server
 from baton.worker.engine_watch import EngineHealth, EngineWatch
 from baton.worker.pausing import SERVICE_NAME as PAUSING_SERVICE_NAME
 from baton.worker.pausing import PausingServicer
+from baton.worker.settings import WorkerSettings
 
 
 async def serve_prefill(settings: PrefillSettings) -> None:
@@ -31,7 +34,7 @@ async def serve_prefill(settings: PrefillSettings) -> None:
     Raises:
         ConfigurationError: If the model cannot be loaded or an address cannot be bound.
     """
-    node = await load_node(settings, node_pb2.NODE_ROLE_PREFILL)
+    node = await load_node(settings, "prefill")
     await WorkerProcess(node, [prefill_service(node, settings)]).run()
 
 
@@ -41,8 +44,18 @@ async def serve_decode(settings: DecodeSettings) -> None:
     Raises:
         ConfigurationError: If the model cannot be loaded or an address cannot be bound.
     """
-    node = await load_node(settings, node_pb2.NODE_ROLE_DECODE, settings.ingest_share)
+    node = await load_node(settings, "decode", settings.ingest_share)
     await WorkerProcess(node, [decode_service(node, settings)]).run()
+
+
+async def serve_worker(settings: WorkerSettings) -> None:
+    """Load the model and serve generations, and prefills for others, on one engine until SIGTERM or SIGINT, then drain.
+
+    Raises:
+        ConfigurationError: If the model cannot be loaded or an address cannot be bound.
+    """
+    node = await load_node(settings, "worker", settings.ingest_share)
+    await WorkerProcess(node, [prefill_service(node, settings), decode_service(node, settings)]).run()
 
 
 class WorkerProcess:

@@ -61,7 +61,10 @@ _DECODE = '[[node]]\nrole = "decode"\nengine = "mock"\n'
         ("nodes = 3", "unknown key nodes"),
         ("node = 3", "node: expected"),
         ("", "at least one"),
-        (_DECODE.replace("decode", "router"), r"node\[0\]\.role: expected prefill or decode, got 'router'"),
+        (
+            _DECODE.replace("decode", "router"),
+            r"node\[0\]\.role: expected one of prefill, decode, worker, got 'router'",
+        ),
         (_DECODE.replace("mock", "jax"), r"node\[0\]\.engine: .*'jax'"),
         (_DECODE + "count = 0", r"node\[0\]\.count: expected 1 to 256, got 0"),
         (_DECODE + "count = true", r"node\[0\]\.count"),
@@ -75,6 +78,16 @@ def test_a_wrong_file_is_refused_by_its_key(tmp_path: Path, text: str, message: 
     """Nothing is guessed."""
     with pytest.raises(ConfigurationError, match=message):
         read_topology(_file(tmp_path, text))
+
+
+def test_a_worker_alone_is_a_cluster(tmp_path: Path) -> None:
+    """It decodes; and it takes the settings of both parts."""
+    text = '[[node]]\nrole = "worker"\nengine = "mock"\nmax_outbox_bytes = 5\nprobe_bytes = 0\n'
+
+    (spec,) = read_topology(_file(tmp_path, text))
+
+    assert node_ids([spec]) == (("worker-mock", spec),)
+    assert spec.options == {"max_outbox_bytes": "5", "probe_bytes": "0"}
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

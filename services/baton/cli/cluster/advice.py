@@ -22,7 +22,7 @@ def advise(diagnosis: Diagnosis) -> list[str]:
         sentences += advise_pair(pair, diagnosis.num_prompt_tokens)
     if not diagnosis.pairs:
         sentences.append(
-            "There is no pair of a prefill node and a decode node: every prompt is computed where it decodes."
+            "There are no two nodes of which one prefills for the other: every prompt is computed where it decodes."
         )
     return sentences
 

@@ -22,6 +22,7 @@ from baton.router.kv_compatibility import wire_options
 from baton.router.proto import description_from_proto
 from baton.rpc.channel import open_channel
 from baton.v1 import node_pb2, router_service_pb2, router_service_pb2_grpc
+from baton.wire.node_roles import decodes, prefills, role_word
 from baton.wire.quantities import candidate_from_proto, seconds_from_duration
 
 CALL_SECONDS = 5.0
@@ -44,7 +45,7 @@ class NodeFinding:
     is_fast_reachable: bool = False
     """Whether something listens there."""
     bytes_per_second: float = 0.0
-    """Rate of the link from it to this machine; 0: not measured (decode nodes send no KV)."""
+    """Rate of the link from it to this machine; 0: not measured (nodes that only decode send no prompt's KV)."""
     round_trip_seconds: float = 0.0
     """Round trip of an empty call; 0: not measured."""
     problem: str = ""
@@ -53,7 +54,7 @@ class NodeFinding:
 
 @dataclass(frozen=True, slots=True)
 class PairFinding:
-    """A prefill node and a decode node, and what the router would do between them."""
+    """A node that prefills and one that decodes, and what the router would do between them."""
 
     prefill_node_id: str
     decode_node_id: str
@@ -112,14 +113,14 @@ async def diagnose(
         await _ask_pair(stub, prefiller.node, decoder, num_prompt_tokens, max_tokens)
         for prefiller in states
         for decoder in states
-        if prefiller.node.role == node_pb2.NODE_ROLE_PREFILL and decoder.node.role == node_pb2.NODE_ROLE_DECODE
+        if prefills(prefiller.node) and decodes(decoder.node) and prefiller is not decoder
     ]
     copy_rate, checksum_rate = await asyncio.to_thread(_memory_rates)
     return Diagnosis(router, model_id, num_prompt_tokens, copy_rate, checksum_rate, tuple(nodes), tuple(pairs))
 
 
 async def _ask_node(node: node_pb2.NodeDescription) -> NodeFinding:
-    role = "prefill" if node.role == node_pb2.NODE_ROLE_PREFILL else "decode"
+    role = role_word(node.role)
     if not await is_serving(node.address, CALL_SECONDS):
         problem = (
             f"nothing answers at {node.address} from here; is that address reachable, or --advertise-address wrong?"
@@ -130,7 +131,7 @@ async def _ask_node(node: node_pb2.NodeDescription) -> NodeFinding:
         "" if is_fast_reachable or not node.fast_address else f"its fast path at {node.fast_address} is not reachable"
     )
     rate = round_trip = 0.0
-    if role == "prefill":
+    if prefills(node):
         try:
             async with asyncio.timeout(PROBE_SECONDS), open_channel(node.address, is_dedicated=True) as channel:
                 link = await measure_link(KvStub(channel), node.node_id, PROBE_BYTES)

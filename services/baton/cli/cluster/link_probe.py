@@ -1,4 +1,4 @@
-"""How fast this machine receives from each of a router's prefill nodes."""
+"""How fast this machine receives from each of a router's nodes that prefill."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from baton.kv_transport.link_probe import measure_link
 from baton.rpc.channel import open_channel
 from baton.v1 import node_pb2, router_service_pb2
 from baton.v1.router_service_pb2_grpc import RouterServiceStub
+from baton.wire.node_roles import prefills
 from baton.wire.quantities import seconds_from_duration
 
 _NUM_MEASUREMENTS = 3
@@ -26,7 +27,7 @@ async def measure_links(router: RouterServiceStub) -> Mapping[str, MeasuredLink]
         grpc.aio.AioRpcError: If the router or a node does not answer.
     """
     answer = await router.ListNodes(router_service_pb2.ListNodesRequest(), timeout=CALL_SECONDS)
-    senders = [state.node for state in answer.nodes if state.node.role == node_pb2.NODE_ROLE_PREFILL]
+    senders = [state.node for state in answer.nodes if prefills(state.node)]
     return {node.node_id: await _measured(node) for node in senders}
 
 

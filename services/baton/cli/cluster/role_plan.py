@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich import box
 from rich.table import Table
@@ -12,14 +12,13 @@ from baton.capacity.placement import Candidate
 from baton.capacity.placement_table import format_seconds
 from baton.capacity.planner import PASS_TOKENS, ClusterPlan, PlanNode, plan_cluster
 from baton.capacity.reference_models import REFERENCE_MODELS
-from baton.capacity.snapshot import DECLARED_LINK, Link, NodeRole, PlacementRequest
+from baton.capacity.snapshot import DECLARED_LINK, Link, PlacementRequest
 from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes, print_table
 from baton.errors import NotFoundError
-from baton.v1 import node_pb2, router_service_pb2
+from baton.v1 import router_service_pb2
+from baton.wire.node_roles import role_from_proto, role_word
 from baton.wire.quantities import profile_from_proto, seconds_from_duration, shape_from_proto
-
-_ROLES: Mapping[int, NodeRole] = {node_pb2.NODE_ROLE_PREFILL: "prefill", node_pb2.NODE_ROLE_DECODE: "decode"}
 
 
 def print_cluster_plan(states: Sequence[router_service_pb2.NodeState], model: str, request: PlacementRequest) -> None:
@@ -76,7 +75,13 @@ def plan_node(state: router_service_pb2.NodeState) -> PlanNode:
     system = state.load.system
     free = system.available_memory_byte_count if is_machine_memory else system.available_gpu_memory_byte_count
     reason = "draining" if state.load.is_draining else ""
-    return PlanNode(node.node_id, _ROLES[node.role], profile_from_proto(node.profile), held + free, reason)
+    return PlanNode(
+        node.node_id,
+        role_from_proto(node.role, field="node.role"),
+        profile_from_proto(node.profile),
+        held + free,
+        reason,
+    )
 
 
 def cluster_table(states: Sequence[router_service_pb2.NodeState], plan: ClusterPlan) -> Table:
@@ -89,7 +94,7 @@ def cluster_table(states: Sequence[router_service_pb2.NodeState], plan: ClusterP
             part.node_id,
             state.node.engine,
             state.node.device,
-            _ROLES[state.node.role],
+            role_word(state.node.role),
             "-" if part.role == "none" else "prefill and decode" if part.role == "both" else part.role,
             format_seconds(part.prefill_seconds),
             format_seconds(part.step_seconds),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import cast, get_args
 
+from baton.capacity.snapshot import NodeRole, can_decode
 from baton.config.node_tables import read_node_tables, setting_text
 from baton.config.settings import load_settings
 from baton.decode.settings import DecodeSettings
@@ -14,12 +15,15 @@ from baton.demo import checkpoint_dir
 from baton.errors import ConfigurationError
 from baton.node.settings import EngineName, NodeSettings
 from baton.prefill.settings import PrefillSettings
-
-WorkerRole = Literal["prefill", "decode"]
+from baton.worker.settings import WorkerSettings
 
 RESERVED = ("host", "port", "node_id", "model_dir", "model_name", "router_address", "cache_index_address", "log_level")
 """Settings of workers that `baton up` gives out itself."""
-SETTINGS_CLASSES: Mapping[WorkerRole, type[NodeSettings]] = {"prefill": PrefillSettings, "decode": DecodeSettings}
+SETTINGS_CLASSES: Mapping[NodeRole, type[NodeSettings]] = {
+    "prefill": PrefillSettings,
+    "decode": DecodeSettings,
+    "worker": WorkerSettings,
+}
 """What workers read."""
 
 MAX_COUNT = 256
@@ -30,7 +34,7 @@ MAX_COUNT = 256
 class NodeSpec:
     """Workers of one kind."""
 
-    role: WorkerRole
+    role: NodeRole
     """What they serve."""
     engine: EngineName
     """What computes."""
@@ -61,7 +65,7 @@ def read_topology(path: Path) -> Sequence[NodeSpec]:
 
     ```toml
     [[node]]
-    role = "prefill"
+    role = "prefill"    # or "decode", or "worker", which does both
     engine = "torch"
     count = 2           # default 1
     num_blocks = 512    # any further key is a setting of the worker
@@ -71,8 +75,8 @@ def read_topology(path: Path) -> Sequence[NodeSpec]:
         ConfigurationError: If the file cannot be read or a key is missing, unknown or invalid; the message names it.
     """
     specs = tuple(_read_node(table, where) for where, table in read_node_tables(path, f"--nodes {path}").items())
-    if not any(spec.role == "decode" for spec in specs):
-        raise ConfigurationError(f'--nodes {path}: node: at least one must have role = "decode"')
+    if not any(can_decode(spec.role) for spec in specs):
+        raise ConfigurationError(f'--nodes {path}: node: at least one must have role = "decode" or "worker"')
     return specs
 
 
@@ -94,15 +98,15 @@ def node_ids(specs: Sequence[NodeSpec]) -> Sequence[tuple[str, NodeSpec]]:
 
 def _read_node(table: Mapping[str, object], where: str) -> NodeSpec:
     role, engine, count = table.get("role"), table.get("engine"), table.get("count", 1)
-    if role not in get_args(WorkerRole):
-        raise ConfigurationError(f"{where}.role: expected prefill or decode, got {role!r}")
+    if role not in get_args(NodeRole):
+        raise ConfigurationError(f"{where}.role: expected one of {', '.join(get_args(NodeRole))}, got {role!r}")
     if not isinstance(count, int) or isinstance(count, bool) or not 1 <= count <= MAX_COUNT:
         raise ConfigurationError(f"{where}.count: expected 1 to {MAX_COUNT}, got {count!r}")
     reserved = sorted(set(RESERVED) & set(table))
     if reserved:
         raise ConfigurationError(f"{where}.{reserved[0]}: chosen by `baton up`")
     options = {key: setting_text(value) for key, value in table.items() if key not in ("role", "engine", "count")}
-    spec = NodeSpec(cast(WorkerRole, role), parse_engine(str(engine), f"{where}.engine"), count, options)
+    spec = NodeSpec(cast(NodeRole, role), parse_engine(str(engine), f"{where}.engine"), count, options)
     values = {"model_dir": checkpoint_dir(), "engine": spec.engine, **options}  # any model: options are checked here
     load_settings(SETTINGS_CLASSES[spec.role], {}, values, file_name=where)
     return spec

@@ -177,6 +177,8 @@ class ModelInfo:
     """"torch", "mlx" or "mock"."""
     device: str
     """Device in words."""
+    accelerator_id: str = ""
+    """Accelerator that computes, as every process of its machine names it; empty: none does."""
     adapters: tuple[Adapter, ...] = ()
     """What is loaded besides the model; no two have one name."""
 

@@ -13,9 +13,10 @@ from baton.errors import BatonError, MismatchError, NotFoundError, UnavailableEr
 from baton.kv.adapter import Adapter, adapted_revision
 from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.status import error_from_rpc
-from baton.v1.node_pb2 import NODE_ROLE_DECODE, NodeDescription
+from baton.v1.node_pb2 import NodeDescription
 from baton.v1.router_service_pb2 import ListNodesRequest, NodeState, PlaceRequest, PlaceResponse
 from baton.v1.router_service_pb2_grpc import RouterServiceStub
+from baton.wire.node_roles import decodes
 
 NO_NODE = "NO_NODE"
 """Reason of the router's refusal when no node can take a request."""
@@ -246,7 +247,7 @@ def adapters_of(model_name: str, nodes: Iterable[NodeDescription]) -> tuple[Adap
     """Return the adapters that decode nodes have, by name; where digests differ, as the first of the nodes has it."""
     adapters: dict[str, Adapter] = {}
     for node in sorted(nodes, key=lambda node: node.node_id):
-        if node.role == NODE_ROLE_DECODE and node.model_id == model_name:
+        if decodes(node) and node.model_id == model_name:
             for adapter in node.adapters:
                 known = adapters.setdefault(adapter.name, Adapter(adapter.name, adapter.digest))
                 if known.digest != adapter.digest:
@@ -256,7 +257,7 @@ def adapters_of(model_name: str, nodes: Iterable[NodeDescription]) -> tuple[Adap
 
 def describe(model_name: str, nodes: Iterable[NodeDescription]) -> ServedModel | None:
     """Return a model as the first of its decode nodes describes it, or None if there is none."""
-    decode_nodes = [node for node in nodes if node.role == NODE_ROLE_DECODE and node.model_id == model_name]
+    decode_nodes = [node for node in nodes if decodes(node) and node.model_id == model_name]
     if not decode_nodes:
         return None
     first = min(decode_nodes, key=lambda node: node.node_id)

@@ -29,6 +29,7 @@ def describe_node(
     wire_abilities: Sequence[WireAbility] = (),
     is_cache_private: bool = False,
     place: node_pb2.KubernetesPlace | None = None,
+    device_id: str = "",
 ) -> node_pb2.NodeDescription:
     """Return who a node is. The longest sequence announced fits both the model's context and the node's blocks."""
     info = runner.info
@@ -57,6 +58,7 @@ def describe_node(
         wire_abilities=abilities_to_proto(wire_abilities),
         is_cache_private=is_cache_private,
         place=place,
+        device_id=device_id,
         adapters=[node_pb2.Adapter(name=each.name, digest=each.digest) for each in info.adapters],
     )
 

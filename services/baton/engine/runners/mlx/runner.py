@@ -221,7 +221,8 @@ def load_mlx_runner(
         check_can_quantize_kv(checkpoint)
     with mx.stream(compute_device()):
         info = checkpoint.model_info(model_id, kv_dtype, engine="mlx", device=device_name())
-        info = replace(info, adapters=tuple(folder.adapter for folder in folders))
+        accelerator_id = "metal" if compute_device() == mx.gpu else ""
+        info = replace(info, accelerator_id=accelerator_id, adapters=tuple(folder.adapter for folder in folders))
         set_limits(0, device_bytes())
         model = load_mlx_model(checkpoint, MLX_DTYPES[kv_dtype])
         adapters_of_rows = adapt(model, folders, checkpoint, MLX_DTYPES[kv_dtype])

@@ -174,6 +174,7 @@ def _read(options: LoadOptions) -> _Whole:
         info,
         layout=replace(info.layout, model_revision_digest=revision),
         weight_bytes=info.weight_bytes - saved_bits * info.num_linear_parameters // 8,
+        accelerator_id=_accelerator_id(options.torch_device),
         adapters=tuple(folder.adapter for folder in folders),
     )
     return _Whole(info, folders)
@@ -273,6 +274,13 @@ def _weights_told(backbone: Backbone, options: LoadOptions, ops: DeviceOps) -> s
     if options.weight_dtype != "auto":
         return f"{options.weight_dtype}: weight_dtype says so"
     return ops.weights_cause
+
+
+def _accelerator_id(device: torch.device) -> str:
+    """Return a GPU's UUID, for containers number those that they see; on Apple silicon there is one."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_properties(device).uuid)
+    return "metal" if device.type == "mps" else ""
 
 
 def _describe(device: torch.device) -> str:

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from baton.gateway.api.exo.instances import Instance
-from baton.v1.node_pb2 import NODE_ROLE_DECODE, NodeDescription, SystemSample
+from baton.v1.node_pb2 import NodeDescription, SystemSample
 from baton.v1.router_service_pb2 import NodeState
+from baton.wire.node_roles import role_word
 from baton.wire.quantities import seconds_from_duration
 
 INSTANCE_TAG = "BatonInstance"
@@ -115,7 +116,7 @@ def _identity(node: NodeDescription) -> dict[str, Any]:
     return {
         "friendlyName": node.node_id,
         "chipId": node.device,
-        "role": "decode" if node.role == NODE_ROLE_DECODE else "prefill",
+        "role": role_word(node.role),
         "engine": node.engine,
         "address": node.address,
         "servedModelId": node.model_id,
@@ -123,7 +124,7 @@ def _identity(node: NodeDescription) -> dict[str, Any]:
 
 
 def _connections(states: Iterable[NodeState]) -> dict[str, dict[str, list[dict[str, float]]]]:
-    """Return the measured links from prefill to decode nodes."""
+    """Return the measured links into nodes that decode."""
     connections: dict[str, dict[str, list[dict[str, float]]]] = {}
     for state in states:
         for link in state.links:

@@ -11,7 +11,8 @@ import msgspec
 from baton.capacity.snapshot import NodePair
 from baton.errors import OverloadedError
 from baton.gateway.api.errors import invalid
-from baton.v1.node_pb2 import NODE_ROLE_DECODE, NodeDescription
+from baton.v1.node_pb2 import NodeDescription
+from baton.wire.node_roles import decodes, prefills, role_word
 
 MAX_INSTANCES = 64
 """As many pins as the router takes in one request."""
@@ -142,14 +143,17 @@ def instance_of(view: InstanceView, nodes: Mapping[str, NodeDescription]) -> Ins
 
 
 def _pair(assignments: ShardAssignments, nodes: Mapping[str, NodeDescription]) -> NodePair:
-    decode: list[str] = []
-    prefill: list[str] = []
+    """Return who does what: of two nodes that can do both the first prefills, as `Instance.node_ids` has them."""
+    chosen: list[NodeDescription] = []
     for node_id in assignments.node_to_runner:
         node = nodes.get(node_id)
         if node is None or node.model_id != assignments.model_id:
             raise invalid(_NODES, f"no node {node_id[:63]!r} serves {assignments.model_id[:200]!r}")
-        (decode if node.role == NODE_ROLE_DECODE else prefill).append(node_id)
-    if len(decode) != 1 or len(prefill) > 1:
-        problem = f"expected one decode node and at most one prefill node, got {len(decode)} and {len(prefill)}"
-        raise invalid(_NODES, problem)
-    return NodePair(decode[0], prefill[0] if prefill else "")
+        chosen.append(node)
+    if len(chosen) == 1 and decodes(chosen[0]):
+        return NodePair(chosen[0].node_id, "")
+    for prefiller, decoder in (chosen, chosen[::-1]) if len(chosen) == 2 else ():
+        if prefills(prefiller) and decodes(decoder):
+            return NodePair(decoder.node_id, prefiller.node_id)
+    roles = ", ".join(role_word(node.role) for node in chosen) or "none"
+    raise invalid(_NODES, f"expected one node that decodes and at most one other that prefills, got roles {roles}")

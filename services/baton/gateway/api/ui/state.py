@@ -9,8 +9,8 @@ from google.protobuf.json_format import MessageToDict
 
 from baton.gateway.generation.observation import JournalEntry
 from baton.v1.generation_pb2 import KvTimeline
-from baton.v1.node_pb2 import NodeRole
 from baton.v1.router_service_pb2 import CostEstimate, NodeState
+from baton.wire.node_roles import role_word
 from baton.wire.quantities import measured_terms, seconds_from_duration
 
 
@@ -48,7 +48,7 @@ def _node(state: NodeState) -> Mapping[str, Any]:
     node, load = state.node, state.load
     return {
         "id": node.node_id,
-        "role": NodeRole.Name(node.role).removeprefix("NODE_ROLE_").lower(),
+        "role": role_word(node.role),
         "engine": node.engine,
         "device": node.device,
         "profile": MessageToDict(node.profile, preserving_proto_field_name=True),
