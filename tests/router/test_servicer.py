@@ -141,6 +141,38 @@ def test_a_pinned_placement_has_no_alternative() -> None:
     with_router(client)
 
 
+def test_a_placement_is_explained_with_its_outcome() -> None:
+    """By the client's name of the request; another one is NOT_FOUND."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        mac = await register(stub, MAC)
+        placement = (await stub.Place(place_request(request_id="abc.0123abcd"), timeout=20)).placement
+        summary = generation_pb2.PlacementSummary(
+            placement_id=placement.placement_id,
+            decode_node_id="mac",
+            prefill_node_id="mac",
+            prefill_duration=Duration(seconds=3),
+            completion_token_count=1,
+        )
+        await mac.write(messages.RegisterRequest(outcomes=messages.Outcomes(outcomes=[summary])))
+        answer = messages.ExplainResponse(records=[messages.PlacementRecord()])
+        while not answer.records[0].HasField("outcome"):
+            answer = await stub.Explain(messages.ExplainRequest(request_id="abc"), timeout=20)
+
+        (record,) = answer.records
+        measured = {pair.term: pair.measured_seconds for pair in record.terms}
+        assert record.choice.estimate == placement.estimate
+        assert (measured["prefill"], measured["total"]) == (3.0, 3.0)
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await stub.Explain(messages.ExplainRequest(request_id="other"), timeout=20)
+        info = error_info(caught.value)
+        assert caught.value.code() is grpc.StatusCode.NOT_FOUND
+        assert info is not None
+        assert info.reason == "REQUEST_NOT_FOUND"
+
+    with_router(client)
+
+
 def test_decode_nodes_are_told_when_prefill_nodes_come_and_go() -> None:
     """Peers are sent on registration and on every change, to decode nodes of the same model alone."""
 

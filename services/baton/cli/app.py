@@ -16,6 +16,7 @@ COMMANDS = (
     "agent",
     "chat",
     "plan",
+    "explain",
     "profile",
     "nodes",
     "doctor",

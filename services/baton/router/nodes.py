@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from baton.capacity.cost import MEASURED_TERMS
 from baton.capacity.kv_transfer import WireAbility
 from baton.capacity.snapshot import NodeLoad, NodeSnapshot, TierRates
 from baton.errors import SupersededError
@@ -129,12 +130,19 @@ class Outcome:
     """Why a planned remote prefill was given up; empty if it was not."""
     num_breaks: int = 0
     """KV streams that broke: its times are then those of the repair, and say nothing of node or link."""
+    break_reasons: tuple[str, ...] = ()
+    """Why the first of them did."""
     pull_node_id: str = ""
     """Node from whose cache the prompt's beginning was asked; empty: none. Bytes and transfer are then of that."""
     pulled_tokens: int = 0
     """Prompt tokens that came from there."""
     pull_seconds: float = 0.0
     """Time from asking for them until they were here; no part of `prefill_seconds`."""
+
+    @property
+    def terms(self) -> Mapping[str, float]:
+        """Return the seconds of each of `MEASURED_TERMS`."""
+        return {term: getattr(self, f"{term}_seconds") for term in MEASURED_TERMS}
 
 
 Report: TypeAlias = NodeDescription | LoadReport | LinkMeasurement | Outcome
@@ -224,12 +232,16 @@ class NodeTable:
         node.report = report
         node.reported_at_seconds = now
 
+    def report_age_seconds(self, node: Node) -> float:
+        """Return the time since a node's last report, or since it registered."""
+        return self._clock() - node.reported_at_seconds
+
     def unusable_reason(self, node: Node) -> str:
         """Return why a node takes no requests now; empty if it does."""
         now = self._clock()
         if node.report and node.report.is_draining:
             return "draining"
-        silent_seconds = now - node.reported_at_seconds
+        silent_seconds = self.report_age_seconds(node)
         if silent_seconds > self._silent_seconds:
             return f"no report for {silent_seconds:.1f} s"
         stuck_seconds = now - node.progressed_at_seconds

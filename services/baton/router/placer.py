@@ -16,6 +16,7 @@ from baton.capacity.placement import Candidate, Decision, PrefillPolicy, place
 from baton.capacity.snapshot import ClusterSnapshot, LowerPrefix, PlacementRequest, blocks_for
 from baton.errors import NotFoundError, OutOfMemoryError, UnavailableError
 from baton.kv.tiers import HeldPrefix
+from baton.router.decision_log import DecisionRecord, best_others, infeasible_reasons
 from baton.router.proto import adapter_of, place_response, placement_request
 from baton.router.state import RouterState
 from baton.rpc.loop_channel import LoopChannel
@@ -130,8 +131,11 @@ class Placer:
         decision = place(snapshot, request, policy=self._policy)
         choice = decision.choice
         if choice is None:
-            raise _no_choice(request, snapshot, decision)
+            error = _no_choice(request, snapshot, decision)
+            self._remember(message, decision, refusal=error.message)
+            raise error
         placement_id = self._new_id()
+        self._remember(message, decision, placement_id=placement_id)
         if not message.is_dry_run:
             self._state.account(placement_id, choice, request, decision.runner_up)
             self._metrics.add_placement("decode" if choice.is_local else "prefill")
@@ -139,6 +143,31 @@ class Placer:
         node = self._state.nodes.get(choice.decode_node_id)
         assert node is not None
         return place_response(placement_id, node.description, choice, decision)
+
+    def _remember(
+        self, message: PlaceRequest, decision: Decision, *, placement_id: str = "", refusal: str = ""
+    ) -> None:
+        """Keep a decision for those who ask why, with what is known at this moment."""
+        if message.is_dry_run:
+            return
+        choice = decision.choice
+        self._state.decisions.add(
+            DecisionRecord(
+                message.request_id,
+                message.model_id,
+                message.prompt_token_count,
+                message.max_token_count,
+                tuple(sorted(message.excluded_node_ids)),
+                placement_id,
+                choice,
+                refusal,
+                best_others(decision),
+                len(decision.candidates),
+                infeasible_reasons(decision),
+                self._state.known_nodes(choice) if choice else (),
+                self._state.known_link(choice) if choice else None,
+            )
+        )
 
     def _with_prefixes(self, request: PlacementRequest, prefixes: Mapping[str, HeldPrefix]) -> PlacementRequest:
         """Return a request with the leading blocks that each node holds, in tokens."""

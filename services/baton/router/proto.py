@@ -39,6 +39,8 @@ from baton.wire.quantities import (
 MAX_PINS = 64
 MAX_ALTERNATIVES = 2
 """Prefill nodes named beside the chosen one."""
+MAX_BREAK_REASONS = 8
+"""Reasons of broken KV streams that are kept of an outcome."""
 _DIGEST = re.compile(r"[0-9a-f]{32}")
 _NODE_ID = re.compile(r"[a-z0-9-]{1,63}")
 
@@ -214,6 +216,7 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
         num_preemptions=message.preemption_count,
         fallback_reason=message.fallback_reason,
         num_breaks=len(message.kv_break_reasons),
+        break_reasons=tuple(message.kv_break_reasons[:MAX_BREAK_REASONS]),
         pull_node_id=message.pull_node_id,
         pulled_tokens=message.pulled_token_count,
     )

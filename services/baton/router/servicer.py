@@ -11,6 +11,7 @@ from typing import TypeAlias
 import grpc
 
 from baton.errors import BatonError, InvalidFieldError, SupersededError
+from baton.router.explanation import explain
 from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescription, Outcome, Report
 from baton.router.placer import Placer
 from baton.router.proto import (
@@ -248,6 +249,10 @@ class RouterServicer(service.RouterServiceServicer):
     ) -> messages.ListNodesResponse:
         """List the nodes."""
         return list_nodes(self._state)
+
+    async def Explain(self, request: messages.ExplainRequest, _context: Context) -> messages.ExplainResponse:  # noqa: N802
+        """Say why a request ran where it ran."""
+        return explain(self._state.decisions, request)
 
 
 async def _reports(requests: AsyncIterator[messages.RegisterRequest]) -> AsyncIterator[Report]:

@@ -20,6 +20,7 @@ from baton.capacity.snapshot import (
 )
 from baton.kv.adapter import Adapter
 from baton.router.calibration import Calibration, Comparison, OutputLengths, compare
+from baton.router.decision_log import DecisionLog, KnownLink, KnownNode
 from baton.router.in_flight import AssumedPlacements, AssumedWork, AwaitedOutcomes, PlacedRequest
 from baton.router.kv_compatibility import mismatch, wire_options
 from baton.router.nodes import LoadReport, Node, NodeDescription, NodeTable, Outcome
@@ -53,6 +54,8 @@ class RouterState:
         self.prefill_calibration: Calibration[str] = Calibration(clock)
         self.decode_calibration: Calibration[str] = Calibration(clock)
         self.link_calibration: Calibration[tuple[str, str]] = Calibration(clock)
+        self.decisions = DecisionLog()
+        """The last ones, for those who ask why."""
         self._output_lengths = OutputLengths()
         self._assumed = AssumedPlacements(clock, limits.assumed_ttl_seconds)
         self._ledger = AwaitedOutcomes()
@@ -133,6 +136,29 @@ class RouterState:
             wires=self._wire_options(sender.description, decoder.description),
         )
 
+    def known_nodes(self, candidate: Candidate) -> tuple[KnownNode, ...]:
+        """Return what is known of a candidate's nodes: the decode node, then the one that sends to it, if one does."""
+        node_ids = (candidate.decode_node_id, candidate.prefill_node_id or candidate.pull_node_id)
+        nodes = [node for node_id in node_ids if (node := self.nodes.get(node_id)) is not None]
+        return tuple(
+            KnownNode(
+                node.description.node_id,
+                self._assumed.added_to(node.description.node_id, node.load),
+                self.nodes.report_age_seconds(node),
+                self.prefill_calibration.reported(node.description.node_id),
+                self.decode_calibration.reported(node.description.node_id),
+            )
+            for node in nodes
+        )
+
+    def known_link(self, candidate: Candidate) -> KnownLink | None:
+        """Return what is known of the link that a candidate uses; None if it uses none."""
+        pair = (candidate.prefill_node_id or candidate.pull_node_id, candidate.decode_node_id)
+        sender, decoder = self.nodes.get(pair[0]), self.nodes.get(pair[1])
+        if sender is None or decoder is None:
+            return None
+        return KnownLink(*pair, self.link(sender, decoder), self.link_calibration.reported(pair))
+
     def account(
         self,
         placement_id: str,
@@ -173,6 +199,7 @@ class RouterState:
             How they compare; None if the placement is not known or something else happened.
         """
         self._assumed.settle(outcome.placement_id)
+        self.decisions.settle(outcome)
         placed = self._ledger.take(outcome.placement_id)
         decoder = self.nodes.get(outcome.decode_node_id)
         if placed is None or decoder is None:

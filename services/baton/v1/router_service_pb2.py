@@ -16,53 +16,66 @@ from baton.v1 import generation_pb2 as baton_dot_v1_dot_generation__pb2
 from baton.v1 import kv_pb2 as baton_dot_v1_dot_kv__pb2
 from baton.v1 import node_pb2 as baton_dot_v1_dot_node__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62\x61ton/v1/router_service.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x11\x62\x61ton/v1/kv.proto\x1a\x13\x62\x61ton/v1/node.proto\x1a\x1egoogle/protobuf/duration.proto\"\xc5\x01\n\x0fRegisterRequest\x12)\n\x04node\x18\x01 \x01(\x0b\x32\x19.baton.v1.NodeDescriptionH\x00\x12$\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.LoadReportH\x00\x12)\n\x04link\x18\x03 \x01(\x0b\x32\x19.baton.v1.LinkMeasurementH\x00\x12&\n\x08outcomes\x18\x05 \x01(\x0b\x32\x12.baton.v1.OutcomesH\x00\x42\x08\n\x06reportJ\x04\x08\x04\x10\x05\"8\n\x08Outcomes\x12,\n\x08outcomes\x18\x01 \x03(\x0b\x32\x1a.baton.v1.PlacementSummary\"j\n\x10RegisterResponse\x12*\n\nregistered\x18\x01 \x01(\x0b\x32\x14.baton.v1.RegisteredH\x00\x12 \n\x05peers\x18\x02 \x01(\x0b\x32\x0f.baton.v1.PeersH\x00\x42\x08\n\x06notice\"@\n\nRegistered\x12\x32\n\x0freport_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"&\n\x05Peers\x12\x1d\n\x05nodes\x18\x01 \x03(\x0b\x32\x0e.baton.v1.Peer\"o\n\x04Peer\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x14\n\x0c\x66\x61st_address\x18\x04 \x01(\t\x12 \n\x04role\x18\x05 \x01(\x0e\x32\x12.baton.v1.NodeRole\"\xe5\x02\n\x0cPlaceRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x1a\n\x12prompt_token_count\x18\x03 \x01(\x05\x12\x17\n\x0fmax_token_count\x18\x04 \x01(\x05\x12\x14\n\x0c\x62lock_hashes\x18\x05 \x01(\x0c\x12\x19\n\x11\x65xcluded_node_ids\x18\x06 \x03(\t\x12\x1b\n\x13\x62ypass_prefix_cache\x18\x07 \x01(\x08\x12\x12\n\nis_dry_run\x18\x08 \x01(\x08\x12$\n\x04pins\x18\t \x03(\x0b\x32\x16.baton.v1.PlacementPin\x12\x1b\n\x13needs_local_prefill\x18\n \x01(\x08\x12\x31\n\x10\x61ssumed_prefixes\x18\x0b \x03(\x0b\x32\x17.baton.v1.AssumedPrefix\x12\"\n\x07\x61\x64\x61pter\x18\x0c \x01(\x0b\x32\x11.baton.v1.Adapter\"5\n\rAssumedPrefix\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0btoken_count\x18\x02 \x01(\x05\"?\n\x0cPlacementPin\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x01 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x02 \x01(\t\"`\n\rPlaceResponse\x12&\n\tplacement\x18\x01 \x01(\x0b\x32\x13.baton.v1.Placement\x12\'\n\ncandidates\x18\x02 \x03(\x0b\x32\x13.baton.v1.Candidate\"\xfc\x02\n\tPlacement\x12\x14\n\x0cplacement_id\x18\x01 \x01(\t\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x02 \x01(\t\x12\x16\n\x0e\x64\x65\x63ode_address\x18\x03 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x04 \x01(\t\x12%\n\nwire_dtype\x18\x05 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x18\n\x10layers_per_frame\x18\x06 \x01(\x05\x12(\n\x08\x65stimate\x18\x07 \x01(\x0b\x32\x16.baton.v1.CostEstimate\x12\x32\n\x0c\x61lternatives\x18\x08 \x03(\x0b\x32\x1c.baton.v1.PrefillAlternative\x12+\n\x10value_wire_dtype\x18\t \x01(\x0e\x32\x11.baton.v1.KvDtype\x12)\n\x0bprefix_pull\x18\n \x01(\x0b\x32\x14.baton.v1.PrefixPull\x12\x19\n\x11\x63hunk_token_count\x18\x0b \x01(\x05\"\xa0\x01\n\nPrefixPull\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0b\x62lock_count\x18\x02 \x01(\x05\x12%\n\nwire_dtype\x18\x03 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12+\n\x10value_wire_dtype\x18\x04 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x18\n\x10layers_per_frame\x18\x05 \x01(\x05\"\xe0\x01\n\x12PrefillAlternative\x12\x17\n\x0fprefill_node_id\x18\x01 \x01(\t\x12%\n\nwire_dtype\x18\x02 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x18\n\x10layers_per_frame\x18\x03 \x01(\x05\x12(\n\x08\x65stimate\x18\x04 \x01(\x0b\x32\x16.baton.v1.CostEstimate\x12+\n\x10value_wire_dtype\x18\x05 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x19\n\x11\x63hunk_token_count\x18\x06 \x01(\x05\"\xdf\x02\n\x0c\x43ostEstimate\x12\x15\n\rqueue_seconds\x18\x01 \x01(\x01\x12\x17\n\x0fprefill_seconds\x18\x02 \x01(\x01\x12\x18\n\x10transfer_seconds\x18\x03 \x01(\x01\x12\x17\n\x0f\x65xposed_seconds\x18\x04 \x01(\x01\x12#\n\x1btime_to_first_token_seconds\x18\x05 \x01(\x01\x12\x15\n\rstart_seconds\x18\x06 \x01(\x01\x12\x14\n\x0cstep_seconds\x18\x07 \x01(\x01\x12#\n\x1b\x65xpected_output_token_count\x18\x08 \x01(\x01\x12\x16\n\x0e\x64\x65\x63ode_seconds\x18\t \x01(\x01\x12\x17\n\x0fimposed_seconds\x18\n \x01(\x01\x12\x15\n\rtotal_seconds\x18\x0b \x01(\x01\x12\x14\n\x0cpull_seconds\x18\x0c \x01(\x01\x12\x17\n\x0frestore_seconds\x18\r \x01(\x01\"\x9c\x03\n\tCandidate\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x01 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x02 \x01(\t\x12!\n\x19\x64\x65\x63ode_cached_token_count\x18\x03 \x01(\x05\x12\"\n\x1aprefill_cached_token_count\x18\x04 \x01(\x05\x12(\n\x08\x65stimate\x18\x05 \x01(\x0b\x32\x16.baton.v1.CostEstimate\x12\x19\n\x11infeasible_reason\x18\x06 \x01(\t\x12\x15\n\rkv_byte_count\x18\x07 \x01(\x03\x12\x18\n\x10is_link_declared\x18\x08 \x01(\x08\x12$\n\x04wire\x18\t \x01(\x0b\x32\x16.baton.v1.WireEstimate\x12\x14\n\x0cpull_node_id\x18\n \x01(\t\x12\x1a\n\x12pulled_token_count\x18\x0b \x01(\x05\x12#\n\x1b\x64\x65\x63ode_restored_token_count\x18\x0c \x01(\x05\x12$\n\x1cprefill_restored_token_count\x18\r \x01(\x05\"\xc8\x01\n\x0cWireEstimate\x12\x11\n\tkey_dtype\x18\x01 \x01(\t\x12\x13\n\x0bvalue_dtype\x18\x02 \x01(\t\x12\x16\n\x0ekey_byte_count\x18\x03 \x01(\x03\x12\x18\n\x10value_byte_count\x18\x04 \x01(\x03\x12\x13\n\x0bkey_seconds\x18\x05 \x01(\x01\x12\x15\n\rvalue_seconds\x18\x06 \x01(\x01\x12\x14\n\x0cpack_seconds\x18\x07 \x01(\x01\x12\x0c\n\x04loss\x18\x08 \x01(\x01\x12\x0e\n\x06reason\x18\t \x01(\t\"\x12\n\x10ListNodesRequest\"7\n\x11ListNodesResponse\x12\"\n\x05nodes\x18\x01 \x03(\x0b\x32\x13.baton.v1.NodeState\"\xbb\x01\n\tNodeState\x12\'\n\x04node\x18\x01 \x01(\x0b\x32\x19.baton.v1.NodeDescription\x12\"\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.LoadReport\x12(\n\x05links\x18\x03 \x03(\x0b\x32\x19.baton.v1.LinkMeasurement\x12\x1b\n\x13prefill_calibration\x18\x04 \x01(\x01\x12\x1a\n\x12\x64\x65\x63ode_calibration\x18\x05 \x01(\x01\x32\xd6\x01\n\rRouterService\x12\x45\n\x08Register\x12\x19.baton.v1.RegisterRequest\x1a\x1a.baton.v1.RegisterResponse(\x01\x30\x01\x12\x38\n\x05Place\x12\x16.baton.v1.PlaceRequest\x1a\x17.baton.v1.PlaceResponse\x12\x44\n\tListNodes\x12\x1a.baton.v1.ListNodesRequest\x1a\x1b.baton.v1.ListNodesResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x62\x61ton/v1/router_service.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\x1a\x11\x62\x61ton/v1/kv.proto\x1a\x13\x62\x61ton/v1/node.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xc5\x01\n\x0fRegisterRequest\x12)\n\x04node\x18\x01 \x01(\x0b\x32\x19.baton.v1.NodeDescriptionH\x00\x12$\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.LoadReportH\x00\x12)\n\x04link\x18\x03 \x01(\x0b\x32\x19.baton.v1.LinkMeasurementH\x00\x12&\n\x08outcomes\x18\x05 \x01(\x0b\x32\x12.baton.v1.OutcomesH\x00\x42\x08\n\x06reportJ\x04\x08\x04\x10\x05\"8\n\x08Outcomes\x12,\n\x08outcomes\x18\x01 \x03(\x0b\x32\x1a.baton.v1.PlacementSummary\"j\n\x10RegisterResponse\x12*\n\nregistered\x18\x01 \x01(\x0b\x32\x14.baton.v1.RegisteredH\x00\x12 \n\x05peers\x18\x02 \x01(\x0b\x32\x0f.baton.v1.PeersH\x00\x42\x08\n\x06notice\"@\n\nRegistered\x12\x32\n\x0freport_interval\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\"&\n\x05Peers\x12\x1d\n\x05nodes\x18\x01 \x03(\x0b\x32\x0e.baton.v1.Peer\"o\n\x04Peer\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x14\n\x0c\x66\x61st_address\x18\x04 \x01(\t\x12 \n\x04role\x18\x05 \x01(\x0e\x32\x12.baton.v1.NodeRole\"\xe5\x02\n\x0cPlaceRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x10\n\x08model_id\x18\x02 \x01(\t\x12\x1a\n\x12prompt_token_count\x18\x03 \x01(\x05\x12\x17\n\x0fmax_token_count\x18\x04 \x01(\x05\x12\x14\n\x0c\x62lock_hashes\x18\x05 \x01(\x0c\x12\x19\n\x11\x65xcluded_node_ids\x18\x06 \x03(\t\x12\x1b\n\x13\x62ypass_prefix_cache\x18\x07 \x01(\x08\x12\x12\n\nis_dry_run\x18\x08 \x01(\x08\x12$\n\x04pins\x18\t \x03(\x0b\x32\x16.baton.v1.PlacementPin\x12\x1b\n\x13needs_local_prefill\x18\n \x01(\x08\x12\x31\n\x10\x61ssumed_prefixes\x18\x0b \x03(\x0b\x32\x17.baton.v1.AssumedPrefix\x12\"\n\x07\x61\x64\x61pter\x18\x0c \x01(\x0b\x32\x11.baton.v1.Adapter\"5\n\rAssumedPrefix\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0btoken_count\x18\x02 \x01(\x05\"?\n\x0cPlacementPin\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x01 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x02 \x01(\t\"`\n\rPlaceResponse\x12&\n\tplacement\x18\x01 \x01(\x0b\x32\x13.baton.v1.Placement\x12\'\n\ncandidates\x18\x02 \x03(\x0b\x32\x13.baton.v1.Candidate\"\xfc\x02\n\tPlacement\x12\x14\n\x0cplacement_id\x18\x01 \x01(\t\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x02 \x01(\t\x12\x16\n\x0e\x64\x65\x63ode_address\x18\x03 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x04 \x01(\t\x12%\n\nwire_dtype\x18\x05 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x18\n\x10layers_per_frame\x18\x06 \x01(\x05\x12(\n\x08\x65stimate\x18\x07 \x01(\x0b\x32\x16.baton.v1.CostEstimate\x12\x32\n\x0c\x61lternatives\x18\x08 \x03(\x0b\x32\x1c.baton.v1.PrefillAlternative\x12+\n\x10value_wire_dtype\x18\t \x01(\x0e\x32\x11.baton.v1.KvDtype\x12)\n\x0bprefix_pull\x18\n \x01(\x0b\x32\x14.baton.v1.PrefixPull\x12\x19\n\x11\x63hunk_token_count\x18\x0b \x01(\x05\"\xa0\x01\n\nPrefixPull\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0b\x62lock_count\x18\x02 \x01(\x05\x12%\n\nwire_dtype\x18\x03 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12+\n\x10value_wire_dtype\x18\x04 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x18\n\x10layers_per_frame\x18\x05 \x01(\x05\"\xe0\x01\n\x12PrefillAlternative\x12\x17\n\x0fprefill_node_id\x18\x01 \x01(\t\x12%\n\nwire_dtype\x18\x02 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x18\n\x10layers_per_frame\x18\x03 \x01(\x05\x12(\n\x08\x65stimate\x18\x04 \x01(\x0b\x32\x16.baton.v1.CostEstimate\x12+\n\x10value_wire_dtype\x18\x05 \x01(\x0e\x32\x11.baton.v1.KvDtype\x12\x19\n\x11\x63hunk_token_count\x18\x06 \x01(\x05\"\xdf\x02\n\x0c\x43ostEstimate\x12\x15\n\rqueue_seconds\x18\x01 \x01(\x01\x12\x17\n\x0fprefill_seconds\x18\x02 \x01(\x01\x12\x18\n\x10transfer_seconds\x18\x03 \x01(\x01\x12\x17\n\x0f\x65xposed_seconds\x18\x04 \x01(\x01\x12#\n\x1btime_to_first_token_seconds\x18\x05 \x01(\x01\x12\x15\n\rstart_seconds\x18\x06 \x01(\x01\x12\x14\n\x0cstep_seconds\x18\x07 \x01(\x01\x12#\n\x1b\x65xpected_output_token_count\x18\x08 \x01(\x01\x12\x16\n\x0e\x64\x65\x63ode_seconds\x18\t \x01(\x01\x12\x17\n\x0fimposed_seconds\x18\n \x01(\x01\x12\x15\n\rtotal_seconds\x18\x0b \x01(\x01\x12\x14\n\x0cpull_seconds\x18\x0c \x01(\x01\x12\x17\n\x0frestore_seconds\x18\r \x01(\x01\"\x9c\x03\n\tCandidate\x12\x16\n\x0e\x64\x65\x63ode_node_id\x18\x01 \x01(\t\x12\x17\n\x0fprefill_node_id\x18\x02 \x01(\t\x12!\n\x19\x64\x65\x63ode_cached_token_count\x18\x03 \x01(\x05\x12\"\n\x1aprefill_cached_token_count\x18\x04 \x01(\x05\x12(\n\x08\x65stimate\x18\x05 \x01(\x0b\x32\x16.baton.v1.CostEstimate\x12\x19\n\x11infeasible_reason\x18\x06 \x01(\t\x12\x15\n\rkv_byte_count\x18\x07 \x01(\x03\x12\x18\n\x10is_link_declared\x18\x08 \x01(\x08\x12$\n\x04wire\x18\t \x01(\x0b\x32\x16.baton.v1.WireEstimate\x12\x14\n\x0cpull_node_id\x18\n \x01(\t\x12\x1a\n\x12pulled_token_count\x18\x0b \x01(\x05\x12#\n\x1b\x64\x65\x63ode_restored_token_count\x18\x0c \x01(\x05\x12$\n\x1cprefill_restored_token_count\x18\r \x01(\x05\"\xc8\x01\n\x0cWireEstimate\x12\x11\n\tkey_dtype\x18\x01 \x01(\t\x12\x13\n\x0bvalue_dtype\x18\x02 \x01(\t\x12\x16\n\x0ekey_byte_count\x18\x03 \x01(\x03\x12\x18\n\x10value_byte_count\x18\x04 \x01(\x03\x12\x13\n\x0bkey_seconds\x18\x05 \x01(\x01\x12\x15\n\rvalue_seconds\x18\x06 \x01(\x01\x12\x14\n\x0cpack_seconds\x18\x07 \x01(\x01\x12\x0c\n\x04loss\x18\x08 \x01(\x01\x12\x0e\n\x06reason\x18\t \x01(\t\"\x12\n\x10ListNodesRequest\"7\n\x11ListNodesResponse\x12\"\n\x05nodes\x18\x01 \x03(\x0b\x32\x13.baton.v1.NodeState\"\xbb\x01\n\tNodeState\x12\'\n\x04node\x18\x01 \x01(\x0b\x32\x19.baton.v1.NodeDescription\x12\"\n\x04load\x18\x02 \x01(\x0b\x32\x14.baton.v1.LoadReport\x12(\n\x05links\x18\x03 \x03(\x0b\x32\x19.baton.v1.LinkMeasurement\x12\x1b\n\x13prefill_calibration\x18\x04 \x01(\x01\x12\x1a\n\x12\x64\x65\x63ode_calibration\x18\x05 \x01(\x01\"$\n\x0e\x45xplainRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"=\n\x0f\x45xplainResponse\x12*\n\x07records\x18\x01 \x03(\x0b\x32\x19.baton.v1.PlacementRecord\"\xc7\x04\n\x0fPlacementRecord\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x0cplacement_id\x18\x02 \x01(\t\x12.\n\ndecided_at\x18\x03 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x10\n\x08model_id\x18\x04 \x01(\t\x12\x1a\n\x12prompt_token_count\x18\x05 \x01(\x05\x12\x17\n\x0fmax_token_count\x18\x06 \x01(\x05\x12\x19\n\x11\x65xcluded_node_ids\x18\x07 \x03(\t\x12#\n\x06\x63hoice\x18\x08 \x01(\x0b\x32\x13.baton.v1.Candidate\x12\x0f\n\x07refusal\x18\t \x01(\t\x12#\n\x06others\x18\n \x03(\x0b\x32\x13.baton.v1.Candidate\x12\x17\n\x0f\x63\x61ndidate_count\x18\x0b \x01(\x05\x12\x1a\n\x12infeasible_reasons\x18\x0c \x03(\t\x12\"\n\x05nodes\x18\r \x03(\x0b\x32\x13.baton.v1.KnownNode\x12!\n\x04link\x18\x0e \x01(\x0b\x32\x13.baton.v1.KnownLink\x12+\n\x07outcome\x18\x0f \x01(\x0b\x32\x1a.baton.v1.PlacementSummary\x12\'\n\x05terms\x18\x10 \x03(\x0b\x32\x18.baton.v1.TermComparison\x12\x1b\n\x0eregret_seconds\x18\x11 \x01(\x01H\x00\x88\x01\x01\x12\x1b\n\x13incomparable_reason\x18\x12 \x01(\tB\x11\n\x0f_regret_seconds\"\xed\x01\n\tKnownNode\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x1d\n\x15running_request_count\x18\x02 \x01(\x05\x12\x1d\n\x15waiting_request_count\x18\x03 \x01(\x05\x12\"\n\x1apending_prompt_token_count\x18\x04 \x01(\x05\x12\x18\n\x10\x66ree_block_count\x18\x05 \x01(\x05\x12\x1a\n\x12report_age_seconds\x18\x06 \x01(\x01\x12\x1b\n\x13prefill_calibration\x18\x07 \x01(\x01\x12\x1a\n\x12\x64\x65\x63ode_calibration\x18\x08 \x01(\x01\"\x95\x01\n\tKnownLink\x12\x14\n\x0c\x66rom_node_id\x18\x01 \x01(\t\x12\x12\n\nto_node_id\x18\x02 \x01(\t\x12\x18\n\x10\x62ytes_per_second\x18\x03 \x01(\x01\x12\x1a\n\x12round_trip_seconds\x18\x04 \x01(\x01\x12\x13\n\x0bis_measured\x18\x05 \x01(\x08\x12\x13\n\x0b\x63\x61libration\x18\x06 \x01(\x01\"\x88\x01\n\x0eTermComparison\x12\x0c\n\x04term\x18\x01 \x01(\t\x12\x1e\n\x11\x65stimated_seconds\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12\x1d\n\x10measured_seconds\x18\x03 \x01(\x01H\x01\x88\x01\x01\x42\x14\n\x12_estimated_secondsB\x13\n\x11_measured_seconds2\x96\x02\n\rRouterService\x12\x45\n\x08Register\x12\x19.baton.v1.RegisterRequest\x1a\x1a.baton.v1.RegisterResponse(\x01\x30\x01\x12\x38\n\x05Place\x12\x16.baton.v1.PlaceRequest\x1a\x17.baton.v1.PlaceResponse\x12\x44\n\tListNodes\x12\x1a.baton.v1.ListNodesRequest\x1a\x1b.baton.v1.ListNodesResponse\x12>\n\x07\x45xplain\x12\x18.baton.v1.ExplainRequest\x1a\x19.baton.v1.ExplainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.router_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REGISTERREQUEST']._serialized_start=143
-  _globals['_REGISTERREQUEST']._serialized_end=340
-  _globals['_OUTCOMES']._serialized_start=342
-  _globals['_OUTCOMES']._serialized_end=398
-  _globals['_REGISTERRESPONSE']._serialized_start=400
-  _globals['_REGISTERRESPONSE']._serialized_end=506
-  _globals['_REGISTERED']._serialized_start=508
-  _globals['_REGISTERED']._serialized_end=572
-  _globals['_PEERS']._serialized_start=574
-  _globals['_PEERS']._serialized_end=612
-  _globals['_PEER']._serialized_start=614
-  _globals['_PEER']._serialized_end=725
-  _globals['_PLACEREQUEST']._serialized_start=728
-  _globals['_PLACEREQUEST']._serialized_end=1085
-  _globals['_ASSUMEDPREFIX']._serialized_start=1087
-  _globals['_ASSUMEDPREFIX']._serialized_end=1140
-  _globals['_PLACEMENTPIN']._serialized_start=1142
-  _globals['_PLACEMENTPIN']._serialized_end=1205
-  _globals['_PLACERESPONSE']._serialized_start=1207
-  _globals['_PLACERESPONSE']._serialized_end=1303
-  _globals['_PLACEMENT']._serialized_start=1306
-  _globals['_PLACEMENT']._serialized_end=1686
-  _globals['_PREFIXPULL']._serialized_start=1689
-  _globals['_PREFIXPULL']._serialized_end=1849
-  _globals['_PREFILLALTERNATIVE']._serialized_start=1852
-  _globals['_PREFILLALTERNATIVE']._serialized_end=2076
-  _globals['_COSTESTIMATE']._serialized_start=2079
-  _globals['_COSTESTIMATE']._serialized_end=2430
-  _globals['_CANDIDATE']._serialized_start=2433
-  _globals['_CANDIDATE']._serialized_end=2845
-  _globals['_WIREESTIMATE']._serialized_start=2848
-  _globals['_WIREESTIMATE']._serialized_end=3048
-  _globals['_LISTNODESREQUEST']._serialized_start=3050
-  _globals['_LISTNODESREQUEST']._serialized_end=3068
-  _globals['_LISTNODESRESPONSE']._serialized_start=3070
-  _globals['_LISTNODESRESPONSE']._serialized_end=3125
-  _globals['_NODESTATE']._serialized_start=3128
-  _globals['_NODESTATE']._serialized_end=3315
-  _globals['_ROUTERSERVICE']._serialized_start=3318
-  _globals['_ROUTERSERVICE']._serialized_end=3532
+  _globals['_REGISTERREQUEST']._serialized_start=176
+  _globals['_REGISTERREQUEST']._serialized_end=373
+  _globals['_OUTCOMES']._serialized_start=375
+  _globals['_OUTCOMES']._serialized_end=431
+  _globals['_REGISTERRESPONSE']._serialized_start=433
+  _globals['_REGISTERRESPONSE']._serialized_end=539
+  _globals['_REGISTERED']._serialized_start=541
+  _globals['_REGISTERED']._serialized_end=605
+  _globals['_PEERS']._serialized_start=607
+  _globals['_PEERS']._serialized_end=645
+  _globals['_PEER']._serialized_start=647
+  _globals['_PEER']._serialized_end=758
+  _globals['_PLACEREQUEST']._serialized_start=761
+  _globals['_PLACEREQUEST']._serialized_end=1118
+  _globals['_ASSUMEDPREFIX']._serialized_start=1120
+  _globals['_ASSUMEDPREFIX']._serialized_end=1173
+  _globals['_PLACEMENTPIN']._serialized_start=1175
+  _globals['_PLACEMENTPIN']._serialized_end=1238
+  _globals['_PLACERESPONSE']._serialized_start=1240
+  _globals['_PLACERESPONSE']._serialized_end=1336
+  _globals['_PLACEMENT']._serialized_start=1339
+  _globals['_PLACEMENT']._serialized_end=1719
+  _globals['_PREFIXPULL']._serialized_start=1722
+  _globals['_PREFIXPULL']._serialized_end=1882
+  _globals['_PREFILLALTERNATIVE']._serialized_start=1885
+  _globals['_PREFILLALTERNATIVE']._serialized_end=2109
+  _globals['_COSTESTIMATE']._serialized_start=2112
+  _globals['_COSTESTIMATE']._serialized_end=2463
+  _globals['_CANDIDATE']._serialized_start=2466
+  _globals['_CANDIDATE']._serialized_end=2878
+  _globals['_WIREESTIMATE']._serialized_start=2881
+  _globals['_WIREESTIMATE']._serialized_end=3081
+  _globals['_LISTNODESREQUEST']._serialized_start=3083
+  _globals['_LISTNODESREQUEST']._serialized_end=3101
+  _globals['_LISTNODESRESPONSE']._serialized_start=3103
+  _globals['_LISTNODESRESPONSE']._serialized_end=3158
+  _globals['_NODESTATE']._serialized_start=3161
+  _globals['_NODESTATE']._serialized_end=3348
+  _globals['_EXPLAINREQUEST']._serialized_start=3350
+  _globals['_EXPLAINREQUEST']._serialized_end=3386
+  _globals['_EXPLAINRESPONSE']._serialized_start=3388
+  _globals['_EXPLAINRESPONSE']._serialized_end=3449
+  _globals['_PLACEMENTRECORD']._serialized_start=3452
+  _globals['_PLACEMENTRECORD']._serialized_end=4035
+  _globals['_KNOWNNODE']._serialized_start=4038
+  _globals['_KNOWNNODE']._serialized_end=4275
+  _globals['_KNOWNLINK']._serialized_start=4278
+  _globals['_KNOWNLINK']._serialized_end=4427
+  _globals['_TERMCOMPARISON']._serialized_start=4430
+  _globals['_TERMCOMPARISON']._serialized_end=4566
+  _globals['_ROUTERSERVICE']._serialized_start=4569
+  _globals['_ROUTERSERVICE']._serialized_end=4847
 # @@protoc_insertion_point(module_scope)

@@ -2,6 +2,7 @@ from baton.v1 import generation_pb2 as _generation_pb2
 from baton.v1 import kv_pb2 as _kv_pb2
 from baton.v1 import node_pb2 as _node_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -274,3 +275,101 @@ class NodeState(_message.Message):
     prefill_calibration: float
     decode_calibration: float
     def __init__(self, node: _Optional[_Union[_node_pb2.NodeDescription, _Mapping]] = ..., load: _Optional[_Union[_node_pb2.LoadReport, _Mapping]] = ..., links: _Optional[_Iterable[_Union[_node_pb2.LinkMeasurement, _Mapping]]] = ..., prefill_calibration: _Optional[float] = ..., decode_calibration: _Optional[float] = ...) -> None: ...
+
+class ExplainRequest(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class ExplainResponse(_message.Message):
+    __slots__ = ("records",)
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    records: _containers.RepeatedCompositeFieldContainer[PlacementRecord]
+    def __init__(self, records: _Optional[_Iterable[_Union[PlacementRecord, _Mapping]]] = ...) -> None: ...
+
+class PlacementRecord(_message.Message):
+    __slots__ = ("request_id", "placement_id", "decided_at", "model_id", "prompt_token_count", "max_token_count", "excluded_node_ids", "choice", "refusal", "others", "candidate_count", "infeasible_reasons", "nodes", "link", "outcome", "terms", "regret_seconds", "incomparable_reason")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_ID_FIELD_NUMBER: _ClassVar[int]
+    DECIDED_AT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_ID_FIELD_NUMBER: _ClassVar[int]
+    PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    EXCLUDED_NODE_IDS_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
+    OTHERS_FIELD_NUMBER: _ClassVar[int]
+    CANDIDATE_COUNT_FIELD_NUMBER: _ClassVar[int]
+    INFEASIBLE_REASONS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    LINK_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    TERMS_FIELD_NUMBER: _ClassVar[int]
+    REGRET_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    INCOMPARABLE_REASON_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    placement_id: str
+    decided_at: _timestamp_pb2.Timestamp
+    model_id: str
+    prompt_token_count: int
+    max_token_count: int
+    excluded_node_ids: _containers.RepeatedScalarFieldContainer[str]
+    choice: Candidate
+    refusal: str
+    others: _containers.RepeatedCompositeFieldContainer[Candidate]
+    candidate_count: int
+    infeasible_reasons: _containers.RepeatedScalarFieldContainer[str]
+    nodes: _containers.RepeatedCompositeFieldContainer[KnownNode]
+    link: KnownLink
+    outcome: _generation_pb2.PlacementSummary
+    terms: _containers.RepeatedCompositeFieldContainer[TermComparison]
+    regret_seconds: float
+    incomparable_reason: str
+    def __init__(self, request_id: _Optional[str] = ..., placement_id: _Optional[str] = ..., decided_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., choice: _Optional[_Union[Candidate, _Mapping]] = ..., refusal: _Optional[str] = ..., others: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., candidate_count: _Optional[int] = ..., infeasible_reasons: _Optional[_Iterable[str]] = ..., nodes: _Optional[_Iterable[_Union[KnownNode, _Mapping]]] = ..., link: _Optional[_Union[KnownLink, _Mapping]] = ..., outcome: _Optional[_Union[_generation_pb2.PlacementSummary, _Mapping]] = ..., terms: _Optional[_Iterable[_Union[TermComparison, _Mapping]]] = ..., regret_seconds: _Optional[float] = ..., incomparable_reason: _Optional[str] = ...) -> None: ...
+
+class KnownNode(_message.Message):
+    __slots__ = ("node_id", "running_request_count", "waiting_request_count", "pending_prompt_token_count", "free_block_count", "report_age_seconds", "prefill_calibration", "decode_calibration")
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    WAITING_REQUEST_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PENDING_PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    FREE_BLOCK_COUNT_FIELD_NUMBER: _ClassVar[int]
+    REPORT_AGE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PREFILL_CALIBRATION_FIELD_NUMBER: _ClassVar[int]
+    DECODE_CALIBRATION_FIELD_NUMBER: _ClassVar[int]
+    node_id: str
+    running_request_count: int
+    waiting_request_count: int
+    pending_prompt_token_count: int
+    free_block_count: int
+    report_age_seconds: float
+    prefill_calibration: float
+    decode_calibration: float
+    def __init__(self, node_id: _Optional[str] = ..., running_request_count: _Optional[int] = ..., waiting_request_count: _Optional[int] = ..., pending_prompt_token_count: _Optional[int] = ..., free_block_count: _Optional[int] = ..., report_age_seconds: _Optional[float] = ..., prefill_calibration: _Optional[float] = ..., decode_calibration: _Optional[float] = ...) -> None: ...
+
+class KnownLink(_message.Message):
+    __slots__ = ("from_node_id", "to_node_id", "bytes_per_second", "round_trip_seconds", "is_measured", "calibration")
+    FROM_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    TO_NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    ROUND_TRIP_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    IS_MEASURED_FIELD_NUMBER: _ClassVar[int]
+    CALIBRATION_FIELD_NUMBER: _ClassVar[int]
+    from_node_id: str
+    to_node_id: str
+    bytes_per_second: float
+    round_trip_seconds: float
+    is_measured: bool
+    calibration: float
+    def __init__(self, from_node_id: _Optional[str] = ..., to_node_id: _Optional[str] = ..., bytes_per_second: _Optional[float] = ..., round_trip_seconds: _Optional[float] = ..., is_measured: bool = ..., calibration: _Optional[float] = ...) -> None: ...
+
+class TermComparison(_message.Message):
+    __slots__ = ("term", "estimated_seconds", "measured_seconds")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    ESTIMATED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    MEASURED_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    term: str
+    estimated_seconds: float
+    measured_seconds: float
+    def __init__(self, term: _Optional[str] = ..., estimated_seconds: _Optional[float] = ..., measured_seconds: _Optional[float] = ...) -> None: ...

@@ -55,6 +55,11 @@ class RouterServiceStub(object):
                 request_serializer=baton_dot_v1_dot_router__service__pb2.ListNodesRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_router__service__pb2.ListNodesResponse.FromString,
                 _registered_method=True)
+        self.Explain = channel.unary_unary(
+                '/baton.v1.RouterService/Explain',
+                request_serializer=baton_dot_v1_dot_router__service__pb2.ExplainRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_router__service__pb2.ExplainResponse.FromString,
+                _registered_method=True)
 
 
 class RouterServiceServicer(object):
@@ -89,6 +94,17 @@ class RouterServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Explain(self, request, context):
+        """Says why a request ran where it ran: each decision about it, what was known then, and what each term came to. A router remembers its own
+        last decisions alone, some thousands; where there are several routers, any of them may have placed the request.
+
+        Errors: NOT_FOUND REQUEST_NOT_FOUND if this router has placed no such request or does not remember it any more, INVALID_ARGUMENT
+        INVALID_FIELD.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_RouterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -106,6 +122,11 @@ def add_RouterServiceServicer_to_server(servicer, server):
                     servicer.ListNodes,
                     request_deserializer=baton_dot_v1_dot_router__service__pb2.ListNodesRequest.FromString,
                     response_serializer=baton_dot_v1_dot_router__service__pb2.ListNodesResponse.SerializeToString,
+            ),
+            'Explain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Explain,
+                    request_deserializer=baton_dot_v1_dot_router__service__pb2.ExplainRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_router__service__pb2.ExplainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -189,6 +210,33 @@ class RouterService(object):
             '/baton.v1.RouterService/ListNodes',
             baton_dot_v1_dot_router__service__pb2.ListNodesRequest.SerializeToString,
             baton_dot_v1_dot_router__service__pb2.ListNodesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Explain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.RouterService/Explain',
+            baton_dot_v1_dot_router__service__pb2.ExplainRequest.SerializeToString,
+            baton_dot_v1_dot_router__service__pb2.ExplainResponse.FromString,
             options,
             channel_credentials,
             insecure,
