@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from baton.capacity.hardware import PRESETS
-from baton.engine.events import Ended, Failed
+from baton.engine.events import Ended, Failed, LandingLoad
 from baton.engine.request import Purpose
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
@@ -81,7 +81,7 @@ def test_the_load_says_whether_memory_is_short() -> None:
     with Rig(mock_runner()) as rig:
         for is_short in (False, True, False):
             rig.engine.spare_memory(is_short)
-            load = rig.do(lambda: rig.engine._registry.load(0))
+            load = rig.do(lambda: rig.engine._registry.load(0, LandingLoad()))
             message = load_message(load, is_draining=False, accepted_placement_ids=[], system=None)
             said.append((load.is_sparing_memory, message.is_sparing_memory))
 

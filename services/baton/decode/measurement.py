@@ -31,6 +31,7 @@ def local_summary(request: messages.DecodeServiceGenerateRequest, ended: Ended, 
         prefill_duration=duration_from_seconds(ended.prefill_seconds),
         decode_duration=duration_from_seconds(ended.decode_seconds),
         preemption_count=ended.num_preemptions,
+        shared_token_count=ended.num_shared_tokens,
         completion_token_count=ended.num_output_tokens - len(request.output_token_ids),
     )
 
@@ -109,10 +110,12 @@ class Reception:
     """Frames."""
     prefill_cached_tokens: int = 0
     """Positions that the sender took from its prefix cache."""
+    prefill_shared_tokens: int = 0
+    """Positions after them that another request computed at the sender meanwhile."""
     queue_seconds: float = 0.0
     """Time that the request waited at the sender."""
     compute_seconds: float = 0.0
-    """Time that the sender computed."""
+    """Time that its own computation took there."""
     prefill_peak_memory_bytes: int = 0
     """Peak memory of the sender's process; 0: not known."""
     prefill_energy_joules: float | None = None

@@ -27,6 +27,7 @@ from baton.engine.request import EngineRequest, Purpose, check_request
 from baton.engine.request_registry import Deliverable, RequestRegistry
 from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.sampling import SampledToken
+from baton.engine.scheduling.attribution import pair_weight
 from baton.engine.scheduling.scheduler import Scheduler
 from baton.engine.sequence import Phase, Sequence, new_sequence
 from baton.errors import AttemptReusedError, BatonError, OverloadedError
@@ -85,6 +86,7 @@ class Engine:
             limits,
             block_bytes=runner.block_tokens * runner.info.layout.num_token_bytes(),
             disk=self._disk_tier,
+            pair_weight=pair_weight(runner.info.shape),
         )
         self._post = post
         self._on_block_events = on_block_events
@@ -135,7 +137,8 @@ class Engine:
 
     def submit(self, request: EngineRequest, listener: Listener) -> None:
         """Take a request; a refusal comes as `Failed`."""
-        self._commands.put(lambda: self._submit(request, listener))
+        submitted = self._clock()
+        self._commands.put(lambda: self._submit(request, listener, submitted))
 
     def abort(self, request: EngineRequest) -> None:
         """Drop a request and everything it holds, without an event.
@@ -292,7 +295,7 @@ class Engine:
         if accepted or _placements_in(before) != _placements_in(self._load):
             self._on_queue_change(accepted)
 
-    def _submit(self, request: EngineRequest, listener: Listener) -> None:
+    def _submit(self, request: EngineRequest, listener: Listener, submitted: float) -> None:
         if request.placement_id:
             self._accepted_placement_ids.append(request.placement_id)
         try:
@@ -306,11 +309,11 @@ class Engine:
                 model_revision_digest=info.layout_with(request.adapter).model_revision_digest,
                 block_tokens=self.runner.block_tokens,
             )
-            self.scheduler.add(sequence, self._clock())
+            self.scheduler.add(sequence, submitted)
         except BatonError as error:
             self._registry.refuse(listener, error)
             return
-        sequence.stats.submitted = self._clock()
+        sequence.stats.submitted = submitted
         self._registry.add(sequence, listener)
         if request.output_token_ids and request.purpose is not Purpose.PREFILL:
             self._registry.end_if_complete(sequence)  # the earlier attempt delivered all and could not say so any more

@@ -43,10 +43,14 @@ class PromptWork(NamedTuple):
 
     num_cached_tokens: int
     """Prompt positions that came from the prefix cache here."""
+    num_shared_tokens: int
+    """Prompt positions after these that another request computed meanwhile."""
     queue_seconds: float
-    """From submission until its blocks were there and work began."""
+    """The rest of the time from submission until the first token was known here; where another node computed the
+    prompt, until its KV could be asked for."""
     prefill_seconds: float
-    """From then until the first token was known here."""
+    """What of the passes until then was its own computation (`engine/scheduling/attribution.py`); where another node
+    computed the prompt, from then until the first token was known here."""
 
 
 class TokenReady(NamedTuple):
@@ -82,9 +86,11 @@ class Ended:
     num_preemptions: int
     """Times that it was taken from the batch for want of blocks."""
     queue_seconds: float
-    """From submission until its blocks were there and work began."""
+    """The rest of the time from submission until the first token was known here; where another node computed the
+    prompt, until its KV could be asked for."""
     prefill_seconds: float
-    """From then until the first token was known here."""
+    """What of the passes until then was its own computation (`engine/scheduling/attribution.py`); where another node
+    computed the prompt, from then until the first token was known here."""
     decode_seconds: float
     """From the first to the last token."""
     stop_token_id: int | None

@@ -214,7 +214,8 @@ class RequestRegistry:
     def _ended(self, sequence: Sequence, reason: FinishReason) -> Ended:
         stats, now = sequence.stats, self._clock()
         num_cached = min(stats.num_cached, sequence.num_prompt_tokens)
-        started, first_token = stats.started or now, stats.first_token or now
+        first_token = stats.first_token or now
+        queue_seconds, prefill_seconds = _shares(sequence, first_token)
         return Ended(
             reason=reason,
             num_prompt_tokens=sequence.num_prompt_tokens,
@@ -222,8 +223,8 @@ class RequestRegistry:
             num_cached_tokens=num_cached,
             num_shared_tokens=min(stats.num_shared, sequence.num_prompt_tokens - num_cached),
             num_preemptions=stats.num_preemptions,
-            queue_seconds=started - stats.submitted,
-            prefill_seconds=first_token - started,
+            queue_seconds=queue_seconds,
+            prefill_seconds=prefill_seconds,
             decode_seconds=now - first_token,
             stop_token_id=sequence.token_ids[-1] if reason == "stop" and sequence.ends_with_end_token else None,
         )
@@ -231,8 +232,24 @@ class RequestRegistry:
 
 def _prompt_work(sequence: Sequence) -> PromptWork:
     stats = sequence.stats
+    num_cached = min(stats.num_cached, sequence.num_prompt_tokens)
+    queue_seconds, prefill_seconds = _shares(sequence, stats.first_token)
     return PromptWork(
-        num_cached_tokens=min(stats.num_cached, sequence.num_prompt_tokens),
-        queue_seconds=stats.started - stats.submitted,
-        prefill_seconds=stats.first_token - stats.started,
+        num_cached_tokens=num_cached,
+        num_shared_tokens=min(stats.num_shared, sequence.num_prompt_tokens - num_cached),
+        queue_seconds=queue_seconds,
+        prefill_seconds=prefill_seconds,
     )
+
+
+def _shares(sequence: Sequence, first_token: float) -> tuple[float, float]:
+    """Return what of the time until the first token a sequence waited, and for how long it was computed.
+
+    Where the first token came from another node, the sequence waited until KV could be asked for; what followed is the
+    other node's to tell.
+    """
+    stats = sequence.stats
+    if sequence.request.purpose is Purpose.RECEIVE and not stats.computed_seconds:
+        started = stats.started or first_token
+        return started - stats.submitted, first_token - started
+    return max(0.0, first_token - stats.submitted - stats.computed_seconds), stats.computed_seconds

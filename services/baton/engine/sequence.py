@@ -46,11 +46,13 @@ class SequenceStats:
     """Times and counts that the end of a sequence tells. Times are on the engine's clock, seconds; 0: not yet."""
 
     submitted: float = 0.0
-    """Taken by the engine."""
+    """Handed to the engine."""
     started: float = 0.0
     """First computed, or first KV awaited."""
     first_token: float = 0.0
     """First token known here."""
+    computed_seconds: float = 0.0
+    """Its part of the passes before its first token (`engine/scheduling/attribution.py`)."""
     num_cached: int = 0
     """Positions of prompt and earlier output found in the prefix cache at first admission."""
     num_shared: int = 0

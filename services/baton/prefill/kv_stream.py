@@ -196,6 +196,7 @@ class StreamMessages:
             message.queue_duration.CopyFrom(duration_from_seconds(work.queue_seconds))
             message.compute_duration.CopyFrom(duration_from_seconds(work.prefill_seconds))
             message.cached_token_count = work.num_cached_tokens
+            message.shared_token_count = work.num_shared_tokens
         return prefill_service_pb2.PrefillResponse(first_token=message)
 
     def _frame(self, frame: KvFrame, timeout_seconds: float | None) -> EncodedFrame:
@@ -238,6 +239,7 @@ def _cut_tokens(data: bytes | memoryview, num_heads: int, num_tokens: int, num_c
 def _summary(ended: Ended, totals: StreamTotals, monitor: NodeMonitor) -> kv_pb2.KvSummary:
     summary = kv_pb2.KvSummary(
         cached_token_count=ended.num_cached_tokens,
+        shared_token_count=ended.num_shared_tokens,
         queue_duration=duration_from_seconds(ended.queue_seconds),
         compute_duration=duration_from_seconds(ended.prefill_seconds),
         peak_memory_byte_count=monitor.peak_memory_bytes(),

@@ -109,13 +109,13 @@ class Outcome:
     prefill_node_id: str
     """Node that computed the prompt; the decode node where it did so itself."""
     prefill_cached_tokens: int
-    """Prompt tokens that were not computed because the computing node had them."""
+    """Prompt tokens that were not computed for it, because the computing node had them or computed them for another."""
     kv_bytes: int
     """KV bytes received."""
     queue_seconds: float
-    """Until the prompt's computation began."""
+    """Until the first token, but for the prompt's own computation and pull."""
     prefill_seconds: float
-    """From the start of the prompt's computation to the first token."""
+    """What the prompt's own computation took."""
     transfer_seconds: float
     """Time that the link was busy with this request."""
     exposed_seconds: float

@@ -209,7 +209,7 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
         placement_id=message.placement_id,
         decode_node_id=message.decode_node_id,
         prefill_node_id=message.prefill_node_id,
-        prefill_cached_tokens=_computing_cache(message),
+        prefill_cached_tokens=_computing_cache(message) + message.shared_token_count,
         kv_bytes=message.kv_byte_count,
         **{f"{term}_seconds": seconds for term, seconds in measured_terms(message).items()},
         num_completion_tokens=message.completion_token_count,

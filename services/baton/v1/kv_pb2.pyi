@@ -142,7 +142,7 @@ class KvFrame(_message.Message):
     def __init__(self, sequence_number: _Optional[int] = ..., layer_begin: _Optional[int] = ..., layer_count: _Optional[int] = ..., token_begin: _Optional[int] = ..., token_count: _Optional[int] = ..., crc32c: _Optional[int] = ..., ready_offset: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., header_crc32c: _Optional[int] = ..., shared: _Optional[_Union[SharedPayload, _Mapping]] = ..., key_scales: _Optional[bytes] = ..., value_scales: _Optional[bytes] = ..., keys: _Optional[bytes] = ..., values: _Optional[bytes] = ...) -> None: ...
 
 class KvSummary(_message.Message):
-    __slots__ = ("frame_count", "byte_count", "token_begin", "token_end", "cached_token_count", "queue_duration", "compute_duration", "frames_crc32c", "peak_memory_byte_count", "energy_joules")
+    __slots__ = ("frame_count", "byte_count", "token_begin", "token_end", "cached_token_count", "queue_duration", "compute_duration", "frames_crc32c", "peak_memory_byte_count", "energy_joules", "shared_token_count")
     FRAME_COUNT_FIELD_NUMBER: _ClassVar[int]
     BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     TOKEN_BEGIN_FIELD_NUMBER: _ClassVar[int]
@@ -153,6 +153,7 @@ class KvSummary(_message.Message):
     FRAMES_CRC32C_FIELD_NUMBER: _ClassVar[int]
     PEAK_MEMORY_BYTE_COUNT_FIELD_NUMBER: _ClassVar[int]
     ENERGY_JOULES_FIELD_NUMBER: _ClassVar[int]
+    SHARED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     frame_count: int
     byte_count: int
     token_begin: int
@@ -163,4 +164,5 @@ class KvSummary(_message.Message):
     frames_crc32c: int
     peak_memory_byte_count: int
     energy_joules: float
-    def __init__(self, frame_count: _Optional[int] = ..., byte_count: _Optional[int] = ..., token_begin: _Optional[int] = ..., token_end: _Optional[int] = ..., cached_token_count: _Optional[int] = ..., queue_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., compute_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., frames_crc32c: _Optional[int] = ..., peak_memory_byte_count: _Optional[int] = ..., energy_joules: _Optional[float] = ...) -> None: ...
+    shared_token_count: int
+    def __init__(self, frame_count: _Optional[int] = ..., byte_count: _Optional[int] = ..., token_begin: _Optional[int] = ..., token_end: _Optional[int] = ..., cached_token_count: _Optional[int] = ..., queue_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., compute_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., frames_crc32c: _Optional[int] = ..., peak_memory_byte_count: _Optional[int] = ..., energy_joules: _Optional[float] = ..., shared_token_count: _Optional[int] = ...) -> None: ...

@@ -67,18 +67,20 @@ class PrefillResponse(_message.Message):
     def __init__(self, layout: _Optional[_Union[_kv_pb2.KvLayout, _Mapping]] = ..., frame: _Optional[_Union[_kv_pb2.KvFrame, _Mapping]] = ..., first_token: _Optional[_Union[FirstToken, _Mapping]] = ..., summary: _Optional[_Union[_kv_pb2.KvSummary, _Mapping]] = ..., request_crc32c: _Optional[int] = ..., uses_shared_memory: bool = ...) -> None: ...
 
 class FirstToken(_message.Message):
-    __slots__ = ("token", "crc32c", "queue_duration", "compute_duration", "cached_token_count")
+    __slots__ = ("token", "crc32c", "queue_duration", "compute_duration", "cached_token_count", "shared_token_count")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     CRC32C_FIELD_NUMBER: _ClassVar[int]
     QUEUE_DURATION_FIELD_NUMBER: _ClassVar[int]
     COMPUTE_DURATION_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SHARED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     token: _generation_pb2.TokenLogprob
     crc32c: int
     queue_duration: _duration_pb2.Duration
     compute_duration: _duration_pb2.Duration
     cached_token_count: int
-    def __init__(self, token: _Optional[_Union[_generation_pb2.TokenLogprob, _Mapping]] = ..., crc32c: _Optional[int] = ..., queue_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., compute_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., cached_token_count: _Optional[int] = ...) -> None: ...
+    shared_token_count: int
+    def __init__(self, token: _Optional[_Union[_generation_pb2.TokenLogprob, _Mapping]] = ..., crc32c: _Optional[int] = ..., queue_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., compute_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., cached_token_count: _Optional[int] = ..., shared_token_count: _Optional[int] = ...) -> None: ...
 
 class ProbeLinkRequest(_message.Message):
     __slots__ = ("byte_count", "message_byte_count")

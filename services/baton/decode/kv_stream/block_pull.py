@@ -101,8 +101,8 @@ class BlockPull(KvStreamReader):
         summary.pulled_token_count = self._num_pulled
         summary.transfer_duration.CopyFrom(duration_from_seconds(self.reception.clock.busy_seconds))
         summary.pull_duration.CopyFrom(duration_from_seconds(self._seconds))
-        computing = max(0.0, seconds_from_duration(summary.prefill_duration) - self._seconds)
-        summary.prefill_duration.CopyFrom(duration_from_seconds(computing))
+        waiting = max(0.0, seconds_from_duration(summary.queue_duration) - self._seconds)
+        summary.queue_duration.CopyFrom(duration_from_seconds(waiting))
         if self._break_reason:
             summary.kv_break_reasons.append(self._break_reason)
         if self.reception.wire is not None:

@@ -148,6 +148,7 @@ class PrefillReader(KvStreamReader):
 
     def _take_times(self, message: prefill_service_pb2.FirstToken | kv_pb2.KvSummary) -> None:
         self.reception.prefill_cached_tokens = message.cached_token_count
+        self.reception.prefill_shared_tokens = message.shared_token_count
         self.reception.queue_seconds = seconds_from_duration(message.queue_duration)
         self.reception.compute_seconds = seconds_from_duration(message.compute_duration)
 

@@ -117,6 +117,7 @@ class RemotePrefill:
             return
         summary.prefill_node_id = self._node_id
         summary.prefill_cached_token_count = reception.prefill_cached_tokens
+        summary.shared_token_count = reception.prefill_shared_tokens
         queue_seconds = seconds_from_duration(summary.queue_duration) + reception.queue_seconds
         summary.queue_duration.CopyFrom(duration_from_seconds(queue_seconds))
         summary.prefill_duration.CopyFrom(duration_from_seconds(reception.compute_seconds))

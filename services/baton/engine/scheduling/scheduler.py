@@ -21,6 +21,7 @@ from baton.engine.kv_cache.offload import Offload, SwapOut
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import Purpose
 from baton.engine.scheduling.admission import BatchAdmission
+from baton.engine.scheduling.attribution import attribute
 from baton.engine.scheduling.step import SequenceProgress, Step, StepBudget
 from baton.engine.sequence import Phase, QueueKey, Sequence, SequenceQueues
 from baton.engine.step_cost import StepCostModel
@@ -38,10 +39,23 @@ class Scheduler:
     """Owns the queues and the block pool.
 
     Invariants: a waiting sequence has no blocks; a running or receiving one has blocks for all of [0, num_computed).
+
+    Args:
+        pool: The blocks.
+        limits: Bounds of a batch.
+        block_bytes: Bytes of a block's contents.
+        disk: Where contents go that leave the device, besides host memory; None: nowhere.
+        pair_weight: Work of a pair of positions in attention, as a share of a position's in the linear layers.
     """
 
     def __init__(
-        self, pool: BlockPool, limits: SchedulerLimits, *, block_bytes: int = 0, disk: DiskTier | None = None
+        self,
+        pool: BlockPool,
+        limits: SchedulerLimits,
+        *,
+        block_bytes: int = 0,
+        disk: DiskTier | None = None,
+        pair_weight: float = 0.0,
     ) -> None:
         self.pool = pool
         self._costs = StepCostModel()
@@ -49,6 +63,7 @@ class Scheduler:
         self.offload = Offload(store, self._costs, block_bytes=block_bytes, block_tokens=pool.block_tokens, disk=disk)
         pool.on_evict = self.offload.note_evicted
         self.progress = SequenceProgress(pool)
+        self._pair_weight = pair_weight
         self._limits = limits
         self._queues = SequenceQueues()
         self.admission = BatchAdmission(pool, self.offload, limits, self._queues)
@@ -134,6 +149,8 @@ class Scheduler:
         """Take in what a pass took, from when the device could begin it until its tokens were there."""
         if step.spans:
             self._costs.note(step.work, seconds, has_prompts=step.num_prompts > 0)
+        if step.has_unanswered:
+            attribute(step, seconds, self._pair_weight)
 
     def commit_received(self, sequence: Sequence) -> None:
         """Start decoding a receiving sequence: every position but that of its last token has its KV."""

@@ -112,6 +112,8 @@ class Step:
     """Whether a span feeds a token that the pass before chooses."""
     has_adapters: bool = False
     """Whether a span is computed with an adapter."""
+    has_unanswered: bool = False
+    """Whether a sequence is computed that had no token yet when the pass was planned."""
     _sampled: list[Sampled] = field(default_factory=list)
     _is_sorted: bool = True
     _prompts: dict[Sequence, tuple[int, int]] = field(default_factory=dict)  # end of the span, last row so far
@@ -175,6 +177,7 @@ class Step:
         self.num_rows += end - logits_from
         if end == num_all:
             self._add_sampled(sequence, self.num_rows - 1)
+        self.has_unanswered = self.has_unanswered or sequence.stats.first_token == 0.0
         if start + 1 < num_all:
             self.num_prompts += 1
             self._prompts[sequence] = (end, self.num_rows - 1)
@@ -204,6 +207,8 @@ class Step:
         adapter = sequence.request.adapter
         if adapter:
             self.has_adapters = True
+        if sequence.stats.first_token == 0.0:
+            self.has_unanswered = True
         self.spans.append(Span(token_ids, start, sequence.block_table, True, None, None, follows_row, adapter))
         self._add_sampled(sequence, row)
 

@@ -1,0 +1,86 @@
+"""The time of a pass goes to the prompts in it, by their work: computing and waiting are told apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from baton.engine.scheduling.attribution import attribute, pair_weight
+from baton.engine.sequence import Sequence
+from engine.rig import INFO, prompt_of, request_of
+from engine.stepper import Stepper
+
+PASS_SECONDS = 0.5
+
+
+class _Timed:
+    """Passes that take half a second each, beside which positions are all that counts."""
+
+    def __init__(self, **limits: int) -> None:
+        self.stepper = Stepper(num_blocks=64, **limits)
+        self.seconds = 0.0
+
+    def add(self, length: int, name: str, seed: int) -> Sequence:
+        """Queue a prompt."""
+        return self.stepper.add(request_of(prompt_of(length, seed), name))
+
+    def step(self) -> None:
+        """Compute a pass, and say what it took before its tokens are told."""
+        scheduler = self.stepper.scheduler
+        step = scheduler.schedule()
+        attribute(step, PASS_SECONDS, 0.0)
+        self.seconds += PASS_SECONDS
+        scheduler.progress.begin(step)
+        sampled = [entry.sequence for entry in step.sampled]
+        scheduler.progress.enter(sampled, [1] * len(sampled))
+        for sequence in sampled:
+            sequence.stats.first_token = sequence.stats.first_token or self.seconds
+
+
+def test_prompts_of_a_pass_share_it_by_their_positions() -> None:
+    """Together they took all of every pass: nothing is lost, and nothing counted twice."""
+    timed = _Timed(max_step_tokens=16)
+    prompts = [timed.add(24, "long", 1), timed.add(8, "short", 2)]
+    for _ in range(2):
+        timed.step()
+
+    assert [each.stats.computed_seconds for each in prompts] == pytest.approx([0.75, 0.25])
+
+
+def test_decoding_sequences_have_no_part_of_a_pass_with_prompts() -> None:
+    """What they add is what the prompt's own computation takes on a busy node; alone, a pass counts for nobody."""
+    timed = _Timed(max_step_tokens=16)
+    first = timed.add(8, "first", 1)
+    timed.step()
+    timed.step()
+    second = timed.add(12, "second", 2)
+    timed.step()
+
+    assert (first.stats.computed_seconds, second.stats.computed_seconds) == (PASS_SECONDS, PASS_SECONDS)
+
+
+def test_a_sequence_that_takes_over_what_another_computes_took_nothing() -> None:
+    """It only waited."""
+    timed = _Timed(max_step_tokens=16)
+    prompts = [timed.add(8, "leader", 1), timed.add(8, "duplicate", 1)]
+    timed.step()
+
+    assert [each.stats.computed_seconds for each in prompts] == [PASS_SECONDS, 0.0]
+    assert prompts[1].stats.first_token == PASS_SECONDS
+
+
+def test_late_positions_weigh_more_by_their_attention() -> None:
+    """A position attends to all before it."""
+    timed = _Timed(max_step_tokens=16)
+    late, early = timed.add(24, "late", 1), timed.add(8, "early", 2)
+    step = timed.stepper.scheduler.schedule()
+    timed.stepper.scheduler.progress.begin(step)
+    before = late.stats.computed_seconds
+    step = timed.stepper.scheduler.schedule()
+    spans = dict(zip((each.request_id for each in step.sequences), step.spans, strict=True))
+    attribute(step, 1.0, 1.0)
+
+    works = {name: len(span.token_ids) * (1 + span.start + len(span.token_ids) / 2) for name, span in spans.items()}
+    share = works["late"] / sum(works.values())
+    assert late.stats.computed_seconds - before == pytest.approx(share)
+    assert early.stats.computed_seconds == pytest.approx(1 - share)
+    assert pair_weight(INFO.shape) == INFO.shape.attention_flop_per_pair / (2 * INFO.shape.num_linear_parameters)
