@@ -84,7 +84,7 @@ def main() -> None:
     print(f"{'setting':50} " + " ".join(f"{column:>13}" for column in columns))
     with shaped_link() as link:
         for setting in SETTINGS:
-            decode = NodePlan(setting.decode_engine, ("--probe-bytes", "0"))
+            decode = NodePlan(setting.decode_engine, ("--probe-bytes", "0"), measures_links=False)
             prefill = NodePlan(setting.prefill_engine)
             flags = ("--num-blocks", "4096", "--max-step-tokens", "4096", *setting.worker_flags)
             with shaped_cluster(link, options.model, decode, prefill, flags=flags) as cluster:

@@ -20,7 +20,7 @@ from typing import Any
 from google.protobuf.duration_pb2 import Duration
 
 from baton.v1 import router_service_pb2
-from bench.links.shaped_cluster import Cluster, NodePlan, shaped_cluster
+from bench.links.shaped_cluster import Cluster, NodePlan, NotRemoteError, shaped_cluster
 from bench.links.shaped_link import ShapedLink, shaped_link
 from bench.plots import new_figure
 from bench.results_file import describe_machine, write_results
@@ -31,6 +31,10 @@ _SHAPE = ("--mock-shape", "llama-3.1-8b", "--dtype", "bfloat16", "--num-blocks",
 _SPARK = NodePlan("mock", ("--mock-hardware", "dgx-spark", *_SHAPE))
 _ULTRA = NodePlan("mock", ("--mock-hardware", "m3-ultra", *_SHAPE))
 _TABLE_TOKENS, _TABLE_OUTPUT, _TABLE_RATE = 8192, 32, 10e9
+_WARM_TOKENS = 512
+"""Prompt before those that count: connections are opened, and the router learns how long outputs are."""
+_MAX_ATTEMPTS = 3
+"""Of one prompt: on a machine with other work a stream may break off, and what took its place is no sample."""
 _LINES = (
     ("blob_seconds", "sent when all is computed", {"linestyle": "--", "marker": ".", "color": "C3"}),
     ("start_seconds", "streamed by layers, measured", {"linestyle": "-", "marker": "o", "color": "C0"}),
@@ -60,6 +64,13 @@ class Sample:
     predicted_seconds: float
     num_bytes: int
     num_frames: int
+
+    @property
+    def hidden_share(self) -> float:
+        """Return 1 - exposed / transfer, 0 to 1; 1 where every frame had arrived as it was made: all is hidden."""
+        if self.transfer_seconds <= 0:
+            return 1.0
+        return min(1.0, max(0.0, 1 - self.exposed_seconds / self.transfer_seconds))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +104,8 @@ class Row:
 
     @property
     def hidden_share(self) -> float:
-        """Return 1 - exposed / transfer, 0 to 1."""
-        return statistics.median(max(0.0, 1 - each.exposed_seconds / each.transfer_seconds) for each in self.samples)
+        """Return the median of the samples' hidden shares."""
+        return statistics.median(sample.hidden_share for sample in self.samples)
 
     def document(self) -> dict[str, Any]:
         """Return it as JSON has it."""
@@ -123,10 +134,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=Path, required=True, help="model folder; mocks take its tokenizer")
     parser.add_argument("--rates", default="1,5,10", help="Gb/s, separated by commas")
-    parser.add_argument("--repeat", type=int, default=3, help="prompts per row")
+    parser.add_argument("--repeat", type=int, default=3, help="prompts per row; all rows take a minute with 1")
     parser.add_argument("--max-tokens", type=int, default=8192, help="longest prompt")
     parser.add_argument("--out", type=Path, help="JSON file; a picture is drawn beside it")
     options = parser.parse_args()
+    if options.repeat < 1:
+        parser.error(f"--repeat: expected 1 or more, got {options.repeat}")
     with shaped_link() as link:
         rows = list(_measure_links(link, options))
         table = list(_measure_table(link, options)) if options.max_tokens >= _TABLE_TOKENS else []
@@ -145,10 +158,10 @@ def _measure_links(link: ShapedLink, options: argparse.Namespace) -> Iterator[Ro
         lengths = [length for length in pair.prompt_lengths if length <= options.max_tokens]
         with shaped_cluster(link, options.model, pair.decode, pair.prefill, flags=pair.flags) as cluster:
             seeds = itertools.count(1)
-            _generate(cluster, lengths[0], next(seeds))
+            generate_remotely(cluster, lengths[0], next(seeds))
             for rate, length in itertools.product(rates, lengths):
                 link.set_rate(rate)
-                samples = tuple(_generate(cluster, length, next(seeds)) for _ in range(options.repeat))
+                samples = tuple(generate_remotely(cluster, length, next(seeds)) for _ in range(options.repeat))
                 row = Row(pair.name, rate, length, samples)
                 print(_line(row), flush=True)
                 yield row
@@ -169,8 +182,9 @@ def _measure_table(link: ShapedLink, options: argparse.Namespace) -> Iterator[di
     rows = (("DGX Spark", _SPARK, None), ("M3 Ultra", _ULTRA, None), ("DGX Spark to M3 Ultra", _ULTRA, _SPARK))
     for name, decode, prefill in rows:
         with shaped_cluster(link, options.model, decode, prefill) as cluster:
-            seeds = range(1, 2 + options.repeat)
-            _, *samples = (_generate(cluster, _TABLE_TOKENS, seed, _TABLE_OUTPUT) for seed in seeds)
+            generate_remotely(cluster, _WARM_TOKENS, 1, _TABLE_OUTPUT)
+            seeds = range(2, 2 + options.repeat)
+            samples = [generate_remotely(cluster, _TABLE_TOKENS, seed, _TABLE_OUTPUT) for seed in seeds]
         predicted = statistics.median(sample.predicted_seconds for sample in samples)
         measured = statistics.median(sample.last_token_seconds for sample in samples)
         print(f"{name:24} {predicted:9.3f} {measured:9.3f} {measured / predicted:9.3f}", flush=True)
@@ -188,11 +202,18 @@ def _predicted_seconds(placement: router_service_pb2.Placement, num_output_token
     return estimate.start_seconds + (num_output_tokens - 1) * estimate.step_seconds
 
 
-def _generate(cluster: Cluster, num_prompt_tokens: int, seed: int, num_output_tokens: int = 2) -> Sample:
+def generate_remotely(cluster: Cluster, num_prompt_tokens: int, seed: int, num_output_tokens: int = 2) -> Sample:
     """Generate tokens after a prompt of random tokens, on the prefill node where there is one."""
-    placement = cluster.place(num_prompt_tokens, num_output_tokens, is_remote=True)
-    started = time.perf_counter()
-    times, summary = cluster.generate(placement, num_prompt_tokens, num_output_tokens, seed)
+    for attempt in range(1, _MAX_ATTEMPTS + 1):
+        placement = cluster.place(num_prompt_tokens, num_output_tokens, is_remote=True)
+        started = time.perf_counter()
+        try:
+            times, summary = cluster.generate(placement, num_prompt_tokens, num_output_tokens, seed)
+            break
+        except NotRemoteError as error:
+            if attempt == _MAX_ATTEMPTS:
+                raise
+            print(f"again, {num_prompt_tokens} tokens: {error}", flush=True)
     return Sample(
         compute_seconds=_seconds(summary.prefill_duration),
         transfer_seconds=_seconds(summary.transfer_duration),

@@ -32,6 +32,10 @@ _ROUTER = f"{NEAR_ADDRESS}:18910"
 _CACHE_INDEX = f"{NEAR_ADDRESS}:18911"
 
 
+class NotRemoteError(RuntimeError):
+    """A prompt that the prefill node should have computed was computed elsewhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodePlan:
     """One node."""
@@ -40,6 +44,8 @@ class NodePlan:
     """"torch", "mlx" or "mock"."""
     flags: tuple[str, ...] = ()
     """Further flags of `baton serve`."""
+    measures_links: bool = True
+    """Whether it probes the link from the prefill node, if it decodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +91,7 @@ class Cluster:
             Seconds (`time.perf_counter`) at which each token came, and the request's summary.
 
         Raises:
-            RuntimeError: If the prompt was to be computed on the prefill node, and was not.
+            NotRemoteError: If the prompt was to be computed on the prefill node, and was not.
         """
         tokens = random.Random(seed)
         request = DecodeServiceGenerateRequest(
@@ -104,7 +110,8 @@ class Cluster:
             elif response.HasField("finished"):
                 summary = response.finished.summary
         if placement.prefill_node_id and (summary.fallback_reason or not summary.kv_byte_count):
-            raise RuntimeError(f"the prompt was not computed remotely: {summary}")
+            cause = summary.fallback_reason or "no KV came"
+            raise NotRemoteError(f"the prompt was not computed on {placement.prefill_node_id}: {cause}")
         return times, summary
 
 
@@ -123,7 +130,7 @@ def shaped_cluster(
     Args:
         link: To the host of the prefill node.
         model: Folder of the model; for mock engines its tokenizer and vocabulary.
-        decode: Node on this side.
+        decode: Node on this side; where it measures links it has measured the one from the prefill node.
         prefill: Node on the far side; None: none.
         flags: Of both nodes.
         prefill_niceness: 0 to 19: how much the prefill node leaves to the others of the cores that they share here.
@@ -145,7 +152,8 @@ def shaped_cluster(
         stack.enter_context(_process(("decode", *near), logs))
         router_channel = stack.enter_context(grpc.insecure_channel(_ROUTER))
         stub = RouterServiceStub(router_channel)  # type: ignore[no-untyped-call]
-        nodes = _wait_for_nodes(stub, 1 if prefill is None else 2, logs)
+        num_nodes = 1 if prefill is None else 2
+        nodes = _wait_for_nodes(stub, num_nodes, num_nodes - 1 if decode.measures_links else 0, logs)
         decode_node = nodes[NODE_ROLE_DECODE]
         channel = stack.enter_context(grpc.insecure_channel(decode_node.address))
         yield Cluster(
@@ -164,13 +172,17 @@ def _process(arguments: Sequence[str], logs: Path, link: ShapedLink | None = Non
         yield
 
 
-def _wait_for_nodes(stub: RouterServiceStub, num_nodes: int, logs: Path) -> dict[int, NodeDescription]:
+def _wait_for_nodes(stub: RouterServiceStub, num_nodes: int, num_links: int, logs: Path) -> dict[int, NodeDescription]:
+    """Return the nodes by role, once all are registered and the decode node has measured its links."""
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
-    while time.monotonic() < deadline:
-        response = stub.ListNodes(router_service_pb2.ListNodesRequest(), wait_for_ready=True, timeout=60)
-        by_role = {state.node.role: state.node for state in response.nodes}
-        if len(by_role) == num_nodes:
-            return by_role
+    while (seconds := deadline - time.monotonic()) > 0:
+        try:
+            response = stub.ListNodes(router_service_pb2.ListNodesRequest(), wait_for_ready=True, timeout=seconds)
+        except grpc.RpcError:  # the router has just begun, or never does: the deadline decides
+            continue
+        states = {state.node.role: state for state in response.nodes}
+        if len(states) == num_nodes and len(states[NODE_ROLE_DECODE].links) >= num_links:
+            return {role: state.node for role, state in states.items()}
         time.sleep(0.2)
     tails = "\n".join(path.read_text()[-2000:] for path in sorted(logs.iterdir()))
     raise TimeoutError(f"the nodes did not register within {START_TIMEOUT_SECONDS} seconds\n{tails}")

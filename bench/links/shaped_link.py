@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 NAMESPACE = "baton-far"
 NEAR_ADDRESS = "10.77.0.1"
@@ -14,6 +17,7 @@ _NEAR_DEVICE = "baton-near0"
 _FAR_DEVICE = "baton-far0"
 _KERNEL_TICKS_PER_SECOND = 250
 _QUEUE_MILLISECONDS = 20
+_LOCK_FILE = Path(tempfile.gettempdir()) / "baton-shaped-link.lock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +42,22 @@ class ShapedLink:
 
 @contextmanager
 def shaped_link() -> Iterator[ShapedLink]:
-    """Make the namespace and the link, unshaped; remove both at the end.
+    """Make the namespace and the link, unshaped; remove both at the end. One process at a time: others wait.
 
     Raises:
         subprocess.CalledProcessError: If the caller may not make namespaces.
     """
+    with _LOCK_FILE.open("w") as lock:
+        fcntl.flock(
+            lock, fcntl.LOCK_EX
+        )  # until the file is closed; a second link of the same names would end the first
+        yield from _made_link()
+
+
+def _made_link() -> Iterator[ShapedLink]:
     _remove()
-    _run(f"ip netns add {NAMESPACE}")
     try:
+        _run(f"ip netns add {NAMESPACE}")
         _run(f"ip link add {_NEAR_DEVICE} type veth peer name {_FAR_DEVICE} netns {NAMESPACE}")
         _run(f"ip addr add {NEAR_ADDRESS}/30 dev {_NEAR_DEVICE}")
         _run(f"ip link set {_NEAR_DEVICE} up")
@@ -58,8 +70,9 @@ def shaped_link() -> Iterator[ShapedLink]:
 
 
 def _remove() -> None:
-    subprocess.run(["ip", "netns", "del", NAMESPACE], capture_output=True, check=False)
+    """Remove what there is. The link first: deleting the namespace would remove it only some time later."""
     subprocess.run(["ip", "link", "del", _NEAR_DEVICE], capture_output=True, check=False)
+    subprocess.run(["ip", "netns", "del", NAMESPACE], capture_output=True, check=False)
 
 
 def _run(command: str) -> None:

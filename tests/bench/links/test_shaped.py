@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bench.links.shaped import Row, Sample, draw_shaped
+from baton.v1.generation_pb2 import PlacementSummary
+from baton.v1.router_service_pb2 import Placement
+from bench.links.shaped import Row, Sample, draw_shaped, generate_remotely
+from bench.links.shaped_cluster import NotRemoteError
 
 _SAMPLE = Sample(
     compute_seconds=2.0,
@@ -33,6 +37,49 @@ def test_the_bound_is_the_slower_stage_and_one_group_of_the_quicker(
     assert row.start_seconds == pytest.approx(2.1)
     assert row.hidden_share == pytest.approx(0.9)
     assert row.document()["blob_seconds"] == pytest.approx(2.0 + wire_seconds, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("transfer_seconds", "exposed_seconds", "hidden_share"), [(0.0, 0.0, 1.0), (1.0, 0.25, 0.75), (1.0, 2.0, 0.0)]
+)
+def test_a_transfer_that_took_no_time_is_hidden(
+    transfer_seconds: float, exposed_seconds: float, hidden_share: float
+) -> None:
+    """Every frame may have arrived as soon as it was made; and more than all of a transfer cannot be exposed."""
+    sample = replace(_SAMPLE, transfer_seconds=transfer_seconds, exposed_seconds=exposed_seconds)
+
+    assert Row("a to b", 1e9, 100, (sample,)).hidden_share == hidden_share
+
+
+def test_what_was_not_computed_remotely_is_asked_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """A fallback says nothing of the link; three in a row end the run with their cause."""
+    cluster = FlakyCluster(num_fallbacks=2)
+
+    sample = generate_remotely(cluster, 512, seed=1)  # type: ignore[arg-type]
+
+    assert sample.num_bytes == 5
+    assert capsys.readouterr().out.count("again, 512 tokens: slow") == 2
+    with pytest.raises(NotRemoteError, match="slow"):
+        generate_remotely(FlakyCluster(num_fallbacks=3), 512, seed=1)  # type: ignore[arg-type]
+
+
+class FlakyCluster:
+    """A cluster whose first prompts are computed where they should not be."""
+
+    def __init__(self, num_fallbacks: int) -> None:
+        self._num_fallbacks = num_fallbacks
+
+    def place(self, _num_prompt_tokens: int, _num_output_tokens: int, *, is_remote: bool) -> Placement:
+        """Return a placement."""
+        assert is_remote
+        return Placement(prefill_node_id="far")
+
+    def generate(self, *_arguments: object) -> tuple[list[float], PlacementSummary]:
+        """Return tokens' times and a summary."""
+        self._num_fallbacks -= 1
+        if self._num_fallbacks >= 0:
+            raise NotRemoteError("slow")
+        return [1.0], PlacementSummary(kv_byte_count=5)
 
 
 def test_every_pair_and_link_is_drawn(tmp_path: Path) -> None:
