@@ -31,6 +31,8 @@ _HARDWARE = ("a100", "m3-ultra")
 _MOCK: NodeTable = {"mock_shape": "llama-3.1-8b", "dtype": "bfloat16", "num_blocks": 8192}
 _REAL: NodeTable = {"num_blocks": 4096}
 _GIGABIT = 1e9
+_PAYLOAD_SHARE = 1448 / 1514
+"""Payload of a full packet: Ethernet, IP and TCP with timestamps take the rest of what the shaper counts."""
 _LINK_SECONDS = 60.0
 _ROUTER_PORT, _CACHE_INDEX_PORT, _NODE_PORT = 18970, 18971, 18980
 
@@ -47,6 +49,11 @@ class Pair:
     """How many times slower than their hardware mocks are."""
     link_gigabits_per_second: float = 0.0
     """Of the link from the first node to the second, in the hardware's time; 0: both on one host."""
+
+    @property
+    def link_bytes_per_second(self) -> float:
+        """Return the payload that a shaped link carries per second of the run's clock; 0: not shaped."""
+        return self.link_gigabits_per_second * _GIGABIT / 8 * _PAYLOAD_SHARE / self.time_scale
 
     @property
     def tables(self) -> list[NodeTable]:

@@ -87,7 +87,8 @@ def _planned(
         measured = 1 / max(service_seconds, alone.cpu_seconds / (os.cpu_count() or 1))
         most = full.setdefault(load.num_output_tokens, measured)
         load = Load(round(load.rate / _FULL_RATE * most, 3), load.num_output_tokens)
-    per_second, link = load.rate / pair.time_scale, facts.link_bytes_per_second
+    per_second = load.rate / pair.time_scale
+    link = pair.link_bytes_per_second or facts.link_bytes_per_second
     tokens = (options.prompt_tokens, load.num_output_tokens)
     utilisation = pair_utilisation(facts.prefiller, facts.decoder, link, per_second, *tokens)
     if most:

@@ -1,0 +1,214 @@
+"""Replays a trace against unlike nodes and compares what the router predicted of every request with what happened.
+
+Run as `baton bench prediction --dataset azure --path azure_llm_conv_2023.csv --out prediction.json`: five mock nodes
+at 30, 60, 90 and 150 % of what they can serve by formula; `--engines torch,mlx` takes a real pair. The file is written
+after every load. METHODOLOGY.md defines the numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from random import Random
+
+import baton.v1
+from bench.host_cpu import HostCpu
+from bench.local_cluster import NodeTable, running_cluster
+from bench.node_rates import capacity_per_second, rates_of
+from bench.options import at_least, positive
+from bench.prediction.client import PredictionClient, Request
+from bench.prediction.ratios import Spread, identical_spreads
+from bench.prediction.report import LoadReport, draw_prediction
+from bench.prediction.sample import Sample
+from bench.results_file import describe_machine, write_results
+from bench.workloads.arrivals import replayed
+from bench.workloads.dataset import Session
+from bench.workloads.traces import Scaling, TraceRow, read_azure, read_mooncake, replay
+from bench.workloads.vocabulary import TokenIds
+
+FORMAT = "baton-bench-prediction/1"
+_DEMO = Path(baton.v1.__file__).parent.parent / "demo" / "checkpoint"
+_READERS: dict[str, Callable[[Path], Iterator[TraceRow]]] = {"azure": read_azure, "mooncake": read_mooncake}
+_FACTORS = {"azure": 1.0, "mooncake": 0.1}
+"""Lengths of the traces for mocks, so that the tokens that this machine carries stay few."""
+_REAL_FACTORS = {"azure": 0.25, "mooncake": 0.03}
+_REAL_CONTEXT_TOKENS = 3500
+"""The demo model has 4096."""
+_MOCK_NODES = (
+    ("prefill", "a100"),
+    ("prefill", "dgx-spark"),
+    ("decode", "m3-ultra"),
+    ("decode", "m3-ultra"),
+    ("decode", "dgx-spark"),
+)
+_VOCABULARY = TokenIds(3, 250)
+_NUM_WARM_UP = 12
+_NUM_IDENTICAL = 12
+_PROGRESS_SECONDS = 15.0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print the numbers of each load, write the files; 1 if a term or the regret is not as it shall be."""
+    options = _parser().parse_args(arguments)
+    is_mock = options.engines is None
+    if options.length_factor is None:
+        options.length_factor = (_FACTORS if is_mock else _REAL_FACTORS)[options.dataset]
+    if not is_mock:
+        options.max_context_tokens = min(options.max_context_tokens, _REAL_CONTEXT_TOKENS)
+    scaling = Scaling(options.length_factor, options.max_context_tokens)
+    rows = list(islice((row for row in _READERS[options.dataset](options.path) if _fits(row, scaling)), options.count))
+    if len(rows) < 2:
+        print(f"baton bench prediction: {options.path.name} has {len(rows)} requests that fit", file=sys.stderr)
+        return 2
+    nodes = _mock_nodes(options.time_scale) if is_mock else _real_nodes(options.engines)
+    with running_cluster(options.model, nodes) as endpoints:
+        reports = asyncio.run(_measure(endpoints.router, len(nodes), rows, scaling, options))
+    return 1 if any(report.failures for report in reports) else 0
+
+
+async def _measure(
+    router: str, num_nodes: int, rows: Sequence[TraceRow], scaling: Scaling, options: argparse.Namespace
+) -> list[LoadReport]:
+    reports: list[LoadReport] = []
+    prompt, output = (
+        sum(map(scaling.tokens, lengths)) / len(rows) for lengths in zip(*map(_lengths, rows), strict=True)
+    )
+    scale = options.time_scale if options.engines is None else 1.0
+    async with PredictionClient(router, 600.0 * scale) as client:
+        nodes = [rates_of(node) for node in await client.nodes(num_nodes)]
+        capacity = capacity_per_second(nodes, prompt, output)
+        print(f"{options.dataset}: {len(rows)} requests, mean {prompt:.0f} + {output:.0f} tokens; the nodes can serve")
+        print(f"{capacity * scale:.2f} of them per second by formula, {capacity:.2f} with time x {scale:g}", flush=True)
+        seconds = sum(len(rows) / (load * capacity) for load in options.loads)
+        _say(f"{len(options.loads)} loads: {seconds / 60:.0f} min of arrivals")
+        warm_up = _requests(rows[:_NUM_WARM_UP], scaling, f"warm-up/{options.seed}", 0.3 * capacity)
+        await client.run(warm_up, lambda _: None)
+        identical = await _identical(client, round(prompt), round(output), options.seed) if options.engines else {}
+        for load in options.loads:
+            requests = _requests(rows, scaling, f"{options.seed}/{load}", load * capacity)
+            cpu = HostCpu()
+            samples = await client.run(requests, _progress(load, len(requests), cpu))
+            report = LoadReport(load, load * capacity, scale, cpu.share(), tuple(samples), identical)
+            reports.append(report)
+            print("\n".join(report.lines()), flush=True)
+            if options.out:
+                _write(options, capacity, reports)
+    return reports
+
+
+async def _identical(
+    client: PredictionClient, num_prompt_tokens: int, num_output_tokens: int, seed: int
+) -> dict[str, Spread]:
+    """Return the spread of requests of the mean lengths, one after the other, each prompt new."""
+    samples: list[Sample] = []
+    for number in range(_NUM_IDENTICAL):
+        tokens = tuple(_VOCABULARY.draw(Random(f"identical/{seed}/{number}"), num_prompt_tokens))
+        request = Request(f"identical-{seed}-{number}", 0.0, tokens, num_output_tokens)
+        samples += await client.run([request], lambda _: None)
+    return identical_spreads(samples)
+
+
+def _requests(rows: Sequence[TraceRow], scaling: Scaling, seed: str, per_second: float) -> list[Request]:
+    """Return a trace's requests at a mean rate; every seed has prompts of its own, which share what the trace says."""
+    number = Random(seed).getrandbits(48)
+    sessions: list[Session] = replay(rows, _VOCABULARY, number, len(rows), scaling)
+    span = rows[-1].arrival_seconds - rows[0].arrival_seconds
+    speed = span * per_second / (len(rows) - 1) if span > 0 else 1.0
+    arrivals = replayed([row.arrival_seconds for row in rows], speed)
+    return [
+        Request(f"p-{number}-{index}", arrival, tuple(map(int, session.turns[0].prompt)), session.turns[0].max_tokens)
+        for index, (arrival, session) in enumerate(zip(arrivals, sessions, strict=True))
+    ]
+
+
+def _lengths(row: TraceRow) -> tuple[int, int]:
+    return (row.prompt_tokens, row.output_tokens)
+
+
+def _fits(row: TraceRow, scaling: Scaling) -> bool:
+    limit = scaling.max_context_tokens
+    return limit is None or sum(map(scaling.tokens, _lengths(row))) <= limit
+
+
+def _mock_nodes(time_scale: float) -> list[NodeTable]:
+    scale: NodeTable = {"mock_time_scale": time_scale} if time_scale != 1 else {}
+    shared: NodeTable = {
+        "engine": "mock",
+        "mock_shape": "llama-3.1-8b",
+        "dtype": "bfloat16",
+        "num_blocks": 8192,
+        **scale,
+    }
+    return [{"role": role, "mock_hardware": hardware, **shared} for role, hardware in _MOCK_NODES]
+
+
+def _real_nodes(engines: Sequence[str]) -> list[NodeTable]:
+    return [
+        {"role": role, "engine": engine, "num_blocks": 4096}
+        for role, engine in zip(("prefill", "decode"), engines, strict=True)
+    ]
+
+
+def _progress(load: float, total: int, cpu: HostCpu) -> Callable[[Sample], None]:
+    state = {"done": 0, "failed": 0, "told": time.monotonic()}
+
+    def on_sample(sample: Sample) -> None:
+        state["done"] += 1
+        state["failed"] += not sample.num_output_tokens
+        if time.monotonic() - state["told"] > _PROGRESS_SECONDS:
+            state["told"] = time.monotonic()
+            told = f"{state['done']} of {total} done, {state['failed']} failed, CPU {100 * cpu.share():.0f} %"
+            _say(f"{100 * load:.0f} %: {told}")
+
+    return on_sample
+
+
+def _write(options: argparse.Namespace, capacity: float, reports: Sequence[LoadReport]) -> None:
+    names = ("dataset", "length_factor", "max_context_tokens", "count", "seed", "loads", "time_scale", "engines")
+    settings = {name: getattr(options, name) for name in names} | {"path": options.path.name}
+    head = {"format": FORMAT, "machine": describe_machine(), "settings": settings, "capacity_per_second": capacity}
+    identical = {term: [values.p10, values.p50, values.p90] for term, values in reports[0].identical.items()}
+    write_results(options.out, {**head, "identical": identical, "loads": [each.document() for each in reports]})
+    draw_prediction(reports, options.out.with_suffix(".png"))
+
+
+def _say(text: str) -> None:
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="baton bench prediction", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", type=Path, default=_DEMO, help="model folder; default: the demo model")
+    parser.add_argument("--dataset", choices=tuple(_READERS), default="azure", help="kind of trace (%(default)s)")
+    parser.add_argument("--path", type=Path, required=True, help="file of the trace")
+    parser.add_argument(
+        "--length-factor", type=positive, help="on all lengths (azure 1, mooncake 0.1; real engines less)"
+    )
+    parser.add_argument("--max-context-tokens", type=at_least(2), default=6000, help="leave longer out (%(default)s)")
+    parser.add_argument("--count", type=at_least(2), default=200, help="requests of a load (%(default)s)")
+    parser.add_argument("--seed", type=at_least(0), default=0, help="of the prompts (%(default)s)")
+    parser.add_argument("--loads", type=_loads, default=[0.3, 0.6, 0.9, 1.5], help="of capacity (0.3,0.6,0.9,1.5)")
+    parser.add_argument("--time-scale", type=positive, default=4.0, help="how much slower mocks are (%(default)s)")
+    parser.add_argument("--engines", type=_engines, help="a real pair in place of the mocks, e.g. torch,mlx")
+    parser.add_argument("--out", type=Path, help="JSON with all samples; a picture is drawn beside it")
+    return parser
+
+
+def _loads(text: str) -> list[float]:
+    return [positive(part) for part in text.split(",")]
+
+
+def _engines(text: str) -> list[str]:
+    engines = text.split(",")
+    if len(engines) != 2 or not set(engines) <= {"torch", "mlx"}:
+        raise argparse.ArgumentTypeError(f"expected two of torch and mlx, got {text}")
+    return engines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

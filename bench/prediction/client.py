@@ -1,0 +1,178 @@
+"""Asks the router where a request shall run, and the node that it names to generate: the only client that sees both."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import grpc
+
+from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest
+from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters
+from baton.v1.node_pb2 import NodeDescription
+from baton.v1.router_service_pb2 import ListNodesRequest, ListNodesResponse, PlaceRequest, PlaceResponse
+from baton.v1.router_service_pb2_grpc import RouterServiceStub
+from bench.prediction.sample import Candidate, Sample, TokenArrival, candidate_of, chosen_of, measured_of
+
+MODEL = "model"
+"""Served name."""
+_OPTIONS = (("grpc.max_receive_message_length", 64 << 20),)
+_POLL_SECONDS = 0.5
+_START_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a trace."""
+
+    name: str
+    """Unique."""
+    arrival_seconds: float
+    """After the beginning of the run."""
+    token_ids: tuple[int, ...]
+    """Its prompt."""
+    num_output_tokens: int
+    """To generate."""
+
+
+@dataclass(slots=True)
+class _Answer:
+    arrivals: list[TokenArrival] = field(default_factory=list)
+    summary: PlacementSummary = field(default_factory=PlacementSummary)
+
+
+class PredictionClient:
+    """Calls to a router and its decode nodes; use as an asynchronous context manager."""
+
+    def __init__(self, router: str, timeout_seconds: float) -> None:
+        self._channel = grpc.aio.insecure_channel(router, options=_OPTIONS)
+        self._router = RouterServiceStub(self._channel)  # type: ignore[no-untyped-call]
+        self._timeout_seconds = timeout_seconds
+        self._nodes: dict[str, grpc.aio.Channel] = {}
+        self._layout: tuple[str, int] = ("", 1)
+
+    async def __aenter__(self) -> PredictionClient:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for channel in (self._channel, *self._nodes.values()):
+            await channel.close()
+
+    async def nodes(self, count: int) -> list[NodeDescription]:
+        """Return the nodes once there are `count`, and links into every node that receives KV have been measured.
+
+        Raises:
+            TimeoutError: If fewer register within a minute.
+        """
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            answer: ListNodesResponse = await self._router.ListNodes(ListNodesRequest(), wait_for_ready=True)
+            nodes = [state.node for state in answer.nodes]
+            is_late = time.monotonic() > deadline
+            if len(nodes) == count and (is_late or any(state.links for state in answer.nodes)):
+                self._layout = (nodes[0].kv_layout.model_revision_digest, nodes[0].block_token_count)
+                return nodes
+            if is_late:
+                raise TimeoutError(f"{len(nodes)} of {count} nodes registered within {_START_SECONDS:g} s")
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def run(self, requests: Sequence[Request], on_sample: Callable[[Sample], None]) -> list[Sample]:
+        """Send requests at their times, whatever became of earlier ones; return their samples in order."""
+        origin = time.perf_counter()
+
+        async def run_one(request: Request) -> Sample:
+            await asyncio.sleep(request.arrival_seconds - (time.perf_counter() - origin))
+            sample = await self._ask(request, origin)
+            on_sample(sample)
+            return sample
+
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(run_one(request)) for request in requests]
+        return [task.result() for task in tasks]
+
+    async def _ask(self, request: Request, origin: float) -> Sample:
+        began = time.perf_counter()
+        called, lengths = began - origin, (len(request.token_ids), request.num_output_tokens)
+        try:
+            placed: PlaceResponse = await self._router.Place(self._place(request), timeout=self._timeout_seconds)
+            candidates = tuple(candidate_of(each) for each in placed.candidates if each.HasField("estimate"))
+            called = time.perf_counter()
+            answer = await self._generate(request, placed)
+        except (grpc.aio.AioRpcError, ValueError) as error:
+            reason = (
+                f"{error.code().name}: {error.details()}" if isinstance(error, grpc.aio.AioRpcError) else str(error)
+            )
+            return Sample(called - origin, lengths[0], 0, error=reason)
+        chosen = chosen_of(placed.placement, candidates)
+        unlike = _unlike(answer.summary, chosen)
+        measured = None if unlike else measured_of(answer.summary, answer.arrivals, asked=began, called=called)
+        return Sample(called - origin, *lengths, chosen, candidates, measured, unlike)
+
+    def _place(self, request: Request) -> PlaceRequest:
+        return PlaceRequest(
+            request_id=request.name,
+            model_id=MODEL,
+            prompt_token_count=len(request.token_ids),
+            max_token_count=request.num_output_tokens,
+            block_hashes=block_hashes(*self._layout, request.token_ids),
+        )
+
+    async def _generate(self, request: Request, placed: PlaceResponse) -> _Answer:
+        call = DecodeServiceStub(self._node(placed.placement.decode_address)).Generate(  # type: ignore[no-untyped-call]
+            DecodeServiceGenerateRequest(
+                request_id=request.name,
+                attempt=1,
+                model_id=MODEL,
+                prompt_token_ids=request.token_ids,
+                sampling=SamplingParameters(temperature=0, ignore_eos=True, max_token_count=request.num_output_tokens),
+                placement=placed.placement,
+            ),
+            timeout=self._timeout_seconds,
+        )
+        answer = _Answer()
+        async for response in call:
+            if response.HasField("tokens"):
+                num_tokens = response.tokens.output_index + len(response.tokens.token_ids)
+                answer.arrivals.append(TokenArrival(time.perf_counter(), num_tokens))
+            elif response.HasField("finished"):
+                answer.summary = response.finished.summary
+        if not answer.arrivals:
+            raise ValueError("an answer without output")
+        return answer
+
+    def _node(self, address: str) -> grpc.aio.Channel:
+        if address not in self._nodes:
+            self._nodes[address] = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return self._nodes[address]
+
+
+def block_hashes(model_revision_digest: str, block_tokens: int, token_ids: Sequence[int]) -> bytes:
+    """Return the chained hashes of a prompt's full blocks, 16 bytes each, as gateways compute them.
+
+    Source: kv/hashing.py; one that differed would find nothing cached.
+    """
+    text = f"baton/kv/1\0{model_revision_digest}\0{block_tokens}\0"
+    parent, joined = blake2b(text.encode(), digest_size=16).digest(), bytearray()
+    for start in range(0, len(token_ids) // block_tokens * block_tokens, block_tokens):
+        block = struct.pack(f"<{block_tokens}i", *token_ids[start : start + block_tokens])
+        parent = blake2b(parent + block, digest_size=16).digest()
+        joined += parent
+    return bytes(joined)
+
+
+def _unlike(summary: PlacementSummary, chosen: Candidate | None) -> str:
+    """Return why what happened is not what was placed; empty if it is."""
+    if chosen is None:
+        return "the choice is not among the candidates"
+    if summary.fallback_reason:
+        return f"fallback: {summary.fallback_reason}"
+    if summary.preemption_count:
+        return "preempted"
+    if (summary.prefill_node_id or summary.decode_node_id) != chosen.prefill_node:
+        return f"computed on {summary.prefill_node_id}"
+    return ""

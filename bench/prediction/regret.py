@@ -1,0 +1,119 @@
+"""What every candidate would have taken, priced again with what was measured, and what the choice cost beyond the best.
+
+All else is fixed: every other request runs where it ran and takes what it took. METHODOLOGY.md has the formula.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from bench.prediction.sample import Candidate, Sample
+
+
+@dataclass(frozen=True, slots=True)
+class Regret:
+    """Of one request."""
+
+    chosen_seconds: float
+    """What the choice takes, priced again."""
+    best_seconds: float
+    """What the best candidate takes, priced again; at most `chosen_seconds`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Median of measured / estimated over a run; 1 where nothing was measured."""
+
+    prefill: Mapping[str, float]
+    """By node that computed."""
+    step: Mapping[str, float]
+    """By node that generated."""
+    transfer: Mapping[tuple[str, str], float]
+    """By sending and receiving node."""
+
+
+def regrets(samples: Sequence[Sample]) -> list[Regret]:
+    """Return the regret of every request of a run that was measured and had candidates."""
+    done = sorted((each for each in samples if each.chosen and each.measured), key=lambda sample: sample.called_seconds)
+    rates = measured_rates(done)
+    backlogs = {
+        node: Backlog(done, node) for node in {way for each in done for c in each.candidates for way in c.way[:2]}
+    }
+    found = []
+    for sample in done:
+        assert sample.chosen is not None
+        prices = [_price(candidate, sample, rates, backlogs[candidate.prefill_node]) for candidate in sample.candidates]
+        chosen = _price(sample.chosen, sample, rates, backlogs[sample.chosen.prefill_node])
+        found.append(Regret(chosen, min([chosen, *prices])))
+    return found
+
+
+def measured_rates(samples: Sequence[Sample]) -> Rates:
+    """Return how far the estimates of the chosen candidates were off, by node and by pair."""
+    prefill: dict[str, list[float]] = {}
+    step: dict[str, list[float]] = {}
+    transfer: dict[tuple[str, str], list[float]] = {}
+    for sample in samples:
+        if sample.chosen is None:
+            continue
+        for term, (measured, estimated) in sample.terms.items():
+            if measured <= 0 or estimated <= 0:
+                continue
+            if term == "prefill":
+                prefill.setdefault(sample.chosen.prefill_node, []).append(measured / estimated)
+            elif term == "step":
+                step.setdefault(sample.chosen.decode_node, []).append(measured / estimated)
+            elif term == "transfer":
+                transfer.setdefault(_link(sample.chosen), []).append(measured / estimated)
+    return Rates(
+        {name: median(values) for name, values in prefill.items()},
+        {name: median(values) for name, values in step.items()},
+        {name: median(values) for name, values in transfer.items()},
+    )
+
+
+class Backlog:
+    """Computation that a node has before it at any moment, from the prompts that it computed and what they took.
+
+    The node computes one after the other in the order of arrival (Lindley's recursion); a request is not in the backlog
+    that it finds itself.
+    """
+
+    def __init__(self, samples: Sequence[Sample], node: str) -> None:
+        """Take the prompts that `node` computed.
+
+        Args:
+            samples: In order of their calls.
+            node: Its id.
+        """
+        own = [each for each in samples if each.chosen and each.chosen.prefill_node == node]
+        self._arrivals = [each.called_seconds for each in own]
+        self._after: list[float] = []  # computation that is left just after each arrival
+        left, before = 0.0, 0.0
+        for sample in own:
+            left = max(0.0, left - (sample.called_seconds - before))
+            left += sample.measured.prefill if sample.measured else 0.0
+            before = sample.called_seconds
+            self._after.append(left)
+
+    def seconds(self, now: float) -> float:
+        """Return the wait of a prompt that comes now, behind all that came before."""
+        index = bisect_left(self._arrivals, now) - 1
+        return max(0.0, self._after[index] - (now - self._arrivals[index])) if index >= 0 else 0.0
+
+
+def _price(candidate: Candidate, sample: Sample, rates: Rates, backlog: Backlog) -> float:
+    """Return start + steps + imposed of a candidate, its terms corrected by what the run has shown."""
+    prefill = candidate.prefill * rates.prefill.get(candidate.prefill_node, 1.0)
+    transfer = rates.transfer.get(_link(candidate), 1.0)
+    fixed = candidate.start - candidate.queue - candidate.prefill - candidate.exposed - candidate.pull
+    start = backlog.seconds(sample.called_seconds) + prefill + transfer * (candidate.exposed + candidate.pull)
+    steps = (sample.num_output_tokens - 1) * candidate.step * rates.step.get(candidate.decode_node, 1.0)
+    return max(0.0, fixed) + start + steps + candidate.imposed
+
+
+def _link(candidate: Candidate) -> tuple[str, str]:
+    return (candidate.pull_node or candidate.prefill_node, candidate.decode_node)

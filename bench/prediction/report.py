@@ -1,0 +1,146 @@
+"""The numbers of one load of a replay: ratios per term, regret, where requests ran; as lines, JSON, a picture."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.client.metrics import percentile
+from bench.host_cpu import BUSY_SHARE
+from bench.plots import new_figure
+from bench.prediction.ratios import LIMITS, Spread, term_spreads
+from bench.prediction.regret import Regret, regrets
+from bench.prediction.sample import Sample
+
+MAX_REGRET = 0.05
+"""Share of the best in hindsight that choices may cost beyond it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """A trace at one load."""
+
+    load: float
+    """Arriving requests over what the nodes can serve by formula."""
+    per_second: float
+    """Arriving requests per second of the run's clock."""
+    time_scale: float
+    """How many times slower than what they stand for the nodes were."""
+    host_cpu_share: float
+    """Of the host during the load."""
+    samples: tuple[Sample, ...]
+    """All requests, in order of arrival."""
+    identical: Mapping[str, Spread]
+    """Spread of identical requests on idle nodes, by term; empty: not measured, and not divided out."""
+
+    @property
+    def spreads(self) -> dict[str, Spread]:
+        """Return measured / estimated by term."""
+        return term_spreads(self.samples)
+
+    @property
+    def adjusted(self) -> dict[str, Spread]:
+        """Return the same with the spread of identical requests divided out."""
+        return {term: values.over(self.identical.get(term)) for term, values in self.spreads.items()}
+
+    @property
+    def failures(self) -> list[str]:
+        """Return what is not as good as it shall be."""
+        found = [term for term, values in self.adjusted.items() if not values.is_within(*LIMITS[term])]
+        return found + (["regret"] if self.regret_share > MAX_REGRET else [])
+
+    @property
+    def regrets(self) -> list[Regret]:
+        """Return the regret of every request that was measured."""
+        return regrets(self.samples)
+
+    @property
+    def regret_share(self) -> float:
+        """Return the seconds of all choices over those of the best in hindsight, less 1."""
+        found = self.regrets
+        best = sum(each.best_seconds for each in found)
+        return sum(each.chosen_seconds for each in found) / best - 1 if best > 0 else 0.0
+
+    @property
+    def ttft_mean_seconds(self) -> float:
+        """Return the mean time to first token, of the nodes' time."""
+        times = [sample.measured.ttft for sample in self.samples if sample.measured]
+        return sum(times) / len(times) / self.time_scale if times else 0.0
+
+    @property
+    def shares(self) -> dict[str, dict[str, int]]:
+        """Return how many requests each node computed the prompt of, and how many it generated."""
+        chosen = [sample.chosen for sample in self.samples if sample.chosen]
+        return {
+            "prefill": dict(sorted(Counter(each.prefill_node for each in chosen).items())),
+            "decode": dict(sorted(Counter(each.decode_node for each in chosen).items())),
+            "pairs": dict(sorted(Counter(f"{each.prefill_node} > {each.decode_node}" for each in chosen).items())),
+        }
+
+    def lines(self) -> list[str]:
+        """Return the numbers as text; times in the nodes' seconds."""
+        unlike = Counter(sample.error for sample in self.samples if sample.error)
+        busy = ", HOST BUSY" if self.host_cpu_share > BUSY_SHARE else ""
+        worst = percentile(sorted(each.chosen_seconds / each.best_seconds - 1 for each in self.regrets) or [0.0], 90)
+        head = (
+            f"{100 * self.load:.0f} % of capacity, {self.per_second:.2f}/s, {len(self.samples)} requests,"
+            f" CPU {100 * self.host_cpu_share:.0f} %{busy}: TTFT mean {self.ttft_mean_seconds:.3f} s,"
+            f" regret {100 * self.regret_share:.1f} % (p90 of a request {100 * worst:.1f} %)"
+        )
+        found = [head, *(self._line(term, values) for term, values in self.spreads.items())]
+        found += [f"  {name:8} {counts}" for name, counts in self.shares.items()]
+        return found + [f"  not compared: {count} x {reason}" for reason, count in unlike.most_common(4)]
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON has it; times of the samples by the run's clock."""
+        return {
+            "load": self.load,
+            "per_second": self.per_second,
+            "time_scale": self.time_scale,
+            "host_cpu_share": self.host_cpu_share,
+            "is_host_busy": self.host_cpu_share > BUSY_SHARE,
+            "ttft_mean_seconds": self.ttft_mean_seconds,
+            "regret_share": self.regret_share,
+            "terms": {term: asdict(values) for term, values in self.spreads.items()},
+            "adjusted": {term: asdict(values) for term, values in self.adjusted.items()} if self.identical else None,
+            "shares": self.shares,
+            "failures": self.failures,
+            "samples": [sample.document() for sample in self.samples],
+        }
+
+    def _line(self, term: str, values: Spread) -> str:
+        adjusted, (low, high) = self.adjusted[term], LIMITS[term]
+        verdict = "ok" if adjusted.is_within(low, high) else f"not within {low:g} to {high:g}"
+        told = f"  {term:8} {values.count:5} {_three(values)}"
+        if self.identical:
+            told += f"  identical {_three(self.identical[term]) if term in self.identical else '-':>17}"
+            told += f"  divided {_three(adjusted)}"
+        return f"{told}  {verdict}"
+
+
+def draw_prediction(reports: Sequence[LoadReport], path: Path) -> None:
+    """Write a PNG: per term p10 to p90 of measured / estimated over the load, with the limits.
+
+    Raises:
+        ValueError: If there are no reports.
+    """
+    if not reports:
+        raise ValueError("there are no loads to draw")
+    figure = new_figure(12, 7)
+    for axes, (term, (low, high)) in zip(figure.subplots(2, 3).flat, LIMITS.items(), strict=True):
+        found = [(100 * report.load, report.spreads[term]) for report in reports if term in report.spreads]
+        for load, values in found:
+            axes.plot([load, load], [values.p10, values.p90], color="C0", linewidth=4, alpha=0.4)
+        axes.plot([load for load, _ in found], [values.p50 for _, values in found], "o-", color="C0")
+        axes.axhspan(low, high, color="C2", alpha=0.15)
+        axes.set(title=term, xlabel="% of capacity", ylabel="measured / estimated", yscale="log")
+        axes.grid(alpha=0.3, which="both")
+    figure.suptitle("Measured / estimated: p10 to p90, median; green: where they shall be")
+    figure.savefig(path)
+
+
+def _three(values: Spread) -> str:
+    return f"{values.p10:5.2f} {values.p50:5.2f} {values.p90:5.2f}"

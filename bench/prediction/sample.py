@@ -1,0 +1,203 @@
+"""One request of a replay: what the router expected of every candidate, and what was measured of the one it chose."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from google.protobuf.duration_pb2 import Duration
+
+from baton.v1.generation_pb2 import PlacementSummary
+from baton.v1.router_service_pb2 import Candidate as CandidateMessage
+from baton.v1.router_service_pb2 import Placement
+
+_DECIMALS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One way to run the request, with the router's terms in seconds."""
+
+    decode_node: str
+    """Node that would generate."""
+    prefill_node: str
+    """Node that would compute the prompt; that of `decode_node` where it would do so itself."""
+    pull_node: str
+    """Node from whose prefix cache the beginning would come; empty: none."""
+    queue: float
+    """Until the prompt's computation begins."""
+    prefill: float
+    """To compute it."""
+    transfer: float
+    """To send its KV, or what is pulled."""
+    exposed: float
+    """What of it remains after the computation."""
+    pull: float
+    """Until what is pulled is here."""
+    start: float
+    """Until decoding can begin."""
+    step: float
+    """A decode step."""
+    imposed: float
+    """Slow-down of others."""
+
+    @property
+    def way(self) -> tuple[str, str, str]:
+        """Return which nodes it uses."""
+        return (self.decode_node, self.prefill_node, self.pull_node)
+
+    def total(self, num_output_tokens: int) -> float:
+        """Return the expected time until the last of so many tokens."""
+        return self.start + (num_output_tokens - 1) * self.step
+
+
+class TokenArrival(NamedTuple):
+    """A message with tokens."""
+
+    seconds: float
+    """When it came, by the run's clock."""
+    num_tokens: int
+    """Tokens of the output that had come with it and before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What happened, seconds."""
+
+    queue: float
+    """From acceptance by the decode node until the prompt's computation began; inside the server."""
+    prefill: float
+    """Its computation; inside the server."""
+    transfer: float
+    """Time that the link was busy with its KV; inside the server."""
+    exposed: float
+    """What of it remained after the computation; inside the server."""
+    pull: float
+    """Until what was pulled was here; inside the server."""
+    start: float
+    """From the call of the decode node until the first decode step began; the client's."""
+    step: float
+    """Mean decode step after the first; the client's. 0: fewer than 3 tokens, or all in two messages."""
+    ttft: float
+    """From before the router was asked until the first token; the client's."""
+    total: float
+    """From the call of the decode node until its last token; the client's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One request."""
+
+    called_seconds: float
+    """When its decode node was called, by the run's clock."""
+    num_prompt_tokens: int
+    """Of its prompt."""
+    num_output_tokens: int
+    """Generated; 0 where it failed."""
+    chosen: Candidate | None = None
+    """The router's choice; None where it made none."""
+    candidates: tuple[Candidate, ...] = ()
+    """All that were feasible, the chosen one too."""
+    measured: Measured | None = None
+    """None where it failed, or where something else happened than was placed (a fallback, a preemption)."""
+    error: str = ""
+    """Why `measured` is missing."""
+
+    @property
+    def terms(self) -> dict[str, tuple[float, float]]:
+        """Return (measured, estimated) seconds by term; a term is left out where neither side has it."""
+        chosen, measured = self.chosen, self.measured
+        if chosen is None or measured is None:
+            return {}
+        pairs = {
+            "prefill": (measured.prefill, chosen.prefill),
+            "queue": (measured.queue, chosen.queue),
+            "start": (measured.start, chosen.start),
+            "total": (measured.total, chosen.total(self.num_output_tokens)),
+        }
+        if measured.step > 0:
+            pairs["step"] = (measured.step, chosen.step)
+        if chosen.prefill_node != chosen.decode_node or chosen.pull_node:
+            pairs["transfer"] = (measured.transfer, chosen.transfer)
+        return pairs
+
+    def document(self) -> dict[str, Any]:
+        """Return it as JSON has it; candidates as lists, in the order of `Candidate`'s fields."""
+        ways = [_row(candidate) for candidate in self.candidates]
+        return {
+            "called": round(self.called_seconds, _DECIMALS),
+            "prompt": self.num_prompt_tokens,
+            "output": self.num_output_tokens,
+            "chosen": self.candidates.index(self.chosen) if self.chosen in self.candidates else None,
+            "candidates": ways,
+            "measured": _row(self.measured) if self.measured else None,
+            "error": self.error,
+        }
+
+
+def candidate_of(message: CandidateMessage) -> Candidate:
+    """Return a feasible candidate of the router's answer."""
+    terms = message.estimate
+    return Candidate(
+        decode_node=message.decode_node_id,
+        prefill_node=message.prefill_node_id or message.decode_node_id,
+        pull_node=message.pull_node_id,
+        queue=terms.queue_seconds,
+        prefill=terms.prefill_seconds,
+        transfer=terms.transfer_seconds,
+        exposed=terms.exposed_seconds,
+        pull=terms.pull_seconds,
+        start=terms.start_seconds,
+        step=terms.step_seconds,
+        imposed=terms.imposed_seconds,
+    )
+
+
+def chosen_of(placement: Placement, candidates: Sequence[Candidate]) -> Candidate | None:
+    """Return the candidate that the router chose; None if it is not among them."""
+    prefill_node = placement.prefill_node_id or placement.decode_node_id
+    way = (placement.decode_node_id, prefill_node, placement.prefix_pull.node_id)
+    return next((candidate for candidate in candidates if candidate.way == way), None)
+
+
+def measured_of(
+    summary: PlacementSummary, arrivals: Sequence[TokenArrival], *, asked: float, called: float
+) -> Measured:
+    """Return the times of a summary, and those that the client saw.
+
+    The first token of a remote prefill comes ahead of its KV, so what lies between the first two messages is no step:
+    decoding began one mean step per token before the second message came.
+
+    Args:
+        summary: The decode node's.
+        arrivals: Messages with tokens, 1 or more, in order.
+        asked: When the router was asked.
+        called: When the decode node was called.
+    """
+    first, last = arrivals[0], arrivals[-1]
+    start, step = first.seconds - called, 0.0
+    if len(arrivals) > 2:
+        second = arrivals[1]
+        step = (last.seconds - second.seconds) / (last.num_tokens - second.num_tokens)
+        start = second.seconds - called - step * (second.num_tokens - first.num_tokens)
+    return Measured(
+        queue=_seconds(summary.queue_duration),
+        prefill=_seconds(summary.prefill_duration),
+        transfer=_seconds(summary.transfer_duration),
+        exposed=_seconds(summary.exposed_duration),
+        pull=_seconds(summary.pull_duration),
+        start=start,
+        step=step,
+        ttft=first.seconds - asked,
+        total=last.seconds - called,
+    )
+
+
+def _row(values: Candidate | Measured) -> list[Any]:
+    found = [getattr(values, name) for name in values.__slots__]
+    return [round(value, _DECIMALS) if isinstance(value, float) else value for value in found]
+
+
+def _seconds(duration: Duration) -> float:
+    return float(duration.seconds + duration.nanos / 1e9)
