@@ -83,6 +83,13 @@ ALERTS = (
         "A prompt waits {{ $value | humanizeDuration }} on {{ $labels.baton_node_id }}: the pool wants more nodes.",
     ),
     Alert(
+        "BatonSheds",
+        f"{_rate(names.REFUSALS)} / ({_rate(names.REFUSALS)} + {_rate(names.PLACEMENTS)}) > 0.05",
+        "10m",
+        "warning",
+        "{{ $value | humanizePercentage }} of the requests are refused for overload: the pools want more nodes.",
+    ),
+    Alert(
         "BatonKvFull",
         f"{gauge(names.NODE_KV_USED, '')} > 0.95",
         "10m",

@@ -97,6 +97,23 @@ PLACEMENT = Dashboard(
             [Query(per_second(names.PLACEMENTS, names.SIDE), legend(names.SIDE))],
         ),
         Panel(
+            "Refused for overload",
+            "Requests per second, by API key.",
+            [Query(per_second(names.REFUSALS, names.TENANT), legend(names.TENANT))],
+            "reqps",
+        ),
+        Panel(
+            "Placed with less output",
+            "Requests per second, cut for overload.",
+            [Query(per_second(names.DEGRADED))],
+            "reqps",
+        ),
+        Panel(
+            "Margin of predictions",
+            "What they are multiplied by before they are held against objectives, by term.",
+            [Query(quantile(0.5, names.MARGIN, names.TERM), legend(names.TERM))],
+        ),
+        Panel(
             "Measured by estimated, median",
             "1: the router was right; 2: it took twice as long.",
             [Query(quantile(0.5, names.PREDICTION_RATIO, names.TERM), legend(names.TERM))],

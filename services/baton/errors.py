@@ -7,7 +7,7 @@ BatonError
 ├── NotFoundError            a model or node does not exist                             NOT_FOUND
 ├── MismatchError            two nodes disagree on a field                              FAILED_PRECONDITION
 ├── OutOfMemoryError         a request can never fit                                    RESOURCE_EXHAUSTED
-├── OverloadedError          a request does not fit now                                 RESOURCE_EXHAUSTED
+├── OverloadedError          a request does not fit now, or would come too late         RESOURCE_EXHAUSTED
 ├── UnavailableError         a node or service cannot take requests now                 UNAVAILABLE
 ├── AttemptReusedError       (request_id, attempt) is running already                   ABORTED
 ├── SupersededError          another process took this node's place                     ABORTED

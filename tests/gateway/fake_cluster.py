@@ -199,13 +199,20 @@ class FakeRouter(RouterServiceServicer):
         """Told with every placement."""
         self.loads: dict[str, node_pb2.LoadReport] = {}
         """What nodes are doing, by node id."""
+        self.refusal: BatonError | None = None
+        """Why nothing is placed."""
+        self.degraded_max_tokens = 0
+        """Output tokens to which requests are cut; 0: they are not."""
 
     async def Place(self, request: Any, context: Any) -> Any:  # noqa: N802
         """Place."""
         self.requests.append(request)
+        if self.refusal is not None:
+            raise self.refusal
         for node_id, address in self._cluster.addresses.items():
             if node_id not in request.excluded_node_ids:
                 placement = router.Placement(placement_id="p-1", decode_node_id=node_id, decode_address=address)
+                placement.degraded_max_token_count = self.degraded_max_tokens
                 return router.PlaceResponse(placement=placement, candidates=self.candidates)
         raise UnavailableError("no node can take it", reason="NO_NODE")
 

@@ -13,6 +13,7 @@ from baton.gateway.access.admission import AccessControl, AccessLog, Admission, 
 from baton.gateway.access.api_keys import ApiKeys
 from baton.gateway.access.cors import Cors
 from baton.gateway.access.key_limits import KeyLimits
+from baton.gateway.access.recent_refusals import RecentRefusals
 from baton.gateway.api.exo.bench import BenchEndpoint
 from baton.gateway.api.exo.endpoints import ExoApi
 from baton.gateway.api.exo.instances import Instances
@@ -113,7 +114,7 @@ async def _run(
     try:
         admission = Admission(settings.max_concurrent_requests, _key_limits(settings, clock))
         deadlines = Deadlines(settings.request_timeout_seconds)
-        access = AccessControl(keys, admission, deadlines, AccessLog(metrics, clock))
+        access = AccessControl(keys, admission, deadlines, AccessLog(metrics, clock), RecentRefusals(clock))
         started = int(time.time())
         own_scrape = None if settings.is_shared else scrape
         pages = Pages(catalog, model_format.output_format, own_scrape, created_seconds=started)

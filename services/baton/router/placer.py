@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Protocol
+from typing import Literal, Protocol
 
 import grpc
 from opentelemetry import trace
@@ -14,10 +16,12 @@ from opentelemetry import trace
 from baton.capacity.cost import TERMS
 from baton.capacity.placement import Candidate, Decision, PrefillPolicy, place
 from baton.capacity.snapshot import ClusterSnapshot, LowerPrefix, PlacementRequest, blocks_for
-from baton.errors import NotFoundError, OutOfMemoryError, UnavailableError
+from baton.errors import NotFoundError, OutOfMemoryError, OverloadedError, UnavailableError
 from baton.kv.tiers import HeldPrefix
+from baton.router.admission import AdmissionControl, AdmissionLimits, AdmittedRequest, Asker, RefusedRequest
 from baton.router.decision_log import DecisionRecord, best_others, infeasible_reasons
-from baton.router.proto import adapter_of, place_response, placement_request
+from baton.router.proto import adapter_of, asker_of, place_response, placement_request
+from baton.router.round_robin import RoundRobin
 from baton.router.state import RouterState
 from baton.rpc.loop_channel import LoopChannel
 from baton.telemetry import names
@@ -81,6 +85,9 @@ def _from_wire(message: messages.NodePrefix) -> HeldPrefix:
     )
 
 
+PlacementPolicy = PrefillPolicy | Literal["round-robin"]
+"""How nodes are chosen: by predicted seconds, or in turn."""
+
 MAX_HOLDERS = 4
 """Nodes with the longest cached prefixes from which one may be pulled: every one is priced for every decode node."""
 
@@ -93,6 +100,7 @@ class Placer:
         lookup: Finds prefixes.
         new_id: Names placements.
         policy: Which candidates come first.
+        admission: Refuses what would miss its objectives; None: everything is placed.
         metrics: Counts placements.
     """
 
@@ -102,13 +110,16 @@ class Placer:
         lookup: CacheLookup,
         *,
         new_id: Callable[[], str] = lambda: uuid.uuid4().hex,
-        policy: PrefillPolicy = "cheapest",
+        policy: PlacementPolicy = "cheapest",
+        admission: AdmissionControl | None = None,
         metrics: Metrics | None = None,
     ) -> None:
         self._state = state
         self._lookup = lookup
         self._new_id = new_id
         self._policy = policy
+        self._round_robin = RoundRobin()
+        self._admission = admission or AdmissionControl(time.monotonic, AdmissionLimits())
         self._metrics = metrics or Metrics()
 
     async def place(self, message: PlaceRequest) -> PlaceResponse:
@@ -120,29 +131,67 @@ class Placer:
             InvalidFieldError: If a field has a bad value.
             NotFoundError: If no decode node serves the model.
             OutOfMemoryError: If the request fits no decode node.
+            OverloadedError: OVERLOADED or FAIR_SHARE, if it would miss its objectives or those of others.
             UnavailableError: NO_NODE, if no node can take it now.
         """
-        request, adapter = placement_request(message), adapter_of(message)
+        request, adapter, asker = placement_request(message), adapter_of(message), asker_of(message)
         if all(not node.description.can_decode for node in self._state.nodes.of_model(message.model_id)):
             raise NotFoundError(f"no decode node serves the model {message.model_id!r}")
         if not (message.bypass_prefix_cache or request.cached_tokens):
             request = self._with_prefixes(request, await self._lookup.held_prefixes(message.block_hashes))
         snapshot = self._state.snapshot(message.model_id, adapter, holder_ids=_longest(request))
-        decision = place(snapshot, request, policy=self._policy)
-        choice = decision.choice
-        if choice is None:
+        decision, max_tokens = self._decide(snapshot, request), 0
+        if decision.choice is None:
             error = _no_choice(request, snapshot, decision)
             self._remember(message, decision, refusal=error.message)
             raise error
+        if not (message.is_dry_run or message.is_admitted):
+            decision, max_tokens = self._admit(snapshot, request, decision, asker)
+        choice = decision.choice
+        assert choice is not None
         placement_id = self._new_id()
         self._remember(message, decision, placement_id=placement_id)
         if not message.is_dry_run:
             self._state.account(placement_id, choice, request, decision.runner_up)
+            self._admission.place(placement_id, choice, asker)
             self._metrics.add_placement("decode" if choice.is_local else "prefill")
         _record(message.request_id, placement_id, choice)
         node = self._state.nodes.get(choice.decode_node_id)
         assert node is not None
-        return place_response(placement_id, node.description, choice, decision)
+        response = place_response(placement_id, node.description, choice, decision)
+        if max_tokens:
+            response.placement.degraded_max_token_count = max_tokens
+            response.placement.degraded_reason = "OVERLOADED"
+        return response
+
+    def _decide(self, snapshot: ClusterSnapshot, request: PlacementRequest) -> Decision:
+        if self._policy == "round-robin":
+            return self._round_robin.place(snapshot, request)
+        return place(snapshot, request, policy=self._policy)
+
+    def _admit(
+        self, snapshot: ClusterSnapshot, request: PlacementRequest, decision: Decision, asker: Asker
+    ) -> AdmittedRequest:
+        """Return the decision with a choice that keeps the objectives, perhaps with less output than was asked for.
+
+        Raises:
+            OverloadedError: If no candidate does.
+        """
+        limits = self._admission.limits
+        self._admission.ask(asker)
+        admitted = self._admission.judge(decision, asker)
+        if isinstance(admitted, RefusedRequest) and limits.policy == "degrade":
+            max_tokens = min(request.max_tokens, limits.degraded_max_tokens)
+            cut = self._decide(snapshot, replace(request, max_tokens=max_tokens))
+            degraded = self._admission.judge(cut, asker, is_degraded=True)
+            if isinstance(degraded, AdmittedRequest):
+                self._metrics.add_degraded()
+                return degraded._replace(max_tokens=max_tokens)
+        if isinstance(admitted, RefusedRequest):
+            self._admission.refuse(admitted, asker)
+            self._metrics.add_refusal(admitted.reason, asker.tenant)
+            raise _refusal(admitted)
+        return admitted
 
     def _remember(
         self, message: PlaceRequest, decision: Decision, *, placement_id: str = "", refusal: str = ""
@@ -198,6 +247,17 @@ def _longest(request: PlacementRequest) -> list[str]:
     lengths = {node_id: request.pullable_from(node_id) for node_id in (*request.cached_tokens, *request.lower_tokens)}
     holders = [node_id for node_id, num_tokens in lengths.items() if num_tokens]
     return sorted(holders, key=lambda node_id: (-lengths[node_id], node_id))[:MAX_HOLDERS]
+
+
+def _refusal(refused: RefusedRequest) -> OverloadedError:
+    """Return the error of a refusal; its metadata say in seconds when to ask again, whole ones and exactly."""
+    whole_seconds = max(1, math.ceil(refused.wait_seconds))
+    whose = "the objectives of requests" if refused.reason == "OVERLOADED" else "the share of this API key"
+    return OverloadedError(
+        f"overloaded: {whose} would not be kept; ask again in {whole_seconds} s",
+        reason=refused.reason,
+        metadata={"retry_after_seconds": str(whole_seconds), "wait_seconds": f"{refused.wait_seconds:.3f}"},
+    )
 
 
 def _no_choice(

@@ -6,12 +6,14 @@ import re
 from collections.abc import Sequence
 
 from baton.capacity.kv_transfer import CACHE
+from baton.capacity.objectives import TPOT_BOUNDS_SECONDS, TTFT_BOUNDS_SECONDS, Objectives
 from baton.capacity.placement import Candidate, Decision
 from baton.capacity.snapshot import NodeLoad, NodePair, PlacementRequest, QueuedPrompt
 from baton.errors import InvalidFieldError
 from baton.kv.adapter import Adapter
 from baton.kv.hashing import HASH_BYTES
 from baton.kv.kv_format import KvDtype
+from baton.router.admission import Asker
 from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, Outcome, Report
 from baton.v1 import generation_pb2, node_pb2, router_service_pb2
 from baton.wire.kv import (
@@ -37,6 +39,7 @@ from baton.wire.quantities import (
 )
 
 MAX_PINS = 64
+MAX_TENANT_CHARACTERS = 64
 MAX_ALTERNATIVES = 2
 """Prefill nodes named beside the chosen one."""
 MAX_BREAK_REASONS = 8
@@ -260,6 +263,30 @@ def adapter_of(message: router_service_pb2.PlaceRequest) -> Adapter | None:
         InvalidFieldError: If its name or digest is none.
     """
     return _adapter_from_proto(message.adapter, "adapter") if message.HasField("adapter") else None
+
+
+def asker_of(message: router_service_pb2.PlaceRequest) -> Asker:
+    """Return on whose behalf a request to place is, and what it wants.
+
+    Raises:
+        InvalidFieldError: If a name is too long or an objective out of range.
+    """
+    if len(message.tenant) > MAX_TENANT_CHARACTERS:
+        raise InvalidFieldError("tenant", f"expected at most {MAX_TENANT_CHARACTERS} characters")
+    objectives = Objectives(
+        _objective(message, "ttft_objective", TTFT_BOUNDS_SECONDS),
+        _objective(message, "tpot_objective", TPOT_BOUNDS_SECONDS),
+    )
+    return Asker(message.tenant, objectives)
+
+
+def _objective(message: router_service_pb2.PlaceRequest, name: str, bounds: tuple[float, float]) -> float:
+    if not message.HasField(name):
+        return 0.0
+    seconds = seconds_from_duration(getattr(message, name))
+    if not bounds[0] <= seconds <= bounds[1]:
+        raise InvalidFieldError(name, f"expected {bounds[0]:g} to {bounds[1]:g} s, got {seconds:g}")
+    return seconds
 
 
 def place_response(

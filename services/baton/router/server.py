@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 
+from baton.router.admission import AdmissionControl
 from baton.router.placer import CacheIndexClient, NoCacheLookup, Placer
 from baton.router.servicer import NodeRegistrations, RouterServicer
 from baton.router.settings import RouterSettings
@@ -35,8 +36,11 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
         else NoCacheLookup()
     )
     state = RouterState(time.monotonic, settings.limits())
-    registrations = NodeRegistrations(state, report_interval_seconds=settings.report_interval_seconds)
-    placer = Placer(state, lookup, policy=settings.prefill_policy)
+    admission = AdmissionControl(time.monotonic, settings.admission())
+    registrations = NodeRegistrations(
+        state, report_interval_seconds=settings.report_interval_seconds, admission=admission
+    )
+    placer = Placer(state, lookup, policy=settings.prefill_policy, admission=admission)
     servicer = RouterServicer(state, placer, registrations)
     server = GrpcServer(host_port(settings.host, settings.port))
     server.add(SERVICE_NAME, partial(service.add_RouterServiceServicer_to_server, servicer))

@@ -11,6 +11,7 @@ from typing import TypeAlias
 import grpc
 
 from baton.errors import BatonError, InvalidFieldError, SupersededError
+from baton.router.admission import AdmissionControl
 from baton.router.explanation import explain
 from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescription, Outcome, Report
 from baton.router.placer import Placer
@@ -82,8 +83,16 @@ class RegistrationSession:
 class NodeRegistrations:
     """All sessions; feeds their reports to the state and tells decode nodes who the others are."""
 
-    def __init__(self, state: RouterState, *, report_interval_seconds: float, metrics: Metrics | None = None) -> None:
+    def __init__(
+        self,
+        state: RouterState,
+        *,
+        report_interval_seconds: float,
+        admission: AdmissionControl | None = None,
+        metrics: Metrics | None = None,
+    ) -> None:
         self._state = state
+        self._admission = admission
         self._greeting = registered_to_proto(report_interval_seconds)
         self._metrics = metrics or Metrics()
         self._sessions: dict[str, RegistrationSession] = {}
@@ -130,6 +139,11 @@ class NodeRegistrations:
             self._settle(report)
 
     def _settle(self, outcome: Outcome) -> None:
+        if self._admission is not None:
+            margin = self._admission.settle(outcome)
+            if margin is not None:
+                self._metrics.record_margin("time_to_first_token", margin.ttft_seconds)
+                self._metrics.record_margin("time_per_output_token", margin.tpot_seconds)
         comparison = self._state.settle(outcome)
         if comparison is None:
             return

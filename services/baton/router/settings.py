@@ -11,9 +11,11 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from baton.capacity.kv_transfer import WirePolicy
-from baton.capacity.placement import PrefillPolicy
+from baton.capacity.objectives import Objectives
 from baton.capacity.snapshot import DECLARED_LINK
 from baton.config.settings import ServiceSettings
+from baton.router.admission import AdmissionLimits, OverloadPolicy
+from baton.router.placer import PlacementPolicy
 from baton.router.state import StateLimits
 from baton.security.tls import ServerTlsSettings
 from baton.telemetry.metrics_server import MetricsSettings
@@ -61,8 +63,9 @@ class PlacementSettings(ServiceSettings):
         "default_round_trip_seconds": "links that nobody has measured count with a round trip of a millisecond"
     }
 
-    prefill_policy: PrefillPolicy = "cheapest"
-    """The cheapest candidate first, or "local" or "remote" prefill wherever feasible (for tests and demonstrations)."""
+    prefill_policy: PlacementPolicy = "cheapest"
+    """The cheapest candidate first, or "local" or "remote" prefill wherever feasible (for tests and demonstrations).
+    "round-robin": every decode node and every prefill node in turn, whatever it costs (to compare with)."""
     kv_wire_dtype: str = Field(default="auto", pattern=f"^({_WIRE_DTYPE})(/({_WIRE_DTYPE}))?$")
     """In what KV travels: cache, bfloat16, float16, int8, affine8, fp8, or two as K/V (cache/int8). auto: lossless, but
     where the link is the bottleneck what `kv_allowed_loss` permits. To name a format is to permit its loss."""
@@ -71,6 +74,24 @@ class PlacementSettings(ServiceSettings):
     start. 0: none, so that outputs do not depend on placement."""
     default_link_bytes_per_second: float = Field(default=DECLARED_LINK.bytes_per_second, gt=0)
     """Declared rate of links that nobody has measured, bytes/s."""
+
+
+class OverloadSettings(ServiceSettings):
+    """What requests are to get, and what becomes of those that would not."""
+
+    group: ClassVar[str] = "Overload"
+
+    overload_policy: OverloadPolicy = "queue"
+    """What becomes of a request that would miss its objectives, or make running ones miss theirs: queue (it waits), shed
+    (it is refused: 429 with Retry-After), degrade (its output is cut; what would miss them by far is refused)."""
+    slo_ttft_seconds: float = Field(default=0.0, ge=0, le=3600)
+    """Time to first token within which requests are good that bring no objective of their own; 0: none."""
+    slo_tpot_seconds: float = Field(default=0.0, ge=0, le=60)
+    """Mean time per output token within which requests are good that bring no objective of their own; 0: none."""
+    degraded_max_tokens: int = Field(default=64, ge=1)
+    """Output tokens of a degraded request at most."""
+    degraded_slo_factor: float = Field(default=2.0, ge=1, le=100)
+    """How many times its objectives a degraded request may take; what would take longer is refused."""
 
 
 class JoinSettings(ServerTlsSettings):
@@ -119,7 +140,9 @@ class JoinSettings(ServerTlsSettings):
         return self
 
 
-class RouterSettings(RouterAddressSettings, LoadReportSettings, PlacementSettings, MetricsSettings, JoinSettings):
+class RouterSettings(
+    RouterAddressSettings, LoadReportSettings, PlacementSettings, OverloadSettings, MetricsSettings, JoinSettings
+):
     """Read from the environment, prefix BATON_ROUTER_; arguments win."""
 
     model_config = SettingsConfigDict(env_prefix="BATON_ROUTER_")
@@ -132,6 +155,15 @@ class RouterSettings(RouterAddressSettings, LoadReportSettings, PlacementSetting
             assumed_ttl_seconds=self.assumed_ttl_seconds,
             default_link=replace(DECLARED_LINK, bytes_per_second=self.default_link_bytes_per_second),
             wire_policy=self.wire_policy(),
+        )
+
+    def admission(self) -> AdmissionLimits:
+        """Return what admission holds requests to."""
+        return AdmissionLimits(
+            self.overload_policy,
+            Objectives(self.slo_ttft_seconds, self.slo_tpot_seconds),
+            self.degraded_max_tokens,
+            self.degraded_slo_factor,
         )
 
     def wire_policy(self) -> WirePolicy:

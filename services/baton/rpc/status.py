@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NoReturn, cast
 
 import grpc
-from google.protobuf import any_pb2
+from google.protobuf import duration_pb2
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
@@ -34,6 +34,8 @@ _CODES: dict[type[errors.BatonError], grpc.StatusCode] = {
 _CLASSES: dict[str, type[errors.BatonError]] = {
     "OUT_OF_MEMORY": errors.OutOfMemoryError,
     "QUEUE_FULL": errors.OverloadedError,
+    "OVERLOADED": errors.OverloadedError,
+    "FAIR_SHARE": errors.OverloadedError,
     "KEY_CONCURRENCY": errors.OverloadedError,
     "KEY_RATE": errors.OverloadedError,
     "INVALID_API_KEY": errors.AuthenticationError,
@@ -64,9 +66,12 @@ async def abort(context: grpc.aio.ServicerContext[object, object], error: errors
 def details_of(error: errors.BatonError) -> bytes:
     """Return the google.rpc.Status of an error, as it travels beside code and message."""
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
-    detail = any_pb2.Any()
-    detail.Pack(info)
-    status = status_pb2.Status(code=code_of(error).value[0], message=error.message, details=[detail])
+    status = status_pb2.Status(code=code_of(error).value[0], message=error.message)
+    status.details.add().Pack(info)
+    if retry_after := error.metadata.get("retry_after_seconds"):
+        status.details.add().Pack(
+            error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=int(retry_after)))
+        )
     return cast(bytes, status.SerializeToString())
 
 

@@ -17,6 +17,8 @@ from baton.telemetry.tracing import has_endpoint, service_resource
 
 _TIMED_EVERY = 16
 """One generation of so many has the gaps between its tokens recorded."""
+_MAX_TENANTS = 64
+"""Tenants with a label of their own: every one is a time series."""
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 Side = Literal["prefill", "decode"]
@@ -53,6 +55,10 @@ class Metrics:
     def __init__(self, meter: Meter | None = None) -> None:
         meter = meter or metrics.get_meter("baton")
         self._placements = _counter(meter, names.PLACEMENTS)
+        self._refusals = _counter(meter, names.REFUSALS)
+        self._tenants: set[str] = set()
+        self._degraded = _counter(meter, names.DEGRADED)
+        self._margin = _histogram(meter, names.MARGIN)
         self._prediction_ratio = _histogram(meter, names.PREDICTION_RATIO)
         self._regret = _histogram(meter, names.REGRET)
         self._fallbacks = _counter(meter, names.FALLBACKS)
@@ -84,6 +90,21 @@ class Metrics:
     def add_placement(self, side: Side) -> None:
         """Count a decision of the router, by where the prompt is computed."""
         self._placements.add(1, {names.SIDE: side})
+
+    def add_refusal(self, reason: str, tenant: str) -> None:
+        """Count a request that the router refused; a label of its own have the first tenants only."""
+        if len(self._tenants) < _MAX_TENANTS:
+            self._tenants.add(tenant)
+        name = tenant if tenant in self._tenants else "other"
+        self._refusals.add(1, {names.REASON: reason, names.TENANT: name})
+
+    def add_degraded(self) -> None:
+        """Count a request that the router placed with less output than it asked for."""
+        self._degraded.add(1)
+
+    def record_margin(self, term: str, factor: float) -> None:
+        """Record what predictions of a term are multiplied by from now on."""
+        self._margin.record(factor, {names.TERM: term})
 
     def record_prediction(self, term: str, ratio: float) -> None:
         """Record measured / estimated of a term of a placement."""

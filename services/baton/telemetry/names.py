@@ -145,8 +145,11 @@ STREAM_NUMBER = "baton.kv.stream"
 """Number of a KV stream of an attempt, from 0."""
 SIDE = "baton.side"
 """ "prefill" or "decode"."""
+TENANT = "baton.tenant"
+"""Name of an API key; "other" for those beyond the first 64, empty without keys."""
 TERM = "baton.term"
-"""Term of an estimate: "prefill", "transfer", "pull", "step" or "total"."""
+"""Term of an estimate: "prefill", "transfer", "pull", "step" or "total"; of a margin "time_to_first_token" or
+"time_per_output_token"."""
 TIER = "baton.tier"
 """Where KV blocks were: "device", "host" or "disk"."""
 PART = "baton.part"
@@ -182,6 +185,18 @@ class MetricName(NamedTuple):
 _LATENCY_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 PLACEMENTS = MetricName("baton.placements", "{placement}", "Decisions of the router, by SIDE of the prefill.")
+REFUSALS = MetricName(
+    "baton.admission.refusals",
+    "{request}",
+    "Requests that the router refused because objectives would be missed, by REASON and TENANT.",
+)
+DEGRADED = MetricName("baton.admission.degraded", "{request}", "Requests that the router placed with less output.")
+MARGIN = MetricName(
+    "baton.admission.margin",
+    "1",
+    "What a prediction is multiplied by before it is held against an objective, by TERM, after each outcome.",
+    (0.7, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0),
+)
 PREDICTION_RATIO = MetricName(
     "baton.placement.prediction_ratio",
     "1",

@@ -62,6 +62,8 @@ class GenerationServiceServicer(object):
         Errors: INVALID_ARGUMENT INVALID_FIELD (the field is named in ErrorInfo.metadata["field"]), NOT_FOUND MODEL_NOT_FOUND,
         RESOURCE_EXHAUSTED and UNAVAILABLE when no node can take it; DEADLINE_EXCEEDED. Where the service asks for API keys, sent as
         metadata `authorization: Bearer KEY`: UNAUTHENTICATED INVALID_API_KEY, RESOURCE_EXHAUSTED KEY_RATE and KEY_CONCURRENCY.
+        Under overload: RESOURCE_EXHAUSTED OVERLOADED and FAIR_SHARE; RetryInfo says when to ask again. Metadata `x-baton-ttft-seconds` and
+        `x-baton-tpot-seconds` are the request's objectives of latency.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -63,7 +63,7 @@ class Peer(_message.Message):
     def __init__(self, node_id: _Optional[str] = ..., address: _Optional[str] = ..., epoch: _Optional[int] = ..., fast_address: _Optional[str] = ..., role: _Optional[_Union[_node_pb2.NodeRole, str]] = ...) -> None: ...
 
 class PlaceRequest(_message.Message):
-    __slots__ = ("request_id", "model_id", "prompt_token_count", "max_token_count", "block_hashes", "excluded_node_ids", "bypass_prefix_cache", "is_dry_run", "pins", "needs_local_prefill", "assumed_prefixes", "adapter")
+    __slots__ = ("request_id", "model_id", "prompt_token_count", "max_token_count", "block_hashes", "excluded_node_ids", "bypass_prefix_cache", "is_dry_run", "pins", "needs_local_prefill", "assumed_prefixes", "adapter", "tenant", "ttft_objective", "tpot_objective", "is_admitted")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_ID_FIELD_NUMBER: _ClassVar[int]
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +76,10 @@ class PlaceRequest(_message.Message):
     NEEDS_LOCAL_PREFILL_FIELD_NUMBER: _ClassVar[int]
     ASSUMED_PREFIXES_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    TENANT_FIELD_NUMBER: _ClassVar[int]
+    TTFT_OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
+    TPOT_OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
+    IS_ADMITTED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     model_id: str
     prompt_token_count: int
@@ -88,7 +92,11 @@ class PlaceRequest(_message.Message):
     needs_local_prefill: bool
     assumed_prefixes: _containers.RepeatedCompositeFieldContainer[AssumedPrefix]
     adapter: _node_pb2.Adapter
-    def __init__(self, request_id: _Optional[str] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., bypass_prefix_cache: bool = ..., is_dry_run: bool = ..., pins: _Optional[_Iterable[_Union[PlacementPin, _Mapping]]] = ..., needs_local_prefill: bool = ..., assumed_prefixes: _Optional[_Iterable[_Union[AssumedPrefix, _Mapping]]] = ..., adapter: _Optional[_Union[_node_pb2.Adapter, _Mapping]] = ...) -> None: ...
+    tenant: str
+    ttft_objective: _duration_pb2.Duration
+    tpot_objective: _duration_pb2.Duration
+    is_admitted: bool
+    def __init__(self, request_id: _Optional[str] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., block_hashes: _Optional[bytes] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., bypass_prefix_cache: bool = ..., is_dry_run: bool = ..., pins: _Optional[_Iterable[_Union[PlacementPin, _Mapping]]] = ..., needs_local_prefill: bool = ..., assumed_prefixes: _Optional[_Iterable[_Union[AssumedPrefix, _Mapping]]] = ..., adapter: _Optional[_Union[_node_pb2.Adapter, _Mapping]] = ..., tenant: _Optional[str] = ..., ttft_objective: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., tpot_objective: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., is_admitted: bool = ...) -> None: ...
 
 class AssumedPrefix(_message.Message):
     __slots__ = ("node_id", "token_count")
@@ -115,7 +123,7 @@ class PlaceResponse(_message.Message):
     def __init__(self, placement: _Optional[_Union[Placement, _Mapping]] = ..., candidates: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ...) -> None: ...
 
 class Placement(_message.Message):
-    __slots__ = ("placement_id", "decode_node_id", "decode_address", "prefill_node_id", "wire_dtype", "layers_per_frame", "estimate", "alternatives", "value_wire_dtype", "prefix_pull", "chunk_token_count")
+    __slots__ = ("placement_id", "decode_node_id", "decode_address", "prefill_node_id", "wire_dtype", "layers_per_frame", "estimate", "alternatives", "value_wire_dtype", "prefix_pull", "chunk_token_count", "degraded_max_token_count", "degraded_reason")
     PLACEMENT_ID_FIELD_NUMBER: _ClassVar[int]
     DECODE_NODE_ID_FIELD_NUMBER: _ClassVar[int]
     DECODE_ADDRESS_FIELD_NUMBER: _ClassVar[int]
@@ -127,6 +135,8 @@ class Placement(_message.Message):
     VALUE_WIRE_DTYPE_FIELD_NUMBER: _ClassVar[int]
     PREFIX_PULL_FIELD_NUMBER: _ClassVar[int]
     CHUNK_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_MAX_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_REASON_FIELD_NUMBER: _ClassVar[int]
     placement_id: str
     decode_node_id: str
     decode_address: str
@@ -138,7 +148,9 @@ class Placement(_message.Message):
     value_wire_dtype: _kv_pb2.KvDtype
     prefix_pull: PrefixPull
     chunk_token_count: int
-    def __init__(self, placement_id: _Optional[str] = ..., decode_node_id: _Optional[str] = ..., decode_address: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., alternatives: _Optional[_Iterable[_Union[PrefillAlternative, _Mapping]]] = ..., value_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., prefix_pull: _Optional[_Union[PrefixPull, _Mapping]] = ..., chunk_token_count: _Optional[int] = ...) -> None: ...
+    degraded_max_token_count: int
+    degraded_reason: str
+    def __init__(self, placement_id: _Optional[str] = ..., decode_node_id: _Optional[str] = ..., decode_address: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., layers_per_frame: _Optional[int] = ..., estimate: _Optional[_Union[CostEstimate, _Mapping]] = ..., alternatives: _Optional[_Iterable[_Union[PrefillAlternative, _Mapping]]] = ..., value_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., prefix_pull: _Optional[_Union[PrefixPull, _Mapping]] = ..., chunk_token_count: _Optional[int] = ..., degraded_max_token_count: _Optional[int] = ..., degraded_reason: _Optional[str] = ...) -> None: ...
 
 class PrefixPull(_message.Message):
     __slots__ = ("node_id", "block_count", "wire_dtype", "value_wire_dtype", "layers_per_frame")

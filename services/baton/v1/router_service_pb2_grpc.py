@@ -81,7 +81,8 @@ class RouterServiceServicer(object):
         """Chooses where a request runs, and says what every candidate would have cost.
 
         Errors: NOT_FOUND MODEL_NOT_FOUND, UNAVAILABLE NO_NODE if no node can take it now, RESOURCE_EXHAUSTED OUT_OF_MEMORY if it fits
-        no node, INVALID_ARGUMENT INVALID_FIELD.
+        no node, RESOURCE_EXHAUSTED OVERLOADED or FAIR_SHARE if its objectives would be missed and the router sheds load
+        (ErrorInfo.metadata["retry_after_seconds"] and RetryInfo say when to ask again), INVALID_ARGUMENT INVALID_FIELD.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -11,9 +11,11 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from baton.capacity.objectives import Objectives
 from baton.errors import InvalidFieldError, OverloadedError, UnavailableError
 from baton.gateway.access.api_keys import ApiKey, ApiKeys
 from baton.gateway.access.key_limits import KeyLimits
+from baton.gateway.access.recent_refusals import RecentRefusals
 from baton.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -42,6 +44,8 @@ class RequestContext:
     """Code of the error that ended it; empty if it was served."""
     key_name: str = ""
     """Name of the API key; empty without keys."""
+    objectives: Objectives = Objectives()
+    """What the client wants of the latency; where it says nothing, the router's count."""
     num_prompt_tokens: int = 0
     """Tokens of all prompts."""
     num_completion_tokens: int = 0
@@ -189,6 +193,8 @@ class AccessControl(NamedTuple):
     """Bounds their time."""
     log: AccessLog
     """Tells logs and metrics."""
+    refusals: RecentRefusals
+    """Answers for the router where it would refuse again."""
 
     def authenticate(self, headers: Mapping[str, str]) -> ApiKey:
         """Return the key that a request shows; without keys, one that nobody needs to show.

@@ -16,6 +16,7 @@ from baton.gateway.access.admission import (
     accept_request_id,
     generation_name,
 )
+from baton.gateway.access.objectives import objectives_of
 from baton.gateway.api.body import MAX_MESSAGES
 from baton.gateway.cluster.router_client import ModelCatalog
 from baton.gateway.generation.generator import TextGenerator
@@ -107,7 +108,11 @@ class GenerationServicer(GenerationServiceServicer):
 
     async def Generate(self, request: GenerateRequest, context: Context) -> None:  # noqa: N802
         """Generate and stream."""
-        with self._watch(context) as asked, self._access.admission.slot(asked.key_name):
+        with (
+            self._watch(context) as asked,
+            self._access.admission.slot(asked.key_name),
+            self._access.refusals.watch(asked.key_name, request.ByteSize(), has_objectives=any(asked.objectives)),
+        ):
             try:
                 async with self._access.deadlines.limit():
                     prompt = await self._generator.prepare(self._from_wire(request, asked, context.time_remaining()))
@@ -136,6 +141,7 @@ class GenerationServicer(GenerationServiceServicer):
             try:
                 asked.key_name = self._access.authenticate(metadata).name
                 asked.request_id = accept_request_id(metadata.get(REQUEST_ID_HEADER, ""))
+                asked.objectives = objectives_of(metadata)
                 yield asked
                 asked.status = grpc.StatusCode.OK.name
             except BatonError as error:
@@ -206,5 +212,6 @@ def _end(result: GenerationResult) -> GenerateResponse:
         usage=usage,
         placement=result.summary,
         prompt_logprobs=result.prompt.logprobs if result.prompt else (),
+        degraded_max_token_count=result.degraded_max_tokens,
     )
     return GenerateResponse(finished=end)

@@ -8,9 +8,11 @@ from collections.abc import Mapping, Sequence
 from opentelemetry.propagate import extract
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
+from baton.capacity.objectives import Objectives
 from baton.errors import InvalidFieldError
 from baton.gateway.access.admission import REQUEST_ID_HEADER, AccessControl, RequestContext, accept_request_id
 from baton.gateway.access.cors import Cors
+from baton.gateway.access.objectives import objectives_of
 from baton.gateway.api.body import decode_body
 from baton.gateway.api.endpoint import Access, Endpoint, Exchange
 from baton.gateway.api.errors import ApiError, to_api_error
@@ -83,10 +85,13 @@ class RestApi:
 
     async def _work(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """Answer what costs work: bounded in number and time, and traced."""
-        attributes = {names.REQUEST_ID: exchange.context.request_id, names.GEN_AI_OPERATION_NAME: endpoint.span}
+        context, num_bytes = exchange.context, len(exchange.request.body)
+        context.objectives = _objectives(exchange.request)
+        attributes = {names.REQUEST_ID: context.request_id, names.GEN_AI_OPERATION_NAME: endpoint.span}
         parent = extract(exchange.request.headers)
         with (
-            self._access.admission.slot(exchange.context.key_name),
+            self._access.admission.slot(context.key_name),
+            self._access.refusals.watch(context.key_name, num_bytes, has_objectives=any(context.objectives)),
             tracer().start_as_current_span(endpoint.span, parent, SpanKind.SERVER, attributes) as span,
         ):
             try:
@@ -112,6 +117,13 @@ def _request_id(request: HttpRequest, response: HttpResponse) -> str:
         raise ApiError(400, error.message, field=REQUEST_ID_HEADER, code="invalid_value") from error
     response.headers[REQUEST_ID_HEADER] = request_id
     return request_id
+
+
+def _objectives(request: HttpRequest) -> Objectives:
+    try:
+        return objectives_of(request.headers)
+    except InvalidFieldError as error:
+        raise ApiError(400, error.message, field=error.field, code="invalid_value") from error
 
 
 def _check_media_type(request: HttpRequest) -> None:

@@ -77,6 +77,8 @@ class PlacementBody(msgspec.Struct, omit_defaults=True):
     kv_resumes: int | None = None
     """KV streams that went on where another had broken."""
     preemptions: int | None = None
+    degraded_max_tokens: int | None = None
+    """Output tokens to which the request was cut, because the cluster was overloaded; left out where it was not."""
     choices: list[PlacementBody] | None = None
     """One per choice where there is more than one; the fields above are those of the first."""
 
@@ -127,6 +129,7 @@ def _placement(request_id: str, result: GenerationResult) -> PlacementBody:
         placement_id=summary.placement_id,
         seed=result.seed,
         attempts=result.num_attempts,
+        degraded_max_tokens=result.degraded_max_tokens or None,
     )
     if summary.HasField("decode_duration"):
         _measure(body, summary)

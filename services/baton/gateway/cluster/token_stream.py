@@ -7,6 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeAlias
 
+from google.protobuf.duration_pb2 import Duration
 from opentelemetry import trace
 
 from baton.errors import (
@@ -119,8 +120,14 @@ class TokenStreams:
             bypass_prefix_cache=prompt.request.bypass_prefix_cache or is_scored,
             needs_local_prefill=is_scored,
             pins=[PlacementPin(decode_node_id=pin[0], prefill_node_id=pin[1]) for pin in prompt.request.pins],
+            tenant=generation.tenant,
+            ttft_objective=_duration(generation.objectives.ttft_seconds),
+            tpot_objective=_duration(generation.objectives.tpot_seconds),
+            is_admitted=generation.placement is not None,
         )
         response = await self._router.place(request)
+        if (max_tokens := response.placement.degraded_max_token_count) and max_tokens < sampling.max_token_count:
+            generation.cut(max_tokens)
         generation.num_attempts += 1
         generation.placement = response.placement
         generation.num_expected_cached_tokens = _expected_cached_tokens(response)
@@ -185,6 +192,11 @@ class TokenStreams:
                 names.NODE_ID: placement.decode_node_id,
             },
         )
+
+
+def _duration(seconds: float) -> Duration | None:
+    """Return an objective as the router takes it; None: the router's own."""
+    return duration_from_seconds(seconds) if seconds else None
 
 
 def _adapter_message(adapter: Adapter | None) -> AdapterMessage | None:

@@ -79,6 +79,8 @@ class TextGenerator:
             prompt,
             _choice_sampling(prompt.sampling, choice),
             begun_seconds=asyncio.get_running_loop().time(),
+            tenant=context.key_name,
+            objectives=context.objectives,
         )
         observer = GenerationObserver(generation, context, self._metrics, self._journal, is_first_choice=choice == 0)
         take_delta = _drop if prompt.request.is_output_dropped else on_delta
@@ -199,4 +201,5 @@ def _result(generation: GenerationState, finished: Finished | None) -> Generatio
         seed=generation.sampling.seed,
         num_attempts=generation.num_attempts,
         summary=summary,
+        degraded_max_tokens=generation.degraded_max_tokens,
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
+from baton.capacity.objectives import Objectives
 from baton.capacity.snapshot import NodePair
 from baton.errors import InvalidFieldError
 from baton.gateway.generation.tools import ToolUse
@@ -142,6 +143,10 @@ class GenerationState:
     """How tokens are chosen, seed and limit set."""
     begun_seconds: float
     """Event loop's time at which the generation began."""
+    tenant: str = ""
+    """Name of the API key that it is for; empty without keys."""
+    objectives: Objectives = Objectives()
+    """What the client wants of its latency."""
     output_token_ids: list[int] = field(default_factory=list)
     """Tokens delivered."""
     prompt_logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -154,8 +159,18 @@ class GenerationState:
     """Of the last attempt."""
     num_expected_cached_tokens: int = 0
     """Prompt tokens that the router expected in a prefix cache of the last placement."""
+    degraded_max_tokens: int = 0
+    """Output tokens to which the router has cut the generation; 0: it has not."""
     wants_kv_timeline: bool = False
     """Whether the node shall tell when each KV frame came."""
+
+    def cut(self, max_tokens: int) -> None:
+        """Take fewer output tokens than were asked for: the request's own sampling stays as it is."""
+        sampling = SamplingParameters()
+        sampling.CopyFrom(self.sampling)
+        sampling.max_token_count = max_tokens
+        sampling.min_token_count = min(sampling.min_token_count, max_tokens)
+        self.sampling, self.degraded_max_tokens = sampling, max_tokens
 
 
 class Delta(NamedTuple):
@@ -201,3 +216,5 @@ class GenerationResult(NamedTuple):
     """Tokens of the reasoning; None: not known."""
     prompt: PromptLogprobs | None = None
     """The prompt's tokens and their log-probabilities; None: not asked for."""
+    degraded_max_tokens: int = 0
+    """Output tokens to which an overloaded cluster cut the request; 0: it was not cut."""

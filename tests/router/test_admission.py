@@ -1,0 +1,256 @@
+"""Admission by predicted objectives, on a queue that is simulated."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from baton.capacity.cost import CostEstimate
+from baton.capacity.objectives import Objectives
+from baton.capacity.placement import Candidate, Decision
+from baton.router.admission import AdmissionControl, AdmissionLimits, AdmittedRequest, Asker, RefusedRequest
+from router.samples import OUTCOME, Clock
+
+SERVICE_SECONDS = 0.2
+"""Time that the simulated prefill node takes for a prompt."""
+ESTIMATE = CostEstimate(
+    queue_seconds=0.0,
+    prefill_seconds=SERVICE_SECONDS,
+    transfer_seconds=0.01,
+    exposed_seconds=0.0,
+    time_to_first_token_seconds=SERVICE_SECONDS,
+    start_seconds=SERVICE_SECONDS,
+    step_seconds=0.02,
+    expected_output_tokens=32,
+    imposed_seconds=0.0,
+)
+SLO = Objectives(2.0, 0.05)
+NOBODY = Asker()
+
+
+def waiting(queue_seconds: float, **changed: float) -> Decision:
+    """Return the decision of a request that finds a queue."""
+    seconds = queue_seconds + SERVICE_SECONDS
+    fields = {"queue_seconds": queue_seconds, "time_to_first_token_seconds": seconds, "start_seconds": seconds}
+    return Decision((Candidate("mac", "dgx", estimate=replace(ESTIMATE, **(fields | changed))),))
+
+
+def local(**changed: float) -> Decision:
+    """Return the decision of a request whose prompt the decode node would compute."""
+    return Decision((Candidate("mac", "", estimate=replace(ESTIMATE, **changed)),))
+
+
+def shedding(clock: Clock, objectives: Objectives = SLO) -> AdmissionControl:
+    """Return a control that sheds and has one request in flight, as nobody is refused while nothing runs."""
+    control = AdmissionControl(clock, AdmissionLimits("shed", objectives))
+    place(control, "first", waiting(0.0))
+    return control
+
+
+def place(control: AdmissionControl, name: str, decision: Decision, asker: Asker = NOBODY) -> None:
+    """Place a request on its choice."""
+    assert decision.choice is not None
+    control.ask(asker)
+    control.place(name, decision.choice, asker)
+
+
+def test_a_request_that_would_come_too_late_is_told_how_long_the_excess_takes() -> None:
+    """One that waits 2.8 s and 0.2 s for itself, with an objective of 2 s, comes in time 1 s later."""
+    refused = shedding(Clock()).judge(waiting(2.8), NOBODY)
+
+    assert isinstance(refused, RefusedRequest)
+    assert (refused.reason, refused.wait_seconds) == ("OVERLOADED", pytest.approx(1.0))
+
+
+def test_queueing_admits_whatever_is_predicted() -> None:
+    """The default."""
+    control = AdmissionControl(Clock(), AdmissionLimits(objectives=SLO))
+    place(control, "first", waiting(0.0))
+
+    assert isinstance(control.judge(waiting(1000.0), NOBODY), AdmittedRequest)
+
+
+def test_a_requests_own_objectives_come_before_the_routers() -> None:
+    """Stricter or looser."""
+    control = shedding(Clock())
+
+    assert isinstance(control.judge(waiting(1.0), Asker(objectives=Objectives(0.5))), RefusedRequest)
+    assert isinstance(control.judge(waiting(9.0), Asker(objectives=Objectives(10.0))), AdmittedRequest)
+
+
+def test_a_long_prompt_is_held_to_what_it_takes_alone() -> None:
+    """It is refused for the queue and not for its length."""
+    control = shedding(Clock())
+    long = {"prefill_seconds": 10.0, "time_to_first_token_seconds": 10.5, "start_seconds": 10.5}
+
+    assert isinstance(control.judge(waiting(0.5, **long), NOBODY), AdmittedRequest)
+    assert isinstance(
+        control.judge(waiting(4.0, **(long | {"time_to_first_token_seconds": 14.0})), NOBODY), RefusedRequest
+    )
+
+
+def test_the_first_candidate_that_keeps_the_objectives_is_chosen() -> None:
+    """Although another would cost less in all."""
+    late, soon = waiting(5.0).candidates[0], replace(waiting(1.0).candidates[0], decode_node_id="mini")
+
+    admitted = shedding(Clock()).judge(Decision((late, soon)), NOBODY)
+
+    assert isinstance(admitted, AdmittedRequest)
+    assert admitted.decision.candidates == (soon, late)
+
+
+def test_nobody_is_refused_where_nothing_runs() -> None:
+    """Whatever outcomes have taught: else nothing would teach otherwise."""
+    control = AdmissionControl(Clock(), AdmissionLimits("shed", SLO))
+
+    assert isinstance(control.judge(waiting(100.0), NOBODY), AdmittedRequest)
+
+
+def test_a_batch_is_not_filled_beyond_the_strictest_objective_in_it() -> None:
+    """The newcomer itself would be content with slower steps."""
+    control, patient = shedding(Clock()), Asker(objectives=Objectives(2.0, 0.5))
+
+    assert isinstance(control.judge(waiting(0.0, step_seconds=0.04), patient), AdmittedRequest)
+    refused = control.judge(waiting(0.0, step_seconds=0.1), patient)
+
+    assert isinstance(refused, RefusedRequest)
+    assert refused.wait_seconds == pytest.approx(0.5 * 32 * 0.1)
+
+
+def test_a_prompt_on_the_decode_node_stops_nobody_beyond_its_objective() -> None:
+    """31 gaps of 0.05 s at steps of 0.02 s leave 0.93 s: three prompts fit into it and a further one does not."""
+    clock = Clock()
+    control = shedding(clock)
+    clock.seconds += 0.21
+    stalling = local(prefill_seconds=0.3, time_to_first_token_seconds=0.3, start_seconds=0.3)
+    for number in range(3):
+        assert isinstance(control.judge(stalling, NOBODY), AdmittedRequest)
+        place(control, f"{number}", stalling)
+
+    assert isinstance(control.judge(stalling, NOBODY), RefusedRequest)
+
+
+def test_a_placement_without_an_outcome_is_forgotten() -> None:
+    """Its gateway or its node is gone; it would hold the batch's strictest objective for ever."""
+    clock = Clock()
+    control = shedding(clock)
+    clock.seconds += 100
+    control.ask(NOBODY)
+
+    assert isinstance(control.judge(waiting(100.0), NOBODY), AdmittedRequest)
+
+
+class Simulation:
+    """A prefill node that serves in turn and takes `bias` times as long as predicted."""
+
+    def __init__(self, *, bias: float = 1.0, limits: AdmissionLimits | None = None) -> None:
+        self.clock = Clock(0.0)
+        self.control = AdmissionControl(self.clock, limits or AdmissionLimits("shed", SLO))
+        self.bias = bias
+        self.free_at_seconds = 0.0
+        self.pending: list[tuple[float, str, float]] = []
+        self.ttft_seconds: dict[str, list[float]] = {}
+        self.num_refused = 0
+
+    def run(self, seconds: float, rates: dict[str, float], seed: int = 1) -> None:
+        """Let each tenant's requests come as a Poisson process."""
+        random, begin = Random(seed), self.clock.seconds
+        arrivals = sorted(
+            (begin + at, tenant) for tenant, rate in rates.items() for at in _poisson(random, rate, seconds)
+        )
+        for number, (at_seconds, tenant) in enumerate(arrivals):
+            self.settle_until(at_seconds)
+            self.arrive(f"{begin}-{number}", tenant)
+
+    def arrive(self, name: str, tenant: str) -> None:
+        """Judge a request now."""
+        asker = Asker(tenant)
+        predicted_queue = max(0.0, self.free_at_seconds - self.clock.seconds) / self.bias
+        self.control.ask(asker)
+        verdict = self.control.judge(waiting(predicted_queue), asker)
+        if isinstance(verdict, RefusedRequest):
+            self.num_refused += 1
+            self.control.refuse(verdict, asker)
+            return
+        choice = verdict.decision.choice
+        assert choice is not None
+        self.control.place(name, choice, asker)
+        self.free_at_seconds = max(self.free_at_seconds, self.clock.seconds) + SERVICE_SECONDS * self.bias
+        ttft_seconds = self.free_at_seconds - self.clock.seconds
+        self.pending.append((self.free_at_seconds, name, ttft_seconds))
+        self.ttft_seconds.setdefault(tenant, []).append(ttft_seconds)
+
+    def settle_until(self, seconds: float) -> None:
+        """Report what has ended by then."""
+        while self.pending and self.pending[0][0] <= seconds:
+            self.clock.seconds, name, ttft_seconds = self.pending.pop(0)
+            outcome = replace(OUTCOME, placement_id=name, prefill_seconds=ttft_seconds, num_completion_tokens=1)
+            self.control.settle(outcome)
+        self.clock.seconds = seconds
+
+    def goodput(self) -> float:
+        """Return requests within the objective per second."""
+        good = [each for times in self.ttft_seconds.values() for each in times if each <= SLO.ttft_seconds]
+        return len(good) / self.clock.seconds
+
+
+def _poisson(random: Random, rate: float, seconds: float) -> list[float]:
+    times = [random.expovariate(rate)]
+    while times[-1] < seconds:
+        times.append(times[-1] + random.expovariate(rate))
+    return times[:-1]
+
+
+@pytest.mark.parametrize("bias", [0.7, 1.0, 1.5, 2.0])
+@pytest.mark.parametrize("load", [2.0, 4.0])
+def test_goodput_stays_at_nine_tenths_of_capacity_whatever_the_load(bias: float, load: float) -> None:
+    """Also where a prompt takes another time than predicted: the margin is learnt."""
+    capacity = 1 / (SERVICE_SECONDS * bias)
+    simulation = Simulation(bias=bias)
+
+    simulation.run(120, {"": load * capacity})
+
+    assert simulation.goodput() >= 0.9 * capacity
+
+
+def test_queueing_alone_loses_all_goodput() -> None:
+    """What the test above is not true of."""
+    simulation = Simulation(limits=AdmissionLimits("queue", SLO))
+
+    simulation.run(120, {"": 10.0})
+
+    assert simulation.goodput() < 0.2 / SERVICE_SECONDS
+
+
+def test_a_flood_of_one_tenant_does_not_move_anothers_first_token() -> None:
+    """p99 of TTFT at ten times the other's share is at most 1.3 times what it is at the share, and all is admitted."""
+
+    def observed(flood: float) -> Simulation:
+        simulation = Simulation()
+        simulation.run(30, {"a": flood, "b": 2.0})
+        simulation.ttft_seconds.clear()
+        simulation.num_refused = 0
+        simulation.run(200, {"a": flood, "b": 2.0}, seed=2)
+        return simulation
+
+    fair, flooded = observed(2.5), observed(25.0)
+
+    def p99(simulation: Simulation) -> float:
+        times = sorted(simulation.ttft_seconds["b"])
+        return times[int(0.99 * len(times))]
+
+    assert p99(flooded) <= 1.3 * p99(fair)
+    assert len(flooded.ttft_seconds["b"]) >= 0.99 * len(fair.ttft_seconds["b"])
+    assert len(flooded.ttft_seconds["a"]) >= 0.9 * (5.0 - 2.0) * 200
+
+
+def test_equal_floods_have_equal_shares() -> None:
+    """Of all that is served."""
+    simulation = Simulation()
+
+    simulation.run(120, {"a": 10.0, "b": 20.0})
+
+    first, second = (len(simulation.ttft_seconds[name]) for name in "ab")
+    assert 0.88 <= first / second <= 1.14
