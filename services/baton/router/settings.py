@@ -82,8 +82,8 @@ class OverloadSettings(ServiceSettings):
     group: ClassVar[str] = "Overload"
 
     overload_policy: OverloadPolicy = "queue"
-    """What becomes of a request that would miss its objectives, or make running ones miss theirs: queue (it waits), shed
-    (it is refused: 429 with Retry-After), degrade (its output is cut; what would miss them by far is refused)."""
+    """What becomes of a request that would miss its objectives, or make running ones miss theirs: queue (it waits),
+    shed (it is refused: 429 with Retry-After), degrade (its output is cut; what would miss them by far is refused)."""
     slo_ttft_seconds: float = Field(default=0.0, ge=0, le=3600)
     """Time to first token within which requests are good that bring no objective of their own; 0: none."""
     slo_tpot_seconds: float = Field(default=0.0, ge=0, le=60)
