@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from baton.capacity.cost import ModelShape
+from baton.capacity import cost
+from baton.capacity.cost import ModelShape, NodeProfile
 from baton.capacity.hardware import PRESETS
+from baton.capacity.prompt_queue import PromptQueue
 from baton.capacity.reference_models import LLAMA_3_1_8B
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodeRole, NodeSnapshot
 
@@ -32,7 +34,15 @@ def node(
         max_batch_size=8,
         load=load or NodeLoad(num_free_blocks=num_blocks),
         unusable_reason=unusable_reason,
+        queue=queue_of(load or NodeLoad(), shape, PRESETS[hardware].profile()),
     )
+
+
+def queue_of(load: NodeLoad, shape: ModelShape, profile: NodeProfile) -> PromptQueue:
+    """Return a queue of equally long prompts, as many as wait, one at least."""
+    num_prompts = max(1, load.num_waiting)
+    total = cost.backlog_seconds(shape, profile, load.num_pending_prompt_tokens, num_prompts)
+    return PromptQueue.of([total / num_prompts] * num_prompts)
 
 
 def pair(link: Link = TEN_GIGABIT) -> ClusterSnapshot:

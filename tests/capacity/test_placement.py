@@ -112,7 +112,7 @@ def test_a_fully_cached_prompt_still_computes_its_last_token() -> None:
 
 def test_a_backlog_on_the_prefill_node_sends_the_prompt_home() -> None:
     """With minutes of prompts waiting on the DGX, the Mac computes its own."""
-    busy = node("dgx", "prefill", "dgx-spark", load=NodeLoad(20, 1, 400_000, 100_000))
+    busy = node("dgx", "prefill", "dgx-spark", load=NodeLoad(100, 1, 400_000, 100_000))
     decision = place(ClusterSnapshot((busy, pair().nodes[1]), TEN_GIGABIT), SEED)
 
     assert decision.choice is not None
@@ -247,8 +247,8 @@ requests = st.builds(
 
 @given(clusters, requests)
 @settings(max_examples=150, deadline=None)
-def test_the_choice_is_feasible_and_the_least_total(cluster: ClusterSnapshot, request_: PlacementRequest) -> None:
-    """Every pair is a candidate, the choice is the argmin of the totals, and no unusable node is in it."""
+def test_the_choice_is_feasible_and_as_good_as_the_best(cluster: ClusterSnapshot, request_: PlacementRequest) -> None:
+    """Every pair is a candidate, no unusable node is chosen. Nothing is uncertain here, so the choice is the least."""
     decision = place(cluster, request_)
 
     decoders = [item for item in cluster.nodes if item.role == "decode"]

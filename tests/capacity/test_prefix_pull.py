@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from baton.capacity import cost
 from baton.capacity.placement import place
 from baton.capacity.prefix_reuse import MAX_FRAME_BYTES, best_pull
+from baton.capacity.prompt_queue import PromptQueue
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodePair, NodeRole, PlacementRequest
 from capacity.samples import GIGABIT, TEN_GIGABIT, node
 
@@ -60,9 +61,9 @@ def test_a_slow_link_is_not_worth_it() -> None:
 
 def test_prompts_before_this_one_hide_a_pull() -> None:
     """What arrives while others are computed delays nobody."""
-    backlog = NodeLoad(num_waiting=1, num_pending_prompt_tokens=8192, num_free_blocks=100_000)
     snapshot = two_macs(load=FULL)
-    snapshot = replace(snapshot, nodes=(snapshot.nodes[0], replace(snapshot.nodes[1], load=backlog)))
+    queued = replace(snapshot.nodes[1], queue=PromptQueue.of([0.1] * 64))
+    snapshot = replace(snapshot, nodes=(snapshot.nodes[0], queued))
 
     pulling = next(candidate for candidate in place(snapshot, REQUEST).candidates if candidate.pull_node_id)
 

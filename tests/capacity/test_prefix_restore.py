@@ -107,7 +107,7 @@ def test_a_prefix_on_a_device_is_better_than_one_on_disk() -> None:
 
 def test_prompts_before_this_one_hide_the_disk() -> None:
     """It is read while they are computed; the copy is not hidden."""
-    backlog = NodeLoad(num_waiting=1, num_pending_prompt_tokens=8192, num_free_blocks=100_000)
+    backlog = NodeLoad(num_waiting=64, num_pending_prompt_tokens=8192, num_free_blocks=100_000)
 
     (candidate,) = place(
         ClusterSnapshot((mac(load=backlog),), default_link=TEN_GIGABIT), request_for(ALL_ON_DISK)

@@ -116,7 +116,7 @@ def test_each_term_is_measured_by_estimated() -> None:
     comparison = compare(_PLACED, _OUTCOME)
 
     assert comparison is not None
-    expected = {"prefill": 1.5, "transfer": 1.0, "step": 1.4, "total": 4.0 / 2.5}
+    expected = {"queue": 2.0, "prefill": 1.5, "transfer": 1.0, "step": 1.4, "start": 2.6 / 1.5, "total": 4.0 / 2.5}
     assert comparison.ratios == pytest.approx(expected)
     assert comparison.regret_seconds is None
 
@@ -139,7 +139,20 @@ def test_a_local_prefill_has_no_transfer_and_one_token_no_step() -> None:
     comparison = compare(local, replace(_OUTCOME, num_completion_tokens=1))
 
     assert comparison is not None
-    assert set(comparison.ratios) == {"prefill", "total"}
+    assert set(comparison.ratios) == {"queue", "prefill", "start", "total"}
+
+
+def test_a_wait_that_is_short_beside_the_rest_is_not_judged() -> None:
+    """It is part of a pass: whether a request came early or late in it is not what was estimated."""
+    placed = replace(_PLACED, candidate=Candidate("mac", "dgx", estimate=replace(_ESTIMATE, queue_seconds=0.0)))
+
+    short = compare(placed, replace(_OUTCOME, queue_seconds=0.07))
+    long = compare(placed, replace(_OUTCOME, queue_seconds=0.15))
+
+    assert short is not None
+    assert long is not None
+    assert "queue" not in short.ratios
+    assert long.ratios["queue"] == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize(("num_cached_tokens", "is_judged"), [(4800, False), (1600, True)])
@@ -168,7 +181,9 @@ def test_a_pull_is_judged_by_its_transfer_and_waited_for() -> None:
     comparison = compare(replace(_PLACED, candidate=candidate), outcome)
 
     assert comparison is not None
-    assert comparison.ratios == pytest.approx({"prefill": 1.5, "pull": 1.0, "step": 1.5, "total": 5.0 / 3.0})
+    assert comparison.ratios == pytest.approx(
+        {"queue": 2.0, "prefill": 1.5, "pull": 1.0, "step": 1.5, "start": 3.5 / 2.0, "total": 5.0 / 3.0}
+    )
     assert compare(replace(_PLACED, candidate=candidate), replace(outcome, pulled_tokens=48)) is None
 
 

@@ -93,7 +93,7 @@ def test_an_explanation_has_what_was_known_and_what_lost() -> None:
     assert draining is not None
     assert prefiller is not None
     router.state.report(draining, replace(busy_report(), is_draining=True))
-    router.state.report(prefiller, busy_report(num_pending_prompt_tokens=7, num_waiting=1))
+    router.state.report(prefiller, busy_report(num_pending_prompt_tokens=7000, num_waiting=1))
     router.place(pins=[])
     (record,) = router.explain()
 

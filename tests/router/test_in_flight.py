@@ -1,84 +1,129 @@
-"""Placements in flight: those that no load report covers yet, and those whose outcome is awaited."""
+"""Placements in flight: what they add to their nodes, and those whose outcome is awaited."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from baton.capacity import cost
 from baton.capacity.placement import Candidate
-from baton.capacity.snapshot import NodeLoad
-from baton.router.in_flight import AssumedPlacements, AssumedWork, AwaitedOutcomes, PlacedRequest
-from router.samples import Clock
+from baton.capacity.prompt_queue import PromptQueue
+from baton.capacity.snapshot import NodeLoad, QueuedPrompt
+from baton.router.in_flight import AwaitedOutcomes, PlacedRequest, PlacedWork, PlacementLedger
+from router.samples import DGX, Clock
 
 FREE = NodeLoad(num_free_blocks=100)
-WORK = AssumedWork(num_prompt_tokens=50, num_blocks=4)
+LISTED = replace(
+    FREE, num_waiting=1, num_pending_prompt_tokens=50, queued_prompts=(QueuedPrompt("p", 0, 50),), num_free_blocks=96
+)
 
 
-def placed(clock: Clock) -> AssumedPlacements:
-    """Return one remote placement, "p", of "dgx" for "mac"."""
-    assumed = AssumedPlacements(clock, ttl_seconds=10.0)
-    assumed.add("p", "mac", AssumedWork(0, 4))
-    assumed.add_prefill("p", "dgx", WORK)
-    return assumed
+def placed(clock: Clock) -> PlacementLedger:
+    """Return one remote placement, "p", of "dgx" for "mac"; "dgx" has 10 of its 60 positions in its cache."""
+    ledger = PlacementLedger(clock, ttl_seconds=10.0)
+    ledger.add("p", "mac", PlacedWork(60, 60, 4))
+    ledger.add("p", "dgx", PlacedWork(10, 60, 4))
+    return ledger
+
+
+def queue(ledger: PlacementLedger, load: NodeLoad, reported_at_seconds: float = 100.0) -> PromptQueue:
+    """Return the queue of "dgx"."""
+    return ledger.queue("dgx", load, reported_at_seconds, DGX.shape, DGX.profile)
 
 
 def test_a_placement_counts_on_both_nodes() -> None:
     """One more waiting request on each, with the work that falls to it."""
-    assumed = placed(Clock())
+    ledger = placed(Clock())
 
-    assert assumed.added_to("mac", FREE) == NodeLoad(num_waiting=1, num_free_blocks=96)
-    assert assumed.added_to("dgx", FREE) == NodeLoad(1, 0, 50, 96)
-
-
-def test_the_decode_node_s_report_covers_what_it_names() -> None:
-    """A report without the placement leaves it; one that names it ends it."""
-    assumed = placed(Clock())
-
-    assumed.reported("mac", ["other"])
-    assert assumed.added_to("mac", FREE).num_waiting == 1
-
-    assumed.reported("mac", ["p"])
-    assert assumed.added_to("mac", FREE) == FREE
+    assert ledger.added_to("mac", FREE) == NodeLoad(num_waiting=1, num_free_blocks=96)
+    assert ledger.added_to("dgx", FREE) == NodeLoad(1, 0, 50, 96)
 
 
-def test_the_prefill_node_s_first_report_after_acceptance_covers_its_part() -> None:
-    """Before the decode node has the request, the prefill node cannot know of it."""
-    assumed = placed(Clock())
+@pytest.mark.parametrize("node_id", ["mac", "dgx"])
+def test_a_node_s_own_report_covers_what_it_names(node_id: str) -> None:
+    """A report without the placement leaves it; one that names it ends it there and nowhere else."""
+    ledger = placed(Clock())
 
-    assumed.reported("dgx", [])
-    assert assumed.added_to("dgx", FREE).num_waiting == 1
+    ledger.reported(node_id, FREE, ["other"])
+    assert ledger.added_to(node_id, FREE).num_waiting == 1
 
-    assumed.reported("mac", ["p"])
-    assumed.reported("dgx", [])
-    assert assumed.added_to("dgx", FREE) == FREE
+    ledger.reported(node_id, FREE, ["p"])
+    assert ledger.added_to(node_id, FREE) == FREE
+    assert ledger.added_to("dgx" if node_id == "mac" else "mac", FREE).num_waiting == 1
+
+
+def test_a_prompt_is_queued_once_whoever_names_it() -> None:
+    """Before and after the node lists it, its positions outside the cache are computed."""
+    clock = Clock()
+    ledger = placed(clock)
+    expected = cost.prefill_seconds(DGX.shape, DGX.profile, 10, 60)
+    before = queue(ledger, FREE)
+
+    ledger.reported("dgx", LISTED, ["p"])
+
+    assert before.total_seconds == pytest.approx(expected)
+    assert queue(ledger, replace(LISTED, queued_prompts=(QueuedPrompt("p", 0, 60),))) == before
+    ledger.reported("dgx", FREE, [])
+    assert queue(ledger, FREE).total_seconds == 0
+
+
+def test_a_queue_shrinks_between_reports() -> None:
+    """Both what was listed and what has been placed since: the node computes all the while."""
+    clock = Clock()
+    ledger = PlacementLedger(clock, ttl_seconds=10.0)
+    load = replace(LISTED, num_pending_prompt_tokens=8192, queued_prompts=(QueuedPrompt("", 0, 8192),))
+    full = queue(ledger, load)
+    clock.seconds += 1.0
+    ledger.add("q", "dgx", PlacedWork(0, 1024, 64))
+    both = queue(ledger, load)
+    clock.seconds += full.total_seconds
+
+    assert both.total_seconds == pytest.approx(
+        full.total_seconds - 1.0 + cost.prefill_seconds(DGX.shape, DGX.profile, 0, 1024)
+    )
+    assert queue(ledger, load).total_seconds == 0
+
+
+def test_prompts_beyond_the_listed_ones_count_as_equally_long() -> None:
+    """A node lists so many; of the others it tells their number and tokens."""
+    load = replace(LISTED, num_waiting=4, num_pending_prompt_tokens=50 + 300)
+
+    waiting = queue(PlacementLedger(Clock(), ttl_seconds=10.0), load)
+
+    assert len(waiting.seconds) == 4
+    assert waiting.seconds[-1] == cost.prefill_seconds(DGX.shape, DGX.profile, 0, 100)
 
 
 def test_an_outcome_ends_a_placement() -> None:
     """A request that has finished is work no more."""
-    assumed = placed(Clock())
+    ledger = placed(Clock())
 
-    assumed.settle("p")
+    ledger.settle("p")
 
-    assert assumed.added_to("mac", FREE) == FREE
-    assert assumed.added_to("dgx", FREE) == FREE
+    assert ledger.added_to("mac", FREE) == FREE
+    assert queue(ledger, FREE).total_seconds == 0
 
 
 def test_a_placement_that_nobody_takes_up_expires() -> None:
     """A gateway that died between Place and Generate must not fill a node for ever."""
     clock = Clock()
-    assumed = placed(clock)
+    ledger = placed(clock)
 
     clock.seconds += 10.0
 
-    assert assumed.added_to("mac", FREE) == FREE
-    assert assumed.added_to("dgx", FREE) == FREE
+    assert ledger.added_to("mac", FREE) == FREE
+    assert queue(ledger, FREE).total_seconds == 0
 
 
 def test_a_node_that_left_takes_its_placements_along() -> None:
     """A process that comes back under the same id starts empty."""
-    assumed = placed(Clock())
+    ledger = placed(Clock())
 
-    assumed.forget("mac")
+    ledger.forget("mac")
 
-    assert assumed.added_to("mac", FREE) == FREE
-    assert assumed.added_to("dgx", FREE).num_waiting == 1
+    assert ledger.added_to("mac", FREE) == FREE
+    assert ledger.added_to("dgx", FREE).num_waiting == 1
 
 
 PLACED = PlacedRequest(Candidate("mac", ""), 10, 0.01)

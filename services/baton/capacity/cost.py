@@ -34,12 +34,12 @@ class ModelShape:
     vocabulary_size: int
     """Rows of the output projection."""
 
-    def step_flop(self, batch_size: int, context_tokens: float) -> float:
+    def step_flop(self, batch_size: float, context_tokens: float) -> float:
         """Return the operations of one decode step of `batch_size` sequences of `context_tokens` each."""
         linear = 2.0 * (self.num_linear_parameters + self.num_head_parameters)
         return batch_size * (linear + self.attention_flop_per_pair * context_tokens)
 
-    def step_bytes(self, batch_size: int, context_tokens: float) -> float:
+    def step_bytes(self, batch_size: float, context_tokens: float) -> float:
         """Return the bytes that one decode step reads: all weights once, the KV of every sequence."""
         return self.weight_bytes + batch_size * context_tokens * self.kv_bytes_per_token
 
@@ -120,6 +120,8 @@ class CostEstimate:
     """Until a prefix from another node's cache is here, as far as the queue does not hide it."""
     restore_seconds: float = 0.0
     """Until cached positions are back on their device, as far as the queue does not hide it; both nodes together."""
+    uncertainty_seconds: float = 0.0
+    """Standard deviation of the total, from how far outcomes of these nodes and this link lay from their estimates."""
 
     @property
     def decode_seconds(self) -> float:
@@ -148,7 +150,7 @@ def prefill_seconds(shape: ModelShape, profile: NodeProfile, cached_tokens: int,
     )
 
 
-def step_seconds(shape: ModelShape, profile: NodeProfile, batch_size: int, context_tokens: float) -> float:
+def step_seconds(shape: ModelShape, profile: NodeProfile, batch_size: float, context_tokens: float) -> float:
     """Return the time of one decode step of `batch_size` sequences with a mean context of `context_tokens`.
 
     Source: docs/placement.md; the roofline over weights and KV.

@@ -27,7 +27,14 @@ from baton.capacity.terms import (
     local_terms,
     prefill_terms,
     remote_terms,
+    uncertainty_seconds,
 )
+
+TIE_SHARE = 0.33
+"""Part of the uncertainty of the best candidate within which others count as equal: by so much the mean of what such
+estimates come to may be off."""
+MAX_TIE = 0.03
+"""Part of the best candidate's total beyond which no other counts as equal, however uncertain it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +71,8 @@ class Candidate:
     """How many of `decode_cached_tokens` the decode node brings back to its device from host memory or disk."""
     prefill_restored_tokens: int = 0
     """How many of `prefill_cached_tokens` the prefill node brings back."""
+    last_used: tuple[int, int] = (0, 0)
+    """Numbers of the placements that used the decode and the prefill node last."""
 
     @property
     def is_local(self) -> bool:
@@ -76,6 +85,12 @@ class Candidate:
         total = self.estimate.total_seconds if self.estimate else float("inf")
         return (total, not self.is_local, bool(self.pull_node_id), self.decode_node_id, self.prefill_node_id)
 
+    @property
+    def plainness(self) -> tuple[int, tuple[int, int], str, str]:
+        """Return the order among equals: local, remote, with a pull; then whose nodes were used longest ago; ids."""
+        kind = 2 if self.pull_node_id else int(not self.is_local)
+        return (kind, self.last_used, self.decode_node_id, self.prefill_node_id)
+
 
 PrefillPolicy = Literal["cheapest", "local", "remote"]
 """Which candidates come first: the cheapest of all, or the cheapest of one kind."""
@@ -86,7 +101,7 @@ class Decision:
     """The outcome of placing one request."""
 
     candidates: tuple[Candidate, ...]
-    """Every one, in order of preference, the infeasible last."""
+    """Every one: the choice, then the others in order of preference, the infeasible last."""
 
     @property
     def choice(self) -> Candidate | None:
@@ -112,11 +127,12 @@ class Decision:
 
 
 def place(snapshot: ClusterSnapshot, request: PlacementRequest, *, policy: PrefillPolicy = "cheapest") -> Decision:
-    """Estimate every candidate, or every pinned one, and order them by total seconds. O(decode nodes * prefill nodes).
+    """Estimate every candidate, or every pinned one, and choose. O(decode nodes * prefill nodes).
 
     A node that can do both never prefills remotely for itself: it computes its prompt as its local candidate.
     A decode node that lacks a prefix which others have is a candidate besides with whoever brings it soonest.
     A policy other than "cheapest" moves the candidates of its kind before the others, where they are feasible at all.
+    Of those that are as good as the best of their kind, the plainest is chosen.
 
     Source: docs/placement.md.
     """
@@ -129,7 +145,24 @@ def place(snapshot: ClusterSnapshot, request: PlacementRequest, *, policy: Prefi
         if not request.pins or NodePair(decoder.node_id, prefiller.node_id if prefiller else "") in request.pins
     ]
     candidates += [candidate for decoder in decoders if (candidate := _pulling(snapshot, request, decoder)) is not None]
-    return Decision(tuple(sorted(candidates, key=lambda candidate: (_is_put_back(candidate, policy), candidate.rank))))
+    candidates.sort(key=lambda candidate: (_is_put_back(candidate, policy), candidate.rank))
+    if not candidates or candidates[0].estimate is None:
+        return Decision(tuple(candidates))
+    latest = latest_tie(candidates[0].estimate)
+    is_first_put_back = _is_put_back(candidates[0], policy)
+    equal = [
+        each
+        for each in candidates
+        if each.estimate and each.estimate.total_seconds <= latest and _is_put_back(each, policy) == is_first_put_back
+    ]
+    choice = min(equal, key=lambda candidate: candidate.plainness)
+    return Decision((choice, *(each for each in candidates if each is not choice)))
+
+
+def latest_tie(best: CostEstimate) -> float:
+    """Return the total up to which a candidate is as good as the best one."""
+    total = best.total_seconds
+    return total + min(TIE_SHARE * best.uncertainty_seconds, MAX_TIE * total)
 
 
 def _is_put_back(candidate: Candidate, policy: PrefillPolicy) -> bool:
@@ -184,6 +217,14 @@ def local_candidate(request: PlacementRequest, decode: DecodeTerms, pull: Pull |
         imposed_seconds=terms.imposed_seconds,
         pull_seconds=terms.pull_seconds,
         restore_seconds=terms.restore_seconds,
+        uncertainty_seconds=uncertainty_seconds(
+            decode,
+            decode.node,
+            queue=terms.queue_seconds,
+            prefill=terms.prefill_seconds,
+            exposed=terms.pull_seconds,
+            link_spread=pull.link_spread if pull else 0.0,
+        ),
     )
     candidate = Candidate(
         decode.node.node_id,
@@ -193,6 +234,7 @@ def local_candidate(request: PlacementRequest, decode: DecodeTerms, pull: Pull |
         estimate=estimate,
         decode_restored_tokens=match.restore.num_tokens,
         prefill_restored_tokens=match.restore.num_tokens,
+        last_used=(decode.node.last_used, 0),
     )
     if pull is None:
         return candidate
@@ -220,6 +262,14 @@ def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, ter
         expected_output_tokens=decode.expected_output_tokens,
         imposed_seconds=decode.slowdown_seconds,
         restore_seconds=terms.restore_seconds,
+        uncertainty_seconds=uncertainty_seconds(
+            decode,
+            prefill.node,
+            queue=prefill.queue_seconds,
+            prefill=frames.compute_seconds,
+            exposed=frames.exposed_seconds,
+            link_spread=link.spread,
+        ),
     )
     return Candidate(
         decode.node.node_id,
@@ -231,7 +281,8 @@ def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, ter
         estimate,
         chunk_tokens=frames.chunk_tokens,
         is_link_declared=not link.is_measured,
-        wire=terms.wire.estimate(terms.num_sent_tokens, link.bytes_per_second),
+        wire=terms.wire.estimate(terms.num_sent_tokens, terms.bytes_per_second),
         decode_restored_tokens=here.restore.num_tokens,
         prefill_restored_tokens=there.restore.num_tokens,
+        last_used=(decode.node.last_used, prefill.node.last_used),
     )

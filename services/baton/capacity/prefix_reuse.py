@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from baton.capacity import cost
+from baton.capacity.contention import slowdown
 from baton.capacity.kv_transfer import group_sizes
 from baton.capacity.snapshot import ClusterSnapshot, LowerPrefix, NodeSnapshot, PlacementRequest, Restore, restores
 
@@ -83,6 +84,8 @@ class Pull:
     """Layers of one frame."""
     is_link_declared: bool
     """Whether the link's rate is the declared default."""
+    link_spread: float = 0.0
+    """`Link.spread` of the way."""
 
     @property
     def num_tokens(self) -> int:
@@ -123,7 +126,8 @@ def _pull(
     if link.mismatch or link.has_unlike_caches:  # a pull names no format
         return None
     num_bytes = (end - begin) * decoder.shape.kv_bytes_per_token
-    transfer = cost.transfer_seconds(num_bytes, link.bytes_per_second)
+    shared = slowdown(num_bytes, link.bytes_per_second, 0.0, 0.0, (*source.sending, *decoder.receiving))
+    transfer = cost.transfer_seconds(num_bytes, link.bytes_per_second) * shared
     group = _layers_per_frame(source, end - begin, transfer)
     return Pull(
         node_id=source.node_id,
@@ -134,6 +138,7 @@ def _pull(
         seconds=link.round_trip_seconds + _stream_seconds(source, end - begin, transfer, group),
         layers_per_frame=group,
         is_link_declared=not link.is_measured,
+        link_spread=link.spread,
     )
 
 

@@ -7,8 +7,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from baton.capacity.contention import Stream
 from baton.capacity.cost import ModelShape, NodeProfile
 from baton.capacity.kv_transfer import WireOption, WirePolicy
+from baton.capacity.prompt_queue import EMPTY_QUEUE, PromptQueue
 
 HOST_BYTES_PER_SECOND = 4e9
 """Rate of copies from host memory to a device, as long as the node has measured none."""
@@ -125,6 +127,17 @@ class NodeLoad:
     """KV received and not yet written there."""
 
 
+class TermSpread(NamedTuple):
+    """How far outcomes of a node lay from their estimates: standard deviation of the logarithm of the ratio."""
+
+    queue: float = 0.0
+    """Of waiting."""
+    prefill: float = 0.0
+    """Of computing prompts."""
+    step: float = 0.0
+    """Of decode steps."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSnapshot:
     """One node at one moment."""
@@ -155,6 +168,28 @@ class NodeSnapshot:
     """How fast blocks come back from below its device."""
     device_id: str = ""
     """Equal for nodes that compute on the same device of the same machine; empty: a device of its own."""
+    queue: PromptQueue = EMPTY_QUEUE
+    """Prompts that it, and what shares its device, has still to compute."""
+    queue_factor: float = 1.0
+    """What outcomes have taught of waiting there, measured / estimated."""
+    arrivals_per_second: float = 0.0
+    """Requests of late that came to decode there."""
+    arrival_seconds: float = 0.0
+    """Mean time from their placement until they decoded, as estimated."""
+    prompt_share: float = 0.0
+    """Part of its time of late that it computed prompts beside decoding, 0 to 1."""
+    sending: tuple[Stream, ...] = ()
+    """KV that leaves it."""
+    receiving: tuple[Stream, ...] = ()
+    """KV that comes to it."""
+    send_bytes_per_second: float = 0.0
+    """Rate of its network card outwards, as far as it is known; 0: no limit beside its links."""
+    receive_bytes_per_second: float = 0.0
+    """The same inwards."""
+    spread: TermSpread = TermSpread()
+    """How far its outcomes lay from their estimates."""
+    last_used: int = 0
+    """Number of the last placement that used it; 0: none has."""
 
     @property
     def can_prefill(self) -> bool:
@@ -183,6 +218,8 @@ class Link:
     """In what they can exchange it, the cache's own format first; empty: in that alone."""
     has_unlike_caches: bool = False
     """Whether their caches have different formats, so that KV is converted."""
+    spread: float = 0.0
+    """How far transfers over it lay from their estimates, as in `TermSpread`."""
 
 
 DECLARED_LINK = Link(bytes_per_second=1.25e9, round_trip_seconds=1e-3)
@@ -291,3 +328,23 @@ def room_seconds(node: NodeSnapshot, num_new_blocks: int, output_seconds: float)
     num_missing_blocks = max(0, num_new_blocks - node.load.num_free_blocks)
     num_held_blocks = max(1, node.num_blocks - node.load.num_free_blocks)
     return output_seconds * max(missing_slots, num_missing_blocks / num_held_blocks)
+
+
+def neighbours(node: NodeSnapshot, decode_seconds: float) -> float:
+    """Return how many requests a further one decodes with on average, if each decodes for so long.
+
+    With T = `decode_seconds` and W = the time from a placement until it decodes: those that run end evenly over T, so
+    (1 - W/T)²/2 of them are met; those that have been placed begin evenly over W, and all come before this one; later
+    ones come at the rate of late, T/2 seconds of them. Where requests come and go at one rate that is the number that
+    there are.
+    """
+    load, lag = node.load, node.arrival_seconds
+    if decode_seconds <= 0:
+        return 0.0
+    if lag <= decode_seconds:
+        running = (1 - lag / decode_seconds) ** 2 / 2
+        placed = 1 - lag / (2 * decode_seconds)
+    else:
+        running, placed = 0.0, decode_seconds / (2 * lag)
+    met = running * load.num_running + placed * load.num_waiting + node.arrivals_per_second * decode_seconds / 2
+    return min(met, node.max_batch_size - 1.0)

@@ -9,9 +9,13 @@ import math
 from typing import NamedTuple
 
 from baton.capacity import cost
+from baton.capacity.contention import slowdown
 from baton.capacity.kv_transfer import FramePlan, WireChoice, WirePolicy, cache_option, choose_wire, plan_frames
 from baton.capacity.prefix_reuse import PrefixMatch, Pull, match_prefix
-from baton.capacity.snapshot import Link, NodeSnapshot, PlacementRequest, blocks_for, room_seconds
+from baton.capacity.snapshot import Link, NodeSnapshot, PlacementRequest, blocks_for, neighbours, room_seconds
+
+MAX_PROMPT_SHARE = 0.9
+"""Part of a node's time at most that is taken to go into prompts beside decoding."""
 
 
 class DecodeTerms(NamedTuple):
@@ -74,6 +78,8 @@ class RemoteTerms(NamedTuple):
     """In what KV travels."""
     num_sent_tokens: int
     """Positions that travel."""
+    bytes_per_second: float
+    """Rate of the link, as far as other streams leave it."""
     transfer_seconds: float
     """That the link needs for them."""
     frames: FramePlan
@@ -85,23 +91,30 @@ class RemoteTerms(NamedTuple):
 
 
 def decode_terms(request: PlacementRequest, node: NodeSnapshot, expected: float) -> DecodeTerms:
-    """Return what decoding `expected` tokens costs on a node.
+    """Return what decoding `expected` tokens costs on a node, in the batch that the request will meet.
 
-    Waiting requests will run beside this one, so they count as running, at the new request's context.
+    Prompts that the node computes meanwhile lengthen its steps: those that are left when this one begins, and as many
+    of later ones as of late.
     """
     load, shape, profile = node.load, node.shape, node.profile
-    others = min(load.num_running + load.num_waiting, node.max_batch_size - 1)
     own_context = request.num_prompt_tokens + expected / 2
     mean_context = load.mean_context_tokens if load.num_running else own_context
-    context = (others * mean_context + own_context) / (others + 1)
-    step = cost.step_seconds(shape, profile, others + 1, context)
+
+    def seconds(others: float) -> float:
+        context = (others * mean_context + own_context) / (others + 1)
+        return cost.step_seconds(shape, profile, others + 1, context)
+
+    num_present = min(load.num_running + load.num_waiting, node.max_batch_size - 1)
+    others = neighbours(node, expected * seconds(num_present))
+    step = seconds(others)
     step_without = cost.step_seconds(shape, profile, others, mean_context) if others else 0.0
+    left_seconds = max(0.0, node.queue.total_seconds - node.arrival_seconds)
     num_new_tokens = request.num_prompt_tokens + math.ceil(expected) - request.cached_on(node)
     return DecodeTerms(
         node=node,
         match=match_prefix(request, node),
         expected_output_tokens=expected,
-        step_seconds=step,
+        step_seconds=step / (1 - min(MAX_PROMPT_SHARE, node.prompt_share)) + left_seconds / expected,
         slowdown_seconds=others * max(0.0, step - step_without) * expected,
         room_seconds=room_seconds(node, blocks_for(node, num_new_tokens), expected * step),
     )
@@ -110,18 +123,13 @@ def decode_terms(request: PlacementRequest, node: NodeSnapshot, expected: float)
 def prefill_terms(request: PlacementRequest, node: NodeSnapshot) -> PrefillTerms:
     """Return what computing the prompt costs on a node, which may be the one that decodes."""
     match = match_prefix(request, node)
-    return PrefillTerms(
-        node=node,
-        match=match,
-        queue_seconds=queue_seconds(node),
-        prefill_seconds=cost.prefill_seconds(node.shape, node.profile, match.num_tokens, request.num_prompt_tokens),
-    )
+    prefill = cost.prefill_seconds(node.shape, node.profile, match.num_tokens, request.num_prompt_tokens)
+    return PrefillTerms(node=node, match=match, queue_seconds=queue_seconds(node, prefill), prefill_seconds=prefill)
 
 
-def queue_seconds(node: NodeSnapshot) -> float:
-    """Return the time that the prompts before this one take."""
-    load = node.load
-    return cost.backlog_seconds(node.shape, node.profile, load.num_pending_prompt_tokens, load.num_waiting)
+def queue_seconds(node: NodeSnapshot, own_seconds: float) -> float:
+    """Return how long a prompt of so many seconds waits for those that a node has still to compute."""
+    return node.queue_factor * node.queue.wait_seconds(own_seconds)
 
 
 def local_terms(request: PlacementRequest, decode: DecodeTerms, pull: Pull | None = None) -> LocalTerms:
@@ -135,8 +143,8 @@ def local_terms(request: PlacementRequest, decode: DecodeTerms, pull: Pull | Non
     """
     node, room, restore = decode.node, decode.room_seconds, decode.match.restore
     begin = pull.end if pull else decode.match.num_tokens
-    queue = max(queue_seconds(node), room)
     prefill = cost.prefill_seconds(node.shape, node.profile, begin, request.num_prompt_tokens)
+    queue = max(queue_seconds(node, prefill), room)
     reading = max(0.0, restore.read_seconds - queue)
     pulling = max(0.0, max(room, restore.read_seconds) + pull.seconds - queue - reading) if pull else 0.0
     return LocalTerms(
@@ -157,14 +165,15 @@ def remote_terms(
     The pipeline is of prefill_p(c_p, n), the way over the link, and the transfer of [c_d, n).
 
     Interval table: [0, c_d) is on d already, or brought back before p is called; [c_d, n) travels; [0, c_p) is on p,
-    or brought back there; [c_p, n) is computed on p. The prefill node serves first come, first served, so nobody there
-    waits longer: what this request waits is its own queue term.
+    or brought back there; [c_p, n) is computed on p. What reaches d has yet to be written into its device's memory.
     """
     here, there, node = decode.match, prefill.match, prefill.node
     num_sent, num_computed = request.num_prompt_tokens - here.num_tokens, request.num_prompt_tokens - there.num_tokens
-    queue, rate = prefill.queue_seconds, link.bytes_per_second
+    queue = prefill.queue_seconds
     restoring = here.restore.seconds + max(0.0, there.restore.read_seconds - queue) + there.restore.copy_seconds
     options = link.wires or (cache_option(decode.node.shape.kv_bytes_per_token),)
+    window = StreamWindow(num_sent * decode.node.shape.kv_bytes_per_token, queue + restoring, prefill.prefill_seconds)
+    rate = shared_rate(node, decode.node, link, window)
     wire = choose_wire(
         options, policy, num_tokens=num_sent, bytes_per_second=rate, compute_seconds=prefill.prefill_seconds
     )
@@ -174,7 +183,7 @@ def remote_terms(
         node.shape.num_layers,
         max_chunk_tokens=node.max_step_tokens,
         compute_seconds=prefill.prefill_seconds,
-        send_seconds=transfer,
+        send_seconds=max(transfer, landing_seconds(decode.node, window)),
         least_pass_seconds=node.shape.step_bytes(1, 0) / node.profile.decode_bytes_per_second,
         pass_overhead_seconds=node.profile.prefill_overhead_seconds,
     )
@@ -183,8 +192,66 @@ def remote_terms(
         restore_seconds=restoring,
         wire=wire,
         num_sent_tokens=num_sent,
+        bytes_per_second=rate,
         transfer_seconds=transfer,
         frames=frames,
         first_token_seconds=first_token,
         start_seconds=max(first_token + frames.exposed_seconds, decode.room_seconds),
+    )
+
+
+class StreamWindow(NamedTuple):
+    """A stream that would be sent."""
+
+    num_bytes: int
+    """All of it."""
+    begin_seconds: float
+    """When its first byte is ready, from now on."""
+    compute_seconds: float
+    """Time over which its bytes become ready."""
+
+
+def shared_rate(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window: StreamWindow) -> float:
+    """Return the rate of a link for a stream, beside what else is on it and on both network cards by then."""
+    on_link = [stream for stream in sender.sending if stream.receiver_id == receiver.node_id]
+    resources = (
+        (link.bytes_per_second, on_link),
+        (sender.send_bytes_per_second, sender.sending),
+        (receiver.receive_bytes_per_second, receiver.receiving),
+    )
+    return min(
+        rate / slowdown(window.num_bytes, rate, window.begin_seconds, window.compute_seconds, streams)
+        for rate, streams in resources
+        if rate
+    )
+
+
+def landing_seconds(receiver: NodeSnapshot, window: StreamWindow) -> float:
+    """Return the time to write a stream into the memory of the device, after what waits there; 0: not known."""
+    rate = receiver.load.landing_bytes_per_second
+    if not rate:
+        return 0.0
+    waiting_seconds = max(0.0, receiver.load.num_landing_bytes / rate - window.begin_seconds)
+    shared = slowdown(window.num_bytes, rate, window.begin_seconds, window.compute_seconds, receiver.receiving)
+    return waiting_seconds + window.num_bytes / rate * shared
+
+
+def uncertainty_seconds(
+    decode: DecodeTerms, computing: NodeSnapshot, *, queue: float, prefill: float, exposed: float, link_spread: float
+) -> float:
+    """Return the standard deviation of a candidate's total, its terms taken to err independently.
+
+    Args:
+        decode: Of the decode node.
+        computing: Node that computes the prompt.
+        queue: Seconds of waiting.
+        prefill: Seconds of computing.
+        exposed: Seconds of transfer that are not hidden.
+        link_spread: `Link.spread` of the pair, or of the pull.
+    """
+    return math.hypot(
+        queue * computing.spread.queue,
+        prefill * computing.spread.prefill,
+        exposed * link_spread,
+        decode.expected_output_tokens * decode.step_seconds * decode.node.spread.step,
     )

@@ -18,15 +18,21 @@ MAX_FACTOR_PER_OUTCOME = 1.25
 """Furthest that one outcome moves a factor."""
 MAX_FACTOR = 16.0
 """Bound of a factor: beyond it, the profile is wrong rather than off."""
+PRIOR_SPREAD = 0.1
+"""Spread of outcomes, as a share, before there are any."""
 HALF_LIFE_SECONDS = 120.0
 """Time without outcomes after which half of a correction is forgotten: a node that looked slow is tried again."""
 
 
 class RatioAverage:
-    """Moving geometric mean of measured / estimated. Invariant, kept by `add`: within [1/MAX_FACTOR, MAX_FACTOR]."""
+    """Moving geometric mean of measured / estimated, and how far outcomes lie from it.
+
+    Invariant, kept by `add`: the mean is within [1/MAX_FACTOR, MAX_FACTOR].
+    """
 
     def __init__(self) -> None:
         self._log_factor = 0.0
+        self._variance = PRIOR_SPREAD**2
         self._updated_at_seconds = 0.0
         self.num_outcomes = 0
 
@@ -34,10 +40,17 @@ class RatioAverage:
         """Take one outcome: measured / estimated, both without correction; above 0."""
         current = math.log(self.factor(now_seconds))
         bound = math.log(MAX_FACTOR_PER_OUTCOME)
-        move = max(-bound, min(bound, WEIGHT * (math.log(ratio) - current)))
+        error = math.log(ratio) - current
+        move = max(-bound, min(bound, WEIGHT * error))
+        self._variance += WEIGHT * (min(error**2, math.log(MAX_FACTOR) ** 2) - self._variance)
         self._log_factor = max(-math.log(MAX_FACTOR), min(math.log(MAX_FACTOR), current + move))
         self._updated_at_seconds = now_seconds
         self.num_outcomes += 1
+
+    @property
+    def spread(self) -> float:
+        """Return the standard deviation of the logarithm of measured / estimated, about the mean of its time."""
+        return math.sqrt(self._variance)
 
     def factor(self, now_seconds: float) -> float:
         """Return what estimates are to be multiplied by; 1 without outcomes."""
@@ -62,6 +75,11 @@ class Calibration(Generic[KeyT]):
         """Return what estimates for `key` are to be multiplied by; 1 without outcomes."""
         average = self._averages.get(key)
         return average.factor(self._clock()) if average else 1.0
+
+    def spread(self, key: KeyT) -> float:
+        """Return how far outcomes for `key` lie from their corrected estimates, as a share."""
+        average = self._averages.get(key)
+        return average.spread if average else PRIOR_SPREAD
 
     def has_learnt(self, key: KeyT) -> bool:
         """Return whether there are outcomes for `key`."""
@@ -92,8 +110,12 @@ class OutputLengths:
         return self._means.get(model_id)
 
 
-Term = Literal["prefill", "transfer", "pull", "step", "total"]
-"""What is compared: computing the prompt, sending its KV, or a cached prefix, one step, and all to the last token."""
+Term = Literal["queue", "prefill", "transfer", "pull", "step", "start", "total"]
+"""What is compared: waiting, computing the prompt, sending its KV, or a cached prefix, one step, all until decoding
+can begin, and all to the last token."""
+LEAST_QUEUE_SHARE = 0.05
+"""Part of the start as which shorter waits count: whether a request comes early or late in a pass is not estimated.
+Where both waits are shorter they are not compared."""
 
 
 class Comparison(NamedTuple):
@@ -117,7 +139,13 @@ def compare(placed: PlacedRequest, outcome: Outcome) -> Comparison | None:
         return None
     before_seconds = outcome.queue_seconds + outcome.pull_seconds + outcome.prefill_seconds
     total_seconds = before_seconds + outcome.decode_seconds
-    pairs: dict[Term, tuple[float, float]] = {"total": (total_seconds, _seconds_of(estimate, num_tokens))}
+    pairs: dict[Term, tuple[float, float]] = {
+        "start": (before_seconds + outcome.exposed_seconds, estimate.start_seconds),
+        "total": (total_seconds, _seconds_of(estimate, num_tokens)),
+    }
+    least = LEAST_QUEUE_SHARE * estimate.start_seconds
+    if max(outcome.queue_seconds, estimate.queue_seconds) > least:
+        pairs["queue"] = (max(outcome.queue_seconds, least), max(estimate.queue_seconds, least))
     if not placed.has_restored(outcome.prefill_cached_tokens):
         pairs["prefill"] = (outcome.prefill_seconds, estimate.prefill_seconds)
     if not placed.candidate.is_local or placed.candidate.pull_node_id:

@@ -1,80 +1,85 @@
-"""Placements in flight: the work that no load report covers yet, and the estimates to compare outcomes with."""
+"""Placements in flight: what they add to nodes and links, and the estimates to compare outcomes with."""
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from baton.capacity.cost import CostEstimate
+from baton.capacity import cost
+from baton.capacity.contention import Stream
+from baton.capacity.cost import CostEstimate, ModelShape, NodeProfile
 from baton.capacity.placement import Candidate
+from baton.capacity.prompt_queue import PlacedPrompt, PromptQueue, aged_queue
 from baton.capacity.snapshot import NodeLoad
 
 
 @dataclass(frozen=True, slots=True)
-class AssumedWork:
+class PlacedWork:
     """What one placement adds to one node."""
 
-    num_prompt_tokens: int
-    """Prompt tokens that the node must compute."""
+    prompt_begin: int
+    """First position of the prompt that the node computes."""
+    prompt_end: int
+    """Position after the last one; as `prompt_begin`: it computes none."""
     num_blocks: int
     """Blocks that it must find."""
 
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Return the positions that the node computes."""
+        return self.prompt_end - self.prompt_begin
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class _Entry:
-    work: AssumedWork
-    expires_at_seconds: float
-    is_accepted: bool = False
-    """Whether the decode node has the request, so that the prefill node's next report covers it."""
+    work: PlacedWork
+    placed_at_seconds: float
+    is_reported: bool = False
+    """Whether the node has the request, so that its reports cover it."""
 
 
-class AssumedPlacements:
+class PlacementLedger:
     """Work in flight per node.
 
-    An entry ends when a load report covers it (the decode node's names the placement; the prefill node's is the
-    first after that), when the request's outcome arrives, or when its time is up, whichever is first.
+    An entry counts until its node reports that it has the request. It is kept for as long as reports list its prompt,
+    because the node does not say what its prefix cache has of a prompt that it has not begun with. It ends before that
+    when the request's outcome arrives, or its time is up and no node has reported it.
     """
 
     def __init__(self, clock: Callable[[], float], ttl_seconds: float) -> None:
         self._clock = clock
         self._ttl_seconds = ttl_seconds
-        self._decode: dict[str, dict[str, _Entry]] = {}
-        self._prefill: dict[str, dict[str, _Entry]] = {}
+        self._entries: dict[str, dict[str, _Entry]] = {}
 
-    def add(self, placement_id: str, decode_node_id: str, decode: AssumedWork) -> None:
-        """Count a placement on its decode node."""
-        expires_at = self._clock() + self._ttl_seconds
-        self._decode.setdefault(decode_node_id, {})[placement_id] = _Entry(decode, expires_at)
+    def add(self, placement_id: str, node_id: str, work: PlacedWork) -> None:
+        """Count a placement on a node."""
+        self._entries.setdefault(node_id, {})[placement_id] = _Entry(work, self._clock())
 
-    def add_prefill(self, placement_id: str, prefill_node_id: str, prefill: AssumedWork) -> None:
-        """Count a placement on its prefill node."""
-        expires_at = self._clock() + self._ttl_seconds
-        self._prefill.setdefault(prefill_node_id, {})[placement_id] = _Entry(prefill, expires_at)
-
-    def reported(self, node_id: str, accepted_placement_ids: Iterable[str]) -> None:
-        """Take a load report: it covers what the node has accepted, and prefills that were accepted before it."""
-        entries = self._prefill.get(node_id, {})
-        self._prefill[node_id] = {name: entry for name, entry in entries.items() if not entry.is_accepted}
-        for placement_id in accepted_placement_ids:
-            self._decode.get(node_id, {}).pop(placement_id, None)
-            for prefills in self._prefill.values():
-                if placement_id in prefills:
-                    prefills[placement_id] = replace(prefills[placement_id], is_accepted=True)
+    def reported(self, node_id: str, load: NodeLoad, accepted_placement_ids: Iterable[str]) -> None:
+        """Take a load report: it covers what the node has accepted or lists."""
+        entries = self._entries.get(node_id, {})
+        listed = {prompt.placement_id for prompt in load.queued_prompts}
+        for placement_id in (*accepted_placement_ids, *listed):
+            if placement_id in entries:
+                entries[placement_id].is_reported = True
+        ended = [name for name, entry in entries.items() if entry.is_reported and name not in listed]
+        for placement_id in ended:
+            del entries[placement_id]
 
     def settle(self, placement_id: str) -> None:
         """Drop a placement whose outcome is known."""
-        for entries in (*self._decode.values(), *self._prefill.values()):
+        for entries in self._entries.values():
             entries.pop(placement_id, None)
 
     def forget(self, node_id: str) -> None:
         """Drop everything on a node that is gone."""
-        self._decode.pop(node_id, None)
-        self._prefill.pop(node_id, None)
+        self._entries.pop(node_id, None)
 
     def added_to(self, node_id: str, load: NodeLoad) -> NodeLoad:
-        """Return `load` with the node's entries added as waiting requests."""
-        works = [entry.work for entry in self._live(node_id)]
+        """Return `load` with the entries that no report covers added as waiting requests."""
+        works = [entry.work for entry in self._unreported(node_id)]
         if not works:
             return load
         return replace(
@@ -84,14 +89,185 @@ class AssumedPlacements:
             num_free_blocks=load.num_free_blocks - sum(work.num_blocks for work in works),
         )
 
-    def _live(self, node_id: str) -> list[_Entry]:
+    def queue(
+        self, node_id: str, load: NodeLoad, reported_at_seconds: float, shape: ModelShape, profile: NodeProfile
+    ) -> PromptQueue:
+        """Return what a node has still to compute now.
+
+        Args:
+            node_id: The node.
+            load: As it reported.
+            reported_at_seconds: When.
+            shape: Of its model.
+            profile: Its speed.
+        """
+        entries = self._entries.get(node_id, {})
+        unreported = self._unreported(node_id) if entries else []
+        if not (load.num_pending_prompt_tokens or unreported):
+            return PromptQueue.of(())
         now = self._clock()
-        live: list[_Entry] = []
-        for by_node in (self._decode, self._prefill):
-            if node_id in by_node:
-                by_node[node_id] = {n: e for n, e in by_node[node_id].items() if e.expires_at_seconds > now}
-                live.extend(by_node[node_id].values())
-        return live
+        placed = [
+            PlacedPrompt(
+                cost.prefill_seconds(shape, profile, entry.work.prompt_begin, entry.work.prompt_end),
+                now - entry.placed_at_seconds,
+            )
+            for entry in unreported
+            if entry.work.num_prompt_tokens
+        ]
+        return aged_queue(_listed_seconds(load, entries, shape, profile), now - reported_at_seconds, placed)
+
+    def _unreported(self, node_id: str) -> list[_Entry]:
+        """Return the entries that no report covers, oldest first; those whose time is up go."""
+        entries = self._entries.get(node_id)
+        if not entries:
+            return []
+        earliest = self._clock() - self._ttl_seconds
+        if any(entry.placed_at_seconds <= earliest and not entry.is_reported for entry in entries.values()):
+            entries = self._entries[node_id] = {
+                name: entry
+                for name, entry in entries.items()
+                if entry.is_reported or entry.placed_at_seconds > earliest
+            }
+        return [entry for entry in entries.values() if not entry.is_reported]
+
+
+def _listed_seconds(
+    load: NodeLoad, entries: Mapping[str, _Entry], shape: ModelShape, profile: NodeProfile
+) -> list[float]:
+    """Return what each prompt of a report needs, in order of turns; those that it does not list, as equally long."""
+    listed = list[float]()
+    num_listed_tokens = 0
+    for prompt in load.queued_prompts:
+        begin, end = prompt.num_done_tokens, prompt.num_done_tokens + prompt.num_left_tokens
+        entry = entries.get(prompt.placement_id)
+        if not begin and entry is not None:
+            begin = min(entry.work.prompt_begin, end - 1)
+        listed.append(cost.prefill_seconds(shape, profile, begin, end))
+        num_listed_tokens += prompt.num_left_tokens
+    num_others = max(1, load.num_waiting - len(listed))
+    mean_tokens = (load.num_pending_prompt_tokens - num_listed_tokens) // num_others
+    if mean_tokens > 0:
+        listed += [cost.prefill_seconds(shape, profile, 0, mean_tokens)] * num_others
+    return listed
+
+
+@dataclass(slots=True)
+class _Flow:
+    sender_id: str
+    receiver_id: str
+    num_bytes: int
+    begin_at_seconds: float
+    end_at_seconds: float
+
+
+class StreamsInFlight:
+    """Streams by placement, each for as long as it was estimated to take, or until the request's outcome is known.
+
+    One whose prompt waits longer than it was estimated to is put off with it.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._flows: dict[str, _Flow] = {}
+
+    def add(self, placement_id: str, stream: Stream) -> None:
+        """Count a stream, given from now on."""
+        now = self._clock()
+        self._flows[placement_id] = _Flow(
+            stream.sender_id,
+            stream.receiver_id,
+            stream.num_bytes,
+            now + stream.begin_seconds,
+            now + stream.end_seconds,
+        )
+
+    def still_computed(self, placement_id: str, num_done_tokens: int) -> None:
+        """Note that a stream's prompt is not computed to its end: nothing of what has not begun has been sent."""
+        flow, now = self._flows.get(placement_id), self._clock()
+        if flow is not None and not num_done_tokens and flow.begin_at_seconds < now:
+            flow.end_at_seconds += now - flow.begin_at_seconds
+            flow.begin_at_seconds = now
+
+    def end(self, placement_id: str) -> None:
+        """Drop a stream."""
+        self._flows.pop(placement_id, None)
+
+    def forget(self, node_id: str) -> None:
+        """Drop the streams from and to a node that is gone."""
+        self._flows = {
+            name: flow for name, flow in self._flows.items() if node_id not in (flow.sender_id, flow.receiver_id)
+        }
+
+    def current(self) -> list[Stream]:
+        """Return all that have not ended, from now on."""
+        now = self._clock()
+        if any(flow.end_at_seconds <= now for flow in self._flows.values()):
+            self._flows = {name: flow for name, flow in self._flows.items() if flow.end_at_seconds > now}
+        return [
+            Stream(
+                flow.begin_at_seconds - now,
+                flow.end_at_seconds - now,
+                flow.num_bytes,
+                flow.sender_id,
+                flow.receiver_id,
+            )
+            for flow in self._flows.values()
+        ]
+
+
+RECENT_SECONDS = 10.0
+"""What is this old weighs 1/e in what a node did of late."""
+
+
+class RecentWork:
+    """What was placed on one decode node of late."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._began_at_seconds = clock()
+        self._updated_at_seconds = clock()
+        self._num_arrivals = 0.0
+        self._start_seconds = 0.0
+        self._prompt_seconds = 0.0
+
+    def add(self, start_seconds: float, prompt_seconds: float) -> None:
+        """Take a placement: when it will decode, and how long the node computes its prompt."""
+        self._fade()
+        self._num_arrivals += 1
+        self._start_seconds += start_seconds
+        self._prompt_seconds += prompt_seconds
+
+    @property
+    def arrivals_per_second(self) -> float:
+        """Return the rate of placements."""
+        self._fade()
+        return self._num_arrivals / self._weight_seconds()
+
+    @property
+    def arrival_seconds(self) -> float:
+        """Return the mean time from a placement until it decodes."""
+        return self._start_seconds / self._num_arrivals if self._num_arrivals else 0.0
+
+    @property
+    def prompt_share(self) -> float:
+        """Return the part of its time that the node computes prompts, 0 to 1 and more where it falls behind."""
+        self._fade()
+        return self._prompt_seconds / self._weight_seconds()
+
+    def _weight_seconds(self) -> float:
+        """Return the time over which what there is was gathered, old time faded as old work is."""
+        age_seconds = self._clock() - self._began_at_seconds
+        return max(1.0, RECENT_SECONDS * (1 - math.exp(-age_seconds / RECENT_SECONDS)))
+
+    def _fade(self) -> None:
+        now = self._clock()
+        if now <= self._updated_at_seconds:
+            return
+        kept = math.exp((self._updated_at_seconds - now) / RECENT_SECONDS)
+        self._updated_at_seconds = now
+        self._num_arrivals *= kept
+        self._start_seconds *= kept
+        self._prompt_seconds *= kept
 
 
 MAX_ENTRIES = 16_384
@@ -110,6 +286,10 @@ class PlacedRequest:
     """Estimated decode step without correction."""
     runner_up: CostEstimate | None = None
     """Terms of the next best candidate; None if there was none."""
+    queue_factor: float = 1.0
+    """Correction that its queue was estimated with."""
+    link_factor: float = 1.0
+    """Correction that its transfer was estimated with."""
 
     def has_restored(self, num_cached_tokens: int) -> bool:
         """Return whether, of what the computing node took as cached, part was copied back to its device.

@@ -163,6 +163,8 @@ class Node:
     """Its last report; None: none yet, taken as idle."""
     links: dict[str, LinkMeasurement] = field(default_factory=dict)
     """Links into it, by sending node."""
+    last_used: int = 0
+    """Number of the last placement that used it."""
 
     @property
     def max_batch_size(self) -> int:

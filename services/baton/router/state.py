@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from baton.capacity import cost
+from baton.capacity.contention import Stream
 from baton.capacity.cost import CostEstimate, NodeProfile
 from baton.capacity.kv_transfer import WireOption, WirePolicy
 from baton.capacity.placement import Candidate
@@ -15,16 +18,26 @@ from baton.capacity.snapshot import (
     Link,
     NodeSnapshot,
     PlacementRequest,
+    TermSpread,
     TierRates,
     blocks_for,
 )
 from baton.kv.adapter import Adapter
 from baton.router.calibration import Calibration, Comparison, OutputLengths, compare
 from baton.router.decision_log import DecisionLog, KnownLink, KnownNode
-from baton.router.in_flight import AssumedPlacements, AssumedWork, AwaitedOutcomes, PlacedRequest
+from baton.router.in_flight import (
+    AwaitedOutcomes,
+    PlacedRequest,
+    PlacedWork,
+    PlacementLedger,
+    RecentWork,
+    StreamsInFlight,
+)
 from baton.router.kv_compatibility import mismatch, wire_options
 from baton.router.nodes import LoadReport, Node, NodeDescription, NodeTable, Outcome
 
+LEAST_QUEUE_SECONDS = 0.005
+"""Waits shorter than this, measured or estimated, teach nothing: they are parts of a pass."""
 HIDDEN_SHARE = 0.5
 """A transfer of which less was exposed did not show the link's limit: it may raise the link's rate, not lower it."""
 
@@ -45,6 +58,17 @@ class StateLimits:
     """In what KV may travel."""
 
 
+class _Traffic(NamedTuple):
+    """What is on the way between nodes."""
+
+    sending: Mapping[str, Sequence[Stream]]
+    """Streams by sender."""
+    receiving: Mapping[str, Sequence[Stream]]
+    """Streams by receiver."""
+    send_bytes_per_second: Mapping[str, float]
+    """Rate of each sender's network card."""
+
+
 class RouterState:
     """Nodes, links, placements in flight and what outcomes have taught."""
 
@@ -56,9 +80,14 @@ class RouterState:
         self.link_calibration: Calibration[tuple[str, str]] = Calibration(clock)
         self.decisions = DecisionLog()
         """The last ones, for those who ask why."""
+        self.queue_calibration: Calibration[str] = Calibration(clock)
+        self._clock = clock
         self._output_lengths = OutputLengths()
-        self._assumed = AssumedPlacements(clock, limits.assumed_ttl_seconds)
-        self._ledger = AwaitedOutcomes()
+        self._placed = PlacementLedger(clock, limits.assumed_ttl_seconds)
+        self._streams = StreamsInFlight(clock)
+        self._recent: dict[str, RecentWork] = {}
+        self._awaited = AwaitedOutcomes()
+        self._num_placements = 0
         self._wire_policy = limits.wire_policy
         self._mismatches: dict[tuple[str, str], str] = {}
         self._wires: dict[tuple[str, str], tuple[WireOption, ...]] = {}
@@ -81,13 +110,15 @@ class RouterState:
         """Drop a node, unless a later registration has replaced it; return whether it was dropped."""
         is_removed = self.nodes.remove(node)
         if is_removed:
-            self._assumed.forget(node.description.node_id)
+            self._forget_work(node.description.node_id)
         return is_removed
 
     def report(self, node: Node, report: LoadReport) -> None:
         """Take a load report and stop counting the placements that it covers."""
         self.nodes.report(node, report)
-        self._assumed.reported(node.description.node_id, report.accepted_placement_ids)
+        self._placed.reported(node.description.node_id, report.load, report.accepted_placement_ids)
+        for prompt in report.load.queued_prompts:
+            self._streams.still_computed(prompt.placement_id, prompt.num_done_tokens)
 
     def corrected_profile(self, description: NodeDescription) -> NodeProfile:
         """Return a node's profile with what outcomes have taught."""
@@ -108,8 +139,9 @@ class RouterState:
         nodes = self.nodes.of_model(model_id)
         senders = [node for node in nodes if node.description.can_prefill or node.description.node_id in holder_ids]
         decoders = [node for node in nodes if node.description.can_decode]
+        traffic = self._traffic()
         return ClusterSnapshot(
-            nodes=tuple(self._node_snapshot(node, adapter) for node in nodes),
+            nodes=tuple(self._node_snapshot(node, adapter, traffic) for node in nodes),
             default_link=self._default_link,
             links={
                 (sender.description.node_id, decoder.description.node_id): self.link(sender, decoder)
@@ -134,6 +166,7 @@ class RouterState:
             mismatch=self._mismatch(sender.description, decoder.description),
             has_unlike_caches=sender.description.layout.dtype is not decoder.description.layout.dtype,
             wires=self._wire_options(sender.description, decoder.description),
+            spread=self.link_calibration.spread(pair),
         )
 
     def known_nodes(self, candidate: Candidate) -> tuple[KnownNode, ...]:
@@ -143,7 +176,7 @@ class RouterState:
         return tuple(
             KnownNode(
                 node.description.node_id,
-                self._assumed.added_to(node.description.node_id, node.load),
+                self._placed.added_to(node.description.node_id, node.load),
                 self.nodes.report_age_seconds(node),
                 self.prefill_calibration.reported(node.description.node_id),
                 self.decode_calibration.reported(node.description.node_id),
@@ -178,19 +211,46 @@ class RouterState:
         estimate = candidate.estimate
         if decoder is None or estimate is None:
             return
-        num_new_tokens = request.num_prompt_tokens - candidate.decode_cached_tokens
-        num_written_tokens = num_new_tokens + candidate.decode_restored_tokens
-        num_blocks = blocks_for(decoder.description, num_written_tokens + round(estimate.expected_output_tokens))
-        local_tokens = num_new_tokens - candidate.pulled_tokens if candidate.is_local else 0
-        self._assumed.add(placement_id, candidate.decode_node_id, AssumedWork(local_tokens, num_blocks))
+        num_cached = candidate.decode_cached_tokens + candidate.pulled_tokens
+        num_written = request.num_prompt_tokens - candidate.decode_cached_tokens + candidate.decode_restored_tokens
+        num_blocks = blocks_for(decoder.description, num_written + round(estimate.expected_output_tokens))
+        begin = num_cached if candidate.is_local else request.num_prompt_tokens
+        work = PlacedWork(begin, request.num_prompt_tokens, num_blocks)
+        self._placed.add(placement_id, candidate.decode_node_id, work)
         prefiller = self.nodes.get(candidate.prefill_node_id)
         if prefiller:
-            num_tokens = request.num_prompt_tokens - candidate.prefill_cached_tokens
-            num_blocks = blocks_for(prefiller.description, num_tokens + candidate.prefill_restored_tokens)
-            work = AssumedWork(num_tokens, num_blocks)
-            self._assumed.add_prefill(placement_id, candidate.prefill_node_id, work)
-        base_step = estimate.step_seconds / self.decode_calibration.factor(candidate.decode_node_id)
-        self._ledger.add(placement_id, PlacedRequest(candidate, request.num_prompt_tokens, base_step, runner_up))
+            begin = candidate.prefill_cached_tokens
+            num_written = request.num_prompt_tokens - begin + candidate.prefill_restored_tokens
+            work = PlacedWork(begin, request.num_prompt_tokens, blocks_for(prefiller.description, num_written))
+            self._placed.add(placement_id, candidate.prefill_node_id, work)
+        self._account_stream(placement_id, candidate, estimate)
+        self._num_placements += 1
+        for node in (decoder, prefiller):
+            if node is not None:
+                node.last_used = self._num_placements
+        recent = self._recent.setdefault(candidate.decode_node_id, RecentWork(self._clock))
+        recent.add(estimate.start_seconds, estimate.prefill_seconds if candidate.is_local else 0.0)
+        computing_id = candidate.prefill_node_id or candidate.decode_node_id
+        sender_id = candidate.pull_node_id or candidate.prefill_node_id
+        placed = PlacedRequest(
+            candidate,
+            request.num_prompt_tokens,
+            base_step_seconds=estimate.step_seconds / self.decode_calibration.factor(candidate.decode_node_id),
+            runner_up=runner_up,
+            queue_factor=self.queue_calibration.factor(computing_id),
+            link_factor=self.link_calibration.factor((sender_id, candidate.decode_node_id)),
+        )
+        self._awaited.add(placement_id, placed)
+
+    def _account_stream(self, placement_id: str, candidate: Candidate, estimate: CostEstimate) -> None:
+        sender_id = candidate.pull_node_id or candidate.prefill_node_id
+        if not sender_id or not candidate.kv_bytes:
+            return
+        begin = 0.0 if candidate.pull_node_id else estimate.queue_seconds + estimate.restore_seconds
+        computing = 0.0 if candidate.pull_node_id else estimate.prefill_seconds + estimate.exposed_seconds
+        end = begin + max(estimate.transfer_seconds, computing)
+        if end > begin:
+            self._streams.add(placement_id, Stream(begin, end, candidate.kv_bytes, sender_id, candidate.decode_node_id))
 
     def settle(self, outcome: Outcome) -> Comparison | None:
         """Compare an outcome with its estimate and correct nodes, link and output length; unknown ones are left out.
@@ -198,16 +258,17 @@ class RouterState:
         Returns:
             How they compare; None if the placement is not known or something else happened.
         """
-        self._assumed.settle(outcome.placement_id)
         self.decisions.settle(outcome)
-        placed = self._ledger.take(outcome.placement_id)
+        self._placed.settle(outcome.placement_id)
+        self._streams.end(outcome.placement_id)
+        placed = self._awaited.take(outcome.placement_id)
         decoder = self.nodes.get(outcome.decode_node_id)
         if placed is None or decoder is None:
             return None
         if outcome.num_completion_tokens:
             self._output_lengths.add(decoder.description.model_id, outcome.num_completion_tokens)
         self._learn_prefill(placed, outcome)
-        self._learn_link(outcome)
+        self._learn_link(placed, outcome)
         if outcome.num_completion_tokens > 1 and not (outcome.num_preemptions or outcome.num_breaks):
             # The first token of a remote prefill is out before its KV is in: that wait is not the decode node's.
             measured = (outcome.decode_seconds - outcome.exposed_seconds) / (outcome.num_completion_tokens - 1)
@@ -223,41 +284,84 @@ class RouterState:
         shape, profile = computing.description.shape, computing.description.profile
         num_cached = min(outcome.prefill_cached_tokens + outcome.pulled_tokens, placed.num_prompt_tokens - 1)
         estimated = cost.prefill_seconds(shape, profile, num_cached, placed.num_prompt_tokens)
-        self.prefill_calibration.add(computing.description.node_id, outcome.prefill_seconds, estimated)
+        node_id = computing.description.node_id
+        self.prefill_calibration.add(node_id, outcome.prefill_seconds, estimated)
+        estimate = placed.candidate.estimate
+        is_as_placed = node_id == (placed.candidate.prefill_node_id or placed.candidate.decode_node_id)
+        if estimate and is_as_placed and min(outcome.queue_seconds, estimate.queue_seconds) > LEAST_QUEUE_SECONDS:
+            self.queue_calibration.add(node_id, outcome.queue_seconds, estimate.queue_seconds / placed.queue_factor)
 
-    def _learn_link(self, outcome: Outcome) -> None:
+    def _learn_link(self, placed: PlacedRequest, outcome: Outcome) -> None:
+        """Take the ratio to the estimate as it was made, other streams counted, so that these are not learnt again."""
         sender_id = outcome.pull_node_id or outcome.prefill_node_id
         sender, receiver = self.nodes.get(sender_id), self.nodes.get(outcome.decode_node_id)
         is_repaired = bool(outcome.fallback_reason or outcome.num_breaks)
         if sender_id == outcome.decode_node_id or is_repaired or sender is None or receiver is None:
             return
         pair = (sender_id, outcome.decode_node_id)
-        factor = self.link_calibration.factor(pair)
+        candidate, factor = placed.candidate, placed.link_factor
+        if candidate.estimate is None or not candidate.kv_bytes or sender_id not in _senders(candidate):
+            return
         # From a node that only decodes prefixes alone travel: how long its cache takes to read is learnt with the link.
         is_only_pulled = outcome.pull_node_id and not sender.description.can_prefill
         measured = outcome.pull_seconds if is_only_pulled else outcome.transfer_seconds
-        estimated = outcome.kv_bytes / (self.link(sender, receiver).bytes_per_second * factor)
+        estimated = candidate.estimate.transfer_seconds * outcome.kv_bytes / candidate.kv_bytes
         was_hidden = outcome.exposed_seconds < HIDDEN_SHARE * outcome.transfer_seconds
-        if was_hidden and not outcome.pull_node_id and outcome.transfer_seconds > estimated * factor:
+        if was_hidden and not outcome.pull_node_id and outcome.transfer_seconds > estimated:
             return
-        self.link_calibration.add(pair, measured, estimated)
+        self.link_calibration.add(pair, measured, estimated / factor)
+
+    def _forget_work(self, node_id: str) -> None:
+        self._placed.forget(node_id)
+        self._streams.forget(node_id)
+        self._recent.pop(node_id, None)
 
     def _forget_learnt(self, node_id: str) -> None:
-        self._assumed.forget(node_id)
+        self._forget_work(node_id)
+        self.queue_calibration.forget(lambda key: key == node_id)
         self.prefill_calibration.forget(lambda key: key == node_id)
         self.decode_calibration.forget(lambda key: key == node_id)
         self.link_calibration.forget(lambda pair: node_id in pair)
 
-    def _node_snapshot(self, node: Node, adapter: Adapter | None = None) -> NodeSnapshot:
+    def _node_snapshot(self, node: Node, adapter: Adapter | None, traffic: _Traffic) -> NodeSnapshot:
         description = node.description
+        node_id, profile = description.node_id, self.corrected_profile(description)
+        recent = self._recent.get(node_id)
         return replace(
             description,
-            profile=self.corrected_profile(description),
+            profile=profile,
             max_batch_size=node.max_batch_size,
-            load=self._assumed.added_to(description.node_id, node.load),
+            load=self._placed.added_to(node_id, node.load),
             unusable_reason=self.nodes.unusable_reason(node) or description.lack_of(adapter),
             tier_rates=node.report.tier_rates if node.report else TierRates(),
+            queue=self._placed.queue(node_id, node.load, node.reported_at_seconds, description.shape, profile),
+            queue_factor=self.queue_calibration.factor(node_id),
+            arrivals_per_second=recent.arrivals_per_second if recent else 0.0,
+            arrival_seconds=recent.arrival_seconds if recent else 0.0,
+            prompt_share=recent.prompt_share if recent else 0.0,
+            sending=tuple(traffic.sending.get(node_id, ())),
+            receiving=tuple(traffic.receiving.get(node_id, ())),
+            send_bytes_per_second=traffic.send_bytes_per_second.get(node_id, 0.0),
+            receive_bytes_per_second=max((link.bytes_per_second for link in node.links.values()), default=0.0),
+            spread=TermSpread(
+                self.queue_calibration.spread(node_id),
+                self.prefill_calibration.spread(node_id),
+                self.decode_calibration.spread(node_id),
+            ),
+            last_used=node.last_used,
         )
+
+    def _traffic(self) -> _Traffic:
+        """Return what is on the way. Its fastest link shows at least what a node's network card can send."""
+        sending, receiving = defaultdict[str, list[Stream]](list), defaultdict[str, list[Stream]](list)
+        for stream in self._streams.current():
+            sending[stream.sender_id].append(stream)
+            receiving[stream.receiver_id].append(stream)
+        rates: dict[str, float] = {}
+        for node in self.nodes:
+            for sender_id, link in node.links.items():
+                rates[sender_id] = max(rates.get(sender_id, 0.0), link.bytes_per_second)
+        return _Traffic(sending, receiving, rates)
 
     def _mismatch(self, sender: NodeDescription, decoder: NodeDescription) -> str:
         """Return why two nodes cannot exchange KV. Kept until any node registers: layouts are long."""
@@ -272,3 +376,7 @@ class RouterState:
         if pair not in self._wires:
             self._wires[pair] = wire_options(sender, decoder)
         return self._wires[pair]
+
+
+def _senders(candidate: Candidate) -> tuple[str, str]:
+    return candidate.pull_node_id, candidate.prefill_node_id

@@ -1,0 +1,87 @@
+"""Prompts that one node has still to compute, and how long a further one waits among them. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class PromptQueue:
+    """What is left of each prompt of a node, in seconds of its computation.
+
+    Invariant, kept by `of`: `seconds` ascends, and `sums[i]` is the sum of the first i.
+    """
+
+    seconds: tuple[float, ...] = ()
+    """Of each prompt, shortest first."""
+    sums: tuple[float, ...] = (0.0,)
+    """Sums of the shortest."""
+
+    @classmethod
+    def of(cls, seconds: Iterable[float]) -> PromptQueue:
+        """Return the queue of prompts that need so many seconds each; those that need none are left out."""
+        ascending = tuple(sorted(each for each in seconds if each > 0))
+        return cls(ascending, tuple(accumulate(ascending, initial=0.0))) if ascending else EMPTY_QUEUE
+
+    @property
+    def total_seconds(self) -> float:
+        """Return what all prompts need together."""
+        return self.sums[-1]
+
+    def wait_seconds(self, own_seconds: float) -> float:
+        """Return how long a prompt that comes last waits while others are computed. O(log prompts).
+
+        A pass goes half to whose turn it is and half to who has least left (`share_tokens` of the engine). So a prompt
+        is through when all are; or, by the second half alone, when it and the shorter ones are, at half speed.
+        """
+        if not self.seconds:
+            return 0.0
+        shorter_seconds = self.sums[bisect_left(self.seconds, own_seconds)]
+        return min(self.sums[-1], 2 * shorter_seconds + own_seconds)
+
+
+EMPTY_QUEUE = PromptQueue()
+"""Nothing to compute."""
+
+
+class PlacedPrompt(NamedTuple):
+    """A prompt that no report has named yet."""
+
+    seconds: float
+    """What it needs."""
+    age_seconds: float
+    """Time since it was placed."""
+
+
+def aged_queue(listed: Sequence[float], listed_age_seconds: float, placed: Iterable[PlacedPrompt]) -> PromptQueue:
+    """Return what is left now of a queue that was reported some time ago.
+
+    The node is taken to have computed all the while: what it listed, as it deals passes out, then what was placed
+    since, each from its own coming on.
+
+    Args:
+        listed: Seconds of what it listed, in order of turns.
+        listed_age_seconds: Time since then, 0 or more.
+        placed: What has been placed and not been listed, oldest first.
+    """
+    left = list(listed)
+    idle = _deal(left, range(len(left)), listed_age_seconds / 2)
+    idle = _deal(left, sorted(range(len(left)), key=left.__getitem__), idle + listed_age_seconds / 2)
+    for prompt in placed:
+        done = min(prompt.seconds, prompt.age_seconds, idle)
+        idle -= done
+        left.append(prompt.seconds - done)
+    return PromptQueue.of(left)
+
+
+def _deal(left: list[float], order: Iterable[int], seconds: float) -> float:
+    """Take what each needs, in this order; return what remains."""
+    for index in order:
+        taken = min(left[index], seconds)
+        left[index] -= taken
+        seconds -= taken
+    return seconds
