@@ -102,11 +102,6 @@ class Utilisation:
     decode: float
     """Of the node that generates, its batch being full."""
 
-    @property
-    def highest(self) -> float:
-        """Return that of the part that is full first."""
-        return max(self.prefill, self.link, self.decode)
-
 
 def pair_utilisation(
     prefiller: NodeRates,

@@ -136,6 +136,7 @@ def _row(client: _Client, plan: _Planned, pair: Pair, options: argparse.Namespac
         service_seconds=plan.service_seconds,
         alone=plan.alone,
         host_cpu_share=cpu.share(),
+        is_link_shaped=pair.link_bytes_per_second > 0,
         runs=tuple(runs),
     )
 

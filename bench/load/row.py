@@ -64,6 +64,8 @@ class Row:
     """The same requests without load."""
     host_cpu_share: float
     """Of the host during the row, 0 to 1."""
+    is_link_shaped: bool
+    """Whether the link has a rate of its own; else it is this host's loopback."""
     runs: tuple[tuple[RequestSample, ...], ...]
     """All requests of each seed, in order of arrival."""
 
@@ -142,7 +144,8 @@ class Row:
     @property
     def failures(self) -> list[str] | None:
         """Return what is not as good as it shall be; None from a utilisation of `MAX_UTILISATION` on."""
-        if self.utilisation.highest >= MAX_UTILISATION:
+        used = self.utilisation
+        if max(used.prefill, used.decode, used.link if self.is_link_shaped else 0.0) >= MAX_UTILISATION:
             return None
         checks = {
             f"{self.num_failed} requests failed": self.num_failed == 0,

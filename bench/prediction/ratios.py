@@ -32,10 +32,11 @@ class Spread:
     p90: float
 
     def over(self, other: Spread | None) -> Spread:
-        """Return what is left of it when the spread of identical requests is divided out; their median is not."""
+        """Return what is left of it when the spread of identical requests is divided out; the median stays."""
         if other is None:
             return self
-        return Spread(self.count, self.p10 / (other.p10 / other.p50), self.p50, self.p90 / (other.p90 / other.p50))
+        low, high = self.p10 / (other.p10 / other.p50), self.p90 / (other.p90 / other.p50)
+        return Spread(self.count, min(self.p50, low), self.p50, max(self.p50, high))
 
     def is_within(self, low: float, high: float) -> bool:
         """Return whether the 10th to the 90th percentile are."""

@@ -46,7 +46,6 @@ def test_utilisation_is_work_per_second() -> None:
     assert used.prefill == pytest.approx(2 * 0.07)
     assert used.link == pytest.approx(2 * 0.1)
     assert used.decode == pytest.approx(2 * NODE.decode_seconds(1000, 101))
-    assert used.highest == max(used.prefill, used.link, used.decode)
     assert pair_utilisation(PREFILL, NODE, 0.0, 2.0, 1000, 101).link == 0.0
 
 

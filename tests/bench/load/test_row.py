@@ -30,6 +30,7 @@ def row(**changes: object) -> Row:
         service_seconds=0.2,
         alone=ALONE,
         host_cpu_share=0.5,
+        is_link_shaped=True,
         runs=(tuple(sample(float(number), 0.2, 0.02) for number in range(10)),),
     )
     return replace(good, **changes)  # type: ignore[arg-type]
@@ -76,8 +77,10 @@ def test_failed_requests_do_not_end() -> None:
 
 
 def test_a_full_node_has_no_verdict() -> None:
-    """From a utilisation of 0.9 on queues grow, whoever serves."""
+    """From a utilisation of 0.9 on queues grow, whoever serves; a link that is not shaped is never full."""
     assert row(utilisation=Utilisation(0.95, 0.1, 0.1)).failures is None
+    assert row(utilisation=Utilisation(0.1, 0.95, 0.1)).failures is None
+    assert row(utilisation=Utilisation(0.1, 0.95, 0.1), is_link_shaped=False).failures == []
 
 
 def test_stretched_time_is_told_in_the_nodes_own() -> None:

@@ -77,6 +77,7 @@ def test_the_spread_of_identical_requests_is_divided_out() -> None:
 
     assert divided.p50 == 1.05
     assert 0.95 < divided.p10 < divided.p50 < divided.p90 < 1.1
+    assert Spread(10, 0.98, 1.0, 1.02).over(identical["prefill"]) == Spread(10, 1.0, 1.0, 1.0)
     assert spread([]) is None
 
 
