@@ -1,9 +1,8 @@
 """What KV that arrives costs those who generate: their TPOT beside a long prompt's hand-over, and without it.
 
 Run as root: `baton bench ingest --model services/baton/demo/checkpoint --out bench/results/ingest.json`. The prefill
-node stands behind a link in a network namespace, unshaped and of 10 Gb/s. Each engine runs with pacing and without; in
-each round requests generate alone, and then beside prompts that are handed over without a break. METHODOLOGY.md
-defines the numbers.
+node stands behind a link in a network namespace, unshaped and of 10 Gb/s. In each round requests generate alone, and then
+beside prompts that are handed over without a break. METHODOLOGY.md defines the numbers.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from bench.results_file import describe_machine, write_results
 FORMAT = "baton-bench-ingest/1"
 _NICENESS = 19  # the prefill node stands for another machine: it takes no core from those who generate
 _MOCK = ("--mock-shape", "llama-3.1-8b", "--dtype", "bfloat16", "--num-blocks", "2400")
-_VARIANTS = {"paced": (), "not paced": ("--ingest-share", "0")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +60,9 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """All rounds of one pair of nodes, link and variant."""
+    """All rounds of one pair of nodes and link."""
 
     pair: str
-    variant: str
     link_gigabits_per_second: float
     """0: not shaped."""
     num_requests: int
@@ -142,9 +139,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     rows = list[Row]()
     with shaped_link() as link:
-        print(f"{'nodes':34} {'Gb/s':>5} {'':9} {'TPOT p99, ms':>17} {'ITL p99, ms':>17} {'ratios':>11} GB/s arrival")
-        for engine, variant in itertools.product(options.engines, _VARIANTS):
-            for row in _measure(link, options, PAIRS[engine], variant):
+        print(f"{'nodes':34} {'Gb/s':>5} {'TPOT p99, ms':>17} {'ITL p99, ms':>17} {'ratios':>11} GB/s arrival")
+        for engine in options.engines:
+            for row in _measure(link, options, PAIRS[engine]):
                 print(_line(row), flush=True)
                 rows.append(row)
     if options.out:
@@ -159,7 +156,7 @@ def _line(row: Row) -> str:
     tpot, itl = ((row.percentile("alone", name, 99), row.percentile("beside", name, 99)) for name in ("tpot", "itl"))
     times = " ".join(f"{1000 * alone:8.2f} {1000 * beside:8.2f}" for alone, beside in (tpot, itl))
     ratios = f"{row.ratio('tpot', 99):5.2f} {row.ratio('itl', 99):5.2f}"
-    head = f"{row.pair:34} {row.link_gigabits_per_second:5g} {row.variant:9}"
+    head = f"{row.pair:34} {row.link_gigabits_per_second:5g}"
     return f"{head} {times} {ratios} {row.gigabytes_per_second:4.2f} {row.arrival_seconds:7.2f}"
 
 
@@ -172,11 +169,10 @@ def _rounded(row: Row) -> dict[str, object]:
     return told
 
 
-def _measure(link: ShapedLink, options: argparse.Namespace, pair: Pair, variant: str) -> Iterator[Row]:
-    decode = NodePlan(pair.decode.engine, (*pair.decode.flags, *_VARIANTS[variant]))
+def _measure(link: ShapedLink, options: argparse.Namespace, pair: Pair) -> Iterator[Row]:
     seeds = itertools.count(1)
     prompts = itertools.cycle(range(pair.num_cached_prompts)) if pair.num_cached_prompts else itertools.count()
-    with shaped_cluster(link, options.model, decode, pair.prefill, prefill_niceness=_NICENESS) as cluster:
+    with shaped_cluster(link, options.model, pair.decode, pair.prefill, prefill_niceness=_NICENESS) as cluster:
         _generate_batch(cluster, pair, options.requests, seeds)
         for _ in range(max(1, pair.num_cached_prompts)):
             _arrive(cluster, pair, next(prompts))
@@ -184,7 +180,7 @@ def _measure(link: ShapedLink, options: argparse.Namespace, pair: Pair, variant:
             if rate:
                 link.set_rate(1e9 * rate)
             rounds = tuple(_round(cluster, pair, options.requests, seeds, prompts) for _ in range(options.rounds))
-            yield Row(pair.name, variant, rate, options.requests, rounds)
+            yield Row(pair.name, rate, options.requests, rounds)
         link.clear_rate()
 
 
@@ -245,25 +241,22 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--engines", nargs="+", choices=tuple(PAIRS), default=list(PAIRS))
     parser.add_argument("--gbps", nargs="+", type=float, default=[0.0, 10.0], help="links; 0: not shaped")
     parser.add_argument("--requests", type=int, default=8, help="that generate at once")
-    parser.add_argument("--rounds", type=int, default=5, help="of each engine, link and variant")
+    parser.add_argument("--rounds", type=int, default=5, help="of each engine and link")
     parser.add_argument("--out", type=Path, help="JSON with all samples; a picture is drawn beside it")
     return parser
 
 
 def draw_ingest(rows: Sequence[Row], path: Path) -> None:
     """Draw a panel per pair of nodes and link: the share of gaps longer than x, on logarithmic axes."""
-    panels = list(dict.fromkeys((row.pair, row.link_gigabits_per_second) for row in rows))
-    figure = new_figure(4.6 * len(panels), 4.2)
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
-        chosen = [row for row in rows if (row.pair, row.link_gigabits_per_second) == panel]
-        for number, row in enumerate(chosen):
-            for part, style in (("alone", ":"), ("beside", "-")):
-                gaps = sorted(1000 * gap for each in row.rounds for gap in getattr(each, part))
-                shares = [1 - index / len(gaps) for index in range(len(gaps))]
-                axes.plot(gaps, shares, style, color=f"C{number}", label=f"{row.variant}, {part}")
-        ratios = ", ".join(f"{row.variant} {row.ratio('tpot', 99):.2f}" for row in chosen)
-        name, rate = panel
-        axes.set_title(f"{name}\n{f'{rate:g} Gb/s' if rate else 'link not shaped'}\nTPOT p99: {ratios}", fontsize=9)
+    figure = new_figure(4.6 * len(rows), 4.2)
+    for axes, row in zip(figure.subplots(1, len(rows), squeeze=False)[0], rows, strict=True):
+        for part, style in (("alone", ":"), ("beside", "-")):
+            gaps = sorted(1000 * gap for each in row.rounds for gap in getattr(each, part))
+            shares = [1 - index / len(gaps) for index in range(len(gaps))]
+            axes.plot(gaps, shares, style, color="C0", label=part)
+        rate = row.link_gigabits_per_second
+        link = f"{rate:g} Gb/s" if rate else "link not shaped"
+        axes.set_title(f"{row.pair}\n{link}\nTPOT p99: {row.ratio('tpot', 99):.2f}", fontsize=9)
         axes.set(xscale="log", yscale="log", xlabel="ms between tokens", ylabel="share of gaps that are longer")
         axes.tick_params(axis="x", which="both", labelsize=7, labelrotation=60)  # less than a decade: all have numbers
         axes.grid(alpha=0.3)

@@ -10,7 +10,7 @@ pytest.importorskip("matplotlib")
 
 from bench.kv.ingest import Round, Row, draw_ingest
 
-ROW = Row("mock", "paced", 10.0, 2, (Round((0.02,) * 8, (0.02,) * 4 + (0.02, 0.02, 0.02, 0.06), (0.5, 1.5), 10**9),))
+ROW = Row("mock", 10.0, 2, (Round((0.02,) * 8, (0.02,) * 4 + (0.02, 0.02, 0.02, 0.06), (0.5, 1.5), 10**9),))
 
 
 def test_tpot_is_of_requests_and_itl_of_gaps() -> None:
