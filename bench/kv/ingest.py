@@ -1,8 +1,8 @@
 """What KV that arrives costs those who generate: their TPOT beside a long prompt's hand-over, and without it.
 
 Run as root: `baton bench ingest --model services/baton/demo/checkpoint --out bench/results/ingest.json`. The prefill
-node stands behind a link in a network namespace, unshaped and of 10 Gb/s. In each round requests generate alone, and then
-beside prompts that are handed over without a break. METHODOLOGY.md defines the numbers.
+node stands behind a link in a network namespace, unshaped and of 10 Gb/s. In each round requests generate alone, and
+then beside prompts that are handed over without a break. METHODOLOGY.md defines the numbers.
 """
 
 from __future__ import annotations
