@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from baton.capacity.cost import ModelShape, NodeProfile
@@ -31,6 +31,10 @@ class Hardware:
     """Share of the bandwidth that decode steps reach; above 0 to 1."""
     alpha: float = NOTE_ALPHA
     """Calibration constant of the note's formula."""
+
+    def slowed(self, factor: float) -> Hardware:
+        """Return a device on which everything takes `factor` times as long."""
+        return replace(self, flops=self.flops / factor, memory_bytes_per_second=self.memory_bytes_per_second / factor)
 
     def profile(self) -> NodeProfile:
         """Return the profile that these figures declare; without overheads."""

@@ -57,6 +57,7 @@ def load_runner(settings: NodeSettings) -> Runner:
             hardware=settings.mock_hardware,
             shape=settings.mock_shape,
             fixed_step_seconds=settings.mock_step_seconds,
+            time_scale=settings.mock_time_scale,
         )
     if settings.engine == "mlx":
         from baton.engine.runners.mlx import load_mlx_runner

@@ -240,6 +240,9 @@ class MockSettings(ServiceSettings):
     """For engine mock: model size it stands for (llama-3.1-8b, ...); empty: that of the folder."""
     mock_step_seconds: float | None = Field(default=None, ge=0)
     """For engine mock: time of every step, whatever it computes; none: that of the roofline."""
+    mock_time_scale: float = Field(default=1.0, ge=0.1, le=100.0)
+    """For engine mock: what its times are multiplied by, and its declared speed divided by: a slower mock of the same
+    device, for a host that is too busy to keep up with it."""
 
 
 class NodeSettings(

@@ -28,6 +28,7 @@ def load_mock_runner(
     hardware: str = "m3-ultra",
     shape: str = "",
     fixed_step_seconds: float | None = None,
+    time_scale: float = 1.0,
 ) -> QueuedMockRunner:
     """Return a mock of a model on a device.
 
@@ -40,6 +41,7 @@ def load_mock_runner(
         hardware: Name of a preset of `baton.capacity.hardware`.
         shape: Name of a model size of `baton.capacity.reference_models`; empty: the folder's own.
         fixed_step_seconds: Time of every step instead, 0 or more.
+        time_scale: What every time is multiplied by, above 0.
 
     Raises:
         ConfigurationError: If a name is unknown; the message lists the known ones.
@@ -58,10 +60,10 @@ def load_mock_runner(
         words_per_row(spec.key_head_dim, info.layout.dtype)
     return QueuedMockRunner(
         info,
-        PRESETS[hardware],
+        PRESETS[hardware].slowed(time_scale),
         num_blocks=num_blocks or USUAL_BLOCKS,
         block_tokens=block_tokens,
-        fixed_step_seconds=fixed_step_seconds,
+        fixed_step_seconds=None if fixed_step_seconds is None else fixed_step_seconds * time_scale,
     )
 
 

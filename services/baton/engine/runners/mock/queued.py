@@ -52,7 +52,7 @@ class MockPass:
 class QueuedMockRunner(MockRunner):
     """Takes passes in before it has computed the ones before.
 
-    Invariant: `_free_at` is when the last pass in the queue is over; passes do not overlap.
+    Invariant: `_free_at` is when the last pass, or copy, in the queue is over; they do not overlap.
     """
 
     runs_ahead = True
@@ -92,6 +92,16 @@ class QueuedMockRunner(MockRunner):
         """Make the bytes of the kept states, behind the passes in the queue."""
         self.sleep_until(self._free_at)
         return super().read_kv(block_table, layer, start, num_tokens)
+
+    def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
+        """Keep the states that the bytes stand for; the device takes the bytes behind the passes in the queue."""
+        self.occupy(len(kv.keys) + len(kv.values))
+        self.keep(block_table, layer, start, num_tokens, kv)
+
+    def occupy(self, num_bytes: int) -> float:
+        """Put the move of bytes to or from the device's memory into the queue; return when it is over."""
+        self._free_at = max(self.clock(), self._free_at) + self.move_seconds(num_bytes)
+        return self._free_at
 
     def _launched(self, tokens: list[list[int]], ends: list[float]) -> MockPass:
         return MockPass(tokens, ends, self.info.vocabulary_size, self.sleep_until, self._cut)

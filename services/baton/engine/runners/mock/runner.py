@@ -12,6 +12,7 @@ from baton.capacity.hardware import Hardware, StepSpan, step_seconds
 from baton.engine.runners.base import Array, LayerKv, ModelInfo, Runner, Span
 from baton.engine.runners.mock.kv_codec import MockCodec
 from baton.engine.runners.mock.state import (
+    Positions,
     States,
     kv_of,
     next_tokens,
@@ -73,7 +74,7 @@ class MockRunner(Runner):
             return self._compute_decoding(spans)
         for span in spans:
             states = states_of(span.token_ids, span.start, self.info.layout.num_layers)
-            self._scatter(span.block_table, slice(None), span.start, states)
+            self._scatter(span.block_table, span.start, states)
         return [token_id for span in spans if span.needs_logits for token_id in self._next_tokens(span)]
 
     def pass_seconds(self, spans: Sequence[Span]) -> float:
@@ -83,6 +84,14 @@ class MockRunner(Runner):
         parts = [StepSpan(span.end, len(span.token_ids)) for span in spans]
         return step_seconds("roofline", self.hardware, self.info.shape, parts)
 
+    def occupy(self, num_bytes: int) -> float:
+        """Return when the device, which begins now, has moved bytes to or from its memory."""
+        return self.clock() + self.move_seconds(num_bytes)
+
+    def move_seconds(self, num_bytes: int) -> float:
+        """Return what it takes the device to move bytes to or from its memory."""
+        return num_bytes / (self.hardware.memory_bytes_per_second * self.hardware.decode_efficiency)
+
     def sleep_until(self, moment: float) -> None:
         """Sleep until a moment of the clock."""
         remaining = moment - self.clock()
@@ -91,16 +100,25 @@ class MockRunner(Runner):
 
     def write_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
         """Keep the states that the bytes stand for."""
-        states = states_from(kv, num_tokens, self.info.layout.layers[layer])
-        self._scatter(block_table, layer, start, states)
+        written = self.occupy(len(kv.keys) + len(kv.values))
+        self.keep(block_table, layer, start, num_tokens, kv)
+        self.sleep_until(written)
+
+    def keep(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int, kv: LayerKv) -> None:
+        """Keep the states that bytes stand for."""
+        self._scatter_layer(block_table, layer, start, states_from(kv, num_tokens, self.info.layout.layers[layer]))
 
     def read_kv(self, block_table: Sequence[int], layer: int, start: int, num_tokens: int) -> LayerKv:
         """Make the bytes of the kept states."""
-        states = self._gather(block_table, start + num_tokens)[layer, start:]
-        return kv_of(states, self.info.layout.layers[layer], self.info.layout.dtype)
+        spec, dtype = self.info.layout.layers[layer], self.info.layout.dtype
+        read = self.occupy(num_tokens * spec.num_token_elements * dtype.num_bytes)
+        kv = kv_of(self._gather(block_table, start + num_tokens)[layer, start:], spec, dtype)
+        self.sleep_until(read)
+        return kv
 
     def copy_block(self, source: int, target: int) -> None:
         """Copy the states of one block into another."""
+        self.occupy(2 * self.block_tokens * self.info.layout.num_token_bytes())
         self._states[:, target] = self._states[:, source]
         self._sums[target] = self._sums[source]
 
@@ -147,18 +165,23 @@ class MockRunner(Runner):
         gathered = self._states[:, list(block_table[:num_blocks])]
         return gathered.reshape(len(gathered), -1)[:, :num_tokens]
 
-    def _scatter(
-        self,
-        block_table: Sequence[int],
-        layer: int | slice,
-        start: int,
-        states: States,
-    ) -> None:
-        positions = np.arange(start, start + states.shape[-1])
-        blocks = np.asarray(block_table)[positions // self.block_tokens]
-        self._states[layer, blocks, positions % self.block_tokens] = states
-        in_blocks = self._states[:, blocks, positions % self.block_tokens]
-        self._sums[blocks, positions % self.block_tokens] = in_blocks.sum(axis=0, dtype=np.uint64)
+    def _scatter(self, block_table: Sequence[int], start: int, states: States) -> None:
+        """Keep the states of positions in all layers, [num_layers, num_tokens]."""
+        blocks, offsets = self._places(block_table, start, states.shape[-1])
+        self._states[:, blocks, offsets] = states
+        self._sums[blocks, offsets] = states.sum(axis=0, dtype=np.uint64)
+
+    def _scatter_layer(self, block_table: Sequence[int], layer: int, start: int, states: States) -> None:
+        """Keep the states of positions in one layer, [num_tokens]."""
+        blocks, offsets = self._places(block_table, start, len(states))
+        kept = self._states[layer]
+        self._sums[blocks, offsets] += states - kept[blocks, offsets]
+        kept[blocks, offsets] = states
+
+    def _places(self, block_table: Sequence[int], start: int, num_tokens: int) -> tuple[Positions, Positions]:
+        """Return the block of each of consecutive positions, and its offset there."""
+        positions = np.arange(start, start + num_tokens)
+        return np.asarray(block_table)[positions // self.block_tokens], positions % self.block_tokens
 
 
 class MockLogits:

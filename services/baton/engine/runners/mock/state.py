@@ -49,7 +49,10 @@ def states_from(kv: LayerKv, num_tokens: int, spec: LayerSpec) -> States:
     keys = np.frombuffer(kv.keys, dtype=np.uint64).reshape(spec.num_kv_heads, num_tokens, -1)
     values = np.frombuffer(kv.values, dtype=np.uint64).reshape(spec.num_kv_heads, num_tokens, -1)
     states = keys[0, :, 0].copy()
-    is_sound = (keys == states[None, :, None]).all((0, 2)) & (values == ~states[None, :, None]).all((0, 2))
+    are_equal, are_opposite = keys == states[None, :, None], values == ~states[None, :, None]
+    if are_equal.all() and are_opposite.all():
+        return states
+    is_sound = are_equal.all((0, 2)) & are_opposite.all((0, 2))
     digest = mix(keys.sum((0, 2), dtype=np.uint64)) ^ values.sum((0, 2), dtype=np.uint64)
     return np.where(is_sound, states, mix(digest))
 
@@ -86,6 +89,9 @@ def _first_allowed(token_id: int, vocabulary_size: int, excluded: frozenset[int]
     return token_id
 
 
-def _tile(states: States, num_heads: int, head_dim: int, dtype: KvDtype) -> bytes:
-    shape = (num_heads, len(states), words_per_row(head_dim, dtype))
-    return np.broadcast_to(states[None, :, None], shape).tobytes()
+def _tile(states: States, num_heads: int, head_dim: int, dtype: KvDtype) -> memoryview:
+    """Return each state repeated over a row, for every head alike. Without the interpreter's lock, unlike `tobytes`."""
+    rows = np.empty((num_heads, len(states), words_per_row(head_dim, dtype)), np.uint64)
+    rows[:1] = states[None, :, None]
+    rows[1:] = rows[:1]
+    return rows.reshape(-1).view(np.uint8).data
