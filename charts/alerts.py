@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from baton.telemetry import names
-from charts.queries import gauge, part, per_second, quantile
+from charts.queries import gauge, label, part, per_second, quantile
 
 _WINDOW = "5m"
 
@@ -44,6 +44,18 @@ def _predicted_badly() -> str:
     total = 'baton_term="total"'
     outside = part(names.PREDICTION_RATIO, "bucket", f'{total}, le="2"', window="30m", scope="")
     return f"1 - {outside} / {part(names.PREDICTION_RATIO, 'count', total, window='30m', scope='')} > 0.2"
+
+
+_DRIFT_REQUESTS = 20
+"""Outcomes in ten minutes below which a median says nothing."""
+
+
+def _drifting() -> str:
+    """Return the medians outside of 0.67 to 1.5, for each term of each node and link that has outcomes enough."""
+    by = (names.TERM, names.NODE_ID, names.LINK)
+    median = quantile(0.5, names.PREDICTION_RATIO, *by, window="10m", scope="")
+    count = f"sum by ({', '.join(map(label, by))}) (increase(baton_placement_prediction_ratio_count[10m]))"
+    return f"({median} > 1.5 or {median} < 0.67) and {count} >= {_DRIFT_REQUESTS}"
 
 
 ALERTS = (
@@ -117,6 +129,15 @@ ALERTS = (
         "30m",
         "warning",
         "{{ $value | humanizePercentage }} of the requests take more than twice their estimate.",
+    ),
+    Alert(
+        "BatonPredictionDrifts",
+        _drifting(),
+        "10m",
+        "warning",
+        "{{ $labels.baton_term }} takes {{ $value | humanize }} times its estimate on"
+        " {{ $labels.baton_node_id }}{{ $labels.baton_link }}: ask `baton explain` about a request, `baton nodes` about"
+        " the profile.",
     ),
 )
 

@@ -20,6 +20,15 @@ def _below(ratio: float) -> str:
     return part(names.PREDICTION_RATIO, "bucket", f'{_TERMS}, le="{ratio:g}"')
 
 
+def _drift(attribute: str) -> Query:
+    """Return the median of each term of each node, or of each link."""
+    scope = f'{SCOPE}, {label(attribute)}!=""'
+    return Query(
+        quantile(0.5, names.PREDICTION_RATIO, names.TERM, attribute, scope=scope),
+        f"{legend(names.TERM)} {legend(attribute)}",
+    )
+
+
 _TTFT = Panel(
     "Time to first token",
     "From the request's arrival at the gateway.",
@@ -134,6 +143,22 @@ PLACEMENT = Dashboard(
             "Mean time beyond what the next best candidate was expected to take.",
             [Query(mean(names.REGRET))],
             "s",
+        ),
+        Panel(
+            "Drift of nodes",
+            "Measured by estimated, median: which node is not as fast as the router takes it to be, and at what.",
+            [_drift(names.NODE_ID)],
+        ),
+        Panel(
+            "Drift of links",
+            "Measured by estimated, median.",
+            [_drift(names.LINK)],
+        ),
+        Panel(
+            "Regret by all time, p90",
+            "Of the placements on a node: 0.05 is 5 % lost to a choice that another one would have beaten.",
+            [Query(quantile(0.9, names.REGRET_SHARE, names.NODE_ID), legend(names.NODE_ID))],
+            "percentunit",
         ),
         Panel(
             "Placed without the cache index",

@@ -32,9 +32,9 @@ def per_second(metric: MetricName, by: str = "", *, window: str = WINDOW, scope:
     return f"sum by ({label(by)}) ({rate}) or vector(0)" if by else f"(sum({rate}) or vector(0))"
 
 
-def quantile(share: float, metric: MetricName, by: str = "", *, window: str = WINDOW, scope: str = SCOPE) -> str:
-    """Return a quantile of a histogram's recent values."""
-    labels = f"le, {label(by)}" if by else "le"
+def quantile(share: float, metric: MetricName, *by: str, window: str = WINDOW, scope: str = SCOPE) -> str:
+    """Return a quantile of a histogram's recent values, for each value of the attributes that are named."""
+    labels = ", ".join(("le", *map(label, by)))
     buckets = f"rate({family_name(metric.name, metric.unit)}_bucket{{{scope}}}[{window}])"
     return f"histogram_quantile({share:g}, sum by ({labels}) ({buckets}))"
 

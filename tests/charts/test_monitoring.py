@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import yaml
@@ -89,3 +91,50 @@ def test_prometheus_accepts_the_rules() -> None:
 
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert f"SUCCESS: {len(yaml.safe_load(rules.read_text())['groups'][0]['rules'])} rules found" in checked.stdout
+
+
+def _outcomes(node_id: str, ratio: float, per_minute: int) -> list[dict[str, str]]:
+    """Return the series of a node's prefills that all take `ratio` times their estimate, an hour long."""
+    labels = f'baton_term="prefill", baton_node_id="{node_id}", baton_link=""'
+    name = "baton_placement_prediction_ratio"
+    counts = {bound: per_minute if bound >= ratio else 0 for bound in (*names.PREDICTION_RATIO.buckets, math.inf)}
+    bounds = {bound: "+Inf" if bound == math.inf else f"{bound:g}" for bound in counts}
+    buckets = [(f'{name}_bucket{{{labels}, le="{bounds[bound]}"}}', counts[bound]) for bound in counts]
+    return [
+        {"series": series, "values": f"0+{count}x60"}
+        for series, count in (*buckets, (f"{name}_count{{{labels}}}", per_minute))
+    ]
+
+
+def test_a_node_that_drifts_is_told_by_name_and_term(tmp_path: Path) -> None:
+    """Slower or faster than estimated, for longer than ten minutes; not where there were hardly any requests."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    series = [
+        *_outcomes("slow", 1.9, 5),
+        *_outcomes("fast", 0.45, 5),
+        *_outcomes("right", 1.1, 5),
+        *_outcomes("rare", 1.9, 1),
+    ]
+    labels = {"severity": "warning", "baton_term": "prefill"}
+    expected = [{"exp_labels": labels | {"baton_node_id": node_id}} for node_id in ("slow", "fast")]
+    checks = [
+        {"eval_time": at, "alertname": "BatonPredictionDrifts", "exp_alerts": alerts}
+        for at, alerts in (("5m", []), ("40m", [{**alert, "exp_annotations": {}} for alert in expected]))
+    ]
+    rules = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
+    for rule in rules["groups"][0]["rules"]:
+        rule["annotations"] = {}  # their numbers are interpolated
+    (tmp_path / "rules.yaml").write_text(yaml.safe_dump(rules))
+    test = {
+        "rule_files": ["rules.yaml"],
+        "evaluation_interval": "1m",
+        "tests": [{"interval": "1m", "input_series": series, "alert_rule_test": checks}],
+    }
+    (tmp_path / "test.yaml").write_text(yaml.safe_dump(test))
+    done = subprocess.run(
+        (promtool, "test", "rules", tmp_path / "test.yaml"), capture_output=True, text=True, timeout=300
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
 
-from baton.telemetry.metrics import Metrics
+from baton.telemetry.metrics import MAX_NODE_LABELS, Metrics
 
 
 def _collect(reader: InMemoryMetricReader) -> dict[str, list[NumberDataPoint | HistogramDataPoint]]:
@@ -59,3 +59,19 @@ def test_the_tokens_of_one_generation_in_sixteen_are_timed() -> None:
     timed = [metrics.times_tokens() for _ in range(33)]
 
     assert [index for index, is_timed in enumerate(timed) if is_timed] == [0, 16, 32]
+
+
+def test_nodes_that_come_and_go_do_not_add_series_for_ever() -> None:
+    """After so many they share one; those that have their own keep it."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    metrics = Metrics(provider.get_meter("test"))
+    for number in range(2 * MAX_NODE_LABELS):
+        metrics.record_prediction("step", 1.0, node_id=f"pod-{number}")
+    metrics.record_prediction("step", 1.0, node_id="pod-0")
+
+    points = _collect(reader)["baton.placement.prediction_ratio"]
+    counts = {point.attributes["baton.node.id"]: point.count for point in points}  # type: ignore[index, union-attr]
+    assert len(counts) == MAX_NODE_LABELS + 1
+    assert (counts["pod-0"], counts["pod-1"], counts["other"]) == (2, 1, MAX_NODE_LABELS)
+    provider.shutdown()

@@ -14,6 +14,7 @@ from baton.errors import BatonError, InvalidFieldError, SupersededError
 from baton.router.admission import AdmissionControl
 from baton.router.explanation import explain
 from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescription, Outcome, Report
+from baton.router.outcome_metrics import record_comparison
 from baton.router.placer import Placer
 from baton.router.proto import (
     description_to_proto,
@@ -147,10 +148,7 @@ class NodeRegistrations:
         comparison = self._state.settle(outcome)
         if comparison is None:
             return
-        for term, ratio in comparison.ratios.items():
-            self._metrics.record_prediction(term, ratio)
-        if comparison.regret_seconds is not None:
-            self._metrics.record_regret(comparison.regret_seconds)
+        record_comparison(self._metrics, comparison, outcome)
 
     def _register(self, session: RegistrationSession, description: NodeDescription) -> None:
         if session.node is not None:

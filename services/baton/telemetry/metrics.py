@@ -21,6 +21,13 @@ _MAX_TENANTS = 64
 """Tenants with a label of their own: every one is a time series."""
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
+MAX_NODE_LABELS = 128
+"""Nodes with series of their own in the metrics of a router."""
+MAX_LINK_LABELS = 256
+"""Links likewise."""
+OTHER = "other"
+"""Stands for those that came later."""
+
 Side = Literal["prefill", "decode"]
 Transport = Literal["grpc", "fast", "shared"]
 
@@ -56,11 +63,14 @@ class Metrics:
         meter = meter or metrics.get_meter("baton")
         self._placements = _counter(meter, names.PLACEMENTS)
         self._refusals = _counter(meter, names.REFUSALS)
-        self._tenants: set[str] = set()
+        self._tenant_labels = BoundedLabels(_MAX_TENANTS)
         self._degraded = _counter(meter, names.DEGRADED)
         self._margin = _histogram(meter, names.MARGIN)
         self._prediction_ratio = _histogram(meter, names.PREDICTION_RATIO)
         self._regret = _histogram(meter, names.REGRET)
+        self._regret_share = _histogram(meter, names.REGRET_SHARE)
+        self._node_labels = BoundedLabels(MAX_NODE_LABELS)
+        self._link_labels = BoundedLabels(MAX_LINK_LABELS)
         self._fallbacks = _counter(meter, names.FALLBACKS)
         self._kv_breaks = _counter(meter, names.KV_BREAKS)
         self._pulls = _counter(meter, names.PULLS)
@@ -93,10 +103,7 @@ class Metrics:
 
     def add_refusal(self, reason: str, tenant: str) -> None:
         """Count a request that the router refused; a label of its own have the first tenants only."""
-        if len(self._tenants) < _MAX_TENANTS:
-            self._tenants.add(tenant)
-        name = tenant if tenant in self._tenants else "other"
-        self._refusals.add(1, {names.REASON: reason, names.TENANT: name})
+        self._refusals.add(1, {names.REASON: reason, names.TENANT: self._tenant_labels.admit(tenant)})
 
     def add_degraded(self) -> None:
         """Count a request that the router placed with less output than it asked for."""
@@ -106,13 +113,25 @@ class Metrics:
         """Record what predictions of a term are multiplied by from now on."""
         self._margin.record(factor, {names.TERM: term})
 
-    def record_prediction(self, term: str, ratio: float) -> None:
-        """Record measured / estimated of a term of a placement."""
-        self._prediction_ratio.record(ratio, {names.TERM: term})
+    def record_prediction(self, term: str, ratio: float, *, node_id: str = "", link: str = "") -> None:
+        """Record measured / estimated of a term of a placement, with the node or the link that the term is of."""
+        self._prediction_ratio.record(ratio, {names.TERM: term, **self._where(node_id, link)})
 
-    def record_regret(self, seconds: float) -> None:
-        """Record by how much a request took longer than its next best placement was expected to."""
-        self._regret.record(seconds)
+    def record_regret(self, seconds: float, share: float, *, node_id: str, link: str) -> None:
+        """Record by how much a request took longer than its next best placement was expected to.
+
+        Args:
+            seconds: The time, 0 or more.
+            share: The same by all the time that the request took.
+            node_id: Node that decoded.
+            link: Way of its KV; empty: none.
+        """
+        where = self._where(node_id, link)
+        self._regret.record(seconds, where)
+        self._regret_share.record(share, where)
+
+    def _where(self, node_id: str, link: str) -> dict[str, str]:
+        return {names.NODE_ID: self._node_labels.admit(node_id), names.LINK: self._link_labels.admit(link)}
 
     def add_fallback(self, reason: str) -> None:
         """Count a remote prefill that was given up."""
@@ -225,6 +244,23 @@ class Metrics:
         """Count the tokens of a generation that has ended, finished or not."""
         self._gateway_prompt_tokens.add(num_prompt_tokens)
         self._gateway_output_tokens.add(num_output_tokens)
+
+
+class BoundedLabels:
+    """Values of an attribute that become series of their own.
+
+    An exporter keeps a series as long as its process runs, and nodes come and go: what comes after so many is "other".
+    """
+
+    def __init__(self, max_values: int) -> None:
+        self._max_values = max_values
+        self._values: set[str] = {""}
+
+    def admit(self, value: str) -> str:
+        """Return a value, or "other" if there are too many; the empty one is always admitted."""
+        if value not in self._values and len(self._values) <= self._max_values:
+            self._values.add(value)
+        return value if value in self._values else OTHER
 
 
 def _up_down_counter(meter: Meter, metric: names.MetricName) -> UpDownCounter:

@@ -148,8 +148,10 @@ SIDE = "baton.side"
 TENANT = "baton.tenant"
 """Name of an API key; "other" for those beyond the first 64, empty without keys."""
 TERM = "baton.term"
-"""Term of an estimate: "prefill", "transfer", "pull", "step" or "total"; of a margin "time_to_first_token" or
-"time_per_output_token"."""
+"""Term of an estimate: "queue", "prefill", "transfer", "pull", "step", "start" or "total"; of a margin
+"time_to_first_token" or "time_per_output_token"."""
+LINK = "baton.link"
+"""Way of KV from node to node, "sender>receiver"; empty: none."""
 TIER = "baton.tier"
 """Where KV blocks were: "device", "host" or "disk"."""
 PART = "baton.part"
@@ -158,9 +160,12 @@ ESTIMATED_SECONDS = "baton.estimated_seconds"
 """What the router expected, seconds until the last token."""
 ESTIMATED_TERM = "baton.estimated.{term}_seconds"
 """Place: a term of the chosen estimate: queue, pull, prefill, transfer, exposed, time_to_first_token, start, step or
-imposed."""
+imposed. Gateway: the terms of MEASURED_TERM, for the tokens that came."""
 MEASURED_TERM = "baton.measured.{term}_seconds"
-"""Gateway: the same as it was: queue, pull, prefill, transfer, exposed or decode."""
+"""Gateway: a term as it was: queue, pull, prefill, transfer, exposed, start, step, decode or total; decode is without
+exposed, which start has."""
+TERM_RATIO = "baton.measured_by_estimated.{term}"
+"""Gateway: the one by the other, where both are above 0."""
 
 
 def rpc_attributes(method: str) -> dict[str, str]:
@@ -200,14 +205,20 @@ MARGIN = MetricName(
 PREDICTION_RATIO = MetricName(
     "baton.placement.prediction_ratio",
     "1",
-    "Measured time of a placed request by the router's estimate, by TERM.",
+    "Measured time of a placed request by the router's estimate, by TERM and, as the term has it, NODE_ID or LINK.",
     (0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 4.0),
 )
 REGRET = MetricName(
     "baton.placement.regret",
     "s",
-    "Time of a placed request beyond what the next best candidate was expected to take.",
+    "Time of a placed request beyond what the next best candidate was expected to take, by NODE_ID and LINK.",
     (0.0, 0.001, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0),
+)
+REGRET_SHARE = MetricName(
+    "baton.placement.regret_share",
+    "1",
+    "Regret of a placed request by all its time, by NODE_ID and LINK.",
+    (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5),
 )
 FALLBACKS = MetricName("baton.fallbacks", "{fallback}", "Remote prefills given up, by REASON.")
 KV_BREAKS = MetricName("baton.kv.breaks", "{stream}", "KV streams that broke, by REASON and RECOVERY.")
