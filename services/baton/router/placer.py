@@ -19,7 +19,7 @@ from baton.capacity.snapshot import ClusterSnapshot, LowerPrefix, PlacementReque
 from baton.errors import NotFoundError, OutOfMemoryError, OverloadedError, UnavailableError
 from baton.kv.tiers import HeldPrefix
 from baton.router.admission import AdmissionControl, AdmissionLimits, AdmittedRequest, Asker, RefusedRequest
-from baton.router.decision_log import DecisionRecord, best_others, infeasible_reasons
+from baton.router.explanation.decision_log import DecisionRecord, best_candidates, infeasible_reasons
 from baton.router.proto import adapter_of, asker_of, place_response, placement_request
 from baton.router.round_robin import RoundRobin
 from baton.router.state import RouterState
@@ -146,11 +146,15 @@ class Placer:
             self._remember(message, decision, refusal=error.message)
             raise error
         if not (message.is_dry_run or message.is_admitted):
-            decision, max_tokens = self._admit(snapshot, request, decision, asker)
+            try:
+                decision, max_tokens = self._admit(snapshot, request, decision, asker)
+            except OverloadedError as error:
+                self._remember(message, decision, refusal=error.message)
+                raise
         choice = decision.choice
         assert choice is not None
         placement_id = self._new_id()
-        self._remember(message, decision, placement_id=placement_id)
+        self._remember(message, decision, placement_id=placement_id, max_tokens=max_tokens)
         if not message.is_dry_run:
             self._state.account(placement_id, choice, request, decision.runner_up)
             self._admission.place(placement_id, choice, asker)
@@ -194,12 +198,18 @@ class Placer:
         return admitted
 
     def _remember(
-        self, message: PlaceRequest, decision: Decision, *, placement_id: str = "", refusal: str = ""
+        self,
+        message: PlaceRequest,
+        decision: Decision,
+        *,
+        placement_id: str = "",
+        refusal: str = "",
+        max_tokens: int = 0,
     ) -> None:
         """Keep a decision for those who ask why, with what is known at this moment."""
         if message.is_dry_run:
             return
-        choice = decision.choice
+        choice = None if refusal else decision.choice
         self._state.decisions.add(
             DecisionRecord(
                 message.request_id,
@@ -210,11 +220,12 @@ class Placer:
                 placement_id,
                 choice,
                 refusal,
-                best_others(decision),
+                best_candidates(decision, num_chosen=0 if refusal else 1),
                 len(decision.candidates),
                 infeasible_reasons(decision),
                 self._state.known_nodes(choice) if choice else (),
                 self._state.known_link(choice) if choice else None,
+                degraded_max_tokens=max_tokens,
             )
         )
 

@@ -24,7 +24,7 @@ from baton.capacity.snapshot import (
 )
 from baton.kv.adapter import Adapter
 from baton.router.calibration import Calibration, Comparison, OutputLengths, compare
-from baton.router.decision_log import DecisionLog, KnownLink, KnownNode
+from baton.router.explanation.decision_log import DecisionLog, KnownLink, KnownNode
 from baton.router.in_flight import (
     AwaitedOutcomes,
     PlacedRequest,

@@ -303,7 +303,7 @@ class ExplainResponse(_message.Message):
     def __init__(self, records: _Optional[_Iterable[_Union[PlacementRecord, _Mapping]]] = ...) -> None: ...
 
 class PlacementRecord(_message.Message):
-    __slots__ = ("request_id", "placement_id", "decided_at", "model_id", "prompt_token_count", "max_token_count", "excluded_node_ids", "choice", "refusal", "others", "candidate_count", "infeasible_reasons", "nodes", "link", "outcome", "terms", "regret_seconds", "incomparable_reason")
+    __slots__ = ("request_id", "placement_id", "decided_at", "model_id", "prompt_token_count", "max_token_count", "excluded_node_ids", "choice", "refusal", "others", "candidate_count", "infeasible_reasons", "nodes", "link", "outcome", "terms", "regret_seconds", "incomparable_reason", "degraded_max_token_count")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     PLACEMENT_ID_FIELD_NUMBER: _ClassVar[int]
     DECIDED_AT_FIELD_NUMBER: _ClassVar[int]
@@ -322,6 +322,7 @@ class PlacementRecord(_message.Message):
     TERMS_FIELD_NUMBER: _ClassVar[int]
     REGRET_SECONDS_FIELD_NUMBER: _ClassVar[int]
     INCOMPARABLE_REASON_FIELD_NUMBER: _ClassVar[int]
+    DEGRADED_MAX_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     placement_id: str
     decided_at: _timestamp_pb2.Timestamp
@@ -340,7 +341,8 @@ class PlacementRecord(_message.Message):
     terms: _containers.RepeatedCompositeFieldContainer[TermComparison]
     regret_seconds: float
     incomparable_reason: str
-    def __init__(self, request_id: _Optional[str] = ..., placement_id: _Optional[str] = ..., decided_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., choice: _Optional[_Union[Candidate, _Mapping]] = ..., refusal: _Optional[str] = ..., others: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., candidate_count: _Optional[int] = ..., infeasible_reasons: _Optional[_Iterable[str]] = ..., nodes: _Optional[_Iterable[_Union[KnownNode, _Mapping]]] = ..., link: _Optional[_Union[KnownLink, _Mapping]] = ..., outcome: _Optional[_Union[_generation_pb2.PlacementSummary, _Mapping]] = ..., terms: _Optional[_Iterable[_Union[TermComparison, _Mapping]]] = ..., regret_seconds: _Optional[float] = ..., incomparable_reason: _Optional[str] = ...) -> None: ...
+    degraded_max_token_count: int
+    def __init__(self, request_id: _Optional[str] = ..., placement_id: _Optional[str] = ..., decided_at: _Optional[_Union[_timestamp_pb2.Timestamp, _Mapping]] = ..., model_id: _Optional[str] = ..., prompt_token_count: _Optional[int] = ..., max_token_count: _Optional[int] = ..., excluded_node_ids: _Optional[_Iterable[str]] = ..., choice: _Optional[_Union[Candidate, _Mapping]] = ..., refusal: _Optional[str] = ..., others: _Optional[_Iterable[_Union[Candidate, _Mapping]]] = ..., candidate_count: _Optional[int] = ..., infeasible_reasons: _Optional[_Iterable[str]] = ..., nodes: _Optional[_Iterable[_Union[KnownNode, _Mapping]]] = ..., link: _Optional[_Union[KnownLink, _Mapping]] = ..., outcome: _Optional[_Union[_generation_pb2.PlacementSummary, _Mapping]] = ..., terms: _Optional[_Iterable[_Union[TermComparison, _Mapping]]] = ..., regret_seconds: _Optional[float] = ..., incomparable_reason: _Optional[str] = ..., degraded_max_token_count: _Optional[int] = ...) -> None: ...
 
 class KnownNode(_message.Message):
     __slots__ = ("node_id", "running_request_count", "waiting_request_count", "pending_prompt_token_count", "free_block_count", "report_age_seconds", "prefill_calibration", "decode_calibration")

@@ -8,6 +8,7 @@ from baton.capacity.cost import MEASURED_TERMS, TERMS, CostEstimate, ModelShape,
 from baton.capacity.kv_transfer import WireEstimate
 from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import TierRates
+from baton.capacity.term_comparison import TermComparison, compare_terms
 from baton.errors import InvalidFieldError
 from baton.v1 import generation_pb2, node_pb2, router_service_pb2
 
@@ -137,6 +138,15 @@ def estimate_from_proto(message: router_service_pb2.CostEstimate) -> CostEstimat
 def measured_terms(summary: generation_pb2.PlacementSummary) -> dict[str, float]:
     """Return what each of `MEASURED_TERMS` took a request that ran, seconds."""
     return {term: seconds_from_duration(getattr(summary, f"{term}_duration")) for term in MEASURED_TERMS}
+
+
+def terms_beside(
+    estimate: router_service_pb2.CostEstimate, summary: generation_pb2.PlacementSummary | None
+) -> tuple[TermComparison, ...]:
+    """Return what was estimated of a request beside what a node measured; one that was cut short has no measurement."""
+    if summary is None or not summary.HasField("decode_duration"):
+        return compare_terms(estimate_from_proto(estimate), None, 0)
+    return compare_terms(estimate_from_proto(estimate), measured_terms(summary), summary.completion_token_count)
 
 
 def candidate_to_proto(candidate: Candidate) -> router_service_pb2.Candidate:

@@ -77,6 +77,7 @@ def test_a_person_sees_nodes_talks_to_the_model_and_looks_into_a_request(opened:
     expect(page.locator("#waterfall .bar.transfer").first).to_be_attached()
     expect(page.locator("#waterfall-note")).to_contain_text("40 prompt tokens on prefill-0")
     expect(page.locator("#waterfall-note")).to_contain_text("% hidden")
+    expect(page.locator("#terms tbody tr", has_text="prefill").locator("td").nth(2)).to_contain_text("s")
 
 
 def test_a_gateway_that_is_gone_is_said_to_be(opened: Opened) -> None:

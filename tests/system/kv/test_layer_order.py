@@ -141,10 +141,14 @@ def test_the_trace_tells_each_term_estimated_and_measured(bench: Bench) -> None:
     spans = bench.spans.wait_for_trace(bytes.fromhex(trace_id), (place, gateway), TIMEOUT_SECONDS)
 
     estimated = _numbers(spans[place], "baton.estimated.")
+    beside = _numbers(spans[gateway], "baton.estimated.")
     measured = _numbers(spans[gateway], "baton.measured.")
+    ratios = _numbers(spans[gateway], "baton.measured_by_estimated.")
     assert estimated.keys() >= {"queue_seconds", "prefill_seconds", "transfer_seconds", "step_seconds"}
-    terms = ("queue", "prefill", "transfer", "exposed", "pull", "decode")
-    assert measured.keys() == {f"{term}_seconds" for term in terms}
+    terms = ("queue", "prefill", "transfer", "exposed", "start", "step", "decode", "total")
+    assert beside.keys() == measured.keys() == {f"{term}_seconds" for term in terms}
+    assert beside["prefill_seconds"] == estimated["prefill_seconds"]
+    assert ratios["prefill"] == measured["prefill_seconds"] / estimated["prefill_seconds"]
     assert estimated["prefill_seconds"] > 0  # follows what earlier prompts took: on a busy machine, any multiple
     assert measured["prefill_seconds"] > LEAST_PREFILL_SECONDS
 

@@ -74,7 +74,7 @@ def others_table(record: PlacementRecord) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("would have been", "total", "dearer by", "mostly"):
         table.add_column(heading, justify="right" if heading in ("total", "dearer by") else "left")
-    best = estimate_from_proto(record.choice.estimate)
+    best = estimate_from_proto((record.choice if record.HasField("choice") else record.others[0]).estimate)
     for message in record.others:
         candidate = candidate_from_proto(message)
         if candidate.estimate is not None:
@@ -105,6 +105,8 @@ def _choice_lines(record: PlacementRecord) -> Iterator[str]:
     if not record.HasField("choice"):
         yield f"Refused: {record.refusal}."
         return
+    if record.degraded_max_token_count:
+        yield f"Cut to {record.degraded_max_token_count} new tokens: the nodes are overloaded."
     choice = candidate_from_proto(record.choice)
     feasible = f"the cheapest of {record.candidate_count} candidates" if record.candidate_count > 1 else "the only way"
     yield f"Chosen: {_where(choice)}; {feasible}."

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 
 from opentelemetry import trace
 
+from baton.capacity.term_comparison import TermComparison
 from baton.errors import BatonError
 from baton.gateway.access.admission import RequestContext
 from baton.gateway.generation.requests import GenerationResult, GenerationState
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.v1.router_service_pb2 import Placement
-from baton.wire.quantities import measured_terms
+from baton.wire.quantities import terms_beside
 
 MAX_ENTRIES = 64
 """Generations remembered; the oldest goes first."""
@@ -106,8 +107,9 @@ class GenerationObserver:
         self._metrics.record_end(duration_seconds, seconds_per_token, self._prompt.request.model, self._span_context)
         if not self._span.is_recording():
             return
-        terms = measured_terms(result.summary)
-        self._span.set_attributes({names.MEASURED_TERM.format(term=term): terms[term] for term in terms})
+        if self._entry.generation is not None and self._entry.generation.placement is not None:
+            pairs = terms_beside(self._entry.generation.placement.estimate, result.summary)
+            self._span.set_attributes(_term_attributes(pairs))
         self._span.set_attributes(
             {
                 names.GEN_AI_REQUEST_MODEL: self._prompt.request.model,
@@ -121,6 +123,16 @@ class GenerationObserver:
                 names.PULL_NODE_ID: result.summary.pull_node_id,
             }
         )
+
+
+def _term_attributes(pairs: Sequence[TermComparison]) -> dict[str, float]:
+    """Return each term estimated, measured, and measured by estimated, as far as there is something."""
+    attributes: dict[str, float | None] = {}
+    for pair in pairs:
+        attributes[names.ESTIMATED_TERM.format(term=pair.term)] = pair.estimated_seconds
+        attributes[names.MEASURED_TERM.format(term=pair.term)] = pair.measured_seconds
+        attributes[names.TERM_RATIO.format(term=pair.term)] = pair.ratio
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
 @dataclass(slots=True)

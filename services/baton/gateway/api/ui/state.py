@@ -11,7 +11,7 @@ from baton.gateway.generation.observation import JournalEntry
 from baton.v1.generation_pb2 import KvTimeline
 from baton.v1.router_service_pb2 import CostEstimate, NodeState
 from baton.wire.node_roles import role_word
-from baton.wire.quantities import measured_terms, seconds_from_duration
+from baton.wire.quantities import measured_terms, seconds_from_duration, terms_beside
 
 
 def state_document(
@@ -67,6 +67,7 @@ def _request(entry: JournalEntry, now_seconds: float) -> Mapping[str, Any]:
     placement, result = entry.placement, entry.result
     first, ended = entry.first_token_seconds, entry.ended_seconds
     summary = result.summary if result else None
+    pairs = terms_beside(placement.estimate, summary) if placement else ()
     document: dict[str, Any] = {
         "name": entry.name,
         "route": entry.route,
@@ -81,6 +82,7 @@ def _request(entry: JournalEntry, now_seconds: float) -> Mapping[str, Any]:
         "decode_node": placement.decode_node_id if placement else "",
         "prefill_node": (placement.prefill_node_id or placement.decode_node_id) if placement else "",
         "estimate": _estimate(placement.estimate) if placement else None,
+        "terms": [pair._asdict() for pair in pairs],
     }
     if summary is not None:
         document["measured"] = measured_terms(summary)

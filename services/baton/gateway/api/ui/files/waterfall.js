@@ -1,12 +1,14 @@
 // One request in time: what was estimated, what was measured, and below it every KV frame, computed and on its way.
 
-import { amount, byId, duration, svg } from "/ui/dom.js";
+import { amount, byId, duration, html, svg } from "/ui/dom.js";
 
 const WIDTH = 1200, LABEL = 130, ROW = 20, FRAMES_HEIGHT = 420, MIN_ROW = 2;
 
 /** Draw a request; undefined: none is chosen. */
 export function drawWaterfall(picture, request) {
   byId("waterfall-note").textContent = request ? sentence(request) : "Choose a request.";
+  byId("terms").hidden = !request?.terms.length;
+  byId("terms").tBodies[0].replaceChildren(...(request?.terms ?? []).map(termRow));
   if (!request) {
     picture.replaceChildren();
     return;
@@ -24,6 +26,18 @@ export function drawWaterfall(picture, request) {
     ...bars("measured", measured, 2 * ROW, whole.factor, ""),
     ...(frames.length ? axis(near, top - 10, height) : []),
     ...frames.flatMap((frame, index) => drawFrame(frame, top + index * rowHeight, rowHeight, near.factor)),
+  );
+}
+
+/** Return a row of the table: a term as it was estimated and as it was measured. */
+function termRow({ term, estimated_seconds: estimated, measured_seconds: measured }) {
+  const ratio = estimated > 0 && measured > 0 ? measured / estimated : null;
+  const cells = [duration(estimated), duration(measured), ratio === null ? "" : ratio.toFixed(2)];
+  return html(
+    "tr",
+    { class: ratio !== null && (ratio > 1.5 || ratio < 0.67) ? "off" : "" },
+    html("td", { text: term }),
+    ...cells.map((text) => html("td", { class: "number", text })),
   );
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from baton.capacity.term_comparison import compare_terms, expected_seconds
 from baton.errors import InvalidFieldError, NotFoundError
-from baton.router.decision_log import DecisionLog, DecisionRecord, KnownLink, KnownNode
+from baton.router.explanation.decision_log import DecisionLog, DecisionRecord, KnownLink, KnownNode
 from baton.router.nodes import Outcome
 from baton.v1 import generation_pb2, router_service_pb2
 from baton.wire.quantities import candidate_to_proto, duration_from_seconds
@@ -93,6 +93,7 @@ def _record(record: DecisionRecord) -> router_service_pb2.PlacementRecord:
         else (),
         regret_seconds=regret_seconds(record),
         incomparable_reason=incomparable_reason(record),
+        degraded_max_token_count=record.degraded_max_tokens,
     )
     message.decided_at.FromNanoseconds(round(record.decided_at * 1e9))
     return message

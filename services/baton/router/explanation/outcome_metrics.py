@@ -24,7 +24,9 @@ def record_comparison(metrics: Metrics, comparison: Comparison, outcome: Outcome
             metrics.record_prediction(term, ratio, node_id=outcome.decode_node_id)
     if comparison.regret_seconds is not None:
         before_seconds = outcome.queue_seconds + outcome.pull_seconds + outcome.prefill_seconds
-        share = comparison.regret_seconds / max(before_seconds + outcome.decode_seconds, comparison.regret_seconds, 1e-9)
+        share = comparison.regret_seconds / max(
+            before_seconds + outcome.decode_seconds, comparison.regret_seconds, 1e-9
+        )
         metrics.record_regret(comparison.regret_seconds, share, node_id=outcome.decode_node_id, link=link)
 
 

@@ -6,10 +6,12 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
 
-from baton.errors import InvalidFieldError, NotFoundError, UnavailableError
-from baton.router.decision_log import MAX_FOUND, MAX_OTHERS, DecisionLog, DecisionRecord
-from baton.router.explanation import explain
+from baton.errors import InvalidFieldError, NotFoundError, OverloadedError, UnavailableError
+from baton.router.admission import AdmissionControl, AdmissionLimits, OverloadPolicy
+from baton.router.explanation.answer import explain
+from baton.router.explanation.decision_log import MAX_FOUND, MAX_OTHERS, DecisionLog, DecisionRecord
 from baton.router.placer import NoCacheLookup, Placer
 from baton.router.state import RouterState, StateLimits
 from baton.v1.router_service_pb2 import ExplainRequest, PlacementRecord, PlaceRequest
@@ -25,12 +27,14 @@ def _record(request_id: str, placement_id: str = "") -> DecisionRecord:
 class _Router:
     """A state with a pair of nodes and a placer."""
 
-    def __init__(self, *more_prefill_nodes: str) -> None:
-        self.state = RouterState(Clock(), StateLimits())
+    def __init__(self, *more_prefill_nodes: str, policy: OverloadPolicy = "queue") -> None:
+        clock = Clock()
+        self.state = RouterState(clock, StateLimits())
         for node in (MAC, DGX, *(replace(DGX, node_id=name) for name in more_prefill_nodes)):
             self.state.register(node)
         self._num_placements = 0
-        self._placer = Placer(self.state, NoCacheLookup(), new_id=self._new_id)
+        admission = AdmissionControl(clock, AdmissionLimits(policy))
+        self._placer = Placer(self.state, NoCacheLookup(), new_id=self._new_id, admission=admission)
 
     def place(self, request_id: str = _NAME, **changed: object) -> None:
         fields: dict[str, object] = {
@@ -40,6 +44,11 @@ class _Router:
             "max_token_count": 32,
         }
         asyncio.run(self._placer.place(PlaceRequest(**(fields | changed))))  # type: ignore[arg-type]
+
+    def fill(self, **changed: object) -> None:
+        """Place more than the nodes can take."""
+        for number in range(100):
+            self.place(f"abc.{number:08x}", **changed)
 
     def explain(self, request_id: str = "abc") -> list[PlacementRecord]:
         return list(explain(self.state.decisions, ExplainRequest(request_id=request_id)).records)
@@ -180,6 +189,20 @@ def test_a_refusal_and_the_attempts_of_a_request_are_remembered_in_order() -> No
     assert not second.HasField("choice")
     assert "mac: excluded by the request" in second.refusal
     assert (list(second.excluded_node_ids), list(second.terms)) == (["mac"], [])
+
+
+def test_a_request_that_is_shed_is_remembered_with_what_would_have_been() -> None:
+    """Nothing was chosen, and no node counts it."""
+    router = _Router(policy="shed")
+    with pytest.raises(OverloadedError) as caught:
+        router.fill(ttft_objective=Duration(seconds=3))
+    placed, record = router.explain()[-2:]
+
+    assert (placed.placement_id, placed.refusal) != ("", caught.value.message)
+    assert record.refusal == caught.value.message
+    assert not record.HasField("choice")
+    assert record.placement_id == ""
+    assert [other.prefill_node_id for other in record.others] == ["dgx", ""]
 
 
 def test_plans_are_not_remembered() -> None:

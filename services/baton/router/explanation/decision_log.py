@@ -86,6 +86,8 @@ class DecisionRecord:
     """The link between them; None: the choice uses none."""
     outcome: Outcome | None = None
     """What happened; None: no node has reported it (yet)."""
+    degraded_max_tokens: int = 0
+    """Output that it was cut to because of overload; 0: it was not."""
     decided_at: float = 0.0
     """Seconds since 1970, set by the log."""
 
@@ -144,9 +146,10 @@ class DecisionLog:
                 del self._by_name[name]
 
 
-def best_others(decision: Decision) -> tuple[Candidate, ...]:
-    """Return the best feasible candidates that were not chosen."""
-    return tuple(candidate for candidate in decision.candidates[1 : 1 + MAX_OTHERS] if candidate.estimate)
+def best_candidates(decision: Decision, *, num_chosen: int) -> tuple[Candidate, ...]:
+    """Return the best feasible candidates after those that were chosen: the first one, or none."""
+    best = decision.candidates[num_chosen : num_chosen + MAX_OTHERS]
+    return tuple(candidate for candidate in best if candidate.estimate)
 
 
 def infeasible_reasons(decision: Decision) -> tuple[str, ...]:
