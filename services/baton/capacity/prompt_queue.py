@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -36,12 +36,13 @@ class PromptQueue:
         """Return how long a prompt that comes last waits while others are computed. O(log prompts).
 
         A pass goes half to whose turn it is and half to who has least left (`share_tokens` of the engine). So a prompt
-        is through when all are; or, by the second half alone, when it and the shorter ones are, at half speed.
+        is through when all are; or, by the second half alone, when it and those that are no longer are, at half speed:
+        of equal ones the first goes first.
         """
         if not self.seconds:
             return 0.0
-        shorter_seconds = self.sums[bisect_left(self.seconds, own_seconds)]
-        return min(self.sums[-1], 2 * shorter_seconds + own_seconds)
+        no_longer_seconds = self.sums[bisect_right(self.seconds, own_seconds)]
+        return min(self.sums[-1], 2 * no_longer_seconds + own_seconds)
 
 
 EMPTY_QUEUE = PromptQueue()
