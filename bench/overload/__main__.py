@@ -75,7 +75,8 @@ def _calibrate(pair: Pair, question: Question, options: argparse.Namespace) -> t
     formula = 1 / facts.prefiller.prefill_seconds(question.num_prompt_tokens)
     print(
         f"alone TTFT {ttft:.3f} s, TPOT {1000 * tpot:.1f} ms; capacity {capacity:.2f}/s (its prefill node by formula "
-        f"{formula:.2f}/s); good within TTFT {level.ttft_seconds:.3f} s and TPOT {1000 * (level.tpot_seconds or 0):.1f} ms"
+        f"{formula:.2f}/s)\n"
+        f"good within TTFT {level.ttft_seconds:.3f} s and TPOT {1000 * (level.tpot_seconds or 0):.1f} ms"
     )
     return capacity, level
 
@@ -90,7 +91,7 @@ def _measure(
     options: argparse.Namespace,
 ) -> Row:
     """Return the row of a load of which two tenants have half each."""
-    rates = {tenant: load * capacity / 2 for tenant in "ab"}
+    rates = dict.fromkeys("ab", load * capacity / 2)
     return _row(endpoints, how.name, question, rates, load, level, options)
 
 
@@ -129,15 +130,19 @@ def _measure_fairness(
             for load in (_FAIR_LOAD, _FLOOD)
         )
     before, after = (row.ttft_seconds("b", 0.99) or 0.0 for row in (fair, flooded))
-    refused = [sum(each.tenant == "b" and each.end == "refused" for each in row.drive.samples) for row in (fair, flooded)]
+    refused = [
+        sum(each.tenant == "b" and each.end == "refused" for each in row.drive.samples) for row in (fair, flooded)
+    ]
     ratio = after / before if before else 0.0
     print(
-        f"b at {_OTHER_LOAD:g} of the capacity: TTFT p99 {before:.3f} s beside a at {_FAIR_LOAD:g}, {after:.3f} s beside "
-        f"a at {_FLOOD:g}: {ratio:.2f} times; refused {refused[0]} and {refused[1]}"
+        f"b at {_OTHER_LOAD:g} of the capacity: TTFT p99 {before:.3f} s beside a at {_FAIR_LOAD:g}, "
+        f"{after:.3f} s beside a at {_FLOOD:g}: {ratio:.2f} times; refused {refused[0]} and {refused[1]}"
     )
     if options.out:
         path = options.out.with_name(f"{options.out.stem}_fairness.json")
-        write_results(path, {"format": FORMAT, "machine": describe_machine(), "rows": [fair.document(), flooded.document()]})
+        write_results(
+            path, {"format": FORMAT, "machine": describe_machine(), "rows": [fair.document(), flooded.document()]}
+        )
     return [f"fairness: TTFT p99 of b is {ratio:.2f} times as long beside a flood"] if ratio > MAX_TTFT_RATIO else []
 
 
