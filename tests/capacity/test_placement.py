@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from baton.capacity.placement import place
+from baton.capacity import cost
+from baton.capacity.cost import CostEstimate
+from baton.capacity.placement import Candidate, place
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodePair, PlacementRequest
 from capacity.samples import GIGABIT, TEN_GIGABIT, node, pair
 
@@ -128,6 +131,38 @@ def test_local_prefill_is_charged_for_the_requests_it_stalls() -> None:
 
     assert estimate is not None
     assert estimate.imposed_seconds > 3 * estimate.prefill_seconds
+
+
+def test_a_worker_that_decodes_is_charged_for_prompts_of_others() -> None:
+    """Its batch takes a token in each of the prompt's passes, where it would have taken one in each step."""
+    busy = NodeLoad(num_running=4, num_decoding=4, num_free_blocks=100_000, mean_context_tokens=1000)
+    mac = replace(node("mac", "decode", "m3-ultra"), max_step_tokens=512)
+    idle = place(ClusterSnapshot((node("dgx", "worker", "dgx-spark"), mac), default_link=TEN_GIGABIT), SEED)
+    dgx = replace(node("dgx", "worker", "dgx-spark", load=busy), max_step_tokens=512)
+    decision = place(ClusterSnapshot((dgx, mac), default_link=TEN_GIGABIT), SEED)
+
+    def remote(candidates: Sequence[Candidate]) -> CostEstimate:
+        (found,) = (each for each in candidates if (each.prefill_node_id, each.decode_node_id) == ("dgx", "mac"))
+        assert found.estimate is not None
+        return found.estimate
+
+    imposed, prefill = remote(decision.candidates).imposed_seconds, remote(idle.candidates).prefill_seconds
+    step = cost.step_seconds(dgx.shape, dgx.profile, 4, 1000)
+    assert remote(idle.candidates).imposed_seconds == 0
+    assert imposed == pytest.approx(4 * (prefill - 16 * step), rel=0.02)
+
+
+def test_prompts_for_others_are_nobody_in_the_batch() -> None:
+    """Nothing of them decodes: a request that does is neither slowed by them nor slows them."""
+    exports = NodeLoad(num_running=3, num_waiting=2, num_exports=5, num_free_blocks=100_000)
+    alone = ClusterSnapshot((node("mac", "worker", "m3-ultra", load=exports),), default_link=TEN_GIGABIT)
+
+    choice = place(alone, SEED).choice
+
+    assert choice is not None
+    assert choice.estimate is not None
+    assert choice.estimate.imposed_seconds == 0
+    assert choice.estimate.step_seconds == pytest.approx(0.0265, rel=0.05)
 
 
 def test_an_idle_decode_node_is_preferred_to_a_full_one() -> None:

@@ -13,7 +13,7 @@ import pytest
 from baton.capacity.hardware import PRESETS
 from baton.capacity.snapshot import QueuedPrompt
 from baton.engine.engine import Engine
-from baton.engine.events import Admitted, Ended, Failed, TokenReady
+from baton.engine.events import Admitted, Ended, Failed, LandingLoad, TokenReady
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import Purpose, SamplingParams, StructuredOutput
 from baton.engine.runners.base import Span
@@ -316,6 +316,26 @@ def test_the_load_names_the_prompts_that_are_to_be_computed() -> None:
 
     assert accepted == ["p-1", "p-2"]
     assert load.queued_prompts == (QueuedPrompt("p-1", 0, 40), QueuedPrompt("p-2", 0, 20))
+
+
+def test_the_load_tells_who_decodes_from_whose_prompt_is_computed_for_others() -> None:
+    """On a node that does both: a prompt stalls the first and never meets the second in the batch."""
+    runner = GatedRunner()
+    with Rig(runner) as rig:
+        generating = request_of(prompt_of(8), "generating", ENDLESS, placement_id="p-1")
+        export = request_of(prompt_of(12, seed=2), "export", purpose=Purpose.PREFILL)
+        listening, exporting = rig.submit_together([generating, export])
+        exporting.until(Admitted)
+        computing = rig.engine.load()
+        runner.gate.set()
+        listening.until(TokenReady)
+        exporting.until(Ended)
+        decoding = rig.do(lambda: rig.engine._registry.load(0, LandingLoad()))
+        rig.engine.abort(generating)
+
+    assert (computing.num_running, computing.num_decoding, computing.num_exports) == (2, 0, 1)
+    assert computing.mean_context_tokens == 8
+    assert (decoding.num_running, decoding.num_decoding, decoding.num_exports) == (1, 1, 0)
 
 
 def test_a_request_that_receives_is_no_work_for_this_engine() -> None:

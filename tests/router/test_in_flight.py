@@ -23,7 +23,7 @@ def placed(clock: Clock) -> PlacementLedger:
     """Return one remote placement, "p", of "dgx" for "mac"; "dgx" has 10 of its 60 positions in its cache."""
     ledger = PlacementLedger(clock, ttl_seconds=10.0)
     ledger.add("p", "mac", PlacedWork(60, 60, 4))
-    ledger.add("p", "dgx", PlacedWork(10, 60, 4))
+    ledger.add("p", "dgx", PlacedWork(10, 60, 4, is_export=True))
     return ledger
 
 
@@ -37,7 +37,7 @@ def test_a_placement_counts_on_both_nodes() -> None:
     ledger = placed(Clock())
 
     assert ledger.added_to("mac", FREE) == NodeLoad(num_waiting=1, num_free_blocks=96)
-    assert ledger.added_to("dgx", FREE) == NodeLoad(1, 0, 50, 96)
+    assert ledger.added_to("dgx", FREE) == NodeLoad(1, 0, 50, 96, num_exports=1)
 
 
 @pytest.mark.parametrize("node_id", ["mac", "dgx"])

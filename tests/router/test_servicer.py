@@ -413,6 +413,8 @@ def test_load_links_and_outcomes_are_listed() -> None:
             queued_prompts=[queued],
             landing_bytes_per_second=1e9,
             landing_byte_count=7,
+            decoding_request_count=1,
+            export_request_count=1,
         )
         link = node_pb2.LinkMeasurement(from_node_id="dgx", bytes_per_second=2e9)
         outcome = generation_pb2.PlacementSummary(

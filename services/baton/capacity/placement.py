@@ -260,7 +260,7 @@ def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, ter
         start_seconds=terms.start_seconds,
         step_seconds=decode.step_seconds,
         expected_output_tokens=decode.expected_output_tokens,
-        imposed_seconds=decode.slowdown_seconds,
+        imposed_seconds=terms.imposed_seconds,
         restore_seconds=terms.restore_seconds,
         uncertainty_seconds=uncertainty_seconds(
             decode,

@@ -118,13 +118,22 @@ class NodeLoad:
     num_free_blocks: int = 0
     """Blocks that are free or hold only unreferenced cache; assumed placements may bring it below 0."""
     mean_context_tokens: float = 0.0
-    """Mean context of the running requests."""
+    """Mean context of the running requests that generate here."""
     queued_prompts: tuple[QueuedPrompt, ...] = ()
     """Prompts still to compute, in order of turns; the first ones, where there are many."""
     landing_bytes_per_second: float = 0.0
     """Rate of writing received KV into the device's memory; 0: not measured."""
     num_landing_bytes: int = 0
     """KV received and not yet written there."""
+    num_decoding: int = 0
+    """Of `num_running`, those that generate there and whose prompt is computed."""
+    num_exports: int = 0
+    """Of `num_running` and `num_waiting`, those that the node computes the prompt of for another, and never decodes."""
+
+    @property
+    def num_generating(self) -> int:
+        """Return how many requests decode there, or will."""
+        return max(self.num_decoding, self.num_running + self.num_waiting - self.num_exports)
 
 
 class TermSpread(NamedTuple):
@@ -333,10 +342,10 @@ def room_seconds(node: NodeSnapshot, num_new_blocks: int, output_seconds: float)
 def neighbours(node: NodeSnapshot, decode_seconds: float) -> float:
     """Return how many requests a further one decodes with on average, if each decodes for so long.
 
-    With T = `decode_seconds` and W = the time from a placement until it decodes: those that run end evenly over T, so
-    (1 - W/T)²/2 of them are met; those that have been placed begin evenly over W, and all come before this one; later
-    ones come at the rate of late, T/2 seconds of them. Where requests come and go at one rate that is the number that
-    there are.
+    With T = `decode_seconds` and W = the time from a placement until it decodes: those that decode end evenly over T,
+    so (1 - W/T)²/2 of them are met; those that have been placed begin evenly over W, and all come before this one;
+    later ones come at the rate of late, T/2 seconds of them. Where requests come and go at one rate that is the number
+    that there are.
     """
     load, lag = node.load, node.arrival_seconds
     if decode_seconds <= 0:
@@ -346,5 +355,6 @@ def neighbours(node: NodeSnapshot, decode_seconds: float) -> float:
         placed = 1 - lag / (2 * decode_seconds)
     else:
         running, placed = 0.0, decode_seconds / (2 * lag)
-    met = running * load.num_running + placed * load.num_waiting + node.arrivals_per_second * decode_seconds / 2
+    num_placed = load.num_generating - load.num_decoding
+    met = running * load.num_decoding + placed * num_placed + node.arrivals_per_second * decode_seconds / 2
     return min(met, node.max_batch_size - 1.0)

@@ -50,6 +50,8 @@ class PrefillTerms(NamedTuple):
     """Prompts that it computes first."""
     prefill_seconds: float
     """The positions that it has not."""
+    imposed_seconds: float
+    """What that costs the requests that decode there meanwhile."""
 
 
 class LocalTerms(NamedTuple):
@@ -88,6 +90,8 @@ class RemoteTerms(NamedTuple):
     """Until the first token is known."""
     start_seconds: float
     """Until decoding can begin."""
+    imposed_seconds: float
+    """Slow-down of the requests that are on either node."""
 
 
 def decode_terms(request: PlacementRequest, node: NodeSnapshot, expected: float) -> DecodeTerms:
@@ -98,13 +102,13 @@ def decode_terms(request: PlacementRequest, node: NodeSnapshot, expected: float)
     """
     load, shape, profile = node.load, node.shape, node.profile
     own_context = request.num_prompt_tokens + expected / 2
-    mean_context = load.mean_context_tokens if load.num_running else own_context
+    mean_context = load.mean_context_tokens or own_context
 
     def seconds(others: float) -> float:
         context = (others * mean_context + own_context) / (others + 1)
         return cost.step_seconds(shape, profile, others + 1, context)
 
-    num_present = min(load.num_running + load.num_waiting, node.max_batch_size - 1)
+    num_present = min(load.num_generating, node.max_batch_size - 1)
     others = neighbours(node, expected * seconds(num_present))
     step = seconds(others)
     step_without = cost.step_seconds(shape, profile, others, mean_context) if others else 0.0
@@ -124,7 +128,29 @@ def prefill_terms(request: PlacementRequest, node: NodeSnapshot) -> PrefillTerms
     """Return what computing the prompt costs on a node, which may be the one that decodes."""
     match = match_prefix(request, node)
     prefill = cost.prefill_seconds(node.shape, node.profile, match.num_tokens, request.num_prompt_tokens)
-    return PrefillTerms(node=node, match=match, queue_seconds=queue_seconds(node, prefill), prefill_seconds=prefill)
+    num_computed = request.num_prompt_tokens - match.num_tokens
+    return PrefillTerms(
+        node=node,
+        match=match,
+        queue_seconds=queue_seconds(node, prefill),
+        prefill_seconds=prefill,
+        imposed_seconds=stall_seconds(node, prefill, num_computed, match.restore.copy_seconds),
+    )
+
+
+def stall_seconds(node: NodeSnapshot, prefill_seconds: float, num_tokens: int, copy_seconds: float = 0.0) -> float:
+    """Return what a prompt costs all that decode on a node while it is computed there.
+
+    Who decodes takes a token in each of the prompt's passes, and none while cached KV is copied back. Those that are
+    still to begin are in front of the prompt, so that they decode by then.
+    """
+    load = node.load
+    num_stalled = min(load.num_generating, node.max_batch_size)
+    if not num_stalled:
+        return 0.0
+    num_passes = math.ceil(num_tokens / (node.max_step_tokens or num_tokens))
+    step = cost.step_seconds(node.shape, node.profile, num_stalled, load.mean_context_tokens)
+    return num_stalled * (copy_seconds + max(0.0, prefill_seconds - num_passes * step))
 
 
 def queue_seconds(node: NodeSnapshot, own_seconds: float) -> float:
@@ -134,8 +160,6 @@ def queue_seconds(node: NodeSnapshot, own_seconds: float) -> float:
 
 def local_terms(request: PlacementRequest, decode: DecodeTerms, pull: Pull | None = None) -> LocalTerms:
     """T_local = max(queue_d, max(room_d, read_d) + pull) + copy_d + prefill_d(c, n), and queue_d is room_d or more.
-
-    Who runs stands still for copy and prefill.
 
     Interval table: [0, r) is on d's device; [r, c_d) is read from its disk, while prompts before this one are computed,
     and copied; [c_d, c) is pulled, as soon as d has room, while others are computed; [c, n) is computed on d. Without a
@@ -153,7 +177,8 @@ def local_terms(request: PlacementRequest, decode: DecodeTerms, pull: Pull | Non
         pull_seconds=pulling,
         prefill_seconds=prefill,
         start_seconds=queue + reading + restore.copy_seconds + pulling + prefill,
-        imposed_seconds=decode.slowdown_seconds + node.load.num_running * (restore.copy_seconds + prefill),
+        imposed_seconds=decode.slowdown_seconds
+        + stall_seconds(node, prefill, request.num_prompt_tokens - begin, restore.copy_seconds),
     )
 
 
@@ -197,6 +222,7 @@ def remote_terms(
         frames=frames,
         first_token_seconds=first_token,
         start_seconds=max(first_token + frames.exposed_seconds, decode.room_seconds),
+        imposed_seconds=decode.slowdown_seconds + prefill.imposed_seconds,
     )
 
 

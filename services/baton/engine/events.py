@@ -134,7 +134,7 @@ class EngineLoad:
     num_available_blocks: int
     """Blocks that could be allocated."""
     mean_context_tokens: float
-    """Mean length of the running requests."""
+    """Mean length of the running requests that generate here."""
     num_steps: int
     """Passes since start."""
     tier_hits: TierHits = TierHits()
@@ -148,4 +148,8 @@ class EngineLoad:
     queued_prompts: tuple[QueuedPrompt, ...] = ()
     """Prompts still to compute here, in order of turns; the first ones, where there are many."""
     landing: LandingLoad = LandingLoad()
+    num_decoding: int = 0
+    """Of the running requests, those whose prompt is computed and that generate here."""
+    num_exports: int = 0
+    """Of the waiting and running requests, those of which the prompt alone is computed here, for another node."""
     """KV of other nodes on its way into the device's memory."""

@@ -188,6 +188,7 @@ class RequestRegistry:
     def load(self, num_steps: int, landing: LandingLoad) -> EngineLoad:
         """Return what the engine is doing, after so many passes. O(living requests)."""
         waiting, running = self._scheduler.waiting, self._scheduler.running
+        generating = [sequence for sequence in running if sequence.purpose is not Purpose.PREFILL]
         prompts = [
             sequence
             for sequence in (*running, *waiting)
@@ -198,7 +199,7 @@ class RequestRegistry:
             num_running=len(running),
             num_pending_prompt_tokens=sum(sequence.num_pending for sequence in prompts),
             num_available_blocks=self._scheduler.pool.num_available,
-            mean_context_tokens=sum(len(sequence.token_ids) for sequence in running) / max(1, len(running)),
+            mean_context_tokens=sum(len(sequence.token_ids) for sequence in generating) / max(1, len(generating)),
             num_steps=num_steps,
             tier_hits=self._scheduler.offload.hits,
             num_dropped_files=self._scheduler.offload.num_dropped_files,
@@ -209,6 +210,8 @@ class RequestRegistry:
                 for sequence in prompts[:MAX_QUEUED_PROMPTS]
             ),
             landing=landing,
+            num_decoding=sum(not sequence.is_prefilling for sequence in generating),
+            num_exports=sum(sequence.purpose is Purpose.PREFILL for sequence in (*running, *waiting)),
         )
 
     def _ended(self, sequence: Sequence, reason: FinishReason) -> Ended:

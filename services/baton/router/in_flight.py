@@ -25,6 +25,8 @@ class PlacedWork:
     """Position after the last one; as `prompt_begin`: it computes none."""
     num_blocks: int
     """Blocks that it must find."""
+    is_export: bool = False
+    """Whether it computes the prompt for another node, and never decodes."""
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -87,6 +89,7 @@ class PlacementLedger:
             num_waiting=load.num_waiting + len(works),
             num_pending_prompt_tokens=load.num_pending_prompt_tokens + sum(work.num_prompt_tokens for work in works),
             num_free_blocks=load.num_free_blocks - sum(work.num_blocks for work in works),
+            num_exports=load.num_exports + sum(work.is_export for work in works),
         )
 
     def queue(
@@ -220,7 +223,7 @@ RECENT_SECONDS = 10.0
 
 
 class RecentWork:
-    """What was placed on one decode node of late."""
+    """What was placed on one node of late."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -230,12 +233,16 @@ class RecentWork:
         self._start_seconds = 0.0
         self._prompt_seconds = 0.0
 
-    def add(self, start_seconds: float, prompt_seconds: float) -> None:
-        """Take a placement: when it will decode, and how long the node computes its prompt."""
+    def add(self, start_seconds: float) -> None:
+        """Take a placement that will decode there in so many seconds."""
         self._fade()
         self._num_arrivals += 1
         self._start_seconds += start_seconds
-        self._prompt_seconds += prompt_seconds
+
+    def add_prompt(self, seconds: float) -> None:
+        """Take a prompt that the node computes, for whomever."""
+        self._fade()
+        self._prompt_seconds += seconds
 
     @property
     def arrivals_per_second(self) -> float:

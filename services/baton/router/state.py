@@ -221,16 +221,17 @@ class RouterState:
         if prefiller:
             begin = candidate.prefill_cached_tokens
             num_written = request.num_prompt_tokens - begin + candidate.prefill_restored_tokens
-            work = PlacedWork(begin, request.num_prompt_tokens, blocks_for(prefiller.description, num_written))
+            num_blocks = blocks_for(prefiller.description, num_written)
+            work = PlacedWork(begin, request.num_prompt_tokens, num_blocks, is_export=True)
             self._placed.add(placement_id, candidate.prefill_node_id, work)
         self._account_stream(placement_id, candidate, estimate)
         self._num_placements += 1
         for node in (decoder, prefiller):
             if node is not None:
                 node.last_used = self._num_placements
-        recent = self._recent.setdefault(candidate.decode_node_id, RecentWork(self._clock))
-        recent.add(estimate.start_seconds, estimate.prefill_seconds if candidate.is_local else 0.0)
         computing_id = candidate.prefill_node_id or candidate.decode_node_id
+        self._recent_of(candidate.decode_node_id).add(estimate.start_seconds)
+        self._recent_of(computing_id).add_prompt(estimate.prefill_seconds)
         sender_id = candidate.pull_node_id or candidate.prefill_node_id
         placed = PlacedRequest(
             candidate,
@@ -241,6 +242,9 @@ class RouterState:
             link_factor=self.link_calibration.factor((sender_id, candidate.decode_node_id)),
         )
         self._awaited.add(placement_id, placed)
+
+    def _recent_of(self, node_id: str) -> RecentWork:
+        return self._recent.setdefault(node_id, RecentWork(self._clock))
 
     def _account_stream(self, placement_id: str, candidate: Candidate, estimate: CostEstimate) -> None:
         sender_id = candidate.pull_node_id or candidate.prefill_node_id

@@ -83,6 +83,8 @@ def load_message(
         system=system,
         tier_rates=tier_rates_to_proto(load.tier_rates),
         is_sparing_memory=load.is_sparing_memory,
+        decoding_request_count=load.num_decoding,
+        export_request_count=load.num_exports,
         queued_prompts=[
             node_pb2.QueuedPrompt(
                 placement_id=each.placement_id,
