@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -41,16 +42,20 @@ class NodeRates:
     """Read in a step."""
     kv_bytes_per_token: int
     """Of all layers."""
+    max_pass_tokens: int
+    """Positions that it computes in a pass; 0: not known."""
     max_batch_size: int
     """Sequences decoded together at most."""
     num_pool_tokens: int
     """Positions that its pool holds."""
 
     def prefill_seconds(self, num_tokens: float) -> float:
-        """Return the time of a prompt of which nothing is cached."""
+        """Return the time of a prompt of which nothing is cached; every pass reads the weights at least."""
         flop = 2.0 * self.num_linear_parameters * num_tokens + 2.0 * self.num_head_parameters
         flop += self.attention_flop_per_pair * num_tokens**2 / 2
-        return flop / self.prefill_flops + self.prefill_overhead_seconds
+        num_passes = ceil(num_tokens / (self.max_pass_tokens or num_tokens))
+        reading_seconds = num_passes * self.weight_bytes / self.decode_bytes_per_second
+        return max(flop / self.prefill_flops, reading_seconds) + self.prefill_overhead_seconds
 
     def step_seconds(self, batch_size: float, context_tokens: float) -> float:
         """Return the time of a decode step."""
@@ -86,6 +91,7 @@ def rates_of(node: NodeDescription) -> NodeRates:
         attention_flop_per_pair=4.0 * shape.attention_head_count * shape.head_dim * shape.layer_count,
         weight_bytes=shape.weight_byte_count,
         kv_bytes_per_token=shape.kv_byte_count_per_token,
+        max_pass_tokens=node.max_step_token_count,
         max_batch_size=node.max_batch_size,
         num_pool_tokens=node.block_count * node.block_token_count,
     )

@@ -21,6 +21,7 @@ NODE = NodeRates(
     attention_flop_per_pair=0.0,
     weight_bytes=14_000_000_000,
     kv_bytes_per_token=100_000,
+    max_pass_tokens=500,
     max_batch_size=10,
     num_pool_tokens=100_000,
 )
@@ -28,8 +29,10 @@ PREFILL = replace(NODE, node_id="p", can_decode=False)
 
 
 def test_a_prompt_takes_its_operations_over_the_rate() -> None:
-    """2 per parameter and token."""
+    """2 per parameter and token; a short one takes as long as reading the weights, once per pass."""
     assert NODE.prefill_seconds(1000) == pytest.approx(14e12 / 200e12)
+    assert NODE.prefill_seconds(10) == pytest.approx(14e9 / 1e12)
+    assert replace(NODE, max_pass_tokens=100).prefill_seconds(1000) == pytest.approx(10 * 14e9 / 1e12)
 
 
 def test_a_full_batch_shares_the_weights() -> None:
