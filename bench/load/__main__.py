@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ import baton.v1
 from bench.load.deployment import DEPLOYMENTS, Pair
 from bench.load.measure import Load, measure_loads, say
 from bench.load.plot import draw_load
-from bench.load.row import Row, compare_deployments, line
+from bench.load.row import MIN_SHARE_OF_BEST, Row, compare_deployments, line
 from bench.options import at_least, positive
 from bench.results_file import describe_machine, write_results
 
@@ -44,9 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except (RuntimeError, TimeoutError, OSError) as error:
             say(f"{name}: given up: {error}")
     for compared in compare_deployments(rows):
-        shares = {name: f"{share['throughput']:.2f} / {share['e2e']:.2f}" for name, share in compared["shares"].items()}
         load = f"{compared['rate']:g}/s, {compared['num_output_tokens']} out, time x {compared['time_scale']:g}"
-        print(f"{load}: throughput / end-to-end of the best: {shares}")
+        print(f"{load}: share of the best deployment's throughput / end-to-end: {_told(compared['shares'])}")
     return 1 if any(row.failures or row.num_failed for row in rows if not row.is_busy) or not rows else 0
 
 
@@ -71,6 +70,14 @@ def _run_pair(
         stretched = Pair(pair.deployment, pair.engines, STRETCH, pair.link_gigabits_per_second)
         for row in measure_loads(stretched, busy, options, full):
             take(row)
+
+
+def _told(shares: Mapping[str, Mapping[str, float]]) -> str:
+    return ", ".join(
+        f"{name} {share['throughput']:.2f} / {share['e2e']:.2f}"
+        + ("" if min(share.values()) >= MIN_SHARE_OF_BEST else f" (below {MIN_SHARE_OF_BEST})")
+        for name, share in shares.items()
+    )
 
 
 def _write(options: argparse.Namespace, rows: Sequence[Row]) -> None:

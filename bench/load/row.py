@@ -15,11 +15,15 @@ from bench.host_cpu import BUSY_SHARE
 from bench.load.queueing import mean_wait_seconds, waits
 from bench.node_rates import Utilisation
 
+JUDGED = "disaggregated"
+"""Deployment whose rows have a verdict; others are compared with it."""
 MAX_UTILISATION = 0.9
 """From it on a row has no verdict: queues grow whatever a server does."""
 MIN_THROUGHPUT_RATIO = 0.95
 MAX_TPOT_RATIO = 1.2
 MAX_TTFT_RATIO = 1.5
+MIN_SHARE_OF_BEST = 0.97
+"""Of the best deployment under the same load, that one which may choose shall have."""
 _DECIMALS = 5
 
 
@@ -143,9 +147,15 @@ class Row:
 
     @property
     def failures(self) -> list[str] | None:
-        """Return what is not as good as it shall be; None from a utilisation of `MAX_UTILISATION` on."""
+        """Return what is not as good as it shall be; None from a utilisation of `MAX_UTILISATION` on.
+
+        None too where nodes that are not alike both generate: a request alone has the better one, and is no measure.
+        """
         used = self.utilisation
-        if max(used.prefill, used.decode, used.link if self.is_link_shaped else 0.0) >= MAX_UTILISATION:
+        if (
+            self.deployment != JUDGED
+            or max(used.prefill, used.decode, used.link if self.is_link_shaped else 0.0) >= MAX_UTILISATION
+        ):
             return None
         checks = {
             f"{self.num_failed} requests failed": self.num_failed == 0,

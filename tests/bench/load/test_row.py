@@ -109,5 +109,6 @@ def test_deployments_are_compared_with_the_best_of_each_load() -> None:
 
     (compared,) = compare_deployments([row(), late, row(rate=2.0)])
 
+    assert late.failures is None
     assert compared["shares"]["disaggregated"]["e2e"] == 1.0
     assert compared["shares"]["aggregated"]["e2e"] == pytest.approx(0.4 / 0.8)
