@@ -11,7 +11,7 @@ from types import TracebackType
 from baton.capacity.hardware import PRESETS
 from baton.engine.engine import Engine
 from baton.engine.events import Ended, EngineEvent, Failed, TokenReady
-from baton.engine.limits import INGEST_SHARE, SchedulerLimits
+from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, SamplingParams
 from baton.engine.request_registry import Deliverable, deliver
 from baton.engine.runners.base import ModelInfo
@@ -129,7 +129,6 @@ class Rig:
         max_waiting: int = 1024,
         host_bytes: int = 0,
         clock: Callable[[], float] = lambda: 1.0,
-        ingest_share: float = INGEST_SHARE,
         disk: DiskBlockStore | None = None,
     ) -> None:
         self.runner = runner or mock_runner()
@@ -146,7 +145,6 @@ class Rig:
             on_queue_change=self.accepted_placement_ids.extend,
             max_waiting=max_waiting,
             clock=clock,
-            ingest_share=ingest_share,
             disk=disk,
         )
 

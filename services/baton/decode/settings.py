@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -16,6 +17,9 @@ class DecodeSettings(NodeSettings):
     model_config = SettingsConfigDict(env_prefix="BATON_DECODE_")
 
     group: ClassVar[str] = "KV from other nodes"
+    dropped: ClassVar[Mapping[str, str]] = {
+        "ingest_share": "arriving KV is written as long as those who wait for it gain by what the others lose"
+    }
 
     port: int = 8030
     """Port to listen on; 0: any free one."""
@@ -30,5 +34,3 @@ class DecodeSettings(NodeSettings):
     """Bound of the memory that is lent to prefill nodes of this host (Linux), 48 MiB a KV stream; below that: none."""
     probe_bytes: int = Field(default=8 << 20, ge=0, le=256 << 20)
     """Bytes with which the link from each other node is measured; 0: not measured."""
-    ingest_share: float = Field(default=0.1, ge=0, le=1)
-    """Part of a pass's time for which arriving KV is written after it while others generate; 0: any."""

@@ -21,8 +21,9 @@ from baton.engine.execution.pipeline import Pipeline
 from baton.engine.kv_cache.block_copy import save_cached
 from baton.engine.kv_cache.block_reads import BlockRead, BlockReads, HeldBlocks
 from baton.engine.kv_cache.disk_tier import DiskTier
-from baton.engine.kv_cache.ingest import FrameCursor, GapBudget, Ingest
-from baton.engine.limits import INGEST_SHARE, SchedulerLimits
+from baton.engine.kv_cache.gap_budget import GapBudget
+from baton.engine.kv_cache.ingest import FrameCursor, Ingest
+from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, Purpose, check_request
 from baton.engine.request_registry import Deliverable, RequestRegistry
 from baton.engine.runners.base import LayerKv, Runner
@@ -56,8 +57,6 @@ class Engine:
         on_queue_change: Called from the engine's thread when `load` shows another queue of prompts than before, or a
             placed request more: with the placements whose requests it counts from now on.
         max_waiting: Requests waiting at most.
-        ingest_share: Part of a pass's time for which KV that arrives is written after it while sequences generate, and
-            as much again for blocks that other nodes ask for; 0: any.
         disk: Where contents of blocks are kept that leave the device, besides host memory; closed with the engine.
         clock: Seconds, monotonic.
     """
@@ -72,7 +71,6 @@ class Engine:
         on_fatal: Callable[[BaseException], None] = lambda _error: None,
         on_queue_change: Callable[[Items[str]], None] = lambda _placement_ids: None,
         max_waiting: int = 1024,
-        ingest_share: float = INGEST_SHARE,
         disk: DiskBlockStore | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -98,7 +96,7 @@ class Engine:
         self._seen: deque[Callable[[], None] | None] = deque()  # commands that have been waited for
         self._registry = RequestRegistry(self.scheduler, clock)
         self._held = HeldBlocks(runner, self.scheduler.pool, self.scheduler.offload.store)
-        self._reads = BlockReads(self._held, GapBudget(ingest_share), clock)
+        self._reads = BlockReads(self._held, GapBudget(), clock)
         self._pipeline = Pipeline(
             runner,
             self.scheduler,
@@ -110,7 +108,7 @@ class Engine:
         )
         self._ingest = Ingest(
             runner,
-            GapBudget(ingest_share),
+            GapBudget(),
             clock,
             failing=self._registry.failing,
             on_landed=lambda sequence: self._registry.tell(sequence, FrameLanded()),
@@ -238,8 +236,11 @@ class Engine:
         """
         must_wait, began = not self._is_stepping, self._clock()
         while True:
+            rest_seconds = self._rest() if must_wait else self._pipeline.rest_seconds
+            if rest_seconds and not must_wait and self._writes_beside(rest_seconds):
+                continue
             try:
-                command = self._next_command(self._rest() if must_wait else self._pipeline.rest_seconds)
+                command = self._next_command(rest_seconds)
             except queue.Empty:
                 if must_wait:
                     continue
@@ -252,6 +253,15 @@ class Engine:
             if self._registry.has_news:  # a first token from elsewhere does not wait for the pass in flight
                 self._deliver()
             must_wait, began = False, self._clock() if must_wait else began
+
+    def _writes_beside(self, seconds: float) -> bool:
+        """Write KV that has arrived while the device is at a pass and nothing else is asked; return whether."""
+        if self._seen or not self._commands.empty() or not self._ingest.write_beside(seconds):
+            return False
+        self._is_proven = False
+        if self._registry.has_news:  # a frame that has landed makes room for the next one
+            self._deliver()
+        return True
 
     def _next_command(self, seconds: float | None) -> Callable[[], None] | None:
         """Return the next command; wait for it for some seconds, None: for ever.
@@ -292,7 +302,7 @@ class Engine:
         self._load_taken_at = self._clock()
         before, self._load = self._load, self._registry.load(self._pipeline.num_steps, self._ingest.landing)
         accepted, self._accepted_placement_ids = self._accepted_placement_ids, []
-        if accepted or _placements_in(before) != _placements_in(self._load):
+        if accepted or before.queued_placement_ids != self._load.queued_placement_ids:
             self._on_queue_change(accepted)
 
     def _submit(self, request: EngineRequest, listener: Listener, submitted: float) -> None:
@@ -341,15 +351,14 @@ class Engine:
             self._ingest.add(sequence, FrameCursor(frame, num_kv_heads, self.runner.block_tokens))
 
     def _exchange(self) -> None:
-        """Write KV that has arrived and read blocks for other nodes: all, or what decoding sequences hardly notice."""
+        """Write KV that has arrived and read blocks for other nodes, no more than is gained by it."""
         if not (self._ingest.is_pending or self._reads.queue):
             return
-        is_generating = any(not sequence.is_prefilling for sequence in self.scheduler.running)
-        pass_seconds = self._pipeline.pass_seconds if is_generating else None
+        pass_seconds, num_running = self._pipeline.pass_seconds, len(self.scheduler.running)
         if self._reads.queue and not self._pipeline.is_in_flight:  # else a read would wait, and be taken for a slow one
-            self._reads.run(pass_seconds)
+            self._reads.run(pass_seconds, num_running)
         if self._ingest.is_pending:
-            self._ingest.run(pass_seconds)
+            self._ingest.run(pass_seconds, num_running)
             self._is_proven = False
 
     def _take_first_token(self, request_id: str, token: SampledToken) -> None:
@@ -387,7 +396,3 @@ class Engine:
         self.scheduler.check_integrity()
         self._checked_at, self._is_proven = self._clock(), True
         return None
-
-
-def _placements_in(load: EngineLoad) -> list[str]:
-    return [each.placement_id for each in load.queued_prompts]

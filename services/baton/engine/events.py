@@ -153,3 +153,8 @@ class EngineLoad:
     num_exports: int = 0
     """Of the waiting and running requests, those of which the prompt alone is computed here, for another node."""
     """KV of other nodes on its way into the device's memory."""
+
+    @property
+    def queued_placement_ids(self) -> list[str]:
+        """Return the placements of the prompts that are named."""
+        return [each.placement_id for each in self.queued_prompts]

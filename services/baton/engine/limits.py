@@ -1,11 +1,11 @@
-"""Bounds within which an engine works."""
+"""Bounds within which an engine works: what an operator sets, not what it measures.
+
+How long KV is moved between two passes has no bound here: `engine/kv_cache/gap_budget.py` weighs it.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-INGEST_SHARE = 0.1
-"""Usual part of a pass's time for which KV that arrives is written after it."""
 
 
 @dataclass(frozen=True, slots=True)

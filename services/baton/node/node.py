@@ -18,7 +18,7 @@ from baton.discovery.source import open_source
 from baton.engine.constraints.compilation import ConstraintCompiler
 from baton.engine.engine import Engine
 from baton.engine.events import EngineLoad
-from baton.engine.limits import INGEST_SHARE, SchedulerLimits
+from baton.engine.limits import SchedulerLimits
 from baton.engine.request_registry import Deliverable, deliver
 from baton.engine.runners.base import Runner
 from baton.errors import UnavailableError
@@ -61,7 +61,6 @@ class WorkerNode:
         profile: NodeProfile,
         wire_abilities: Sequence[WireAbility] = (),
         disk: DiskBlockStore | None = None,
-        ingest_share: float = INGEST_SHARE,
         place: node_pb2.KubernetesPlace | None = None,
     ) -> None:
         self.settings = settings
@@ -95,7 +94,6 @@ class WorkerNode:
             on_queue_change=lambda placement_ids: self._call_soon(self._tell_queue, placement_ids),
             max_waiting=settings.max_waiting,
             disk=disk,
-            ingest_share=ingest_share,
         )
 
     @property
@@ -229,7 +227,7 @@ class WorkerNode:
             self._loop.call_soon_threadsafe(function, *arguments)
 
 
-async def load_node(settings: NodeSettings, role: NodeRole, ingest_share: float = INGEST_SHARE) -> WorkerNode:
+async def load_node(settings: NodeSettings, role: NodeRole) -> WorkerNode:
     """Load the model, measure the node's speed on it, and return the node.
 
     Raises:
@@ -253,7 +251,7 @@ async def load_node(settings: NodeSettings, role: NodeRole, ingest_share: float 
         log.info("adapter_loaded adapter=%s digest=%s", adapter.name, adapter.digest)
     disk = await asyncio.to_thread(open_disk, settings, runner)
     place = await asyncio.to_thread(find_location, settings)
-    return WorkerNode(settings, role, runner, profile, wire_abilities, disk, ingest_share, place)
+    return WorkerNode(settings, role, runner, profile, wire_abilities, disk, place)
 
 
 def _limits(settings: NodeSettings) -> SchedulerLimits:

@@ -44,7 +44,7 @@ async def serve_decode(settings: DecodeSettings) -> None:
     Raises:
         ConfigurationError: If the model cannot be loaded or an address cannot be bound.
     """
-    node = await load_node(settings, "decode", settings.ingest_share)
+    node = await load_node(settings, "decode")
     await WorkerProcess(node, [decode_service(node, settings)]).run()
 
 
@@ -54,7 +54,7 @@ async def serve_worker(settings: WorkerSettings) -> None:
     Raises:
         ConfigurationError: If the model cannot be loaded or an address cannot be bound.
     """
-    node = await load_node(settings, "worker", settings.ingest_share)
+    node = await load_node(settings, "worker")
     await WorkerProcess(node, [prefill_service(node, settings), decode_service(node, settings)]).run()
 
 

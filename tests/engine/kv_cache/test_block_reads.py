@@ -12,7 +12,7 @@ import pytest
 from baton.engine.events import TokenReady
 from baton.engine.kv_cache.block_reads import BlockRead, BlockReads, HeldBlocks
 from baton.engine.kv_cache.disk_tier import BlockKv
-from baton.engine.kv_cache.ingest import GapBudget
+from baton.engine.kv_cache.gap_budget import GapBudget
 from baton.engine.runners.base import Launched, LayerKv, Span
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.errors import NotFoundError
@@ -45,7 +45,7 @@ def cached(runner: MockRunner | None = None) -> tuple[BlockPool, BlockReads]:
         pool.store(block_id, block_hash)
     pool.release(block_ids)
     held = HeldBlocks(runner, pool, HostBlockStore[BlockKv](0, 1))
-    return pool, BlockReads(held, GapBudget(0.1), Clock())
+    return pool, BlockReads(held, GapBudget(), Clock())
 
 
 def asked(reads: BlockReads) -> Future[list[LayerKv]]:
@@ -60,7 +60,7 @@ def test_everything_is_read_at_once_where_nobody_generates() -> None:
     pool, reads = cached()
     answers = [asked(reads), asked(reads)]
 
-    reads.run(None)
+    reads.run(1.0, num_running=0)
 
     num_bytes = len(HASHES) * pool.block_tokens * LAYOUT.num_token_bytes()
     for answer in answers:
@@ -75,10 +75,10 @@ def test_a_gap_reads_a_layer_at_least_and_no_more_than_fits() -> None:
     answer = asked(reads)
 
     for _ in range(NUM_LAYERS - 1):
-        reads.run(1.0)
+        reads.run(1.0, num_running=10)
         assert not answer.done()
         pool.check_integrity([])
-    reads.run(1.0)
+    reads.run(1.0, num_running=10)
 
     assert len(answer.result(0)) == NUM_LAYERS
 
@@ -87,10 +87,10 @@ def test_what_has_left_the_cache_between_two_pieces_is_not_read() -> None:
     """Whoever asked hears of it."""
     pool, reads = cached()
     answer = asked(reads)
-    reads.run(1.0)
+    reads.run(1.0, num_running=10)
 
     pool.forget(pool.match(HASHES)[2:])
-    reads.run(1.0)
+    reads.run(1.0, num_running=10)
 
     with pytest.raises(NotFoundError, match="2 blocks have left"):
         answer.result(0)
@@ -104,7 +104,7 @@ def test_what_nobody_wants_any_more_is_not_read() -> None:
     assert gone.cancel()
 
     for _ in range(NUM_LAYERS):
-        reads.run(1.0)
+        reads.run(1.0, num_running=10)
 
     assert wanted.done()
 
@@ -116,8 +116,8 @@ def test_a_runner_that_fails_fails_the_read_alone(monkeypatch: pytest.MonkeyPatc
     failing, sound = asked(reads), asked(reads)
     with monkeypatch.context() as patch:
         patch.setattr(runner, "read_kv", lambda *_: 1 / 0)
-        reads.run(1.0)
-    reads.run(None)
+        reads.run(1.0, num_running=10)
+    reads.run(1.0, num_running=0)
 
     assert isinstance(failing.exception(0), ZeroDivisionError)
     assert len(sound.result(0)) == NUM_LAYERS

@@ -125,17 +125,6 @@ def test_every_gap_writes_one_small_piece_while_others_generate() -> None:
     assert sum(isinstance(event, FrameLanded) for event in listening.seen) == 2
 
 
-def test_everything_is_written_at_once_where_the_operator_wants_no_pace() -> None:
-    """Whole layers, in one gap."""
-    runner = _runner()
-    with Rig(runner, ingest_share=0.0) as rig:
-        _, listening = _receive(rig, "r", PROMPT)
-        generating = _beside_decoding(rig, runner, lambda: _hand_over(rig, "r", PROMPT))
-        assert listening.result() == expected_tokens(PROMPT, 8)
-        generating.result()
-    assert [gap for gap in runner.gaps if gap] == [[(layer, 0, 40) for layer in range(3)]]
-
-
 def test_everything_is_written_at_once_where_nobody_generates() -> None:
     """Whole layers: there is nobody to hold up."""
     runner = _runner()

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 from baton.engine.kv_cache.block_copy import join_blocks, split_blocks
 from baton.engine.kv_cache.disk_tier import BlockKv
-from baton.engine.kv_cache.ingest import GapBudget
+from baton.engine.kv_cache.gap_budget import GapBudget
 from baton.engine.runners.base import LayerKv, Runner
 from baton.errors import NotFoundError
 from baton.kv.hashing import BlockHash
@@ -92,18 +92,18 @@ class BlockRead:
     def __init__(self, hashes: Sequence[BlockHash], layers: range, answer: Future[list[LayerKv]]) -> None:
         self.hashes = hashes
         self.answer = answer
-        self._layers = layers
+        self.layers = layers
         self._kvs: list[LayerKv] = []
 
     @property
     def layer(self) -> int:
         """Return the next layer to read."""
-        return self._layers[len(self._kvs)]
+        return self.layers[len(self._kvs)]
 
     def add(self, kv: LayerKv) -> bool:
         """Take the next layer; return whether it was the last."""
         self._kvs.append(kv)
-        if len(self._kvs) < len(self._layers):
+        if len(self._kvs) < len(self.layers):
             return False
         self.answer.set_result(self._kvs)
         return True
@@ -133,16 +133,18 @@ class BlockReads:
     def add(self, read: BlockRead) -> None:
         """Queue a read."""
         self.queue.append(read)
+        self._budget.note_arrival(len(read.hashes) * sum(map(self._held.block_bytes, read.layers)))
 
-    def run(self, pass_seconds: float | None) -> None:
+    def run(self, pass_seconds: float, num_running: int) -> None:
         """Read what fits between two passes, a piece at least.
 
         Args:
-            pass_seconds: What the last pass took; None: no sequence generates, and everything is read.
+            pass_seconds: What the last pass took.
+            num_running: Sequences that wait meanwhile; 0: everything is read.
         """
         if not self.queue:
             return
-        self._budget.begin(pass_seconds)
+        self._budget.begin(pass_seconds, num_running=num_running, num_waiting=len(self.queue))
         is_first = True
         while self.queue and (is_first or self._budget.affordable_bytes() >= self._next_bytes()):
             read = self.queue[0]

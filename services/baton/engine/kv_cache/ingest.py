@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -11,10 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from baton.engine.events import LandingLoad
+from baton.engine.kv_cache.gap_budget import GapBudget, WriteRate
 from baton.engine.request import EXPORT_TOKENS
 from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.sequence import Phase, Sequence
-from baton.engine.step_cost import StepCostModel, StepWork
 from baton.kv.stream import KvFrame
 
 
@@ -120,77 +119,6 @@ class FrameCursor:
         return np.ascontiguousarray(rows[:, self._offset : self._offset + num_tokens]).data.cast("B")
 
 
-_RATE_DECAY = 0.98
-"""Weight of a piece after another in the rate of writing."""
-_MAX_DEBT_GAPS = 4.0
-"""Time overdrawn is paid back by at most this many gaps: frames wait no longer than that after a pause."""
-
-
-class GapBudget:
-    """Gives each gap between two passes a share of a pass's time, and tells what can be written in it.
-
-    Writing is timed as it happens. A gap that took longer shortens the ones after it; one that was not used up
-    lengthens none, since each is felt by itself.
-
-    Args:
-        share: Part of a pass's time for which may be written after it; 0: any.
-    """
-
-    def __init__(self, share: float) -> None:
-        self._share = share
-        self._cost = StepCostModel()
-        self._passes = (0.0, 0.0)  # the last two
-        self._left_seconds = math.inf
-
-    def begin(self, pass_seconds: float | None) -> None:
-        """Begin a gap.
-
-        Args:
-            pass_seconds: What the last pass took; None: no sequence generates, and nothing is held back.
-        """
-        if pass_seconds is None or not self._share:
-            self._left_seconds = math.inf
-            return
-        self._passes = (self._passes[1], pass_seconds)
-        gap_seconds = self._share * min(self._passes)  # one long pass is no reason for a long gap
-        debt_seconds = min(0.0, self._left_seconds)
-        self._left_seconds = gap_seconds + max(debt_seconds, -_MAX_DEBT_GAPS * gap_seconds)
-
-    def note_write(self, num_bytes: int, seconds: float) -> None:
-        """Take in what it took to write a piece."""
-        self._cost.note(StepWork(num_bytes, 0), seconds, has_prompts=False)
-        self._left_seconds -= seconds
-
-    def affordable_bytes(self) -> float:
-        """Return the size of the largest piece that fits into what is left of the gap; 0 where none does."""
-        if math.isinf(self._left_seconds):
-            return math.inf
-        cost = self._cost.cost
-        if cost is None or self._left_seconds <= cost.fixed_seconds:
-            return 0.0
-        if not cost.token_seconds:
-            return math.inf
-        return (self._left_seconds - cost.fixed_seconds) / cost.token_seconds
-
-
-class WriteRate:
-    """Rate of writing KV into blocks, of the last pieces: sums in which old ones fade.
-
-    Attributes:
-        bytes_per_second: The rate; 0: nothing has been written, or it took no time.
-    """
-
-    def __init__(self) -> None:
-        self.bytes_per_second = 0.0
-        self._num_bytes = self._seconds = 0.0
-
-    def note(self, num_bytes: int, seconds: float) -> None:
-        """Take in what it took to write a piece."""
-        self._num_bytes = _RATE_DECAY * self._num_bytes + num_bytes
-        self._seconds = _RATE_DECAY * self._seconds + seconds
-        self.bytes_per_second = self._num_bytes / self._seconds if self._seconds > 0.0 else 0.0
-
-
 class Ingest:
     """Frames of receiving sequences, and what is to happen behind them, in the order in which they came.
 
@@ -235,6 +163,7 @@ class Ingest:
     def add(self, sequence: Sequence, frame: FrameCursor) -> None:
         """Queue a frame."""
         self._queues.setdefault(sequence, deque()).append(frame)
+        self._budget.note_arrival(frame.num_bytes_left)
 
     def after(self, sequence: Sequence, function: Callable[[], None]) -> None:
         """Call a function when every frame of the sequence that came before is in the blocks; now, if none waits."""
@@ -248,26 +177,39 @@ class Ingest:
         """Forget what waits for a sequence."""
         self._queues.pop(sequence, None)
 
-    def run(self, pass_seconds: float | None) -> None:
+    def run(self, pass_seconds: float, num_running: int) -> None:
         """Write what fits between two passes, a piece at least.
 
         Args:
-            pass_seconds: What the last pass took; None: no sequence generates, and everything is written.
+            pass_seconds: What the last pass took.
+            num_running: Sequences that wait meanwhile; 0: everything is written.
         """
         if not self._queues:
             return
-        self._budget.begin(pass_seconds)
+        self._budget.begin(pass_seconds, num_running=num_running, num_waiting=len(self._queues))
         is_first = True
         while self._queues and (is_first or self._budget.affordable_bytes() > 0):
-            sequence = next(iter(self._queues))
-            queue = self._queues.pop(sequence)
-            if sequence.phase is not Phase.RECEIVING:
-                continue
-            if not self._write(sequence, queue[0], must=is_first):
-                self._queues[sequence] = queue
+            if not self._write_next(must=is_first):
                 break
             is_first = False
+
+    def write_beside(self, seconds: float) -> bool:
+        """Write a piece while the device computes, if one fits into the time that the host has; return whether."""
+        if not self._queues:
+            return False
+        self._budget.begin_free(seconds)
+        return self._budget.affordable_bytes() > 0 and self._write_next(must=False)
+
+    def _write_next(self, *, must: bool) -> bool:
+        """Write a piece of the sequence whose turn it is; return False if the smallest does not fit."""
+        sequence = next(iter(self._queues))
+        queue = self._queues.pop(sequence)
+        if sequence.phase is Phase.RECEIVING:
+            if not self._write(sequence, queue[0], must=must):
+                self._queues[sequence] = queue
+                return False
             self._go_on(sequence, queue)
+        return True
 
     def _write(self, sequence: Sequence, item: FrameCursor | Callable[[], None], *, must: bool) -> bool:
         """Write a piece; return False if the smallest does not fit."""
