@@ -12,7 +12,7 @@ class TermComparison(NamedTuple):
     """One term of one request."""
 
     term: str
-    """Its name: queue, pull, restore, prefill, transfer, exposed, start, step, decode or total."""
+    """Its name: queue, pull, restore, prefill, transfer, exposed, start, step, decode, total or imposed."""
     estimated_seconds: float | None
     """What was expected; None: nothing."""
     measured_seconds: float | None
@@ -32,7 +32,7 @@ def compare_terms(
     """Return every term that either side has, in the order in which a request goes through them.
 
     decode covers all tokens but the first, without the wait for KV; start ends where decoding can begin; total is both.
-    A restore is measured as a part of the prefill, never by itself.
+    A restore is measured as a part of the prefill, never by itself, and what is imposed on others is not measured.
 
     Args:
         estimate: Of what was placed; None: not known.
@@ -50,7 +50,7 @@ def expected_seconds(estimate: CostEstimate, num_tokens: float) -> float:
     return estimate.start_seconds + max(0.0, num_tokens - 1) * estimate.step_seconds
 
 
-_ORDER = ("queue", "pull", "restore", "prefill", "transfer", "exposed", "start", "step", "decode", "total")
+_ORDER = ("queue", "pull", "restore", "prefill", "transfer", "exposed", "start", "step", "decode", "total", "imposed")
 _ALWAYS = ("queue", "prefill", "start", "step", "decode", "total")
 """Terms that every request has, if only with 0 seconds."""
 
@@ -68,6 +68,7 @@ def _estimated(estimate: CostEstimate, num_tokens: int) -> Mapping[str, float]:
         "step": estimate.step_seconds,
         "decode": max(0.0, count - 1) * estimate.step_seconds,
         "total": expected_seconds(estimate, count),
+        "imposed": estimate.imposed_seconds,
     }
 
 

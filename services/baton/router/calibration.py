@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from baton.capacity.cost import CostEstimate
+from baton.capacity.term_comparison import expected_seconds
 from baton.router.in_flight import PlacedRequest
 from baton.router.nodes import Outcome
 
@@ -141,7 +141,7 @@ def compare(placed: PlacedRequest, outcome: Outcome) -> Comparison | None:
     total_seconds = before_seconds + outcome.decode_seconds
     pairs: dict[Term, tuple[float, float]] = {
         "start": (before_seconds + outcome.exposed_seconds, estimate.start_seconds),
-        "total": (total_seconds, _seconds_of(estimate, num_tokens)),
+        "total": (total_seconds, expected_seconds(estimate, num_tokens)),
     }
     least = LEAST_QUEUE_SHARE * estimate.start_seconds
     if max(outcome.queue_seconds, estimate.queue_seconds) > least:
@@ -159,10 +159,5 @@ def compare(placed: PlacedRequest, outcome: Outcome) -> Comparison | None:
     other = placed.runner_up
     return Comparison(
         ratios={term: seen / expected for term, (seen, expected) in pairs.items() if seen > 0 and expected > 0},
-        regret_seconds=max(0.0, total_seconds - _seconds_of(other, num_tokens)) if other else None,
+        regret_seconds=max(0.0, total_seconds - expected_seconds(other, num_tokens)) if other else None,
     )
-
-
-def _seconds_of(estimate: CostEstimate, num_tokens: int) -> float:
-    """Return the estimated time from the queue to the last of `num_tokens` tokens."""
-    return estimate.start_seconds + (num_tokens - 1) * estimate.step_seconds

@@ -282,7 +282,7 @@ def _no_choice(
         for node in decoders
     ):
         return OutOfMemoryError(f"{request.num_prompt_tokens} prompt tokens fit no decode node: {reasons}")
-    absence = "none of the pinned nodes is registered"
+    absence = "none of the pinned nodes is registered" if request.pins else "no decode node is registered any more"
     return UnavailableError(f"no node can take the request now: {reasons or absence}", reason="NO_NODE")
 
 

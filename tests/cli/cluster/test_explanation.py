@@ -17,7 +17,8 @@ _NARROW = 80
 
 def _estimate(**terms: float) -> messages.CostEstimate:
     seconds = {"prefill_seconds": 1.0, "start_seconds": 1.0, "step_seconds": 0.01} | terms
-    return messages.CostEstimate(**seconds, expected_output_token_count=11)
+    total_seconds = seconds["start_seconds"] + 11 * seconds["step_seconds"]
+    return messages.CostEstimate(**seconds, expected_output_token_count=11, total_seconds=total_seconds)
 
 
 def _record(**changed: object) -> messages.PlacementRecord:
@@ -60,9 +61,16 @@ def test_a_record_fits_a_narrow_terminal() -> None:
         messages.TermComparison(term=term, estimated_seconds=12.34567, measured_seconds=0.1234567)
         for term in ("pull", "restore", "transfer", "exposed", "start", "step", "decode")
     ]
-    lines = _printed(_record(terms=[*_record().terms, *rows]))
+    pull = messages.Candidate(
+        decode_node_id="decode-mock",
+        pull_node_id="prefill-mock",
+        pulled_token_count=2000,
+        estimate=_estimate(prefill_seconds=1.123, pull_seconds=0.1234, start_seconds=1.2464),
+    )
+    lines = _printed(_record(terms=[*_record().terms, *rows], others=[pull]))
 
     assert max(map(len, lines)) <= _NARROW
+    assert any(line.split()[:2] == ["would", "have"] for line in lines)
     assert any(line.split()[:4] == ["term", "estimated", "measured", "ratio"] for line in lines)
     assert any(line.split()[:6] == ["prefill", "1", "s", "1.2", "s", "1.20"] for line in lines)
     assert any(line.split()[:5] == ["queue", "0", "900", "ms", "-"] for line in lines)
@@ -76,7 +84,7 @@ def test_a_record_says_why_in_words() -> None:
     assert "Furthest off: queue took 900 ms longer than estimated." in text
     assert "Regret: 500 ms beyond the next best's estimate." in text
     assert "decode-1 alone 5.11 s 4 s prefill +4 s" in " ".join(text.split())
-    assert "equal: the simpler one wins" in text
+    assert "prefill-1 > decode-2 1.11 s 0 no term" in " ".join(text.split())
     assert "Known of decode-1: 3 running" in text
     assert "steps corrected by 1.10" in " ".join(text.split())
     assert "1.25 GB/s (declared, nobody has measured it)" in " ".join(text.split())
@@ -107,3 +115,20 @@ def test_what_has_no_outcome_says_so(changed: dict[str, object], words: str) -> 
     unset = {"terms": [], "others": []} if "choice" in changed else {}
 
     assert words in _printed(_record(**(changed | unset)))
+
+
+@pytest.mark.parametrize(
+    ("uncertainty_seconds", "words"),
+    [
+        (0.5, "equal to the cheapest of 3 candidates, for estimates are known to 500 ms only"),
+        (0.1, "not the cheapest of 3 candidates: a policy or the objectives say so"),
+    ],
+)
+def test_a_choice_that_is_not_the_cheapest_says_why(uncertainty_seconds: float, words: str) -> None:
+    """Where it is off by less than estimates are, it counts as equal."""
+    estimate = _estimate(start_seconds=1.3, uncertainty_seconds=uncertainty_seconds)
+    choice = messages.Candidate(decode_node_id="decode-1", estimate=estimate)
+    text = " ".join(" ".join(_printed(_record(choice=choice))).split())
+
+    assert f"Chosen: decode-1 alone; {words}." in text
+    assert "prefill-1 > decode-2 1.11 s -300 ms" in text

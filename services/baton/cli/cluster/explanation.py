@@ -28,6 +28,7 @@ _MEANINGS = {
     "step": "one decode step",
     "decode": "all steps",
     "total": "start and decode",
+    "imposed": "slow-down of others",
 }
 _SHARES = ("queue", "pull", "restore", "prefill", "exposed", "decode", "imposed")
 """Terms that candidates differ by; those of them that are measured make up the total."""
@@ -49,7 +50,7 @@ def print_record(console: Console, record: PlacementRecord, *, index: int, recor
     if record.terms:
         print_table(console, terms_table(record.terms))
     if record.others:
-        print_table(console, others_table(record))
+        console.print(others_table(record))
     _print_lines(console, _known_lines(record))
     console.print()
 
@@ -73,13 +74,14 @@ def others_table(record: PlacementRecord) -> Table:
     """Return one row per candidate that lost: by how much, and which terms made it dearer."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for heading in ("would have been", "total", "dearer by", "mostly"):
-        table.add_column(heading, justify="right" if heading in ("total", "dearer by") else "left")
+        is_number = heading in ("total", "dearer by")
+        table.add_column(heading, justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
     best = estimate_from_proto((record.choice if record.HasField("choice") else record.others[0]).estimate)
     for message in record.others:
         candidate = candidate_from_proto(message)
         if candidate.estimate is not None:
             total = candidate.estimate.total_seconds
-            dearer = format_seconds(total - best.total_seconds)
+            dearer = _signed(total - best.total_seconds)
             table.add_row(_where(candidate), format_seconds(total), dearer, _mostly(candidate.estimate, best))
     return table
 
@@ -108,13 +110,27 @@ def _choice_lines(record: PlacementRecord) -> Iterator[str]:
     if record.degraded_max_token_count:
         yield f"Cut to {record.degraded_max_token_count} new tokens: the nodes are overloaded."
     choice = candidate_from_proto(record.choice)
-    feasible = f"the cheapest of {record.candidate_count} candidates" if record.candidate_count > 1 else "the only way"
-    yield f"Chosen: {_where(choice)}; {feasible}."
+    yield f"Chosen: {_where(choice)}; {_why_chosen(record)}."
     cached = max(choice.decode_cached_tokens, choice.prefill_cached_tokens)
     if cached:
         yield f"Expected in prefix caches: {cached} tokens."
     if record.infeasible_reasons:
         yield f"Not possible: {'; '.join(record.infeasible_reasons)}."
+
+
+def _why_chosen(record: PlacementRecord) -> str:
+    """Return what made it the choice; candidates within the uncertainty of the cheapest count as equal."""
+    totals = [other.estimate.total_seconds for other in record.others]
+    own = record.choice.estimate
+    if not totals:
+        return "the only way"
+    if own.total_seconds <= min(totals):
+        return f"the cheapest of {record.candidate_count} candidates"
+    saving = own.total_seconds - min(totals)
+    if saving <= own.uncertainty_seconds:
+        known = format_seconds(own.uncertainty_seconds)
+        return f"equal to the cheapest of {record.candidate_count} candidates, for estimates are known to {known} only"
+    return f"not the cheapest of {record.candidate_count} candidates: a policy or the objectives say so"
 
 
 def _outcome_lines(record: PlacementRecord, later: Sequence[PlacementRecord]) -> Iterator[str]:
@@ -132,16 +148,14 @@ def _outcome_lines(record: PlacementRecord, later: Sequence[PlacementRecord]) ->
         yield f"KV streams broke: {', '.join(outcome.kv_break_reasons)}."
     if record.incomparable_reason:
         yield f"Not as placed: {record.incomparable_reason}."
-    surprise = _surprise(record)
-    if surprise:
-        yield surprise
+    yield from _surprise(record)
     if record.HasField("regret_seconds"):
         regret = record.regret_seconds
         yield f"Regret: {format_seconds(regret)} beyond the next best's estimate." if regret else "Regret: none."
 
 
-def _surprise(record: PlacementRecord) -> str:
-    """Return which term missed its estimate by most, if that is a share of the total worth a word."""
+def _surprise(record: PlacementRecord) -> Iterator[str]:
+    """Yield which term missed its estimate by most, if that is a share of the total worth a word."""
     pairs = {pair.term: pair for pair in record.terms}
     misses = {
         term: pair.measured_seconds - pair.estimated_seconds
@@ -150,10 +164,9 @@ def _surprise(record: PlacementRecord) -> str:
     }
     total = pairs["total"].measured_seconds if "total" in pairs else 0.0
     worst = max(misses, key=lambda term: abs(misses[term]), default="")
-    if not worst or abs(misses[worst]) <= _SURPRISE * total:
-        return ""
-    word = "longer" if misses[worst] > 0 else "less"
-    return f"Furthest off: {worst} took {format_seconds(abs(misses[worst]))} {word} than estimated."
+    if worst and abs(misses[worst]) > _SURPRISE * total:
+        word = "longer" if misses[worst] > 0 else "less"
+        yield f"Furthest off: {worst} took {format_seconds(abs(misses[worst]))} {word} than estimated."
 
 
 def _known_lines(record: PlacementRecord) -> Iterator[str]:
@@ -193,8 +206,12 @@ def _where(candidate: Candidate) -> str:
     return f"{candidate.prefill_node_id} > {candidate.decode_node_id}"
 
 
+def _signed(seconds: float) -> str:
+    return f"-{format_seconds(-seconds)}" if seconds < 0 else format_seconds(seconds)
+
+
 def _mostly(estimate: CostEstimate, best: CostEstimate) -> str:
-    """Return the terms, two at most, that make a candidate dearer than the best."""
+    """Return the terms, two at most, that make a candidate dearer than the choice."""
     dearer = {term: getattr(estimate, f"{term}_seconds") - getattr(best, f"{term}_seconds") for term in _SHARES}
     longest = sorted((term for term in dearer if dearer[term] > 0), key=lambda term: -dearer[term])[:2]
-    return ", ".join(f"{term} +{format_seconds(dearer[term])}" for term in longest) or "equal: the simpler one wins"
+    return ", ".join(f"{term} +{format_seconds(dearer[term])}" for term in longest) or "no term"
