@@ -84,7 +84,7 @@ async def list_until(stub: service.RouterServiceStub, is_wanted: Callable[[messa
 
 
 def test_a_pair_is_placed_with_every_term() -> None:
-    """The DGX prefills for the Mac; the response has the address, the group size, both candidates and the terms."""
+    """The DGX prefills for the Mac; the response has the address, the group size, the choice and its terms."""
 
     async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
         _mac = await register(stub, MAC)
@@ -96,7 +96,7 @@ def test_a_pair_is_placed_with_every_term() -> None:
         assert (placement.decode_node_id, placement.decode_address) == ("mac", MAC.address)
         assert (placement.prefill_node_id, placement.layers_per_frame) == ("dgx", 1)
         assert len(placement.placement_id) == 32
-        assert [candidate.prefill_node_id for candidate in response.candidates] == ["dgx", ""]
+        assert [candidate.prefill_node_id for candidate in response.candidates] == ["dgx"]
         estimate = placement.estimate
         assert estimate == response.candidates[0].estimate
         assert estimate.total_seconds == pytest.approx(
@@ -104,6 +104,21 @@ def test_a_pair_is_placed_with_every_term() -> None:
         )
         assert response.candidates[0].kv_byte_count == 8192 * 128 * 1024
         assert response.candidates[0].is_link_declared
+
+    with_router(client)
+
+
+def test_who_only_asks_is_shown_every_candidate() -> None:
+    """A dry run lists what was not chosen, too; a placement names the choice alone."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        _mac, _dgx = await register(stub, MAC), await register(stub, DGX)
+
+        asked = await stub.Place(place_request(is_dry_run=True), timeout=20)
+        placed = await stub.Place(place_request(), timeout=20)
+
+        assert [candidate.prefill_node_id for candidate in asked.candidates] == ["dgx", ""]
+        assert list(placed.candidates) == [asked.candidates[0]]
 
     with_router(client)
 
@@ -214,7 +229,7 @@ def test_workers_are_told_of_each_other_and_placed_in_both_parts() -> None:
         assert await read_peers(dgx) == ["mac"]
         (peer,) = (await mac.read()).peers.nodes
         assert (peer.node_id, peer.role) == ("dgx", node_pb2.NODE_ROLE_WORKER)
-        answer = await stub.Place(place_request(), timeout=20)
+        answer = await stub.Place(place_request(is_dry_run=True), timeout=20)
         pairs = {(each.decode_node_id, each.prefill_node_id) for each in answer.candidates}
         assert pairs == {("mac", ""), ("mac", "dgx"), ("dgx", ""), ("dgx", "mac")}
 
@@ -392,7 +407,7 @@ def test_unlike_caches_are_refused_by_field() -> None:
     async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
         _mac = await register(stub, MAC)
         _other = await register(stub, replace(DGX, layout=replace(LAYOUT, dtype=KvDtype.FLOAT32)))
-        response = await stub.Place(place_request(), timeout=20)
+        response = await stub.Place(place_request(is_dry_run=True), timeout=20)
         assert response.placement.prefill_node_id == ""
         assert "dtype" in response.candidates[1].infeasible_reason
 
@@ -580,7 +595,7 @@ def test_a_request_goes_to_nodes_that_have_its_adapter() -> None:
         _calls = [await register(stub, node) for node in nodes]
         adapter = node_pb2.Adapter(name="mine", digest="1" * 32)
 
-        response = await stub.Place(place_request(adapter=adapter), timeout=20)
+        response = await stub.Place(place_request(adapter=adapter, is_dry_run=True), timeout=20)
 
         feasible = {
             (each.decode_node_id, each.prefill_node_id) for each in response.candidates if each.estimate.total_seconds

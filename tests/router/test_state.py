@@ -9,8 +9,9 @@ import pytest
 
 from baton.capacity import cost
 from baton.capacity.placement import place
-from baton.capacity.snapshot import LowerPrefix, PlacementRequest, TierRates
+from baton.capacity.snapshot import Link, LowerPrefix, PlacementRequest, TierRates
 from baton.kv.kv_format import KvDtype
+from baton.router.cluster.links import RENEWAL_SECONDS
 from baton.router.nodes import LinkMeasurement, Outcome
 from baton.router.proto import load_from_proto, load_to_proto
 from baton.router.state import RouterState, StateLimits
@@ -50,7 +51,7 @@ def test_probed_links_have_their_own_rate() -> None:
     mac = state.nodes.get("mac")
     assert mac is not None
 
-    mac.links["dgx"] = LinkMeasurement("dgx", 1e8, 0.002)
+    state.measure_link(mac, LinkMeasurement("dgx", 1e8, 0.002))
 
     link = state.snapshot(MODEL).link("dgx", "mac")
     assert (link.bytes_per_second, link.round_trip_seconds, link.is_measured) == (1e8, 0.002, True)
@@ -292,3 +293,60 @@ def test_what_is_computed_after_a_pull_teaches_the_speed_of_the_node() -> None:
     settle_pull(state, prefill_seconds=cost.prefill_seconds(shape, profile, 8176, 8192))
 
     assert state.prefill_calibration.factor("mini") == pytest.approx(1.0)
+
+
+def test_a_snapshot_is_the_same_object_until_something_changes() -> None:
+    """Searches keep what they have worked out by it; a report, a placement or a second renews only its node."""
+    clock = Clock()
+    state = RouterState(clock, StateLimits())
+    mac, _dgx = state.register(MAC), state.register(DGX)
+    first = state.snapshot(MODEL, are_kept=True).nodes
+
+    assert state.snapshot(MODEL, are_kept=True).nodes is first
+    state.report(mac, busy_report(1, num_running=3))
+    second = state.snapshot(MODEL, are_kept=True).nodes
+    assert [now is before for now, before in zip(second, first, strict=True)] == [True, False]
+    assert second[1].load.num_running == 3
+    clock.seconds += RENEWAL_SECONDS
+    assert all(
+        now is not before for now, before in zip(state.snapshot(MODEL, are_kept=True).nodes, second, strict=True)
+    )
+
+
+def test_an_assumed_placement_and_a_silent_node_are_seen_in_time() -> None:
+    """What is kept ends with the placement's time, and when the node falls silent."""
+    clock = Clock()
+    state = RouterState(clock, StateLimits(assumed_ttl_seconds=0.3, silent_seconds=0.7))
+    state.register(MAC)
+    decision = place(state.snapshot(MODEL), PlacementRequest(1000, 10))
+    assert decision.choice is not None
+    state.account("p", decision.choice, PlacementRequest(1000, 10))
+
+    assert state.snapshot(MODEL).nodes[0].load.num_waiting == 1
+    clock.seconds += 0.31
+    assert state.snapshot(MODEL).nodes[0].load.num_waiting == 0
+    clock.seconds += 0.41
+    assert "no report" in state.snapshot(MODEL).nodes[0].unusable_reason
+
+
+def test_a_link_is_worked_out_again_when_it_is_measured_or_corrected() -> None:
+    """Between those it is the same object; a correction fades, so it is renewed besides."""
+    clock = Clock()
+    state = RouterState(clock, StateLimits())
+    mac, _dgx = state.register(MAC), state.register(DGX)
+
+    def link() -> Link:
+        return state.snapshot(MODEL).link("dgx", "mac")
+
+    declared = link()
+    assert link() is declared
+    state.measure_link(mac, LinkMeasurement("dgx", 1e8, 0.002))
+    assert link().bytes_per_second == 1e8
+    choice = place(state.snapshot(MODEL), PlacementRequest(8192, 32)).candidates
+    remote = next(each for each in choice if not each.is_local)
+    state.account("p", remote, PlacementRequest(8192, 32))
+    state.settle(replace(OUTCOME, transfer_seconds=40.0, exposed_seconds=39.0))
+    corrected = link().bytes_per_second
+    assert corrected < 1e8
+    clock.seconds += RENEWAL_SECONDS
+    assert corrected < link().bytes_per_second < 1e8

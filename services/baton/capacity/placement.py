@@ -101,7 +101,9 @@ class Decision:
     """The outcome of placing one request."""
 
     candidates: tuple[Candidate, ...]
-    """Every one: the choice, then the others in order of preference, the infeasible last."""
+    """The choice, then the others in order of preference, the infeasible last; all but what a search left out."""
+    num_left_out: int = 0
+    """Candidates that a search did not price to the end, because they could not be among the best."""
 
     @property
     def choice(self) -> Candidate | None:

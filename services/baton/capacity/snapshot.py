@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -199,6 +199,8 @@ class NodeSnapshot:
     """How far its outcomes lay from their estimates."""
     last_used: int = 0
     """Number of the last placement that used it; 0: none has."""
+    at_seconds: float = 0.0
+    """Moment of which queue and streams are, by the clock of `ClusterSnapshot.now_seconds`."""
 
     @property
     def can_prefill(self) -> bool:
@@ -251,6 +253,10 @@ class ClusterSnapshot:
     """In what KV may travel."""
     holder_ids: Collection[str] = frozenset()
     """Nodes from whose prefix caches something may be pulled; the links from them are among `links`."""
+    now_seconds: float = 0.0
+    """The moment; nodes may be of an earlier one."""
+    current: Callable[[NodeSnapshot], NodeSnapshot] = field(default=lambda node: node)
+    """Gives a node as it is at this moment."""
 
     def link(self, sender_id: str, decode_node_id: str) -> Link:
         """Return the link of a pair, the declared one if it is not known."""

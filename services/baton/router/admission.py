@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Literal, NamedTuple
 
@@ -166,7 +166,7 @@ class AdmissionControl:
         first = next((index for index, wait in enumerate(waits) if wait.seconds <= 0), None)
         if first is not None:
             others = [candidate for candidate in decision.candidates if candidate is not feasible[first]]
-            return AdmittedRequest(Decision((feasible[first], *others)))
+            return AdmittedRequest(replace(decision, candidates=(feasible[first], *others)))
         shortest = min(range(len(waits)), key=lambda index: waits[index].seconds)
         return RefusedRequest(waits[shortest].reason, waits[shortest].seconds, _work_seconds(feasible[shortest]))
 

@@ -119,6 +119,14 @@ class PlacementLedger:
         ]
         return aged_queue(_listed_seconds(load, entries, shape, profile), now - reported_at_seconds, placed)
 
+    def expires_at_seconds(self, node_id: str) -> float:
+        """Return when the first of a node's entries that no report covers runs out; infinity if it has none."""
+        entries = self._entries.get(node_id)
+        if not entries:
+            return math.inf
+        placed = [entry.placed_at_seconds for entry in entries.values() if not entry.is_reported]
+        return min(placed, default=math.inf) + self._ttl_seconds
+
     def _unreported(self, node_id: str) -> list[_Entry]:
         """Return the entries that no report covers, oldest first; those whose time is up go."""
         entries = self._entries.get(node_id)
@@ -172,41 +180,57 @@ class StreamsInFlight:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._flows: dict[str, _Flow] = {}
+        self._of_node: dict[str, dict[str, _Flow]] = {}
 
     def add(self, placement_id: str, stream: Stream) -> None:
         """Count a stream, given from now on."""
+        self.end(placement_id)
         now = self._clock()
-        self._flows[placement_id] = _Flow(
+        flow = self._flows[placement_id] = _Flow(
             stream.sender_id,
             stream.receiver_id,
             stream.num_bytes,
             now + stream.begin_seconds,
             now + stream.end_seconds,
         )
+        for node_id in (flow.sender_id, flow.receiver_id):
+            self._of_node.setdefault(node_id, {})[placement_id] = flow
 
-    def still_computed(self, placement_id: str, num_done_tokens: int) -> None:
-        """Note that a stream's prompt is not computed to its end: nothing of what has not begun has been sent."""
+    def still_computed(self, placement_id: str, num_done_tokens: int) -> tuple[str, ...]:
+        """Note that a stream's prompt is not computed to its end: nothing of what has not begun has been sent.
+
+        Returns:
+            The nodes that this concerns.
+        """
         flow, now = self._flows.get(placement_id), self._clock()
-        if flow is not None and not num_done_tokens and flow.begin_at_seconds < now:
-            flow.end_at_seconds += now - flow.begin_at_seconds
-            flow.begin_at_seconds = now
+        if flow is None or num_done_tokens or flow.begin_at_seconds >= now:
+            return ()
+        flow.end_at_seconds += now - flow.begin_at_seconds
+        flow.begin_at_seconds = now
+        return flow.sender_id, flow.receiver_id
 
     def end(self, placement_id: str) -> None:
         """Drop a stream."""
-        self._flows.pop(placement_id, None)
+        flow = self._flows.pop(placement_id, None)
+        if flow is not None:
+            for node_id in (flow.sender_id, flow.receiver_id):
+                self._of_node[node_id].pop(placement_id, None)
 
     def forget(self, node_id: str) -> None:
         """Drop the streams from and to a node that is gone."""
-        self._flows = {
-            name: flow for name, flow in self._flows.items() if node_id not in (flow.sender_id, flow.receiver_id)
-        }
+        for placement_id in list(self._of_node.get(node_id, ())):
+            self.end(placement_id)
+        self._of_node.pop(node_id, None)
 
-    def current(self) -> list[Stream]:
-        """Return all that have not ended, from now on."""
+    def of_node(self, node_id: str) -> tuple[tuple[Stream, ...], tuple[Stream, ...]]:
+        """Return what a node sends and what it receives, from now on, without what has ended."""
+        flows = self._of_node.get(node_id)
+        if not flows:
+            return (), ()
         now = self._clock()
-        if any(flow.end_at_seconds <= now for flow in self._flows.values()):
-            self._flows = {name: flow for name, flow in self._flows.items() if flow.end_at_seconds > now}
-        return [
+        for placement_id in [name for name, flow in flows.items() if flow.end_at_seconds <= now]:
+            self.end(placement_id)
+        streams = [
             Stream(
                 flow.begin_at_seconds - now,
                 flow.end_at_seconds - now,
@@ -214,8 +238,10 @@ class StreamsInFlight:
                 flow.sender_id,
                 flow.receiver_id,
             )
-            for flow in self._flows.values()
+            for flow in flows.values()
         ]
+        sending = tuple(stream for stream in streams if stream.sender_id == node_id)
+        return sending, tuple(stream for stream in streams if stream.receiver_id == node_id)
 
 
 RECENT_SECONDS = 10.0

@@ -165,6 +165,13 @@ class Node:
     """Links into it, by sending node."""
     last_used: int = 0
     """Number of the last placement that used it."""
+    snapshot: NodeSnapshot | None = None
+    """What placement sees of it, as it was worked out last; None: something has changed. Kept by `RouterState`."""
+    snapshot_until_seconds: float = 0.0
+    """When it has to be worked out again, though nothing has been heard."""
+
+    receive_bytes_per_second: float = 0.0
+    """Rate of the fastest link into it, which its network card reaches at least. Kept by `NodeTable`."""
 
     @property
     def max_batch_size(self) -> int:
@@ -190,6 +197,8 @@ class NodeTable:
         self._stuck_seconds = stuck_seconds
         self._silent_seconds = silent_seconds
         self._nodes: dict[str, Node] = {}
+        self._by_model: dict[str, list[Node]] = {}
+        self._send_rates: dict[str, float] = {}
 
     def __iter__(self) -> Iterator[Node]:
         return iter(sorted(self._nodes.values(), key=lambda node: node.description.node_id))
@@ -199,8 +208,10 @@ class NodeTable:
         return self._nodes.get(node_id)
 
     def of_model(self, model_id: str) -> list[Node]:
-        """Return the nodes of a model, sorted by id."""
-        return [node for node in self if node.description.model_id == model_id]
+        """Return the nodes of a model, sorted by id. Kept until a node comes or goes."""
+        if model_id not in self._by_model:
+            self._by_model[model_id] = [node for node in self if node.description.model_id == model_id]
+        return self._by_model[model_id]
 
     def register(self, description: NodeDescription) -> Node:
         """Add a node, in place of an entry with the same id and no greater epoch.
@@ -216,6 +227,8 @@ class NodeTable:
         now = self._clock()
         node = Node(description, reported_at_seconds=now, progressed_at_seconds=now)
         self._nodes[description.node_id] = node
+        self._by_model.clear()
+        self._send_rates.clear()
         return node
 
     def remove(self, node: Node) -> bool:
@@ -223,6 +236,8 @@ class NodeTable:
         if self._nodes.get(node.description.node_id) is not node:
             return False
         del self._nodes[node.description.node_id]
+        self._by_model.clear()
+        self._send_rates.clear()
         return True
 
     def report(self, node: Node, report: LoadReport) -> None:
@@ -237,6 +252,26 @@ class NodeTable:
     def report_age_seconds(self, node: Node) -> float:
         """Return the time since a node's last report, or since it registered."""
         return self._clock() - node.reported_at_seconds
+
+    def measure_link(self, receiver: Node, link: LinkMeasurement) -> None:
+        """Take a measured link into a node."""
+        receiver.links[link.from_node_id] = link
+        receiver.receive_bytes_per_second = max(each.bytes_per_second for each in receiver.links.values())
+        self._send_rates.pop(link.from_node_id, None)
+
+    def send_bytes_per_second(self, node_id: str) -> float:
+        """Return the rate of a node's fastest link, which its network card reaches at least; 0: none is measured."""
+        if node_id not in self._send_rates:
+            links = (node.links.get(node_id) for node in self._nodes.values())
+            self._send_rates[node_id] = max((link.bytes_per_second for link in links if link), default=0.0)
+        return self._send_rates[node_id]
+
+    def usable_until_seconds(self, node: Node) -> float:
+        """Return when a node will be silent or stuck if nothing more is heard of it; the past if it is."""
+        silent_at = node.reported_at_seconds + self._silent_seconds
+        if node.report is None or not node.report.has_work:
+            return silent_at
+        return min(silent_at, node.progressed_at_seconds + self._stuck_seconds)
 
     def unusable_reason(self, node: Node) -> str:
         """Return why a node takes no requests now; empty if it does."""

@@ -15,10 +15,11 @@ from opentelemetry import trace
 
 from baton.capacity.cost import TERMS
 from baton.capacity.placement import Candidate, Decision, PrefillPolicy, place
+from baton.capacity.search.placement_search import NUM_BEST, PlacementSearch
 from baton.capacity.snapshot import ClusterSnapshot, LowerPrefix, PlacementRequest, blocks_for
 from baton.errors import NotFoundError, OutOfMemoryError, OverloadedError, UnavailableError
 from baton.kv.tiers import HeldPrefix
-from baton.router.admission import AdmissionControl, AdmissionLimits, AdmittedRequest, Asker, RefusedRequest
+from baton.router.admission import MAX_JUDGED, AdmissionControl, AdmissionLimits, AdmittedRequest, Asker, RefusedRequest
 from baton.router.explanation.decision_log import DecisionRecord, best_candidates, infeasible_reasons
 from baton.router.proto import adapter_of, asker_of, place_response, placement_request
 from baton.router.round_robin import RoundRobin
@@ -121,6 +122,7 @@ class Placer:
         self._round_robin = RoundRobin()
         self._admission = admission or AdmissionControl(time.monotonic, AdmissionLimits())
         self._metrics = metrics or Metrics()
+        self._searches: dict[str, PlacementSearch] = {}
 
     async def place(self, message: PlaceRequest) -> PlaceResponse:
         """Choose where a request runs.
@@ -139,15 +141,16 @@ class Placer:
             raise NotFoundError(f"no decode node serves the model {message.model_id!r}")
         if not (message.bypass_prefix_cache or request.cached_tokens):
             request = self._with_prefixes(request, await self._lookup.held_prefixes(message.block_hashes))
-        snapshot = self._state.snapshot(message.model_id, adapter, holder_ids=_longest(request))
-        decision, max_tokens = self._decide(snapshot, request), 0
+        is_searched = not message.is_dry_run and self._policy != "round-robin"
+        snapshot = self._state.snapshot(message.model_id, adapter, holder_ids=_longest(request), are_kept=is_searched)
+        decision, max_tokens = self._decide(message, snapshot, request), 0
         if decision.choice is None:
             error = _no_choice(request, snapshot, decision)
             self._remember(message, decision, refusal=error.message)
             raise error
         if not (message.is_dry_run or message.is_admitted):
             try:
-                decision, max_tokens = self._admit(snapshot, request, decision, asker)
+                decision, max_tokens = self._admit(message, snapshot, request, decision, asker)
             except OverloadedError as error:
                 self._remember(message, decision, refusal=error.message)
                 raise
@@ -162,19 +165,30 @@ class Placer:
         _record(message.request_id, placement_id, choice)
         node = self._state.nodes.get(choice.decode_node_id)
         assert node is not None
-        response = place_response(placement_id, node.description, choice, decision)
+        response = place_response(placement_id, node.description, choice, decision, has_all=message.is_dry_run)
         if max_tokens:
             response.placement.degraded_max_token_count = max_tokens
             response.placement.degraded_reason = "OVERLOADED"
         return response
 
-    def _decide(self, snapshot: ClusterSnapshot, request: PlacementRequest) -> Decision:
+    def _decide(self, message: PlaceRequest, snapshot: ClusterSnapshot, request: PlacementRequest) -> Decision:
+        """Return the decision; who only asks is shown all candidates, whatever it takes to price them."""
         if self._policy == "round-robin":
             return self._round_robin.place(snapshot, request)
-        return place(snapshot, request, policy=self._policy)
+        if message.is_dry_run:
+            return place(snapshot, request, policy=self._policy)
+        if message.model_id not in self._searches:
+            num_best = NUM_BEST if self._admission.limits.policy == "queue" else MAX_JUDGED
+            self._searches[message.model_id] = PlacementSearch(num_best)
+        return self._searches[message.model_id].place(snapshot, request, policy=self._policy)
 
     def _admit(
-        self, snapshot: ClusterSnapshot, request: PlacementRequest, decision: Decision, asker: Asker
+        self,
+        message: PlaceRequest,
+        snapshot: ClusterSnapshot,
+        request: PlacementRequest,
+        decision: Decision,
+        asker: Asker,
     ) -> AdmittedRequest:
         """Return the decision with a choice that keeps the objectives, perhaps with less output than was asked for.
 
@@ -186,7 +200,7 @@ class Placer:
         admitted = self._admission.judge(decision, asker)
         if isinstance(admitted, RefusedRequest) and limits.policy == "degrade":
             max_tokens = min(request.max_tokens, limits.degraded_max_tokens)
-            cut = self._decide(snapshot, replace(request, max_tokens=max_tokens))
+            cut = self._decide(message, snapshot, replace(request, max_tokens=max_tokens))
             degraded = self._admission.judge(cut, asker, is_degraded=True)
             if isinstance(degraded, AdmittedRequest):
                 self._metrics.add_degraded()
@@ -221,7 +235,7 @@ class Placer:
                 choice,
                 refusal,
                 best_candidates(decision, num_chosen=0 if refusal else 1),
-                len(decision.candidates),
+                len(decision.candidates) + decision.num_left_out,
                 infeasible_reasons(decision),
                 self._state.known_nodes(choice) if choice else (),
                 self._state.known_link(choice) if choice else None,

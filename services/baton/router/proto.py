@@ -294,7 +294,7 @@ def _objective(message: router_service_pb2.PlaceRequest, name: str, bounds: tupl
 
 
 def place_response(
-    placement_id: str, decoder: NodeDescription, choice: Candidate, decision: Decision
+    placement_id: str, decoder: NodeDescription, choice: Candidate, decision: Decision, *, has_all: bool
 ) -> router_service_pb2.PlaceResponse:
     """Return the message of a decision.
 
@@ -302,7 +302,8 @@ def place_response(
         placement_id: Names it.
         decoder: The chosen decode node.
         choice: The chosen candidate.
-        decision: All of them.
+        decision: What it was compared with.
+        has_all: Whether the answer lists every candidate of the decision, or the choice alone.
     """
     placement = router_service_pb2.Placement(
         placement_id=placement_id,
@@ -316,7 +317,7 @@ def place_response(
         prefix_pull=_pull_to_proto(choice, decoder.block_tokens) if choice.pull_node_id else None,
     )
     _set_wire(placement, choice)
-    candidates = [candidate_to_proto(candidate) for candidate in decision.candidates]
+    candidates = [candidate_to_proto(candidate) for candidate in (decision.candidates if has_all else (choice,))]
     return router_service_pb2.PlaceResponse(placement=placement, candidates=candidates)
 
 

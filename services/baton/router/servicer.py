@@ -135,7 +135,7 @@ class NodeRegistrations:
         elif isinstance(report, LoadReport):
             self._state.report(session.node, report)
         elif isinstance(report, LinkMeasurement):
-            session.node.links[report.from_node_id] = report
+            self._state.measure_link(session.node, report)
         else:
             self._settle(report)
 

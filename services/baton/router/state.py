@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 
 from baton.capacity import cost
 from baton.capacity.contention import Stream
 from baton.capacity.cost import CostEstimate, NodeProfile
-from baton.capacity.kv_transfer import WireOption, WirePolicy
+from baton.capacity.kv_transfer import WirePolicy
 from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import (
     DECLARED_LINK,
     ClusterSnapshot,
     Link,
-    NodeSnapshot,
     PlacementRequest,
-    TermSpread,
-    TierRates,
     blocks_for,
 )
 from baton.kv.adapter import Adapter
 from baton.router.calibration import Calibration, Comparison, OutputLengths, compare
+from baton.router.cluster.links import LinkTable
+from baton.router.cluster.node_snapshots import NodeKnowledge, NodeSnapshots
 from baton.router.explanation.decision_log import DecisionLog, KnownLink, KnownNode
 from baton.router.in_flight import (
     AwaitedOutcomes,
@@ -33,8 +30,7 @@ from baton.router.in_flight import (
     RecentWork,
     StreamsInFlight,
 )
-from baton.router.kv_compatibility import mismatch, wire_options
-from baton.router.nodes import LoadReport, Node, NodeDescription, NodeTable, Outcome
+from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescription, NodeTable, Outcome
 
 LEAST_QUEUE_SECONDS = 0.005
 """Waits shorter than this, measured or estimated, teach nothing: they are parts of a pass."""
@@ -58,17 +54,6 @@ class StateLimits:
     """In what KV may travel."""
 
 
-class _Traffic(NamedTuple):
-    """What is on the way between nodes."""
-
-    sending: Mapping[str, Sequence[Stream]]
-    """Streams by sender."""
-    receiving: Mapping[str, Sequence[Stream]]
-    """Streams by receiver."""
-    send_bytes_per_second: Mapping[str, float]
-    """Rate of each sender's network card."""
-
-
 class RouterState:
     """Nodes, links, placements in flight and what outcomes have taught."""
 
@@ -89,8 +74,25 @@ class RouterState:
         self._awaited = AwaitedOutcomes()
         self._num_placements = 0
         self._wire_policy = limits.wire_policy
-        self._mismatches: dict[tuple[str, str], str] = {}
-        self._wires: dict[tuple[str, str], tuple[WireOption, ...]] = {}
+        self._links = LinkTable(
+            clock,
+            self.nodes,
+            self.link_calibration,
+            default_link=limits.default_link,
+            wire_policy=limits.wire_policy,
+        )
+        self._snapshots = NodeSnapshots(
+            clock,
+            self.nodes,
+            NodeKnowledge(
+                self.prefill_calibration,
+                self.decode_calibration,
+                self.queue_calibration,
+                self._placed,
+                self._streams,
+                self._recent,
+            ),
+        )
 
     def register(self, description: NodeDescription) -> Node:
         """Add a node; a process that has started again begins without corrections.
@@ -100,8 +102,7 @@ class RouterState:
         """
         known = self.nodes.get(description.node_id)
         node = self.nodes.register(description)
-        self._mismatches.clear()
-        self._wires.clear()
+        self._links.nodes_changed()
         if known is None or known.description.epoch != description.epoch:
             self._forget_learnt(description.node_id)
         return node
@@ -118,7 +119,8 @@ class RouterState:
         self.nodes.report(node, report)
         self._placed.reported(node.description.node_id, report.load, report.accepted_placement_ids)
         for prompt in report.load.queued_prompts:
-            self._streams.still_computed(prompt.placement_id, prompt.num_done_tokens)
+            self._snapshots.changed(*self._streams.still_computed(prompt.placement_id, prompt.num_done_tokens))
+        self._snapshots.changed(node.description.node_id)
 
     def corrected_profile(self, description: NodeDescription) -> NodeProfile:
         """Return a node's profile with what outcomes have taught."""
@@ -127,47 +129,36 @@ class RouterState:
         )
 
     def snapshot(
-        self, model_id: str, adapter: Adapter | None = None, *, holder_ids: Collection[str] = ()
+        self, model_id: str, adapter: Adapter | None = None, *, holder_ids: Collection[str] = (), are_kept: bool = False
     ) -> ClusterSnapshot:
-        """Return the nodes of a model and their links. O(decode nodes * (prefill nodes + holders)).
+        """Return the nodes of a model and their links, these worked out when asked for. O(nodes).
 
         Args:
             model_id: Served name of the model.
             adapter: What nodes must have besides to be of use; None: nothing.
             holder_ids: Nodes from whose prefix caches something may be pulled.
+            are_kept: Whether queues and streams may be of an earlier moment; `current` of the snapshot tells them.
         """
-        nodes = self.nodes.of_model(model_id)
-        senders = [node for node in nodes if node.description.can_prefill or node.description.node_id in holder_ids]
-        decoders = [node for node in nodes if node.description.can_decode]
-        traffic = self._traffic()
+        nodes = self._snapshots.of_model(model_id, adapter)
         return ClusterSnapshot(
-            nodes=tuple(self._node_snapshot(node, adapter, traffic) for node in nodes),
+            nodes=nodes if are_kept else tuple(map(self._snapshots.current, nodes)),
             default_link=self._default_link,
-            links={
-                (sender.description.node_id, decoder.description.node_id): self.link(sender, decoder)
-                for sender in senders
-                for decoder in decoders
-                if sender is not decoder
-            },
+            links=self._links,
             holder_ids=frozenset(holder_ids),
             expected_output_tokens=self._output_lengths.mean(model_id),
             wire_policy=self._wire_policy,
+            now_seconds=self._clock(),
+            current=self._snapshots.current,
         )
+
+    def measure_link(self, receiver: Node, measurement: LinkMeasurement) -> None:
+        """Take a measured link."""
+        self.nodes.measure_link(receiver, measurement)
+        self._snapshots.changed(receiver.description.node_id, measurement.from_node_id)
 
     def link(self, sender: Node, decoder: Node) -> Link:
         """Return the way from one node to another, corrected, with the reason if they cannot exchange KV."""
-        pair = (sender.description.node_id, decoder.description.node_id)
-        probe = decoder.links.get(pair[0])
-        bytes_per_second = probe.bytes_per_second if probe else self._default_link.bytes_per_second
-        return Link(
-            bytes_per_second=bytes_per_second / self.link_calibration.factor(pair),
-            round_trip_seconds=probe.round_trip_seconds if probe else self._default_link.round_trip_seconds,
-            is_measured=probe is not None or self.link_calibration.has_learnt(pair),
-            mismatch=self._mismatch(sender.description, decoder.description),
-            has_unlike_caches=sender.description.layout.dtype is not decoder.description.layout.dtype,
-            wires=self._wire_options(sender.description, decoder.description),
-            spread=self.link_calibration.spread(pair),
-        )
+        return self._links.link(sender, decoder)
 
     def known_nodes(self, candidate: Candidate) -> tuple[KnownNode, ...]:
         """Return what is known of a candidate's nodes: the decode node, then the one that sends to it, if one does."""
@@ -229,6 +220,7 @@ class RouterState:
         for node in (decoder, prefiller):
             if node is not None:
                 node.last_used = self._num_placements
+        self._snapshots.changed(*_node_ids(candidate))
         computing_id = candidate.prefill_node_id or candidate.decode_node_id
         self._recent_of(candidate.decode_node_id).add(estimate.start_seconds)
         self._recent_of(computing_id).add_prompt(estimate.prefill_seconds)
@@ -266,6 +258,7 @@ class RouterState:
         self._placed.settle(outcome.placement_id)
         self._streams.end(outcome.placement_id)
         placed = self._awaited.take(outcome.placement_id)
+        self._snapshots.changed(*_node_ids(outcome), *(_node_ids(placed.candidate) if placed else ()))
         decoder = self.nodes.get(outcome.decode_node_id)
         if placed is None or decoder is None:
             return None
@@ -314,6 +307,7 @@ class RouterState:
         if was_hidden and not outcome.pull_node_id and outcome.transfer_seconds > estimated:
             return
         self.link_calibration.add(pair, measured, estimated / factor)
+        self._links.forget(pair)
 
     def _forget_work(self, node_id: str) -> None:
         self._placed.forget(node_id)
@@ -327,60 +321,10 @@ class RouterState:
         self.decode_calibration.forget(lambda key: key == node_id)
         self.link_calibration.forget(lambda pair: node_id in pair)
 
-    def _node_snapshot(self, node: Node, adapter: Adapter | None, traffic: _Traffic) -> NodeSnapshot:
-        description = node.description
-        node_id, profile = description.node_id, self.corrected_profile(description)
-        recent = self._recent.get(node_id)
-        return replace(
-            description,
-            profile=profile,
-            max_batch_size=node.max_batch_size,
-            load=self._placed.added_to(node_id, node.load),
-            unusable_reason=self.nodes.unusable_reason(node) or description.lack_of(adapter),
-            tier_rates=node.report.tier_rates if node.report else TierRates(),
-            queue=self._placed.queue(node_id, node.load, node.reported_at_seconds, description.shape, profile),
-            queue_factor=self.queue_calibration.factor(node_id),
-            arrivals_per_second=recent.arrivals_per_second if recent else 0.0,
-            arrival_seconds=recent.arrival_seconds if recent else 0.0,
-            prompt_share=recent.prompt_share if recent else 0.0,
-            sending=tuple(traffic.sending.get(node_id, ())),
-            receiving=tuple(traffic.receiving.get(node_id, ())),
-            send_bytes_per_second=traffic.send_bytes_per_second.get(node_id, 0.0),
-            receive_bytes_per_second=max((link.bytes_per_second for link in node.links.values()), default=0.0),
-            spread=TermSpread(
-                self.queue_calibration.spread(node_id),
-                self.prefill_calibration.spread(node_id),
-                self.decode_calibration.spread(node_id),
-            ),
-            last_used=node.last_used,
-        )
-
-    def _traffic(self) -> _Traffic:
-        """Return what is on the way. Its fastest link shows at least what a node's network card can send."""
-        sending, receiving = defaultdict[str, list[Stream]](list), defaultdict[str, list[Stream]](list)
-        for stream in self._streams.current():
-            sending[stream.sender_id].append(stream)
-            receiving[stream.receiver_id].append(stream)
-        rates: dict[str, float] = {}
-        for node in self.nodes:
-            for sender_id, link in node.links.items():
-                rates[sender_id] = max(rates.get(sender_id, 0.0), link.bytes_per_second)
-        return _Traffic(sending, receiving, rates)
-
-    def _mismatch(self, sender: NodeDescription, decoder: NodeDescription) -> str:
-        """Return why two nodes cannot exchange KV. Kept until any node registers: layouts are long."""
-        pair = (sender.node_id, decoder.node_id)
-        if pair not in self._mismatches:
-            self._mismatches[pair] = mismatch(sender, decoder, self._wire_policy)
-        return self._mismatches[pair]
-
-    def _wire_options(self, sender: NodeDescription, decoder: NodeDescription) -> tuple[WireOption, ...]:
-        """Return in what two nodes can exchange KV. Kept as mismatches are."""
-        pair = (sender.node_id, decoder.node_id)
-        if pair not in self._wires:
-            self._wires[pair] = wire_options(sender, decoder)
-        return self._wires[pair]
-
 
 def _senders(candidate: Candidate) -> tuple[str, str]:
     return candidate.pull_node_id, candidate.prefill_node_id
+
+
+def _node_ids(used: Candidate | Outcome) -> tuple[str, str, str]:
+    return used.decode_node_id, used.prefill_node_id, used.pull_node_id

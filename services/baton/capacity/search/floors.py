@@ -1,0 +1,169 @@
+"""Times that no candidate of a node undercuts, from a few coefficients per node. Pure.
+
+The formulas are those of `baton.capacity.terms` without what only a closer look tells (other streams, cached blocks
+that come back, frames). A node may have been looked at some time ago: meanwhile it has computed its queue at most.
+Floors are compared after a multiplication by `SLACK`.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from typing import NamedTuple
+
+from baton.capacity import cost
+from baton.capacity.snapshot import NodeSnapshot, neighbours
+from baton.capacity.terms import MAX_PROMPT_SHARE
+
+SLACK = 1 - 1e-9
+"""Floors are multiplied by this: their sums are rounded otherwise than the terms' own."""
+
+
+class ComputeFloor(NamedTuple):
+    """Coefficients of the time until a node has computed a prompt."""
+
+    node: NodeSnapshot
+    """Computes."""
+    max_tokens: int
+    """Longest prompt that it can take; 0: it takes none."""
+    pass_seconds: float
+    """Of any prompt."""
+    token_seconds: float
+    """Per position computed."""
+    pair_seconds: float
+    """Per n² - c²: attention."""
+    num_stalled: int
+    """Requests that decode there, and stand still for what a prompt takes beyond their steps."""
+    stalled_step_seconds: float
+    """A step of theirs."""
+
+    @classmethod
+    def of(cls, node: NodeSnapshot) -> ComputeFloor:
+        """Return the coefficients of a node."""
+        shape, profile = node.shape, node.profile
+        num_stalled = min(node.load.num_generating, node.max_batch_size)
+        return cls(
+            node,
+            0 if node.unusable_reason else min(node.num_blocks * node.block_tokens, shape.max_context_tokens - 1),
+            shape.prefill_flop(0, 0) / profile.prefill_flops + profile.prefill_overhead_seconds,
+            2.0 * shape.num_linear_parameters / profile.prefill_flops,
+            shape.attention_flop_per_pair / 2.0 / profile.prefill_flops,
+            num_stalled,
+            cost.step_seconds(shape, profile, num_stalled, node.load.mean_context_tokens) if num_stalled else 0.0,
+        )
+
+    def seconds(self, num_cached: int, num_tokens: int) -> float:
+        """Return the time to compute positions [num_cached, num_tokens)."""
+        return (
+            self.pass_seconds
+            + (num_tokens - num_cached) * self.token_seconds
+            + (num_tokens * num_tokens - num_cached * num_cached) * self.pair_seconds
+        )
+
+    def stall_seconds(self, own_seconds: float, num_tokens: int) -> float:
+        """Return what a prompt costs those that decode on its node; see `terms.stall_seconds`."""
+        if not self.num_stalled:
+            return 0.0
+        num_passes = math.ceil(num_tokens / (self.node.max_step_tokens or num_tokens))
+        stall = own_seconds - num_passes * self.stalled_step_seconds
+        return self.num_stalled * stall if stall > 0.0 else 0.0
+
+    def queue_seconds(self, own_seconds: float, now_seconds: float) -> float:
+        """Return how long a prompt of so many seconds waits at least: see `PromptQueue.wait_seconds`.
+
+        Of the prompts that are no longer than this one no more than the time since then has been computed.
+        """
+        queue, age_seconds = self.node.queue, now_seconds - self.node.at_seconds
+        total = queue.sums[-1] - age_seconds
+        if total <= 0.0:
+            return 0.0
+        no_longer = queue.sums[bisect_right(queue.seconds, own_seconds)] - age_seconds
+        wait = 2 * no_longer + own_seconds if no_longer > 0.0 else own_seconds
+        return self.node.queue_factor * (wait if wait < total else total)
+
+
+class DecodeFloor(NamedTuple):
+    """Coefficients of what decoding on a node costs.
+
+    A step of b requests with contexts of x positions together takes
+    max(read + read_token * x, b * math + math_token * x) + overhead.
+    """
+
+    compute: ComputeFloor
+    """Of the same node, for a prompt that it computes itself."""
+    max_context_tokens: int
+    """Longest sequence; 0: it takes none."""
+    max_held_tokens: int
+    """Positions in its pool."""
+    read_seconds: float
+    """Reading the weights."""
+    read_token_seconds: float
+    """Reading the KV of a position."""
+    math_seconds: float
+    """Arithmetic of a request."""
+    math_token_seconds: float
+    """Arithmetic of a position of its context."""
+    overhead_seconds: float
+    """Of any step."""
+    num_present: int
+    """Requests that are in the batch, or will be."""
+    work_share: float
+    """Part of its time that goes into decoding."""
+    missing_slots: float
+    """Share of the batch that must end before a further request begins."""
+
+    @classmethod
+    def of(cls, node: NodeSnapshot) -> DecodeFloor:
+        """Return the coefficients of a node."""
+        load, shape, profile = node.load, node.shape, node.profile
+        num_on_node = load.num_running + load.num_waiting
+        return cls(
+            compute=ComputeFloor.of(node),
+            max_context_tokens=0 if node.unusable_reason else shape.max_context_tokens,
+            max_held_tokens=node.num_blocks * node.block_tokens,
+            read_seconds=shape.weight_bytes / profile.decode_bytes_per_second,
+            read_token_seconds=shape.kv_bytes_per_token / profile.decode_bytes_per_second,
+            math_seconds=shape.step_flop(1, 0.0) / profile.decode_flops,
+            math_token_seconds=shape.attention_flop_per_pair / profile.decode_flops,
+            overhead_seconds=profile.step_overhead_seconds,
+            num_present=min(load.num_generating, node.max_batch_size - 1),
+            work_share=1 - min(MAX_PROMPT_SHARE, node.prompt_share),
+            missing_slots=max(0, num_on_node + 1 - node.max_batch_size) / node.max_batch_size,
+        )
+
+    def seconds(self, num_tokens: int, num_cached: int, expected: float, now_seconds: float) -> tuple[float, float]:
+        """Return the wait for room, and the time of decoding with what it imposes on others, at least.
+
+        Args:
+            num_tokens: Of the prompt.
+            num_cached: Of them on the device.
+            expected: Output tokens counted on.
+            now_seconds: The moment.
+        """
+        (compute, _, _, read, read_token, arithmetic, math_token, overhead, num_present, share, slots) = self
+        node = compute.node
+        load = node.load
+        own = num_tokens + expected / 2
+        mean = load.mean_context_tokens or own
+        context = num_present * mean + own
+        step = read + read_token * context
+        by_math = (num_present + 1) * arithmetic + math_token * context
+        others = neighbours(node, expected * ((step if step > by_math else by_math) + overhead))
+        step = read + read_token * (others * mean + own)
+        by_math = (others + 1) * arithmetic + math_token * (others * mean + own)
+        if by_math > step:
+            step = by_math
+        decode = expected * (step + overhead)
+        room = decode * slots
+        num_missing = num_tokens + expected - num_cached - load.num_free_blocks * node.block_tokens
+        if num_missing > 0:
+            num_held = max(1, node.num_blocks - load.num_free_blocks) * node.block_tokens
+            room = max(room, decode * num_missing / num_held)
+        decode /= share
+        if others:
+            without = others * (arithmetic + math_token * mean)
+            longer = step - max(read + read_token * others * mean, without)
+            if longer > 0.0:
+                decode += others * longer * expected
+        left = node.queue.sums[-1] - (now_seconds - node.at_seconds) - node.arrival_seconds
+        return room, decode + left if left > 0.0 else decode

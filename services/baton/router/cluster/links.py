@@ -1,0 +1,118 @@
+"""The ways between registered nodes, worked out when they are asked for and kept until something about them changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import NamedTuple
+
+from baton.capacity.kv_transfer import WireOption, WirePolicy
+from baton.capacity.snapshot import Link
+from baton.router.calibration import Calibration
+from baton.router.kv_compatibility import mismatch, wire_options
+from baton.router.nodes import LinkMeasurement, Node, NodeDescription, NodeTable
+
+RENEWAL_SECONDS = 1.0
+"""Age at which what has been worked out with a correction is worked out again: corrections fade."""
+
+LinkKey = tuple[str, str]
+"""(sending node id, receiving node id)."""
+
+
+class _Kept(NamedTuple):
+    """A link, as it was worked out."""
+
+    link: Link
+    probe: LinkMeasurement | None
+    """What was measured then."""
+    expires_at_seconds: float
+
+
+class LinkTable(Mapping[LinkKey, Link]):
+    """Links by pair, as `ClusterSnapshot.links` wants them: of nodes x nodes only those are made that are asked for.
+
+    Invariant, kept by `forget` and `nodes_changed`: what is kept belongs to the nodes that are registered.
+    """
+
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        nodes: NodeTable,
+        calibration: Calibration[LinkKey],
+        *,
+        default_link: Link,
+        wire_policy: WirePolicy,
+    ) -> None:
+        self._clock = clock
+        self._nodes = nodes
+        self._calibration = calibration
+        self._default_link = default_link
+        self._wire_policy = wire_policy
+        self._kept: dict[LinkKey, _Kept] = {}
+        self._mismatches: dict[LinkKey, str] = {}
+        self._wires: dict[LinkKey, tuple[WireOption, ...]] = {}
+
+    def __getitem__(self, pair: LinkKey) -> Link:
+        link = self.get(pair)
+        if link is None:
+            raise KeyError(pair)
+        return link
+
+    def __iter__(self) -> Iterator[LinkKey]:
+        ids = [node.description.node_id for node in self._nodes]
+        return ((sender, receiver) for sender in ids for receiver in ids if sender != receiver)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def get(self, pair: LinkKey, default: Link | None = None) -> Link | None:  # type: ignore[override]
+        """Return the link of a pair, or the default where one of them is not registered."""
+        receiver = self._nodes.get(pair[1])
+        if receiver is None:
+            return default
+        kept = self._kept.get(pair)
+        if kept is not None and kept.probe is receiver.links.get(pair[0]) and self._clock() < kept.expires_at_seconds:
+            return kept.link
+        sender = self._nodes.get(pair[0])
+        return default if sender is None else self.link(sender, receiver)
+
+    def link(self, sender: Node, receiver: Node) -> Link:
+        """Return the way from one node to another, corrected, with the reason if they cannot exchange KV."""
+        pair = (sender.description.node_id, receiver.description.node_id)
+        probe = receiver.links.get(pair[0])
+        measured = probe or self._default_link
+        has_learnt = self._calibration.has_learnt(pair)
+        link = Link(
+            bytes_per_second=measured.bytes_per_second / self._calibration.factor(pair),
+            round_trip_seconds=measured.round_trip_seconds,
+            is_measured=probe is not None or has_learnt,
+            mismatch=self._mismatch(sender.description, receiver.description),
+            has_unlike_caches=sender.description.layout.dtype is not receiver.description.layout.dtype,
+            wires=self._wire_options(sender.description, receiver.description),
+            spread=self._calibration.spread(pair),
+        )
+        self._kept[pair] = _Kept(link, probe, self._clock() + RENEWAL_SECONDS if has_learnt else float("inf"))
+        return link
+
+    def forget(self, pair: LinkKey) -> None:
+        """Work a link out again: its correction has changed."""
+        self._kept.pop(pair, None)
+
+    def nodes_changed(self) -> None:
+        """Work all links out again: a node has come, and may be another under a known name."""
+        self._kept.clear()
+        self._mismatches.clear()
+        self._wires.clear()
+
+    def _mismatch(self, sender: NodeDescription, receiver: NodeDescription) -> str:
+        """Return why two nodes cannot exchange KV. Kept until any node registers: layouts are long."""
+        pair = (sender.node_id, receiver.node_id)
+        if pair not in self._mismatches:
+            self._mismatches[pair] = mismatch(sender, receiver, self._wire_policy)
+        return self._mismatches[pair]
+
+    def _wire_options(self, sender: NodeDescription, receiver: NodeDescription) -> tuple[WireOption, ...]:
+        """Return in what two nodes can exchange KV. Kept as mismatches are."""
+        pair = (sender.node_id, receiver.node_id)
+        if pair not in self._wires:
+            self._wires[pair] = wire_options(sender, receiver)
+        return self._wires[pair]

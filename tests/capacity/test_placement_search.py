@@ -1,0 +1,80 @@
+"""The search that the router uses decides as the reference does, and prices few candidates."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from baton.capacity.cost import NodeProfile
+from baton.capacity.placement import place
+from baton.capacity.search import placement_search
+from baton.capacity.search.placement_search import PlacementSearch, decides_alike
+from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodeRole, NodeSnapshot, PlacementRequest
+from bench.microbench.placement.random_clusters import random_cluster, random_load, random_profile
+from capacity.samples import node
+
+CLUSTERS_PER_TEST = 50
+
+
+@pytest.mark.parametrize("block", range(8))
+def test_it_decides_as_the_reference(block: int) -> None:
+    """Choice, next best and alternatives are equal, to the last bit, whatever the cluster has."""
+    for seed in range(block * CLUSTERS_PER_TEST, (block + 1) * CLUSTERS_PER_TEST):
+        snapshot, request, policy = random_cluster(random.Random(seed))
+
+        found = PlacementSearch().place(snapshot, request, policy=policy)
+
+        assert decides_alike(found, place(snapshot, request, policy=policy)), f"seed {seed}"
+
+
+def test_a_decision_that_differs_is_told_from_its_like() -> None:
+    """The comparison sees another choice and another runner-up."""
+    snapshot, request = _large_cluster(2), PlacementRequest(4000, 100)
+    decision = place(snapshot, request)
+    others = place(replace(snapshot, nodes=snapshot.nodes[2:]), request)
+
+    assert decides_alike(decision, decision)
+    assert not decides_alike(decision, others)
+
+
+def test_what_it_has_kept_of_nodes_does_not_outlive_them() -> None:
+    """A node whose snapshot is another object is looked at again."""
+    search, request = PlacementSearch(), PlacementRequest(4000, 100)
+    for seed in range(20):
+        rng = random.Random(seed)
+        snapshot = _large_cluster(6)
+        changed = tuple(replace(each, load=random_load(rng, 8, 1000)) for each in snapshot.nodes)
+        snapshot = replace(snapshot, nodes=changed)
+
+        assert decides_alike(search.place(snapshot, request), place(snapshot, request))
+
+
+def test_it_prices_few_of_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 900 pairs of unlike, busy nodes it looks closely at fewer than one in ten."""
+    priced = []
+    remote_terms = placement_search.remote_terms
+    monkeypatch.setattr(placement_search, "remote_terms", lambda *terms: priced.append(terms) or remote_terms(*terms))
+    for num_tokens in (100, 1000, 8000):
+        PlacementSearch().place(_large_cluster(30), PlacementRequest(num_tokens, 200))
+
+    assert 0 < len(priced) < 3 * 90
+
+
+def _large_cluster(num_pairs: int) -> ClusterSnapshot:
+    rng = random.Random(15)
+
+    def drawn(node_id: str, role: NodeRole) -> NodeSnapshot:
+        profile: NodeProfile = random_profile(rng)
+        load: NodeLoad = random_load(rng, 8, 100_000)
+        return replace(node(node_id, role, "a100", load=load), profile=profile)
+
+    prefillers = [drawn(f"p{index:02}", "prefill") for index in range(num_pairs)]
+    decoders = [drawn(f"d{index:02}", "decode") for index in range(num_pairs)]
+    links = {
+        (sender.node_id, receiver.node_id): Link(10 ** rng.uniform(8.5, 10.5), 1e-4)
+        for sender in prefillers
+        for receiver in decoders
+    }
+    return ClusterSnapshot((*prefillers, *decoders), Link(1e9, 1e-3), links, 100.0)
