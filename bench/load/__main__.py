@@ -34,11 +34,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     rows, full = list[Row](), dict[int, float]()
     loads = [Load(rate, num_tokens) for num_tokens in options.outputs for rate in options.rates]
-    seconds = sum(options.count / load.rate for load in loads) * len(options.deployment)
+    seconds = sum(options.count / load.rate for load in loads) * len(options.deployment) * options.time_scale
     told = f"{len(loads)} rows of {options.count} requests, {options.seeds} seeds"
     say(f"{told}: {seconds / 60:.0f} min; rows of a busy host once more, {STRETCH:g} times as long")
     for name in options.deployment:
-        pair = Pair(name, tuple(options.engines), 1.0, options.link)
+        pair = Pair(name, tuple(options.engines), options.time_scale, options.link)
         try:
             _run_pair(pair, loads, options, rows, full)
         except (RuntimeError, TimeoutError, OSError) as error:
@@ -63,7 +63,7 @@ def _run_pair(
     busy: list[Load] = []
     for row in measure_loads(pair, loads, options, full):
         take(row)
-        if row.is_busy and "mock" in pair.engines and not options.no_repeat:
+        if row.is_busy and "mock" in pair.engines and pair.time_scale < STRETCH and not options.no_repeat:
             busy.append(Load(row.rate, row.num_output_tokens))
     if busy:
         say(f"the host was busy in {len(busy)} rows: once more, with time stretched {STRETCH:g} times")
@@ -81,7 +81,18 @@ def _told(shares: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def _write(options: argparse.Namespace, rows: Sequence[Row]) -> None:
-    names = ("rates", "outputs", "count", "seeds", "first_seed", "prompt_tokens", "link", "engines", "deployment")
+    names = (
+        "time_scale",
+        "rates",
+        "outputs",
+        "count",
+        "seeds",
+        "first_seed",
+        "prompt_tokens",
+        "link",
+        "engines",
+        "deployment",
+    )
     settings = {name: getattr(options, name) for name in names}
     head = {"format": FORMAT, "machine": describe_machine(), "settings": settings}
     compared = compare_deployments(rows)
@@ -103,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--deployment", type=_deployments, default=["disaggregated"], help=f"one or several of {','.join(DEPLOYMENTS)}"
     )
+    parser.add_argument("--time-scale", type=positive, default=1.0, help="how much slower mocks are (%(default)s)")
     parser.add_argument("--no-repeat", action="store_true", help="no repetition with stretched time")
     parser.add_argument("--out", type=Path, help="JSON with all samples; a picture is drawn beside it")
     return parser
