@@ -10,12 +10,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from subprocess import CalledProcessError
+from threading import Lock
 from typing import TypeVar
 
 import baton.v1
 from bench.load.deployment import DEPLOYMENTS, Pair
-from bench.load.measure import Load, measure_loads, say
+from bench.load.measure import Load, Turns, measure_loads, say
 from bench.load.plot import draw_load
 from bench.load.row import MIN_SHARE_OF_BEST, Row, compare_deployments, line
 from bench.options import at_least, positive
@@ -32,17 +36,17 @@ NumberT = TypeVar("NumberT", int, float)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table as it grows, write the files; 1 if a row is not as good as it shall be."""
     options = _parser().parse_args(arguments)
+    if options.side_by_side and options.link:
+        _parser().error("--side-by-side: there is one shaped link")
     rows, full = list[Row](), dict[int, float]()
     loads = [Load(rate, num_tokens) for num_tokens in options.outputs for rate in options.rates]
     seconds = sum(options.count / load.rate for load in loads) * len(options.deployment) * options.time_scale
+    seconds /= len(options.outputs) if options.side_by_side else 1
     told = f"{len(loads)} rows of {options.count} requests, {options.seeds} seeds"
     say(f"{told}: {seconds / 60:.0f} min; rows of a busy host once more, {STRETCH:g} times as long")
     for name in options.deployment:
         pair = Pair(name, tuple(options.engines), options.time_scale, options.link)
-        try:
-            _run_pair(pair, loads, options, rows, full)
-        except (RuntimeError, TimeoutError, OSError) as error:
-            say(f"{name}: given up: {error}")
+        _run_pair(pair, loads, options, rows, full)
     for compared in compare_deployments(rows):
         load = f"{compared['rate']:g}/s, {compared['num_output_tokens']} out, time x {compared['time_scale']:g}"
         print(f"{load}: share of the best deployment's throughput / end-to-end: {_told(compared['shares'])}")
@@ -53,23 +57,40 @@ def _run_pair(
     pair: Pair, loads: Sequence[Load], options: argparse.Namespace, rows: list[Row], full: dict[int, float]
 ) -> None:
     """Measure all loads on a pair, and those that made the host busy once more on a slower one."""
-
-    def take(row: Row) -> None:
-        rows.append(row)
-        print(line(row), flush=True)
-        if options.out:
-            _write(options, rows)
-
-    busy: list[Load] = []
-    for row in measure_loads(pair, loads, options, full):
-        take(row)
-        if row.is_busy and "mock" in pair.engines and pair.time_scale < STRETCH and not options.no_repeat:
-            busy.append(Load(row.rate, row.num_output_tokens))
-    if busy:
+    before = len(rows)
+    _run_loads(pair, loads, options, rows, full)
+    busy = [Load(row.rate, row.num_output_tokens) for row in rows[before:] if row.is_busy]
+    if busy and "mock" in pair.engines and pair.time_scale < STRETCH and not options.no_repeat:
         say(f"the host was busy in {len(busy)} rows: once more, with time stretched {STRETCH:g} times")
-        stretched = Pair(pair.deployment, pair.engines, STRETCH, pair.link_gigabits_per_second)
-        for row in measure_loads(stretched, busy, options, full):
-            take(row)
+        _run_loads(replace(pair, time_scale=STRETCH), busy, options, rows, full)
+
+
+def _run_loads(
+    pair: Pair, loads: Sequence[Load], options: argparse.Namespace, rows: list[Row], full: dict[int, float]
+) -> None:
+    """Measure loads one after the other, or those of different outputs side by side, each on a pair of its own."""
+    writing = Lock()
+
+    def run(some: Sequence[Load]) -> None:
+        try:
+            for row in measure_loads(pair, some, options, full, turns):
+                with writing:
+                    rows.append(row)
+                    print(line(row), flush=True)
+                    if options.out:
+                        _write(options, rows)
+        except (RuntimeError, TimeoutError, OSError, CalledProcessError) as error:
+            say(f"{pair.deployment}: given up: {error}")
+
+    outputs = dict.fromkeys(load.num_output_tokens for load in loads)
+    groups = [[load for load in loads if load.num_output_tokens == output] for output in outputs]
+    groups = groups if options.side_by_side else [list(loads)]
+    turns = Turns(len(groups))
+    if len(groups) == 1:
+        run(groups[0])
+    else:
+        with ThreadPoolExecutor(len(groups)) as executor:
+            list(executor.map(run, groups))
 
 
 def _told(shares: Mapping[str, Mapping[str, float]]) -> str:
@@ -115,6 +136,9 @@ def _parser() -> argparse.ArgumentParser:
         "--deployment", type=_deployments, default=["disaggregated"], help=f"one or several of {','.join(DEPLOYMENTS)}"
     )
     parser.add_argument("--time-scale", type=positive, default=1.0, help="how much slower mocks are (%(default)s)")
+    parser.add_argument(
+        "--side-by-side", action="store_true", help="rows of different outputs at once, on pairs of their own"
+    )
     parser.add_argument("--no-repeat", action="store_true", help="no repetition with stretched time")
     parser.add_argument("--out", type=Path, help="JSON with all samples; a picture is drawn beside it")
     return parser

@@ -8,9 +8,10 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from random import Random
+from threading import Barrier, BrokenBarrierError, Lock
 from typing import NamedTuple
 
 from bench.client.completion import COMPLETIONS_PATH, Sampling
@@ -42,8 +43,21 @@ class Load(NamedTuple):
     """Of each request."""
 
 
+class Turns:
+    """Pairs that run side by side start and are measured alone one after the other, and are loaded together.
+
+    Invariant, kept by `measure_loads`: nobody is loaded before all have been measured alone.
+    """
+
+    def __init__(self, num_pairs: int) -> None:
+        self.alone = Lock()
+        """Held by the pair that starts, or that is measured alone."""
+        self.all_ready = Barrier(num_pairs)
+        """Passed when all have been."""
+
+
 def measure_loads(
-    pair: Pair, loads: Sequence[Load], options: argparse.Namespace, full: dict[int, float]
+    pair: Pair, loads: Sequence[Load], options: argparse.Namespace, full: dict[int, float], turns: Turns
 ) -> Iterator[Row]:
     """Yield a row per load, on one run of the pair's processes.
 
@@ -53,17 +67,23 @@ def measure_loads(
         options: Of the command line.
         full: Most requests per second of real engines by output tokens, found once, so that all deployments have the
             same loads; what is missing is measured and put in.
+        turns: Shared with the pairs that run side by side.
     """
-    with running_pair(pair, options.model) as endpoints:
-        facts = read_facts(endpoints.router)
-        client = _Client(endpoints, options.prompt_tokens, pair.time_scale)
-        alone = {
-            num_tokens: client.alone(f"{options.first_seed}/{pair.time_scale}", num_tokens)
-            for num_tokens in dict.fromkeys(load.num_output_tokens for load in loads)
-        }
-        planned = [_planned(load, pair, facts, alone[load.num_output_tokens], options, full) for load in loads]
-        _print_utilisation(pair, facts, planned)
-        print(HEAD, flush=True)
+    with ExitStack() as stack:
+        stack.callback(turns.all_ready.abort)  # where this one fails, the others need not wait
+        with turns.alone:
+            endpoints = stack.enter_context(running_pair(pair, options.model))
+            facts = read_facts(endpoints.router)
+            client = _Client(endpoints, options.prompt_tokens, pair.time_scale)
+            alone = {
+                num_tokens: client.alone(f"{options.first_seed}/{pair.time_scale}", num_tokens)
+                for num_tokens in dict.fromkeys(load.num_output_tokens for load in loads)
+            }
+            planned = [_planned(load, pair, facts, alone[load.num_output_tokens], options, full) for load in loads]
+            _print_utilisation(pair, facts, planned)
+            print(HEAD, flush=True)
+        with suppress(BrokenBarrierError):
+            turns.all_ready.wait()
         for number, plan in enumerate(planned, 1):
             yield _row(client, plan, pair, options, f"row {number} of {len(planned)}")
 
