@@ -19,7 +19,14 @@ from baton.capacity.search.placement_search import NUM_BEST, PlacementSearch
 from baton.capacity.snapshot import ClusterSnapshot, LowerPrefix, PlacementRequest, blocks_for
 from baton.errors import NotFoundError, OutOfMemoryError, OverloadedError, UnavailableError
 from baton.kv.tiers import HeldPrefix
-from baton.router.admission import MAX_JUDGED, AdmissionControl, AdmissionLimits, AdmittedRequest, Asker, RefusedRequest
+from baton.router.admission.control import (
+    MAX_JUDGED,
+    AdmissionControl,
+    AdmissionLimits,
+    AdmittedRequest,
+    Asker,
+    RefusedRequest,
+)
 from baton.router.explanation.decision_log import DecisionRecord, best_candidates, infeasible_reasons
 from baton.router.proto import adapter_of, asker_of, place_response, placement_request
 from baton.router.round_robin import RoundRobin
@@ -160,7 +167,9 @@ class Placer:
         self._remember(message, decision, placement_id=placement_id, max_tokens=max_tokens)
         if not message.is_dry_run:
             self._state.account(placement_id, choice, request, decision.runner_up)
-            self._admission.place(placement_id, choice, asker)
+            self._admission.place(
+                placement_id, choice, asker, max_tokens=max_tokens or request.max_tokens, is_degraded=max_tokens > 0
+            )
             self._metrics.add_placement("decode" if choice.is_local else "prefill")
         _record(message.request_id, placement_id, choice)
         node = self._state.nodes.get(choice.decode_node_id)

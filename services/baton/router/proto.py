@@ -13,7 +13,7 @@ from baton.errors import InvalidFieldError
 from baton.kv.adapter import Adapter
 from baton.kv.hashing import HASH_BYTES
 from baton.kv.kv_format import KvDtype
-from baton.router.admission import Asker
+from baton.router.admission.control import Asker
 from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, Outcome, Report
 from baton.v1 import generation_pb2, node_pb2, router_service_pb2
 from baton.wire.kv import (

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import grpc
 
 from baton.errors import BatonError, InvalidFieldError, SupersededError
-from baton.router.admission import AdmissionControl
+from baton.router.admission.control import AdmissionControl
 from baton.router.explanation.answer import explain
 from baton.router.explanation.outcome_metrics import record_comparison
 from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescription, Outcome, Report

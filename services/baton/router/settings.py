@@ -14,7 +14,7 @@ from baton.capacity.kv_transfer import WirePolicy
 from baton.capacity.objectives import Objectives
 from baton.capacity.snapshot import DECLARED_LINK
 from baton.config.settings import ServiceSettings
-from baton.router.admission import AdmissionLimits, OverloadPolicy
+from baton.router.admission.control import AdmissionLimits, OverloadPolicy
 from baton.router.placer import PlacementPolicy
 from baton.router.state import StateLimits
 from baton.security.tls import ServerTlsSettings

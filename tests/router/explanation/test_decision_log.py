@@ -9,7 +9,7 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from baton.errors import InvalidFieldError, NotFoundError, OverloadedError, UnavailableError
-from baton.router.admission import AdmissionControl, AdmissionLimits, OverloadPolicy
+from baton.router.admission.control import AdmissionControl, AdmissionLimits, OverloadPolicy
 from baton.router.explanation.answer import explain
 from baton.router.explanation.decision_log import MAX_FOUND, MAX_OTHERS, DecisionLog, DecisionRecord
 from baton.router.placer import NoCacheLookup, Placer

@@ -10,7 +10,7 @@ import pytest
 from baton.capacity.cost import CostEstimate
 from baton.capacity.objectives import Objectives
 from baton.capacity.placement import Candidate, Decision
-from baton.router.admission import AdmissionControl, AdmissionLimits, AdmittedRequest, Asker, RefusedRequest
+from baton.router.admission.control import AdmissionControl, AdmissionLimits, AdmittedRequest, Asker, RefusedRequest
 from router.samples import OUTCOME, Clock
 
 SERVICE_SECONDS = 0.2
@@ -28,6 +28,7 @@ ESTIMATE = CostEstimate(
 )
 SLO = Objectives(2.0, 0.05)
 NOBODY = Asker()
+LOOSE_SLO = Objectives(2.0, 0.1)
 
 
 def waiting(queue_seconds: float, **changed: float) -> Decision:
@@ -53,7 +54,7 @@ def place(control: AdmissionControl, name: str, decision: Decision, asker: Asker
     """Place a request on its choice."""
     assert decision.choice is not None
     control.ask(asker)
-    control.place(name, decision.choice, asker)
+    control.place(name, decision.choice, asker, max_tokens=32)
 
 
 def test_a_request_that_would_come_too_late_is_told_how_long_the_excess_takes() -> None:
@@ -176,7 +177,7 @@ class Simulation:
             return
         choice = verdict.decision.choice
         assert choice is not None
-        self.control.place(name, choice, asker)
+        self.control.place(name, choice, asker, max_tokens=32)
         self.free_at_seconds = max(self.free_at_seconds, self.clock.seconds) + SERVICE_SECONDS * self.bias
         ttft_seconds = self.free_at_seconds - self.clock.seconds
         self.pending.append((self.free_at_seconds, name, ttft_seconds))
@@ -254,3 +255,72 @@ def test_equal_floods_have_equal_shares() -> None:
 
     first, second = (len(simulation.ttft_seconds[name]) for name in "ab")
     assert 0.88 <= first / second <= 1.14
+
+
+class HiddenBottleneck:
+    """KV lands one request after the other, which takes longer than computing it, and no estimate knows of it."""
+
+    def __init__(self, landing_seconds: float) -> None:
+        self.clock = Clock(0.0)
+        self.control = AdmissionControl(self.clock, AdmissionLimits("shed", LOOSE_SLO))
+        self.landing_seconds = landing_seconds
+        self.computed_at_seconds = self.landed_at_seconds = 0.0
+        self.pending: list[tuple[float, str, float, float]] = []
+        self.num_good_after: list[float] = []
+
+    def run(self, seconds: float, rate: float) -> None:
+        """Let requests come as a Poisson process."""
+        for number, at_seconds in enumerate(_poisson(Random(3), rate, seconds)):
+            self.settle_until(at_seconds)
+            self.arrive(str(number))
+
+    def arrive(self, name: str) -> None:
+        """Judge a request now, and compute, land and decode it if it is admitted."""
+        now = self.clock.seconds
+        decision = waiting(max(0.0, self.computed_at_seconds - now))
+        self.control.ask(NOBODY)
+        verdict = self.control.judge(decision, NOBODY)
+        if isinstance(verdict, RefusedRequest):
+            return
+        choice = verdict.decision.choice
+        assert choice is not None
+        self.control.place(name, choice, NOBODY, max_tokens=32)
+        self.computed_at_seconds = max(self.computed_at_seconds, now) + SERVICE_SECONDS
+        self.landed_at_seconds = max(self.landed_at_seconds, self.computed_at_seconds) + self.landing_seconds
+        decode_seconds = self.landed_at_seconds - self.computed_at_seconds + 31 * ESTIMATE.step_seconds
+        end = self.computed_at_seconds + decode_seconds
+        self.pending.append((end, name, self.computed_at_seconds - now, decode_seconds))
+
+    def settle_until(self, seconds: float) -> None:
+        """Report what has ended by then."""
+        while self.pending and self.pending[0][0] <= seconds:
+            self.clock.seconds, name, ttft_seconds, decode_seconds = self.pending.pop(0)
+            if ttft_seconds <= SLO.ttft_seconds and decode_seconds / 31 <= LOOSE_SLO.tpot_seconds:
+                self.num_good_after.append(self.clock.seconds)
+            times = {"prefill_seconds": ttft_seconds, "decode_seconds": decode_seconds}
+            self.control.settle(replace(OUTCOME, placement_id=name, num_completion_tokens=32, **times))
+        self.clock.seconds = seconds
+
+
+@pytest.mark.parametrize("load", [2.0, 4.0])
+def test_goodput_stays_where_no_estimate_sees_what_is_full(load: float) -> None:
+    """Of the second half of ten minutes: the limit on work in flight has been found by then."""
+    landing_seconds = 0.3
+    hidden = HiddenBottleneck(landing_seconds)
+
+    hidden.run(600, load / landing_seconds)
+
+    num_good = sum(at > 300 for at in hidden.num_good_after)
+    assert num_good / 300 >= 0.9 / landing_seconds
+
+
+def test_a_request_that_is_late_teaches_before_it_ends() -> None:
+    """Those behind it are refused by the limit that it leaves; its own outcome counts no more."""
+    clock = Clock()
+    control = shedding(clock)
+    for number in range(5):
+        place(control, f"{number}", waiting(0.0))
+    clock.seconds += SLO.ttft_seconds + 31 * SLO.tpot_seconds
+    control.ask(NOBODY)
+
+    assert isinstance(control.judge(waiting(0.0), NOBODY), RefusedRequest)

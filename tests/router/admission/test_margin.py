@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from baton.router.margin import HALF_LIFE_SECONDS, LARGEST_FACTOR, SMALLEST_FACTOR, Margin
+from baton.router.admission.margin import HALF_LIFE_SECONDS, LARGEST_FACTOR, SMALLEST_FACTOR, Margin
 
 
 def test_a_twentieth_of_outcomes_is_above_it() -> None:

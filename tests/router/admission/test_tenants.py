@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from baton.router.tenants import ACTIVE_SECONDS, MAX_TENANTS, TenantShares
+from baton.router.admission.tenants import ACTIVE_SECONDS, MAX_TENANTS, TenantShares
 from router.samples import Clock
 
 

@@ -1,0 +1,241 @@
+"""What is in flight of what was admitted, and what its outcomes teach of predictions and nodes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from functools import partial
+from typing import NamedTuple
+
+from baton.capacity.cost import CostEstimate
+from baton.capacity.objectives import Objectives
+from baton.capacity.placement import Candidate
+from baton.router.admission.margin import Margin
+from baton.router.admission.work_limit import WorkLimit
+from baton.router.nodes import Outcome
+
+INFORMATIVE_SHARE = 0.3
+"""Outcomes teach where at least so much of the objective was predicted: what an idle node does says little of a busy
+one."""
+FORGET_FACTOR, FORGET_SECONDS = 2.0, 60.0
+"""A placement without an outcome is taken as ended after so many times its predicted time and so many seconds."""
+MAX_ENTRIES = 16_384
+"""Placements in flight remembered; the oldest goes first."""
+MAX_NODES = 2048
+"""Nodes of which something is learnt; the oldest goes first."""
+
+
+class Prediction(NamedTuple):
+    """What a client would measure of a request, by an estimate."""
+
+    ttft_seconds: float
+    """Time to first token."""
+    tpot_seconds: float
+    """Mean time per output token, what its KV takes after the first token included; 0 if it has one token."""
+
+    @staticmethod
+    def of(estimate: CostEstimate) -> Prediction:
+        """Return the prediction of an estimate."""
+        num_gaps = estimate.expected_output_tokens - 1
+        if num_gaps < 1:
+            return Prediction(estimate.time_to_first_token_seconds, 0.0)
+        wait_seconds = max(0.0, estimate.start_seconds - estimate.time_to_first_token_seconds)
+        tpot_seconds = estimate.step_seconds + wait_seconds / num_gaps
+        return Prediction(estimate.time_to_first_token_seconds, tpot_seconds)
+
+
+@dataclass(slots=True)
+class InFlight:
+    """A placement whose outcome is not known."""
+
+    computing_node_id: str
+    decode_node_id: str
+    prediction: Prediction
+    objectives: Objectives
+    num_gaps: float
+    """Gaps between its tokens, as expected."""
+    work_seconds: float
+    """What it takes."""
+    placed_at_seconds: float
+    late_at_seconds: float
+    """When it cannot keep its objectives any more, whatever becomes of it."""
+    first_token_at_seconds: float
+    """As predicted."""
+    forgotten_at_seconds: float
+    stalled_seconds: float = 0.0
+    """Time for which prompts that were placed later stop its decoding."""
+    is_late: bool = False
+    """Whether it has been counted as late."""
+
+
+@dataclass(slots=True)
+class _Learnt:
+    """What outcomes have taught of one node."""
+
+    ttft: Margin = field(default_factory=Margin)
+    tpot: Margin = field(default_factory=partial(Margin, 1.0))
+    """Only loosens: a step is predicted from the batch, and what makes all steps slower makes no request refused for
+    ever if the limit stands for it."""
+    limit: WorkLimit = field(default_factory=WorkLimit)
+
+
+class AdmittedWork:
+    """Placements without an outcome by decode node, and what the outcomes of others have taught of nodes.
+
+    Invariants, kept by `place` and `_learnt_of`: at most MAX_ENTRIES placements and MAX_NODES nodes.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._in_flight: OrderedDict[str, InFlight] = OrderedDict()
+        self._on_decoder: dict[str, dict[str, InFlight]] = {}
+        self._learnt: OrderedDict[str, _Learnt] = OrderedDict()
+
+    def on(self, decode_node_id: str) -> Collection[InFlight]:
+        """Return what is in flight on a decode node."""
+        return self._on_decoder.get(decode_node_id, {}).values()
+
+    def seconds_on(self, decode_node_id: str) -> float:
+        """Return the work in flight on a decode node."""
+        return sum(each.work_seconds for each in self.on(decode_node_id))
+
+    def look(self) -> None:
+        """Notice what time has shown: placements that are late, and those of which nobody will hear again."""
+        now = self._clock()
+        while self._in_flight:
+            placement_id, oldest = next(iter(self._in_flight.items()))
+            if oldest.forgotten_at_seconds > now:
+                break
+            self._drop(placement_id)
+        for entry in self._in_flight.values():
+            if not entry.is_late and entry.late_at_seconds <= now:
+                entry.is_late = True  # its outcome would come too late to learn from
+                self._count(entry, is_kept=False)
+
+    def place(self, placement_id: str, choice: Candidate, objectives: Objectives, *, max_tokens: int) -> None:
+        """Add a placement, until its outcome.
+
+        Args:
+            placement_id: Names it.
+            choice: Where it runs; has an estimate.
+            objectives: Of the request.
+            max_tokens: Output that it may have.
+        """
+        now, estimate = self._clock(), choice.estimate
+        assert estimate is not None
+        self._charge_stall(choice, now)
+        entry = InFlight(
+            computing_node_id=computing_node_id(choice),
+            decode_node_id=choice.decode_node_id,
+            prediction=Prediction.of(estimate),
+            objectives=objectives,
+            num_gaps=max(1.0, estimate.expected_output_tokens - 1),
+            work_seconds=work_seconds(choice),
+            placed_at_seconds=now,
+            late_at_seconds=now + _longest_seconds(objectives, max_tokens, estimate.time_to_first_token_seconds),
+            first_token_at_seconds=now + estimate.time_to_first_token_seconds,
+            forgotten_at_seconds=now + FORGET_SECONDS + FORGET_FACTOR * estimate.total_seconds,
+        )
+        self._in_flight[placement_id] = entry
+        self._on_decoder.setdefault(choice.decode_node_id, {})[placement_id] = entry
+        limit = self._learnt_of(choice.decode_node_id).limit
+        limit.place(self.seconds_on(choice.decode_node_id), entry.work_seconds)
+        if len(self._in_flight) > MAX_ENTRIES:
+            self._drop(next(iter(self._in_flight)))
+
+    def settle(self, outcome: Outcome) -> Prediction | None:
+        """Learn from the outcome of a placement.
+
+        Returns:
+            The margins of its nodes; None for unknown and cancelled ones, which teach nothing.
+        """
+        entry = self._in_flight.get(outcome.placement_id)
+        if entry is None:
+            return None
+        if outcome.num_completion_tokens:
+            self._learn_from(entry, outcome)
+        self._drop(outcome.placement_id)
+        return self.margin(entry.computing_node_id, entry.decode_node_id) if outcome.num_completion_tokens else None
+
+    def margin(self, computing_node_id: str, decode_node_id: str) -> Prediction:
+        """Return what predictions for two nodes are multiplied by."""
+        now = self._clock()
+        computing, decoding = self._learnt.get(computing_node_id), self._learnt.get(decode_node_id)
+        return Prediction(
+            computing.ttft.factor(now) if computing else 1.0, decoding.tpot.factor(now) if decoding else 1.0
+        )
+
+    def limit_of(self, decode_node_id: str) -> WorkLimit | None:
+        """Return what is learnt of how much a node may have in flight; None: nothing."""
+        learnt = self._learnt.get(decode_node_id)
+        return learnt.limit if learnt else None
+
+    def _learn_from(self, entry: InFlight, outcome: Outcome) -> None:
+        ttft_seconds = outcome.queue_seconds + outcome.pull_seconds + outcome.prefill_seconds
+        predicted, objectives = entry.prediction, entry.objectives
+        computing, decoding = self._learnt_of(entry.computing_node_id), self._learnt_of(entry.decode_node_id)
+        self._learn(computing.ttft, ttft_seconds, predicted.ttft_seconds, objectives.ttft_seconds)
+        if outcome.num_completion_tokens > 1 and objectives.tpot_seconds:
+            tpot_seconds = outcome.decode_seconds / (outcome.num_completion_tokens - 1)
+            self._learn(decoding.tpot, tpot_seconds, predicted.tpot_seconds, objectives.tpot_seconds)
+            if not entry.is_late:
+                self._count(entry, is_kept=tpot_seconds <= objectives.tpot_seconds)
+
+    def _count(self, entry: InFlight, *, is_kept: bool) -> None:
+        """Let a node's limit learn of a request that is still counted as in flight."""
+        self._learnt_of(entry.decode_node_id).limit.count(
+            is_kept=is_kept,
+            placed_at_seconds=entry.placed_at_seconds,
+            now_seconds=self._clock(),
+        )
+
+    def _charge_stall(self, choice: Candidate, now_seconds: float) -> None:
+        """Note that computing a prompt stops those who decode on the same node."""
+        assert choice.estimate is not None
+        for each in self._on_decoder.get(computing_node_id(choice), {}).values():
+            if each.first_token_at_seconds <= now_seconds:
+                each.stalled_seconds += choice.estimate.prefill_seconds
+
+    def _learn(self, margin: Margin, measured: float, predicted: float, objective: float) -> None:
+        if not (objective and predicted > 0 and measured > 0):
+            return
+        if max(measured, predicted * margin.factor(self._clock())) >= INFORMATIVE_SHARE * objective:
+            margin.add(measured / predicted, self._clock())
+
+    def _learnt_of(self, node_id: str) -> _Learnt:
+        learnt = self._learnt.get(node_id)
+        if learnt is None:
+            learnt = self._learnt[node_id] = _Learnt()
+            if len(self._learnt) > MAX_NODES:
+                self._learnt.popitem(last=False)
+        return learnt
+
+    def _drop(self, placement_id: str) -> InFlight | None:
+        entry = self._in_flight.pop(placement_id, None)
+        if entry is not None:
+            on_node = self._on_decoder[entry.decode_node_id]
+            del on_node[placement_id]
+            if not on_node:
+                del self._on_decoder[entry.decode_node_id]
+        return entry
+
+
+def _longest_seconds(objectives: Objectives, max_tokens: int, ttft_seconds: float) -> float:
+    """Return the longest time of a request that keeps both objectives; endless where one is not set.
+
+    A prompt that takes longer than its objective by itself has twice its predicted time.
+    """
+    if not (objectives.ttft_seconds and objectives.tpot_seconds):
+        return float("inf")
+    return max(objectives.ttft_seconds, 2 * ttft_seconds) + (max_tokens - 1) * objectives.tpot_seconds
+
+
+def computing_node_id(candidate: Candidate) -> str:
+    """Return the node that would compute the prompt."""
+    return candidate.prefill_node_id or candidate.decode_node_id
+
+
+def work_seconds(choice: Candidate) -> float:
+    """Return what a request takes: computing its prompt, and its place in the batch."""
+    return choice.estimate.prefill_seconds + choice.estimate.decode_seconds if choice.estimate else 0.0

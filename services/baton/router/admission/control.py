@@ -1,0 +1,222 @@
+"""Whether a request that can be placed is: by what it and those that run would get, and by what tenants have had.
+
+`AdmissionControl.judge` decides without changing anything; what is decided is told to it, and what became of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Literal, NamedTuple
+
+from baton.capacity.cost import CostEstimate
+from baton.capacity.objectives import Objectives
+from baton.capacity.placement import Candidate, Decision
+from baton.router.admission.admitted_work import AdmittedWork, Prediction, computing_node_id, work_seconds
+from baton.router.admission.tenants import TenantShares
+from baton.router.nodes import Outcome
+
+OverloadPolicy = Literal["queue", "shed", "degrade"]
+"""What becomes of a request that would miss its objectives."""
+RefusalReason = Literal["OVERLOADED", "FAIR_SHARE"]
+"""Why a request is refused: its objectives or those of others, or what its tenant has had."""
+
+MAX_JUDGED = 16
+"""Candidates looked at, in order of preference: the first that keeps the objectives is taken."""
+ALONE_FACTOR = 1.2
+"""An objective that a prompt cannot meet alone counts as so many times what it takes alone: it is not refused for
+its length."""
+OVER_SHARE_QUEUE = 0.1
+"""A tenant above its share may wait so much of the objective, or as long as its own prompt takes: enough that nothing
+stands idle, too little for others to notice."""
+OVER_SHARE_TPOT = 0.9
+"""The share of the objective of time per output token, and of a node's limit, up to which a tenant above its share may
+fill a batch."""
+
+
+class Asker(NamedTuple):
+    """On whose behalf a request is, and what it wants."""
+
+    tenant: str = ""
+    """Name of the API key; empty without keys."""
+    objectives: Objectives = Objectives()
+    """Its own; where they are not set, the router's count."""
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionLimits:
+    """Policy and objectives of the router."""
+
+    policy: OverloadPolicy = "queue"
+    """What becomes of a request that would miss its objectives."""
+    objectives: Objectives = Objectives()
+    """Of requests that bring none."""
+    degraded_max_tokens: int = 64
+    """Output tokens of a degraded request at most."""
+    degraded_slo_factor: float = 2.0
+    """How many times its objectives a degraded request may take before it is refused, 1 or more."""
+
+
+class AdmittedRequest(NamedTuple):
+    """A request that is placed."""
+
+    decision: Decision
+    """With the candidate that keeps the objectives as its choice."""
+    max_tokens: int = 0
+    """Output that it is cut to; 0: as asked."""
+
+
+class RefusedRequest(NamedTuple):
+    """A request that is not."""
+
+    reason: RefusalReason
+    """Why."""
+    wait_seconds: float
+    """Predicted time until one of its size would be placed, above 0."""
+    work_seconds: float
+    """What it would have taken."""
+
+
+class AdmissionControl:
+    """Judges decisions by their predictions, corrected by margins learnt from outcomes, and by tenants' shares.
+
+    With the policy "queue" everything is admitted and nothing remembered. What it remembers otherwise is bounded by
+    `AdmittedWork` and `TenantShares`.
+    """
+
+    def __init__(self, clock: Callable[[], float], limits: AdmissionLimits) -> None:
+        self._clock = clock
+        self.limits = limits
+        """What it was made with."""
+        self._tenants = TenantShares(clock)
+        self._work = AdmittedWork(clock)
+
+    def judge(self, decision: Decision, asker: Asker, *, is_degraded: bool = False) -> AdmittedRequest | RefusedRequest:
+        """Return whether a request is placed, and on which candidate; changes nothing. O(requests in flight).
+
+        Args:
+            decision: Where it could run; has a choice.
+            asker: Who asks.
+            is_degraded: Whether its output is cut already and its objectives are longer for it.
+        """
+        feasible = [candidate for candidate in islice(decision.candidates, MAX_JUDGED) if candidate.estimate]
+        if self.limits.policy == "queue" or not any(self._work.on(each.decode_node_id) for each in feasible):
+            return AdmittedRequest(decision)  # whoever stands idle is not overloaded, whatever the margins say
+        objectives = _reachable(self._objectives(asker, is_degraded=is_degraded), feasible)
+        is_above = self._tenants.is_above_share(asker.tenant)
+        waits = [self._wait(candidate, objectives, is_above_share=is_above) for candidate in feasible]
+        first = next((index for index, wait in enumerate(waits) if wait.seconds <= 0), None)
+        if first is not None:
+            others = [candidate for candidate in decision.candidates if candidate is not feasible[first]]
+            return AdmittedRequest(replace(decision, candidates=(feasible[first], *others)))
+        shortest = min(range(len(waits)), key=lambda index: waits[index].seconds)
+        return RefusedRequest(waits[shortest].reason, waits[shortest].seconds, work_seconds(feasible[shortest]))
+
+    def ask(self, asker: Asker) -> None:
+        """Note that somebody asks, before it is judged."""
+        if self.limits.policy != "queue":
+            self._work.look()
+            self._tenants.ask(asker.tenant)
+
+    def refuse(self, refused: RefusedRequest, asker: Asker) -> None:
+        """Note a refusal."""
+        self._tenants.refuse(asker.tenant, refused.work_seconds)
+
+    def place(
+        self, placement_id: str, choice: Candidate, asker: Asker, *, max_tokens: int, is_degraded: bool = False
+    ) -> None:
+        """Note a placement, until its outcome.
+
+        Args:
+            placement_id: Names it.
+            choice: Where it runs.
+            asker: Who asks.
+            max_tokens: Output that it may have.
+            is_degraded: As for `judge`.
+        """
+        if self.limits.policy != "queue" and choice.estimate is not None:
+            self._tenants.admit(asker.tenant, work_seconds(choice))
+            objectives = self._objectives(asker, is_degraded=is_degraded)
+            self._work.place(placement_id, choice, objectives, max_tokens=max_tokens)
+
+    def settle(self, outcome: Outcome) -> Prediction | None:
+        """Learn from the outcome of a placement; return the margins of its nodes, None where it teaches nothing."""
+        return self._work.settle(outcome)
+
+    def _objectives(self, asker: Asker, *, is_degraded: bool) -> Objectives:
+        objectives = asker.objectives.over(self.limits.objectives)
+        return objectives.scaled(self.limits.degraded_slo_factor) if is_degraded else objectives
+
+    def _wait(self, candidate: Candidate, objectives: Objectives, *, is_above_share: bool) -> _Wait:
+        """Return how long to wait until a candidate would keep all objectives; 0 or less: it does."""
+        estimate = candidate.estimate
+        assert estimate is not None
+        margin = self._work.margin(computing_node_id(candidate), candidate.decode_node_id)
+        predicted = Prediction.of(estimate)
+        ttft = (
+            predicted.ttft_seconds * margin.ttft_seconds - objectives.ttft_seconds if objectives.ttft_seconds else 0.0
+        )
+        others = self._work.on(candidate.decode_node_id)
+        tpot_seconds = margin.tpot_seconds * predicted.tpot_seconds
+        tpot = _batch_wait(estimate, tpot_seconds, objectives.tpot_seconds)
+        step_seconds = margin.tpot_seconds * estimate.step_seconds
+        tightest = min((each.objectives.tpot_seconds for each in others if each.objectives.tpot_seconds), default=0.0)
+        tpot = max(tpot, _batch_wait(estimate, step_seconds, tightest))
+        wait = max(ttft, tpot, self._stall_wait(candidate, step_seconds), self._limit_wait(candidate, 1.0))
+        if wait > 0 or not is_above_share:
+            return _Wait("OVERLOADED", wait)
+        own_seconds = predicted.ttft_seconds - estimate.queue_seconds
+        if objectives.ttft_seconds:
+            wait = estimate.queue_seconds - max(own_seconds, OVER_SHARE_QUEUE * objectives.ttft_seconds)
+        wait = max(wait, _batch_wait(estimate, tpot_seconds, OVER_SHARE_TPOT * objectives.tpot_seconds))
+        wait = max(wait, self._limit_wait(candidate, OVER_SHARE_TPOT))
+        return _Wait("FAIR_SHARE", wait)
+
+    def _limit_wait(self, candidate: Candidate, share: float) -> float:
+        """Return the time until so much has ended that a share of the node's limit has room for a request."""
+        estimate, limit = candidate.estimate, self._work.limit_of(candidate.decode_node_id)
+        assert estimate is not None
+        own_seconds, in_flight_seconds = work_seconds(candidate), self._work.seconds_on(candidate.decode_node_id)
+        if limit is None or not in_flight_seconds:
+            return 0.0
+        if limit.allows(in_flight_seconds / share, own_seconds / share, self._clock()):
+            return 0.0
+        excess_seconds = in_flight_seconds + own_seconds - share * limit.seconds
+        return min(1.0, excess_seconds / in_flight_seconds) * (estimate.start_seconds + estimate.decode_seconds)
+
+    def _stall_wait(self, candidate: Candidate, step_seconds: float) -> float:
+        """Return how long to wait until nobody who decodes would be stopped for longer than its objective allows."""
+        estimate, now, wait = candidate.estimate, self._clock(), 0.0
+        assert estimate is not None
+        for each in self._work.on(computing_node_id(candidate)):
+            if each.objectives.tpot_seconds and each.first_token_at_seconds <= now:
+                spare_seconds = (each.objectives.tpot_seconds - step_seconds) * each.num_gaps - each.stalled_seconds
+                ends_at_seconds = each.first_token_at_seconds + each.num_gaps * step_seconds + each.stalled_seconds
+                if estimate.prefill_seconds > spare_seconds and ends_at_seconds > now:
+                    wait = max(wait, ends_at_seconds - now)
+        return wait
+
+
+class _Wait(NamedTuple):
+    """Until a candidate would be taken."""
+
+    reason: RefusalReason
+    seconds: float
+
+
+def _reachable(objectives: Objectives, candidates: Sequence[Candidate]) -> Objectives:
+    """Return objectives that the prompt can meet where nothing waits."""
+    if not objectives.ttft_seconds:
+        return objectives
+    alone_seconds = min(
+        each.estimate.time_to_first_token_seconds - each.estimate.queue_seconds for each in candidates if each.estimate
+    )
+    return objectives._replace(ttft_seconds=max(objectives.ttft_seconds, ALONE_FACTOR * alone_seconds))
+
+
+def _batch_wait(estimate: CostEstimate, tpot_seconds: float, objective_seconds: float) -> float:
+    """Return the time until so many requests have ended that a step is short enough; they end evenly spread."""
+    if not objective_seconds or tpot_seconds <= objective_seconds:
+        return 0.0
+    return (1 - objective_seconds / tpot_seconds) * estimate.expected_output_tokens * estimate.step_seconds

@@ -1,0 +1,72 @@
+"""How much work a decode node may have in flight, learnt from what became of it: for what no estimate sees."""
+
+from __future__ import annotations
+
+TOLERATED_SHARE = 0.05
+"""Share of requests that may miss their objective."""
+WINDOW_OUTCOMES = 20
+"""Outcomes after which the limit is thought over; ENOUGH_MISSES are enough for it, too."""
+ENOUGH_MISSES = 3
+GROWTH = 0.05
+"""By how much a limit that was felt is raised after a window in which hardly any request missed."""
+FORGOTTEN_SECONDS = 60.0
+"""A limit without outcomes for longer is no more."""
+
+
+class WorkLimit:
+    """The most predicted seconds of work in flight with which objectives are kept.
+
+    There is none until requests miss. A window counts outcomes of requests that were placed in it: those placed before
+    the last change say nothing of it. Where a share F of them misses, the limit falls by F / 2.
+
+    Source: Alizadeh et al., Data Center TCP (DCTCP), SIGCOMM 2010, section 3: the cut in proportion to what was marked.
+    """
+
+    def __init__(self) -> None:
+        self.seconds = float("inf")
+        """The limit."""
+        self._begun_at_seconds = float("-inf")
+        self._counted_at_seconds = float("-inf")
+        self._num_kept = self._num_missed = 0
+        self._most_seconds = 0.0
+        self._is_felt = False
+
+    def allows(self, in_flight_seconds: float, own_seconds: float, now_seconds: float) -> bool:
+        """Return whether work may be added to what is in flight."""
+        if now_seconds - self._counted_at_seconds > FORGOTTEN_SECONDS:
+            return True
+        return in_flight_seconds + own_seconds <= self.seconds
+
+    def place(self, in_flight_seconds: float, own_seconds: float) -> None:
+        """Note how much is in flight with a placement; a limit is felt where another one like it would not fit."""
+        self._most_seconds = max(self._most_seconds, in_flight_seconds)
+        self._is_felt = self._is_felt or in_flight_seconds + own_seconds > self.seconds
+
+    def count(self, *, is_kept: bool, placed_at_seconds: float, now_seconds: float) -> None:
+        """Take what became of a request.
+
+        Args:
+            is_kept: Whether it kept its objective.
+            placed_at_seconds: When it was placed.
+            now_seconds: The time.
+        """
+        if now_seconds - self._counted_at_seconds > FORGOTTEN_SECONDS:
+            self.seconds = float("inf")
+        self._counted_at_seconds = now_seconds
+        if placed_at_seconds < self._begun_at_seconds:
+            return
+        self._num_kept += is_kept
+        self._num_missed += not is_kept
+        if self._num_missed >= ENOUGH_MISSES or self._num_kept + self._num_missed >= WINDOW_OUTCOMES:
+            self._think_over(now_seconds)
+
+    def _think_over(self, now_seconds: float) -> None:
+        missed_share = self._num_missed / (self._num_kept + self._num_missed)
+        if missed_share > TOLERATED_SHARE:
+            self.seconds = min(self.seconds, self._most_seconds) * (1 - missed_share / 2)
+        elif self._is_felt:
+            self.seconds *= 1 + GROWTH
+        self._begun_at_seconds = now_seconds
+        self._num_kept = self._num_missed = 0
+        self._most_seconds = 0.0
+        self._is_felt = False
