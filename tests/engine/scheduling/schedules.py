@@ -84,6 +84,7 @@ def use_block(stepper: Stepper) -> None:
     if pool.num_available:
         block_ids = pool.allocate(1)
         stepper.runner._states[:, block_ids] = 7
+        stepper.runner._sums[block_ids] = 7 * len(stepper.runner._states)
         pool.release(block_ids)
 
 

@@ -27,6 +27,26 @@ def test_a_prompt_that_is_cached_to_its_end_computes_its_last_position(length: i
     assert output_of(second) == output_of(first) == expected_tokens(prompt_of(length), 8)
 
 
+@pytest.mark.parametrize(
+    ("length", "purpose", "num_computed"), [(3, Purpose.GENERATE, 3), (30, Purpose.GENERATE, 8), (30, Purpose.RECEIVE, 0)]
+)
+def test_a_pass_keeps_for_a_newcomer_what_it_can_use(length: int, purpose: Purpose, num_computed: int) -> None:
+    """Half of the pass at most, and nothing where another node computes its prompt: the rest is the long prompt's."""
+    stepper = Stepper(num_blocks=64, max_step_tokens=16)
+    long = stepper.add(request_of(prompt_of(100), "long"))
+    stepper.step()
+    newcomer = stepper.add(request_of(prompt_of(length, seed=2), "newcomer", purpose=purpose))
+
+    step = stepper.step()
+
+    assert step is not None
+    assert newcomer.is_admitted
+    assert step.num_tokens == 16
+    assert long.num_computed == 16 + 16 - num_computed
+    stepper.scheduler.finish(long)
+    stepper.scheduler.finish(newcomer)
+
+
 def test_decoding_sequences_come_before_prompts() -> None:
     """Their pace holds while a long prompt is computed in what is left of the budget."""
     stepper = Stepper(max_step_tokens=5)

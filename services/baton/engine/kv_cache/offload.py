@@ -23,8 +23,6 @@ from baton.kv.hashing import BlockHash
 from baton.kv.host_store import HostBlockStore
 from baton.kv.pool import BlockId, BlockPool
 
-MAX_COPY_SECONDS = 0.05
-"""What copies may add to a pass while sequences generate."""
 AHEAD_BLOCKS = 64
 """Blocks copied out at once where one must be: a copy waits for the device, and blocks evicted next can go along."""
 _RATE_DECAY = 0.9
@@ -83,7 +81,8 @@ class Offload:
     Attributes:
         hits: What has been found so far.
         max_copy_seconds: What copies may add to a pass while sequences generate, but for blocks that a preempted
-            sequence wants back.
+            sequence wants back: as long as the shorter of the last two passes took, so that no token comes more than
+            twice as late, and a sequence that waits for its blocks has half of the rate of copies at least.
 
     Invariant: `_wanted` counts, for each hash, the waiting sequences that have it in `kept_hashes`.
 
@@ -107,7 +106,8 @@ class Offload:
         self.store = store
         self._costs = costs
         self.hits = TierHits()
-        self.max_copy_seconds = MAX_COPY_SECONDS
+        self.max_copy_seconds = math.inf
+        self._last_pass_seconds = math.inf
         self._disk = disk
         self._block_bytes = block_bytes
         self._block_tokens = block_tokens
@@ -238,6 +238,11 @@ class Offload:
         contents = self.store.take_run(hashes[begin:])
         return contents if contents and self._is_quicker(begin, begin + len(contents)) else []
 
+    def note_pass(self, seconds: float) -> None:
+        """Take in what a pass took, above 0."""
+        self.max_copy_seconds = min(seconds, self._last_pass_seconds)
+        self._last_pass_seconds = seconds
+
     def note_copied(self, num_blocks: int, seconds: float) -> None:
         """Take in how long it took to copy blocks, in or out."""
         if seconds > 0.0:
@@ -298,7 +303,7 @@ class Offload:
 
     def _max_blocks(self) -> int:
         """Return the blocks that a pass may copy, 1 or more; if the rate is not known, as many as go at once."""
-        if not self._bytes_per_second:
+        if not self._bytes_per_second or math.isinf(self.max_copy_seconds):
             return AHEAD_BLOCKS
         return max(1, int(self.max_copy_seconds * self._bytes_per_second / self._block_bytes))
 

@@ -45,15 +45,33 @@ class BatchAdmission:
     @property
     def has_slot(self) -> bool:
         """Return whether the batch has room for another sequence."""
-        num_slots = 1 if self.is_sparing else self._limits.max_batch_size
-        return len(self._queues.running) + len(self._queues.receiving) < num_slots
+        return len(self._queues.running) + len(self._queues.receiving) < self._num_slots
 
-    def has_newcomer(self) -> bool:
-        """Return whether a sequence is there that is likely to get its blocks now."""
-        if not self.has_slot:
-            return False
-        newcomer = next((sequence for sequence in self._queues.waiting if not sequence.is_held_up), None)
-        return newcomer is not None and self._has_blocks(newcomer, [])
+    @property
+    def _num_slots(self) -> int:
+        return 1 if self.is_sparing else self._limits.max_batch_size
+
+    def newcomer_tokens(self, limit: int) -> int:
+        """Return how many positions sequences that are likely to get their blocks now have to compute, up to a limit.
+
+        What the prefix cache has of them, and what another node computes, is no part of it.
+        """
+        num_slots = self._num_slots - len(self._queues.running) - len(self._queues.receiving)
+        num_tokens = 0
+        for sequence in self._queues.waiting[:MAX_CANDIDATES]:
+            if num_slots <= 0 or num_tokens >= limit:
+                break
+            if sequence.is_held_up:
+                continue
+            sequence.extend_hashes(self._pool.block_tokens)
+            found = self._pool.match(sequence.hashes) if sequence.is_shareable else []
+            if not self._has_blocks(sequence, found):
+                break
+            if sequence.purpose is not Purpose.RECEIVE:
+                num_lacking = len(sequence.token_ids) - len(found) * self._pool.block_tokens
+                num_tokens += min(sequence.num_chunk_tokens, max(1, num_lacking))
+            num_slots -= 1
+        return min(num_tokens, limit)
 
     def admit(self, step: Step, budget: StepBudget) -> None:
         """Give blocks to waiting sequences, in order of turns, as far as they go, and add them to the pass.

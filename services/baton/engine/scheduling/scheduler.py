@@ -149,6 +149,8 @@ class Scheduler:
         """Take in what a pass took, from when the device could begin it until its tokens were there."""
         if step.spans:
             self._costs.note(step.work, seconds, has_prompts=step.num_prompts > 0)
+            if seconds > 0.0:
+                self.offload.note_pass(seconds)
         if step.has_unanswered:
             attribute(step, seconds, self._pair_weight)
 
@@ -222,8 +224,7 @@ class Scheduler:
     def _add_prompts(self, step: Step, prompts: Seq[Sequence], budget: StepBudget) -> None:
         """Add to the pass what it computes of running sequences' prompts."""
         room = budget.room(step)
-        if self.admission.has_newcomer():
-            room -= room // 2  # a newcomer computes something at once
+        room -= self.admission.newcomer_tokens(room // 2)  # a newcomer computes something at once
         demands = [PromptDemand(each.num_chunk_tokens, each.num_pending, each.request.priority) for each in prompts]
         granted = share_tokens(demands, room, max_prompts=budget.max_prompts)
         for sequence, num_tokens in zip(prompts, granted, strict=True):
