@@ -28,7 +28,8 @@ def test_a_prompt_that_is_cached_to_its_end_computes_its_last_position(length: i
 
 
 @pytest.mark.parametrize(
-    ("length", "purpose", "num_computed"), [(3, Purpose.GENERATE, 3), (30, Purpose.GENERATE, 8), (30, Purpose.RECEIVE, 0)]
+    ("length", "purpose", "num_computed"),
+    [(3, Purpose.GENERATE, 3), (30, Purpose.GENERATE, 8), (30, Purpose.RECEIVE, 0)],
 )
 def test_a_pass_keeps_for_a_newcomer_what_it_can_use(length: int, purpose: Purpose, num_computed: int) -> None:
     """Half of the pass at most, and nothing where another node computes its prompt: the rest is the long prompt's."""
