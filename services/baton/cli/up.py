@@ -46,7 +46,13 @@ def command(
     decode: Annotated[
         str, typer.Option(help="Engine of the decode node; default: mlx where installed, else torch.")
     ] = "",
-    nodes: Annotated[Path | None, typer.Option(help="TOML file with [\\[node]] tables, for other shapes.")] = None,
+    nodes: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file with [\\[node]] tables, for other shapes: each has an engine and a role, which is prefill, "
+            "decode or worker (both)."
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address that everything binds to.", envvar="BATON_HOST")] = "127.0.0.1",
     http_port: Annotated[
         int, typer.Option(min=1, max=65535, help="Port of the REST API.", envvar="BATON_HTTP_PORT")

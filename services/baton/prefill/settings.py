@@ -34,7 +34,7 @@ class PrefillSettings(NodeSettings):
     @model_validator(mode="after")
     def _check_kv(self) -> Self:
         if self.kv_quantization != "none":
-            raise ValueError("kv_quantization: a prefill node's KV goes to nodes that take it for exact; expected none")
+            raise ValueError("kv_quantization: other nodes take this node's KV for exact; expected none")
         return self
 
     def advertised_fast(self, port: int) -> str:

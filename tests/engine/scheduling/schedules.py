@@ -116,6 +116,8 @@ def check_turns(stepper: Stepper, step: Step) -> None:
         assert sequence.num_overtaken_blocks <= pool.num_blocks_for(len(sequence.token_ids))
         first_blocked = first_blocked or (sequence if sequence.num_overtaken_blocks else None)
         overtakers = [each for each in step.admitted if each.queue_key > sequence.queue_key]
+        if sequence.purpose is Purpose.PREFILL:  # an export may lack room that only exports need
+            overtakers = [each for each in overtakers if each.purpose is Purpose.PREFILL]
         assert not overtakers or sequence.awaited is not None or first_blocked or stepper.is_full(step)
 
 

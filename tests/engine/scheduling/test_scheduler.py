@@ -210,6 +210,21 @@ def test_who_has_begun_does_not_wait_behind_one_that_may_not_begin() -> None:
     assert [len(output_of(each)) for each in stepper.sequences] == [1, 1, 1]
 
 
+@pytest.mark.parametrize("purpose", [Purpose.GENERATE, Purpose.RECEIVE])
+def test_who_needs_no_room_for_exports_passes_one_that_may_not_begin(purpose: Purpose) -> None:
+    """On a node that does both a slow receiver elsewhere keeps nobody waiting who generates here."""
+    stepper = Stepper()
+    export = KvExportSpec(Exported(), may_begin=lambda: False)
+    stuck = stepper.add(request_of(prompt_of(9), "stuck", purpose=Purpose.PREFILL, export=export))
+    behind = stepper.add(request_of(prompt_of(9, 2), "behind", purpose=Purpose.PREFILL))
+    own = stepper.add(request_of(prompt_of(9, 3), "own", purpose=purpose))
+
+    stepper.step()
+
+    assert own.is_admitted
+    assert (stuck.phase, behind.phase) == (Phase.WAITING, Phase.WAITING)
+
+
 def test_receptions_that_hold_every_block_only_delay_the_others() -> None:
     """The running sequence gives way and goes on when a reception has ended."""
     stepper = Stepper(num_blocks=6)

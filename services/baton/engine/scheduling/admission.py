@@ -78,13 +78,16 @@ class BatchAdmission:
 
         A sequence that awaits what another one computes lets sequences behind it pass. So does a sequence for which
         there are too few blocks, until those behind it have taken together as many as it needs. A sequence whose export
-        has no room holds up all but sequences that have begun: these make room.
+        has no room holds up the prompts for other nodes behind it, but for those that have begun: these make room. Who
+        generates here or receives needs no room for exports, and passes.
         """
         in_flight, blocked, has_room = self._in_flight(step), None, True
         for sequence in self._queues.waiting[:MAX_CANDIDATES]:
             if not self.has_slot or (blocked and not self._pool.num_available):
                 break
-            if (blocked and not self._may_overtake(sequence, blocked)) or not (has_room or sequence.is_admitted):
+            if blocked and not self._may_overtake(sequence, blocked):
+                continue
+            if not has_room and sequence.purpose is Purpose.PREFILL and not sequence.is_admitted:
                 continue
             prefix = in_flight.reusable_prefix(sequence) if not sequence.num_ahead else None
             if prefix is None or (prefix.must_join and budget.is_full(step)):
