@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +23,8 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THRE
 START_SECONDS = 180.0
 """Time that a server has until it answers."""
 _STOP_SECONDS = 60.0
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.2
 _LOG_CHARACTERS = 3000
 
@@ -121,7 +125,8 @@ def running_server(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run a server that writes to a file; end it and all that it has started.
 
-    SIGINT asks it to end, which every server here takes; what is left after a minute is killed.
+    SIGINT asks it to end, which every server here takes; what is left after a minute is killed. It gets the signal too
+    where this process, or the thread that calls, ends without coming to the end of the context (Linux).
 
     Args:
         command: What to run.
@@ -132,7 +137,13 @@ def running_server(
     environment = {**os.environ, **(environment or {})}
     with log.open("wb") as output:
         process = subprocess.Popen(
-            command, stdout=output, stderr=output, env=environment, cwd=folder, start_new_session=True
+            command,
+            stdout=output,
+            stderr=output,
+            env=environment,
+            cwd=folder,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
         )
     try:
         yield process
@@ -179,6 +190,12 @@ def free_port(offset: int = 0) -> int:
             except (OSError, OverflowError):
                 continue
             return port
+
+
+def _end_with_parent() -> None:
+    """Have the kernel interrupt this process when its parent is gone; runs between fork and exec."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGINT))
 
 
 def _tail(log: Path) -> str:
