@@ -24,6 +24,8 @@ class Endpoints(NamedTuple):
     """Of the gateway."""
     router: str
     """host:port of the router."""
+    process_id: int = 0
+    """Of `baton up`, the parent of all; 0: there is none."""
 
 
 @contextmanager
@@ -43,8 +45,15 @@ def running_node(model: Path, settings: NodeTable) -> Iterator[str]:
 
 
 @contextmanager
-def running_cluster(model: Path, nodes: Sequence[NodeTable]) -> Iterator[Endpoints]:
+def running_cluster(
+    model: Path, nodes: Sequence[NodeTable], environment: Mapping[str, str] | None = None
+) -> Iterator[Endpoints]:
     """Run `baton up` with nodes of these tables, in order.
+
+    Args:
+        model: Folder of the model.
+        nodes: Their settings.
+        environment: Settings of all services, as variables.
 
     Raises:
         RuntimeError: If it ends before it is ready; the message has the end of its log.
@@ -56,10 +65,10 @@ def running_cluster(model: Path, nodes: Sequence[NodeTable]) -> Iterator[Endpoin
         http_port = free_port(ROUTER_PORT_OFFSET)
         command = [sys.executable, "-m", "baton.cli", "up", "--model", str(model), "--model-name", "model"]
         command += ["--nodes", str(tables), "--http-port", str(http_port), "--grpc-port", str(free_port())]
-        with running_server(command, log, {"GOMP_SPINCOUNT": "0"}) as process:
+        with running_server(command, log, {"GOMP_SPINCOUNT": "0", **(environment or {})}) as process:
             url = f"http://127.0.0.1:{http_port}"
             wait_until_served(process, f"{url}/ready", log, "baton up")
-            yield Endpoints(url, f"127.0.0.1:{http_port + ROUTER_PORT_OFFSET}")
+            yield Endpoints(url, f"127.0.0.1:{http_port + ROUTER_PORT_OFFSET}", process.pid)
 
 
 def _table(settings: NodeTable) -> str:

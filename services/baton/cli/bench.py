@@ -32,6 +32,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "serve": Benchmark("serve", "Load a server: TTFT, TPOT, ITL, throughput, goodput."),
         "load": Benchmark("load", "Two nodes under Poisson load, beside a request alone and what formulas allow."),
         "prediction": Benchmark("prediction", "What placement predicted of a trace's requests, beside what happened."),
+        "overload": Benchmark("overload", "More than nodes can do: goodput by policy, refusals, memory, fairness."),
         "pptg": Benchmark("pptg", "Prompt and generation rates by exo-bench's method."),
         "prefix": Benchmark("prefix", "What a prefix cache and a scheduler are worth, in virtual time."),
         "compare": Benchmark("serve.compare", "Draw several runs of `serve` in one picture."),

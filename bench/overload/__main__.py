@@ -1,0 +1,190 @@
+"""More than two nodes can do: goodput under objectives by policy, beside fixed thresholds, queueing and turns.
+
+Run as `baton bench overload --out bench/results/overload.json`. Capacity and objectives are found first, on a cluster
+that queues; then every policy has a cluster of its own and every load in turn; at last one tenant floods another.
+METHODOLOGY.md defines the numbers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import baton.v1
+from bench.client.metrics import ServiceLevel
+from bench.host_cpu import HostCpu
+from bench.load.deployment import Pair, read_facts
+from bench.local_cluster import Endpoints
+from bench.options import at_least, positive
+from bench.overload.drive import Question, drive, saturate
+from bench.overload.plot import draw_overload
+from bench.overload.policies import Policy, names, policy, running
+from bench.overload.row import HEAD, MAX_TTFT_RATIO, Row, faults, line, quantile
+from bench.results_file import describe_machine, write_results
+
+FORMAT = "baton-bench-overload/1"
+_DEMO = Path(baton.v1.__file__).parent.parent / "demo" / "checkpoint"
+_POLICIES = "queue,round-robin,threshold-8,threshold-32,degrade,shed"
+_NUM_CLIENTS = 12
+_PAUSE_SECONDS = 3.0
+"""Between two loads: what was abandoned leaves the nodes."""
+_FAIR_LOAD, _FLOOD, _OTHER_LOAD = 0.5, 5.0, 0.4
+"""Over the capacity: a tenant's share beside another, ten times that, and what the other asks for."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print the table as it grows, write the files; 1 if shedding is not as good as it shall be."""
+    options = _parser().parse_args(arguments)
+    pair = Pair("disaggregated", ("mock", "mock"), options.mock_time_scale)
+    question = Question(options.prompt_tokens, options.output_tokens)
+    capacity, level = _calibrate(pair, question, options)
+    print(HEAD, flush=True)
+    rows: list[Row] = []
+    for how in options.policies:
+        with running(how, pair, options.model, level) as endpoints:
+            for load in options.loads:
+                rows.append(_measure(endpoints, how, question, load, capacity, level, options))
+                print(line(rows[-1], max(row.goodput for row in rows) or 1.0), flush=True)
+                _write(options, rows, capacity, level)
+    found = faults(rows, "shed")
+    if not options.no_fairness:
+        found += _measure_fairness(pair, question, capacity, level, options)
+    for fault in found:
+        print(fault)
+    return 1 if found else 0
+
+
+def _calibrate(pair: Pair, question: Question, options: argparse.Namespace) -> tuple[float, ServiceLevel]:
+    """Return what the pair can do, requests per second, and the objectives: given ones, or multiples of alone."""
+    with running(policy("queue"), pair, options.model, None) as endpoints:
+        facts = read_facts(endpoints.router)
+        alone = asyncio.run(saturate(endpoints, question, 1, options.calibration_seconds / 4, "alone")).samples
+        samples = asyncio.run(
+            saturate(endpoints, question, _NUM_CLIENTS, options.calibration_seconds, "capacity")
+        ).samples
+    ends = sorted(each.sent_seconds + each.seconds for each in samples if each.end == "complete")
+    middle = [end for end in ends if options.calibration_seconds / 4 <= end <= options.calibration_seconds]
+    capacity = len(middle) / (0.75 * options.calibration_seconds)
+    ttft = quantile((each.ttft_seconds for each in alone if each.ttft_seconds), 0.5) or 0.0
+    tpot = quantile((each.tpot_seconds for each in alone if each.tpot_seconds), 0.5) or 0.0
+    level = ServiceLevel(options.slo_ttft or 6 * ttft, options.slo_tpot or 3 * tpot)
+    formula = 1 / facts.prefiller.prefill_seconds(question.num_prompt_tokens)
+    print(
+        f"alone TTFT {ttft:.3f} s, TPOT {1000 * tpot:.1f} ms; capacity {capacity:.2f}/s (its prefill node by formula "
+        f"{formula:.2f}/s)\n"
+        f"good within TTFT {level.ttft_seconds:.3f} s and TPOT {1000 * (level.tpot_seconds or 0):.1f} ms"
+    )
+    return capacity, level
+
+
+def _measure(
+    endpoints: Endpoints,
+    how: Policy,
+    question: Question,
+    load: float,
+    capacity: float,
+    level: ServiceLevel,
+    options: argparse.Namespace,
+) -> Row:
+    """Return the row of a load of which two tenants have half each."""
+    rates = dict.fromkeys("ab", load * capacity / 2)
+    return _row(endpoints, how.name, question, rates, load, level, options)
+
+
+def _row(
+    endpoints: Endpoints,
+    name: str,
+    question: Question,
+    rates: dict[str, float],
+    load: float,
+    level: ServiceLevel,
+    options: argparse.Namespace,
+) -> Row:
+    grace = (level.ttft_seconds or 0.0) + (level.tpot_seconds or 0.0) * question.num_output_tokens
+    cpu = HostCpu()
+    done = asyncio.run(drive(endpoints, question, rates, options.seconds, f"{options.seed}/{name}/{load}", grace))
+    row = Row(name, load, options.seconds, level, cpu.share(), done)
+    asyncio.run(asyncio.sleep(_PAUSE_SECONDS))
+    return row
+
+
+def _measure_fairness(
+    pair: Pair, question: Question, capacity: float, level: ServiceLevel, options: argparse.Namespace
+) -> list[str]:
+    """Let one tenant ask for its share, then for ten times as much, beside another; return what is not fair."""
+    with running(policy("shed"), pair, options.model, level) as endpoints:
+        fair, flooded = (
+            _row(
+                endpoints,
+                "shed",
+                question,
+                {"a": load * capacity, "b": _OTHER_LOAD * capacity},
+                load + _OTHER_LOAD,
+                level,
+                options,
+            )
+            for load in (_FAIR_LOAD, _FLOOD)
+        )
+    before, after = (row.ttft_seconds("b", 0.99) or 0.0 for row in (fair, flooded))
+    refused = [
+        sum(each.tenant == "b" and each.end == "refused" for each in row.drive.samples) for row in (fair, flooded)
+    ]
+    ratio = after / before if before else 0.0
+    print(
+        f"b at {_OTHER_LOAD:g} of the capacity: TTFT p99 {before:.3f} s beside a at {_FAIR_LOAD:g}, "
+        f"{after:.3f} s beside a at {_FLOOD:g}: {ratio:.2f} times; refused {refused[0]} and {refused[1]}"
+    )
+    if options.out:
+        path = options.out.with_name(f"{options.out.stem}_fairness.json")
+        write_results(
+            path, {"format": FORMAT, "machine": describe_machine(), "rows": [fair.document(), flooded.document()]}
+        )
+    return [f"fairness: TTFT p99 of b is {ratio:.2f} times as long beside a flood"] if ratio > MAX_TTFT_RATIO else []
+
+
+def _write(options: argparse.Namespace, rows: Sequence[Row], capacity: float, level: ServiceLevel) -> None:
+    if options.out is None:
+        return
+    kept = ("loads", "seconds", "seed", "prompt_tokens", "output_tokens", "mock_time_scale")
+    settings = {name: getattr(options, name) for name in kept} | {"policies": [each.name for each in options.policies]}
+    found = {"capacity_per_second": capacity, "service_level": asdict(level)}
+    head = {"format": FORMAT, "machine": describe_machine(), "settings": settings}
+    write_results(options.out, {**head, **found, "rows": [row.document() for row in rows]})
+    draw_overload(rows, options.out.with_suffix(".png"))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="baton bench overload", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--model", type=Path, default=_DEMO, help="model folder; default: the demo model")
+    parser.add_argument("--policies", type=_policies, default=_policies(_POLICIES), help=f"({_POLICIES})")
+    parser.add_argument("--loads", type=_loads, default=[0.5, 0.8, 1.0, 2.0, 4.0], help="over capacity (0.5,0.8,1,2,4)")
+    parser.add_argument("--seconds", type=positive, default=300.0, help="of each load (%(default)s)")
+    parser.add_argument("--calibration-seconds", type=positive, default=60.0, help="to find capacity (%(default)s)")
+    parser.add_argument("--slo-ttft", type=positive, help="good within, seconds; default: 6 times what it is alone")
+    parser.add_argument("--slo-tpot", type=positive, help="good within, seconds; default: 3 times what it is alone")
+    parser.add_argument("--prompt-tokens", type=at_least(1), default=2000, help="of each request (%(default)s)")
+    parser.add_argument("--output-tokens", type=at_least(2), default=32, help="of each request (%(default)s)")
+    parser.add_argument("--mock-time-scale", type=positive, default=1.0, help="how many times slower the nodes are")
+    parser.add_argument("--seed", type=int, default=1, help="of arrivals and prompts (%(default)s)")
+    parser.add_argument("--no-fairness", action="store_true", help="leave out the flood of one tenant")
+    parser.add_argument("--out", type=Path, help="JSON with all samples; a picture is drawn beside it")
+    return parser
+
+
+def _policies(text: str) -> Sequence[Policy]:
+    try:
+        return names(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _loads(text: str) -> list[float]:
+    return [positive(part) for part in text.split(",")]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,187 @@
+"""Sends requests of several tenants at their times, whatever comes back, and watches the memory meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from random import Random
+from typing import Literal
+
+import psutil
+
+from bench.client.completion import COMPLETIONS_PATH, Answer, Sampling, stream_answer
+from bench.client.http_client import HttpClient, HttpError
+from bench.local_cluster import Endpoints
+from bench.overload.policies import KEYS
+
+End = Literal["complete", "refused", "failed", "abandoned"]
+"""What became of a request: abandoned ones had no end when the run was over."""
+_TOKEN_IDS = range(3, 250)
+_WATCHED = ("gateway", "router")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One request. Times in seconds from the beginning of its run."""
+
+    tenant: str
+    sent_seconds: float
+    end: End
+    seconds: float
+    """From sending until its end."""
+    ttft_seconds: float | None = None
+    tpot_seconds: float | None = None
+    num_output_tokens: int = 0
+    is_degraded: bool = False
+    """Whether the server says that it has cut the output."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySample:
+    """Resident memory of the processes that must not grow."""
+
+    seconds: float
+    """From the beginning of the run."""
+    num_bytes: Mapping[str, int]
+    """By the service's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drive:
+    """What came of a load."""
+
+    samples: Sequence[Sample]
+    memory: Sequence[MemorySample]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What every request asks."""
+
+    num_prompt_tokens: int
+    num_output_tokens: int
+
+    def body(self, random: Random) -> bytes:
+        """Return a request whose prompt no other shares."""
+        prompt = random.choices(_TOKEN_IDS, k=self.num_prompt_tokens)
+        return Sampling("model").body(self.num_output_tokens, prompt=prompt)
+
+
+async def drive(
+    endpoints: Endpoints, question: Question, rates: Mapping[str, float], seconds: float, seed: str, grace: float
+) -> Drive:
+    """Send Poisson arrivals of each tenant for some seconds; return what came of all of them.
+
+    Args:
+        endpoints: The server.
+        question: What to ask.
+        rates: Requests per second, by tenant.
+        seconds: Length of the load.
+        seed: Of arrivals and prompts.
+        grace: Time after the load in which a request may still become a good one; what then has no end is abandoned.
+    """
+    origin = time.perf_counter()
+
+    def clock() -> float:
+        return time.perf_counter() - origin
+
+    arrivals = sorted((at, tenant) for tenant, rate in rates.items() for at in _poisson(rate, seconds, seed, tenant))
+    clients = {tenant: HttpClient(endpoints.url, _headers(tenant)) for tenant in rates}
+    watch = asyncio.create_task(_watch_memory(endpoints.process_id, seconds / 20, clock))
+    tasks = set[asyncio.Task[Sample]]()
+    try:
+        for number, (at, tenant) in enumerate(arrivals):
+            body = question.body(Random(f"{seed}/{tenant}/{number}"))
+            await asyncio.sleep(at - clock())
+            tasks.add(asyncio.create_task(_ask(clients[tenant], tenant, body, clock)))
+        await asyncio.sleep(seconds + grace - clock())
+    finally:
+        for task in (watch, *tasks):
+            task.cancel()
+        samples = await asyncio.gather(*tasks)
+        memory = await watch
+        for client in clients.values():
+            client.close()
+    return Drive(samples, memory)
+
+
+async def saturate(endpoints: Endpoints, question: Question, num_clients: int, seconds: float, seed: str) -> Drive:
+    """Let clients ask without a pause: what comes back is what can be done."""
+    origin = time.perf_counter()
+
+    def clock() -> float:
+        return time.perf_counter() - origin
+
+    with closing(HttpClient(endpoints.url, _headers("a"))) as client:
+
+        async def ask_on(number: int) -> list[Sample]:
+            random, samples = Random(f"{seed}/{number}"), list[Sample]()
+            while clock() < seconds:
+                samples.append(await _ask(client, "a", question.body(random), clock))
+            return samples
+
+        found = await asyncio.gather(*(ask_on(number) for number in range(num_clients)))
+    return Drive([sample for samples in found for sample in samples], [])
+
+
+async def _ask(client: HttpClient, tenant: str, body: bytes, clock: Callable[[], float]) -> Sample:
+    answer = Answer(sent_seconds=clock())
+    kind: End = "complete"
+    try:
+        await stream_answer(client, COMPLETIONS_PATH, body, clock, answer)
+    except HttpError as error:
+        kind = "refused" if error.status == 429 else "failed"
+    except (OSError, ValueError):
+        kind = "failed"
+    except asyncio.CancelledError:
+        kind = "abandoned"
+    return _sample(tenant, answer, kind, clock())
+
+
+def _sample(tenant: str, answer: Answer, end: End, now_seconds: float) -> Sample:
+    times, count = answer.token_seconds, answer.num_output_tokens
+    return Sample(
+        tenant,
+        answer.sent_seconds,
+        end,
+        now_seconds - answer.sent_seconds,
+        ttft_seconds=times[0] - answer.sent_seconds if times else None,
+        tpot_seconds=(times[-1] - times[0]) / (count - 1) if count > 1 and times else None,
+        num_output_tokens=count,
+        is_degraded=bool((answer.placement or {}).get("degraded_max_tokens")),
+    )
+
+
+async def _watch_memory(process_id: int, every_seconds: float, clock: Callable[[], float]) -> list[MemorySample]:
+    """Return the resident memory of gateway and router over time, until it is cancelled."""
+    found: list[MemorySample] = []
+    with suppress(asyncio.CancelledError):
+        while True:
+            found.append(MemorySample(clock(), _resident_bytes(process_id)))
+            await asyncio.sleep(every_seconds)
+    return found
+
+
+def _resident_bytes(process_id: int) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for child in psutil.Process(process_id).children(recursive=True):
+        with suppress(psutil.Error):
+            words = child.cmdline()
+            sizes |= {name: child.memory_info().rss for name in _WATCHED if name in words}
+    return sizes
+
+
+def _headers(tenant: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {KEYS[tenant]}"}
+
+
+def _poisson(rate: float, seconds: float, seed: str, tenant: str) -> list[float]:
+    random, times = Random(f"{seed}/{tenant}"), list[float]()
+    at = random.expovariate(rate)
+    while at < seconds:
+        times.append(at)
+        at += random.expovariate(rate)
+    return times

@@ -1,0 +1,25 @@
+"""Policies by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.overload.policies import names
+
+
+def test_a_list_of_names_becomes_settings_of_router_and_gateway() -> None:
+    """In its order."""
+    found = {each.name: dict(each.environment) for each in names("shed,round-robin,threshold-8")}
+
+    assert found == {
+        "shed": {"BATON_ROUTER_OVERLOAD_POLICY": "shed"},
+        "round-robin": {"BATON_ROUTER_PREFILL_POLICY": "round-robin"},
+        "threshold-8": {"BATON_GATEWAY_MAX_CONCURRENT_REQUESTS": "8"},
+    }
+
+
+@pytest.mark.parametrize("text", ["", "shed,", "threshold-0", "threshold-x", "threshold"])
+def test_other_names_are_refused(text: str) -> None:
+    """Before anything is started."""
+    with pytest.raises(ValueError, match="is not queue"):
+        names(text)
