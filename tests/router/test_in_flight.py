@@ -10,7 +10,13 @@ from baton.capacity import cost
 from baton.capacity.placement import Candidate
 from baton.capacity.prompt_queue import PromptQueue
 from baton.capacity.snapshot import NodeLoad, QueuedPrompt
-from baton.router.in_flight import AwaitedOutcomes, PlacedRequest, PlacedWork, PlacementLedger
+from baton.router.in_flight import (
+    AwaitedOutcomes,
+    PlacedRequest,
+    PlacedWork,
+    PlacementLedger,
+    RecentWork,
+)
 from router.samples import DGX, Clock
 
 FREE = NodeLoad(num_free_blocks=100)
@@ -145,3 +151,19 @@ def test_the_oldest_placement_goes_first() -> None:
         ledger.add(placement_id, PLACED)
 
     assert [ledger.take(placement_id) for placement_id in "abc"] == [None, PLACED, PLACED]
+
+
+def test_recent_work_is_a_rate_from_the_first_placement_on() -> None:
+    """What came in the last seconds, and less and less of what came before."""
+    clock = Clock()
+    recent = RecentWork(clock)
+    for _ in range(400):
+        clock.seconds += 0.25
+        recent.add_arrival(2.0)
+        recent.add_prompt(0.1)
+
+    assert recent.arrivals_per_second == pytest.approx(4.0, rel=0.03)
+    assert recent.arrival_seconds == pytest.approx(2.0)
+    assert recent.prompt_share == pytest.approx(0.4, rel=0.03)
+    clock.seconds += 100.0
+    assert recent.arrivals_per_second < 0.01

@@ -141,11 +141,13 @@ def _work(rng: random.Random) -> dict[str, Any]:
     """Return what a busy node has of queue, past and streams."""
     return {
         "queue": PromptQueue.of(
-            rng.choice((0.0, rng.uniform(0, 0.2), rng.uniform(0, 5))) for _ in range(rng.randint(0, 8))
+            [rng.choice((0.0, rng.uniform(0, 0.2), rng.uniform(0, 5))) for _ in range(rng.randint(0, 8))],
+            rng.choice((0.0, rng.uniform(0, 0.5))),
         ),
         "queue_factor": rng.choice((1.0, rng.uniform(0.3, 3))),
         "arrivals_per_second": rng.choice((0.0, rng.uniform(0, 10))),
         "arrival_seconds": rng.choice((0.0, rng.uniform(0, 5))),
+        "prompts_per_second": rng.choice((0.0, rng.uniform(0, 10))),
         "prompt_share": rng.choice((0.0, rng.uniform(0, 1.5))),
         "sending": _streams(rng),
         "receiving": _streams(rng),
@@ -157,9 +159,11 @@ def _work(rng: random.Random) -> dict[str, Any]:
 def _streams(rng: random.Random) -> tuple[Stream, ...]:
     streams = []
     for _ in range(rng.choice((0, 0, 1, 3))):
-        begin = rng.uniform(-3, 3)
-        end = max(0.0, begin) + rng.uniform(0.01, 3)
-        streams.append(Stream(begin, end, rng.randint(1, 10**9), "", f"n{rng.randrange(3)}-{rng.randrange(MAX_NODES)}"))
+        begin = max(0.0, rng.uniform(-3, 3))
+        end = begin + rng.choice((0.0, rng.uniform(0.01, 3)))
+        ready, later = rng.choice((0.0, rng.uniform(0, 1e9))), rng.uniform(0, 1e9)
+        receiver_id = f"n{rng.randrange(3)}-{rng.randrange(MAX_NODES)}"
+        streams.append(Stream(ready, later, begin, end, "", receiver_id))
     return tuple(streams)
 
 

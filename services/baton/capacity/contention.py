@@ -7,38 +7,45 @@ from typing import NamedTuple
 
 
 class Stream(NamedTuple):
-    """KV on its way, or about to be: its bytes are taken to come evenly over its time."""
+    """KV on its way, or about to be; what is not computed yet is taken to be so evenly over a time."""
 
+    num_ready_bytes: float
+    """What is computed and not sent."""
+    num_later_bytes: float
+    """What is computed later."""
     begin_seconds: float
-    """When it begins, from now on; negative: it has begun."""
+    """When that begins, from now on; 0 or more."""
     end_seconds: float
-    """When its last byte comes, from now on; after it begins."""
-    num_bytes: int
-    """All of it."""
+    """When all is computed, from now on; `begin_seconds` or later."""
     sender_id: str
     """Node that sends it."""
     receiver_id: str
     """Node that takes it in."""
 
+    def num_computed_bytes(self, seconds: float) -> float:
+        """Return what is computed by a moment, from now on, and not sent now."""
+        if seconds >= self.end_seconds:
+            return self.num_ready_bytes + self.num_later_bytes
+        if seconds <= self.begin_seconds:
+            return self.num_ready_bytes
+        share = (seconds - self.begin_seconds) / (self.end_seconds - self.begin_seconds)
+        return self.num_ready_bytes + self.num_later_bytes * share
 
-class Competition(NamedTuple):
-    """What streams carry in some time."""
 
-    num_bytes: float
-    """All of them together."""
-    num_streams: int
-    """How many carry anything."""
+def met_bytes(
+    streams: Sequence[Stream], num_bytes: float, bytes_per_second: float, begin_seconds: float, end_seconds: float
+) -> float:
+    """Return what of some streams a further one shares a resource with between two moments.
 
-
-def competition(streams: Sequence[Stream], begin_seconds: float, end_seconds: float) -> Competition:
-    """Return what streams carry from one moment to another."""
-    num_bytes, num_streams = 0.0, 0
-    for stream in streams:
-        shared = min(stream.end_seconds, end_seconds) - max(stream.begin_seconds, begin_seconds)
-        if shared > 0:
-            num_bytes += stream.num_bytes * shared / (stream.end_seconds - stream.begin_seconds)
-            num_streams += 1
-    return Competition(num_bytes, num_streams)
+    Of each no more than it carries itself: streams that have something to carry share evenly.
+    """
+    early = [stream.num_computed_bytes(begin_seconds) for stream in streams]
+    num_early_bytes = sum(early)
+    left = max(0.0, 1 - bytes_per_second * begin_seconds / num_early_bytes) if num_early_bytes else 0.0
+    return sum(
+        min(num_bytes, each * left + stream.num_computed_bytes(end_seconds) - each)
+        for stream, each in zip(streams, early, strict=True)
+    )
 
 
 def slowdown(
@@ -65,8 +72,7 @@ def slowdown(
     met = min(1.0, share / (1 - share)) if share < 1 else 1.0
     waiting_seconds = 0.0
     for _ in range(2):  # the longer it takes, the more it meets
-        others = competition(streams, begin_seconds, begin_seconds + window_seconds + waiting_seconds)
-        if not others.num_streams:
-            break
-        waiting_seconds = min(met * others.num_bytes, others.num_streams * num_bytes) / bytes_per_second
+        end_seconds = begin_seconds + window_seconds + waiting_seconds
+        others = met_bytes(streams, num_bytes, bytes_per_second, begin_seconds, end_seconds)
+        waiting_seconds = met * others / bytes_per_second
     return 1.0 + waiting_seconds / alone_seconds

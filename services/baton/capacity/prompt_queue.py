@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -20,12 +21,16 @@ class PromptQueue:
     """Of each prompt, shortest first."""
     sums: tuple[float, ...] = (0.0,)
     """Sums of the shortest."""
+    pass_seconds: float = 0.0
+    """Time of a full pass; 0: prompts are dealt out in pieces of any size."""
 
     @classmethod
-    def of(cls, seconds: Iterable[float]) -> PromptQueue:
+    def of(cls, seconds: Iterable[float], pass_seconds: float = 0.0) -> PromptQueue:
         """Return the queue of prompts that need so many seconds each; those that need none are left out."""
         ascending = tuple(sorted(each for each in seconds if each > 0))
-        return cls(ascending, tuple(accumulate(ascending, initial=0.0))) if ascending else EMPTY_QUEUE
+        if not ascending:
+            return EMPTY_QUEUE
+        return cls(ascending, tuple(accumulate(ascending, initial=0.0)), pass_seconds)
 
     @property
     def total_seconds(self) -> float:
@@ -37,12 +42,14 @@ class PromptQueue:
 
         A pass goes half to whose turn it is and half to who has least left (`share_tokens` of the engine). So a prompt
         is through when all are; or, by the second half alone, when it and those that are no longer are, at half speed:
-        of equal ones the first goes first.
+        in whole passes, after the rest of the one that runs, half of one on average.
         """
         if not self.seconds:
             return 0.0
-        no_longer_seconds = self.sums[bisect_right(self.seconds, own_seconds)]
-        return min(self.sums[-1], 2 * no_longer_seconds + own_seconds)
+        by_size = 2 * (self.sums[bisect_right(self.seconds, own_seconds)] + own_seconds)
+        if self.pass_seconds:
+            by_size = (math.ceil(by_size / self.pass_seconds) + 0.5) * self.pass_seconds
+        return min(self.sums[-1], by_size - own_seconds)
 
 
 EMPTY_QUEUE = PromptQueue()
@@ -58,7 +65,9 @@ class PlacedPrompt(NamedTuple):
     """Time since it was placed."""
 
 
-def aged_queue(listed: Sequence[float], listed_age_seconds: float, placed: Iterable[PlacedPrompt]) -> PromptQueue:
+def aged_queue(
+    listed: Sequence[float], listed_age_seconds: float, placed: Iterable[PlacedPrompt], pass_seconds: float = 0.0
+) -> PromptQueue:
     """Return what is left now of a queue that was reported some time ago.
 
     The node is taken to have computed all the while: what it listed, as it deals passes out, then what was placed
@@ -68,6 +77,7 @@ def aged_queue(listed: Sequence[float], listed_age_seconds: float, placed: Itera
         listed: Seconds of what it listed, in order of turns.
         listed_age_seconds: Time since then, 0 or more.
         placed: What has been placed and not been listed, oldest first.
+        pass_seconds: Time of a full pass.
     """
     left = list(listed)
     idle = _deal(left, range(len(left)), listed_age_seconds / 2)
@@ -76,7 +86,7 @@ def aged_queue(listed: Sequence[float], listed_age_seconds: float, placed: Itera
         done = min(prompt.seconds, prompt.age_seconds, idle)
         idle -= done
         left.append(prompt.seconds - done)
-    return PromptQueue.of(left)
+    return PromptQueue.of(left, pass_seconds)
 
 
 def _deal(left: list[float], order: Iterable[int], seconds: float) -> float:

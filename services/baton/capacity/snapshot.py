@@ -185,8 +185,10 @@ class NodeSnapshot:
     """Requests of late that came to decode there."""
     arrival_seconds: float = 0.0
     """Mean time from their placement until they decoded, as estimated."""
+    prompts_per_second: float = 0.0
+    """Prompts of late that came to be computed there."""
     prompt_share: float = 0.0
-    """Part of its time of late that it computed prompts beside decoding, 0 to 1."""
+    """What they take it, as a part of its time; above 1 where it falls behind."""
     sending: tuple[Stream, ...] = ()
     """KV that leaves it."""
     receiving: tuple[Stream, ...] = ()

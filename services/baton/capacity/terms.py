@@ -14,6 +14,12 @@ from baton.capacity.kv_transfer import FramePlan, WireChoice, WirePolicy, cache_
 from baton.capacity.prefix_reuse import PrefixMatch, Pull, match_prefix
 from baton.capacity.snapshot import Link, NodeSnapshot, PlacementRequest, blocks_for, neighbours, room_seconds
 
+EXPECTED_ARRIVALS = 0.7
+"""So many arrivals on average make one more likely than not."""
+LATER_SHARE = 0.5
+"""Part of the work of later prompts that is computed before an earlier one's."""
+MAX_LATER_SHARE = 0.5
+"""Part of the passes that goes to whose turn it is not, and so to later ones, at most."""
 MAX_PROMPT_SHARE = 0.9
 """Part of a node's time at most that is taken to go into prompts beside decoding."""
 
@@ -51,7 +57,7 @@ class PrefillTerms(NamedTuple):
     prefill_seconds: float
     """The positions that it has not."""
     imposed_seconds: float
-    """What that costs the requests that decode there meanwhile."""
+    """What that costs the requests that decode there meanwhile, and those whose prompts come later."""
 
 
 class LocalTerms(NamedTuple):
@@ -134,7 +140,8 @@ def prefill_terms(request: PlacementRequest, node: NodeSnapshot) -> PrefillTerms
         match=match,
         queue_seconds=queue_seconds(node, prefill),
         prefill_seconds=prefill,
-        imposed_seconds=stall_seconds(node, prefill, num_computed, match.restore.copy_seconds),
+        imposed_seconds=stall_seconds(node, prefill, num_computed, match.restore.copy_seconds)
+        + delay_seconds(node, prefill),
     )
 
 
@@ -154,8 +161,21 @@ def stall_seconds(node: NodeSnapshot, prefill_seconds: float, num_tokens: int, c
 
 
 def queue_seconds(node: NodeSnapshot, own_seconds: float) -> float:
-    """Return how long a prompt of so many seconds waits for those that a node has still to compute."""
-    return node.queue_factor * node.queue.wait_seconds(own_seconds)
+    """Return how long a prompt of so many seconds waits for others that a node computes.
+
+    Those that are there; and those that come meanwhile at the rate of late, from the moment on by which one is to be
+    expected: each gets a part of the passes at once.
+    """
+    wait = node.queue.wait_seconds(own_seconds)
+    if node.prompts_per_second:
+        longer = wait + own_seconds - EXPECTED_ARRIVALS / node.prompts_per_second
+        wait += LATER_SHARE * min(MAX_LATER_SHARE, node.prompt_share) * max(0.0, longer)
+    return node.queue_factor * wait
+
+
+def delay_seconds(node: NodeSnapshot, prefill_seconds: float) -> float:
+    """Return by how much a prompt delays those that come while others are queued: it is part of what they wait for."""
+    return LATER_SHARE * node.prompts_per_second * node.queue.total_seconds * prefill_seconds
 
 
 def local_terms(request: PlacementRequest, decode: DecodeTerms, pull: Pull | None = None) -> LocalTerms:
@@ -178,7 +198,8 @@ def local_terms(request: PlacementRequest, decode: DecodeTerms, pull: Pull | Non
         prefill_seconds=prefill,
         start_seconds=queue + reading + restore.copy_seconds + pulling + prefill,
         imposed_seconds=decode.slowdown_seconds
-        + stall_seconds(node, prefill, request.num_prompt_tokens - begin, restore.copy_seconds),
+        + stall_seconds(node, prefill, request.num_prompt_tokens - begin, restore.copy_seconds)
+        + delay_seconds(node, prefill),
     )
 
 

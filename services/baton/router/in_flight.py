@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from baton.capacity import cost
-from baton.capacity.contention import Stream
 from baton.capacity.cost import CostEstimate, ModelShape, NodeProfile
 from baton.capacity.placement import Candidate
 from baton.capacity.prompt_queue import PlacedPrompt, PromptQueue, aged_queue
@@ -59,8 +58,8 @@ class PlacementLedger:
         """Count a placement on a node."""
         self._entries.setdefault(node_id, {})[placement_id] = _Entry(work, self._clock())
 
-    def reported(self, node_id: str, load: NodeLoad, accepted_placement_ids: Iterable[str]) -> None:
-        """Take a load report: it covers what the node has accepted or lists."""
+    def reported(self, node_id: str, load: NodeLoad, accepted_placement_ids: Iterable[str]) -> Sequence[str]:
+        """Take a load report: it covers what the node has accepted or lists. Return whose prompts it has no more."""
         entries = self._entries.get(node_id, {})
         listed = {prompt.placement_id for prompt in load.queued_prompts}
         for placement_id in (*accepted_placement_ids, *listed):
@@ -69,6 +68,7 @@ class PlacementLedger:
         ended = [name for name, entry in entries.items() if entry.is_reported and name not in listed]
         for placement_id in ended:
             del entries[placement_id]
+        return ended
 
     def settle(self, placement_id: str) -> None:
         """Drop a placement whose outcome is known."""
@@ -93,7 +93,13 @@ class PlacementLedger:
         )
 
     def queue(
-        self, node_id: str, load: NodeLoad, reported_at_seconds: float, shape: ModelShape, profile: NodeProfile
+        self,
+        node_id: str,
+        load: NodeLoad,
+        reported_at_seconds: float,
+        shape: ModelShape,
+        profile: NodeProfile,
+        pass_tokens: int = 0,
     ) -> PromptQueue:
         """Return what a node has still to compute now.
 
@@ -103,6 +109,7 @@ class PlacementLedger:
             reported_at_seconds: When.
             shape: Of its model.
             profile: Its speed.
+            pass_tokens: Positions that it computes in one pass; 0: not known.
         """
         entries = self._entries.get(node_id, {})
         unreported = self._unreported(node_id) if entries else []
@@ -117,7 +124,9 @@ class PlacementLedger:
             for entry in unreported
             if entry.work.num_prompt_tokens
         ]
-        return aged_queue(_listed_seconds(load, entries, shape, profile), now - reported_at_seconds, placed)
+        listed = _listed_seconds(load, entries, shape, profile)
+        pass_seconds = cost.prefill_seconds(shape, profile, 0, pass_tokens) if pass_tokens else 0.0
+        return aged_queue(listed, now - reported_at_seconds, placed, pass_seconds)
 
     def expires_at_seconds(self, node_id: str) -> float:
         """Return when the first of a node's entries that no report covers runs out; infinity if it has none."""
@@ -162,88 +171,6 @@ def _listed_seconds(
     return listed
 
 
-@dataclass(slots=True)
-class _Flow:
-    sender_id: str
-    receiver_id: str
-    num_bytes: int
-    begin_at_seconds: float
-    end_at_seconds: float
-
-
-class StreamsInFlight:
-    """Streams by placement, each for as long as it was estimated to take, or until the request's outcome is known.
-
-    One whose prompt waits longer than it was estimated to is put off with it.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._flows: dict[str, _Flow] = {}
-        self._of_node: dict[str, dict[str, _Flow]] = {}
-
-    def add(self, placement_id: str, stream: Stream) -> None:
-        """Count a stream, given from now on."""
-        self.end(placement_id)
-        now = self._clock()
-        flow = self._flows[placement_id] = _Flow(
-            stream.sender_id,
-            stream.receiver_id,
-            stream.num_bytes,
-            now + stream.begin_seconds,
-            now + stream.end_seconds,
-        )
-        for node_id in (flow.sender_id, flow.receiver_id):
-            self._of_node.setdefault(node_id, {})[placement_id] = flow
-
-    def still_computed(self, placement_id: str, num_done_tokens: int) -> tuple[str, ...]:
-        """Note that a stream's prompt is not computed to its end: nothing of what has not begun has been sent.
-
-        Returns:
-            The nodes that this concerns.
-        """
-        flow, now = self._flows.get(placement_id), self._clock()
-        if flow is None or num_done_tokens or flow.begin_at_seconds >= now:
-            return ()
-        flow.end_at_seconds += now - flow.begin_at_seconds
-        flow.begin_at_seconds = now
-        return flow.sender_id, flow.receiver_id
-
-    def end(self, placement_id: str) -> None:
-        """Drop a stream."""
-        flow = self._flows.pop(placement_id, None)
-        if flow is not None:
-            for node_id in (flow.sender_id, flow.receiver_id):
-                self._of_node[node_id].pop(placement_id, None)
-
-    def forget(self, node_id: str) -> None:
-        """Drop the streams from and to a node that is gone."""
-        for placement_id in list(self._of_node.get(node_id, ())):
-            self.end(placement_id)
-        self._of_node.pop(node_id, None)
-
-    def of_node(self, node_id: str) -> tuple[tuple[Stream, ...], tuple[Stream, ...]]:
-        """Return what a node sends and what it receives, from now on, without what has ended."""
-        flows = self._of_node.get(node_id)
-        if not flows:
-            return (), ()
-        now = self._clock()
-        for placement_id in [name for name, flow in flows.items() if flow.end_at_seconds <= now]:
-            self.end(placement_id)
-        streams = [
-            Stream(
-                flow.begin_at_seconds - now,
-                flow.end_at_seconds - now,
-                flow.num_bytes,
-                flow.sender_id,
-                flow.receiver_id,
-            )
-            for flow in flows.values()
-        ]
-        sending = tuple(stream for stream in streams if stream.sender_id == node_id)
-        return sending, tuple(stream for stream in streams if stream.receiver_id == node_id)
-
-
 RECENT_SECONDS = 10.0
 """What is this old weighs 1/e in what a node did of late."""
 
@@ -257,17 +184,19 @@ class RecentWork:
         self._updated_at_seconds = clock()
         self._num_arrivals = 0.0
         self._start_seconds = 0.0
+        self._num_prompts = 0.0
         self._prompt_seconds = 0.0
 
-    def add(self, start_seconds: float) -> None:
-        """Take a placement that will decode there in so many seconds."""
+    def add_arrival(self, start_seconds: float) -> None:
+        """Take a request that will decode there after so long."""
         self._fade()
         self._num_arrivals += 1
         self._start_seconds += start_seconds
 
     def add_prompt(self, seconds: float) -> None:
-        """Take a prompt that the node computes, for whomever."""
+        """Take a prompt that the node computes in so long."""
         self._fade()
+        self._num_prompts += 1
         self._prompt_seconds += seconds
 
     @property
@@ -280,6 +209,12 @@ class RecentWork:
     def arrival_seconds(self) -> float:
         """Return the mean time from a placement until it decodes."""
         return self._start_seconds / self._num_arrivals if self._num_arrivals else 0.0
+
+    @property
+    def prompts_per_second(self) -> float:
+        """Return the rate of prompts that the node is to compute."""
+        self._fade()
+        return self._num_prompts / self._weight_seconds()
 
     @property
     def prompt_share(self) -> float:
@@ -300,6 +235,7 @@ class RecentWork:
         self._updated_at_seconds = now
         self._num_arrivals *= kept
         self._start_seconds *= kept
+        self._num_prompts *= kept
         self._prompt_seconds *= kept
 
 
@@ -323,6 +259,8 @@ class PlacedRequest:
     """Correction that its queue was estimated with."""
     link_factor: float = 1.0
     """Correction that its transfer was estimated with."""
+    is_link_shared: bool = False
+    """Whether other streams were expected to slow its transfer."""
 
     def has_restored(self, num_cached_tokens: int) -> bool:
         """Return whether, of what the computing node took as cached, part was copied back to its device.

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from baton.capacity import cost
-from baton.capacity.contention import Stream
 from baton.capacity.cost import CostEstimate, NodeProfile
 from baton.capacity.kv_transfer import WirePolicy
 from baton.capacity.placement import Candidate
@@ -21,6 +20,7 @@ from baton.kv.adapter import Adapter
 from baton.router.calibration import Calibration, Comparison, OutputLengths, compare
 from baton.router.cluster.links import LinkTable
 from baton.router.cluster.node_snapshots import NodeKnowledge, NodeSnapshots
+from baton.router.cluster.streams import StreamPath, StreamsInFlight
 from baton.router.explanation.decision_log import DecisionLog, KnownLink, KnownNode
 from baton.router.in_flight import (
     AwaitedOutcomes,
@@ -28,12 +28,13 @@ from baton.router.in_flight import (
     PlacedWork,
     PlacementLedger,
     RecentWork,
-    StreamsInFlight,
 )
 from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescription, NodeTable, Outcome
 
 LEAST_QUEUE_SECONDS = 0.005
 """Waits shorter than this, measured or estimated, teach nothing: they are parts of a pass."""
+SHARED_FACTOR = 1.2
+"""A transfer that was expected to take so many times what it takes alone says nothing of its link."""
 HIDDEN_SHARE = 0.5
 """A transfer of which less was exposed did not show the link's limit: it may raise the link's rate, not lower it."""
 
@@ -117,10 +118,16 @@ class RouterState:
     def report(self, node: Node, report: LoadReport) -> None:
         """Take a load report and stop counting the placements that it covers."""
         self.nodes.report(node, report)
-        self._placed.reported(node.description.node_id, report.load, report.accepted_placement_ids)
+        node_id = node.description.node_id
+        ended = self._placed.reported(node_id, report.load, report.accepted_placement_ids)
+        self._snapshots.changed(node_id)
+        if not node.description.can_prefill:
+            return
+        for placement_id in ended:
+            self._snapshots.changed(*self._streams.computing(placement_id, 1.0))
         for prompt in report.load.queued_prompts:
-            self._snapshots.changed(*self._streams.still_computed(prompt.placement_id, prompt.num_done_tokens))
-        self._snapshots.changed(node.description.node_id)
+            share = prompt.num_done_tokens / (prompt.num_done_tokens + prompt.num_left_tokens)
+            self._snapshots.changed(*self._streams.computing(prompt.placement_id, share))
 
     def corrected_profile(self, description: NodeDescription) -> NodeProfile:
         """Return a node's profile with what outcomes have taught."""
@@ -222,7 +229,7 @@ class RouterState:
                 node.last_used = self._num_placements
         self._snapshots.changed(*_node_ids(candidate))
         computing_id = candidate.prefill_node_id or candidate.decode_node_id
-        self._recent_of(candidate.decode_node_id).add(estimate.start_seconds)
+        self._recent_of(candidate.decode_node_id).add_arrival(estimate.start_seconds)
         self._recent_of(computing_id).add_prompt(estimate.prefill_seconds)
         sender_id = candidate.pull_node_id or candidate.prefill_node_id
         placed = PlacedRequest(
@@ -232,21 +239,40 @@ class RouterState:
             runner_up=runner_up,
             queue_factor=self.queue_calibration.factor(computing_id),
             link_factor=self.link_calibration.factor((sender_id, candidate.decode_node_id)),
+            is_link_shared=self._is_link_shared(sender_id, decoder, candidate),
         )
         self._awaited.add(placement_id, placed)
+
+    def _is_link_shared(self, sender_id: str, decoder: Node, candidate: Candidate) -> bool:
+        sender = self.nodes.get(sender_id)
+        if sender is None or candidate.estimate is None:
+            return False
+        alone_seconds = candidate.kv_bytes / self.link(sender, decoder).bytes_per_second
+        return candidate.estimate.transfer_seconds > SHARED_FACTOR * alone_seconds
 
     def _recent_of(self, node_id: str) -> RecentWork:
         return self._recent.setdefault(node_id, RecentWork(self._clock))
 
     def _account_stream(self, placement_id: str, candidate: Candidate, estimate: CostEstimate) -> None:
-        sender_id = candidate.pull_node_id or candidate.prefill_node_id
-        if not sender_id or not candidate.kv_bytes:
+        sender, receiver = (
+            self.nodes.get(candidate.pull_node_id or candidate.prefill_node_id),
+            self.nodes.get(candidate.decode_node_id),
+        )
+        if sender is None or receiver is None or not candidate.kv_bytes:
             return
-        begin = 0.0 if candidate.pull_node_id else estimate.queue_seconds + estimate.restore_seconds
-        computing = 0.0 if candidate.pull_node_id else estimate.prefill_seconds + estimate.exposed_seconds
-        end = begin + max(estimate.transfer_seconds, computing)
-        if end > begin:
-            self._streams.add(placement_id, Stream(begin, end, candidate.kv_bytes, sender_id, candidate.decode_node_id))
+        sender_id, is_pull = sender.description.node_id, bool(candidate.pull_node_id)
+        self._streams.add(
+            placement_id,
+            StreamPath(
+                sender_id,
+                receiver.description.node_id,
+                self.link(sender, receiver).bytes_per_second,
+                self.nodes.send_bytes_per_second(sender_id),
+                receiver.receive_bytes_per_second,
+            ),
+            candidate.kv_bytes,
+            compute_seconds=0.0 if is_pull else estimate.prefill_seconds,
+        )
 
     def settle(self, outcome: Outcome) -> Comparison | None:
         """Compare an outcome with its estimate and correct nodes, link and output length; unknown ones are left out.
@@ -289,7 +315,7 @@ class RouterState:
             self.queue_calibration.add(node_id, outcome.queue_seconds, estimate.queue_seconds / placed.queue_factor)
 
     def _learn_link(self, placed: PlacedRequest, outcome: Outcome) -> None:
-        """Take the ratio to the estimate as it was made, other streams counted, so that these are not learnt again."""
+        """Learn of the link by itself: what other streams did to a transfer is no property of the link."""
         sender_id = outcome.pull_node_id or outcome.prefill_node_id
         sender, receiver = self.nodes.get(sender_id), self.nodes.get(outcome.decode_node_id)
         is_repaired = bool(outcome.fallback_reason or outcome.num_breaks)
@@ -298,6 +324,8 @@ class RouterState:
         pair = (sender_id, outcome.decode_node_id)
         candidate, factor = placed.candidate, placed.link_factor
         if candidate.estimate is None or not candidate.kv_bytes or sender_id not in _senders(candidate):
+            return
+        if placed.is_link_shared:
             return
         # From a node that only decodes prefixes alone travel: how long its cache takes to read is learnt with the link.
         is_only_pulled = outcome.pull_node_id and not sender.description.can_prefill

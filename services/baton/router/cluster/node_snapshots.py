@@ -6,11 +6,14 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 
+from baton.capacity.cost import NodeProfile
+from baton.capacity.prompt_queue import PromptQueue
 from baton.capacity.snapshot import NodeSnapshot, TermSpread, TierRates
 from baton.kv.adapter import Adapter
 from baton.router.calibration import Calibration
 from baton.router.cluster.links import RENEWAL_SECONDS
-from baton.router.in_flight import PlacementLedger, RecentWork, StreamsInFlight
+from baton.router.cluster.streams import StreamsInFlight
+from baton.router.in_flight import PlacementLedger, RecentWork
 from baton.router.nodes import Node, NodeTable
 
 
@@ -71,7 +74,7 @@ class NodeSnapshots:
         if node is None:
             return kept
         sending, receiving = self._known.streams.of_node(kept.node_id)
-        queue = self._known.placed.queue(kept.node_id, node.load, node.reported_at_seconds, kept.shape, kept.profile)
+        queue = self._queue(node, kept.profile)
         return replace(kept, queue=queue, sending=sending, receiving=receiving, at_seconds=now)
 
     def changed(self, *node_ids: str) -> None:
@@ -80,6 +83,17 @@ class NodeSnapshots:
             node = self._nodes.get(node_id)
             if node is not None:
                 node.snapshot = None
+
+    def _queue(self, node: Node, profile: NodeProfile) -> PromptQueue:
+        described = node.description
+        return self._known.placed.queue(
+            described.node_id,
+            node.load,
+            node.reported_at_seconds,
+            described.shape,
+            profile,
+            described.max_step_tokens,
+        )
 
     def _renew(self, node: Node, now_seconds: float) -> NodeSnapshot:
         description, known, report = node.description, self._known, node.report
@@ -96,10 +110,11 @@ class NodeSnapshots:
             load=known.placed.added_to(node_id, node.load),
             unusable_reason=self._nodes.unusable_reason(node),
             tier_rates=report.tier_rates if report else TierRates(),
-            queue=known.placed.queue(node_id, node.load, node.reported_at_seconds, description.shape, profile),
+            queue=self._queue(node, profile),
             queue_factor=known.queue_calibration.factor(node_id),
             arrivals_per_second=recent.arrivals_per_second if recent else 0.0,
             arrival_seconds=recent.arrival_seconds if recent else 0.0,
+            prompts_per_second=recent.prompts_per_second if recent else 0.0,
             prompt_share=recent.prompt_share if recent else 0.0,
             sending=sending,
             receiving=receiving,
@@ -144,6 +159,7 @@ _WORKED_OUT = {
     "queue_factor",
     "arrivals_per_second",
     "arrival_seconds",
+    "prompts_per_second",
     "prompt_share",
     "sending",
     "receiving",

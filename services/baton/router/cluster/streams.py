@@ -1,0 +1,172 @@
+"""KV streams that placements have caused, and how far each has come by now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from baton.capacity.contention import Stream
+
+MOVE_SECONDS = 0.01
+"""How far streams may lag behind: they are all moved on at once."""
+
+
+class StreamPath(NamedTuple):
+    """What a stream shares with others."""
+
+    sender_id: str
+    """Node that sends."""
+    receiver_id: str
+    """Node that takes in."""
+    link_bytes_per_second: float
+    """Rate between the two."""
+    send_bytes_per_second: float = 0.0
+    """Rate of the sender's network card; 0: not known."""
+    receive_bytes_per_second: float = 0.0
+    """Rate of the receiver's; 0: not known."""
+
+    def rates(self) -> dict[tuple[str, str], float]:
+        """Return the rates by resource, those that are known."""
+        shared = {
+            (self.sender_id, self.receiver_id): self.link_bytes_per_second,
+            (self.sender_id, ""): self.send_bytes_per_second,
+            ("", self.receiver_id): self.receive_bytes_per_second,
+        }
+        return {resource: rate for resource, rate in shared.items() if rate}
+
+
+@dataclass(slots=True)
+class _Flow:
+    path: StreamPath
+    rates: Mapping[tuple[str, str], float]
+    num_bytes: int
+    compute_seconds: float
+    left_seconds: float
+    """Of its computation."""
+    num_sent_bytes: float = 0.0
+
+    @property
+    def num_computed_bytes(self) -> float:
+        if self.left_seconds <= 0:
+            return self.num_bytes
+        return self.num_bytes * (1 - self.left_seconds / self.compute_seconds)
+
+
+class StreamsInFlight:
+    """Streams by placement, moved on as their prompts are computed and as links and network cards carry them.
+
+    A node computes prompts one after the other, as far as its reports do not say otherwise; streams that have something
+    to carry share what they meet evenly. One ends when all of it is sent, or the request's outcome is known.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._moved_at_seconds = clock()
+        self._flows: dict[str, _Flow] = {}
+        self._of_node: dict[str, dict[str, _Flow]] = {}
+
+    def add(self, placement_id: str, path: StreamPath, num_bytes: int, *, compute_seconds: float) -> None:
+        """Count a stream whose prompt takes some time to compute; 0: it is there."""
+        self.end(placement_id)
+        self._move()
+        flow = _Flow(path, path.rates(), num_bytes, compute_seconds, compute_seconds)
+        self._flows[placement_id] = flow
+        for node_id in (path.sender_id, path.receiver_id):
+            self._of_node.setdefault(node_id, {})[placement_id] = flow
+
+    def computing(self, placement_id: str, share: float) -> tuple[str, ...]:
+        """Note how much of a stream's prompt its node has computed by now, 0 to 1.
+
+        Returns:
+            The nodes that this concerns.
+        """
+        flow = self._flows.get(placement_id)
+        if flow is None:
+            return ()
+        self._move()
+        flow.left_seconds = flow.compute_seconds * (1 - share)
+        return flow.path.sender_id, flow.path.receiver_id
+
+    def end(self, placement_id: str) -> None:
+        """Drop a stream."""
+        flow = self._flows.pop(placement_id, None)
+        if flow is not None:
+            for node_id in (flow.path.sender_id, flow.path.receiver_id):
+                self._of_node[node_id].pop(placement_id, None)
+
+    def forget(self, node_id: str) -> None:
+        """Drop the streams from and to a node that is gone."""
+        for placement_id in list(self._of_node.get(node_id, ())):
+            self.end(placement_id)
+        self._of_node.pop(node_id, None)
+
+    def of_node(self, node_id: str) -> tuple[tuple[Stream, ...], tuple[Stream, ...]]:
+        """Return what a node sends and what it receives, as far as it is still to be sent."""
+        self._move()
+        flows = self._of_node.get(node_id)
+        if not flows:
+            return (), ()
+        senders = dict.fromkeys(flow.path.sender_id for flow in flows.values())
+        streams = [
+            stream
+            for sender_id in senders
+            for stream in self._sent_by(sender_id)
+            if node_id in (stream.sender_id, stream.receiver_id)
+        ]
+        sending = tuple(stream for stream in streams if stream.sender_id == node_id)
+        return sending, tuple(stream for stream in streams if stream.receiver_id == node_id)
+
+    def _sent_by(self, node_id: str) -> list[Stream]:
+        streams, computed_seconds = list[Stream](), 0.0
+        for flow in self._of_node[node_id].values():
+            if flow.path.sender_id != node_id:
+                continue
+            begin_seconds, computed_seconds = computed_seconds, computed_seconds + flow.left_seconds
+            num_computed = flow.num_computed_bytes
+            num_ready = max(0.0, num_computed - flow.num_sent_bytes)
+            num_later = flow.num_bytes - num_computed
+            streams.append(
+                Stream(num_ready, num_later, begin_seconds, computed_seconds, node_id, flow.path.receiver_id)
+            )
+        return streams
+
+    def _move(self) -> None:
+        """Compute and send what could be since the last time."""
+        now = self._clock()
+        elapsed_seconds = now - self._moved_at_seconds
+        if elapsed_seconds < MOVE_SECONDS:
+            return
+        self._moved_at_seconds = now
+        if not self._flows:
+            return
+        self._compute(elapsed_seconds)
+        self._send(elapsed_seconds)
+        for placement_id in [name for name, flow in self._flows.items() if flow.num_sent_bytes >= flow.num_bytes - 1]:
+            self.end(placement_id)
+
+    def _compute(self, elapsed_seconds: float) -> None:
+        left = dict[str, float]()
+        for flow in self._flows.values():
+            room = left.get(flow.path.sender_id, elapsed_seconds)
+            taken = min(room, flow.left_seconds)
+            flow.left_seconds -= taken
+            left[flow.path.sender_id] = room - taken
+
+    def _send(self, elapsed_seconds: float) -> None:
+        """Send an even part of each stream that has something, then what others have left over."""
+        room = dict[tuple[str, str], float]()
+        for flow in self._flows.values():
+            for resource, rate in flow.rates.items():
+                room[resource] = max(room.get(resource, 0.0), rate * elapsed_seconds)
+        for _ in range(2):
+            active = [flow for flow in self._flows.values() if flow.num_computed_bytes > flow.num_sent_bytes]
+            users = Counter(resource for flow in active for resource in flow.rates)
+            parts = {resource: room[resource] / count for resource, count in users.items()}
+            for flow in active:
+                sent = min(parts[resource] for resource in flow.rates)
+                sent = min(sent, flow.num_computed_bytes - flow.num_sent_bytes)
+                flow.num_sent_bytes += sent
+                for resource in flow.rates:
+                    room[resource] -= sent

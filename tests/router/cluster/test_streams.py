@@ -1,0 +1,54 @@
+"""How far streams have come."""
+
+from __future__ import annotations
+
+import pytest
+
+from baton.router.cluster.streams import StreamPath, StreamsInFlight
+from router.samples import Clock
+
+PATH = StreamPath("dgx", "mac", 1e9)
+
+
+def test_a_stream_is_sent_as_it_is_computed() -> None:
+    """No faster than the prompt, no faster than the link."""
+    clock = Clock()
+    streams = StreamsInFlight(clock)
+    streams.add("p", PATH, 2_000_000_000, compute_seconds=1.0)
+
+    clock.seconds += 0.5
+    ((half,), _) = streams.of_node("dgx")
+    clock.seconds += 1.0
+    (_, (rest,)) = streams.of_node("mac")
+    clock.seconds += 0.6
+
+    assert (half.num_ready_bytes, half.num_later_bytes, half.end_seconds) == pytest.approx((5e8, 1e9, 0.5))
+    assert (rest.num_ready_bytes, rest.num_later_bytes) == pytest.approx((5e8, 0.0))
+    assert streams.of_node("dgx")[0] == ()
+
+
+def test_streams_of_one_node_are_computed_in_turn_and_share_its_links() -> None:
+    """The second is computed after the first; a report says what is true instead."""
+    clock = Clock()
+    streams = StreamsInFlight(clock)
+    for name in "pq":
+        streams.add(name, PATH, 1_000_000_000, compute_seconds=1.0)
+    windows = [(stream.begin_seconds, stream.end_seconds) for stream in streams.of_node("dgx")[0]]
+    streams.computing("p", 1.0)
+    streams.computing("q", 1.0)
+    clock.seconds += 1.0
+
+    assert windows == [(0.0, 1.0), (1.0, 2.0)]
+    assert [stream.num_ready_bytes for stream in streams.of_node("dgx")[0]] == pytest.approx([5e8, 5e8])
+
+
+def test_a_stream_ends_with_its_request_or_its_node() -> None:
+    """Whatever was left of it."""
+    streams = StreamsInFlight(Clock())
+    for name in "pq":
+        streams.add(name, PATH, 1_000, compute_seconds=1.0)
+
+    streams.end("p")
+    assert len(streams.of_node("dgx")[0]) == 1
+    streams.forget("mac")
+    assert streams.of_node("dgx")[0] == ()
