@@ -191,23 +191,25 @@ def test_who_finds_too_few_blocks_is_overtaken_within_bounds() -> None:
 
 
 def test_who_has_begun_does_not_wait_behind_one_that_may_not_begin() -> None:
-    """It makes the room that the other waits for; who has not begun waits for its turn."""
+    """It makes the room that the other waits for; of those that have not begun, one that exports waits for its turn."""
     stepper = Stepper()
     begun = stepper.add(request_of(prompt_of(20), "begun", purpose=Purpose.PREFILL))
     step = stepper.step()
     assert step is not None
     export = KvExportSpec(Exported(), may_begin=lambda: bool(output_of(begun)))
     stepper.add(request_of(prompt_of(9, 2), "early", purpose=Purpose.PREFILL, priority=-1, export=export))
-    late = stepper.add(request_of(prompt_of(9, 3), "late", purpose=Purpose.PREFILL))
+    late_export = KvExportSpec(Exported())
+    late = stepper.add(request_of(prompt_of(9, 3), "late", purpose=Purpose.PREFILL, export=late_export))
+    local = stepper.add(request_of(prompt_of(5, 4), "local"))
     stepper.scheduler.undo(step)
 
     step = stepper.step()
 
     assert step is not None
-    assert step.admitted == [begun]
+    assert step.admitted == [begun, local]
     assert late.phase is Phase.WAITING
     run(stepper)
-    assert [len(output_of(each)) for each in stepper.sequences] == [1, 1, 1]
+    assert [len(output_of(each)) for each in stepper.sequences] == [1, 1, 1, 8]
 
 
 @pytest.mark.parametrize("purpose", [Purpose.GENERATE, Purpose.RECEIVE])

@@ -154,3 +154,22 @@ def test_every_request_ends_in_order_of_its_moments(
         assert decode_seconds > len(request.output_token_ids) - 1.001
         has_equal = [other.prompt_token_ids for other in requests].count(request.prompt_token_ids) > 1
         assert outcome.cached_token_count < len(request.prompt_token_ids) + (has_cache and has_equal)
+
+
+def test_a_target_that_decoding_alone_misses_starves_no_prompt() -> None:
+    """Prompts get on as where the target is just within reach, and those who generate lose little by it."""
+
+    def served(target_seconds: float) -> tuple[float, float]:
+        requests = [SimulatedRequest(1.1 * index, (*range(index, index + 1000),), (5,) * 40) for index in range(30)]
+        limits = SchedulerLimits(16, 512, target_tpot_seconds=target_seconds)
+        pool = BlockPool(2048, 16)
+        outcomes = Simulation(requests, pool, limits, lambda step: max(0.025, 0.0008 * step.num_tokens)).run()
+        pairs = list(zip(requests, outcomes, strict=True))
+        waits = [outcome.first_token_seconds - request.arrival_seconds for request, outcome in pairs]
+        paces = [(outcome.finished_seconds - outcome.first_token_seconds) / 39 for outcome in outcomes]
+        return sum(waits) / len(waits), sum(paces) / len(paces)
+
+    (wait, pace), (wait_without, pace_without) = served(0.01), served(0.0)
+
+    assert wait < 2 * wait_without
+    assert pace < pace_without

@@ -200,6 +200,8 @@ class Scheduler:
         cost = self._costs.cost if target_seconds and step.spans and (prompts or self.waiting) else None
         if cost is not None:
             context_tokens = max((each.num_computed for each in prompts), default=0)
+            num_waiting, num_decoding = len(prompts) + len(self.waiting), len(step.sequences)
+            target_seconds = reachable_target(target_seconds, cost.seconds(step.work), num_waiting, num_decoding)
             affordable = cost.affordable_tokens(step.work, target_seconds, context_tokens)
             max_tokens = int(min(max_tokens, step.num_tokens + affordable))
         return StepBudget(max_tokens, self._limits.max_step_prompts)
@@ -268,6 +270,17 @@ def due_seconds(arrival_seconds: float, priority: int, prompt_seconds: float = 0
         prompt_seconds: What it takes to compute its prompt; 0: not known.
     """
     return arrival_seconds + min(prompt_seconds, MAX_HANDICAP_SECONDS) + LEVEL_SECONDS * priority
+
+
+def reachable_target(target_seconds: float, decode_seconds: float, num_waiting: int, num_decoding: int) -> float:
+    """Return what a pass may take: the target, if decoding alone takes less than that.
+
+    A target that decoding alone misses protects nothing, and would starve prompts for it. Then a pass takes so much
+    longer that those who decode, num_decoding · seconds, lose no more than those who wait gain, num_waiting · a pass.
+    """
+    if decode_seconds < target_seconds:
+        return target_seconds
+    return decode_seconds * (1.0 + num_waiting / max(1, num_decoding))
 
 
 class PromptDemand(NamedTuple):
