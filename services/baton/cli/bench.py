@@ -50,6 +50,9 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "prefix-pull": Benchmark("prefix.pull", "What copying a prefix from a neighbour's cache saves."),
         "kv-transport": Benchmark("kv.transport", "What carries KV frames fastest, beside other projects' transports."),
         "wire-precision": Benchmark("kv.wire_precision", "What narrower number formats of KV lose and save."),
+        "placement": Benchmark(
+            "servers.placement", "What a decision costs the router's thread, and whether it is the reference's."
+        ),
         "shaped": Benchmark(
             "links.shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."
         ),

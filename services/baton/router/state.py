@@ -188,7 +188,7 @@ class RouterState:
         sender, decoder = self.nodes.get(pair[0]), self.nodes.get(pair[1])
         if sender is None or decoder is None:
             return None
-        return KnownLink(*pair, self.link(sender, decoder), self.link_calibration.reported(pair))
+        return KnownLink(*pair, self._links[pair], self.link_calibration.reported(pair))
 
     def account(
         self,

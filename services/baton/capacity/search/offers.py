@@ -44,6 +44,10 @@ class Best:
         self.limit: tuple[bool, float] = (True, math.inf)
         """No candidate whose floor is beyond this can get among them."""
 
+    def excludes(self, least: Rank) -> bool:
+        """Return whether no candidate of this rank or a later one can get among them."""
+        return len(self.kept) == self._num_kept and least > self.kept[-1][0]
+
     def offer(self, offer: Offer) -> None:
         """Take a candidate if it is one of the best."""
         if len(self.kept) == self._num_kept:

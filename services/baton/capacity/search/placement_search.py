@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, groupby, islice
+from itertools import accumulate, chain, groupby, islice
+from operator import itemgetter
 from typing import TypeAlias
 
+from baton.capacity import cost
 from baton.capacity.cost import FRAME_OVERHEAD_SECONDS
 from baton.capacity.kv_transfer import AUTO
-from baton.capacity.placement import (
-    Candidate,
-    Decision,
-    PrefillPolicy,
-    latest_tie,
-    place,
-)
+from baton.capacity.placement import Candidate, Decision, PrefillPolicy, latest_tie, place
 from baton.capacity.prefix_reuse import Pull, best_pull
 from baton.capacity.search.floors import SLACK, ComputeFloor, DecodeFloor
 from baton.capacity.search.offers import Best, Offer, Parts
+from baton.capacity.search.request_floors import LOCAL, NODE, PULL, REMOTE, Entry, PrefillerFloor, RequestFloors
 from baton.capacity.snapshot import (
     ClusterSnapshot,
     Link,
@@ -40,6 +37,7 @@ from baton.capacity.terms import (
     decode_terms,
     local_terms,
     prefill_terms,
+    queue_seconds,
     remote_terms,
 )
 
@@ -49,6 +47,8 @@ MAX_INFEASIBLE = 4
 """Infeasible candidates of a decision that are told, with their reasons."""
 NUM_ALTERNATIVES = 2
 """Other prefill nodes that a decision names for the chosen decode node, at most."""
+FIRST_PAIRS = 16
+"""Prefill nodes of a decode node that are priced before its others are looked at: few of those are left then."""
 
 
 class PlacementSearch:
@@ -61,13 +61,16 @@ class PlacementSearch:
     def __init__(self, num_best: int = NUM_BEST) -> None:
         self._num_best = num_best
         self._nodes: tuple[NodeSnapshot, ...] = ()
-        self._decoders: dict[str, DecodeFloor] = {}
-        self._prefillers: dict[str, ComputeFloor] = {}
+        self._keys: list[tuple[str, str]] = []
+        self._decoder_at: list[int] = []
+        self._prefiller_at: list[int] = []
+        self._decoders: list[DecodeFloor] = []
+        self._prefillers: list[ComputeFloor] = []
 
     def place(
         self, snapshot: ClusterSnapshot, request: PlacementRequest, *, policy: PrefillPolicy = "cheapest"
     ) -> Decision:
-        """Return the choice, the next best candidate and the alternatives of `place`, in its order.
+        """Return the choice, the next best candidates and the alternatives of `place`, in its order.
 
         Where the request names its pairs, all candidates are there; where nothing is feasible, every decode node with
         its reason.
@@ -77,24 +80,27 @@ class PlacementSearch:
             nodes = tuple(snapshot.current(node) for node in snapshot.nodes if node.node_id in pinned)
             return place(replace(snapshot, nodes=nodes), request, policy=policy)
         self._renew(snapshot.nodes)
-        search = _Search(snapshot, request, policy, self._decoders.values(), self._prefillers.values())
-        return search.decide(self._num_best)
+        return _Search(snapshot, request, policy, self._decoders, self._prefillers).decide(self._num_best)
 
     def _renew(self, nodes: tuple[NodeSnapshot, ...]) -> None:
-        """Bring the coefficients up to date."""
+        """Bring the coefficients up to date: all where nodes have come or gone, else those of nodes that changed."""
         if nodes is self._nodes:
             return
-        self._nodes, known, knew = nodes, self._decoders, self._prefillers
-        self._decoders, self._prefillers = {}, {}
-        for node in nodes:
+        if [(node.node_id, node.role) for node in nodes] != self._keys:
+            self._keys = [(node.node_id, node.role) for node in nodes]
+            self._nodes = ()
+            self._decoders = [DecodeFloor.of(node) for node in nodes if node.can_decode]
+            self._prefillers = [ComputeFloor.of(node) for node in nodes if node.can_prefill]
+            self._decoder_at = list(accumulate((node.can_decode for node in nodes), initial=0))
+            self._prefiller_at = list(accumulate((node.can_prefill for node in nodes), initial=0))
+        for index, (node, before) in enumerate(zip(nodes, self._nodes, strict=False)):
+            if node is before:
+                continue
             if node.can_decode:
-                decode = known.get(node.node_id)
-                is_same = decode is not None and decode.compute.node is node
-                self._decoders[node.node_id] = decode if decode and is_same else DecodeFloor.of(node)
+                self._decoders[self._decoder_at[index]] = DecodeFloor.of(node)
             if node.can_prefill:
-                compute = knew.get(node.node_id)
-                is_same = compute is not None and compute.node is node
-                self._prefillers[node.node_id] = compute if compute and is_same else ComputeFloor.of(node)
+                self._prefillers[self._prefiller_at[index]] = ComputeFloor.of(node)
+        self._nodes = nodes
 
 
 def decides_alike(decision: Decision, other: Decision) -> bool:
@@ -106,11 +112,8 @@ def decides_alike(decision: Decision, other: Decision) -> bool:
     )
 
 
-_LOCAL, _PULL, _REMOTE = range(3)
-_Entry: TypeAlias = tuple[bool, float, int, int, DecodeFloor]
-"""Whether the policy puts it back, floor of the total, kind, index, decode node."""
-_Prefiller: TypeAlias = tuple[float, float, float, int, ComputeFloor]
-"""Floors: of queue, computation and what it imposes on others, together, of the queue, and of the last; index; node."""
+_Limit: TypeAlias = tuple[bool, float]
+"""As `Best.limit`."""
 
 
 class _Search:
@@ -121,85 +124,91 @@ class _Search:
         snapshot: ClusterSnapshot,
         request: PlacementRequest,
         policy: PrefillPolicy,
-        decoders: Collection[DecodeFloor],
-        prefillers: Collection[ComputeFloor],
+        decoders: Sequence[DecodeFloor],
+        prefillers: Sequence[ComputeFloor],
     ) -> None:
         self._snapshot, self._request = snapshot, request
-        self._are_locals_back, self._are_remotes_back = policy == "remote", policy == "local"
+        self._decoders, self._prefillers = decoders, prefillers
+        self._floors = RequestFloors(snapshot, request, policy, decoders, prefillers)
+        self._entries = self._floors.rough()
+        self._num_feasible = len(self._entries)
+        heapq.heapify(self._entries)
+        self._reached: list[Entry] = []
         self._decode_terms: dict[str, DecodeTerms] = {}
         self._prefill_terms: dict[str, PrefillTerms] = {}
-        self._decoders = decoders
         self._priced: dict[tuple[str, str], Offer] = {}
         self._nodes: dict[str, NodeSnapshot] = {}
-        self._holders: ClusterSnapshot | None = None
-        self._prefillers_seen = prefillers
-        self._num_feasible = 0
-        self._prefillers = [] if request.needs_local_prefill else self._sorted_prefillers(prefillers)
-        self._entries = self._floors()
+        self._holders_only: ClusterSnapshot | None = None
+        wire = snapshot.wire_policy
+        self._is_lossless = wire.keys == AUTO == wire.values and wire.allowed_loss <= 0
 
     def decide(self, num_best: int) -> Decision:
         """Return the choice, the best others, its alternatives, and some infeasible candidates."""
-        best, entries = Best(num_best), self._entries
-        floors = entries.copy()
-        heapq.heapify(floors)
-        while floors and floors[0][:2] <= best.limit:
-            _, _, kind, _, decoder = heapq.heappop(floors)
-            self._visit(kind, decoder, best)
+        best = Best(num_best)
+        while self._entries and self._entries[0][:2] <= best.limit:
+            self._visit(heapq.heappop(self._entries), best)
         if not best.kept:
             return Decision(tuple(self._infeasible_decoders()))
         is_back, first = best.kept[0][0][0], best.kept[0][1].candidate(self._request)
         assert first.estimate is not None
-        choice = self._plainest((is_back, latest_tie(first.estimate)))
-        others = {rank: parts for rank, parts in best.kept if rank != choice[0]}
-        if choice[1].prefill:
+        rank, choice = self._plainest((is_back, latest_tie(first.estimate)))
+        others = dict(best.kept)
+        if choice.prefill:
             alternatives = Best(1 + NUM_ALTERNATIVES)
-            self._visit_remote(choice[1].decode, alternatives)
-            others |= {rank: parts for rank, parts in alternatives.kept if rank != choice[0]}
-        ordered = [choice[1], *(others[rank] for rank in sorted(others))]
+            self._price_remotes(choice.decode, alternatives)
+            others |= dict(alternatives.kept)
+        others.pop(rank, None)
+        ordered = [choice, *(others[other] for other in sorted(others))]
         candidates = [parts.candidate(self._request) for parts in ordered]
-        num_left_out = self._num_pairs() - len(candidates)
-        candidates += self._infeasible(choice[1].decode.node)
-        return Decision(tuple(candidates), num_left_out=max(0, num_left_out - len(candidates) + len(ordered)))
+        candidates += self._infeasible(choice.decode.node)
+        return Decision(tuple(candidates), num_left_out=max(0, self._num_pairs() - len(candidates)))
 
     def _num_pairs(self) -> int:
         """Return how many candidates there are, without pulls."""
-        num_own = sum(1 for floor in self._decoders if floor.compute.node.can_prefill)
-        return len(self._decoders) * (1 + len(self._prefillers_seen)) - num_own
+        num_own = sum(1 for compute in self._prefillers if compute.node.can_decode)
+        return len(self._decoders) * (1 + len(self._prefillers)) - num_own
 
-    def _plainest(self, limit: tuple[bool, float]) -> Offer:
+    def _plainest(self, limit: _Limit) -> Offer:
         """Return the candidate of least `Candidate.plainness` among those that are as good as the best one."""
-        able = [entry for entry in self._entries if entry[:2] <= limit]
-        able.sort(key=lambda entry: (entry[4].compute.node.last_used, entry[4].compute.node.node_id))
-        kinds = [[self._decode(entry[4].compute.node) for entry in able if entry[2] == kind] for kind in range(3)]
+        while self._entries and self._entries[0][:2] <= limit:
+            self._reach(heapq.heappop(self._entries))
+        nodes = {index: self._decoders[index].compute.node for _, _, _, index in self._reached}
+        able = [entry for entry in self._reached if entry[:2] <= limit]
+        able.sort(key=lambda entry: (nodes[entry[3]].last_used, nodes[entry[3]].node_id))
+
+        def decoders(kind: int) -> Iterator[DecodeTerms]:
+            return (self._decode(nodes[index]) for _, _, of, index in able if of == kind)
+
         offers = chain(
-            map(self._local, kinds[_LOCAL]),
-            self._plainest_remotes(kinds[_REMOTE], limit),
-            filter(None, map(self._pulling, kinds[_PULL])),
+            map(self._local, decoders(LOCAL)),
+            self._plainest_remotes(decoders(REMOTE), limit),
+            filter(None, map(self._pulling, decoders(PULL))),
         )
         return next(offer for offer in offers if offer[0][:2] <= limit)
 
-    def _plainest_remotes(self, decoders: Sequence[DecodeTerms], limit: tuple[bool, float]) -> Iterator[Offer]:
+    def _plainest_remotes(self, decoders: Iterable[DecodeTerms], limit: _Limit) -> Iterator[Offer]:
         """Give the remote candidates that may be within a limit by when their nodes were used, then by ids."""
-        by_use = sorted(
-            self._prefillers, key=lambda prefiller: (prefiller[4].node.last_used, prefiller[4].node.node_id)
-        )
-        for _, equal_decoders in groupby(decoders, key=lambda decode: decode.node.last_used):
-            group = list(equal_decoders)
-            for _, equal_prefillers in groupby(by_use, key=lambda prefiller: prefiller[4].node.last_used):
-                prefillers = list(equal_prefillers)
-                for decode in group:
-                    yield from self._remotes(decode, prefillers, lambda: limit)
+        for _, group in groupby(decoders, key=lambda decode: decode.node.last_used):
+            pairs = [
+                (compute.node.last_used, decode.node.node_id, compute.node.node_id, decode, compute, link)
+                for decode in group
+                for _, _, compute, link in self._pairs(decode, self._floors.prefillers, limit)
+            ]
+            pairs.sort(key=lambda pair: pair[:3])
+            for *_, decode, compute, link in pairs:
+                yield self._remote(decode, compute.node, link)
 
     def _infeasible(self, chosen: NodeSnapshot) -> Iterator[Candidate]:
         """Return why some nodes cannot run the request, as the candidates that they would be part of."""
-        if self._num_feasible == len(self._decoders) and len(self._prefillers) == len(self._prefillers_seen):
+        able, request = self._floors.prefillers, self._request
+        if self._num_feasible == len(self._decoders) and len(able) == len(self._prefillers):
             return iter(())
-        able, request = {floor.node.node_id for *_, floor in self._prefillers}, self._request
+        able_ids = {compute.node.node_id for *_, compute in able}
         prefillers = (
-            Candidate(chosen.node_id, floor.node.node_id, infeasible_reason=reason)
-            for floor in self._prefillers_seen
-            if floor.node.node_id not in able
-            and (reason := infeasible_reason(floor.node, request, request.num_prompt_tokens))
+            Candidate(chosen.node_id, compute.node.node_id, infeasible_reason=reason)
+            for compute in self._prefillers
+            if compute.node.node_id not in able_ids
+            and (reason := infeasible_reason(compute.node, request, request.num_prompt_tokens))
         )
         return islice(chain(self._infeasible_decoders(), prefillers), MAX_INFEASIBLE)
 
@@ -213,158 +222,125 @@ class _Search:
             if reason:
                 yield Candidate(node.node_id, "", infeasible_reason=reason)
 
-    def _sorted_prefillers(self, prefillers: Collection[ComputeFloor]) -> list[_Prefiller]:
-        """Return the floors of the nodes that can take the prompt, least first."""
-        request = self._request
-        num_tokens, num_pairs = request.num_prompt_tokens, request.num_prompt_tokens**2
-        excluded, cached = request.excluded_node_ids, request.cached_tokens.keys() | request.lower_tokens.keys()
-        now_seconds = self._snapshot.now_seconds
-        floors: list[_Prefiller] = []
-        for index, floor in enumerate(prefillers):
-            node, max_tokens, of_pass, of_token, of_pair, num_stalled, _ = floor
-            if num_tokens > max_tokens or (excluded and node.node_id in excluded):
-                continue
-            if cached and node.node_id in cached:
-                own = floor.seconds(self._most_cached(node), num_tokens)
-            else:
-                own = of_pass + num_tokens * of_token + num_pairs * of_pair
-            queue = floor.queue_seconds(own, now_seconds) if node.queue.seconds else 0.0
-            stall = floor.stall_seconds(own, num_tokens) if num_stalled else 0.0
-            floors.append((queue + own + stall, queue, stall, index, floor))
-        floors.sort()
-        return floors
+    def _reach(self, entry: Entry) -> None:
+        """Look at a decode node, or one kind of its candidates, more closely, or note that it has been."""
+        if entry[2] == NODE:
+            for closer in self._floors.closer(entry[3]):
+                heapq.heappush(self._entries, closer)
+        else:
+            self._reached.append(entry)
 
-    def _most_cached(self, node: NodeSnapshot) -> int:
-        """Return the positions that a node need not compute at most, with all that it could bring back."""
-        request = self._request
-        lower = request.lower_tokens.get(node.node_id)
-        num_tokens = request.cached_tokens.get(node.node_id, 0) + (lower.num_tokens if lower else 0)
-        return min(num_tokens, request.num_prompt_tokens - 1)
-
-    def _floors(self) -> list[_Entry]:
-        """Return the floors of every decode node that can take the request: local, with a pull, and remote."""
-        request, snapshot = self._request, self._snapshot
-        num_tokens, excluded, cached_tokens = (
-            request.num_prompt_tokens,
-            request.excluded_node_ids,
-            request.cached_tokens,
-        )
-        pullable = 0
-        if snapshot.holder_ids and not request.needs_local_prefill:
-            pullable = max(map(request.pullable_from, snapshot.holder_ids))
-            pullable = min(pullable, num_tokens - 1)
-        least_start = self._prefillers[0][0] if self._prefillers else math.inf
-        locals_back, remotes_back = self._are_locals_back, self._are_remotes_back
-        floors: list[_Entry] = []
-        last_context, expected, total_tokens = 0, 0.0, 0
-        for index, floor in enumerate(self._decoders):
-            compute, max_context, max_held = floor[:3]
-            if num_tokens >= max_context:
-                continue
-            node = compute.node
-            if max_context != last_context:
-                last_context = max_context
-                expected = expected_output_tokens(request, node, snapshot.expected_output_tokens)
-                total_tokens = num_tokens + math.ceil(expected)
-            if total_tokens > max_held or node.node_id in excluded:
-                continue
-            cached = most_cached = 0
-            if node.node_id in cached_tokens or node.node_id in request.lower_tokens:
-                cached, most_cached = request.cached_on(node), self._most_cached(node)
-            self._num_feasible += 1
-            room, decode = floor.seconds(num_tokens, cached, expected, snapshot.now_seconds)
-            seconds = compute.seconds(most_cached, num_tokens)
-            queue = max(room, compute.queue_seconds(seconds, snapshot.now_seconds)) if node.queue.seconds else room
-            floors.append(
-                (
-                    locals_back,
-                    (queue + seconds + compute.stall_seconds(seconds, num_tokens) + decode) * SLACK,
-                    _LOCAL,
-                    index,
-                    floor,
-                )
-            )
-            if pullable > cached:
-                seconds = compute.seconds(pullable, num_tokens)
-                queue = max(room, compute.queue_seconds(seconds, snapshot.now_seconds)) if node.queue.seconds else room
-                floors.append(
-                    (
-                        locals_back,
-                        (queue + seconds + compute.stall_seconds(seconds, num_tokens) + decode) * SLACK,
-                        _PULL,
-                        index,
-                        floor,
-                    )
-                )
-            if least_start < math.inf:
-                seconds = ((room if room > least_start else least_start) + decode) * SLACK
-                floors.append((remotes_back, seconds, _REMOTE, index, floor))
-        return floors
-
-    def _visit(self, kind: int, floor: DecodeFloor, best: Best) -> None:
+    def _visit(self, entry: Entry, best: Best) -> None:
         """Price a decode node's candidates of a kind, as far as they can be among the best."""
-        decode = self._decode(floor.compute.node)
-        if kind == _REMOTE:
-            self._visit_remote(decode, best)
+        self._reach(entry)
+        _, _, kind, index = entry
+        if kind == NODE:
             return
-        offer = self._pulling(decode) if kind == _PULL else self._local(decode)
-        if offer is not None:
-            best.offer(offer)
+        decode = self._decode(self._decoders[index].compute.node)
+        if kind == REMOTE:
+            self._price_remotes(decode, best)
+        elif kind == LOCAL:
+            best.offer(self._local(decode))
+        elif (self._floors.are_locals_back, self._pull_floor(decode) * SLACK) <= best.limit:
+            offer = self._pulling(decode)
+            if offer is not None:
+                best.offer(offer)
 
-    def _visit_remote(self, decode: DecodeTerms, best: Best) -> None:
-        for offer in self._remotes(decode, self._prefillers, lambda: best.limit):
-            best.offer(offer)
+    def _price_remotes(self, decode: DecodeTerms, best: Best) -> None:
+        """Price the prefill nodes of a decode node, as far as they can be among the best."""
+        prefillers, is_back = self._floors.prefillers, self._floors.are_remotes_back
+        for some in (prefillers[:FIRST_PAIRS], prefillers[FIRST_PAIRS:]):
+            pairs = self._pairs(decode, some, best.limit)
+            if not pairs:
+                return
+            pairs.sort(key=itemgetter(0, 1))
+            for seconds, prefill_id, compute, link in pairs:
+                if best.excludes((is_back, seconds, True, False, decode.node.node_id, prefill_id)):
+                    break
+                best.offer(self._remote(decode, compute.node, link))
+
+    def _pairs(
+        self, decode: DecodeTerms, prefillers: Sequence[PrefillerFloor], limit: _Limit
+    ) -> list[tuple[float, str, ComputeFloor, Link]]:
+        """Return the prefill nodes that may be within a limit: the floor of the pair, the node, and the link.
+
+        Where room is what a pair waits for, its floor is its total to the last bit, so that ties end a search, too.
+
+        Args:
+            decode: Decode node.
+            prefillers: Least floor first.
+            limit: The floor at most.
+        """
+        snapshot, node, room = self._snapshot, decode.node, decode.room_seconds
+        restore, is_back, link_of = decode.match.restore.seconds, self._floors.are_remotes_back, snapshot.links.get
+        decode_id, token_bytes = node.node_id, node.shape.kv_bytes_per_token
+        after = decode.total_seconds(0.0, decode.slowdown_seconds)
+        with_room = decode.total_seconds(room, decode.slowdown_seconds)
+        most = math.inf if is_back < limit[0] else limit[1] if is_back == limit[0] else -math.inf
+        num_sent = self._request.num_prompt_tokens - decode.match.num_tokens
+        landing_rate = node.load.landing_bytes_per_second
+        landing = num_sent * token_bytes / landing_rate if landing_rate else 0.0
+        landed = landing + node.load.num_landing_bytes / landing_rate if landing_rate else 0.0
+        pairs = []
+        for ready, queue, stall, _, compute in prefillers:
+            if (restore + ready + after) * SLACK > most or with_room > most:
+                break
+            prefill_id = compute.node.node_id
+            link = link_of((prefill_id, decode_id), snapshot.default_link)
+            if link.mismatch or prefill_id == decode_id:
+                continue
+            sent = landing
+            if self._is_lossless:
+                wire_bytes = link.wires[0].key_bytes + link.wires[0].value_bytes if link.wires else token_bytes
+                sent = max(sent, num_sent * wire_bytes / link.bytes_per_second)
+            arrived = ready - stall
+            if queue + sent > arrived:
+                arrived = queue + sent
+            arrived += restore
+            if landed > arrived:
+                arrived = landed
+            arrived += link.round_trip_seconds + FRAME_OVERHEAD_SECONDS
+            seconds = (arrived + after + stall) * SLACK
+            if with_room > seconds:
+                seconds = with_room
+            if seconds <= most:
+                pairs.append((seconds, prefill_id, compute, link))
+        return pairs
 
     def _local(self, decode: DecodeTerms, pull: Pull | None = None) -> Offer:
         """Return the candidate that computes and decodes on one node."""
         terms = local_terms(self._request, decode, pull)
         total = decode.total_seconds(terms.start_seconds, terms.imposed_seconds)
-        return (self._are_locals_back, total, False, pull is not None, decode.node.node_id, ""), Parts(
-            decode, pull=pull
-        )
+        rank = (self._floors.are_locals_back, total, False, pull is not None, decode.node.node_id, "")
+        return rank, Parts(decode, pull=pull)
 
     def _pulling(self, decode: DecodeTerms) -> Offer | None:
         """Return the candidate that pulls the prompt's beginning; None: nobody has what the node lacks."""
-        if self._holders is None:
-            holders = self._snapshot.holder_ids
-            nodes = tuple(self._current(node) for node in self._snapshot.nodes if node.node_id in holders)
-            self._holders = replace(self._snapshot, nodes=nodes)
-        pull = best_pull(self._holders, self._request, decode.node)
+        pull = best_pull(self._holders(), self._request, decode.node)
         return self._local(decode, pull) if pull else None
 
-    def _remotes(
-        self, decode: DecodeTerms, prefillers: Sequence[_Prefiller], get_limit: Callable[[], tuple[bool, float]]
-    ) -> Iterator[Offer]:
-        """Give the remote candidates of a decode node whose floors do not exceed a limit, which may fall meanwhile."""
-        request, snapshot, is_back = self._request, self._snapshot, self._are_remotes_back
-        node, room, restore = decode.node, decode.room_seconds, decode.match.restore.seconds
-        decode_id, token_bytes = node.node_id, node.shape.kv_bytes_per_token
-        after = decode.total_seconds(0.0, decode.slowdown_seconds)
-        num_sent = request.num_prompt_tokens - decode.match.num_tokens
-        policy = snapshot.wire_policy
-        is_lossless = policy.keys == AUTO == policy.values and policy.allowed_loss <= 0
-        landing_rate = node.load.landing_bytes_per_second
-        least_sent = num_sent * token_bytes / landing_rate if landing_rate else 0.0
-        is_ascending = prefillers is self._prefillers
-        for ready, queue, stall, _, compute in prefillers:
-            limit = get_limit()
-            if (is_back, (max(room, restore + ready) + after) * SLACK) > limit:
-                if is_ascending:
-                    break
+    def _pull_floor(self, decode: DecodeTerms) -> float:
+        """Return the floor of the candidate that pulls the prompt's beginning, whoever has it; infinity: nobody."""
+        node, request, room = decode.node, self._request, decode.room_seconds
+        floor = math.inf
+        for source in self._holders().nodes:
+            end = min(request.pullable_from(source.node_id), request.num_prompt_tokens - 1)
+            num_pulled = end // node.block_tokens * node.block_tokens - decode.match.num_tokens
+            link = self._snapshot.link(source.node_id, node.node_id)
+            if num_pulled <= 0 or link.mismatch or source is node:
                 continue
-            prefill_id = compute.node.node_id
-            if prefill_id == decode_id:
-                continue
-            link = snapshot.link(prefill_id, decode_id)
-            if link.mismatch:
-                continue
-            sent = least_sent
-            if is_lossless:
-                wire_bytes = link.wires[0].key_bytes + link.wires[0].value_bytes if link.wires else token_bytes
-                sent = max(sent, num_sent * wire_bytes / link.bytes_per_second)
-            arrived = restore + max(ready - stall, queue + sent) + link.round_trip_seconds + FRAME_OVERHEAD_SECONDS
-            if (is_back, (max(room, arrived) + after + stall) * SLACK) <= limit:
-                yield self._remote(decode, compute.node, link)
+            own = cost.prefill_seconds(node.shape, node.profile, end, request.num_prompt_tokens)
+            sent = num_pulled * node.shape.kv_bytes_per_token / link.bytes_per_second + link.round_trip_seconds
+            floor = min(floor, own + max(room + sent, queue_seconds(node, own)))
+        return decode.total_seconds(floor, decode.slowdown_seconds)
+
+    def _holders(self) -> ClusterSnapshot:
+        """Return the nodes from whose prefix caches something may be pulled, as a cluster."""
+        if self._holders_only is None:
+            ids = self._snapshot.holder_ids
+            nodes = tuple(self._current(node) for node in self._snapshot.nodes if node.node_id in ids)
+            self._holders_only = replace(self._snapshot, nodes=nodes)
+        return self._holders_only
 
     def _remote(self, decode: DecodeTerms, prefiller: NodeSnapshot, link: Link) -> Offer:
         """Return the candidate that computes on one node and decodes on another. Each is priced once."""
@@ -377,7 +353,7 @@ class _Search:
                 self._prefill_terms[prefiller.node_id] = prefill
             terms = remote_terms(self._request, decode, prefill, link, self._snapshot.wire_policy)
             total = decode.total_seconds(terms.start_seconds, terms.imposed_seconds)
-            rank = (self._are_remotes_back, total, True, False, *pair)
+            rank = (self._floors.are_remotes_back, total, True, False, *pair)
             offer = self._priced[pair] = (rank, Parts(decode, prefill, link, terms))
         return offer
 

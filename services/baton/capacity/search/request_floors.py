@@ -1,0 +1,146 @@
+"""Floors of one request's candidates: rough ones of every decode node, closer ones of those that a search reaches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+from baton.capacity.placement import PrefillPolicy
+from baton.capacity.search.floors import SLACK, ComputeFloor, DecodeFloor
+from baton.capacity.snapshot import ClusterSnapshot, NodeSnapshot, PlacementRequest, expected_output_tokens
+
+NODE, LOCAL, PULL, REMOTE = range(4)
+"""What a floor is of: all candidates of a decode node, or those of one kind."""
+
+
+Entry: TypeAlias = tuple[bool, float, int, int]
+"""Whether the policy puts it back, floor of the total, what it is of, number of the decode node."""
+
+
+PrefillerFloor: TypeAlias = tuple[float, float, float, int, ComputeFloor]
+"""A prefill node's part of the floor of its remote candidates, seconds: of queue, computation and what that imposes on
+others together, of the queue, and of what is imposed; the number of the node, and the node."""
+
+
+class RequestFloors:
+    """Floors of one request.
+
+    Args:
+        snapshot: The cluster.
+        request: The request.
+        policy: Which candidates come first.
+        decoders: Coefficients of the decode nodes.
+        prefillers: Coefficients of the nodes that prefill for others.
+    """
+
+    def __init__(
+        self,
+        snapshot: ClusterSnapshot,
+        request: PlacementRequest,
+        policy: PrefillPolicy,
+        decoders: Sequence[DecodeFloor],
+        prefillers: Sequence[ComputeFloor],
+    ) -> None:
+        self._snapshot, self._request = snapshot, request
+        self._decoders = decoders
+        self._cached_ids = request.cached_tokens.keys() | request.lower_tokens.keys()
+        self._pullable = 0
+        if snapshot.holder_ids and not request.needs_local_prefill:
+            most = max(map(request.pullable_from, snapshot.holder_ids))
+            self._pullable = min(most, request.num_prompt_tokens - 1)
+        self.are_locals_back = policy == "remote"
+        """Whether candidates without a prefill node come after the others."""
+        self.are_remotes_back = policy == "local"
+        """Whether candidates with one do."""
+        self.prefillers = [] if request.needs_local_prefill else self._sorted(prefillers)
+        """Prefill nodes that can take the prompt, least floor first."""
+        self._least_start = self.prefillers[0][0] if self.prefillers else math.inf
+
+    def most_cached(self, node: NodeSnapshot) -> int:
+        """Return the positions that a node need not compute at most, with all that it could bring back."""
+        request = self._request
+        lower = request.lower_tokens.get(node.node_id)
+        num_tokens = request.cached_tokens.get(node.node_id, 0) + (lower.num_tokens if lower else 0)
+        return min(num_tokens, request.num_prompt_tokens - 1)
+
+    def rough(self) -> list[Entry]:
+        """Return a floor of every decode node that can take the request, as if nobody else were there."""
+        request, cached_ids, least_start = self._request, self._cached_ids, self._least_start
+        num_tokens, excluded = request.num_prompt_tokens, request.excluded_node_ids
+        num_pairs, mean_output = num_tokens * num_tokens, self._snapshot.expected_output_tokens
+        pullable = self._pullable
+        entries: list[Entry] = []
+        last_context, expected, total_tokens, own = 0, 0.0, 0, 0.0
+        for index, (
+            compute,
+            context,
+            held,
+            read,
+            read_token,
+            by_math,
+            math_token,
+            overhead,
+            _,
+            share,
+            slots,
+        ) in enumerate(self._decoders):
+            if num_tokens >= context:
+                continue
+            node, _, of_pass, of_token, of_pair, _, _ = compute
+            if context != last_context:
+                last_context, expected = context, expected_output_tokens(request, node, mean_output)
+                total_tokens, own = num_tokens + math.ceil(expected), num_tokens + expected / 2
+            if total_tokens > held or (excluded and node.node_id in excluded):
+                continue
+            cached = pullable
+            if cached_ids and node.node_id in cached_ids:
+                cached = max(pullable, self.most_cached(node))
+            start = of_pass + (num_tokens - cached) * of_token + (num_pairs - cached * cached) * of_pair
+            if least_start < start:
+                start = least_start
+            step = read + read_token * own
+            arithmetic = by_math + math_token * own
+            decode = expected * ((step if step > arithmetic else arithmetic) + overhead)
+            room = decode * slots
+            entries.append((False, ((start if start > room else room) + decode / share) * SLACK, NODE, index))
+        return entries
+
+    def closer(self, index: int) -> Iterator[Entry]:
+        """Give the floors of each kind of candidate of a decode node."""
+        request, now_seconds, floor = self._request, self._snapshot.now_seconds, self._decoders[index]
+        compute, num_tokens = floor.compute, request.num_prompt_tokens
+        node = compute.node
+        cached = request.cached_on(node) if node.node_id in self._cached_ids else 0
+        expected = expected_output_tokens(request, node, self._snapshot.expected_output_tokens)
+        room, decode = floor.seconds(num_tokens, cached, expected, now_seconds)
+
+        def local(num_cached: int) -> float:
+            own = compute.seconds(num_cached, num_tokens)
+            queue = max(room, compute.queue_seconds(own, now_seconds))
+            return (queue + own + compute.stall_seconds(own, num_tokens) + decode) * SLACK
+
+        yield self.are_locals_back, local(self.most_cached(node)), LOCAL, index
+        if self._pullable > cached:
+            yield self.are_locals_back, local(self._pullable), PULL, index
+        if self.prefillers:
+            yield self.are_remotes_back, (max(room, self._least_start) + decode) * SLACK, REMOTE, index
+
+    def _sorted(self, prefillers: Sequence[ComputeFloor]) -> list[PrefillerFloor]:
+        request, now_seconds, cached_ids = self._request, self._snapshot.now_seconds, self._cached_ids
+        num_tokens, excluded = request.num_prompt_tokens, request.excluded_node_ids
+        num_pairs = num_tokens * num_tokens
+        floors: list[PrefillerFloor] = []
+        for index, floor in enumerate(prefillers):
+            node, max_tokens, of_pass, of_token, of_pair, num_stalled, _ = floor
+            if num_tokens > max_tokens or (excluded and node.node_id in excluded):
+                continue
+            if cached_ids and node.node_id in cached_ids:
+                own = floor.seconds(self.most_cached(node), num_tokens)
+            else:
+                own = of_pass + num_tokens * of_token + num_pairs * of_pair
+            queue = floor.queue_seconds(own, now_seconds) if node.queue.seconds else 0.0
+            stall = floor.stall_seconds(own, num_tokens) if num_stalled else 0.0
+            floors.append((queue + own + stall, queue, stall, index, floor))
+        floors.sort()
+        return floors
