@@ -12,6 +12,7 @@ from baton.capacity.placement import place
 from baton.capacity.search import placement_search
 from baton.capacity.search.placement_search import PlacementSearch, decides_alike
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodeRole, NodeSnapshot, PlacementRequest
+from bench.microbench.placement.loaded_router import CheckedSearch, LoadedRouter
 from bench.microbench.placement.random_clusters import random_cluster, random_load, random_profile
 from capacity.samples import node
 
@@ -49,6 +50,16 @@ def test_what_it_has_kept_of_nodes_does_not_outlive_them() -> None:
         snapshot = replace(snapshot, nodes=changed)
 
         assert decides_alike(search.place(snapshot, request), place(snapshot, request))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_decides_as_the_reference_while_nodes_report_and_outcomes_come(seed: int) -> None:
+    """What it has kept of nodes since their last reports never hides the best candidate of the moment."""
+    search = CheckedSearch()
+
+    LoadedRouter(10, seed=seed, search=search).run(60)
+
+    assert (search.num_decisions, search.num_different) == (60, 0)
 
 
 def test_it_prices_few_of_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:

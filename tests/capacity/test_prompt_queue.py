@@ -41,3 +41,8 @@ def test_what_was_placed_is_computed_after_what_was_listed() -> None:
     """And not before it was placed."""
     assert aged_queue([1.0], 2.0, [PlacedPrompt(3.0, 1.5)]).seconds == (2.0,)
     assert aged_queue([], 9.0, [PlacedPrompt(3.0, 0.5)]).seconds == (2.5,)
+
+
+def test_placed_prompts_are_computed_one_after_the_other() -> None:
+    """A node that was idle before they came has computed no more of them together than time has passed."""
+    assert aged_queue([], 9.0, [PlacedPrompt(3.0, 0.5), PlacedPrompt(3.0, 0.5)]).total_seconds == 5.5

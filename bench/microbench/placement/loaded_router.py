@@ -8,8 +8,10 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from baton.capacity.hardware import PRESETS
+from baton.capacity.placement import Decision, PrefillPolicy, place
 from baton.capacity.reference_models import LLAMA_3_1_8B
-from baton.capacity.snapshot import NodeLoad, NodeRole, QueuedPrompt
+from baton.capacity.search.placement_search import PlacementSearch, decides_alike
+from baton.capacity.snapshot import ClusterSnapshot, NodeLoad, NodeRole, PlacementRequest, QueuedPrompt
 from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
 from baton.kv.tiers import HeldPrefix
 from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescription, Outcome
@@ -41,6 +43,25 @@ class ManualClock:
         return self.seconds
 
 
+class CheckedSearch(PlacementSearch):
+    """Compares each decision with the reference's, which sees every node as it is at the moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_decisions = 0
+        self.num_different = 0
+
+    def place(
+        self, snapshot: ClusterSnapshot, request: PlacementRequest, *, policy: PrefillPolicy = "cheapest"
+    ) -> Decision:
+        """Return the decision of the search."""
+        decision = super().place(snapshot, request, policy=policy)
+        present = replace(snapshot, nodes=tuple(map(snapshot.current, snapshot.nodes)))
+        self.num_decisions += 1
+        self.num_different += not decides_alike(decision, place(present, request, policy=policy))
+        return decision
+
+
 @dataclass(frozen=True, slots=True)
 class Timing:
     """CPU time of the router's thread, in seconds."""
@@ -58,15 +79,18 @@ class LoadedRouter:
         num_nodes: Nodes, 2 or more.
         seed: Of everything random.
         is_alike: Whether all nodes are of one kind and idle, so that all candidates are nearly equal.
+        search: What decides; None: the placer's own.
     """
 
-    def __init__(self, num_nodes: int, *, seed: int = 0, is_alike: bool = False) -> None:
+    def __init__(
+        self, num_nodes: int, *, seed: int = 0, is_alike: bool = False, search: PlacementSearch | None = None
+    ) -> None:
         self._rng = random.Random(seed)
         self._is_alike = is_alike
         self._clock = ManualClock()
         self.state = RouterState(self._clock, StateLimits())
         self._held: dict[str, HeldPrefix] = {}
-        self._placer = Placer(self.state, self)
+        self._placer = Placer(self.state, self, new_search=(lambda _: search) if search else PlacementSearch)
         self._nodes = [self._registered(index) for index in range(num_nodes)]
         self._measure_links()
         self._placed: deque[tuple[float, Placement]] = deque()

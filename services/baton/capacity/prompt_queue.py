@@ -83,7 +83,8 @@ def aged_queue(
     idle = _deal(left, range(len(left)), listed_age_seconds / 2)
     idle = _deal(left, sorted(range(len(left)), key=left.__getitem__), idle + listed_age_seconds / 2)
     for prompt in placed:
-        done = min(prompt.seconds, prompt.age_seconds, idle)
+        idle = min(idle, prompt.age_seconds)  # what it was idle before is lost
+        done = min(prompt.seconds, idle)
         idle -= done
         left.append(prompt.seconds - done)
     return PromptQueue.of(left, pass_seconds)

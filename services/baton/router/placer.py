@@ -110,6 +110,7 @@ class Placer:
         policy: Which candidates come first.
         admission: Refuses what would miss its objectives; None: everything is placed.
         metrics: Counts placements.
+        new_search: Makes what decides for a model, given how many candidates it is to tell.
     """
 
     def __init__(
@@ -121,6 +122,7 @@ class Placer:
         policy: PlacementPolicy = "cheapest",
         admission: AdmissionControl | None = None,
         metrics: Metrics | None = None,
+        new_search: Callable[[int], PlacementSearch] = PlacementSearch,
     ) -> None:
         self._state = state
         self._lookup = lookup
@@ -129,6 +131,7 @@ class Placer:
         self._round_robin = RoundRobin()
         self._admission = admission or AdmissionControl(time.monotonic, AdmissionLimits())
         self._metrics = metrics or Metrics()
+        self._new_search = new_search
         self._searches: dict[str, PlacementSearch] = {}
 
     async def place(self, message: PlaceRequest) -> PlaceResponse:
@@ -188,7 +191,7 @@ class Placer:
             return place(snapshot, request, policy=self._policy)
         if message.model_id not in self._searches:
             num_best = NUM_BEST if self._admission.limits.policy == "queue" else MAX_JUDGED
-            self._searches[message.model_id] = PlacementSearch(num_best)
+            self._searches[message.model_id] = self._new_search(num_best)
         return self._searches[message.model_id].place(snapshot, request, policy=self._policy)
 
     def _admit(

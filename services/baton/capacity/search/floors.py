@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from baton.capacity import cost
 from baton.capacity.snapshot import NodeSnapshot, neighbours
-from baton.capacity.terms import MAX_PROMPT_SHARE
+from baton.capacity.terms import EXPECTED_ARRIVALS, LATER_SHARE, MAX_LATER_SHARE, MAX_PROMPT_SHARE
 
 SLACK = 1 - 1e-9
 """Floors are multiplied by this: their sums are rounded otherwise than the terms' own."""
@@ -60,26 +60,38 @@ class ComputeFloor(NamedTuple):
             + (num_tokens * num_tokens - num_cached * num_cached) * self.pair_seconds
         )
 
-    def stall_seconds(self, own_seconds: float, num_tokens: int) -> float:
-        """Return what a prompt costs those that decode on its node; see `terms.stall_seconds`."""
-        if not self.num_stalled:
-            return 0.0
-        num_passes = math.ceil(num_tokens / (self.node.max_step_tokens or num_tokens))
-        stall = own_seconds - num_passes * self.stalled_step_seconds
-        return self.num_stalled * stall if stall > 0.0 else 0.0
+    def imposed_seconds(self, own_seconds: float, num_tokens: int, now_seconds: float) -> float:
+        """Return what a prompt costs others there: `terms.stall_seconds` and `terms.delay_seconds`."""
+        node, imposed = self.node, 0.0
+        if self.num_stalled:
+            num_passes = math.ceil(num_tokens / (node.max_step_tokens or num_tokens))
+            imposed = max(0.0, self.num_stalled * (own_seconds - num_passes * self.stalled_step_seconds))
+        if node.prompts_per_second:
+            left = node.queue.sums[-1] - (now_seconds - node.at_seconds)
+            if left > 0.0:
+                imposed += LATER_SHARE * node.prompts_per_second * left * own_seconds
+        return imposed
 
     def queue_seconds(self, own_seconds: float, now_seconds: float) -> float:
-        """Return how long a prompt of so many seconds waits at least: see `PromptQueue.wait_seconds`.
+        """Return how long a prompt of so many seconds waits at least: `terms.queue_seconds`.
 
         Of the prompts that are no longer than this one no more than the time since then has been computed.
         """
-        queue, age_seconds = self.node.queue, now_seconds - self.node.at_seconds
+        node, wait = self.node, 0.0
+        queue, age_seconds = node.queue, now_seconds - node.at_seconds
         total = queue.sums[-1] - age_seconds
-        if total <= 0.0:
-            return 0.0
-        no_longer = queue.sums[bisect_right(queue.seconds, own_seconds)] - age_seconds
-        wait = 2 * no_longer + own_seconds if no_longer > 0.0 else own_seconds
-        return self.node.queue_factor * (wait if wait < total else total)
+        if total > 0.0:
+            no_longer = queue.sums[bisect_right(queue.seconds, own_seconds)] - age_seconds
+            wait = own_seconds + 0.5 * queue.pass_seconds
+            if no_longer > 0.0:
+                wait += 2 * no_longer
+            if wait > total:
+                wait = total
+        if node.prompts_per_second:
+            longer = wait + own_seconds - EXPECTED_ARRIVALS / node.prompts_per_second
+            if longer > 0.0:
+                wait += LATER_SHARE * min(MAX_LATER_SHARE, node.prompt_share) * longer
+        return node.queue_factor * wait
 
 
 class DecodeFloor(NamedTuple):

@@ -151,7 +151,7 @@ class _Search:
             return Decision(tuple(self._infeasible_decoders()))
         is_back, first = best.kept[0][0][0], best.kept[0][1].candidate(self._request)
         assert first.estimate is not None
-        rank, choice = self._plainest((is_back, latest_tie(first.estimate)))
+        rank, choice = self._plainest(best.kept[0], (is_back, latest_tie(first.estimate)))
         others = dict(best.kept)
         if choice.prefill:
             alternatives = Best(1 + NUM_ALTERNATIVES)
@@ -168,7 +168,7 @@ class _Search:
         num_own = sum(1 for compute in self._prefillers if compute.node.can_decode)
         return len(self._decoders) * (1 + len(self._prefillers)) - num_own
 
-    def _plainest(self, limit: _Limit) -> Offer:
+    def _plainest(self, best: Offer, limit: _Limit) -> Offer:
         """Return the candidate of least `Candidate.plainness` among those that are as good as the best one."""
         while self._entries and self._entries[0][:2] <= limit:
             self._reach(heapq.heappop(self._entries))
@@ -184,7 +184,7 @@ class _Search:
             self._plainest_remotes(decoders(REMOTE), limit),
             filter(None, map(self._pulling, decoders(PULL))),
         )
-        return next(offer for offer in offers if offer[0][:2] <= limit)
+        return next((offer for offer in offers if offer[0][:2] <= limit), best)
 
     def _plainest_remotes(self, decoders: Iterable[DecodeTerms], limit: _Limit) -> Iterator[Offer]:
         """Give the remote candidates that may be within a limit by when their nodes were used, then by ids."""

@@ -118,7 +118,7 @@ class RequestFloors:
         def local(num_cached: int) -> float:
             own = compute.seconds(num_cached, num_tokens)
             queue = max(room, compute.queue_seconds(own, now_seconds))
-            return (queue + own + compute.stall_seconds(own, num_tokens) + decode) * SLACK
+            return (queue + own + compute.imposed_seconds(own, num_tokens, now_seconds) + decode) * SLACK
 
         yield self.are_locals_back, local(self.most_cached(node)), LOCAL, index
         if self._pullable > cached:
@@ -139,8 +139,12 @@ class RequestFloors:
                 own = floor.seconds(self.most_cached(node), num_tokens)
             else:
                 own = of_pass + num_tokens * of_token + num_pairs * of_pair
-            queue = floor.queue_seconds(own, now_seconds) if node.queue.seconds else 0.0
-            stall = floor.stall_seconds(own, num_tokens) if num_stalled else 0.0
-            floors.append((queue + own + stall, queue, stall, index, floor))
+            queue = imposed = 0.0
+            if node.queue.seconds or node.prompts_per_second:
+                queue = floor.queue_seconds(own, now_seconds)
+                imposed = floor.imposed_seconds(own, num_tokens, now_seconds)
+            elif num_stalled:
+                imposed = floor.imposed_seconds(own, num_tokens, now_seconds)
+            floors.append((queue + own + imposed, queue, imposed, index, floor))
         floors.sort()
         return floors
