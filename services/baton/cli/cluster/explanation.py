@@ -63,8 +63,7 @@ def terms_table(terms: Sequence[TermComparison]) -> Table:
     for pair in terms:
         estimated = format_seconds(pair.estimated_seconds) if pair.HasField("estimated_seconds") else "-"
         measured = format_seconds(pair.measured_seconds) if pair.HasField("measured_seconds") else "-"
-        is_comparable = pair.estimated_seconds > 0 and pair.measured_seconds > 0
-        ratio = f"{pair.measured_seconds / pair.estimated_seconds:.2f}" if is_comparable else "-"
+        ratio = _ratio(pair.measured_seconds, pair.estimated_seconds)
         style = "bold" if pair.term == "total" else None
         table.add_row(pair.term, estimated, measured, ratio, _MEANINGS.get(pair.term, ""), style=style)
     return table
@@ -204,6 +203,13 @@ def _where(candidate: Candidate) -> str:
     if candidate.is_local:
         return f"{candidate.decode_node_id} alone"
     return f"{candidate.prefill_node_id} > {candidate.decode_node_id}"
+
+
+def _ratio(measured_seconds: float, estimated_seconds: float) -> str:
+    if not (measured_seconds > 0 and estimated_seconds > 0):
+        return "-"
+    ratio = measured_seconds / estimated_seconds
+    return f"{ratio:.2f}" if 0.01 <= ratio < 100 else "< 0.01" if ratio < 1 else "> 100"
 
 
 def _signed(seconds: float) -> str:
