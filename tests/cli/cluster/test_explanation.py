@@ -134,7 +134,9 @@ def test_a_choice_that_is_not_the_cheapest_says_why(uncertainty_seconds: float, 
     assert "prefill-1 > decode-2 1.11 s -300 ms" in text
 
 
-@pytest.mark.parametrize(("measured_seconds", "shown"), [(0.5, "0.50"), (0.001, "< 0.01"), (400.0, "> 100"), (0.0, "-")])
+@pytest.mark.parametrize(
+    ("measured_seconds", "shown"), [(0.5, "0.50"), (0.001, "< 0.01"), (400.0, "> 100"), (0.0, "-")]
+)
 def test_a_ratio_is_as_exact_as_it_is_worth(measured_seconds: float, shown: str) -> None:
     """Far from 1 its digits say nothing."""
     pair = messages.TermComparison(term="queue", estimated_seconds=1.0, measured_seconds=measured_seconds)

@@ -43,7 +43,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         pytest.skip("prometheus is not installed")
     ports = free_ports(_PROCESSES)
     settings: dict[str, Mapping[str, str]] = {name: {"metrics_port": str(ports[name])} for name in _PROCESSES}
-    settings["router"] = {**settings["router"], "prefill_policy": "remote"}
+    objectives = {"overload_policy": "shed", "slo_ttft_seconds": "3600"}  # nothing is refused, and margins are told
+    settings["router"] = {**settings["router"], **objectives, "prefill_policy": "remote"}
     with pytest.MonkeyPatch.context() as patch, SpanReceiver() as spans:
         patch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"http://{spans.address}")
         with Cluster(checkpoint("llama"), prefill=("mock",), decode=("mock",), settings=settings) as cluster:
