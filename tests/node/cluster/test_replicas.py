@@ -20,6 +20,7 @@ from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
 from baton.v1 import cache_index_service_pb2, node_pb2, router_service_pb2
 from baton.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
+from baton.v1.generation_pb2 import PlacementSummary
 from baton.v1.router_service_pb2_grpc import RouterServiceStub
 from router.samples import DGX, MAC
 
@@ -122,6 +123,24 @@ def test_a_change_of_the_queue_is_reported_soon_and_changes_together_once() -> N
                 await loads.until(lambda: len(loads.accepted) > 1)
 
                 assert loads.accepted == [(), ("p-1", "p-2")]
+
+    asyncio.run(run())
+
+
+def test_a_load_without_a_request_that_has_ended_is_reported_soon() -> None:
+    """Else the next one is priced beside a batch that is gone."""
+
+    async def run() -> None:
+        async with _router(report_seconds=1e6) as router:
+            loads = Loads()
+            node = RouterRegistrations(Movable(router), _DECODE, loads, report_seconds=1e6)
+            async with _running(node.run()):
+                await _until(router, {"mac"})
+                await loads.until(lambda: len(loads.accepted) == 1)
+                node.report_outcome(PlacementSummary(placement_id="p-1"))
+                await loads.until(lambda: len(loads.accepted) > 1)
+
+                assert loads.accepted == [(), ()]
 
     asyncio.run(run())
 

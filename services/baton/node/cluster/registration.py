@@ -188,7 +188,7 @@ class RouterRegistrations:
         self._replicas = Replicas(routers, self._member, lambda member: member.registration.run(), on_gone=self._forget)
 
     def accept_placements(self, placement_ids: Sequence[str]) -> None:
-        """Report the load in a moment, for its queue has changed, and with it the placements that it now counts.
+        """Report the load in a moment, for it has changed, and with it the placements that it now counts.
 
         Args:
             placement_ids: Placements whose requests the load counts from now on: routers stop assuming them.
@@ -200,9 +200,10 @@ class RouterRegistrations:
             self._gathering = loop.call_later(_GATHER_LOAD_SECONDS, self._report_gathered)
 
     def report_outcome(self, summary: PlacementSummary) -> None:
-        """Tell the routers what became of a placed request."""
+        """Tell the routers what became of a placed request, and in a moment that the load is without it."""
         for member in self._replicas.members.values():
             member.registration.report_outcome(summary)
+        self.accept_placements(())
 
     def report_link(self, link: node_pb2.LinkMeasurement) -> None:
         """Tell the routers how fast a link is; every router that comes later is told as well."""
