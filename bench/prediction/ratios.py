@@ -9,7 +9,7 @@ from bench.client.metrics import percentile
 from bench.prediction.sample import Sample
 
 FLOOR_SECONDS = 0.01
-"""Resolution of a term, on both sides: its two ends are wake-ups of processes that share the host's cores."""
+"""Resolution of a term, on both sides, in the nodes' time: a node tells what it does once per pass."""
 LIMITS: Mapping[str, tuple[float, float]] = {
     "prefill": (0.9, 1.1),
     "step": (0.9, 1.1),
@@ -54,20 +54,35 @@ def ratio(measured: float, estimated: float, floor_seconds: float = FLOOR_SECOND
     return (measured + floor_seconds) / (estimated + floor_seconds)
 
 
-def floor_seconds(sample: Sample, term: str) -> float:
+def floor_seconds(sample: Sample, term: str, time_scale: float = 1.0) -> float:
     """Return the floor of a request's term: a step is a mean, over which its two ends are shared out."""
-    return FLOOR_SECONDS / max(1, sample.num_output_tokens - 2) if term == "step" else FLOOR_SECONDS
+    return FLOOR_SECONDS * time_scale / (max(1, sample.num_output_tokens - 2) if term == "step" else 1)
 
 
-def term_ratios(samples: Sequence[Sample], term: str) -> list[float]:
+def term_ratios(samples: Sequence[Sample], term: str, time_scale: float = 1.0) -> list[float]:
     """Return the ratio of every request that has a term."""
-    return [ratio(*sample.terms[term], floor_seconds(sample, term)) for sample in samples if term in sample.terms]
+    return [
+        ratio(*sample.terms[term], floor_seconds(sample, term, time_scale))
+        for sample in samples
+        if term in sample.terms
+    ]
 
 
-def term_spreads(samples: Sequence[Sample]) -> dict[str, Spread]:
+def term_spreads(samples: Sequence[Sample], time_scale: float = 1.0) -> dict[str, Spread]:
     """Return the percentiles of every term that a request has."""
-    found = {term: spread(term_ratios(samples, term)) for term in LIMITS}
+    found = {term: spread(term_ratios(samples, term, time_scale)) for term in LIMITS}
     return {term: values for term, values in found.items() if values is not None}
+
+
+def sum_ratios(samples: Sequence[Sample]) -> dict[str, float]:
+    """Return, per term, all measured seconds over all estimated ones: the bias, without a floor."""
+    found = {}
+    for term in LIMITS:
+        pairs = [sample.terms[term] for sample in samples if term in sample.terms]
+        estimated = sum(each for _, each in pairs)
+        if estimated > 0:
+            found[term] = sum(each for each, _ in pairs) / estimated
+    return found
 
 
 def identical_spreads(samples: Sequence[Sample]) -> dict[str, Spread]:

@@ -11,7 +11,7 @@ from typing import Any
 from bench.client.metrics import percentile
 from bench.host_cpu import BUSY_SHARE
 from bench.plots import new_figure
-from bench.prediction.ratios import LIMITS, Spread, term_spreads
+from bench.prediction.ratios import LIMITS, Spread, sum_ratios, term_spreads
 from bench.prediction.regret import Regret, regrets
 from bench.prediction.sample import Sample
 
@@ -39,7 +39,7 @@ class LoadReport:
     @property
     def spreads(self) -> dict[str, Spread]:
         """Return measured / estimated by term."""
-        return term_spreads(self.samples)
+        return term_spreads(self.samples, self.time_scale)
 
     @property
     def adjusted(self) -> dict[str, Spread]:
@@ -105,6 +105,7 @@ class LoadReport:
             "ttft_mean_seconds": self.ttft_mean_seconds,
             "regret_share": self.regret_share,
             "terms": {term: asdict(values) for term, values in self.spreads.items()},
+            "sums": sum_ratios(self.samples),
             "adjusted": {term: asdict(values) for term, values in self.adjusted.items()} if self.identical else None,
             "shares": self.shares,
             "failures": self.failures,
@@ -114,7 +115,7 @@ class LoadReport:
     def _line(self, term: str, values: Spread) -> str:
         adjusted, (low, high) = self.adjusted[term], LIMITS[term]
         verdict = "ok" if adjusted.is_within(low, high) else f"not within {low:g} to {high:g}"
-        told = f"  {term:8} {values.count:5} {_three(values)}"
+        told = f"  {term:8} {values.count:5} {_three(values)}  sum {sum_ratios(self.samples).get(term, 0.0):5.2f}"
         if self.identical:
             told += f"  identical {_three(self.identical[term]) if term in self.identical else '-':>17}"
             told += f"  divided {_three(adjusted)}"

@@ -10,7 +10,7 @@ from baton.kv.hashing import block_hashes as own_hashes
 from baton.kv.hashing import join_hashes, root_hash
 from baton.v1.generation_pb2 import PlacementSummary
 from bench.prediction.client import block_hashes
-from bench.prediction.ratios import Spread, identical_spreads, ratio, spread, term_spreads
+from bench.prediction.ratios import Spread, identical_spreads, ratio, spread, sum_ratios, term_spreads
 from bench.prediction.regret import Backlog, regrets
 from bench.prediction.report import LoadReport
 from bench.prediction.sample import Candidate, Measured, Sample, TokenArrival, measured_of
@@ -51,6 +51,10 @@ def test_terms_too_short_to_tell_are_equal() -> None:
     """A queue of a millisecond that was estimated as none is nearly 1; a second is not."""
     assert ratio(0.001, 0.0) == pytest.approx(1.1)
     assert ratio(1.0, 0.0) > 100
+    slow = [sample(measured=replace(AS_EXPECTED, queue=0.14))]
+    assert term_spreads(slow)["queue"].p50 == pytest.approx(0.15 / 0.11)
+    assert term_spreads(slow, 4.0)["queue"].p50 == pytest.approx(0.18 / 0.14)
+    assert sum_ratios(slow)["queue"] == pytest.approx(1.4)
 
 
 def test_a_request_that_ran_otherwise_has_no_terms() -> None:
