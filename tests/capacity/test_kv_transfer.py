@@ -49,10 +49,10 @@ def planned(
     [
         # A short prompt goes as one group.
         ("dgx-spark", 10, 1, 8192, 32, 32, 0),
-        ("h200", 10, 2, 8192, 32, 32, 0),
+        ("h200", 10, 2, 8192, 32, 16, 0),
         ("dgx-spark", 100, 16, 512, 32, 32, 0),
         # A longer one in groups, the smaller the longer.
-        ("h200", 10, 16, 8192, 32, 16, 0),
+        ("h200", 10, 16, 8192, 32, 2, 0),
         ("h200", 100, 64, 8192, 32, 8, 0),
         ("h200", 10, 256, 8192, 32, 4, 0),
         # A long one layer by layer, in the passes that the node makes anyway.

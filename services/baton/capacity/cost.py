@@ -143,11 +143,12 @@ MEASURED_TERMS = ("queue", "pull", "prefill", "transfer", "exposed", "decode")
 def prefill_seconds(shape: ModelShape, profile: NodeProfile, cached_tokens: int, num_prompt_tokens: int) -> float:
     """Return the time to compute positions [cached_tokens, num_prompt_tokens) of a prompt.
 
+    However few they are, the weights are read once.
+
     Source: docs/placement.md.
     """
-    return (
-        shape.prefill_flop(cached_tokens, num_prompt_tokens) / profile.prefill_flops + profile.prefill_overhead_seconds
-    )
+    computing = shape.prefill_flop(cached_tokens, num_prompt_tokens) / profile.prefill_flops
+    return max(computing + profile.prefill_overhead_seconds, shape.weight_bytes / profile.decode_bytes_per_second)
 
 
 def step_seconds(shape: ModelShape, profile: NodeProfile, batch_size: float, context_tokens: float) -> float:

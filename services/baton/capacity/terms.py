@@ -167,6 +167,9 @@ def queue_seconds(node: NodeSnapshot, own_seconds: float) -> float:
     expected: each gets a part of the passes at once.
     """
     wait = node.queue.wait_seconds(own_seconds)
+    if not wait and node.load.num_decoding:  # half of the step that runs
+        step = cost.step_seconds(node.shape, node.profile, node.load.num_decoding, node.load.mean_context_tokens)
+        wait = step / 2
     if node.prompts_per_second:
         longer = wait + own_seconds - EXPECTED_ARRIVALS / node.prompts_per_second
         wait += LATER_SHARE * min(MAX_LATER_SHARE, node.prompt_share) * max(0.0, longer)
