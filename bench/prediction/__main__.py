@@ -35,8 +35,7 @@ FORMAT = "baton-bench-prediction/1"
 _DEMO = Path(baton.v1.__file__).parent.parent / "demo" / "checkpoint"
 _READERS: dict[str, Callable[[Path], Iterator[TraceRow]]] = {"azure": read_azure, "mooncake": read_mooncake}
 _FACTORS = {"azure": 1.0, "mooncake": 0.1}
-"""Lengths of the traces for mocks, so that the tokens that this machine carries stay few."""
-_REAL_FACTORS = {"azure": 0.25, "mooncake": 0.03}
+"""On the lengths of each kind of trace: pools of 8,192 blocks hold some dozens of such requests."""
 _REAL_CONTEXT_TOKENS = 3500
 """The demo model has 4096."""
 _MOCK_NODES = (
@@ -57,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     is_mock = options.engines is None
     if options.length_factor is None:
-        options.length_factor = (_FACTORS if is_mock else _REAL_FACTORS)[options.dataset]
+        options.length_factor = _FACTORS[options.dataset]
     if not is_mock:
         options.max_context_tokens = min(options.max_context_tokens, _REAL_CONTEXT_TOKENS)
     scaling = Scaling(options.length_factor, options.max_context_tokens)
@@ -186,9 +185,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", type=Path, default=_DEMO, help="model folder; default: the demo model")
     parser.add_argument("--dataset", choices=tuple(_READERS), default="azure", help="kind of trace (%(default)s)")
     parser.add_argument("--path", type=Path, required=True, help="file of the trace")
-    parser.add_argument(
-        "--length-factor", type=positive, help="on all lengths (azure 1, mooncake 0.1; real engines less)"
-    )
+    parser.add_argument("--length-factor", type=positive, help="on all lengths (azure 1, mooncake 0.1)")
     parser.add_argument("--max-context-tokens", type=at_least(2), default=6000, help="leave longer out (%(default)s)")
     parser.add_argument("--count", type=at_least(2), default=200, help="requests of a load (%(default)s)")
     parser.add_argument("--seed", type=at_least(0), default=0, help="of the prompts (%(default)s)")

@@ -96,31 +96,38 @@ class PredictionClient:
         return [task.result() for task in tasks]
 
     async def _ask(self, request: Request, origin: float) -> Sample:
-        began = time.perf_counter()
-        called, lengths = began - origin, (len(request.token_ids), request.num_output_tokens)
+        began, num_prompt_tokens = time.perf_counter(), len(request.token_ids)
+        called = began
         try:
-            placed: PlaceResponse = await self._router.Place(self._place(request), timeout=self._timeout_seconds)
-            candidates = tuple(candidate_of(each) for each in placed.candidates if each.HasField("estimate"))
+            asked = await self._place(request, is_dry_run=True)  # only who asks is told all candidates
+            began = time.perf_counter()
+            placed = await self._place(request)
             called = time.perf_counter()
             answer = await self._generate(request, placed)
         except (grpc.aio.AioRpcError, ValueError) as error:
             reason = (
                 f"{error.code().name}: {error.details()}" if isinstance(error, grpc.aio.AioRpcError) else str(error)
             )
-            return Sample(called - origin, lengths[0], 0, error=reason)
-        chosen = chosen_of(placed.placement, candidates)
+            return Sample(called - origin, num_prompt_tokens, 0, error=reason)
+        chosen = chosen_of(placed.placement)
+        others = (candidate_of(each) for each in asked.candidates if each.HasField("estimate"))
+        candidates = (chosen, *(each for each in others if each.way != chosen.way))
         unlike = _unlike(answer.summary, chosen)
         measured = None if unlike else measured_of(answer.summary, answer.arrivals, asked=began, called=called)
-        return Sample(called - origin, *lengths, chosen, candidates, measured, unlike)
+        num_tokens = answer.arrivals[-1].num_tokens
+        return Sample(called - origin, num_prompt_tokens, num_tokens, chosen, candidates, measured, unlike)
 
-    def _place(self, request: Request) -> PlaceRequest:
-        return PlaceRequest(
+    async def _place(self, request: Request, *, is_dry_run: bool = False) -> PlaceResponse:
+        message = PlaceRequest(
             request_id=request.name,
             model_id=MODEL,
             prompt_token_count=len(request.token_ids),
             max_token_count=request.num_output_tokens,
             block_hashes=block_hashes(*self._layout, request.token_ids),
+            is_dry_run=is_dry_run,
         )
+        response: PlaceResponse = await self._router.Place(message, timeout=self._timeout_seconds)
+        return response
 
     async def _generate(self, request: Request, placed: PlaceResponse) -> _Answer:
         call = DecodeServiceStub(self._node(placed.placement.decode_address)).Generate(  # type: ignore[no-untyped-call]
@@ -165,10 +172,8 @@ def block_hashes(model_revision_digest: str, block_tokens: int, token_ids: Seque
     return bytes(joined)
 
 
-def _unlike(summary: PlacementSummary, chosen: Candidate | None) -> str:
+def _unlike(summary: PlacementSummary, chosen: Candidate) -> str:
     """Return why what happened is not what was placed; empty if it is."""
-    if chosen is None:
-        return "the choice is not among the candidates"
     if summary.fallback_reason:
         return f"fallback: {summary.fallback_reason}"
     if summary.preemption_count:

@@ -10,7 +10,7 @@ from google.protobuf.duration_pb2 import Duration
 
 from baton.v1.generation_pb2 import PlacementSummary
 from baton.v1.router_service_pb2 import Candidate as CandidateMessage
-from baton.v1.router_service_pb2 import Placement
+from baton.v1.router_service_pb2 import CostEstimate, Placement
 
 _DECIMALS = 6
 
@@ -138,11 +138,19 @@ class Sample:
 
 def candidate_of(message: CandidateMessage) -> Candidate:
     """Return a feasible candidate of the router's answer."""
-    terms = message.estimate
+    way = (message.decode_node_id, message.prefill_node_id or message.decode_node_id, message.pull_node_id)
+    return _candidate(way, message.estimate)
+
+
+def chosen_of(placement: Placement) -> Candidate:
+    """Return the router's choice."""
+    prefill_node = placement.prefill_node_id or placement.decode_node_id
+    return _candidate((placement.decode_node_id, prefill_node, placement.prefix_pull.node_id), placement.estimate)
+
+
+def _candidate(way: tuple[str, str, str], terms: CostEstimate) -> Candidate:
     return Candidate(
-        decode_node=message.decode_node_id,
-        prefill_node=message.prefill_node_id or message.decode_node_id,
-        pull_node=message.pull_node_id,
+        *way,
         queue=terms.queue_seconds,
         prefill=terms.prefill_seconds,
         transfer=terms.transfer_seconds,
@@ -152,13 +160,6 @@ def candidate_of(message: CandidateMessage) -> Candidate:
         step=terms.step_seconds,
         imposed=terms.imposed_seconds,
     )
-
-
-def chosen_of(placement: Placement, candidates: Sequence[Candidate]) -> Candidate | None:
-    """Return the candidate that the router chose; None if it is not among them."""
-    prefill_node = placement.prefill_node_id or placement.decode_node_id
-    way = (placement.decode_node_id, prefill_node, placement.prefix_pull.node_id)
-    return next((candidate for candidate in candidates if candidate.way == way), None)
 
 
 def measured_of(
