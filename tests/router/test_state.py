@@ -350,3 +350,21 @@ def test_a_link_is_worked_out_again_when_it_is_measured_or_corrected() -> None:
     assert corrected < 1e8
     clock.seconds += RENEWAL_SECONDS
     assert corrected < link().bytes_per_second < 1e8
+
+
+def test_nodes_on_one_device_share_its_time() -> None:
+    """Where one decodes, the other takes twice as long; what one has to compute, the other's prompts wait for."""
+    state = RouterState(Clock(), StateLimits())
+    mac = state.register(replace(MAC, device_id="m/gpu"))
+    state.register(replace(DGX, device_id="m/gpu"))
+    state.register(replace(DGX, node_id="other", device_id="m/gpu2"))
+    before = {node.node_id: node for node in state.snapshot(MODEL).nodes}
+
+    state.report(mac, busy_report(num_running=1, num_decoding=1, num_waiting=1, num_pending_prompt_tokens=4096))
+
+    after = {node.node_id: node for node in state.snapshot(MODEL).nodes}
+    assert after["dgx"].profile.prefill_flops == before["dgx"].profile.prefill_flops / 2
+    assert after["mac"].profile == before["mac"].profile
+    assert after["dgx"].queue == after["mac"].queue
+    assert after["dgx"].queue.total_seconds == pytest.approx(cost.prefill_seconds(MAC.shape, MAC.profile, 0, 4096))
+    assert (after["other"].profile, after["other"].queue.total_seconds) == (before["other"].profile, 0.0)

@@ -100,6 +100,8 @@ class PlacementLedger:
         shape: ModelShape,
         profile: NodeProfile,
         pass_tokens: int = 0,
+        *,
+        pace: float = 1.0,
     ) -> PromptQueue:
         """Return what a node has still to compute now.
 
@@ -110,6 +112,7 @@ class PlacementLedger:
             shape: Of its model.
             profile: Its speed.
             pass_tokens: Positions that it computes in one pass; 0: not known.
+            pace: Part of its device's time that it has for prompts, above 0 to 1.
         """
         entries = self._entries.get(node_id, {})
         unreported = self._unreported(node_id) if entries else []
@@ -119,14 +122,20 @@ class PlacementLedger:
         placed = [
             PlacedPrompt(
                 cost.prefill_seconds(shape, profile, entry.work.prompt_begin, entry.work.prompt_end),
-                now - entry.placed_at_seconds,
+                (now - entry.placed_at_seconds) * pace,
             )
             for entry in unreported
             if entry.work.num_prompt_tokens
         ]
         listed = _listed_seconds(load, entries, shape, profile)
         pass_seconds = cost.prefill_seconds(shape, profile, 0, pass_tokens) if pass_tokens else 0.0
-        return aged_queue(listed, now - reported_at_seconds, placed, pass_seconds)
+        return aged_queue(listed, (now - reported_at_seconds) * pace, placed, pass_seconds)
+
+    def has_prompts(self, node_id: str, load: NodeLoad) -> bool:
+        """Return whether a node had prompts to compute when it reported, or has got some since."""
+        return load.num_pending_prompt_tokens > 0 or any(
+            entry.work.num_prompt_tokens for entry in self._unreported(node_id)
+        )
 
     def expires_at_seconds(self, node_id: str) -> float:
         """Return when the first of a node's entries that no report covers runs out; infinity if it has none."""
@@ -259,6 +268,8 @@ class PlacedRequest:
     """Correction that its queue was estimated with."""
     link_factor: float = 1.0
     """Correction that its transfer was estimated with."""
+    device_share: float = 1.0
+    """By what nodes on the same device were expected to slow its prompt."""
     is_link_shared: bool = False
     """Whether other streams were expected to slow its transfer."""
 

@@ -198,6 +198,7 @@ class NodeTable:
         self._silent_seconds = silent_seconds
         self._nodes: dict[str, Node] = {}
         self._by_model: dict[str, list[Node]] = {}
+        self._by_device: dict[str, list[Node]] = {}
         self._send_rates: dict[str, float] = {}
 
     def __iter__(self) -> Iterator[Node]:
@@ -212,6 +213,16 @@ class NodeTable:
         if model_id not in self._by_model:
             self._by_model[model_id] = [node for node in self if node.description.model_id == model_id]
         return self._by_model[model_id]
+
+    def beside(self, node: Node) -> list[Node]:
+        """Return the other nodes that compute on a node's device, whatever their model."""
+        device_id = node.description.device_id
+        if not device_id:
+            return []
+        if not self._by_device:
+            for each in self:
+                self._by_device.setdefault(each.description.device_id, []).append(each)
+        return [each for each in self._by_device.get(device_id, ()) if each is not node]
 
     def register(self, description: NodeDescription) -> Node:
         """Add a node, in place of an entry with the same id and no greater epoch.
@@ -228,6 +239,7 @@ class NodeTable:
         node = Node(description, reported_at_seconds=now, progressed_at_seconds=now)
         self._nodes[description.node_id] = node
         self._by_model.clear()
+        self._by_device.clear()
         self._send_rates.clear()
         return node
 
@@ -237,6 +249,7 @@ class NodeTable:
             return False
         del self._nodes[node.description.node_id]
         self._by_model.clear()
+        self._by_device.clear()
         self._send_rates.clear()
         return True
 

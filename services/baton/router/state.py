@@ -238,6 +238,7 @@ class RouterState:
             base_step_seconds=estimate.step_seconds / self.decode_calibration.factor(candidate.decode_node_id),
             runner_up=runner_up,
             queue_factor=self.queue_calibration.factor(computing_id),
+            device_share=self._snapshots.device_share(prefiller or decoder),
             link_factor=self.link_calibration.factor((sender_id, candidate.decode_node_id)),
             is_link_shared=self._is_link_shared(sender_id, decoder, candidate),
         )
@@ -308,7 +309,7 @@ class RouterState:
         num_cached = min(outcome.prefill_cached_tokens + outcome.pulled_tokens, placed.num_prompt_tokens - 1)
         estimated = cost.prefill_seconds(shape, profile, num_cached, placed.num_prompt_tokens)
         node_id = computing.description.node_id
-        self.prefill_calibration.add(node_id, outcome.prefill_seconds, estimated)
+        self.prefill_calibration.add(node_id, outcome.prefill_seconds, estimated * placed.device_share)
         estimate = placed.candidate.estimate
         is_as_placed = node_id == (placed.candidate.prefill_node_id or placed.candidate.decode_node_id)
         if estimate and is_as_placed and min(outcome.queue_seconds, estimate.queue_seconds) > LEAST_QUEUE_SECONDS:

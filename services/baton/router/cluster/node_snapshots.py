@@ -74,7 +74,7 @@ class NodeSnapshots:
         if node is None:
             return kept
         sending, receiving = self._known.streams.of_node(kept.node_id)
-        queue = self._queue(node, kept.profile)
+        queue = self._queue(node)
         return replace(kept, queue=queue, sending=sending, receiving=receiving, at_seconds=now)
 
     def changed(self, *node_ids: str) -> None:
@@ -83,34 +83,56 @@ class NodeSnapshots:
             node = self._nodes.get(node_id)
             if node is not None:
                 node.snapshot = None
+                for each in self._nodes.beside(node):
+                    each.snapshot = None
 
-    def _queue(self, node: Node, profile: NodeProfile) -> PromptQueue:
+    def device_share(self, node: Node) -> float:
+        """Return by what other nodes that decode on a node's device slow it: they take turns."""
+        return 1.0 + sum(each.load.num_decoding > 0 for each in self._nodes.beside(node))
+
+    def _profile(self, node: Node) -> NodeProfile:
+        node_id, share = node.description.node_id, self.device_share(node)
+        return node.description.profile.slowed(
+            share * self._known.prefill_calibration.factor(node_id),
+            share * self._known.decode_calibration.factor(node_id),
+        )
+
+    def _queue(self, node: Node) -> PromptQueue:
+        """Return the prompts that a node's device has still to compute: nodes that share it take turns."""
+        sharers = [node, *self._nodes.beside(node)]
+        if len(sharers) > 1:
+            sharers = [each for each in sharers if self._known.placed.has_prompts(each.description.node_id, each.load)]
+        queues = [self._own_queue(each, 1 / len(sharers)) for each in sharers]
+        if len(queues) == 1:
+            return queues[0]
+        pass_seconds = max((queue.pass_seconds for queue in queues), default=0.0)
+        return PromptQueue.of([seconds for queue in queues for seconds in queue.seconds], pass_seconds)
+
+    def _own_queue(self, node: Node, pace: float) -> PromptQueue:
         described = node.description
         return self._known.placed.queue(
             described.node_id,
             node.load,
             node.reported_at_seconds,
             described.shape,
-            profile,
+            self._profile(node),
             described.max_step_tokens,
+            pace=pace,
         )
 
     def _renew(self, node: Node, now_seconds: float) -> NodeSnapshot:
         description, known, report = node.description, self._known, node.report
         node_id = description.node_id
-        profile = description.profile.slowed(
-            known.prefill_calibration.factor(node_id), known.decode_calibration.factor(node_id)
-        )
         recent = known.recent.get(node_id)
         sending, receiving = known.streams.of_node(node_id)
         snapshot = NodeSnapshot(
             **{name: getattr(description, name) for name in _DESCRIBED},
-            profile=profile,
+            profile=self._profile(node),
             max_batch_size=node.max_batch_size,
             load=known.placed.added_to(node_id, node.load),
             unusable_reason=self._nodes.unusable_reason(node),
             tier_rates=report.tier_rates if report else TierRates(),
-            queue=self._queue(node, profile),
+            queue=self._queue(node),
             queue_factor=known.queue_calibration.factor(node_id),
             arrivals_per_second=recent.arrivals_per_second if recent else 0.0,
             arrival_seconds=recent.arrival_seconds if recent else 0.0,
