@@ -53,6 +53,7 @@ class PredictionClient:
         self._channel = grpc.aio.insecure_channel(router, options=_OPTIONS)
         self._router = RouterServiceStub(self._channel)  # type: ignore[no-untyped-call]
         self._timeout_seconds = timeout_seconds
+        self._placing = asyncio.Lock()
         self._nodes: dict[str, grpc.aio.Channel] = {}
         self._layout: tuple[str, int] = ("", 1)
 
@@ -99,9 +100,10 @@ class PredictionClient:
         began, num_prompt_tokens = time.perf_counter(), len(request.token_ids)
         called = began
         try:
-            asked = await self._place(request, is_dry_run=True)  # only who asks is told all candidates
-            began = time.perf_counter()
-            placed = await self._place(request)
+            async with self._placing:  # both see the same placements: no other comes in between
+                asked = await self._place(request, is_dry_run=True)  # only who asks is told all candidates
+                began = time.perf_counter()
+                placed = await self._place(request)
             called = time.perf_counter()
             answer = await self._generate(request, placed)
         except (grpc.aio.AioRpcError, ValueError) as error:
