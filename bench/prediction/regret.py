@@ -78,8 +78,9 @@ def measured_rates(samples: Sequence[Sample]) -> Rates:
 class Backlog:
     """Computation that a node has before it at any moment, from the prompts that it computed and what they took.
 
-    The node computes one after the other in the order of arrival (Lindley's recursion); a request is not in the backlog
-    that it finds itself.
+    What is left after each arrival is Lindley's recursion, the oldest prompts being computed first; a request is not in
+    the backlog that it finds itself. Nodes give half of a pass to whose turn it is and half to who has least left, so a
+    short prompt does not wait for all of it.
     """
 
     def __init__(self, samples: Sequence[Sample], node: str) -> None:
@@ -91,18 +92,27 @@ class Backlog:
         """
         own = [each for each in samples if each.chosen and each.chosen.prefill_node == node]
         self._arrivals = [each.called_seconds for each in own]
+        self._work = [each.measured.prefill if each.measured else 0.0 for each in own]
         self._after: list[float] = []  # computation that is left just after each arrival
         left, before = 0.0, 0.0
-        for sample in own:
-            left = max(0.0, left - (sample.called_seconds - before))
-            left += sample.measured.prefill if sample.measured else 0.0
-            before = sample.called_seconds
+        for arrival, work in zip(self._arrivals, self._work, strict=True):
+            left = max(0.0, left - (arrival - before)) + work
+            before = arrival
             self._after.append(left)
 
-    def seconds(self, now: float) -> float:
-        """Return the wait of a prompt that comes now, behind all that came before."""
+    def wait_seconds(self, now: float, own_seconds: float) -> float:
+        """Return the wait of a prompt that comes now and takes `own_seconds`: min(all left, 2 · shorter ones + own)."""
         index = bisect_left(self._arrivals, now) - 1
-        return max(0.0, self._after[index] - (now - self._arrivals[index])) if index >= 0 else 0.0
+        if index < 0:
+            return 0.0
+        left = max(0.0, self._after[index] - (now - self._arrivals[index]))
+        shorter, rest = 0.0, left
+        while rest > 0 and index >= 0:
+            part = min(self._work[index], rest)
+            shorter += part if part <= own_seconds else 0.0
+            rest -= part
+            index -= 1
+        return min(left, 2 * shorter + own_seconds)
 
 
 def _price(candidate: Candidate, sample: Sample, rates: Rates, backlog: Backlog) -> float:
@@ -110,7 +120,9 @@ def _price(candidate: Candidate, sample: Sample, rates: Rates, backlog: Backlog)
     prefill = candidate.prefill * rates.prefill.get(candidate.prefill_node, 1.0)
     transfer = rates.transfer.get(_link(candidate), 1.0)
     fixed = candidate.start - candidate.queue - candidate.prefill - candidate.exposed - candidate.pull
-    start = backlog.seconds(sample.called_seconds) + prefill + transfer * (candidate.exposed + candidate.pull)
+    start = (
+        backlog.wait_seconds(sample.called_seconds, prefill) + prefill + transfer * (candidate.exposed + candidate.pull)
+    )
     steps = (sample.num_output_tokens - 1) * candidate.step * rates.step.get(candidate.decode_node, 1.0)
     return max(0.0, fixed) + start + steps + candidate.imposed
 

@@ -86,14 +86,22 @@ def test_the_spread_of_identical_requests_is_divided_out() -> None:
 
 
 def test_a_node_works_off_its_backlog() -> None:
-    """Two prompts of half a second: the second waits, a third that comes a second later does not."""
+    """Two prompts of half a second: a long one waits for what is left of them, one that comes later for nothing."""
     backlog = Backlog([sample(0.0), sample(0.1)], "p")
 
-    assert backlog.seconds(0.0) == 0.0
-    assert backlog.seconds(0.1) == pytest.approx(0.4)
-    assert backlog.seconds(0.2) == pytest.approx(0.8)
-    assert backlog.seconds(1.2) == 0.0
-    assert Backlog([], "p").seconds(1.0) == 0.0
+    assert backlog.wait_seconds(0.0, 9.0) == 0.0
+    assert backlog.wait_seconds(0.1, 9.0) == pytest.approx(0.4)
+    assert backlog.wait_seconds(0.2, 9.0) == pytest.approx(0.8)
+    assert backlog.wait_seconds(1.2, 9.0) == 0.0
+    assert Backlog([], "p").wait_seconds(1.0, 9.0) == 0.0
+
+
+def test_a_short_prompt_does_not_wait_for_long_ones() -> None:
+    """It has half of each pass: a tenth of a second takes two; what is shorter yet comes before it."""
+    backlog = Backlog([sample(0.0), sample(0.0), sample(0.0, measured=replace(AS_EXPECTED, prefill=0.02))], "p")
+
+    assert backlog.wait_seconds(0.001, 0.1) == pytest.approx(2 * 0.02 + 0.1)
+    assert backlog.wait_seconds(0.001, 0.01) == pytest.approx(0.01)
 
 
 def test_the_best_choice_has_no_regret() -> None:
