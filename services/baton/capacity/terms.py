@@ -20,8 +20,8 @@ LATER_SHARE = 0.5
 """Part of the work of later prompts that is computed before an earlier one's."""
 MAX_LATER_SHARE = 0.5
 """Part of the passes that goes to whose turn it is not, and so to later ones, at most."""
-MAX_PROMPT_SHARE = 0.9
-"""Part of a node's time at most that is taken to go into prompts beside decoding."""
+USUAL_PASS_TOKENS = 512
+"""Positions of a pass of a node that does not tell."""
 
 
 class DecodeTerms(NamedTuple):
@@ -124,10 +124,39 @@ def decode_terms(request: PlacementRequest, node: NodeSnapshot, expected: float)
         node=node,
         match=match_prefix(request, node),
         expected_output_tokens=expected,
-        step_seconds=step / (1 - min(MAX_PROMPT_SHARE, node.prompt_share)) + left_seconds / expected,
+        step_seconds=seconds_beside_prompts(
+            expected, step, pass_seconds(node), prompt_share=node.prompt_share, left_seconds=left_seconds
+        )
+        / expected,
         slowdown_seconds=others * max(0.0, step - step_without) * expected,
         room_seconds=room_seconds(node, blocks_for(node, num_new_tokens), expected * step),
     )
+
+
+def pass_seconds(node: NodeSnapshot) -> float:
+    """Return the time of a pass that a node fills with a prompt."""
+    return cost.prefill_seconds(node.shape, node.profile, 0, node.max_step_tokens or USUAL_PASS_TOKENS)
+
+
+def seconds_beside_prompts(
+    num_steps: float, step_seconds: float, pass_seconds: float, *, prompt_share: float, left_seconds: float = 0.0
+) -> float:
+    """Return the time of so many decode steps on a node that computes prompts as well. Ascends with every argument.
+
+    Who decodes takes a token in each pass, be it a step or a prompt's: never is a token longer in coming than a pass.
+
+    Args:
+        num_steps: How many, above 0.
+        step_seconds: Of one without prompts, above 0.
+        pass_seconds: Of a pass that a prompt fills.
+        prompt_share: Part of the time that later prompts take, 0 to 1; what is above counts as 1.
+        left_seconds: What earlier prompts still take when decoding begins.
+    """
+    whole = max(pass_seconds, step_seconds)
+    share = min(1.0, prompt_share)
+    beside = 1 / ((1 - share) / step_seconds + share / whole)
+    num_behind = min(num_steps, left_seconds / whole)
+    return num_behind * whole + (num_steps - num_behind) * beside
 
 
 def prefill_terms(request: PlacementRequest, node: NodeSnapshot) -> PrefillTerms:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from baton.capacity import cost
 from baton.capacity.snapshot import NodeSnapshot, neighbours
-from baton.capacity.terms import EXPECTED_ARRIVALS, LATER_SHARE, MAX_LATER_SHARE, MAX_PROMPT_SHARE
+from baton.capacity.terms import EXPECTED_ARRIVALS, LATER_SHARE, MAX_LATER_SHARE, pass_seconds, seconds_beside_prompts
 
 SLACK = 1 - 1e-9
 """Floors are multiplied by this: their sums are rounded otherwise than the terms' own."""
@@ -119,8 +119,8 @@ class DecodeFloor(NamedTuple):
     """Of any step."""
     num_present: int
     """Requests that are in the batch, or will be."""
-    work_share: float
-    """Part of its time that goes into decoding."""
+    pass_seconds: float
+    """Of a pass that a prompt fills."""
     missing_slots: float
     """Share of the batch that must end before a further request begins."""
 
@@ -139,7 +139,7 @@ class DecodeFloor(NamedTuple):
             math_token_seconds=shape.attention_flop_per_pair / profile.decode_flops,
             overhead_seconds=profile.step_overhead_seconds,
             num_present=min(load.num_generating, node.max_batch_size - 1),
-            work_share=1 - min(MAX_PROMPT_SHARE, node.prompt_share),
+            pass_seconds=pass_seconds(node),
             missing_slots=max(0, num_on_node + 1 - node.max_batch_size) / node.max_batch_size,
         )
 
@@ -152,7 +152,7 @@ class DecodeFloor(NamedTuple):
             expected: Output tokens counted on.
             now_seconds: The moment.
         """
-        (compute, _, _, read, read_token, arithmetic, math_token, overhead, num_present, share, slots) = self
+        (compute, _, _, read, read_token, arithmetic, math_token, overhead, num_present, whole, slots) = self
         node = compute.node
         load = node.load
         own = num_tokens + expected / 2
@@ -171,11 +171,13 @@ class DecodeFloor(NamedTuple):
         if num_missing > 0:
             num_held = max(1, node.num_blocks - load.num_free_blocks) * node.block_tokens
             room = max(room, decode * num_missing / num_held)
-        decode /= share
+        left = max(0.0, node.queue.sums[-1] - (now_seconds - node.at_seconds) - node.arrival_seconds)
+        if left or node.prompt_share:
+            share = node.prompt_share
+            decode = seconds_beside_prompts(expected, step + overhead, whole, prompt_share=share, left_seconds=left)
         if others:
             without = others * (arithmetic + math_token * mean)
             longer = step - max(read + read_token * others * mean, without)
             if longer > 0.0:
                 decode += others * longer * expected
-        left = node.queue.sums[-1] - (now_seconds - node.at_seconds) - node.arrival_seconds
-        return room, decode + left if left > 0.0 else decode
+        return room, decode

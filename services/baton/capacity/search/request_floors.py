@@ -9,6 +9,7 @@ from typing import TypeAlias
 from baton.capacity.placement import PrefillPolicy
 from baton.capacity.search.floors import SLACK, ComputeFloor, DecodeFloor
 from baton.capacity.snapshot import ClusterSnapshot, NodeSnapshot, PlacementRequest, expected_output_tokens
+from baton.capacity.terms import seconds_beside_prompts
 
 NODE, LOCAL, PULL, REMOTE = range(4)
 """What a floor is of: all candidates of a decode node, or those of one kind."""
@@ -82,7 +83,7 @@ class RequestFloors:
             math_token,
             overhead,
             _,
-            share,
+            whole,
             slots,
         ) in enumerate(self._decoders):
             if num_tokens >= context:
@@ -101,9 +102,12 @@ class RequestFloors:
                 start = least_start
             step = read + read_token * own
             arithmetic = by_math + math_token * own
-            decode = expected * ((step if step > arithmetic else arithmetic) + overhead)
-            room = decode * slots
-            entries.append((False, ((start if start > room else room) + decode / share) * SLACK, NODE, index))
+            step = (step if step > arithmetic else arithmetic) + overhead
+            decode = expected * step
+            room, share = decode * slots, node.prompt_share
+            if share:
+                decode = seconds_beside_prompts(expected, step, whole, prompt_share=share)
+            entries.append((False, ((start if start > room else room) + decode) * SLACK, NODE, index))
         return entries
 
     def closer(self, index: int) -> Iterator[Entry]:
