@@ -42,10 +42,11 @@ def met_bytes(
     early = [stream.num_computed_bytes(begin_seconds) for stream in streams]
     num_early_bytes = sum(early)
     left = max(0.0, 1 - bytes_per_second * begin_seconds / num_early_bytes) if num_early_bytes else 0.0
-    return sum(
-        min(num_bytes, each * left + stream.num_computed_bytes(end_seconds) - each)
-        for stream, each in zip(streams, early, strict=True)
-    )
+    met = 0.0
+    for stream, num_early in zip(streams, early, strict=True):
+        carried = num_early * left + stream.num_computed_bytes(end_seconds) - num_early
+        met += num_bytes if carried > num_bytes else carried
+    return met
 
 
 def slowdown(
@@ -74,5 +75,7 @@ def slowdown(
     for _ in range(2):  # the longer it takes, the more it meets
         end_seconds = begin_seconds + window_seconds + waiting_seconds
         others = met_bytes(streams, num_bytes, bytes_per_second, begin_seconds, end_seconds)
+        if not others:
+            break
         waiting_seconds = met * others / bytes_per_second
     return 1.0 + waiting_seconds / alone_seconds

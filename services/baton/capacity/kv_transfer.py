@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import NamedTuple
 
 from baton.capacity import cost
@@ -81,23 +82,23 @@ def plan_frames(
     return best
 
 
-def group_sizes(num_layers: int) -> list[int]:
+@cache
+def group_sizes(num_layers: int) -> tuple[int, ...]:
     """Return the groups of layers that are worth a try: all of them, halved again and again, down to one."""
-    return [max(1, num_layers >> halvings) for halvings in range(num_layers.bit_length())]
+    return tuple(max(1, num_layers >> halvings) for halvings in range(num_layers.bit_length()))
 
 
 def _best_groups(num_passes: int, num_layers: int, compute_seconds: float, send_seconds: float) -> FramePlan:
     """Return the best group size, of the number of layers halved again and again; the largest wins a tie."""
-    best: FramePlan | None = None
+    best_size, least_exposed = 0, math.inf
     for size in group_sizes(num_layers):
         num_frames = num_passes * math.ceil(num_layers / size)
-        if best is not None and send_seconds < num_frames * cost.FRAME_OVERHEAD_SECONDS:
+        if best_size and send_seconds < num_frames * cost.FRAME_OVERHEAD_SECONDS:
             break  # frames that the link takes in less than their fixed cost
         exposed = cost.exposed_seconds(num_frames, compute_seconds, send_seconds)
-        if best is None or exposed < best.exposed_seconds:
-            best = FramePlan(size, 0, compute_seconds, exposed)
-    assert best is not None
-    return best
+        if not best_size or exposed < least_exposed:
+            best_size, least_exposed = size, exposed
+    return FramePlan(best_size, 0, compute_seconds, least_exposed)
 
 
 AUTO, CACHE = "auto", "cache"
@@ -191,8 +192,7 @@ class WireEstimate:
     """Why, in words."""
 
 
-@dataclass(frozen=True, slots=True)
-class WireChoice:
+class WireChoice(NamedTuple):
     """In what K and V of one request travel, and what that takes."""
 
     keys: WireOption

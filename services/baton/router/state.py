@@ -174,7 +174,7 @@ class RouterState:
         return tuple(
             KnownNode(
                 node.description.node_id,
-                self._placed.added_to(node.description.node_id, node.load),
+                node.snapshot.load if node.snapshot else self._placed.added_to(node.description.node_id, node.load),
                 self.nodes.report_age_seconds(node),
                 self.prefill_calibration.reported(node.description.node_id),
                 self.decode_calibration.reported(node.description.node_id),

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from baton.capacity.kv_transfer import WireOption, WirePolicy
+from baton.capacity.kv_transfer import WireAbility, WireOption, WirePolicy
 from baton.capacity.snapshot import Link
+from baton.kv.kv_format import KvLayout
 from baton.router.calibration import Calibration
 from baton.router.kv_compatibility import mismatch, wire_options
 from baton.router.nodes import LinkMeasurement, Node, NodeDescription, NodeTable
@@ -25,6 +26,15 @@ class _Kept(NamedTuple):
     probe: LinkMeasurement | None
     """What was measured then."""
     expires_at_seconds: float
+
+
+class _Exchange(NamedTuple):
+    """How nodes of two kinds can exchange KV."""
+
+    mismatch: str
+    """Why they cannot; empty if they can."""
+    wires: tuple[WireOption, ...]
+    """In what formats."""
 
 
 class LinkTable(Mapping[LinkKey, Link]):
@@ -48,8 +58,9 @@ class LinkTable(Mapping[LinkKey, Link]):
         self._default_link = default_link
         self._wire_policy = wire_policy
         self._kept: dict[LinkKey, _Kept] = {}
-        self._mismatches: dict[LinkKey, str] = {}
-        self._wires: dict[LinkKey, tuple[WireOption, ...]] = {}
+        self._kinds: dict[tuple[KvLayout, tuple[WireAbility, ...]], int] = {}
+        self._kind_of: dict[str, int] = {}
+        self._exchanges: dict[tuple[int, int], _Exchange] = {}
 
     def __getitem__(self, pair: LinkKey) -> Link:
         link = self.get(pair)
@@ -81,13 +92,14 @@ class LinkTable(Mapping[LinkKey, Link]):
         probe = receiver.links.get(pair[0])
         measured = probe or self._default_link
         has_learnt = self._calibration.has_learnt(pair)
+        exchange = self._exchange(sender.description, receiver.description)
         link = Link(
             bytes_per_second=measured.bytes_per_second / self._calibration.factor(pair),
             round_trip_seconds=measured.round_trip_seconds,
             is_measured=probe is not None or has_learnt,
-            mismatch=self._mismatch(sender.description, receiver.description),
+            mismatch=exchange.mismatch,
             has_unlike_caches=sender.description.layout.dtype is not receiver.description.layout.dtype,
-            wires=self._wire_options(sender.description, receiver.description),
+            wires=exchange.wires,
             spread=self._calibration.spread(pair),
         )
         self._kept[pair] = _Kept(link, probe, self._clock() + RENEWAL_SECONDS if has_learnt else float("inf"))
@@ -100,19 +112,23 @@ class LinkTable(Mapping[LinkKey, Link]):
     def nodes_changed(self) -> None:
         """Work all links out again: a node has come, and may be another under a known name."""
         self._kept.clear()
-        self._mismatches.clear()
-        self._wires.clear()
+        self._kinds.clear()
+        self._kind_of.clear()
+        self._exchanges.clear()
 
-    def _mismatch(self, sender: NodeDescription, receiver: NodeDescription) -> str:
-        """Return why two nodes cannot exchange KV. Kept until any node registers: layouts are long."""
-        pair = (sender.node_id, receiver.node_id)
-        if pair not in self._mismatches:
-            self._mismatches[pair] = mismatch(sender, receiver, self._wire_policy)
-        return self._mismatches[pair]
+    def _exchange(self, sender: NodeDescription, receiver: NodeDescription) -> _Exchange:
+        """Return how two nodes can exchange KV. Kept by kinds of nodes until any node registers: layouts are long."""
+        kinds = (self._kind(sender), self._kind(receiver))
+        exchange = self._exchanges.get(kinds)
+        if exchange is None:
+            reason = mismatch(sender, receiver, self._wire_policy)
+            exchange = self._exchanges[kinds] = _Exchange(reason, wire_options(sender, receiver))
+        return exchange
 
-    def _wire_options(self, sender: NodeDescription, receiver: NodeDescription) -> tuple[WireOption, ...]:
-        """Return in what two nodes can exchange KV. Kept as mismatches are."""
-        pair = (sender.node_id, receiver.node_id)
-        if pair not in self._wires:
-            self._wires[pair] = wire_options(sender, receiver)
-        return self._wires[pair]
+    def _kind(self, node: NodeDescription) -> int:
+        """Return a number that nodes share whose caches and formats are equal."""
+        kind = self._kind_of.get(node.node_id)
+        if kind is None:
+            kind = self._kinds.setdefault((node.layout, node.wire_abilities), len(self._kinds))
+            self._kind_of[node.node_id] = kind
+        return kind

@@ -74,8 +74,11 @@ class NodeSnapshots:
         if node is None:
             return kept
         sending, receiving = self._known.streams.of_node(kept.node_id)
-        queue = self._queue(node)
-        return replace(kept, queue=queue, sending=sending, receiving=receiving, at_seconds=now)
+        queue = self._queue(node, kept.profile)
+        values = list(_values_of(kept))  # `replace` takes twice as long
+        for name, value in (("queue", queue), ("sending", sending), ("receiving", receiving), ("at_seconds", now)):
+            values[_PLACES[name]] = value
+        return NodeSnapshot(*values)
 
     def changed(self, *node_ids: str) -> None:
         """Work snapshots out again when they are wanted."""
@@ -97,42 +100,45 @@ class NodeSnapshots:
             share * self._known.decode_calibration.factor(node_id),
         )
 
-    def _queue(self, node: Node) -> PromptQueue:
+    def _queue(self, node: Node, profile: NodeProfile) -> PromptQueue:
         """Return the prompts that a node's device has still to compute: nodes that share it take turns."""
         sharers = [node, *self._nodes.beside(node)]
         if len(sharers) > 1:
             sharers = [each for each in sharers if self._known.placed.has_prompts(each.description.node_id, each.load)]
-        queues = [self._own_queue(each, 1 / len(sharers)) for each in sharers]
+        queues = [
+            self._own_queue(each, profile if each is node else self._profile(each), 1 / len(sharers))
+            for each in sharers
+        ]
         if len(queues) == 1:
             return queues[0]
         pass_seconds = max((queue.pass_seconds for queue in queues), default=0.0)
         return PromptQueue.of([seconds for queue in queues for seconds in queue.seconds], pass_seconds)
 
-    def _own_queue(self, node: Node, pace: float) -> PromptQueue:
+    def _own_queue(self, node: Node, profile: NodeProfile, pace: float) -> PromptQueue:
         described = node.description
         return self._known.placed.queue(
             described.node_id,
             node.load,
             node.reported_at_seconds,
             described.shape,
-            self._profile(node),
+            profile,
             described.max_step_tokens,
             pace=pace,
         )
 
     def _renew(self, node: Node, now_seconds: float) -> NodeSnapshot:
         description, known, report = node.description, self._known, node.report
-        node_id = description.node_id
+        node_id, profile = description.node_id, self._profile(node)
         recent = known.recent.get(node_id)
         sending, receiving = known.streams.of_node(node_id)
         snapshot = NodeSnapshot(
             **{name: getattr(description, name) for name in _DESCRIBED},
-            profile=self._profile(node),
+            profile=profile,
             max_batch_size=node.max_batch_size,
             load=known.placed.added_to(node_id, node.load),
             unusable_reason=self._nodes.unusable_reason(node),
             tier_rates=report.tier_rates if report else TierRates(),
-            queue=self._queue(node),
+            queue=self._queue(node, profile),
             queue_factor=known.queue_calibration.factor(node_id),
             arrivals_per_second=recent.arrivals_per_second if recent else 0.0,
             arrival_seconds=recent.arrival_seconds if recent else 0.0,
@@ -193,3 +199,6 @@ _WORKED_OUT = {
 }
 _DESCRIBED = tuple(field.name for field in fields(NodeSnapshot) if field.name not in _WORKED_OUT)
 """What a snapshot has of its node's registration."""
+_PLACES = {field.name: place for place, field in enumerate(fields(NodeSnapshot))}
+"""Where each field is among a snapshot's values."""
+_values_of = operator.attrgetter(*_PLACES)
