@@ -60,25 +60,24 @@ class ComputeFloor(NamedTuple):
             + (num_tokens * num_tokens - num_cached * num_cached) * self.pair_seconds
         )
 
-    def imposed_seconds(self, own_seconds: float, num_tokens: int, now_seconds: float) -> float:
-        """Return what a prompt costs others there: `terms.stall_seconds` and `terms.delay_seconds`."""
-        node, imposed = self.node, 0.0
+    def waits(self, own_seconds: float, num_tokens: int, now_seconds: float) -> tuple[float, float]:
+        """Return how long a prompt waits at least, and what it costs others there.
+
+        They are `terms.queue_seconds`, and `terms.stall_seconds` with `terms.delay_seconds`. Of the prompts that are no
+        longer than this one no more than the time since then has been computed.
+
+        Args:
+            own_seconds: Time that the prompt takes.
+            num_tokens: Its tokens.
+            now_seconds: The moment.
+        """
+        node, wait, imposed = self.node, 0.0, 0.0
         if self.num_stalled:
             num_passes = math.ceil(num_tokens / (node.max_step_tokens or num_tokens))
-            imposed = max(0.0, self.num_stalled * (own_seconds - num_passes * self.stalled_step_seconds))
-        if node.prompts_per_second:
-            left = node.queue.sums[-1] - (now_seconds - node.at_seconds)
-            if left > 0.0:
-                imposed += LATER_SHARE * node.prompts_per_second * left * own_seconds
-        return imposed
-
-    def queue_seconds(self, own_seconds: float, now_seconds: float) -> float:
-        """Return how long a prompt of so many seconds waits at least: `terms.queue_seconds`.
-
-        Of the prompts that are no longer than this one no more than the time since then has been computed.
-        """
-        node, wait = self.node, 0.0
-        queue, age_seconds = node.queue, now_seconds - node.at_seconds
+            stalled = own_seconds - num_passes * self.stalled_step_seconds
+            if stalled > 0.0:
+                imposed = self.num_stalled * stalled
+        queue, rate, age_seconds = node.queue, node.prompts_per_second, now_seconds - node.at_seconds
         total = queue.sums[-1] - age_seconds
         if total > 0.0:
             no_longer = queue.sums[bisect_right(queue.seconds, own_seconds)] - age_seconds
@@ -87,11 +86,13 @@ class ComputeFloor(NamedTuple):
                 wait += 2 * no_longer
             if wait > total:
                 wait = total
-        if node.prompts_per_second:
-            longer = wait + own_seconds - EXPECTED_ARRIVALS / node.prompts_per_second
+            imposed += LATER_SHARE * rate * total * own_seconds
+        if rate:
+            longer = wait + own_seconds - EXPECTED_ARRIVALS / rate
             if longer > 0.0:
-                wait += LATER_SHARE * min(MAX_LATER_SHARE, node.prompt_share) * longer
-        return node.queue_factor * wait
+                share = node.prompt_share
+                wait += LATER_SHARE * (share if share < MAX_LATER_SHARE else MAX_LATER_SHARE) * longer
+        return node.queue_factor * wait, imposed
 
 
 class DecodeFloor(NamedTuple):

@@ -121,8 +121,8 @@ class RequestFloors:
 
         def local(num_cached: int) -> float:
             own = compute.seconds(num_cached, num_tokens)
-            queue = max(room, compute.queue_seconds(own, now_seconds))
-            return (queue + own + compute.imposed_seconds(own, num_tokens, now_seconds) + decode) * SLACK
+            queue, imposed = compute.waits(own, num_tokens, now_seconds)
+            return ((queue if queue > room else room) + own + imposed + decode) * SLACK
 
         yield self.are_locals_back, local(self.most_cached(node)), LOCAL, index
         if self._pullable > cached:
@@ -136,19 +136,14 @@ class RequestFloors:
         num_pairs = num_tokens * num_tokens
         floors: list[PrefillerFloor] = []
         for index, floor in enumerate(prefillers):
-            node, max_tokens, of_pass, of_token, of_pair, num_stalled, _ = floor
+            node, max_tokens, of_pass, of_token, of_pair, _, _ = floor
             if num_tokens > max_tokens or (excluded and node.node_id in excluded):
                 continue
             if cached_ids and node.node_id in cached_ids:
                 own = floor.seconds(self.most_cached(node), num_tokens)
             else:
                 own = of_pass + num_tokens * of_token + num_pairs * of_pair
-            queue = imposed = 0.0
-            if node.queue.seconds or node.prompts_per_second:
-                queue = floor.queue_seconds(own, now_seconds)
-                imposed = floor.imposed_seconds(own, num_tokens, now_seconds)
-            elif num_stalled:
-                imposed = floor.imposed_seconds(own, num_tokens, now_seconds)
+            queue, imposed = floor.waits(own, num_tokens, now_seconds)
             floors.append((queue + own + imposed, queue, imposed, index, floor))
         floors.sort()
         return floors
