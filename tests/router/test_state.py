@@ -368,3 +368,16 @@ def test_nodes_on_one_device_share_its_time() -> None:
     assert after["dgx"].queue == after["mac"].queue
     assert after["dgx"].queue.total_seconds == pytest.approx(cost.prefill_seconds(MAC.shape, MAC.profile, 0, 4096))
     assert (after["other"].profile, after["other"].queue.total_seconds) == (before["other"].profile, 0.0)
+
+
+def test_a_network_card_is_as_fast_as_its_fastest_link_was_measured_last() -> None:
+    """Outwards and inwards, also when that link is measured again and slower."""
+    state = RouterState(Clock(), StateLimits())
+    mac, _dgx, _other = state.register(MAC), state.register(DGX), state.register(replace(DGX, node_id="other"))
+    for node_id, rate in (("dgx", 1e9), ("other", 3e9), ("other", 2e9), ("dgx", 1.5e9)):
+        state.measure_link(mac, LinkMeasurement(node_id, rate, 0.0))
+
+    dgx, seen_mac, other = state.snapshot(MODEL).nodes
+
+    assert (dgx.send_bytes_per_second, other.send_bytes_per_second) == (1.5e9, 2e9)
+    assert seen_mac.receive_bytes_per_second == 2e9

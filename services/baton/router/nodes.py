@@ -268,8 +268,12 @@ class NodeTable:
 
     def measure_link(self, receiver: Node, link: LinkMeasurement) -> None:
         """Take a measured link into a node."""
+        before = receiver.links.get(link.from_node_id)
         receiver.links[link.from_node_id] = link
-        receiver.receive_bytes_per_second = max(each.bytes_per_second for each in receiver.links.values())
+        if before is None or before.bytes_per_second < receiver.receive_bytes_per_second:
+            receiver.receive_bytes_per_second = max(receiver.receive_bytes_per_second, link.bytes_per_second)
+        else:  # it was the fastest
+            receiver.receive_bytes_per_second = max(each.bytes_per_second for each in receiver.links.values())
         self._send_rates.pop(link.from_node_id, None)
 
     def send_bytes_per_second(self, node_id: str) -> float:

@@ -11,7 +11,7 @@ from google.protobuf.duration_pb2 import Duration
 from baton.errors import InvalidFieldError, NotFoundError, OverloadedError, UnavailableError
 from baton.router.admission.control import AdmissionControl, AdmissionLimits, OverloadPolicy
 from baton.router.explanation.answer import explain
-from baton.router.explanation.decision_log import MAX_FOUND, MAX_OTHERS, DecisionLog, DecisionRecord
+from baton.router.explanation.decision_log import MAX_FOUND, DecisionLog, DecisionRecord
 from baton.router.placer import NoCacheLookup, Placer
 from baton.router.state import RouterState, StateLimits
 from baton.v1.router_service_pb2 import ExplainRequest, PlacementRecord, PlaceRequest
@@ -95,7 +95,7 @@ def test_of_a_name_that_is_used_again_and_again_the_latest_are_told() -> None:
 
 
 def test_an_explanation_has_what_was_known_and_what_lost() -> None:
-    """Other candidates, cheapest first, at most four; load, link, and an estimate without measurement."""
+    """The best others, cheapest first; load, link, and an estimate without measurement."""
     router = _Router(*(f"dgx-{number}" for number in range(6)), "zzz")
     draining = router.state.nodes.get("zzz")
     prefiller = router.state.nodes.get("dgx")
@@ -108,8 +108,7 @@ def test_an_explanation_has_what_was_known_and_what_lost() -> None:
 
     assert (record.request_id, record.placement_id, record.prompt_token_count) == (_NAME, "p1", 8192)
     assert record.choice.prefill_node_id == "dgx-0"
-    assert [other.prefill_node_id for other in record.others] == ["dgx-1", "dgx-2", "dgx-3", "dgx-4"]
-    assert len(record.others) == MAX_OTHERS
+    assert [other.prefill_node_id for other in record.others] == ["dgx-1", "dgx-2"]
     assert record.candidate_count == 9
     assert list(record.infeasible_reasons) == ["zzz: draining"]
     assert [node.node_id for node in record.nodes] == ["mac", "dgx-0"]
