@@ -151,7 +151,7 @@ class Simulation:
         self.control = AdmissionControl(self.clock, limits or AdmissionLimits("shed", SLO))
         self.bias = bias
         self.free_at_seconds = 0.0
-        self.pending: list[tuple[float, str, float]] = []
+        self.pending: list[tuple[float, str]] = []
         self.ttft_seconds: dict[str, list[float]] = {}
         self.num_refused = 0
 
@@ -180,14 +180,14 @@ class Simulation:
         self.control.place(name, choice, asker, max_tokens=32)
         self.free_at_seconds = max(self.free_at_seconds, self.clock.seconds) + SERVICE_SECONDS * self.bias
         ttft_seconds = self.free_at_seconds - self.clock.seconds
-        self.pending.append((self.free_at_seconds, name, ttft_seconds))
+        self.pending.append((self.free_at_seconds, name))
         self.ttft_seconds.setdefault(tenant, []).append(ttft_seconds)
 
     def settle_until(self, seconds: float) -> None:
         """Report what has ended by then."""
         while self.pending and self.pending[0][0] <= seconds:
-            self.clock.seconds, name, ttft_seconds = self.pending.pop(0)
-            outcome = replace(OUTCOME, placement_id=name, prefill_seconds=ttft_seconds, num_completion_tokens=1)
+            self.clock.seconds, name = self.pending.pop(0)
+            outcome = replace(OUTCOME, placement_id=name, decode_seconds=0.0, num_completion_tokens=1)
             self.control.settle(outcome)
         self.clock.seconds = seconds
 
@@ -324,3 +324,24 @@ def test_a_request_that_is_late_teaches_before_it_ends() -> None:
     control.ask(NOBODY)
 
     assert isinstance(control.judge(waiting(0.0), NOBODY), RefusedRequest)
+
+
+def test_a_wait_for_room_counts_as_a_wait_for_the_first_token() -> None:
+    """The decode node calls for the prompt once it has room; an exposed transfer comes after the first token."""
+    control = shedding(Clock())
+
+    assert isinstance(control.judge(waiting(0.0, start_seconds=3.0), NOBODY), RefusedRequest)
+    assert isinstance(control.judge(waiting(0.0, start_seconds=0.9, exposed_seconds=0.7), NOBODY), AdmittedRequest)
+
+
+def test_a_first_token_is_timed_from_the_placement_on() -> None:
+    """A wait that no measured term has makes the margin wider."""
+    clock = Clock()
+    control = shedding(clock)
+    for number in range(20):
+        place(control, f"{number}", waiting(1.0))
+        clock.seconds += 1.8
+        settled = replace(OUTCOME, placement_id=f"{number}", queue_seconds=0.1, prefill_seconds=0.2, decode_seconds=0.0)
+        control.settle(replace(settled, num_completion_tokens=1))
+
+    assert isinstance(control.judge(waiting(1.4), NOBODY), RefusedRequest)

@@ -20,6 +20,8 @@ INFORMATIVE_SHARE = 0.3
 one."""
 FORGET_FACTOR, FORGET_SECONDS = 2.0, 60.0
 """A placement without an outcome is taken as ended after so many times its predicted time and so many seconds."""
+LONG_PROMPT_FACTOR = 1.5
+"""A prompt that was predicted to miss its objective by its length keeps so many times its prediction."""
 MAX_ENTRIES = 16_384
 """Placements in flight remembered; the oldest goes first."""
 MAX_NODES = 2048
@@ -38,11 +40,11 @@ class Prediction(NamedTuple):
     def of(estimate: CostEstimate) -> Prediction:
         """Return the prediction of an estimate."""
         num_gaps = estimate.expected_output_tokens - 1
+        # Where the batch or the pool has no room, the prompt waits for it before it is computed.
+        ttft_seconds = max(estimate.time_to_first_token_seconds, estimate.start_seconds - estimate.exposed_seconds)
         if num_gaps < 1:
-            return Prediction(estimate.time_to_first_token_seconds, 0.0)
-        wait_seconds = max(0.0, estimate.start_seconds - estimate.time_to_first_token_seconds)
-        tpot_seconds = estimate.step_seconds + wait_seconds / num_gaps
-        return Prediction(estimate.time_to_first_token_seconds, tpot_seconds)
+            return Prediction(ttft_seconds, 0.0)
+        return Prediction(ttft_seconds, estimate.step_seconds + estimate.exposed_seconds / num_gaps)
 
 
 @dataclass(slots=True)
@@ -58,6 +60,8 @@ class InFlight:
     work_seconds: float
     """What it takes."""
     placed_at_seconds: float
+    ttft_limit_seconds: float
+    """Time to first token with which it keeps its objective."""
     late_at_seconds: float
     """When it cannot keep its objectives any more, whatever becomes of it."""
     first_token_at_seconds: float
@@ -125,15 +129,19 @@ class AdmittedWork:
         now, estimate = self._clock(), choice.estimate
         assert estimate is not None
         self._charge_stall(choice, now)
+        predicted = Prediction.of(estimate)
+        ttft_limit_seconds = _ttft_limit(objectives, predicted)
+        longest_decode_seconds = (max_tokens - 1) * objectives.tpot_seconds or float("inf")
         entry = InFlight(
             computing_node_id=computing_node_id(choice),
             decode_node_id=choice.decode_node_id,
-            prediction=Prediction.of(estimate),
+            prediction=predicted,
             objectives=objectives,
             num_gaps=max(1.0, estimate.expected_output_tokens - 1),
             work_seconds=work_seconds(choice),
             placed_at_seconds=now,
-            late_at_seconds=now + _longest_seconds(objectives, max_tokens, estimate.time_to_first_token_seconds),
+            ttft_limit_seconds=ttft_limit_seconds,
+            late_at_seconds=now + ttft_limit_seconds + longest_decode_seconds,
             first_token_at_seconds=now + estimate.time_to_first_token_seconds,
             forgotten_at_seconds=now + FORGET_SECONDS + FORGET_FACTOR * estimate.total_seconds,
         )
@@ -172,15 +180,17 @@ class AdmittedWork:
         return learnt.limit if learnt else None
 
     def _learn_from(self, entry: InFlight, outcome: Outcome) -> None:
-        ttft_seconds = outcome.queue_seconds + outcome.pull_seconds + outcome.prefill_seconds
+        # By this clock, so that a wait counts wherever it was.
+        ttft_seconds = self._clock() - entry.placed_at_seconds - outcome.decode_seconds
         predicted, objectives = entry.prediction, entry.objectives
         computing, decoding = self._learnt_of(entry.computing_node_id), self._learnt_of(entry.decode_node_id)
+        tpot_seconds = outcome.decode_seconds / max(1, outcome.num_completion_tokens - 1)
         self._learn(computing.ttft, ttft_seconds, predicted.ttft_seconds, objectives.ttft_seconds)
-        if outcome.num_completion_tokens > 1 and objectives.tpot_seconds:
-            tpot_seconds = outcome.decode_seconds / (outcome.num_completion_tokens - 1)
-            self._learn(decoding.tpot, tpot_seconds, predicted.tpot_seconds, objectives.tpot_seconds)
-            if not entry.is_late:
-                self._count(entry, is_kept=tpot_seconds <= objectives.tpot_seconds)
+        self._learn(decoding.tpot, tpot_seconds, predicted.tpot_seconds, objectives.tpot_seconds)
+        if not entry.is_late:
+            is_in_time = ttft_seconds <= entry.ttft_limit_seconds
+            is_fluent = not objectives.tpot_seconds or tpot_seconds <= objectives.tpot_seconds
+            self._count(entry, is_kept=is_in_time and is_fluent)
 
     def _count(self, entry: InFlight, *, is_kept: bool) -> None:
         """Let a node's limit learn of a request that is still counted as in flight."""
@@ -221,14 +231,16 @@ class AdmittedWork:
         return entry
 
 
-def _longest_seconds(objectives: Objectives, max_tokens: int, ttft_seconds: float) -> float:
-    """Return the longest time of a request that keeps both objectives; endless where one is not set.
+def _ttft_limit(objectives: Objectives, predicted: Prediction) -> float:
+    """Return the time to first token that a request keeps its objective with; endless without one.
 
-    A prompt that takes longer than its objective by itself has twice its predicted time.
+    A prompt that takes longer by itself, and was admitted for that, is held to its prediction.
     """
-    if not (objectives.ttft_seconds and objectives.tpot_seconds):
+    if not objectives.ttft_seconds:
         return float("inf")
-    return max(objectives.ttft_seconds, 2 * ttft_seconds) + (max_tokens - 1) * objectives.tpot_seconds
+    if predicted.ttft_seconds <= objectives.ttft_seconds:
+        return objectives.ttft_seconds
+    return LONG_PROMPT_FACTOR * predicted.ttft_seconds
 
 
 def computing_node_id(candidate: Candidate) -> str:
