@@ -32,23 +32,6 @@ class Stream(NamedTuple):
         return self.num_ready_bytes + self.num_later_bytes * share
 
 
-def met_bytes(
-    streams: Sequence[Stream], num_bytes: float, bytes_per_second: float, begin_seconds: float, end_seconds: float
-) -> float:
-    """Return what of some streams a further one shares a resource with between two moments.
-
-    Of each no more than it carries itself: streams that have something to carry share evenly.
-    """
-    early = [stream.num_computed_bytes(begin_seconds) for stream in streams]
-    num_early_bytes = sum(early)
-    left = max(0.0, 1 - bytes_per_second * begin_seconds / num_early_bytes) if num_early_bytes else 0.0
-    met = 0.0
-    for stream, num_early in zip(streams, early, strict=True):
-        carried = num_early * left + stream.num_computed_bytes(end_seconds) - num_early
-        met += num_bytes if carried > num_bytes else carried
-    return met
-
-
 def slowdown(
     num_bytes: float, bytes_per_second: float, begin_seconds: float, compute_seconds: float, streams: Sequence[Stream]
 ) -> float:
@@ -56,7 +39,8 @@ def slowdown(
 
     Streams that have something to carry share the resource evenly, so one waits for no more of each other than it
     carries itself. A stream that is computed more slowly than the resource carries (its share s of the rate) leaves
-    the rest to the others, and meets s / (1 - s) of what they carry.
+    the rest to the others, and meets s / (1 - s) of what they carry. What the resource carries of theirs before it
+    begins is not met.
 
     Args:
         num_bytes: Of the stream; 0 or more.
@@ -71,11 +55,17 @@ def slowdown(
     window_seconds = max(alone_seconds, compute_seconds)
     share = alone_seconds / window_seconds
     met = min(1.0, share / (1 - share)) if share < 1 else 1.0
+    early = [stream.num_computed_bytes(begin_seconds) for stream in streams]
+    num_early_bytes = sum(early)
+    left = max(0.0, 1 - bytes_per_second * begin_seconds / num_early_bytes) if num_early_bytes else 0.0
     waiting_seconds = 0.0
     for _ in range(2):  # the longer it takes, the more it meets
         end_seconds = begin_seconds + window_seconds + waiting_seconds
-        others = met_bytes(streams, num_bytes, bytes_per_second, begin_seconds, end_seconds)
-        if not others:
+        num_met_bytes = 0.0
+        for stream, num_early in zip(streams, early, strict=True):
+            num_carried = num_early * left + stream.num_computed_bytes(end_seconds) - num_early
+            num_met_bytes += num_bytes if num_carried > num_bytes else num_carried
+        if not num_met_bytes:
             break
-        waiting_seconds = met * others / bytes_per_second
+        waiting_seconds = met * num_met_bytes / bytes_per_second
     return 1.0 + waiting_seconds / alone_seconds

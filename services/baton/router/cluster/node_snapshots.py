@@ -12,7 +12,7 @@ from baton.capacity.snapshot import NodeSnapshot, TermSpread, TierRates
 from baton.kv.adapter import Adapter
 from baton.router.calibration import Calibration
 from baton.router.cluster.links import RENEWAL_SECONDS
-from baton.router.cluster.streams import StreamsInFlight
+from baton.router.cluster.streams import MOVE_SECONDS, StreamsInFlight
 from baton.router.in_flight import PlacementLedger, RecentWork
 from baton.router.nodes import Node, NodeTable
 
@@ -66,9 +66,9 @@ class NodeSnapshots:
         return kept if adapter is None else tuple(self._with_adapter(each, adapter) for each in kept)
 
     def current(self, kept: NodeSnapshot) -> NodeSnapshot:
-        """Return a node with its queue and its streams of this moment."""
+        """Return a node with its queue and its streams of this moment, as exactly as streams are followed."""
         now = self._clock()
-        if now == kept.at_seconds or not (kept.queue.seconds or kept.sending or kept.receiving):
+        if now - kept.at_seconds < MOVE_SECONDS or not (kept.queue.seconds or kept.sending or kept.receiving):
             return kept
         node = self._nodes.get(kept.node_id)
         if node is None:
