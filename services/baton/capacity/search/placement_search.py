@@ -177,27 +177,35 @@ class _Search:
         able = [entry for entry in self._reached if entry[:2] <= limit]
         able.sort(key=lambda entry: (nodes[entry[3]].last_used, nodes[entry[3]].node_id))
 
-        def decoders(kind: int) -> Iterator[DecodeTerms]:
-            return (self._decode(nodes[index]) for _, _, of, index in able if of == kind)
+        def of_kind(kind: int) -> Iterator[NodeSnapshot]:
+            return (nodes[index] for _, _, of, index in able if of == kind)
 
         offers = chain(
-            map(self._local, decoders(LOCAL)),
-            self._plainest_remotes(decoders(REMOTE), limit),
-            filter(None, map(self._pulling, decoders(PULL))),
+            map(self._local, map(self._decode, of_kind(LOCAL))),
+            self._plainest_remotes(of_kind(REMOTE), limit),
+            filter(None, map(self._pulling, map(self._decode, of_kind(PULL)))),
         )
         return next((offer for offer in offers if offer[0][:2] <= limit), best)
 
-    def _plainest_remotes(self, decoders: Iterable[DecodeTerms], limit: _Limit) -> Iterator[Offer]:
+    def _plainest_remotes(self, decoders: Iterable[NodeSnapshot], limit: _Limit) -> Iterator[Offer]:
         """Give the remote candidates that may be within a limit by when their nodes were used, then by ids."""
-        for _, group in groupby(decoders, key=lambda decode: decode.node.last_used):
-            pairs = [
-                (compute.node.last_used, decode.node.node_id, compute.node.node_id, decode, compute, link)
-                for decode in group
-                for _, _, compute, link in self._pairs(decode, self._floors.prefillers, limit)
-            ]
-            pairs.sort(key=lambda pair: pair[:3])
-            for *_, decode, compute, link in pairs:
-                yield self._remote(decode, compute.node, link)
+        by_use = dict[int, list[PrefillerFloor]]()
+        for prefiller in self._floors.prefillers:
+            by_use.setdefault(prefiller[4].node.last_used, []).append(prefiller)
+        for _, group in groupby(decoders, key=lambda node: node.last_used):
+            equals = list(group)
+            if len(equals) == 1:
+                decode = self._decode(equals[0])
+                pairs = self._pairs(decode, self._floors.prefillers, limit)
+                pairs.sort(key=lambda pair: (pair[2].node.last_used, pair[1]))
+                yield from (self._remote(decode, compute.node, link) for _, _, compute, link in pairs)
+                continue
+            for last_used in sorted(by_use):
+                for node in equals:
+                    decode = self._decode(node)
+                    pairs = self._pairs(decode, by_use[last_used], limit)
+                    pairs.sort(key=itemgetter(1))
+                    yield from (self._remote(decode, compute.node, link) for _, _, compute, link in pairs)
 
     def _infeasible(self, chosen: NodeSnapshot) -> Iterator[Candidate]:
         """Return why some nodes cannot run the request, as the candidates that they would be part of."""
