@@ -29,7 +29,8 @@ from bench.results_file import describe_machine, write_results
 FORMAT = "baton-bench-overload/1"
 _DEMO = Path(baton.v1.__file__).parent.parent / "demo" / "checkpoint"
 _POLICIES = "queue,round-robin,threshold-8,threshold-32,degrade,shed"
-_NUM_CLIENTS = 12
+_NUM_CLIENTS = (12, 24, 48)
+"""Of the steps by which capacity is found: few leave nodes idle, many fill their batches."""
 _PAUSE_SECONDS = 3.0
 """Between two loads: what was abandoned leaves the nodes."""
 _FAIR_LOAD, _FLOOD, _OTHER_LOAD = 0.5, 5.0, 0.4
@@ -63,12 +64,7 @@ def _calibrate(pair: Pair, question: Question, options: argparse.Namespace) -> t
     with running(policy("queue"), pair, options.model, None) as endpoints:
         facts = read_facts(endpoints.router)
         alone = asyncio.run(saturate(endpoints, question, 1, options.calibration_seconds / 4, "alone")).samples
-        samples = asyncio.run(
-            saturate(endpoints, question, _NUM_CLIENTS, options.calibration_seconds, "capacity")
-        ).samples
-    ends = sorted(each.sent_seconds + each.seconds for each in samples if each.end == "complete")
-    middle = [end for end in ends if options.calibration_seconds / 4 <= end <= options.calibration_seconds]
-    capacity = len(middle) / (0.75 * options.calibration_seconds)
+        capacity = max(_rate(endpoints, question, count, options.calibration_seconds) for count in _NUM_CLIENTS)
     ttft = quantile((each.ttft_seconds for each in alone if each.ttft_seconds), 0.5) or 0.0
     tpot = quantile((each.tpot_seconds for each in alone if each.tpot_seconds), 0.5) or 0.0
     level = ServiceLevel(options.slo_ttft or 6 * ttft, options.slo_tpot or 3 * tpot)
@@ -79,6 +75,13 @@ def _calibrate(pair: Pair, question: Question, options: argparse.Namespace) -> t
         f"good within TTFT {level.ttft_seconds:.3f} s and TPOT {1000 * (level.tpot_seconds or 0):.1f} ms"
     )
     return capacity, level
+
+
+def _rate(endpoints: Endpoints, question: Question, num_clients: int, seconds: float) -> float:
+    """Return what comes back per second to clients that ask without a pause, after the first quarter of the time."""
+    samples = asyncio.run(saturate(endpoints, question, num_clients, seconds, f"capacity/{num_clients}")).samples
+    ends = [each.sent_seconds + each.seconds for each in samples if each.end == "complete"]
+    return sum(seconds / 4 <= end <= seconds for end in ends) / (0.75 * seconds)
 
 
 def _measure(
@@ -163,7 +166,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--policies", type=_policies, default=_policies(_POLICIES), help=f"({_POLICIES})")
     parser.add_argument("--loads", type=_loads, default=[0.5, 0.8, 1.0, 2.0, 4.0], help="over capacity (0.5,0.8,1,2,4)")
     parser.add_argument("--seconds", type=positive, default=300.0, help="of each load (%(default)s)")
-    parser.add_argument("--calibration-seconds", type=positive, default=60.0, help="to find capacity (%(default)s)")
+    parser.add_argument(
+        "--calibration-seconds",
+        type=positive,
+        default=60.0,
+        help="of each of three steps to find capacity (%(default)s)",
+    )
     parser.add_argument("--slo-ttft", type=positive, help="good within, seconds; default: 6 times what it is alone")
     parser.add_argument("--slo-tpot", type=positive, help="good within, seconds; default: 3 times what it is alone")
     parser.add_argument("--prompt-tokens", type=at_least(1), default=2000, help="of each request (%(default)s)")
