@@ -133,6 +133,30 @@ def test_a_prompt_on_the_decode_node_stops_nobody_beyond_its_objective() -> None
     assert isinstance(control.judge(stalling, NOBODY), RefusedRequest)
 
 
+def test_a_prompt_on_the_decode_node_delays_no_first_token_beyond_its_objective() -> None:
+    """Of one that waits for 1.5 s and may wait for 2, half a second is to spare."""
+    control = AdmissionControl(Clock(), AdmissionLimits("shed", SLO))
+    place(control, "waiting", waiting(1.3))
+    short, long = (
+        local(prefill_seconds=seconds, time_to_first_token_seconds=seconds, start_seconds=seconds)
+        for seconds in (0.4, 0.6)
+    )
+
+    assert isinstance(control.judge(long, NOBODY), RefusedRequest)
+    assert isinstance(control.judge(short, NOBODY), AdmittedRequest)
+
+
+def test_prompts_of_one_node_wait_for_those_before_them_alone() -> None:
+    """A node that computes all its prompts itself fills its queue up to the objective."""
+    control = AdmissionControl(Clock(), AdmissionLimits("shed", SLO))
+    own = {"prefill_seconds": 0.5}
+    for number in range(4):
+        queue_seconds = 0.5 * number
+        first = local(**own, queue_seconds=queue_seconds, time_to_first_token_seconds=queue_seconds + 0.5)
+        assert isinstance(control.judge(first, NOBODY), AdmittedRequest)
+        place(control, f"{number}", first)
+
+
 def test_a_placement_without_an_outcome_is_forgotten() -> None:
     """Its gateway or its node is gone; it would hold the batch's strictest objective for ever."""
     clock = Clock()

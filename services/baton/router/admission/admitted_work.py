@@ -68,7 +68,7 @@ class InFlight:
     """As predicted."""
     forgotten_at_seconds: float
     stalled_seconds: float = 0.0
-    """Time for which prompts that were placed later stop its decoding."""
+    """Time for which prompts that were placed later stop it."""
     is_late: bool = False
     """Whether it has been counted as late."""
 
@@ -204,7 +204,8 @@ class AdmittedWork:
         """Note that computing a prompt stops those who decode on the same node."""
         assert choice.estimate is not None
         for each in self._on_decoder.get(computing_node_id(choice), {}).values():
-            if each.first_token_at_seconds <= now_seconds:
+            is_before = each.computing_node_id == each.decode_node_id and each.first_token_at_seconds > now_seconds
+            if not is_before:
                 each.stalled_seconds += choice.estimate.prefill_seconds
 
     def _learn(self, margin: Margin, measured: float, predicted: float, objective: float) -> None:

@@ -186,15 +186,26 @@ class AdmissionControl:
         return min(1.0, excess_seconds / in_flight_seconds) * (estimate.start_seconds + estimate.decode_seconds)
 
     def _stall_wait(self, candidate: Candidate, step_seconds: float) -> float:
-        """Return how long to wait until nobody who decodes would be stopped for longer than its objective allows."""
+        """Return how long to wait until nobody on the computing node would be stopped for longer than it can bear.
+
+        A prompt that is computed where others decode stops their tokens, and the first ones of those whose prompts
+        are computed elsewhere: what has come for them is seen between two passes. Prompts here are before this one.
+        """
         estimate, now, wait = candidate.estimate, self._clock(), 0.0
         assert estimate is not None
         for each in self._work.on(computing_node_id(candidate)):
-            if each.objectives.tpot_seconds and each.first_token_at_seconds <= now:
-                spare_seconds = (each.objectives.tpot_seconds - step_seconds) * each.num_gaps - each.stalled_seconds
+            if each.first_token_at_seconds > now:
+                if each.computing_node_id == each.decode_node_id:
+                    continue
+                spare_seconds = each.ttft_limit_seconds - each.prediction.ttft_seconds
+                ends_at_seconds = each.first_token_at_seconds
+            elif each.objectives.tpot_seconds:
+                spare_seconds = (each.objectives.tpot_seconds - step_seconds) * each.num_gaps
                 ends_at_seconds = each.first_token_at_seconds + each.num_gaps * step_seconds + each.stalled_seconds
-                if estimate.prefill_seconds > spare_seconds and ends_at_seconds > now:
-                    wait = max(wait, ends_at_seconds - now)
+            else:
+                continue
+            if estimate.prefill_seconds > spare_seconds - each.stalled_seconds and ends_at_seconds > now:
+                wait = max(wait, ends_at_seconds - now)
         return wait
 
 
