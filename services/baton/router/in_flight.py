@@ -270,8 +270,6 @@ class PlacedRequest:
     """Correction that its transfer was estimated with."""
     device_share: float = 1.0
     """By what nodes on the same device were expected to slow its prompt."""
-    is_link_shared: bool = False
-    """Whether other streams were expected to slow its transfer."""
 
     def has_restored(self, num_cached_tokens: int) -> bool:
         """Return whether, of what the computing node took as cached, part was copied back to its device.

@@ -33,8 +33,6 @@ from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescriptio
 
 LEAST_QUEUE_SECONDS = 0.005
 """Waits shorter than this, measured or estimated, teach nothing: they are parts of a pass."""
-SHARED_FACTOR = 1.2
-"""A transfer that was expected to take so many times what it takes alone says nothing of its link."""
 HIDDEN_SHARE = 0.5
 """A transfer of which less was exposed did not show the link's limit: it may raise the link's rate, not lower it."""
 
@@ -240,16 +238,8 @@ class RouterState:
             queue_factor=self.queue_calibration.factor(computing_id),
             device_share=self._snapshots.device_share(prefiller or decoder),
             link_factor=self.link_calibration.factor((sender_id, candidate.decode_node_id)),
-            is_link_shared=self._is_link_shared(sender_id, decoder, candidate),
         )
         self._awaited.add(placement_id, placed)
-
-    def _is_link_shared(self, sender_id: str, decoder: Node, candidate: Candidate) -> bool:
-        sender = self.nodes.get(sender_id)
-        if sender is None or candidate.estimate is None:
-            return False
-        alone_seconds = candidate.kv_bytes / self.link(sender, decoder).bytes_per_second
-        return candidate.estimate.transfer_seconds > SHARED_FACTOR * alone_seconds
 
     def _recent_of(self, node_id: str) -> RecentWork:
         return self._recent.setdefault(node_id, RecentWork(self._clock))
@@ -326,7 +316,7 @@ class RouterState:
         candidate, factor = placed.candidate, placed.link_factor
         if candidate.estimate is None or not candidate.kv_bytes or sender_id not in _senders(candidate):
             return
-        if placed.is_link_shared:
+        if self._streams.has_shared(outcome.placement_id):
             return
         # From a node that only decodes prefixes alone travel: how long its cache takes to read is learnt with the link.
         is_only_pulled = outcome.pull_node_id and not sender.description.can_prefill

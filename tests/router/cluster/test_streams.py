@@ -52,3 +52,17 @@ def test_a_stream_ends_with_its_request_or_its_node() -> None:
     assert len(streams.of_node("dgx")[0]) == 1
     streams.forget("mac")
     assert streams.of_node("dgx")[0] == ()
+
+
+def test_a_stream_that_met_another_is_known_for_it() -> None:
+    """Until long after: its outcome says nothing of the link by itself."""
+    clock = Clock()
+    streams = StreamsInFlight(clock)
+    streams.add("alone", PATH, 1_000_000, compute_seconds=0.0)
+    clock.seconds += 1.0
+    for name in "pq":
+        streams.add(name, PATH, 1_000_000, compute_seconds=0.0)
+    clock.seconds += 1.0
+
+    assert streams.of_node("dgx") == ((), ())
+    assert [streams.has_shared(name) for name in ("alone", "p", "q")] == [False, True, True]

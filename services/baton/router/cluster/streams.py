@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,6 +11,9 @@ from baton.capacity.contention import Stream
 
 MOVE_SECONDS = 0.01
 """How far streams may lag behind: they are all moved on at once."""
+
+MAX_SHARED = 16_384
+"""Streams remembered to have met others; the oldest go first."""
 
 
 class StreamPath(NamedTuple):
@@ -65,6 +68,7 @@ class StreamsInFlight:
         self._clock = clock
         self._moved_at_seconds = clock()
         self._flows: dict[str, _Flow] = {}
+        self._shared_ids: OrderedDict[str, None] = OrderedDict()
         self._of_node: dict[str, dict[str, _Flow]] = {}
 
     def add(self, placement_id: str, path: StreamPath, num_bytes: int, *, compute_seconds: float) -> None:
@@ -88,6 +92,10 @@ class StreamsInFlight:
         self._move()
         flow.left_seconds = flow.compute_seconds * (1 - share)
         return flow.path.sender_id, flow.path.receiver_id
+
+    def has_shared(self, placement_id: str) -> bool:
+        """Return whether a stream, which may have ended, met another one on its way."""
+        return placement_id in self._shared_ids
 
     def end(self, placement_id: str) -> None:
         """Drop a stream."""
@@ -120,9 +128,8 @@ class StreamsInFlight:
 
     def _sent_by(self, node_id: str) -> list[Stream]:
         streams, computed_seconds = list[Stream](), 0.0
-        for flow in self._of_node[node_id].values():
-            if flow.path.sender_id != node_id:
-                continue
+        flows = [flow for flow in self._of_node[node_id].values() if flow.path.sender_id == node_id]
+        for flow in sorted(flows, key=_left_seconds):
             begin_seconds, computed_seconds = computed_seconds, computed_seconds + flow.left_seconds
             num_computed = flow.num_computed_bytes
             num_ready = max(0.0, num_computed - flow.num_sent_bytes)
@@ -147,12 +154,14 @@ class StreamsInFlight:
             self.end(placement_id)
 
     def _compute(self, elapsed_seconds: float) -> None:
-        left = dict[str, float]()
+        """Compute the prompts of each sender: half of the time whose turn it is, half whose least is left."""
+        of_sender = dict[str, list[_Flow]]()
         for flow in self._flows.values():
-            room = left.get(flow.path.sender_id, elapsed_seconds)
-            taken = min(room, flow.left_seconds)
-            flow.left_seconds -= taken
-            left[flow.path.sender_id] = room - taken
+            if flow.left_seconds > 0:
+                of_sender.setdefault(flow.path.sender_id, []).append(flow)
+        for flows in of_sender.values():
+            left = _take(flows, elapsed_seconds / 2)
+            _take(sorted(flows, key=_left_seconds), left + elapsed_seconds / 2)
 
     def _send(self, elapsed_seconds: float) -> None:
         """Send an even part of each stream that has something, then what others have left over."""
@@ -160,9 +169,11 @@ class StreamsInFlight:
         for flow in self._flows.values():
             for resource, rate in flow.rates.items():
                 room[resource] = max(room.get(resource, 0.0), rate * elapsed_seconds)
-        for _ in range(2):
+        for turn in range(2):
             active = [flow for flow in self._flows.values() if flow.num_computed_bytes > flow.num_sent_bytes]
             users = Counter(resource for flow in active for resource in flow.rates)
+            if not turn:
+                self._note_shared(users)
             parts = {resource: room[resource] / count for resource, count in users.items()}
             for flow in active:
                 sent = min(parts[resource] for resource in flow.rates)
@@ -170,3 +181,23 @@ class StreamsInFlight:
                 flow.num_sent_bytes += sent
                 for resource in flow.rates:
                     room[resource] -= sent
+
+    def _note_shared(self, users: Mapping[tuple[str, str], int]) -> None:
+        for placement_id, flow in self._flows.items():
+            if any(users.get(resource, 0) > 1 for resource in flow.rates):
+                self._shared_ids[placement_id] = None
+        while len(self._shared_ids) > MAX_SHARED:
+            self._shared_ids.popitem(last=False)
+
+
+def _left_seconds(flow: _Flow) -> float:
+    return flow.left_seconds
+
+
+def _take(flows: Iterable[_Flow], seconds: float) -> float:
+    """Compute flows in this order; return the time that is left."""
+    for flow in flows:
+        taken = min(seconds, flow.left_seconds)
+        flow.left_seconds -= taken
+        seconds -= taken
+    return seconds
