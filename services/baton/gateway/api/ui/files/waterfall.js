@@ -13,7 +13,7 @@ export function drawWaterfall(picture, request) {
     picture.replaceChildren();
     return;
   }
-  const estimated = stages(request.estimate), measured = stages(request.measured);
+  const estimated = stages(request, "estimated_seconds"), measured = stages(request, "measured_seconds");
   const frames = timedFrames(request);
   const whole = scaleOf(Math.max(total(estimated), total(measured)));
   const near = scaleOf(Math.max(...frames.map((frame) => Math.max(frame.ready, frame.arrived)), 0));
@@ -63,14 +63,14 @@ function sentence(request) {
   return `${parts.join("; ")}.`;
 }
 
-function stages(terms) {
-  if (!terms) return [];
-  const kinds = [["queue", terms.queue], ["pull", (terms.pull || 0) + (terms.restore || 0)], ["compute", terms.prefill], ["exposed", terms.exposed], ["decode", terms.decode]];
+/** Return the stages of one column of the table, one after the other: both bars are of as many tokens. */
+function stages(request, column) {
+  const of = Object.fromEntries(request.terms.map((pair) => [pair.term, pair[column] || 0]));
+  const kinds = [["queue", of.queue], ["pull", (of.pull || 0) + (of.restore || 0)], ["compute", of.prefill], ["exposed", of.exposed], ["decode", of.decode]];
   let start = 0;
-  return kinds.map(([kind, seconds]) => {
-    // The first token of a remote prefill is out before its KV is in: decoding's time holds the wait already.
-    const stage = { kind, start, seconds: kind === "decode" ? Math.max(0, seconds - (terms.exposed || 0)) : seconds };
-    start += stage.seconds;
+  return kinds.map(([kind, seconds = 0]) => {
+    const stage = { kind, start, seconds };
+    start += seconds;
     return stage;
   });
 }
