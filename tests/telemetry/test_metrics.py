@@ -5,7 +5,7 @@ from __future__ import annotations
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader, NumberDataPoint
 
-from baton.telemetry.metrics import MAX_NODE_LABELS, Metrics
+from baton.telemetry.metrics import MAX_LINK_LABELS, MAX_NODE_LABELS, Metrics
 
 
 def _collect(reader: InMemoryMetricReader) -> dict[str, list[NumberDataPoint | HistogramDataPoint]]:
@@ -74,4 +74,26 @@ def test_nodes_that_come_and_go_do_not_add_series_for_ever() -> None:
     counts = {point.attributes["baton.node.id"]: point.count for point in points}  # type: ignore[index, union-attr]
     assert len(counts) == MAX_NODE_LABELS + 1
     assert (counts["pod-0"], counts["pod-1"], counts["other"]) == (2, 1, MAX_NODE_LABELS)
+    provider.shutdown()
+
+
+def test_pods_that_come_after_months_of_others_share_the_series_of_their_workload() -> None:
+    """Drift of a node that came late is still seen as that of its deployment, and the series stay bounded."""
+    reader = InMemoryMetricReader()
+    provider = MeterProvider([reader])
+    metrics = Metrics(provider.get_meter("test"))
+    letters = "bcdfghjklmnpqrstvwxz"
+    for number in range(2 * MAX_NODE_LABELS):
+        pod = f"decode-7d9f8c6b5-{letters[number // 20]}{letters[number % 20]}x2z"
+        metrics.record_prediction("step", 1.0, node_id=pod)
+        metrics.record_prediction("transfer", 1.0, link=f"mac-studio>{pod}")
+        metrics.record_prediction("transfer", 1.0, link=f"prefill-59c4-x>{pod}")
+    metrics.record_prediction("step", 1.0, node_id="mac-mini")
+
+    points = _collect(reader)["baton.placement.prediction_ratio"]
+    counts = {(point.attributes["baton.node.id"], point.attributes["baton.link"]): point.count for point in points}  # type: ignore[index, union-attr]
+    assert len(counts) == MAX_NODE_LABELS + 2 + MAX_LINK_LABELS + 2
+    assert counts["decode-*", ""] == MAX_NODE_LABELS
+    assert counts["other", ""] == 1
+    assert counts["", "mac-studio>decode-*"] == counts["", "prefill-59c4-x>decode-*"] == MAX_LINK_LABELS // 2
     provider.shutdown()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from itertools import count
 from typing import Literal
 
@@ -26,7 +27,9 @@ MAX_NODE_LABELS = 128
 MAX_LINK_LABELS = 256
 """Links likewise."""
 OTHER = "other"
-"""Stands for those that came later."""
+"""Stands for those that came later and are no pods of a workload."""
+_POD_SUFFIX = re.compile(r"-[bcdfghjklmnpqrstvwxz2456789]{6,10}-[bcdfghjklmnpqrstvwxz2456789]{5}$")
+"""What Kubernetes gives the pods of a Deployment behind its name: the template's hash, and letters of each pod."""
 
 Side = Literal["prefill", "decode"]
 Transport = Literal["grpc", "fast", "shared"]
@@ -249,18 +252,27 @@ class Metrics:
 class BoundedLabels:
     """Values of an attribute that become series of their own.
 
-    An exporter keeps a series as long as its process runs, and nodes come and go: what comes after so many is "other".
+    An exporter keeps a series as long as its process runs, and nodes come and go. What comes after so many shares the
+    series of its workload, for the pods of one are alike: "decode-*" for all pods of the deployment decode; and what
+    is no pod, or comes after as many workloads, is "other".
     """
 
     def __init__(self, max_values: int) -> None:
         self._max_values = max_values
         self._values: set[str] = {""}
+        self._workloads: set[str] = set()
 
     def admit(self, value: str) -> str:
-        """Return a value, or "other" if there are too many; the empty one is always admitted."""
+        """Return a value, or what stands for it if there are too many; the empty one is always admitted."""
         if value not in self._values and len(self._values) <= self._max_values:
             self._values.add(value)
-        return value if value in self._values else OTHER
+        return value if value in self._values else self._shared(value)
+
+    def _shared(self, value: str) -> str:
+        workload = ">".join(_POD_SUFFIX.sub("-*", node_id) for node_id in value.split(">"))
+        if workload != value and len(self._workloads) < self._max_values:
+            self._workloads.add(workload)
+        return workload if workload in self._workloads else OTHER
 
 
 def _up_down_counter(meter: Meter, metric: names.MetricName) -> UpDownCounter:
