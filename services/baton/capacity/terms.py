@@ -18,6 +18,8 @@ EXPECTED_ARRIVALS = 0.7
 """So many arrivals on average make one more likely than not."""
 LATER_SHARE = 0.5
 """Part of the work of later prompts that is computed before an earlier one's."""
+MAX_STREAM_SHARE = 0.33
+"""Part of a link at most that is taken to go to later streams."""
 MAX_LATER_SHARE = 0.5
 """Part of the passes that goes to whose turn it is not, and so to later ones, at most."""
 USUAL_PASS_TOKENS = 512
@@ -298,11 +300,28 @@ def shared_rate(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window
         (sender.send_bytes_per_second, sender.sending),
         (receiver.receive_bytes_per_second, receiver.receiving),
     )
-    return min(
+    rate = min(
         rate / slowdown(window.num_bytes, rate, window.begin_seconds, window.compute_seconds, streams)
         for rate, streams in resources
         if rate
     )
+    return rate / later_slowdown(sender, link, window, window.num_bytes / rate)
+
+
+def later_slowdown(sender: NodeSnapshot, link: Link, window: StreamWindow, seconds: float) -> float:
+    """Return by what a stream of so many seconds takes longer beside later ones of its sender, 1 or more.
+
+    They are counted from the moment on by which one is to be expected, and take the part of the link that the sender's
+    prompts of late come to.
+    """
+    if not sender.prompts_per_second or not window.compute_seconds or seconds <= 0:
+        return 1.0
+    longer = seconds - EXPECTED_ARRIVALS / sender.prompts_per_second
+    if longer <= 0:
+        return 1.0
+    alone_seconds = window.num_bytes / link.bytes_per_second
+    share = min(MAX_STREAM_SHARE, sender.prompt_share * alone_seconds / window.compute_seconds)
+    return 1.0 + share / (1 - share) * longer / seconds
 
 
 def landing_seconds(receiver: NodeSnapshot, window: StreamWindow) -> float:
