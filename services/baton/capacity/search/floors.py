@@ -32,6 +32,8 @@ class ComputeFloor(NamedTuple):
     """Per position computed."""
     pair_seconds: float
     """Per n² - c²: attention."""
+    least_seconds: float
+    """However short it is: the weights are read once."""
     num_stalled: int
     """Requests that decode there, and stand still for what a prompt takes beyond their steps."""
     stalled_step_seconds: float
@@ -48,17 +50,19 @@ class ComputeFloor(NamedTuple):
             shape.prefill_flop(0, 0) / profile.prefill_flops + profile.prefill_overhead_seconds,
             2.0 * shape.num_linear_parameters / profile.prefill_flops,
             shape.attention_flop_per_pair / 2.0 / profile.prefill_flops,
+            shape.weight_bytes / profile.decode_bytes_per_second,
             num_stalled,
             cost.step_seconds(shape, profile, num_stalled, node.load.mean_context_tokens) if num_stalled else 0.0,
         )
 
     def seconds(self, num_cached: int, num_tokens: int) -> float:
         """Return the time to compute positions [num_cached, num_tokens)."""
-        return (
+        computing = (
             self.pass_seconds
             + (num_tokens - num_cached) * self.token_seconds
             + (num_tokens * num_tokens - num_cached * num_cached) * self.pair_seconds
         )
+        return computing if computing > self.least_seconds else self.least_seconds
 
     def waits(self, own_seconds: float, num_tokens: int, now_seconds: float) -> tuple[float, float]:
         """Return how long a prompt waits at least, and what it costs others there.

@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 from baton.capacity import cost
 from baton.capacity.cost import FRAME_OVERHEAD_SECONDS
-from baton.capacity.kv_transfer import AUTO
+from baton.capacity.kv_transfer import AUTO, MIN_CHUNK_TOKENS
 from baton.capacity.placement import Candidate, Decision, PrefillPolicy, latest_tie, place
 from baton.capacity.prefix_reuse import Pull, best_pull
 from baton.capacity.search.floors import SLACK, ComputeFloor, DecodeFloor
@@ -273,6 +273,7 @@ class _Search:
     ) -> list[tuple[float, str, ComputeFloor, Link]]:
         """Return the prefill nodes that may be within a limit: the floor of the pair, the node, and the link.
 
+        Of G frames at most, the shorter one of computation and transfer shows 1 / G at least beside the longer one.
         Where room is what a pair waits for, its floor is its total to the last bit, so that ties end a search, too.
 
         Args:
@@ -286,7 +287,8 @@ class _Search:
         after = decode.total_seconds(0.0, decode.slowdown_seconds)
         with_room = decode.total_seconds(room, decode.slowdown_seconds)
         most = math.inf if is_back < limit[0] else limit[1] if is_back == limit[0] else -math.inf
-        num_sent = self._request.num_prompt_tokens - decode.match.num_tokens
+        num_tokens = self._request.num_prompt_tokens
+        num_sent = num_tokens - decode.match.num_tokens
         landing_rate = node.load.landing_bytes_per_second
         landing = num_sent * token_bytes / landing_rate if landing_rate else 0.0
         landed = landing + node.load.num_landing_bytes / landing_rate if landing_rate else 0.0
@@ -302,9 +304,10 @@ class _Search:
             if self._is_lossless:
                 wire_bytes = link.wires[0].key_bytes + link.wires[0].value_bytes if link.wires else token_bytes
                 sent = max(sent, num_sent * wire_bytes / link.bytes_per_second)
-            arrived = ready - stall
-            if queue + sent > arrived:
-                arrived = queue + sent
+            own = ready - stall - queue
+            least_step = compute.node.max_step_tokens or num_tokens
+            num_frames = max(num_tokens / MIN_CHUNK_TOKENS, num_tokens / least_step, sent / FRAME_OVERHEAD_SECONDS) + 1
+            arrived = queue + (own + sent / num_frames if own > sent else sent + own / num_frames)
             arrived += restore
             if landed > arrived:
                 arrived = landed

@@ -88,7 +88,7 @@ class RequestFloors:
         ) in enumerate(self._decoders):
             if num_tokens >= context:
                 continue
-            node, _, of_pass, of_token, of_pair, _, _ = compute
+            node, _, of_pass, of_token, of_pair, least, _, _ = compute
             if context != last_context:
                 last_context, expected = context, expected_output_tokens(request, node, mean_output)
                 total_tokens, own = num_tokens + math.ceil(expected), num_tokens + expected / 2
@@ -98,6 +98,8 @@ class RequestFloors:
             if cached_ids and node.node_id in cached_ids:
                 cached = max(pullable, self.most_cached(node))
             start = of_pass + (num_tokens - cached) * of_token + (num_pairs - cached * cached) * of_pair
+            if least > start:
+                start = least
             if least_start < start:
                 start = least_start
             step = read + read_token * own
@@ -136,13 +138,15 @@ class RequestFloors:
         num_pairs = num_tokens * num_tokens
         floors: list[PrefillerFloor] = []
         for index, floor in enumerate(prefillers):
-            node, max_tokens, of_pass, of_token, of_pair, _, _ = floor
+            node, max_tokens, of_pass, of_token, of_pair, least, _, _ = floor
             if num_tokens > max_tokens or (excluded and node.node_id in excluded):
                 continue
             if cached_ids and node.node_id in cached_ids:
                 own = floor.seconds(self.most_cached(node), num_tokens)
             else:
                 own = of_pass + num_tokens * of_token + num_pairs * of_pair
+                if least > own:
+                    own = least
             queue, imposed = floor.waits(own, num_tokens, now_seconds)
             floors.append((queue + own + imposed, queue, imposed, index, floor))
         floors.sort()
