@@ -153,6 +153,22 @@ def test_the_oldest_placement_goes_first() -> None:
     assert [ledger.take(placement_id) for placement_id in "abc"] == [None, PLACED, PLACED]
 
 
+def test_one_placement_tells_no_rate() -> None:
+    """A request on an idle cluster expects nobody behind it; two tell how far apart they were."""
+    clock = Clock()
+    recent = RecentWork(clock)
+    recent.add_arrival(2.0)
+    recent.add_prompt(0.5)
+    clock.seconds += 2.0
+    first = (recent.arrivals_per_second, recent.prompts_per_second, recent.prompt_share)
+    recent.add_arrival(2.0)
+    recent.add_prompt(0.5)
+
+    assert first == (0.0, 0.0, 0.0)
+    assert recent.arrivals_per_second == pytest.approx(0.5, rel=0.03)
+    assert recent.prompt_share == pytest.approx(0.25, rel=0.03)
+
+
 def test_recent_work_is_a_rate_from_the_first_placement_on() -> None:
     """What came in the last seconds, and less and less of what came before."""
     clock = Clock()

@@ -185,7 +185,10 @@ RECENT_SECONDS = 10.0
 
 
 class RecentWork:
-    """What was placed on one node of late."""
+    """What was placed on one node of late.
+
+    The first placement tells no rate: it only says since when there are any. So of n that there were, n - 1 count.
+    """
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -195,24 +198,28 @@ class RecentWork:
         self._start_seconds = 0.0
         self._num_prompts = 0.0
         self._prompt_seconds = 0.0
+        self._num_arrivals_ever = 0
+        self._num_prompts_ever = 0
 
     def add_arrival(self, start_seconds: float) -> None:
         """Take a request that will decode there after so long."""
         self._fade()
         self._num_arrivals += 1
+        self._num_arrivals_ever += 1
         self._start_seconds += start_seconds
 
     def add_prompt(self, seconds: float) -> None:
         """Take a prompt that the node computes in so long."""
         self._fade()
         self._num_prompts += 1
+        self._num_prompts_ever += 1
         self._prompt_seconds += seconds
 
     @property
     def arrivals_per_second(self) -> float:
         """Return the rate of placements."""
         self._fade()
-        return self._num_arrivals / self._weight_seconds()
+        return self._num_arrivals * _counted(self._num_arrivals_ever) / self._weight_seconds()
 
     @property
     def arrival_seconds(self) -> float:
@@ -223,13 +230,13 @@ class RecentWork:
     def prompts_per_second(self) -> float:
         """Return the rate of prompts that the node is to compute."""
         self._fade()
-        return self._num_prompts / self._weight_seconds()
+        return self._num_prompts * _counted(self._num_prompts_ever) / self._weight_seconds()
 
     @property
     def prompt_share(self) -> float:
         """Return the part of its time that the node computes prompts, 0 to 1 and more where it falls behind."""
         self._fade()
-        return self._prompt_seconds / self._weight_seconds()
+        return self._prompt_seconds * _counted(self._num_prompts_ever) / self._weight_seconds()
 
     def _weight_seconds(self) -> float:
         """Return the time over which what there is was gathered, old time faded as old work is."""
@@ -246,6 +253,11 @@ class RecentWork:
         self._start_seconds *= kept
         self._num_prompts *= kept
         self._prompt_seconds *= kept
+
+
+def _counted(num_ever: int) -> float:
+    """Return the part of so many placements that says how often they come."""
+    return 1 - 1 / num_ever if num_ever else 0.0
 
 
 MAX_ENTRIES = 16_384
