@@ -105,6 +105,26 @@ def test_only_the_missing_part_is_sent() -> None:
     assert (remote.decode_cached_tokens, remote.prefill_cached_tokens) == (1024, 4096)
 
 
+def test_what_the_prefill_node_has_cached_is_read_before_the_rest_is_computed() -> None:
+    """Positions that the decode node has are not read; and of what is read, the transfer goes on meanwhile."""
+    dgx, mac = pair(TEN_GIGABIT).nodes
+    reading = replace(dgx, load=replace(dgx.load, reading_bytes_per_second=1e9))
+    request = replace(SEED, cached_tokens={"mac": 1024, "dgx": 8191}, pins=frozenset({NodePair("mac", "dgx")}))
+
+    known, unknown = (
+        place(ClusterSnapshot((sender, mac), default_link=TEN_GIGABIT), request).candidates[0].estimate
+        for sender in (reading, dgx)
+    )
+
+    assert known is not None
+    assert unknown is not None
+    read_seconds = (8191 - 1024) * 128 * 1024 / 1e9
+    assert known.queue_seconds == pytest.approx(unknown.queue_seconds + read_seconds)
+    assert known.prefill_seconds == pytest.approx(unknown.prefill_seconds)
+    sent_seconds = known.transfer_seconds
+    assert max(read_seconds, sent_seconds) < known.start_seconds < read_seconds + sent_seconds
+
+
 def test_a_fully_cached_prompt_still_computes_its_last_token() -> None:
     """Logits of the last position are needed, so a hit covers at most n - 1 tokens."""
     choice = place(pair(), replace(SEED, cached_tokens={"mac": 8192})).choice

@@ -6,6 +6,7 @@ from collections import defaultdict
 
 from baton.engine.execution.pipeline import collect, launch, token_choice_of
 from baton.engine.kv_cache.block_copy import swap_blocks
+from baton.engine.kv_cache.ingest import export_cached
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest
 from baton.engine.runners.base import LayerKv
@@ -90,6 +91,8 @@ class Stepper:
         if not step.spans:
             assert not step.duplicates
             return None
+        for sequence in step.admitted:
+            export_cached(self.runner, sequence)
         launched = launch(self.runner, step, token_choice_of(step))
         self.scheduler.progress.begin(step)
         result = collect(launched)

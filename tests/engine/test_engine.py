@@ -13,9 +13,9 @@ import pytest
 from baton.capacity.hardware import PRESETS
 from baton.capacity.snapshot import QueuedPrompt
 from baton.engine.engine import Engine
-from baton.engine.events import Admitted, Ended, Failed, LandingLoad, TokenReady
+from baton.engine.events import Admitted, Ended, EngineLoad, Failed, LandingLoad, TokenReady
 from baton.engine.limits import SchedulerLimits
-from baton.engine.request import Purpose, SamplingParams, StructuredOutput
+from baton.engine.request import KvExportSpec, Purpose, SamplingParams, StructuredOutput
 from baton.engine.runners.base import Span
 from baton.engine.runners.mock import MockRunner
 from baton.errors import (
@@ -336,6 +336,47 @@ def test_the_load_tells_who_decodes_from_whose_prompt_is_computed_for_others() -
     assert (computing.num_running, computing.num_decoding, computing.num_exports) == (2, 0, 1)
     assert computing.mean_context_tokens == 8
     assert (decoding.num_running, decoding.num_decoding, decoding.num_exports) == (1, 1, 0)
+
+
+class SlowReader(MockRunner):
+    """Takes an eighth of a second to read a layer, and half of one for a pass, on a clock of its own."""
+
+    def __init__(self) -> None:
+        self.now = 1.0
+        hardware = PRESETS["h200"]
+        super().__init__(
+            INFO, hardware, num_blocks=64, block_tokens=4, fixed_step_seconds=0.5, clock=self.tell, sleep=self.pass_by
+        )
+
+    def tell(self) -> float:
+        """Return the time."""
+        return self.now
+
+    def pass_by(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += seconds
+
+    def move_seconds(self, num_bytes: int) -> float:
+        """Return the same for any layer."""
+        return 0.125
+
+
+def test_reading_cached_kv_for_another_node_is_no_computation() -> None:
+    """A prompt waits for it as for a pass of others; and the node tells how fast it reads."""
+    runner = SlowReader()
+    with Rig(runner, clock=runner.tell) as rig:
+        rig.generate(request_of(prompt_of(13), "first"))
+        export = KvExportSpec(lambda start, layer, kv: None)
+        listening = rig.submit(request_of(prompt_of(13), "second", purpose=Purpose.PREFILL, export=export))
+        ended = listening.until(Ended)
+        load = rig.do(lambda: rig.engine._take_load() or rig.engine.load())
+
+    reading_seconds = 0.125 * INFO.layout.num_layers
+    assert isinstance(ended, Ended)
+    assert isinstance(load, EngineLoad)
+    assert ended.num_cached_tokens == 12
+    assert (ended.queue_seconds, ended.prefill_seconds) == (reading_seconds, 0.5)
+    assert load.reading_bytes_per_second == 12 * INFO.layout.num_token_bytes() / reading_seconds
 
 
 def test_a_request_that_receives_is_no_work_for_this_engine() -> None:

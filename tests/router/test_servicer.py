@@ -430,6 +430,7 @@ def test_load_links_and_outcomes_are_listed() -> None:
             landing_byte_count=7,
             decoding_request_count=1,
             export_request_count=1,
+            reading_bytes_per_second=4e9,
         )
         link = node_pb2.LinkMeasurement(from_node_id="dgx", bytes_per_second=2e9)
         outcome = generation_pb2.PlacementSummary(

@@ -253,9 +253,10 @@ def local_candidate(request: PlacementRequest, decode: DecodeTerms, pull: Pull |
 def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, terms: RemoteTerms) -> Candidate:
     """Return the candidate that computes on one node and decodes on another."""
     frames, here, there = terms.frames, decode.match, prefill.match
+    queue, computing = prefill.queue_seconds + terms.reading_seconds, frames.compute_seconds - terms.reading_seconds
     estimate = CostEstimate(
-        queue_seconds=prefill.queue_seconds,
-        prefill_seconds=frames.compute_seconds,
+        queue_seconds=queue,
+        prefill_seconds=computing,
         transfer_seconds=terms.transfer_seconds,
         exposed_seconds=frames.exposed_seconds,
         time_to_first_token_seconds=terms.first_token_seconds,
@@ -267,8 +268,8 @@ def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, ter
         uncertainty_seconds=uncertainty_seconds(
             decode,
             prefill.node,
-            queue=prefill.queue_seconds,
-            prefill=frames.compute_seconds,
+            queue=queue,
+            prefill=computing,
             exposed=frames.exposed_seconds,
             link_spread=link.spread,
         ),

@@ -125,6 +125,8 @@ class NodeLoad:
     """Rate of writing received KV into the device's memory; 0: not measured."""
     num_landing_bytes: int = 0
     """KV received and not yet written there."""
+    reading_bytes_per_second: float = 0.0
+    """Rate of reading cached KV for other nodes; 0: not measured."""
     num_decoding: int = 0
     """Of `num_running`, those that generate there and whose prompt is computed."""
     num_exports: int = 0

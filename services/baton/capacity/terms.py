@@ -84,6 +84,8 @@ class RemoteTerms(NamedTuple):
 
     restore_seconds: float
     """Cached positions come back on both, as far as the queue does not hide it."""
+    reading_seconds: float
+    """What the one has cached and the other lacks is read, before the rest is computed."""
     wire: WireChoice
     """In what KV travels."""
     num_sent_tokens: int
@@ -242,7 +244,7 @@ def remote_terms(
 ) -> RemoteTerms:
     """T_remote = max(room_d, read_d + copy_d + max(queue_p, read_p) + copy_p + layer pipeline).
 
-    The pipeline is of prefill_p(c_p, n), the way over the link, and the transfer of [c_d, n).
+    The pipeline is of reading [c_d, c_p) on p, prefill_p(c_p, n), the way over the link, and the transfer of [c_d, n).
 
     Interval table: [0, c_d) is on d already, or brought back before p is called; [c_d, n) travels; [0, c_p) is on p,
     or brought back there; [c_p, n) is computed on p. What reaches d has yet to be written into its device's memory.
@@ -252,17 +254,17 @@ def remote_terms(
     queue = prefill.queue_seconds
     restoring = here.restore.seconds + max(0.0, there.restore.read_seconds - queue) + there.restore.copy_seconds
     options = link.wires or (cache_option(decode.node.shape.kv_bytes_per_token),)
-    window = StreamWindow(num_sent * decode.node.shape.kv_bytes_per_token, queue + restoring, prefill.prefill_seconds)
+    reading = reading_seconds(node, there.num_tokens - here.num_tokens)
+    computing = reading + prefill.prefill_seconds
+    window = StreamWindow(num_sent * decode.node.shape.kv_bytes_per_token, queue + restoring, computing)
     rate = shared_rate(node, decode.node, link, window)
-    wire = choose_wire(
-        options, policy, num_tokens=num_sent, bytes_per_second=rate, compute_seconds=prefill.prefill_seconds
-    )
+    wire = choose_wire(options, policy, num_tokens=num_sent, bytes_per_second=rate, compute_seconds=computing)
     transfer = wire.transfer_seconds(num_sent, rate)
     frames = plan_frames(
         max(1, num_computed),
         node.shape.num_layers,
         max_chunk_tokens=node.max_step_tokens,
-        compute_seconds=prefill.prefill_seconds,
+        compute_seconds=computing,
         send_seconds=max(transfer, landing_seconds(decode.node, window)),
         least_pass_seconds=node.shape.step_bytes(1, 0) / node.profile.decode_bytes_per_second,
         pass_overhead_seconds=node.profile.prefill_overhead_seconds,
@@ -270,6 +272,7 @@ def remote_terms(
     first_token = queue + restoring + frames.compute_seconds + link.round_trip_seconds
     return RemoteTerms(
         restore_seconds=restoring,
+        reading_seconds=reading,
         wire=wire,
         num_sent_tokens=num_sent,
         bytes_per_second=rate,
@@ -277,7 +280,9 @@ def remote_terms(
         frames=frames,
         first_token_seconds=first_token,
         start_seconds=max(first_token + frames.exposed_seconds, decode.room_seconds),
-        imposed_seconds=decode.slowdown_seconds + prefill.imposed_seconds,
+        imposed_seconds=decode.slowdown_seconds
+        + prefill.imposed_seconds
+        + reading * min(node.load.num_generating, node.max_batch_size),
     )
 
 
@@ -322,6 +327,12 @@ def later_slowdown(sender: NodeSnapshot, link: Link, window: StreamWindow, secon
     alone_seconds = window.num_bytes / link.bytes_per_second
     share = min(MAX_STREAM_SHARE, sender.prompt_share * alone_seconds / window.compute_seconds)
     return 1.0 + share / (1 - share) * longer / seconds
+
+
+def reading_seconds(sender: NodeSnapshot, num_tokens: int) -> float:
+    """Return the time to read so many cached positions for another node, between two passes; 0: not known."""
+    rate = sender.load.reading_bytes_per_second
+    return max(0, num_tokens) * sender.shape.kv_bytes_per_token / rate if rate else 0.0
 
 
 def landing_seconds(receiver: NodeSnapshot, window: StreamWindow) -> float:

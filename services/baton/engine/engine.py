@@ -300,7 +300,8 @@ class Engine:
 
     def _take_load(self) -> None:
         self._load_taken_at = self._clock()
-        before, self._load = self._load, self._registry.load(self._pipeline.num_steps, self._ingest.landing)
+        num_steps, reading = self._pipeline.num_steps, self._pipeline.reading.bytes_per_second
+        before, self._load = self._load, self._registry.load(num_steps, self._ingest.landing, reading)
         accepted, self._accepted_placement_ids = self._accepted_placement_ids, []
         if accepted or before.queued_placement_ids != self._load.queued_placement_ids:
             self._on_queue_change(accepted)

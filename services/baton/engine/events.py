@@ -148,11 +148,13 @@ class EngineLoad:
     queued_prompts: tuple[QueuedPrompt, ...] = ()
     """Prompts still to compute here, in order of turns; the first ones, where there are many."""
     landing: LandingLoad = LandingLoad()
+    """KV of other nodes on its way into the device's memory."""
+    reading_bytes_per_second: float = 0.0
+    """Rate of handing out cached KV to others; 0: nothing has been."""
     num_decoding: int = 0
     """Of the running requests, those whose prompt is computed and that generate here."""
     num_exports: int = 0
     """Of the waiting and running requests, those of which the prompt alone is computed here, for another node."""
-    """KV of other nodes on its way into the device's memory."""
 
     @property
     def queued_placement_ids(self) -> list[str]:

@@ -185,7 +185,7 @@ class RequestRegistry:
             self._deliveries.append(Tokens(listeners, indexes, plain_ids))
         return ending
 
-    def load(self, num_steps: int, landing: LandingLoad) -> EngineLoad:
+    def load(self, num_steps: int, landing: LandingLoad, reading_bytes_per_second: float = 0.0) -> EngineLoad:
         """Return what the engine is doing, after so many passes. O(living requests)."""
         waiting, running = self._scheduler.waiting, self._scheduler.running
         generating = [sequence for sequence in running if sequence.purpose is not Purpose.PREFILL]
@@ -210,6 +210,7 @@ class RequestRegistry:
                 for sequence in prompts[:MAX_QUEUED_PROMPTS]
             ),
             landing=landing,
+            reading_bytes_per_second=reading_bytes_per_second,
             num_decoding=sum(not sequence.is_prefilling for sequence in generating),
             num_exports=sum(sequence.purpose is Purpose.PREFILL for sequence in (*running, *waiting)),
         )

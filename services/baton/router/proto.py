@@ -153,6 +153,7 @@ def load_from_proto(message: node_pb2.LoadReport) -> LoadReport:
             ),
             landing_bytes_per_second=_rate(message.landing_bytes_per_second),
             num_landing_bytes=max(0, message.landing_byte_count),
+            reading_bytes_per_second=_rate(message.reading_bytes_per_second),
             num_decoding=max(0, message.decoding_request_count),
             num_exports=max(0, message.export_request_count),
         ),
@@ -188,6 +189,7 @@ def load_to_proto(report: LoadReport) -> node_pb2.LoadReport:
         ],
         landing_bytes_per_second=report.load.landing_bytes_per_second,
         landing_byte_count=report.load.num_landing_bytes,
+        reading_bytes_per_second=report.load.reading_bytes_per_second,
         decoding_request_count=report.load.num_decoding,
         export_request_count=report.load.num_exports,
     )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.engine.kv_cache.gap_budget import MAX_DUE_PASSES, GapBudget, WriteRate, gap_seconds
+from baton.engine.kv_cache.gap_budget import MAX_DUE_PASSES, GapBudget, MoveRate, gap_seconds
 
 PASS = 0.02
 """Seconds of a pass, where nothing else is said."""
@@ -86,7 +86,7 @@ def test_a_gap_that_took_too_long_is_paid_back_by_those_after_it() -> None:
 
 def test_the_rate_of_writing_is_that_of_the_last_pieces() -> None:
     """A slow start is forgotten."""
-    rate = WriteRate()
+    rate = MoveRate()
     assert rate.bytes_per_second == 0.0
     for num_bytes, seconds in [(1000, 1.0)] + [(1000, 0.001)] * 600:
         rate.note(num_bytes, seconds)

@@ -16,6 +16,7 @@ import numpy as np
 from baton.engine.events import PromptScored
 from baton.engine.execution.health import PassHealth
 from baton.engine.kv_cache.block_copy import swap_blocks
+from baton.engine.kv_cache.gap_budget import MoveRate
 from baton.engine.kv_cache.ingest import export_cached
 from baton.engine.kv_cache.offload import BlockSwaps
 from baton.engine.request_registry import RequestRegistry
@@ -65,6 +66,8 @@ class Pipeline:
     ) -> None:
         self.num_steps = 0
         self.pass_seconds = 0.0  # of the last one
+        self.reading = MoveRate()
+        """Rate of handing out cached KV."""
         self._runner = runner
         self._scheduler = scheduler
         self._registry = registry
@@ -146,6 +149,7 @@ class Pipeline:
         try:
             if step.swaps.outs or step.swaps.ins:
                 self._swap_blocks(step.swaps)
+            self._hand_out_cached(step)
             if self._in_flight is None:
                 self._free_since = self._clock()
             launched = launch(self._runner, step, choice, self._in_flight)
@@ -154,6 +158,13 @@ class Pipeline:
             return None
         self._scheduler.progress.begin(step)
         return launched
+
+    def _hand_out_cached(self, step: Step) -> None:
+        """Hand out the cached KV of the sequences that join. No pass is charged for it: it is nobody's computation."""
+        started, is_idle = self._clock(), self._in_flight is None
+        num_bytes = sum(export_cached(self._runner, sequence) for sequence in step.admitted)
+        if num_bytes and is_idle:  # else it waited for the pass in flight
+            self.reading.note(num_bytes, self._clock() - started)
 
     def _swap_blocks(self, swaps: BlockSwaps) -> None:
         started, offload = self._clock(), self._scheduler.offload
@@ -291,7 +302,7 @@ class Pass(NamedTuple):
 
 
 def launch(runner: Runner, step: Step, choice: TokenChoice, after: Pass | None = None) -> Pass:
-    """Begin a pass, and hand out the cached KV of the sequences that join with it.
+    """Begin a pass.
 
     Args:
         runner: What computes.
@@ -299,8 +310,6 @@ def launch(runner: Runner, step: Step, choice: TokenChoice, after: Pass | None =
         choice: How its tokens are chosen.
         after: The pass launched before, if it is in flight.
     """
-    for sequence in step.admitted:
-        export_cached(runner, sequence)
     if not step.spans:
         return Pass(step, None, TokenChoice.ON_HOST)
     launched = runner.launch(

@@ -97,11 +97,11 @@ class GapBudget:
         return cost.seconds(StepWork(num_bytes, 0)) if cost is not None and num_bytes else 0.0
 
 
-class WriteRate:
-    """Rate of writing KV into blocks, of the last pieces: sums in which old ones fade.
+class MoveRate:
+    """Rate of moving KV into or out of blocks, of the last pieces: sums in which old ones fade.
 
     Attributes:
-        bytes_per_second: The rate; 0: nothing has been written, or it took no time.
+        bytes_per_second: The rate; 0: nothing has been moved, or it took no time.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class WriteRate:
         self._num_bytes = self._seconds = 0.0
 
     def note(self, num_bytes: int, seconds: float) -> None:
-        """Take in what it took to write a piece."""
+        """Take in what it took to move a piece."""
         self._num_bytes = _RATE_DECAY * self._num_bytes + num_bytes
         self._seconds = _RATE_DECAY * self._seconds + seconds
         self.bytes_per_second = self._num_bytes / self._seconds if self._seconds > 0.0 else 0.0

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from baton.engine.events import LandingLoad
-from baton.engine.kv_cache.gap_budget import GapBudget, WriteRate
+from baton.engine.kv_cache.gap_budget import GapBudget, MoveRate
 from baton.engine.request import EXPORT_TOKENS
 from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.sequence import Phase, Sequence
@@ -147,7 +147,7 @@ class Ingest:
         self._clock = clock
         self._failing = failing
         self._on_landed = on_landed
-        self._rate = WriteRate()
+        self._rate = MoveRate()
         self._queues: dict[Sequence, deque[FrameCursor | Callable[[], None]]] = {}
 
     @property
@@ -244,12 +244,17 @@ def _bytes_left(queue: deque[FrameCursor | Callable[[], None]]) -> int:
     return sum(item.num_bytes_left for item in queue if isinstance(item, FrameCursor))
 
 
-def export_cached(runner: Runner, sequence: Sequence) -> None:
-    """Hand out the KV that is in the prefix cache and that the caller lacks: [token_begin, num_computed)."""
+def export_cached(runner: Runner, sequence: Sequence) -> int:
+    """Hand out the KV that is in the prefix cache and that the caller lacks, [token_begin, num_computed).
+
+    Returns:
+        How many bytes that was.
+    """
     export = sequence.request.export
     if export is None:
-        return
+        return 0
     for start in range(export.token_begin, sequence.num_computed, EXPORT_TOKENS):
         num_tokens = min(EXPORT_TOKENS, sequence.num_computed - start)
         for layer in range(runner.info.layout.num_layers):
             export.sink(start, layer, runner.read_kv(sequence.block_table, layer, start, num_tokens))
+    return max(0, sequence.num_computed - export.token_begin) * runner.info.layout.num_token_bytes()

@@ -95,4 +95,5 @@ def load_message(
         ],
         landing_bytes_per_second=load.landing.bytes_per_second,
         landing_byte_count=load.landing.num_bytes,
+        reading_bytes_per_second=load.reading_bytes_per_second,
     )
