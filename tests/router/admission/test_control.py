@@ -146,17 +146,6 @@ def test_a_prompt_on_the_decode_node_delays_no_first_token_beyond_its_objective(
     assert isinstance(control.judge(short, NOBODY), AdmittedRequest)
 
 
-def test_a_first_token_waits_for_a_prompt_that_its_decode_node_computes() -> None:
-    """What comes for it meanwhile is not seen before."""
-    clock = Clock()
-    control = AdmissionControl(clock, AdmissionLimits("shed", SLO))
-    place(control, "own", local(prefill_seconds=1.5, time_to_first_token_seconds=1.5, start_seconds=1.5))
-
-    assert isinstance(control.judge(waiting(0.5), NOBODY), RefusedRequest)
-    clock.seconds += 0.4
-    assert isinstance(control.judge(waiting(0.5), NOBODY), AdmittedRequest)
-
-
 def test_prompts_of_one_node_wait_for_those_before_them_alone() -> None:
     """A node that computes all its prompts itself fills its queue up to the objective."""
     control = AdmissionControl(Clock(), AdmissionLimits("shed", SLO))

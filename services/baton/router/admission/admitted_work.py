@@ -104,20 +104,6 @@ class AdmittedWork:
         """Return the work in flight on a decode node."""
         return sum(each.work_seconds for each in self.on(decode_node_id))
 
-    def predict(self, candidate: Candidate) -> Prediction:
-        """Return what a client would measure of a candidate, with the prompts that its decode node computes itself.
-
-        What comes for others is seen once they are computed: until then no first token of theirs goes out.
-        """
-        estimate, now = candidate.estimate, self._clock()
-        assert estimate is not None
-        predicted = Prediction.of(estimate)
-        if candidate.is_local:
-            return predicted
-        own = (each for each in self.on(candidate.decode_node_id) if each.computing_node_id == each.decode_node_id)
-        blocked_seconds = max((each.first_token_at_seconds - now for each in own), default=0.0)
-        return predicted._replace(ttft_seconds=predicted.ttft_seconds + max(0.0, blocked_seconds))
-
     def look(self) -> None:
         """Notice what time has shown: placements that are late, and those of which nobody will hear again."""
         now = self._clock()
@@ -143,7 +129,7 @@ class AdmittedWork:
         now, estimate = self._clock(), choice.estimate
         assert estimate is not None
         self._charge_stall(choice, now)
-        predicted = self.predict(choice)
+        predicted = Prediction.of(estimate)
         ttft_limit_seconds = _ttft_limit(objectives, predicted)
         longest_decode_seconds = (max_tokens - 1) * objectives.tpot_seconds or float("inf")
         entry = InFlight(
@@ -156,7 +142,7 @@ class AdmittedWork:
             placed_at_seconds=now,
             ttft_limit_seconds=ttft_limit_seconds,
             late_at_seconds=now + ttft_limit_seconds + longest_decode_seconds,
-            first_token_at_seconds=now + predicted.ttft_seconds,
+            first_token_at_seconds=now + estimate.time_to_first_token_seconds,
             forgotten_at_seconds=now + FORGET_SECONDS + FORGET_FACTOR * estimate.total_seconds,
         )
         self._in_flight[placement_id] = entry

@@ -153,7 +153,7 @@ class AdmissionControl:
         estimate = candidate.estimate
         assert estimate is not None
         margin = self._work.margin(computing_node_id(candidate), candidate.decode_node_id)
-        predicted = self._work.predict(candidate)
+        predicted = Prediction.of(estimate)
         ttft = (
             predicted.ttft_seconds * margin.ttft_seconds - objectives.ttft_seconds if objectives.ttft_seconds else 0.0
         )
@@ -166,7 +166,7 @@ class AdmissionControl:
         wait = max(ttft, tpot, self._stall_wait(candidate, step_seconds), self._limit_wait(candidate, 1.0))
         if wait > 0 or not is_above_share:
             return _Wait("OVERLOADED", wait)
-        own_seconds = estimate.time_to_first_token_seconds - estimate.queue_seconds
+        own_seconds = predicted.ttft_seconds - estimate.queue_seconds
         if objectives.ttft_seconds:
             wait = estimate.queue_seconds - max(own_seconds, OVER_SHARE_QUEUE * objectives.ttft_seconds)
         wait = max(wait, _batch_wait(estimate, tpot_seconds, OVER_SHARE_TPOT * objectives.tpot_seconds))
