@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from baton.decode.measurement import MAX_FRAMES, FrameTimeline
+import pytest
+
+from baton.decode.measurement import MAX_FRAMES, FrameTimeline, ReceptionClock
 from baton.kv.stream import KvFrame
 from baton.v1.generation_pb2 import KvFrameTiming
 
@@ -33,3 +35,15 @@ def test_a_long_stream_is_cut() -> None:
         timeline.add(_FRAME, ready=index, arrived=index)
 
     assert len(timeline.to_proto(computed=0.0).frames) == MAX_FRAMES
+
+
+def test_the_link_is_not_busy_with_what_is_held_back() -> None:
+    """Time for which this node had no room for the next frame is none of the link's."""
+    clock = ReceptionClock(called=0.0)
+    clock.layout_arrived(0.0)
+    clock.frame_arrived(1.0, ready_seconds=0.0)
+
+    clock.held_back(5.0)
+    clock.frame_arrived(6.0, ready_seconds=0.5)
+
+    assert clock.busy_seconds == pytest.approx(2.0)

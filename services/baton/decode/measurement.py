@@ -143,7 +143,7 @@ class ReceptionClock:
 
     The sender's clock reads 0 when it sends the layout, so `layout_arrived - half a round trip` is that moment here,
     and a frame that was ready at `r` there could have begun its way at `origin + r`. The link is busy with it from
-    then, or from the arrival of the frame before, until it arrives.
+    then, or from the arrival of the frame before, until it arrives; not while this node holds it back for want of room.
     """
 
     called: float
@@ -152,6 +152,8 @@ class ReceptionClock:
     """The sender's 0."""
     last_arrival: float = 0.0
     """When the last frame arrived."""
+    free_since: float = 0.0
+    """When this node last had room again for a frame that it had held back; 0: it never held one back."""
     computed: float = 0.0
     """When the sender had the first token; 0: not known yet."""
     busy_seconds: float = 0.0
@@ -167,9 +169,13 @@ class ReceptionClock:
         self.busy_seconds += max(0.0, now - self.way_began(ready_seconds))
         self.last_arrival = now
 
+    def held_back(self, now: float) -> None:
+        """Note that the next frame was not taken from the link before now, because this node had no room for it."""
+        self.free_since = now
+
     def way_began(self, ready_seconds: float) -> float:
         """Return when the link was there for the frame that has just come and was ready at `ready_seconds`."""
-        return max(self.last_arrival, self.origin + ready_seconds)
+        return max(self.last_arrival, self.free_since, self.origin + ready_seconds)
 
     def summary_arrived(self, compute_ended_seconds: float) -> None:
         """Set when the sender had computed everything, on its clock."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -28,7 +29,12 @@ from baton.v1 import block_service_pb2, kv_pb2, prefill_service_pb2
 from baton.wire.kv import layout_from_proto, wire_from_proto
 
 MAX_FRAMES_IN_FLIGHT = 8
-"""Frames read from the network and not yet written by the engine; more wait in HTTP/2's window."""
+"""Frames of a stream read from the network and not yet written by the engine, however large they are."""
+MAX_BYTES_IN_FLIGHT = 64 << 20
+"""Bytes of such frames, where more of them are small; what does not fit waits in HTTP/2's window.
+
+The engine writes between passes: eight frames of one layer of a short prompt would take a pass for each eight.
+"""
 Response = prefill_service_pb2.PrefillResponse | block_service_pb2.PullBlocksResponse
 """What a stream brings besides frames."""
 _Message = TypeVar("_Message", bound=Response | ReceivedFrame)
@@ -77,6 +83,35 @@ class _Unpacking(NamedTuple):
     """What counts once it has been written."""
 
 
+class FrameWindow:
+    """Frames of a stream that the engine has still to write.
+
+    Invariant, kept by `enter`: `MAX_FRAMES_IN_FLIGHT` at most, or `MAX_BYTES_IN_FLIGHT` together; they land in the
+    order in which they entered.
+    """
+
+    def __init__(self) -> None:
+        self._sizes: deque[int] = deque()
+        self._num_bytes = 0
+        self._room = asyncio.Event()
+
+    async def enter(self, num_bytes: int) -> bool:
+        """Take a frame in when there is room; return whether it had to wait for that."""
+        has_waited = False
+        while len(self._sizes) >= MAX_FRAMES_IN_FLIGHT and self._num_bytes + num_bytes > MAX_BYTES_IN_FLIGHT:
+            has_waited = True
+            self._room.clear()
+            await self._room.wait()
+        self._sizes.append(num_bytes)
+        self._num_bytes += num_bytes
+        return has_waited
+
+    def landed(self) -> None:
+        """Take note that the engine has written a frame."""
+        self._num_bytes -= self._sizes.popleft()
+        self._room.set()
+
+
 class KvStreamReader(ABC):
     """Reads the KV streams of one request, one after the other; subclasses know what surrounds the frames.
 
@@ -108,13 +143,13 @@ class KvStreamReader(ABC):
         self._layout = layout
         self._clock = clock
         self._spans = LayerSpans("transfer", clock)
-        self._slots = asyncio.Semaphore(MAX_FRAMES_IN_FLIGHT)
+        self._window = FrameWindow()
         self._is_rounded = False
         self._unpacking: _Unpacking | None = None
 
     def frame_landed(self) -> None:
         """Take note that the engine has written a frame."""
-        self._slots.release()
+        self._window.landed()
 
     @abstractmethod
     def _promise(self, message: Any) -> StreamPromise:
@@ -211,7 +246,8 @@ class KvStreamReader(ABC):
             await self._write(frame, progress)
 
     async def _write(self, frame: KvFrame, progress: KvProgress) -> None:
-        await self._slots.acquire()
+        if await self._window.enter(frame.num_bytes):
+            self.reception.clock.held_back(self._clock())
         self._engine.write_kv(self.engine_id, frame, is_rounded=self._is_rounded)
         self.progress = progress
 
