@@ -33,9 +33,9 @@ def placed(clock: Clock) -> PlacementLedger:
     return ledger
 
 
-def queue(ledger: PlacementLedger, load: NodeLoad, reported_at_seconds: float = 100.0) -> PromptQueue:
-    """Return the queue of "dgx"."""
-    return ledger.queue("dgx", load, reported_at_seconds, DGX.shape, DGX.profile)
+def queue(ledger: PlacementLedger, load: NodeLoad, now_seconds: float = 100.0) -> PromptQueue:
+    """Return the queue of "dgx", which reported at 100 s."""
+    return ledger.queued_work("dgx", load, 100.0, DGX.shape, DGX.profile).at(now_seconds)
 
 
 def test_a_placement_counts_on_both_nodes() -> None:
@@ -82,13 +82,13 @@ def test_a_queue_shrinks_between_reports() -> None:
     full = queue(ledger, load)
     clock.seconds += 1.0
     ledger.add("q", "dgx", PlacedWork(0, 1024, 64))
-    both = queue(ledger, load)
+    both = queue(ledger, load, clock.seconds)
     clock.seconds += full.total_seconds
 
     assert both.total_seconds == pytest.approx(
         full.total_seconds - 1.0 + cost.prefill_seconds(DGX.shape, DGX.profile, 0, 1024)
     )
-    assert queue(ledger, load).total_seconds == 0
+    assert queue(ledger, load, clock.seconds).total_seconds == 0
 
 
 def test_prompts_beyond_the_listed_ones_count_as_equally_long() -> None:
@@ -160,13 +160,13 @@ def test_one_placement_tells_no_rate() -> None:
     recent.add_arrival(2.0)
     recent.add_prompt(0.5)
     clock.seconds += 2.0
-    first = (recent.arrivals_per_second, recent.prompts_per_second, recent.prompt_share)
+    first = (recent.rates().arrivals_per_second, recent.rates().prompts_per_second, recent.rates().prompt_share)
     recent.add_arrival(2.0)
     recent.add_prompt(0.5)
 
     assert first == (0.0, 0.0, 0.0)
-    assert recent.arrivals_per_second == pytest.approx(0.5, rel=0.03)
-    assert recent.prompt_share == pytest.approx(0.25, rel=0.03)
+    assert recent.rates().arrivals_per_second == pytest.approx(0.5, rel=0.03)
+    assert recent.rates().prompt_share == pytest.approx(0.25, rel=0.03)
 
 
 def test_recent_work_is_a_rate_from_the_first_placement_on() -> None:
@@ -178,8 +178,8 @@ def test_recent_work_is_a_rate_from_the_first_placement_on() -> None:
         recent.add_arrival(2.0)
         recent.add_prompt(0.1)
 
-    assert recent.arrivals_per_second == pytest.approx(4.0, rel=0.03)
-    assert recent.arrival_seconds == pytest.approx(2.0)
-    assert recent.prompt_share == pytest.approx(0.4, rel=0.03)
+    assert recent.rates().arrivals_per_second == pytest.approx(4.0, rel=0.03)
+    assert recent.rates().arrival_seconds == pytest.approx(2.0)
+    assert recent.rates().prompt_share == pytest.approx(0.4, rel=0.03)
     clock.seconds += 100.0
-    assert recent.arrivals_per_second < 0.01
+    assert recent.rates().arrivals_per_second < 0.01

@@ -370,6 +370,31 @@ def test_nodes_on_one_device_share_its_time() -> None:
     assert (after["other"].profile, after["other"].queue.total_seconds) == (before["other"].profile, 0.0)
 
 
+def test_what_ends_on_one_node_frees_the_device_for_the_others() -> None:
+    """A placement that nobody took up, and the node itself: what is kept of its neighbours tells at once."""
+    clock = Clock()
+    state = RouterState(clock, StateLimits(assumed_ttl_seconds=RENEWAL_SECONDS / 2))
+    mac = state.register(replace(MAC, device_id="m/gpu"))
+    state.register(replace(DGX, device_id="m/gpu"))
+
+    def seen() -> tuple[float, float]:
+        dgx, *_ = state.snapshot(MODEL, are_kept=True).nodes
+        return dgx.queue.total_seconds, dgx.profile.prefill_flops
+
+    state.report(mac, busy_report(num_running=1, num_decoding=1))
+    local = next(each for each in place(state.snapshot(MODEL), REQUEST).candidates if each.is_local)
+    state.account("p", local, REQUEST)
+    clock.seconds += 0.8 * RENEWAL_SECONDS / 2
+    placed_seconds, shared_flops = seen()
+    clock.seconds += 0.4 * RENEWAL_SECONDS / 2
+    expired_seconds, _ = seen()
+    state.remove(mac)
+
+    assert placed_seconds > 1.0
+    assert expired_seconds == 0.0
+    assert seen() == (0.0, 2 * shared_flops)
+
+
 def test_a_network_card_is_as_fast_as_its_fastest_link_was_measured_last() -> None:
     """Outwards and inwards, also when that link is measured again and slower."""
     state = RouterState(Clock(), StateLimits())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -21,15 +22,6 @@ class Stream(NamedTuple):
     """Node that sends it."""
     receiver_id: str
     """Node that takes it in."""
-
-    def num_computed_bytes(self, seconds: float) -> float:
-        """Return what is computed by a moment, from now on, and not sent now."""
-        if seconds >= self.end_seconds:
-            return self.num_ready_bytes + self.num_later_bytes
-        if seconds <= self.begin_seconds:
-            return self.num_ready_bytes
-        share = (seconds - self.begin_seconds) / (self.end_seconds - self.begin_seconds)
-        return self.num_ready_bytes + self.num_later_bytes * share
 
 
 def slowdown(
@@ -55,17 +47,53 @@ def slowdown(
     window_seconds = max(alone_seconds, compute_seconds)
     share = alone_seconds / window_seconds
     met = min(1.0, share / (1 - share)) if share < 1 else 1.0
-    early = [stream.num_computed_bytes(begin_seconds) for stream in streams]
+    early = _computed_bytes(streams, begin_seconds)
     num_early_bytes = sum(early)
     left = max(0.0, 1 - bytes_per_second * begin_seconds / num_early_bytes) if num_early_bytes else 0.0
     waiting_seconds = 0.0
     for _ in range(2):  # the longer it takes, the more it meets
         end_seconds = begin_seconds + window_seconds + waiting_seconds
         num_met_bytes = 0.0
-        for stream, num_early in zip(streams, early, strict=True):
-            num_carried = num_early * left + stream.num_computed_bytes(end_seconds) - num_early
+        for num_computed, num_early in zip(_computed_bytes(streams, end_seconds), early, strict=True):
+            num_carried = num_early * left + num_computed - num_early
             num_met_bytes += num_bytes if num_carried > num_bytes else num_carried
         if not num_met_bytes:
             break
         waiting_seconds = met * num_met_bytes / bytes_per_second
     return 1.0 + waiting_seconds / alone_seconds
+
+
+def least_rate(
+    num_bytes: float,
+    begin_seconds: float,
+    compute_seconds: float,
+    resources: Iterable[tuple[float, Sequence[Stream]]],
+) -> float:
+    """Return the rate of a stream over several resources at once: of the one that leaves it least.
+
+    A resource that would leave more even if every stream on it carried as much as this one is passed over.
+
+    Args:
+        num_bytes: Of the stream; 0 or more.
+        begin_seconds: When its first byte is ready, from now on.
+        compute_seconds: Time over which its bytes become ready.
+        resources: Rate of each, 0 if it is not known, and what else uses it. One rate is known.
+    """
+    least = math.inf
+    for rate, streams in resources:
+        if rate and rate / (1 + len(streams)) < least:
+            shared = rate / slowdown(num_bytes, rate, begin_seconds, compute_seconds, streams)
+            least = min(least, shared)
+    return least
+
+
+def _computed_bytes(streams: Sequence[Stream], seconds: float) -> list[float]:
+    """Return what is computed of each stream by a moment, from now on, and not sent now."""
+    return [
+        ready + later
+        if seconds >= end
+        else ready
+        if seconds <= begin
+        else ready + later * ((seconds - begin) / (end - begin))
+        for ready, later, begin, end, _, _ in streams
+    ]

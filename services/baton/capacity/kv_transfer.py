@@ -75,6 +75,8 @@ def plan_frames(
         num_passes = math.ceil(num_tokens / chunk)
         computing = max(compute_seconds, num_passes * least_pass_seconds)
         computing += (num_passes - num_own_passes) * pass_overhead_seconds
+        if computing > (1 - LEAST_CHUNK_GAIN) * best.start_seconds:
+            break  # too little is left to save
         plan = _best_groups(num_passes, num_layers, computing, send_seconds)
         if plan.start_seconds > (1 - LEAST_CHUNK_GAIN) * best.start_seconds:
             break
@@ -92,11 +94,14 @@ def _best_groups(num_passes: int, num_layers: int, compute_seconds: float, send_
     """Return the best group size, of the number of layers halved again and again; the largest wins a tie."""
     best_size, least_exposed = 0, math.inf
     for size in group_sizes(num_layers):
-        num_frames = num_passes * math.ceil(num_layers / size)
-        if best_size and send_seconds < num_frames * cost.FRAME_OVERHEAD_SECONDS:
+        num_frames = num_passes * -(-num_layers // size)
+        fixed_seconds = num_frames * cost.FRAME_OVERHEAD_SECONDS
+        if best_size and send_seconds < fixed_seconds:
             break  # frames that the link takes in less than their fixed cost
-        exposed = cost.exposed_seconds(num_frames, compute_seconds, send_seconds)
-        if not best_size or exposed < least_exposed:
+        compute, send = compute_seconds / num_frames, (send_seconds + fixed_seconds) / num_frames
+        # `cost.exposed_seconds`, written out: this is tried for every pair that is priced
+        exposed = compute + (num_frames - 1) * (compute if compute > send else send) + send - compute_seconds
+        if exposed < least_exposed:
             best_size, least_exposed = size, exposed
     return FramePlan(best_size, 0, compute_seconds, least_exposed)
 

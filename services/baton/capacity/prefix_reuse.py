@@ -102,10 +102,12 @@ def best_pull(snapshot: ClusterSnapshot, request: PlacementRequest, decoder: Nod
     """
     if request.needs_local_prefill or request.pins or not snapshot.holder_ids:
         return None
+    begin = match_prefix(request, decoder).num_tokens
     pulls = [
         pull
         for source in snapshot.nodes
-        if source.node_id in snapshot.holder_ids and (pull := _pull(snapshot, request, source, decoder)) is not None
+        if source.node_id in snapshot.holder_ids
+        and (pull := _pull(snapshot, request, source, decoder, begin)) is not None
     ]
 
     def seconds(pull: Pull) -> float:
@@ -115,9 +117,9 @@ def best_pull(snapshot: ClusterSnapshot, request: PlacementRequest, decoder: Nod
 
 
 def _pull(
-    snapshot: ClusterSnapshot, request: PlacementRequest, source: NodeSnapshot, decoder: NodeSnapshot
+    snapshot: ClusterSnapshot, request: PlacementRequest, source: NodeSnapshot, decoder: NodeSnapshot, begin: int
 ) -> Pull | None:
-    block_tokens, begin = decoder.block_tokens, match_prefix(request, decoder).num_tokens
+    block_tokens = decoder.block_tokens
     end = min(request.pullable_from(source.node_id), request.num_prompt_tokens - 1) // block_tokens * block_tokens
     is_usable = source.serves_blocks and not source.unusable_reason and source.node_id not in request.excluded_node_ids
     if source is decoder or end <= begin or source.block_tokens != block_tokens or not is_usable:
@@ -128,40 +130,41 @@ def _pull(
     num_bytes = (end - begin) * decoder.shape.kv_bytes_per_token
     shared = slowdown(num_bytes, link.bytes_per_second, 0.0, 0.0, (*source.sending, *decoder.receiving))
     transfer = cost.transfer_seconds(num_bytes, link.bytes_per_second) * shared
-    group = _layers_per_frame(source, end - begin, transfer)
+    stream, group = _best_stream(source, end - begin, transfer)
     return Pull(
         node_id=source.node_id,
         begin=begin,
         end=end,
         num_bytes=num_bytes,
         transfer_seconds=transfer,
-        seconds=link.round_trip_seconds + _stream_seconds(source, end - begin, transfer, group),
+        seconds=link.round_trip_seconds + stream,
         layers_per_frame=group,
         is_link_declared=not link.is_measured,
         link_spread=link.spread,
     )
 
 
-def _layers_per_frame(source: NodeSnapshot, num_tokens: int, transfer_seconds: float) -> int:
-    """Return the group size of the shortest stream, of the number of layers halved again and again."""
+def _best_stream(source: NodeSnapshot, num_tokens: int, transfer_seconds: float) -> tuple[float, int]:
+    """Return the time of the shortest stream, and its group of layers: all, halved again and again; the largest wins.
+
+    Frames are read ahead of the link, between two passes of the node. An idle node is taken to read as fast as the
+    link carries, so only the first frame's way is not hidden; one that generates gives a share of its time.
+    """
     num_layers, token_bytes = source.shape.num_layers, source.shape.kv_bytes_per_token
     layer_bytes = min(num_tokens, FRAME_TOKENS) * token_bytes / num_layers
-    fitting = [size for size in group_sizes(num_layers) if size == 1 or size * layer_bytes <= MAX_FRAME_BYTES]
-    return min(fitting, key=lambda size: _stream_seconds(source, num_tokens, transfer_seconds, size))
-
-
-def _stream_seconds(source: NodeSnapshot, num_tokens: int, transfer_seconds: float, layers_per_frame: int) -> float:
-    """Return the time of a stream: frames are read ahead of the link, between two passes of the node.
-
-    An idle node is taken to read as fast as the link carries, so only the first frame's way is not hidden; one that
-    generates gives a share of its time.
-    """
-    num_frames = math.ceil(num_tokens / FRAME_TOKENS) * math.ceil(source.shape.num_layers / layers_per_frame)
-    turns_seconds = num_frames / FRAMES_AHEAD * _pass_seconds(source)
-    num_bytes = num_tokens * source.shape.kv_bytes_per_token
+    turn_seconds = _pass_seconds(source) / FRAMES_AHEAD
+    num_bytes = num_tokens * token_bytes
     reading_seconds = num_bytes / (READ_SHARE * READ_BYTES_PER_SECOND) if source.load.num_running else 0.0
-    stream = max(transfer_seconds * (1 + 1 / num_frames), turns_seconds, reading_seconds)
-    return stream + num_frames * cost.FRAME_OVERHEAD_SECONDS
+    best_seconds, best_size = math.inf, 1
+    for size in group_sizes(num_layers):
+        if size > 1 and size * layer_bytes > MAX_FRAME_BYTES:
+            continue
+        num_frames = math.ceil(num_tokens / FRAME_TOKENS) * math.ceil(num_layers / size)
+        stream = max(transfer_seconds * (1 + 1 / num_frames), num_frames * turn_seconds, reading_seconds)
+        stream += num_frames * cost.FRAME_OVERHEAD_SECONDS
+        if stream < best_seconds:
+            best_seconds, best_size = stream, size
+    return best_seconds, best_size
 
 
 def _pass_seconds(source: NodeSnapshot) -> float:

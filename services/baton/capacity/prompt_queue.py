@@ -90,10 +90,41 @@ def aged_queue(
     return PromptQueue.of(left, pass_seconds)
 
 
+class QueuedWork(NamedTuple):
+    """What a node has to compute, as far as it has said and as has been placed there since."""
+
+    listed: Sequence[float] = ()
+    """Seconds of each prompt that it reported, in order of turns."""
+    reported_at_seconds: float = 0.0
+    """When."""
+    placed: Sequence[tuple[float, float]] = ()
+    """Of each prompt placed since, oldest first: its seconds, and when it was placed."""
+    pass_seconds: float = 0.0
+    """Time of a full pass; 0: not known."""
+
+    def at(self, now_seconds: float, pace: float = 1.0) -> PromptQueue:
+        """Return what is left at a moment.
+
+        Args:
+            now_seconds: The moment.
+            pace: Part of its device's time that it has for prompts, above 0 to 1.
+        """
+        if not (self.listed or self.placed):
+            return EMPTY_QUEUE
+        placed = [PlacedPrompt(seconds, (now_seconds - placed_at) * pace) for seconds, placed_at in self.placed]
+        return aged_queue(self.listed, (now_seconds - self.reported_at_seconds) * pace, placed, self.pass_seconds)
+
+
+NO_WORK = QueuedWork()
+"""Nothing to compute."""
+
+
 def _deal(left: list[float], order: Iterable[int], seconds: float) -> float:
     """Take what each needs, in this order; return what remains."""
     for index in order:
-        taken = min(left[index], seconds)
-        left[index] -= taken
-        seconds -= taken
+        if seconds < left[index]:
+            left[index] -= seconds
+            return 0.0
+        seconds -= left[index]
+        left[index] = 0.0
     return seconds

@@ -9,7 +9,7 @@ import math
 from typing import NamedTuple
 
 from baton.capacity import cost
-from baton.capacity.contention import slowdown
+from baton.capacity.contention import least_rate, slowdown
 from baton.capacity.kv_transfer import FramePlan, WireChoice, WirePolicy, cache_option, choose_wire, plan_frames
 from baton.capacity.prefix_reuse import PrefixMatch, Pull, match_prefix
 from baton.capacity.snapshot import Link, NodeSnapshot, PlacementRequest, blocks_for, neighbours, room_seconds
@@ -265,7 +265,7 @@ def remote_terms(
         node.shape.num_layers,
         max_chunk_tokens=node.max_step_tokens,
         compute_seconds=computing,
-        send_seconds=max(transfer, landing_seconds(decode.node, window)),
+        send_seconds=max(transfer, landing_seconds(decode.node, window, transfer)),
         least_pass_seconds=node.shape.step_bytes(1, 0) / node.profile.decode_bytes_per_second,
         pass_overhead_seconds=node.profile.prefill_overhead_seconds,
     )
@@ -300,15 +300,15 @@ class StreamWindow(NamedTuple):
 def shared_rate(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window: StreamWindow) -> float:
     """Return the rate of a link for a stream, beside what else is on it and on both network cards by then."""
     on_link = [stream for stream in sender.sending if stream.receiver_id == receiver.node_id]
-    resources = (
-        (link.bytes_per_second, on_link),
-        (sender.send_bytes_per_second, sender.sending),
-        (receiver.receive_bytes_per_second, receiver.receiving),
-    )
-    rate = min(
-        rate / slowdown(window.num_bytes, rate, window.begin_seconds, window.compute_seconds, streams)
-        for rate, streams in resources
-        if rate
+    rate = least_rate(
+        window.num_bytes,
+        window.begin_seconds,
+        window.compute_seconds,
+        (
+            (link.bytes_per_second, on_link),
+            (sender.send_bytes_per_second, sender.sending),
+            (receiver.receive_bytes_per_second, receiver.receiving),
+        ),
     )
     return rate / later_slowdown(sender, link, window, window.num_bytes / rate)
 
@@ -335,14 +335,20 @@ def reading_seconds(sender: NodeSnapshot, num_tokens: int) -> float:
     return max(0, num_tokens) * sender.shape.kv_bytes_per_token / rate if rate else 0.0
 
 
-def landing_seconds(receiver: NodeSnapshot, window: StreamWindow) -> float:
-    """Return the time to write a stream into the memory of the device, after what waits there; 0: not known."""
+def landing_seconds(receiver: NodeSnapshot, window: StreamWindow, transfer_seconds: float = 0.0) -> float:
+    """Return the time to write a stream into the memory of the device, after what waits there; 0: not known.
+
+    Where it hides behind `transfer_seconds` even if all other streams carried as much, it counts as 0.
+    """
     rate = receiver.load.landing_bytes_per_second
     if not rate:
         return 0.0
     waiting_seconds = max(0.0, receiver.load.num_landing_bytes / rate - window.begin_seconds)
+    alone_seconds = window.num_bytes / rate
+    if waiting_seconds + alone_seconds * (1 + len(receiver.receiving)) <= transfer_seconds:
+        return 0.0
     shared = slowdown(window.num_bytes, rate, window.begin_seconds, window.compute_seconds, receiver.receiving)
-    return waiting_seconds + window.num_bytes / rate * shared
+    return waiting_seconds + alone_seconds * shared
 
 
 def uncertainty_seconds(

@@ -6,11 +6,12 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from baton.capacity import cost
 from baton.capacity.cost import CostEstimate, ModelShape, NodeProfile
 from baton.capacity.placement import Candidate
-from baton.capacity.prompt_queue import PlacedPrompt, PromptQueue, aged_queue
+from baton.capacity.prompt_queue import NO_WORK, QueuedWork
 from baton.capacity.snapshot import NodeLoad
 
 
@@ -92,7 +93,7 @@ class PlacementLedger:
             num_exports=load.num_exports + sum(work.is_export for work in works),
         )
 
-    def queue(
+    def queued_work(
         self,
         node_id: str,
         load: NodeLoad,
@@ -100,10 +101,8 @@ class PlacementLedger:
         shape: ModelShape,
         profile: NodeProfile,
         pass_tokens: int = 0,
-        *,
-        pace: float = 1.0,
-    ) -> PromptQueue:
-        """Return what a node has still to compute now.
+    ) -> QueuedWork:
+        """Return what a node has to compute.
 
         Args:
             node_id: The node.
@@ -112,24 +111,22 @@ class PlacementLedger:
             shape: Of its model.
             profile: Its speed.
             pass_tokens: Positions that it computes in one pass; 0: not known.
-            pace: Part of its device's time that it has for prompts, above 0 to 1.
         """
         entries = self._entries.get(node_id, {})
         unreported = self._unreported(node_id) if entries else []
         if not (load.num_pending_prompt_tokens or unreported):
-            return PromptQueue.of(())
-        now = self._clock()
+            return NO_WORK
         placed = [
-            PlacedPrompt(
+            (
                 cost.prefill_seconds(shape, profile, entry.work.prompt_begin, entry.work.prompt_end),
-                (now - entry.placed_at_seconds) * pace,
+                entry.placed_at_seconds,
             )
             for entry in unreported
             if entry.work.num_prompt_tokens
         ]
         listed = _listed_seconds(load, entries, shape, profile)
         pass_seconds = cost.prefill_seconds(shape, profile, 0, pass_tokens) if pass_tokens else 0.0
-        return aged_queue(listed, (now - reported_at_seconds) * pace, placed, pass_seconds)
+        return QueuedWork(listed, reported_at_seconds, placed, pass_seconds)
 
     def has_prompts(self, node_id: str, load: NodeLoad) -> bool:
         """Return whether a node had prompts to compute when it reported, or has got some since."""
@@ -184,6 +181,23 @@ RECENT_SECONDS = 10.0
 """What is this old weighs 1/e in what a node did of late."""
 
 
+class RecentRates(NamedTuple):
+    """What placements of late come to."""
+
+    arrivals_per_second: float = 0.0
+    """Requests that came to decode."""
+    arrival_seconds: float = 0.0
+    """Mean time from a placement until it decodes."""
+    prompts_per_second: float = 0.0
+    """Prompts that the node is to compute."""
+    prompt_share: float = 0.0
+    """Part of its time that the node computes prompts, 0 to 1 and more where it falls behind."""
+
+
+NO_RATES = RecentRates()
+"""Nothing has been placed."""
+
+
 class RecentWork:
     """What was placed on one node of late.
 
@@ -215,28 +229,17 @@ class RecentWork:
         self._num_prompts_ever += 1
         self._prompt_seconds += seconds
 
-    @property
-    def arrivals_per_second(self) -> float:
-        """Return the rate of placements."""
+    def rates(self) -> RecentRates:
+        """Return the rates of now."""
         self._fade()
-        return self._num_arrivals * _counted(self._num_arrivals_ever) / self._weight_seconds()
-
-    @property
-    def arrival_seconds(self) -> float:
-        """Return the mean time from a placement until it decodes."""
-        return self._start_seconds / self._num_arrivals if self._num_arrivals else 0.0
-
-    @property
-    def prompts_per_second(self) -> float:
-        """Return the rate of prompts that the node is to compute."""
-        self._fade()
-        return self._num_prompts * _counted(self._num_prompts_ever) / self._weight_seconds()
-
-    @property
-    def prompt_share(self) -> float:
-        """Return the part of its time that the node computes prompts, 0 to 1 and more where it falls behind."""
-        self._fade()
-        return self._prompt_seconds * _counted(self._num_prompts_ever) / self._weight_seconds()
+        weight_seconds = self._weight_seconds()
+        prompts_counted = _counted(self._num_prompts_ever)
+        return RecentRates(
+            arrivals_per_second=self._num_arrivals * _counted(self._num_arrivals_ever) / weight_seconds,
+            arrival_seconds=self._start_seconds / self._num_arrivals if self._num_arrivals else 0.0,
+            prompts_per_second=self._num_prompts * prompts_counted / weight_seconds,
+            prompt_share=self._prompt_seconds * prompts_counted / weight_seconds,
+        )
 
     def _weight_seconds(self) -> float:
         """Return the time over which what there is was gathered, old time faded as old work is."""

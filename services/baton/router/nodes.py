@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from baton.capacity.cost import MEASURED_TERMS
 from baton.capacity.kv_transfer import WireAbility
+from baton.capacity.prompt_queue import QueuedWork
 from baton.capacity.snapshot import NodeLoad, NodeSnapshot, TierRates
 from baton.errors import SupersededError
 from baton.kv.adapter import Adapter
@@ -169,7 +170,8 @@ class Node:
     """What placement sees of it, as it was worked out last; None: something has changed. Kept by `RouterState`."""
     snapshot_until_seconds: float = 0.0
     """When it has to be worked out again, though nothing has been heard."""
-
+    queued_work: tuple[QueuedWork, ...] = ()
+    """What the snapshot's queue is made of: its own, and that of each node on its device."""
     receive_bytes_per_second: float = 0.0
     """Rate of the fastest link into it, which its network card reaches at least. Kept by `NodeTable`."""
 

@@ -102,14 +102,17 @@ class RouterState:
         known = self.nodes.get(description.node_id)
         node = self.nodes.register(description)
         self._links.nodes_changed()
+        self._snapshots.changed(description.node_id)
         if known is None or known.description.epoch != description.epoch:
             self._forget_learnt(description.node_id)
         return node
 
     def remove(self, node: Node) -> bool:
         """Drop a node, unless a later registration has replaced it; return whether it was dropped."""
+        self._snapshots.changed(node.description.node_id)  # while it is known who shares its device
         is_removed = self.nodes.remove(node)
         if is_removed:
+            self._links.nodes_changed()
             self._forget_work(node.description.node_id)
         return is_removed
 
@@ -159,6 +162,7 @@ class RouterState:
     def measure_link(self, receiver: Node, measurement: LinkMeasurement) -> None:
         """Take a measured link."""
         self.nodes.measure_link(receiver, measurement)
+        self._links.forget((measurement.from_node_id, receiver.description.node_id))
         self._snapshots.changed(receiver.description.node_id, measurement.from_node_id)
 
     def link(self, sender: Node, decoder: Node) -> Link:

@@ -12,9 +12,11 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from baton.capacity import cost
-from baton.capacity.snapshot import NodeSnapshot, neighbours
+from baton.capacity.snapshot import DEFAULT_OUTPUT_TOKENS, NodeSnapshot, neighbours
 from baton.capacity.terms import EXPECTED_ARRIVALS, LATER_SHARE, MAX_LATER_SHARE, pass_seconds, seconds_beside_prompts
 
+LEAST_OUTPUT_SHARE = 0.7
+"""A request with less than this part of the mean output is not told how many others it meets at least."""
 SLACK = 1 - 1e-9
 """Floors are multiplied by this: their sums are rounded otherwise than the terms' own."""
 
@@ -128,24 +130,50 @@ class DecodeFloor(NamedTuple):
     """Of a pass that a prompt fills."""
     missing_slots: float
     """Share of the batch that must end before a further request begins."""
+    least_output: float
+    """Output tokens from which on the following hold."""
+    least_others: float
+    """Requests that one decodes with at least."""
+    others_read_seconds: float
+    """Reading the weights and the KV of these."""
+    others_math_seconds: float
+    """Arithmetic of these, and of the request's but for its context."""
 
     @classmethod
-    def of(cls, node: NodeSnapshot) -> DecodeFloor:
-        """Return the coefficients of a node."""
+    def of(cls, node: NodeSnapshot, mean_output: float | None = None) -> DecodeFloor:
+        """Return the coefficients of a node.
+
+        Args:
+            node: The node.
+            mean_output: Output of recent requests, tokens; None: none yet.
+        """
         load, shape, profile = node.load, node.shape, node.profile
         num_on_node = load.num_running + load.num_waiting
+        num_present = min(load.num_generating, node.max_batch_size - 1)
+        least_output = LEAST_OUTPUT_SHARE * (DEFAULT_OUTPUT_TOKENS if mean_output is None else mean_output)
+        met_context = load.mean_context_tokens * num_present / (num_present + 1)
+        least_step = cost.step_seconds(shape, profile, num_present + 1, met_context)
+        others = neighbours(node, least_output * least_step)
+        read_seconds = shape.weight_bytes / profile.decode_bytes_per_second
+        read_token_seconds = shape.kv_bytes_per_token / profile.decode_bytes_per_second
+        math_seconds = shape.step_flop(1, 0.0) / profile.decode_flops
+        math_token_seconds = shape.attention_flop_per_pair / profile.decode_flops
         return cls(
             compute=ComputeFloor.of(node),
             max_context_tokens=0 if node.unusable_reason else shape.max_context_tokens,
             max_held_tokens=node.num_blocks * node.block_tokens,
-            read_seconds=shape.weight_bytes / profile.decode_bytes_per_second,
-            read_token_seconds=shape.kv_bytes_per_token / profile.decode_bytes_per_second,
-            math_seconds=shape.step_flop(1, 0.0) / profile.decode_flops,
-            math_token_seconds=shape.attention_flop_per_pair / profile.decode_flops,
+            read_seconds=read_seconds,
+            read_token_seconds=read_token_seconds,
+            math_seconds=math_seconds,
+            math_token_seconds=math_token_seconds,
             overhead_seconds=profile.step_overhead_seconds,
-            num_present=min(load.num_generating, node.max_batch_size - 1),
+            num_present=num_present,
             pass_seconds=pass_seconds(node),
             missing_slots=max(0, num_on_node + 1 - node.max_batch_size) / node.max_batch_size,
+            least_output=least_output,
+            least_others=others,
+            others_read_seconds=read_seconds + read_token_seconds * others * load.mean_context_tokens,
+            others_math_seconds=(others + 1) * math_seconds + math_token_seconds * others * load.mean_context_tokens,
         )
 
     def seconds(self, num_tokens: int, num_cached: int, expected: float, now_seconds: float) -> tuple[float, float]:
@@ -157,7 +185,7 @@ class DecodeFloor(NamedTuple):
             expected: Output tokens counted on.
             now_seconds: The moment.
         """
-        (compute, _, _, read, read_token, arithmetic, math_token, overhead, num_present, whole, slots) = self
+        (compute, _, _, read, read_token, arithmetic, math_token, overhead, num_present, whole, slots, *_) = self
         node = compute.node
         load = node.load
         own = num_tokens + expected / 2

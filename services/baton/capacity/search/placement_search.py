@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain, groupby, islice
@@ -62,11 +63,12 @@ class PlacementSearch:
     def __init__(self, num_best: int = NUM_BEST) -> None:
         self._num_best = num_best
         self._nodes: tuple[NodeSnapshot, ...] = ()
-        self._keys: list[tuple[str, str]] = []
         self._decoder_at: list[int] = []
         self._prefiller_at: list[int] = []
         self._decoders: list[DecodeFloor] = []
         self._prefillers: list[ComputeFloor] = []
+        self._num_pairs = 0
+        """Candidates without pulls."""
 
     def place(
         self, snapshot: ClusterSnapshot, request: PlacementRequest, *, policy: PrefillPolicy = "cheapest"
@@ -80,28 +82,32 @@ class PlacementSearch:
             pinned = {node_id for pin in request.pins for node_id in pin}
             nodes = tuple(snapshot.current(node) for node in snapshot.nodes if node.node_id in pinned)
             return place(replace(snapshot, nodes=nodes), request, policy=policy)
-        self._renew(snapshot.nodes)
-        return _Search(snapshot, request, policy, self._decoders, self._prefillers).decide(self._num_best)
+        self._renew(snapshot.nodes, snapshot.expected_output_tokens)
+        search = _Search(snapshot, request, policy, self._decoders, self._prefillers)
+        return search.decide(self._num_best, self._num_pairs)
 
-    def _renew(self, nodes: tuple[NodeSnapshot, ...]) -> None:
-        """Bring the coefficients up to date: all where nodes have come or gone, else those of nodes that changed."""
-        if nodes is self._nodes:
-            return
-        if [(node.node_id, node.role) for node in nodes] != self._keys:
-            self._keys = [(node.node_id, node.role) for node in nodes]
-            self._nodes = ()
-            self._decoders = [DecodeFloor.of(node) for node in nodes if node.can_decode]
+    def _renew(self, nodes: tuple[NodeSnapshot, ...], mean_output: float | None) -> None:
+        """Bring the coefficients up to date: of the nodes that changed, or of all where nodes have come or gone."""
+        before, self._nodes = self._nodes, nodes
+        changed = [index for index, is_other in enumerate(map(operator.is_not, nodes, before)) if is_other]
+        if len(nodes) != len(before) or any(not _is_same(nodes[index], before[index]) for index in changed):
+            self._decoders = [DecodeFloor.of(node, mean_output) for node in nodes if node.can_decode]
             self._prefillers = [ComputeFloor.of(node) for node in nodes if node.can_prefill]
             self._decoder_at = list(accumulate((node.can_decode for node in nodes), initial=0))
             self._prefiller_at = list(accumulate((node.can_prefill for node in nodes), initial=0))
-        for index, (node, before) in enumerate(zip(nodes, self._nodes, strict=False)):
-            if node is before:
-                continue
+            num_own = sum(node.can_prefill for node in nodes if node.can_decode)
+            self._num_pairs = len(self._decoders) * (1 + len(self._prefillers)) - num_own
+            return
+        for index in changed:
+            node = nodes[index]
             if node.can_decode:
-                self._decoders[self._decoder_at[index]] = DecodeFloor.of(node)
+                self._decoders[self._decoder_at[index]] = DecodeFloor.of(node, mean_output)
             if node.can_prefill:
                 self._prefillers[self._prefiller_at[index]] = ComputeFloor.of(node)
-        self._nodes = nodes
+
+
+def _is_same(node: NodeSnapshot, before: NodeSnapshot) -> bool:
+    return node.node_id == before.node_id and node.role == before.role
 
 
 def decides_alike(decision: Decision, other: Decision) -> bool:
@@ -143,8 +149,8 @@ class _Search:
         wire = snapshot.wire_policy
         self._is_lossless = wire.keys == AUTO == wire.values and wire.allowed_loss <= 0
 
-    def decide(self, num_best: int) -> Decision:
-        """Return the choice, the best others, its alternatives, and some infeasible candidates."""
+    def decide(self, num_best: int, num_pairs: int) -> Decision:
+        """Return the choice, the best others, its alternatives, and some infeasible candidates, of so many in all."""
         best = Best(num_best)
         while self._entries and self._entries[0][:2] <= best.limit:
             self._visit(heapq.heappop(self._entries), best)
@@ -152,6 +158,7 @@ class _Search:
             return Decision(tuple(self._infeasible_decoders()))
         is_back, first = best.kept[0][0][0], best.kept[0][1].candidate(self._request)
         assert first.estimate is not None
+        made = {best.kept[0][0]: first}
         rank, choice = self._plainest(best.kept[0], (is_back, latest_tie(first.estimate)))
         others = dict(best.kept)
         if choice.prefill:
@@ -159,15 +166,10 @@ class _Search:
             self._price_remotes(choice.decode, alternatives)
             others |= dict(alternatives.kept)
         others.pop(rank, None)
-        ordered = [choice, *(others[other] for other in sorted(others))]
-        candidates = [parts.candidate(self._request) for parts in ordered]
+        ordered = [(rank, choice), *((other, others[other]) for other in sorted(others))]
+        candidates = [made.get(each) or parts.candidate(self._request) for each, parts in ordered]
         candidates += self._infeasible(choice.decode.node)
-        return Decision(tuple(candidates), num_left_out=max(0, self._num_pairs() - len(candidates)))
-
-    def _num_pairs(self) -> int:
-        """Return how many candidates there are, without pulls."""
-        num_own = sum(1 for compute in self._prefillers if compute.node.can_decode)
-        return len(self._decoders) * (1 + len(self._prefillers)) - num_own
+        return Decision(tuple(candidates), num_left_out=max(0, num_pairs - len(candidates)))
 
     def _plainest(self, best: Offer, limit: _Limit) -> Offer:
         """Return the candidate of least `Candidate.plainness` among those that are as good as the best one."""
@@ -189,9 +191,6 @@ class _Search:
 
     def _plainest_remotes(self, decoders: Iterable[NodeSnapshot], limit: _Limit) -> Iterator[Offer]:
         """Give the remote candidates that may be within a limit by when their nodes were used, then by ids."""
-        by_use = dict[int, list[PrefillerFloor]]()
-        for prefiller in self._floors.prefillers:
-            by_use.setdefault(prefiller[4].node.last_used, []).append(prefiller)
         for _, group in groupby(decoders, key=lambda node: node.last_used):
             equals = list(group)
             if len(equals) == 1:
@@ -200,6 +199,9 @@ class _Search:
                 pairs.sort(key=lambda pair: (pair[2].node.last_used, pair[1]))
                 yield from (self._remote(decode, compute.node, link) for _, _, compute, link in pairs)
                 continue
+            by_use = dict[int, list[PrefillerFloor]]()
+            for prefiller in self._floors.prefillers:
+                by_use.setdefault(prefiller[4].node.last_used, []).append(prefiller)
             for last_used in sorted(by_use):
                 for node in equals:
                     decode = self._decode(node)

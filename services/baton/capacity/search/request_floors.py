@@ -66,7 +66,7 @@ class RequestFloors:
         return min(num_tokens, request.num_prompt_tokens - 1)
 
     def rough(self) -> list[Entry]:
-        """Return a floor of every decode node that can take the request, as if nobody else were there."""
+        """Return a floor of every decode node that can take the request, beside as few others as there can be."""
         request, cached_ids, least_start = self._request, self._cached_ids, self._least_start
         num_tokens, excluded = request.num_prompt_tokens, request.excluded_node_ids
         num_pairs, mean_output = num_tokens * num_tokens, self._snapshot.expected_output_tokens
@@ -85,6 +85,10 @@ class RequestFloors:
             _,
             whole,
             slots,
+            least_output,
+            others,
+            others_read,
+            others_math,
         ) in enumerate(self._decoders):
             if num_tokens >= context:
                 continue
@@ -102,13 +106,18 @@ class RequestFloors:
                 start = least
             if least_start < start:
                 start = least_start
-            step = read + read_token * own
-            arithmetic = by_math + math_token * own
+            if expected < least_output:
+                others, others_read, others_math = 0.0, read, by_math
+            step = others_read + read_token * own
+            arithmetic = others_math + math_token * own
             step = (step if step > arithmetic else arithmetic) + overhead
             decode = expected * step
             room, share = decode * slots, node.prompt_share
             if share:
                 decode = seconds_beside_prompts(expected, step, whole, prompt_share=share)
+            if others:
+                longer, arithmetic = read_token * own, by_math + math_token * own
+                decode += others * (longer if longer < arithmetic else arithmetic) * expected
             entries.append((False, ((start if start > room else room) + decode) * SLACK, NODE, index))
         return entries
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ from baton.capacity.snapshot import Link
 from baton.kv.kv_format import KvLayout
 from baton.router.calibration import Calibration
 from baton.router.kv_compatibility import mismatch, wire_options
-from baton.router.nodes import LinkMeasurement, Node, NodeDescription, NodeTable
+from baton.router.nodes import Node, NodeDescription, NodeTable
 
 RENEWAL_SECONDS = 1.0
 """Age at which what has been worked out with a correction is worked out again: corrections fade."""
@@ -23,9 +24,8 @@ class _Kept(NamedTuple):
     """A link, as it was worked out."""
 
     link: Link
-    probe: LinkMeasurement | None
-    """What was measured then."""
     expires_at_seconds: float
+    """When its correction has faded; infinity: it has none."""
 
 
 class _Exchange(NamedTuple):
@@ -77,14 +77,11 @@ class LinkTable(Mapping[LinkKey, Link]):
 
     def get(self, pair: LinkKey, default: Link | None = None) -> Link | None:  # type: ignore[override]
         """Return the link of a pair, or the default where one of them is not registered."""
-        receiver = self._nodes.get(pair[1])
-        if receiver is None:
-            return default
         kept = self._kept.get(pair)
-        if kept is not None and kept.probe is receiver.links.get(pair[0]) and self._clock() < kept.expires_at_seconds:
+        if kept is not None and (kept.expires_at_seconds == math.inf or self._clock() < kept.expires_at_seconds):
             return kept.link
-        sender = self._nodes.get(pair[0])
-        return default if sender is None else self.link(sender, receiver)
+        sender, receiver = map(self._nodes.get, pair)
+        return default if sender is None or receiver is None else self.link(sender, receiver)
 
     def link(self, sender: Node, receiver: Node) -> Link:
         """Return the way from one node to another, corrected, with the reason if they cannot exchange KV."""
@@ -102,15 +99,15 @@ class LinkTable(Mapping[LinkKey, Link]):
             wires=exchange.wires,
             spread=self._calibration.spread(pair),
         )
-        self._kept[pair] = _Kept(link, probe, self._clock() + RENEWAL_SECONDS if has_learnt else float("inf"))
+        self._kept[pair] = _Kept(link, self._clock() + RENEWAL_SECONDS if has_learnt else math.inf)
         return link
 
     def forget(self, pair: LinkKey) -> None:
-        """Work a link out again: its correction has changed."""
+        """Work a link out again: its correction has changed, or it was measured."""
         self._kept.pop(pair, None)
 
     def nodes_changed(self) -> None:
-        """Work all links out again: a node has come, and may be another under a known name."""
+        """Work all links out again: a node has gone, or has come and may be another under a known name."""
         self._kept.clear()
         self._kinds.clear()
         self._kind_of.clear()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 from baton.capacity.cost import NodeProfile
-from baton.capacity.prompt_queue import PromptQueue
+from baton.capacity.prompt_queue import PromptQueue, QueuedWork
 from baton.capacity.snapshot import NodeSnapshot, TermSpread, TierRates
 from baton.kv.adapter import Adapter
 from baton.router.calibration import Calibration
 from baton.router.cluster.links import RENEWAL_SECONDS
 from baton.router.cluster.streams import MOVE_SECONDS, StreamsInFlight
-from baton.router.in_flight import PlacementLedger, RecentWork
+from baton.router.in_flight import NO_RATES, PlacementLedger, RecentWork
 from baton.router.nodes import Node, NodeTable
 
 
@@ -74,10 +74,13 @@ class NodeSnapshots:
         if node is None:
             return kept
         sending, receiving = self._known.streams.of_node(kept.node_id)
-        queue = self._queue(node, kept.profile)
         values = list(_values_of(kept))  # `replace` takes twice as long
-        for name, value in (("queue", queue), ("sending", sending), ("receiving", receiving), ("at_seconds", now)):
-            values[_PLACES[name]] = value
+        values[_QUEUE], values[_SENDING], values[_RECEIVING], values[_AT] = (
+            _queue_of(node.queued_work, now),
+            sending,
+            receiving,
+            now,
+        )
         return NodeSnapshot(*values)
 
     def changed(self, *node_ids: str) -> None:
@@ -100,50 +103,50 @@ class NodeSnapshots:
             share * self._known.decode_calibration.factor(node_id),
         )
 
-    def _queue(self, node: Node, profile: NodeProfile) -> PromptQueue:
-        """Return the prompts that a node's device has still to compute: nodes that share it take turns."""
+    def _queued_work(self, node: Node, profile: NodeProfile) -> tuple[QueuedWork, ...]:
+        """Return what a node, and each that shares its device, has to compute; of those that share one, who has any."""
         sharers = [node, *self._nodes.beside(node)]
         if len(sharers) > 1:
             sharers = [each for each in sharers if self._known.placed.has_prompts(each.description.node_id, each.load)]
-        queues = [
-            self._own_queue(each, profile if each is node else self._profile(each), 1 / len(sharers))
+        return tuple(
+            self._known.placed.queued_work(
+                each.description.node_id,
+                each.load,
+                each.reported_at_seconds,
+                each.description.shape,
+                profile if each is node else self._profile(each),
+                each.description.max_step_tokens,
+            )
             for each in sharers
-        ]
-        if len(queues) == 1:
-            return queues[0]
-        pass_seconds = max((queue.pass_seconds for queue in queues), default=0.0)
-        return PromptQueue.of([seconds for queue in queues for seconds in queue.seconds], pass_seconds)
-
-    def _own_queue(self, node: Node, profile: NodeProfile, pace: float) -> PromptQueue:
-        described = node.description
-        return self._known.placed.queue(
-            described.node_id,
-            node.load,
-            node.reported_at_seconds,
-            described.shape,
-            profile,
-            described.max_step_tokens,
-            pace=pace,
         )
 
     def _renew(self, node: Node, now_seconds: float) -> NodeSnapshot:
         description, known, report = node.description, self._known, node.report
         node_id, profile = description.node_id, self._profile(node)
         recent = known.recent.get(node_id)
+        rates = recent.rates() if recent else NO_RATES
         sending, receiving = known.streams.of_node(node_id)
-        snapshot = NodeSnapshot(
-            **{name: getattr(description, name) for name in _DESCRIBED},
+        node.queued_work = self._queued_work(node, profile)
+        node.snapshot = NodeSnapshot(
+            node_id=node_id,
+            role=description.role,
+            shape=description.shape,
             profile=profile,
+            num_blocks=description.num_blocks,
+            block_tokens=description.block_tokens,
             max_batch_size=node.max_batch_size,
             load=known.placed.added_to(node_id, node.load),
             unusable_reason=self._nodes.unusable_reason(node),
+            max_step_tokens=description.max_step_tokens,
+            serves_blocks=description.serves_blocks,
             tier_rates=report.tier_rates if report else TierRates(),
-            queue=self._queue(node, profile),
+            device_id=description.device_id,
+            queue=_queue_of(node.queued_work, now_seconds),
             queue_factor=known.queue_calibration.factor(node_id),
-            arrivals_per_second=recent.arrivals_per_second if recent else 0.0,
-            arrival_seconds=recent.arrival_seconds if recent else 0.0,
-            prompts_per_second=recent.prompts_per_second if recent else 0.0,
-            prompt_share=recent.prompt_share if recent else 0.0,
+            arrivals_per_second=rates.arrivals_per_second,
+            arrival_seconds=rates.arrival_seconds,
+            prompts_per_second=rates.prompts_per_second,
+            prompt_share=rates.prompt_share,
             sending=sending,
             receiving=receiving,
             send_bytes_per_second=self._nodes.send_bytes_per_second(node_id),
@@ -156,13 +159,13 @@ class NodeSnapshots:
             last_used=node.last_used,
             at_seconds=now_seconds,
         )
-        node.snapshot = snapshot
         node.snapshot_until_seconds = min(
             now_seconds + RENEWAL_SECONDS,
             self._nodes.usable_until_seconds(node),
             known.placed.expires_at_seconds(node_id),
+            *[known.placed.expires_at_seconds(each.description.node_id) for each in self._nodes.beside(node)],
         )
-        return snapshot
+        return node.snapshot
 
     def _with_adapter(self, kept: NodeSnapshot, adapter: Adapter) -> NodeSnapshot:
         """Return a node as requests for an adapter find it."""
@@ -177,28 +180,15 @@ class NodeSnapshots:
         return before[1]
 
 
-_WORKED_OUT = {
-    "profile",
-    "max_batch_size",
-    "load",
-    "unusable_reason",
-    "tier_rates",
-    "queue",
-    "queue_factor",
-    "arrivals_per_second",
-    "arrival_seconds",
-    "prompts_per_second",
-    "prompt_share",
-    "sending",
-    "receiving",
-    "send_bytes_per_second",
-    "receive_bytes_per_second",
-    "spread",
-    "last_used",
-    "at_seconds",
-}
-_DESCRIBED = tuple(field.name for field in fields(NodeSnapshot) if field.name not in _WORKED_OUT)
-"""What a snapshot has of its node's registration."""
-_PLACES = {field.name: place for place, field in enumerate(fields(NodeSnapshot))}
-"""Where each field is among a snapshot's values."""
-_values_of = operator.attrgetter(*_PLACES)
+def _queue_of(works: Sequence[QueuedWork], now_seconds: float) -> PromptQueue:
+    """Return the prompts that a device has still to compute: nodes that share it take turns."""
+    if len(works) == 1:
+        return works[0].at(now_seconds)
+    queues = [work.at(now_seconds, 1 / len(works)) for work in works]
+    pass_seconds = max((queue.pass_seconds for queue in queues), default=0.0)
+    return PromptQueue.of([seconds for queue in queues for seconds in queue.seconds], pass_seconds)
+
+
+_FIELDS = tuple(field.name for field in fields(NodeSnapshot))
+_values_of = operator.attrgetter(*_FIELDS)
+_QUEUE, _SENDING, _RECEIVING, _AT = map(_FIELDS.index, ("queue", "sending", "receiving", "at_seconds"))

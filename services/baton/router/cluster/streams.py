@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -173,7 +173,7 @@ class StreamsInFlight:
             active = [flow for flow in self._flows.values() if flow.num_computed_bytes > flow.num_sent_bytes]
             users = Counter(resource for flow in active for resource in flow.rates)
             if not turn:
-                self._note_shared(users)
+                self._note_shared({resource for resource, count in users.items() if count > 1})
             parts = {resource: room[resource] / count for resource, count in users.items()}
             for flow in active:
                 sent = min(parts[resource] for resource in flow.rates)
@@ -182,9 +182,11 @@ class StreamsInFlight:
                 for resource in flow.rates:
                     room[resource] -= sent
 
-    def _note_shared(self, users: Mapping[tuple[str, str], int]) -> None:
+    def _note_shared(self, resources: Set[tuple[str, str]]) -> None:
+        if not resources:
+            return
         for placement_id, flow in self._flows.items():
-            if any(users.get(resource, 0) > 1 for resource in flow.rates):
+            if not resources.isdisjoint(flow.rates):
                 self._shared_ids[placement_id] = None
         while len(self._shared_ids) > MAX_SHARED:
             self._shared_ids.popitem(last=False)
