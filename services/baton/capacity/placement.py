@@ -259,6 +259,7 @@ def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, ter
         prefill_seconds=computing,
         transfer_seconds=terms.transfer_seconds,
         exposed_seconds=frames.exposed_seconds,
+        join_seconds=terms.join_seconds,
         time_to_first_token_seconds=terms.first_token_seconds,
         start_seconds=terms.start_seconds,
         step_seconds=decode.step_seconds,
