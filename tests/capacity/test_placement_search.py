@@ -9,7 +9,7 @@ import pytest
 
 from baton.capacity.cost import NodeProfile
 from baton.capacity.placement import place
-from baton.capacity.search import placement_search
+from baton.capacity.search import pricing
 from baton.capacity.search.placement_search import PlacementSearch, decides_alike
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodeRole, NodeSnapshot, PlacementRequest
 from bench.microbench.placement.loaded_router import CheckedSearch, LoadedRouter
@@ -65,8 +65,8 @@ def test_it_decides_as_the_reference_while_nodes_report_and_outcomes_come(seed: 
 def test_it_prices_few_of_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 900 pairs of unlike, busy nodes it looks closely at fewer than one in ten."""
     priced = []
-    remote_terms = placement_search.remote_terms
-    monkeypatch.setattr(placement_search, "remote_terms", lambda *terms: priced.append(terms) or remote_terms(*terms))
+    stream_terms = pricing.stream_terms
+    monkeypatch.setattr(pricing, "stream_terms", lambda *terms: priced.append(terms) or stream_terms(*terms))
     for num_tokens in (100, 1000, 8000):
         PlacementSearch().place(_large_cluster(30), PlacementRequest(num_tokens, 200))
 

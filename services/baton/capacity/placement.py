@@ -27,6 +27,7 @@ from baton.capacity.terms import (
     local_terms,
     prefill_terms,
     remote_terms,
+    stream_terms,
     uncertainty_seconds,
 )
 
@@ -191,8 +192,8 @@ def _candidate(
     if prefiller is None or link is None:
         return local_candidate(request, decode)
     prefill = prefill_terms(request, prefiller)
-    terms = remote_terms(request, decode, prefill, link, snapshot.wire_policy)
-    return remote_candidate(decode, prefill, link, terms)
+    stream = stream_terms(request, decode, prefill, link, snapshot.wire_policy)
+    return remote_candidate(decode, prefill, link, remote_terms(decode, prefill, link, stream))
 
 
 def _pulling(snapshot: ClusterSnapshot, request: PlacementRequest, decoder: NodeSnapshot) -> Candidate | None:
@@ -252,20 +253,19 @@ def local_candidate(request: PlacementRequest, decode: DecodeTerms, pull: Pull |
 
 def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, terms: RemoteTerms) -> Candidate:
     """Return the candidate that computes on one node and decodes on another."""
-    frames, here, there = terms.frames, decode.match, prefill.match
-    queue, computing = prefill.queue_seconds + terms.reading_seconds, frames.compute_seconds - terms.reading_seconds
+    stream, frames, here, there = terms.stream, terms.frames, decode.match, prefill.match
+    queue, computing = prefill.queue_seconds + stream.reading_seconds, frames.compute_seconds - stream.reading_seconds
     estimate = CostEstimate(
         queue_seconds=queue,
         prefill_seconds=computing,
-        transfer_seconds=terms.transfer_seconds,
+        transfer_seconds=stream.transfer_seconds,
         exposed_seconds=frames.exposed_seconds,
-        join_seconds=terms.join_seconds,
         time_to_first_token_seconds=terms.first_token_seconds,
         start_seconds=terms.start_seconds,
         step_seconds=decode.step_seconds,
         expected_output_tokens=decode.expected_output_tokens,
         imposed_seconds=terms.imposed_seconds,
-        restore_seconds=terms.restore_seconds,
+        restore_seconds=stream.restore_seconds,
         uncertainty_seconds=uncertainty_seconds(
             decode,
             prefill.node,
@@ -280,12 +280,12 @@ def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, ter
         prefill.node.node_id,
         here.num_tokens,
         there.num_tokens,
-        terms.num_sent_tokens * terms.wire.token_bytes,
+        stream.num_sent_tokens * stream.wire.token_bytes,
         frames.layers_per_frame,
         estimate,
         chunk_tokens=frames.chunk_tokens,
         is_link_declared=not link.is_measured,
-        wire=terms.wire.estimate(terms.num_sent_tokens, terms.bytes_per_second),
+        wire=stream.wire.estimate(stream.num_sent_tokens, stream.bytes_per_second),
         decode_restored_tokens=here.restore.num_tokens,
         prefill_restored_tokens=there.restore.num_tokens,
         last_used=(decode.node.last_used, prefill.node.last_used),

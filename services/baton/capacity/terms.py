@@ -22,10 +22,6 @@ MAX_STREAM_SHARE = 0.33
 """Part of a link at most that is taken to go to later streams."""
 MAX_LATER_SHARE = 0.5
 """Part of the passes that goes to whose turn it is not, and so to later ones, at most."""
-JOIN_STEPS = 0.75
-"""Part of a decode step, on average, until a request whose KV has come joins those that decode: what is left of the
-step that runs, or that and the next one where that is planned already (`engine/execution/pipeline.py`). Measured by
-`baton bench prediction`: 0.36, 0.77 and 1.16 steps at p10, p50 and p90."""
 USUAL_PASS_TOKENS = 512
 """Positions of a pass of a node that does not tell."""
 
@@ -58,10 +54,12 @@ class PrefillTerms(NamedTuple):
     """Computes."""
     match: PrefixMatch
     """What it has of the prompt."""
+    num_computed_tokens: int
+    """Positions that it has not."""
     queue_seconds: float
     """Prompts that it computes first."""
     prefill_seconds: float
-    """The positions that it has not."""
+    """They are computed."""
     imposed_seconds: float
     """What that costs the requests that decode there meanwhile, and those whose prompts come later."""
 
@@ -83,13 +81,17 @@ class LocalTerms(NamedTuple):
     """Slow-down of the requests that are there."""
 
 
-class RemoteTerms(NamedTuple):
-    """What it costs to compute on one node and to decode on another."""
+class StreamTerms(NamedTuple):
+    """What KV meets on its way from one node to another."""
 
     restore_seconds: float
     """Cached positions come back on both, as far as the queue does not hide it."""
     reading_seconds: float
     """What the one has cached and the other lacks is read, before the rest is computed."""
+    begin_seconds: float
+    """Until reading or computing begins."""
+    compute_seconds: float
+    """Time of both."""
     wire: WireChoice
     """In what KV travels."""
     num_sent_tokens: int
@@ -98,12 +100,19 @@ class RemoteTerms(NamedTuple):
     """Rate of the link, as far as other streams leave it."""
     transfer_seconds: float
     """That the link needs for them."""
+    send_seconds: float
+    """That link and landing need for them: whichever takes longer."""
+
+
+class RemoteTerms(NamedTuple):
+    """What it costs to compute on one node and to decode on another."""
+
+    stream: StreamTerms
+    """The way of its KV."""
     frames: FramePlan
     """In what pieces they leave."""
     first_token_seconds: float
     """Until the first token is known."""
-    join_seconds: float
-    """Until the step that runs on the decode node is over."""
     start_seconds: float
     """Until decoding can begin."""
     imposed_seconds: float
@@ -177,6 +186,7 @@ def prefill_terms(request: PlacementRequest, node: NodeSnapshot) -> PrefillTerms
     return PrefillTerms(
         node=node,
         match=match,
+        num_computed_tokens=num_computed,
         queue_seconds=queue_seconds(node, prefill),
         prefill_seconds=prefill,
         imposed_seconds=stall_seconds(node, prefill, num_computed, match.restore.copy_seconds)
@@ -245,18 +255,43 @@ def local_terms(request: PlacementRequest, decode: DecodeTerms, pull: Pull | Non
     )
 
 
-def remote_terms(
-    request: PlacementRequest, decode: DecodeTerms, prefill: PrefillTerms, link: Link, policy: WirePolicy
-) -> RemoteTerms:
+def remote_terms(decode: DecodeTerms, prefill: PrefillTerms, link: Link, stream: StreamTerms) -> RemoteTerms:
     """T_remote = max(room_d, read_d + copy_d + max(queue_p, read_p) + copy_p + layer pipeline).
 
     The pipeline is of reading [c_d, c_p) on p, prefill_p(c_p, n), the way over the link, and the transfer of [c_d, n).
+    """
+    node = prefill.node
+    frames = plan_frames(
+        prefill.num_computed_tokens,
+        node.shape.num_layers,
+        max_chunk_tokens=node.max_step_tokens,
+        compute_seconds=stream.compute_seconds,
+        send_seconds=stream.send_seconds,
+        least_pass_seconds=node.shape.step_bytes(1, 0) / node.profile.decode_bytes_per_second,
+        pass_overhead_seconds=node.profile.prefill_overhead_seconds,
+    )
+    first_token = stream.begin_seconds + frames.compute_seconds + link.round_trip_seconds
+    return RemoteTerms(
+        stream=stream,
+        frames=frames,
+        first_token_seconds=first_token,
+        start_seconds=max(first_token + frames.exposed_seconds, decode.room_seconds),
+        imposed_seconds=decode.slowdown_seconds
+        + prefill.imposed_seconds
+        + stream.reading_seconds * min(node.load.num_generating, node.max_batch_size),
+    )
+
+
+def stream_terms(
+    request: PlacementRequest, decode: DecodeTerms, prefill: PrefillTerms, link: Link, policy: WirePolicy
+) -> StreamTerms:
+    """Return the way of a prompt's KV from the node that computes it to the one that decodes.
 
     Interval table: [0, c_d) is on d already, or brought back before p is called; [c_d, n) travels; [0, c_p) is on p,
     or brought back there; [c_p, n) is computed on p. What reaches d has yet to be written into its device's memory.
     """
     here, there, node = decode.match, prefill.match, prefill.node
-    num_sent, num_computed = request.num_prompt_tokens - here.num_tokens, request.num_prompt_tokens - there.num_tokens
+    num_sent = request.num_prompt_tokens - here.num_tokens
     queue = prefill.queue_seconds
     restoring = here.restore.seconds + max(0.0, there.restore.read_seconds - queue) + there.restore.copy_seconds
     options = link.wires or (cache_option(decode.node.shape.kv_bytes_per_token),)
@@ -266,40 +301,17 @@ def remote_terms(
     rate = shared_rate(node, decode.node, link, window)
     wire = choose_wire(options, policy, num_tokens=num_sent, bytes_per_second=rate, compute_seconds=computing)
     transfer = wire.transfer_seconds(num_sent, rate)
-    frames = plan_frames(
-        max(1, num_computed),
-        node.shape.num_layers,
-        max_chunk_tokens=node.max_step_tokens,
-        compute_seconds=computing,
-        send_seconds=max(transfer, landing_seconds(decode.node, window, transfer)),
-        least_pass_seconds=node.shape.step_bytes(1, 0) / node.profile.decode_bytes_per_second,
-        pass_overhead_seconds=node.profile.prefill_overhead_seconds,
-    )
-    first_token = queue + restoring + frames.compute_seconds + link.round_trip_seconds
-    join = join_seconds(decode.node)
-    return RemoteTerms(
+    return StreamTerms(
         restore_seconds=restoring,
         reading_seconds=reading,
+        begin_seconds=window.begin_seconds,
+        compute_seconds=computing,
         wire=wire,
         num_sent_tokens=num_sent,
         bytes_per_second=rate,
         transfer_seconds=transfer,
-        frames=frames,
-        first_token_seconds=first_token,
-        join_seconds=join,
-        start_seconds=max(first_token + frames.exposed_seconds + join, decode.room_seconds),
-        imposed_seconds=decode.slowdown_seconds
-        + prefill.imposed_seconds
-        + reading * min(node.load.num_generating, node.max_batch_size),
+        send_seconds=max(transfer, landing_seconds(decode.node, window, transfer)),
     )
-
-
-def join_seconds(node: NodeSnapshot) -> float:
-    """Return how long KV that has come to a node waits for the step that runs there; 0: nothing decodes."""
-    num_decoding = node.load.num_decoding
-    if not num_decoding:
-        return 0.0
-    return JOIN_STEPS * cost.step_seconds(node.shape, node.profile, num_decoding, node.load.mean_context_tokens)
 
 
 class StreamWindow(NamedTuple):

@@ -15,6 +15,10 @@ Rank: TypeAlias = tuple[bool, float, bool, bool, str, str]
 """Whether the policy puts it back, and `Candidate.rank`."""
 
 
+Limit: TypeAlias = tuple[bool, float]
+"""The first two of a `Rank`."""
+
+
 class Parts(NamedTuple):
     """What a candidate is made of."""
 
@@ -41,7 +45,7 @@ class Best:
     def __init__(self, num_kept: int) -> None:
         self._num_kept = num_kept
         self.kept: list[Offer] = []
-        self.limit: tuple[bool, float] = (True, math.inf)
+        self.limit: Limit = (True, math.inf)
         """No candidate whose floor is beyond this can get among them."""
 
     def excludes(self, least: Rank) -> bool:

@@ -16,13 +16,12 @@ from itertools import accumulate, chain, groupby, islice
 from operator import itemgetter
 from typing import TypeAlias
 
-from baton.capacity import cost
 from baton.capacity.cost import FRAME_OVERHEAD_SECONDS
 from baton.capacity.kv_transfer import AUTO, MIN_CHUNK_TOKENS
 from baton.capacity.placement import Candidate, Decision, PrefillPolicy, latest_tie, place
-from baton.capacity.prefix_reuse import Pull, best_pull
 from baton.capacity.search.floors import SLACK, ComputeFloor, DecodeFloor
-from baton.capacity.search.offers import Best, Offer, Parts
+from baton.capacity.search.offers import Best, Limit, Offer
+from baton.capacity.search.pricing import Pricing
 from baton.capacity.search.request_floors import LOCAL, NODE, PULL, REMOTE, Entry, PrefillerFloor, RequestFloors
 from baton.capacity.snapshot import (
     ClusterSnapshot,
@@ -34,12 +33,6 @@ from baton.capacity.snapshot import (
 )
 from baton.capacity.terms import (
     DecodeTerms,
-    PrefillTerms,
-    decode_terms,
-    local_terms,
-    prefill_terms,
-    queue_seconds,
-    remote_terms,
 )
 
 NUM_BEST = 2
@@ -119,8 +112,8 @@ def decides_alike(decision: Decision, other: Decision) -> bool:
     )
 
 
-_Limit: TypeAlias = tuple[bool, float]
-"""As `Best.limit`."""
+_Pair: TypeAlias = tuple[float, str, ComputeFloor, Link]
+"""Floor of a decode node's remote candidate, prefill node, link."""
 
 
 class _Search:
@@ -141,11 +134,7 @@ class _Search:
         self._num_feasible = len(self._entries)
         heapq.heapify(self._entries)
         self._reached: list[Entry] = []
-        self._decode_terms: dict[str, DecodeTerms] = {}
-        self._prefill_terms: dict[str, PrefillTerms] = {}
-        self._priced: dict[tuple[str, str], Offer] = {}
-        self._nodes: dict[str, NodeSnapshot] = {}
-        self._holders_only: ClusterSnapshot | None = None
+        self._pricing = Pricing(snapshot, request, policy)
         wire = snapshot.wire_policy
         self._is_lossless = wire.keys == AUTO == wire.values and wire.allowed_loss <= 0
 
@@ -171,7 +160,7 @@ class _Search:
         candidates += self._infeasible(choice.decode.node)
         return Decision(tuple(candidates), num_left_out=max(0, num_pairs - len(candidates)))
 
-    def _plainest(self, best: Offer, limit: _Limit) -> Offer:
+    def _plainest(self, best: Offer, limit: Limit) -> Offer:
         """Return the candidate of least `Candidate.plainness` among those that are as good as the best one."""
         while self._entries and self._entries[0][:2] <= limit:
             self._reach(heapq.heappop(self._entries))
@@ -183,31 +172,31 @@ class _Search:
             return (nodes[index] for _, _, of, index in able if of == kind)
 
         offers = chain(
-            map(self._local, map(self._decode, of_kind(LOCAL))),
+            map(self._pricing.local, map(self._pricing.decode, of_kind(LOCAL))),
             self._plainest_remotes(of_kind(REMOTE), limit),
-            filter(None, map(self._pulling, map(self._decode, of_kind(PULL)))),
+            filter(None, map(self._pricing.pulling, map(self._pricing.decode, of_kind(PULL)))),
         )
         return next((offer for offer in offers if offer[0][:2] <= limit), best)
 
-    def _plainest_remotes(self, decoders: Iterable[NodeSnapshot], limit: _Limit) -> Iterator[Offer]:
+    def _plainest_remotes(self, decoders: Iterable[NodeSnapshot], limit: Limit) -> Iterator[Offer]:
         """Give the remote candidates that may be within a limit by when their nodes were used, then by ids."""
         for _, group in groupby(decoders, key=lambda node: node.last_used):
             equals = list(group)
             if len(equals) == 1:
-                decode = self._decode(equals[0])
+                decode = self._pricing.decode(equals[0])
                 pairs = self._pairs(decode, self._floors.prefillers, limit)
                 pairs.sort(key=lambda pair: (pair[2].node.last_used, pair[1]))
-                yield from (self._remote(decode, compute.node, link) for _, _, compute, link in pairs)
+                yield from self._within(decode, pairs, limit)
                 continue
             by_use = dict[int, list[PrefillerFloor]]()
             for prefiller in self._floors.prefillers:
                 by_use.setdefault(prefiller[4].node.last_used, []).append(prefiller)
             for last_used in sorted(by_use):
                 for node in equals:
-                    decode = self._decode(node)
+                    decode = self._pricing.decode(node)
                     pairs = self._pairs(decode, by_use[last_used], limit)
                     pairs.sort(key=itemgetter(1))
-                    yield from (self._remote(decode, compute.node, link) for _, _, compute, link in pairs)
+                    yield from self._within(decode, pairs, limit)
 
     def _infeasible(self, chosen: NodeSnapshot) -> Iterator[Candidate]:
         """Return why some nodes cannot run the request, as the candidates that they would be part of."""
@@ -247,13 +236,13 @@ class _Search:
         _, _, kind, index = entry
         if kind == NODE:
             return
-        decode = self._decode(self._decoders[index].compute.node)
+        decode = self._pricing.decode(self._decoders[index].compute.node)
         if kind == REMOTE:
             self._price_remotes(decode, best)
         elif kind == LOCAL:
-            best.offer(self._local(decode))
-        elif (self._floors.are_locals_back, self._pull_floor(decode) * SLACK) <= best.limit:
-            offer = self._pulling(decode)
+            best.offer(self._pricing.local(decode))
+        elif (self._floors.are_locals_back, self._pricing.pull_floor(decode) * SLACK) <= best.limit:
+            offer = self._pricing.pulling(decode)
             if offer is not None:
                 best.offer(offer)
 
@@ -268,11 +257,11 @@ class _Search:
             for seconds, prefill_id, compute, link in pairs:
                 if best.excludes((is_back, seconds, True, False, decode.node.node_id, prefill_id)):
                     break
-                best.offer(self._remote(decode, compute.node, link))
+                offer = self._pricing.remote(decode, compute.node, link, best.limit)
+                if offer is not None:
+                    best.offer(offer)
 
-    def _pairs(
-        self, decode: DecodeTerms, prefillers: Sequence[PrefillerFloor], limit: _Limit
-    ) -> list[tuple[float, str, ComputeFloor, Link]]:
+    def _pairs(self, decode: DecodeTerms, prefillers: Sequence[PrefillerFloor], limit: Limit) -> list[_Pair]:
         """Return the prefill nodes that may be within a limit: the floor of the pair, the node, and the link.
 
         Of G frames at most, the shorter one of computation and transfer shows 1 / G at least beside the longer one.
@@ -321,65 +310,7 @@ class _Search:
                 pairs.append((seconds, prefill_id, compute, link))
         return pairs
 
-    def _local(self, decode: DecodeTerms, pull: Pull | None = None) -> Offer:
-        """Return the candidate that computes and decodes on one node."""
-        terms = local_terms(self._request, decode, pull)
-        total = decode.total_seconds(terms.start_seconds, terms.imposed_seconds)
-        rank = (self._floors.are_locals_back, total, False, pull is not None, decode.node.node_id, "")
-        return rank, Parts(decode, pull=pull)
-
-    def _pulling(self, decode: DecodeTerms) -> Offer | None:
-        """Return the candidate that pulls the prompt's beginning; None: nobody has what the node lacks."""
-        pull = best_pull(self._holders(), self._request, decode.node)
-        return self._local(decode, pull) if pull else None
-
-    def _pull_floor(self, decode: DecodeTerms) -> float:
-        """Return the floor of the candidate that pulls the prompt's beginning, whoever has it; infinity: nobody."""
-        node, request, room = decode.node, self._request, decode.room_seconds
-        floor = math.inf
-        for source in self._holders().nodes:
-            end = min(request.pullable_from(source.node_id), request.num_prompt_tokens - 1)
-            num_pulled = end // node.block_tokens * node.block_tokens - decode.match.num_tokens
-            link = self._snapshot.link(source.node_id, node.node_id)
-            if num_pulled <= 0 or link.mismatch or source is node:
-                continue
-            own = cost.prefill_seconds(node.shape, node.profile, end, request.num_prompt_tokens)
-            sent = num_pulled * node.shape.kv_bytes_per_token / link.bytes_per_second + link.round_trip_seconds
-            floor = min(floor, own + max(room + sent, queue_seconds(node, own)))
-        return decode.total_seconds(floor, decode.slowdown_seconds)
-
-    def _holders(self) -> ClusterSnapshot:
-        """Return the nodes from whose prefix caches something may be pulled, as a cluster."""
-        if self._holders_only is None:
-            ids = self._snapshot.holder_ids
-            nodes = tuple(self._current(node) for node in self._snapshot.nodes if node.node_id in ids)
-            self._holders_only = replace(self._snapshot, nodes=nodes)
-        return self._holders_only
-
-    def _remote(self, decode: DecodeTerms, prefiller: NodeSnapshot, link: Link) -> Offer:
-        """Return the candidate that computes on one node and decodes on another. Each is priced once."""
-        pair = (decode.node.node_id, prefiller.node_id)
-        offer = self._priced.get(pair)
-        if offer is None:
-            prefill = self._prefill_terms.get(prefiller.node_id)
-            if prefill is None:
-                prefill = prefill_terms(self._request, self._current(prefiller))
-                self._prefill_terms[prefiller.node_id] = prefill
-            terms = remote_terms(self._request, decode, prefill, link, self._snapshot.wire_policy)
-            total = decode.total_seconds(terms.start_seconds, terms.imposed_seconds)
-            rank = (self._floors.are_remotes_back, total, True, False, *pair)
-            offer = self._priced[pair] = (rank, Parts(decode, prefill, link, terms))
-        return offer
-
-    def _decode(self, node: NodeSnapshot) -> DecodeTerms:
-        decode = self._decode_terms.get(node.node_id)
-        if decode is None:
-            expected = expected_output_tokens(self._request, node, self._snapshot.expected_output_tokens)
-            decode = self._decode_terms[node.node_id] = decode_terms(self._request, self._current(node), expected)
-        return decode
-
-    def _current(self, node: NodeSnapshot) -> NodeSnapshot:
-        current = self._nodes.get(node.node_id)
-        if current is None:
-            current = self._nodes[node.node_id] = self._snapshot.current(node)
-        return current
+    def _within(self, decode: DecodeTerms, pairs: Iterable[_Pair], limit: Limit) -> Iterator[Offer]:
+        """Give those of a decode node's remote candidates that may be within a limit."""
+        offers = (self._pricing.remote(decode, compute.node, link, limit) for _, _, compute, link in pairs)
+        return (offer for offer in offers if offer is not None)
