@@ -81,7 +81,7 @@ class LocalTerms(NamedTuple):
     """Slow-down of the requests that are there."""
 
 
-class StreamTerms(NamedTuple):
+class TransferTerms(NamedTuple):
     """What KV meets on its way from one node to another."""
 
     restore_seconds: float
@@ -107,7 +107,7 @@ class StreamTerms(NamedTuple):
 class RemoteTerms(NamedTuple):
     """What it costs to compute on one node and to decode on another."""
 
-    stream: StreamTerms
+    stream: TransferTerms
     """The way of its KV."""
     frames: FramePlan
     """In what pieces they leave."""
@@ -255,7 +255,7 @@ def local_terms(request: PlacementRequest, decode: DecodeTerms, pull: Pull | Non
     )
 
 
-def remote_terms(decode: DecodeTerms, prefill: PrefillTerms, link: Link, stream: StreamTerms) -> RemoteTerms:
+def remote_terms(decode: DecodeTerms, prefill: PrefillTerms, link: Link, stream: TransferTerms) -> RemoteTerms:
     """T_remote = max(room_d, read_d + copy_d + max(queue_p, read_p) + copy_p + layer pipeline).
 
     The pipeline is of reading [c_d, c_p) on p, prefill_p(c_p, n), the way over the link, and the transfer of [c_d, n).
@@ -284,7 +284,7 @@ def remote_terms(decode: DecodeTerms, prefill: PrefillTerms, link: Link, stream:
 
 def stream_terms(
     request: PlacementRequest, decode: DecodeTerms, prefill: PrefillTerms, link: Link, policy: WirePolicy
-) -> StreamTerms:
+) -> TransferTerms:
     """Return the way of a prompt's KV from the node that computes it to the one that decodes.
 
     Interval table: [0, c_d) is on d already, or brought back before p is called; [c_d, n) travels; [0, c_p) is on p,
@@ -301,7 +301,7 @@ def stream_terms(
     rate = shared_rate(node, decode.node, link, window)
     wire = choose_wire(options, policy, num_tokens=num_sent, bytes_per_second=rate, compute_seconds=computing)
     transfer = wire.transfer_seconds(num_sent, rate)
-    return StreamTerms(
+    return TransferTerms(
         restore_seconds=restoring,
         reading_seconds=reading,
         begin_seconds=window.begin_seconds,

@@ -14,7 +14,7 @@ from baton.capacity.snapshot import ClusterSnapshot, Link, NodeSnapshot, Placeme
 from baton.capacity.terms import (
     DecodeTerms,
     PrefillTerms,
-    StreamTerms,
+    TransferTerms,
     decode_terms,
     local_terms,
     prefill_terms,
@@ -38,7 +38,7 @@ class Pricing:
         self._are_locals_back, self._are_remotes_back = policy == "remote", policy == "local"
         self._decode_terms: dict[str, DecodeTerms] = {}
         self._prefill_terms: dict[str, PrefillTerms] = {}
-        self._streams: dict[tuple[str, str], StreamTerms] = {}
+        self._streams: dict[tuple[str, str], TransferTerms] = {}
         self._priced: dict[tuple[str, str], Offer] = {}
         self._nodes: dict[str, NodeSnapshot] = {}
         self._holders_only: ClusterSnapshot | None = None

@@ -117,14 +117,14 @@ class StreamsInFlight:
         if not flows:
             return (), ()
         senders = dict.fromkeys(flow.path.sender_id for flow in flows.values())
-        streams = [
-            stream
-            for sender_id in senders
-            for stream in self._sent_by(sender_id)
-            if node_id in (stream.sender_id, stream.receiver_id)
-        ]
-        sending = tuple(stream for stream in streams if stream.sender_id == node_id)
-        return sending, tuple(stream for stream in streams if stream.receiver_id == node_id)
+        sending, receiving = list[Stream](), list[Stream]()
+        for sender_id in senders:
+            streams = self._sent_by(sender_id)
+            if sender_id == node_id:
+                sending += streams
+            else:
+                receiving += [stream for stream in streams if stream.receiver_id == node_id]
+        return tuple(sending), tuple(receiving)
 
     def _sent_by(self, node_id: str) -> list[Stream]:
         streams, computed_seconds = list[Stream](), 0.0
@@ -165,22 +165,26 @@ class StreamsInFlight:
 
     def _send(self, elapsed_seconds: float) -> None:
         """Send an even part of each stream that has something, then what others have left over."""
+        active = [flow for flow in self._flows.values() if flow.num_computed_bytes > flow.num_sent_bytes]
+        if not active:
+            return
         room = dict[tuple[str, str], float]()
         for flow in self._flows.values():
             for resource, rate in flow.rates.items():
-                room[resource] = max(room.get(resource, 0.0), rate * elapsed_seconds)
+                if rate * elapsed_seconds > room.get(resource, 0.0):
+                    room[resource] = rate * elapsed_seconds
         for turn in range(2):
-            active = [flow for flow in self._flows.values() if flow.num_computed_bytes > flow.num_sent_bytes]
             users = Counter(resource for flow in active for resource in flow.rates)
             if not turn:
                 self._note_shared({resource for resource, count in users.items() if count > 1})
             parts = {resource: room[resource] / count for resource, count in users.items()}
             for flow in active:
-                sent = min(parts[resource] for resource in flow.rates)
+                sent = min([parts[resource] for resource in flow.rates])
                 sent = min(sent, flow.num_computed_bytes - flow.num_sent_bytes)
                 flow.num_sent_bytes += sent
                 for resource in flow.rates:
                     room[resource] -= sent
+            active = [flow for flow in active if flow.num_computed_bytes > flow.num_sent_bytes]
 
     def _note_shared(self, resources: Set[tuple[str, str]]) -> None:
         if not resources:
