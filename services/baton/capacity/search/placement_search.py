@@ -42,6 +42,8 @@ MAX_INFEASIBLE = 4
 """Infeasible candidates of a decision that are told, with their reasons."""
 NUM_ALTERNATIVES = 2
 """Other prefill nodes that a decision names for the chosen decode node, at most."""
+MAX_DIRECT_NODES = 2
+"""Nodes up to which all candidates are priced: of two nodes that takes half as long as a search, of four longer."""
 FIRST_PAIRS = 16
 """Prefill nodes of a decode node that are priced before its others are looked at: few of those are left then."""
 
@@ -68,13 +70,13 @@ class PlacementSearch:
     ) -> Decision:
         """Return the choice, the next best candidates and the alternatives of `place`, in its order.
 
-        Where the request names its pairs, all candidates are there; where nothing is feasible, every decode node with
-        its reason.
+        Where the request names its pairs, or nodes are few, all candidates are there; where nothing is feasible, every
+        decode node with its reason.
         """
-        if request.pins:
+        if request.pins or len(snapshot.nodes) <= MAX_DIRECT_NODES:
             pinned = {node_id for pin in request.pins for node_id in pin}
-            nodes = tuple(snapshot.current(node) for node in snapshot.nodes if node.node_id in pinned)
-            return place(replace(snapshot, nodes=nodes), request, policy=policy)
+            nodes = (node for node in snapshot.nodes if not pinned or node.node_id in pinned)
+            return place(replace(snapshot, nodes=tuple(map(snapshot.current, nodes))), request, policy=policy)
         self._renew(snapshot.nodes, snapshot.expected_output_tokens)
         search = _Search(snapshot, request, policy, self._decoders, self._prefillers)
         return search.decide(self._num_best, self._num_pairs)
