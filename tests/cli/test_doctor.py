@@ -75,7 +75,7 @@ def test_problems_come_first_and_make_it_unhealthy() -> None:
     assert not any(each.is_healthy for each in (broken, mismatched, lonely))
     assert advise(broken)[0] == "dgx: nothing answers."
     assert advise(mismatched) == ["dgx → mac: cannot be used: KV layouts differ in dtype."]
-    assert "no pair" in advise(lonely)[0]
+    assert "no two nodes" in advise(lonely)[0]
 
 
 def test_the_document_is_json_and_what_nobody_measured_is_null() -> None:

@@ -145,7 +145,7 @@ def test_the_trace_tells_each_term_estimated_and_measured(bench: Bench) -> None:
     measured = _numbers(spans[gateway], "baton.measured.")
     ratios = _numbers(spans[gateway], "baton.measured_by_estimated.")
     assert estimated.keys() >= {"queue_seconds", "prefill_seconds", "transfer_seconds", "step_seconds"}
-    terms = ("queue", "prefill", "transfer", "exposed", "start", "step", "decode", "total")
+    terms = ("queue", "prefill", "transfer", "exposed", "join", "start", "step", "decode", "total")
     assert measured.keys() == {f"{term}_seconds" for term in terms}
     assert beside.keys() - {"imposed_seconds"} == measured.keys()  # where others are in the batch still
     assert beside["prefill_seconds"] == estimated["prefill_seconds"]
