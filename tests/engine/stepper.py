@@ -74,6 +74,13 @@ class Stepper:
         self.sequences.append(sequence)
         return sequence
 
+    def admit_receiving(self) -> list[Sequence]:
+        """Give blocks to sequences that only receive, as the engine does while a pass is in flight."""
+        step = self.scheduler.admit_receiving()
+        swap_blocks(self.runner, step.swaps, self.scheduler.offload.store)
+        self.check()
+        return step.admitted
+
     def step(self, *, fails: bool = False) -> Step | None:
         """Schedule, compute, and end what is complete; or end all members where the pass fails."""
         running = list(self.scheduler.running)

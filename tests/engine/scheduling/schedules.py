@@ -56,6 +56,8 @@ def play(stepper: Stepper, arriving: list[EngineRequest], random: Random) -> lis
     for _ in range(MAX_PASSES):
         while arriving and random.random() < arrival_rate:
             stepper.add(arriving.pop())
+        if random.random() < 0.3:
+            stepper.admit_receiving()
         living = [sequence for sequence in stepper.sequences if sequence.phase is not Phase.FINISHED]
         if not arriving and not living:
             return aborted

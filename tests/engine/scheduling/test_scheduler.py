@@ -48,6 +48,42 @@ def test_a_pass_keeps_for_a_newcomer_what_it_can_use(length: int, purpose: Purpo
     stepper.scheduler.finish(newcomer)
 
 
+def test_a_reception_gets_its_blocks_without_a_pass() -> None:
+    """It computes nothing, so that it need not wait until the pass in flight is over."""
+    stepper = Stepper()
+    decoding = stepper.add(request_of(prompt_of(4)))
+    stepper.step()
+    first = stepper.add(request_of(prompt_of(9, seed=2), "first", purpose=Purpose.RECEIVE))
+    behind = stepper.add(request_of(prompt_of(4, seed=3), "behind"))
+    last = stepper.add(request_of(prompt_of(4, seed=4), "last", purpose=Purpose.RECEIVE))
+
+    admitted = stepper.admit_receiving()
+
+    assert admitted == [first]
+    assert first.phase is Phase.RECEIVING
+    assert [behind.phase, last.phase] == [Phase.WAITING, Phase.WAITING]  # nobody overtakes
+    for sequence in (decoding, first, behind, last):
+        stepper.scheduler.finish(sequence)
+
+
+def test_a_reception_waits_for_blocks_that_a_pass_in_flight_fills() -> None:
+    """Where the pass fails they never held what their hash says, and the reception would never know."""
+    stepper = Stepper()
+    filling = stepper.add(request_of(prompt_of(9)))
+    step = stepper.scheduler.schedule()
+    stepper.scheduler.progress.begin(step)
+    receiving = stepper.add(request_of(prompt_of(9), "receiving", purpose=Purpose.RECEIVE))
+
+    in_flight = stepper.admit_receiving()
+    step.is_computed = True
+    proven = stepper.admit_receiving()
+
+    assert (in_flight, proven) == ([], [receiving])
+    assert receiving.num_computed == 2 * BLOCK_TOKENS
+    for sequence in (filling, receiving):
+        stepper.scheduler.finish(sequence)
+
+
 def test_decoding_sequences_come_before_prompts() -> None:
     """Their pace holds while a long prompt is computed in what is left of the budget."""
     stepper = Stepper(max_step_tokens=5)

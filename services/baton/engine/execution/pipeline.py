@@ -28,7 +28,7 @@ from baton.engine.scheduling.step import Sampled, Scored, Step
 from baton.engine.sequence import Phase, Sequence
 from baton.errors import NonFiniteLogitsError
 
-_REST_SHARE = 0.6
+_REST_SHARE = 0.8
 """Part of the time for which the device was waited for that the host rests: a request that comes then joins the next
 pass. The remainder is for planning, and for passes that take less than the one before.
 """
@@ -115,6 +115,12 @@ class Pipeline:
             launched, self._in_flight = self._in_flight, None
             self._settle(launched, launched.step.num_passes - 1)
         return launched is not None or before is not None or bool(step.members)
+
+    def copy_out(self, step: Step) -> None:
+        """Copy what a step takes blocks from to host memory, behind the pass in flight; a failure fails its members."""
+        if step.swaps.outs:
+            with self._registry.failing(*step.admitted):
+                self._swap_blocks(step.swaps)
 
     def _settle_early(self) -> None:
         """Process all but the last of several passes in a row, as they come; fewer if a command waits for the end."""

@@ -107,6 +107,23 @@ class BatchAdmission:
             if sequence.phase is Phase.RUNNING:
                 self._note(in_flight, sequence, step)
 
+    def admit_receiving(self, step: Step) -> None:
+        """Give blocks to sequences at the head of the queue whose KV comes from elsewhere: no pass computes them.
+
+        Only to such as find what they find on the device, and proven; the others wait until the next pass is planned.
+        """
+        while self.has_slot and self._queues.waiting:
+            sequence = self._queues.waiting[0]
+            if sequence.purpose is not Purpose.RECEIVE or sequence.num_ahead:
+                return
+            prefix = self._in_flight(step).reusable_prefix(sequence)
+            if prefix is None or prefix.must_join or prefix.leader is not None or prefix.restored:
+                return
+            if not self._has_blocks(sequence, prefix.blocks) or step.may_break(sequence.hashes[: len(prefix.blocks)]):
+                return
+            self._take_in(sequence, prefix)
+            step.admitted.append(sequence)
+
     def _fills_first(self, step: Step, sequence: Sequence, prefix: ReusablePrefix) -> bool:
         """Return whether a sequence is admitted later, because only part of its contents can be copied in by now.
 

@@ -133,6 +133,18 @@ class Scheduler:
         step.swaps.outs = self.swap_outs()
         return step
 
+    def admit_receiving(self) -> Step:
+        """Return who got blocks beside the pass in flight: sequences that only receive, which no pass need wait for.
+
+        What is to be copied out of their blocks is in the step's swaps; nothing is computed.
+        """
+        step = Step.after(self._last)
+        self.offload.forget_evicted()
+        self.admission.admit_receiving(step)
+        if step.admitted:
+            step.swaps.outs = self.swap_outs()
+        return step
+
     def swap_outs(self) -> list[SwapOut]:
         """Return, once, the blocks to copy to host memory: evicted since the last call, or next to be evicted."""
         return self.offload.drain(self.pool)
