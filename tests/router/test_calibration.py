@@ -121,6 +121,15 @@ def test_each_term_is_measured_by_estimated() -> None:
     assert comparison.regret_seconds is None
 
 
+def test_the_wait_to_join_is_part_of_the_start_and_of_no_step() -> None:
+    """Else short outputs would make steps look slow."""
+    comparison = compare(_PLACED, replace(_OUTCOME, join_seconds=0.4))
+
+    assert comparison is not None
+    assert comparison.ratios["start"] == pytest.approx(3.0 / 1.5)
+    assert comparison.ratios["step"] == pytest.approx(1.0)
+
+
 @pytest.mark.parametrize(("start_seconds", "regret"), [(2.0, 1.0), (4.0, 0.0)])
 def test_regret_is_what_the_next_best_candidate_would_have_saved(start_seconds: float, regret: float) -> None:
     """Nothing, where it would have been slower still."""

@@ -118,6 +118,8 @@ class CostEstimate:
     """Slow-down of the requests already on the nodes, summed over them."""
     pull_seconds: float = 0.0
     """Until a prefix from another node's cache is here, as far as the queue does not hide it."""
+    join_seconds: float = 0.0
+    """From when the KV is on the decode node until the step that runs there is over; part of the start."""
     restore_seconds: float = 0.0
     """Until cached positions are back on their device, as far as the queue does not hide it; both nodes together."""
     uncertainty_seconds: float = 0.0
@@ -136,7 +138,7 @@ class CostEstimate:
 
 TERMS = tuple(field.name.removesuffix("_seconds") for field in fields(CostEstimate) if field.name.endswith("_seconds"))
 """Names of an estimate's terms in seconds, in the order of the fields."""
-MEASURED_TERMS = ("queue", "pull", "prefill", "transfer", "exposed", "decode")
+MEASURED_TERMS = ("queue", "pull", "prefill", "transfer", "exposed", "join", "decode")
 """Names of the terms that are measured of a request that ran, in the order in which they begin."""
 
 

@@ -28,7 +28,6 @@ from baton.capacity.terms import (
     prefill_terms,
     remote_terms,
     stream_terms,
-    uncertainty_seconds,
 )
 
 TIE_SHARE = 0.33
@@ -220,7 +219,7 @@ def local_candidate(request: PlacementRequest, decode: DecodeTerms, pull: Pull |
         imposed_seconds=terms.imposed_seconds,
         pull_seconds=terms.pull_seconds,
         restore_seconds=terms.restore_seconds,
-        uncertainty_seconds=uncertainty_seconds(
+        uncertainty_seconds=_uncertainty_seconds(
             decode,
             decode.node,
             queue=terms.queue_seconds,
@@ -260,13 +259,14 @@ def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, ter
         prefill_seconds=computing,
         transfer_seconds=stream.transfer_seconds,
         exposed_seconds=frames.exposed_seconds,
+        join_seconds=terms.join_seconds,
         time_to_first_token_seconds=terms.first_token_seconds,
         start_seconds=terms.start_seconds,
         step_seconds=decode.step_seconds,
         expected_output_tokens=decode.expected_output_tokens,
         imposed_seconds=terms.imposed_seconds,
         restore_seconds=stream.restore_seconds,
-        uncertainty_seconds=uncertainty_seconds(
+        uncertainty_seconds=_uncertainty_seconds(
             decode,
             prefill.node,
             queue=queue,
@@ -289,4 +289,25 @@ def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, ter
         decode_restored_tokens=here.restore.num_tokens,
         prefill_restored_tokens=there.restore.num_tokens,
         last_used=(decode.node.last_used, prefill.node.last_used),
+    )
+
+
+def _uncertainty_seconds(
+    decode: DecodeTerms, computing: NodeSnapshot, *, queue: float, prefill: float, exposed: float, link_spread: float
+) -> float:
+    """Return the standard deviation of a candidate's total, its terms taken to err independently.
+
+    Args:
+        decode: Of the decode node.
+        computing: Node that computes the prompt.
+        queue: Seconds of waiting.
+        prefill: Seconds of computing.
+        exposed: Seconds of transfer that are not hidden.
+        link_spread: `Link.spread` of the pair, or of the pull.
+    """
+    return math.hypot(
+        queue * computing.spread.queue,
+        prefill * computing.spread.prefill,
+        exposed * link_spread,
+        decode.expected_output_tokens * decode.step_seconds * decode.node.spread.step,
     )

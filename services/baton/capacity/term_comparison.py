@@ -12,7 +12,7 @@ class TermComparison(NamedTuple):
     """One term of one request."""
 
     term: str
-    """Its name: queue, pull, restore, prefill, transfer, exposed, start, step, decode, total or imposed."""
+    """Its name: queue, pull, restore, prefill, transfer, exposed, join, start, step, decode, total or imposed."""
     estimated_seconds: float | None
     """What was expected; None: nothing."""
     measured_seconds: float | None
@@ -31,8 +31,9 @@ def compare_terms(
 ) -> tuple[TermComparison, ...]:
     """Return every term that either side has, in the order in which a request goes through them.
 
-    decode covers all tokens but the first, without the wait for KV; start ends where decoding can begin; total is both.
-    A restore is measured as a part of the prefill, never by itself, and what is imposed on others is not measured.
+    decode covers all tokens but the first, without the waits for KV and for the step that runs; start ends where
+    decoding can begin; total is both. A restore is measured as a part of the prefill, never by itself, and what is
+    imposed on others is not measured.
 
     Args:
         estimate: Of what was placed; None: not known.
@@ -50,7 +51,20 @@ def expected_seconds(estimate: CostEstimate, num_tokens: float) -> float:
     return estimate.start_seconds + max(0.0, num_tokens - 1) * estimate.step_seconds
 
 
-_ORDER = ("queue", "pull", "restore", "prefill", "transfer", "exposed", "start", "step", "decode", "total", "imposed")
+_ORDER = (
+    "queue",
+    "pull",
+    "restore",
+    "prefill",
+    "transfer",
+    "exposed",
+    "join",
+    "start",
+    "step",
+    "decode",
+    "total",
+    "imposed",
+)
 _ALWAYS = ("queue", "prefill", "start", "step", "decode", "total")
 """Terms that every request has, if only with 0 seconds."""
 
@@ -64,6 +78,7 @@ def _estimated(estimate: CostEstimate, num_tokens: int) -> Mapping[str, float]:
         "prefill": estimate.prefill_seconds,
         "transfer": estimate.transfer_seconds,
         "exposed": estimate.exposed_seconds,
+        "join": estimate.join_seconds,
         "start": estimate.start_seconds,
         "step": estimate.step_seconds,
         "decode": max(0.0, count - 1) * estimate.step_seconds,
@@ -73,13 +88,13 @@ def _estimated(estimate: CostEstimate, num_tokens: int) -> Mapping[str, float]:
 
 
 def _measured(seen: Mapping[str, float], num_tokens: int) -> Mapping[str, float]:
-    exposed = seen["exposed"]
+    waited = seen["exposed"] + seen["join"]
     first_token = seen["queue"] + seen["pull"] + seen["prefill"]
-    terms = {term: seen[term] for term in ("queue", "pull", "prefill", "transfer", "exposed")}
-    terms["start"] = first_token + exposed
+    terms = {term: seen[term] for term in ("queue", "pull", "prefill", "transfer", "exposed", "join")}
+    terms["start"] = first_token + waited
     if num_tokens:  # the first token of a remote prefill is out before its KV is in: that wait is no step
-        terms["decode"] = max(0.0, seen["decode"] - exposed)
-        terms["total"] = first_token + max(seen["decode"], exposed)
+        terms["decode"] = max(0.0, seen["decode"] - waited)
+        terms["total"] = first_token + max(seen["decode"], waited)
     if num_tokens > 1:
         terms["step"] = terms["decode"] / (num_tokens - 1)
     return terms

@@ -22,7 +22,8 @@ from baton.engine.kv_cache.block_copy import save_cached
 from baton.engine.kv_cache.block_reads import BlockRead, BlockReads, HeldBlocks
 from baton.engine.kv_cache.disk_tier import DiskTier
 from baton.engine.kv_cache.gap_budget import GapBudget
-from baton.engine.kv_cache.ingest import FrameCursor, Ingest
+from baton.engine.kv_cache.ingest import Ingest
+from baton.engine.kv_cache.receptions import Receptions
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, Purpose, check_request
 from baton.engine.request_registry import Deliverable, RequestRegistry
@@ -30,7 +31,7 @@ from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.sampling import SampledToken
 from baton.engine.scheduling.attribution import pair_weight
 from baton.engine.scheduling.scheduler import Scheduler
-from baton.engine.sequence import Phase, Sequence, new_sequence
+from baton.engine.sequence import Sequence, new_sequence
 from baton.errors import AttemptReusedError, BatonError, OverloadedError
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.hashing import BlockHash
@@ -113,6 +114,7 @@ class Engine:
             failing=self._registry.failing,
             on_landed=lambda sequence: self._registry.tell(sequence, FrameLanded()),
         )
+        self._receptions = Receptions(runner, self.scheduler, self._registry, self._ingest, self._pipeline, clock)
         self._is_stepping = False
         self._is_proven = True  # that no block is lost or doubled
         self._checked_at = 0.0
@@ -153,15 +155,16 @@ class Engine:
             frame: In the cache's own number format.
             is_rounded: Whether the sender's cache has other numbers: then nothing of the request is cached.
         """
-        self._commands.put(lambda: self._write_kv(request_id, frame, is_rounded=is_rounded))
+        self._commands.put(lambda: self._receptions.write_kv(request_id, frame, is_rounded=is_rounded))
 
     def take_first_token(self, request_id: str, token: SampledToken) -> None:
         """Deliver the token that another node sampled after the prompt, before its KV is complete."""
-        self._commands.put(lambda: self._take_first_token(request_id, token))
+        self._commands.put(lambda: self._receptions.take_first_token(request_id, token))
 
     def commit_kv(self, request_id: str) -> None:
         """Declare the received KV complete and right: the request is decoded from the next pass on."""
-        self._commands.put(lambda: self._change_receiving(request_id, self.scheduler.commit_received))
+        came_seconds = self._clock()
+        self._commands.put(lambda: self._receptions.commit(request_id, came_seconds))
 
     def fall_back(self, request_id: str, num_received_tokens: int = 0) -> None:
         """Give up receiving: the request is computed here.
@@ -171,11 +174,7 @@ class Engine:
             num_received_tokens: Leading positions whose KV is here in every layer and right: positions after them, or
                 after the cached prefix if that is longer, are computed.
         """
-
-        def change(sequence: Sequence) -> None:
-            self.scheduler.fall_back(sequence, num_received_tokens)
-
-        self._commands.put(lambda: self._change_receiving(request_id, change))
+        self._commands.put(lambda: self._receptions.fall_back(request_id, num_received_tokens))
 
     def count_cached(self, hashes: Items[BlockHash]) -> Future[int]:
         """Return how many blocks, from the first on, are in the prefix cache, on the device or in host memory."""
@@ -285,8 +284,9 @@ class Engine:
     def _admit_receiving(self) -> None:
         """Let requests whose KV comes from elsewhere ask for it at once: they need nothing of the pass in flight."""
         step = self.scheduler.admit_receiving()
-        self._pipeline.copy_out(step)
-        self._announce(step.admitted)
+        if step.admitted:
+            self._pipeline.copy_out(step)
+            self._announce(step.admitted)
 
     def _announce(self, admitted: list[Sequence]) -> None:
         for sequence in admitted:
@@ -350,15 +350,6 @@ class Engine:
             self._ingest.drop(sequence)
             self._registry.drop(sequence)
 
-    def _write_kv(self, request_id: str, frame: KvFrame, *, is_rounded: bool) -> None:
-        sequence = self._receiving(request_id)
-        if sequence is None:
-            return
-        sequence.is_rounded |= is_rounded
-        with self._registry.failing(sequence):
-            num_kv_heads = self.runner.info.layout.layers[frame.layer_begin].num_kv_heads
-            self._ingest.add(sequence, FrameCursor(frame, num_kv_heads, self.runner.block_tokens))
-
     def _exchange(self) -> None:
         """Write KV that has arrived and read blocks for other nodes, no more than is gained by it."""
         if not (self._ingest.is_pending or self._reads.queue):
@@ -369,23 +360,6 @@ class Engine:
         if self._ingest.is_pending:
             self._ingest.run(pass_seconds, num_running)
             self._is_proven = False
-
-    def _take_first_token(self, request_id: str, token: SampledToken) -> None:
-        sequence = self._receiving(request_id)
-        if sequence is not None:
-            sequence.token_ids.append(token.token_id)
-            self._registry.token(sequence, token)
-            self._registry.end_if_complete(sequence)
-
-    def _change_receiving(self, request_id: str, change: Callable[[Sequence], None]) -> None:
-        sequence = self._receiving(request_id)
-        if sequence is not None:
-            self._ingest.after(sequence, lambda: change(sequence))
-
-    def _receiving(self, request_id: str) -> Sequence | None:
-        """Return the request if it still receives: after an abort nothing late can land."""
-        sequence = self._registry.get(request_id)
-        return sequence if sequence is not None and sequence.phase is Phase.RECEIVING else None
 
     def _rest(self) -> float | None:
         """Take stock before waiting: every state in which the engine comes to rest is proven, if not at once.

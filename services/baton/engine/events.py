@@ -93,6 +93,8 @@ class Ended:
     computed the prompt, from then until the first token was known here."""
     decode_seconds: float
     """From the first to the last token."""
+    join_seconds: float
+    """For which received KV waited, once all of it had come, until the pass in flight was over."""
     stop_token_id: int | None
     """The end token, where one ended the output; None: the limit did, or nothing can follow in the output's form."""
 

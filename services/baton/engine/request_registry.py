@@ -230,6 +230,7 @@ class RequestRegistry:
             queue_seconds=queue_seconds,
             prefill_seconds=prefill_seconds,
             decode_seconds=now - first_token,
+            join_seconds=stats.join_seconds,
             stop_token_id=sequence.token_ids[-1] if reason == "stop" and sequence.ends_with_end_token else None,
         )
 

@@ -57,6 +57,8 @@ class SequenceStats:
     """Positions of prompt and earlier output found in the prefix cache at first admission."""
     num_shared: int = 0
     """Positions after them whose KV another sequence computed in the pass of first admission."""
+    join_seconds: float = 0.0
+    """From when all of its KV had come until it could join the others."""
     num_preemptions: int = 0
     """Times its blocks were taken from it."""
 

@@ -140,7 +140,7 @@ def compare(placed: PlacedRequest, outcome: Outcome) -> Comparison | None:
     before_seconds = outcome.queue_seconds + outcome.pull_seconds + outcome.prefill_seconds
     total_seconds = before_seconds + outcome.decode_seconds
     pairs: dict[Term, tuple[float, float]] = {
-        "start": (before_seconds + outcome.exposed_seconds, estimate.start_seconds),
+        "start": (before_seconds + outcome.exposed_seconds + outcome.join_seconds, estimate.start_seconds),
         "total": (total_seconds, expected_seconds(estimate, num_tokens)),
     }
     least = LEAST_QUEUE_SHARE * estimate.start_seconds
@@ -154,7 +154,7 @@ def compare(placed: PlacedRequest, outcome: Outcome) -> Comparison | None:
             estimate.transfer_seconds,
         )
     if num_tokens > 1:
-        steps_seconds = outcome.decode_seconds - outcome.exposed_seconds
+        steps_seconds = outcome.decode_seconds - outcome.exposed_seconds - outcome.join_seconds
         pairs["step"] = (steps_seconds / (num_tokens - 1), estimate.step_seconds)
     other = placed.runner_up
     return Comparison(

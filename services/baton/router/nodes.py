@@ -137,6 +137,8 @@ class Outcome:
     """Node from whose cache the prompt's beginning was asked; empty: none. Bytes and transfer are then of that."""
     pulled_tokens: int = 0
     """Prompt tokens that came from there."""
+    join_seconds: float = 0.0
+    """Time for which KV that had come waited for the pass that ran on the decode node; part of `decode_seconds`."""
     pull_seconds: float = 0.0
     """Time from asking for them until they were here; no part of `prefill_seconds`."""
 

@@ -159,11 +159,11 @@ PART = "baton.part"
 ESTIMATED_SECONDS = "baton.estimated_seconds"
 """What the router expected, seconds until the last token."""
 ESTIMATED_TERM = "baton.estimated.{term}_seconds"
-"""Place: a term of the chosen estimate: queue, pull, prefill, transfer, exposed, time_to_first_token, start, step or
-imposed. Gateway: the terms of MEASURED_TERM, for the tokens that came, and imposed."""
+"""Place: a term of the chosen estimate: queue, pull, prefill, transfer, exposed, join, time_to_first_token, start, step
+or imposed. Gateway: the terms of MEASURED_TERM, for the tokens that came, and imposed."""
 MEASURED_TERM = "baton.measured.{term}_seconds"
-"""Gateway: a term as it was: queue, pull, prefill, transfer, exposed, start, step, decode or total; decode is without
-exposed, which start has."""
+"""Gateway: a term as it was: queue, pull, prefill, transfer, exposed, join, start, step, decode or total; decode is
+without exposed and join, which start has."""
 TERM_RATIO = "baton.measured_by_estimated.{term}"
 """Gateway: the one by the other, where both are above 0."""
 

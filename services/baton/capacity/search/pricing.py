@@ -96,6 +96,7 @@ class Pricing:
             stream = stream_terms(self._request, decode, prefill, link, self._snapshot.wire_policy)
             self._streams[pair] = stream
         start = stream.begin_seconds + max(stream.compute_seconds, stream.send_seconds) + link.round_trip_seconds
+        start += decode.join_seconds
         least = decode.total_seconds(start, decode.slowdown_seconds + prefill.imposed_seconds) * SLACK
         is_back = self._are_remotes_back
         if (is_back, least) > limit:

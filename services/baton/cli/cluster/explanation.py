@@ -24,13 +24,14 @@ _MEANINGS = {
     "prefill": "the prompt's computation",
     "transfer": "KV on the link",
     "exposed": "what of it was not hidden",
+    "join": "the step that ran there",
     "start": "until decoding could begin",
     "step": "one decode step",
     "decode": "all steps",
     "total": "start and decode",
     "imposed": "slow-down of others",
 }
-_SHARES = ("queue", "pull", "restore", "prefill", "exposed", "decode", "imposed")
+_SHARES = ("queue", "pull", "restore", "prefill", "exposed", "join", "decode", "imposed")
 """Terms that candidates differ by; those of them that are measured make up the total."""
 _SURPRISE = 0.1
 """Share of the total by which a term must miss its estimate to be named."""

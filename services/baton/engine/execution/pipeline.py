@@ -30,8 +30,7 @@ from baton.errors import NonFiniteLogitsError
 
 _REST_SHARE = 0.8
 """Part of the time for which the device was waited for that the host rests: a request that comes then joins the next
-pass. The remainder is for planning, and for passes that take less than the one before.
-"""
+pass. The remainder is for planning, and for passes that take less than the one before."""
 _LEAST_REST_SECONDS = 1e-3
 """Shorter rests cost more than they bring."""
 
@@ -87,12 +86,14 @@ class Pipeline:
         return self._in_flight is not None
 
     @property
+    def seconds_left(self) -> float:
+        """Return how long the pass in flight still takes, by the last one; 0: none is."""
+        return max(0.0, self._free_since + self.pass_seconds - self._clock()) if self.is_in_flight else 0.0
+
+    @property
     def rest_seconds(self) -> float:
         """Return for how long the next pass need not be planned: the device is at one that lasts, by the last one."""
-        in_flight = self._in_flight
-        if in_flight is None or not in_flight.step.is_decode:
-            return 0.0
-        return self._rest_left()
+        return self._rest_left() if self._in_flight is not None and self._in_flight.step.is_decode else 0.0
 
     def note_rest(self, seconds: float) -> None:
         """Note that the host has rested."""
@@ -117,7 +118,7 @@ class Pipeline:
         return launched is not None or before is not None or bool(step.members)
 
     def copy_out(self, step: Step) -> None:
-        """Copy what a step takes blocks from to host memory, behind the pass in flight; a failure fails its members."""
+        """Copy out what a step's blocks held, behind the pass in flight; a failure fails those admitted."""
         if step.swaps.outs:
             with self._registry.failing(*step.admitted):
                 self._swap_blocks(step.swaps)

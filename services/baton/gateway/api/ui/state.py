@@ -110,6 +110,7 @@ def _estimate(estimate: CostEstimate) -> Mapping[str, float]:
         "prefill": estimate.prefill_seconds,
         "transfer": estimate.transfer_seconds,
         "exposed": estimate.exposed_seconds,
+        "join": estimate.join_seconds,
         "decode": estimate.decode_seconds,
         "first_token": estimate.time_to_first_token_seconds,
     }

@@ -66,7 +66,7 @@ function sentence(request) {
 /** Return the stages of one column of the table, one after the other: both bars are of as many tokens. */
 function stages(request, column) {
   const of = Object.fromEntries(request.terms.map((pair) => [pair.term, pair[column] || 0]));
-  const kinds = [["queue", of.queue], ["pull", (of.pull || 0) + (of.restore || 0)], ["compute", of.prefill], ["exposed", of.exposed], ["decode", of.decode]];
+  const kinds = [["queue", of.queue], ["pull", (of.pull || 0) + (of.restore || 0)], ["compute", of.prefill], ["exposed", (of.exposed || 0) + (of.join || 0)], ["decode", of.decode]];
   let start = 0;
   return kinds.map(([kind, seconds = 0]) => {
     const stage = { kind, start, seconds };
