@@ -83,7 +83,9 @@ def test_nothing_asked_for_fits_anywhere() -> None:
 @given(
     st.integers(0, 10**12),
     st.lists(
-        st.tuples(st.integers(0, 10**11), st.integers(0, 10**11), st.floats(0.01, 10), st.none() | st.integers(0, 10**10)),
+        st.tuples(
+            st.integers(0, 10**11), st.integers(0, 10**11), st.floats(0.01, 10), st.none() | st.integers(0, 10**10)
+        ),
         max_size=6,
     ),
 )

@@ -291,8 +291,9 @@ class Pair:
         )
         self.metrics = Metrics()
         self.metrics.add_kv_break = lambda *labels: self.breaks.append(labels)  # type: ignore[method-assign]
-        generator = DecodeGenerator(cast(WorkerNode, self.decode), self.peers, cast(Timeouts, timeouts), self.metrics)
-        self.decode_servicer = DecodeServicer(generator)
+        node = cast(WorkerNode, self.decode)
+        self.generator = DecodeGenerator(node, self.peers, cast(Timeouts, timeouts), self.metrics)
+        self.decode_servicer = DecodeServicer(self.generator)
         self.decode_server = GrpcServer("127.0.0.1:0")
         self.decode_server.add(
             "baton.v1.DecodeService",

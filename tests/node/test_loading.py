@@ -70,7 +70,10 @@ def test_settings_of_the_pool_reach_the_engine(engine: str, monkeypatch: pytest.
     monkeypatch.setattr(f"baton.engine.runners.{module}.choose_pool_size", choose)
     runner = load_runner(DecodeSettings(model_dir=DEMO, engine=engine, **bounds))
 
-    assert seen == [PoolBounds(1 / 3, 3, 77)]
+    (chosen,) = seen
+    assert (chosen.memory_share, chosen.max_batch_size, chosen.max_step_tokens) == (1 / 3, 3, 77)
+    assert 0 < chosen.beside_bytes < 2**40
+    assert chosen.beside_cause.endswith(" in reserve")
     assert runner.num_blocks == 5
 
 

@@ -118,3 +118,22 @@ def test_a_prompt_larger_than_the_bound_is_served_alone() -> None:
         assert all(not answer.summary.fallback_reason for answer in answers)
 
     with_pair(client, max_outbox_bytes=1)
+
+
+def test_a_prompt_that_has_no_room_even_alone_is_refused() -> None:
+    """The node would be killed for it; the decode node computes the prompt, and says why."""
+
+    async def client(pair: Pair) -> None:
+        pair.prefill_side.prefiller._max_prompt_bytes = 40 * TOKEN_BYTES
+        fits, too_large = [
+            await generate(
+                pair, request_of(prompt_of(length, seed=length), replace(GREEDY, max_tokens=4), request_id=f"r{length}")
+            )
+            for length in (40, 41)
+        ]
+
+        assert not fits.summary.fallback_reason
+        assert too_large.summary.fallback_reason == "OUTBOX_TOO_SMALL"
+        assert too_large.token_ids == expected_tokens(prompt_of(41, seed=41), 4)
+
+    with_pair(client)

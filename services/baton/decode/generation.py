@@ -13,6 +13,7 @@ from opentelemetry import trace
 
 from baton.decode.kv_stream.block_pull import BlockPull, check_pull
 from baton.decode.kv_stream.reader import Timeouts
+from baton.decode.kv_stream.receive_budget import ReceiveBudget, usual_budget
 from baton.decode.kv_stream.remote_prefill import RemotePrefill
 from baton.decode.measurement import Reception, count_prompt, finished_message, local_summary, measure_resources
 from baton.decode.peers import PeerSet
@@ -55,11 +56,20 @@ class DecodeGenerator:
         peers: Prefill nodes that may be called.
         timeouts: How long a silent KV stream is waited for.
         metrics: Where to count.
+        budget: Memory for KV that arrives; None: that of a large machine.
     """
 
-    def __init__(self, node: WorkerNode, peers: PeerSet, timeouts: Timeouts, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        node: WorkerNode,
+        peers: PeerSet,
+        timeouts: Timeouts,
+        metrics: Metrics,
+        budget: ReceiveBudget | None = None,
+    ) -> None:
         self.node = node
         self.peers = peers
+        self.budget = budget or usual_budget()
         self.timeouts = timeouts
         self.metrics = metrics
 
@@ -203,6 +213,8 @@ class Generation:
         self._is_over = True
         tasks = (self._compilation, self._receiving)
         self._compilation = self._receiving = None  # a task that was cancelled keeps what it was doing
+        if self._arrival is not None:
+            self._arrival.close()
         for task in tasks:
             if task is not None:
                 task.cancel()
@@ -264,6 +276,7 @@ class Generation:
             self._request,
             self._request_id,
             admitted,
+            budget=generator.budget,
             timeouts=generator.timeouts,
             deadline=self._deadline,
             metrics=generator.metrics,

@@ -11,9 +11,10 @@ from typing import TypeVar
 import grpc
 
 from baton.decode.kv_stream.prefill_stream import PrefillSource, TransportChoice
+from baton.decode.kv_stream.receive_budget import ReceiveBudget, usual_budget
 from baton.errors import NotFoundError
-from baton.kv.stream import StagingPool
-from baton.kv_transport.fast_channel import FastChannel
+from baton.kv.stream import MOST_IDLE_BYTES, StagingPool
+from baton.kv_transport.fast_channel import FastChannel, limits_for
 from baton.kv_transport.kv_services import BlockStub, KvStub
 from baton.kv_transport.link_probe import measure_link
 from baton.node.cluster.registration import Peers
@@ -42,6 +43,7 @@ class PeerSet:
         choice: What may carry KV streams.
         lender: Memory that prefill nodes of this host may write into; None: none is lent. Started and closed by `run`.
         metrics: Where to count.
+        budget: Memory for KV that arrives; None: that of a large machine.
         linger_seconds: Time that running streams get when their node leaves the router's list.
     """
 
@@ -53,6 +55,7 @@ class PeerSet:
         choice: TransportChoice = "auto",
         lender: Lender | None = None,
         metrics: Metrics | None = None,
+        budget: ReceiveBudget | None = None,
         linger_seconds: float = LINGER_SECONDS,
     ) -> None:
         self._choice = choice
@@ -64,7 +67,9 @@ class PeerSet:
         self._peers: dict[str, router_service_pb2.Peer] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._fast: dict[str, FastChannel] = {}
-        self._staging = StagingPool()
+        budget = budget or usual_budget()
+        self._staging = StagingPool(min(MOST_IDLE_BYTES, budget.idle_bytes))
+        self._limits = limits_for(budget.frame_bytes)
         self._changes: asyncio.Queue[Peers] = asyncio.Queue(64)
         self._neighbours_turn = asyncio.Lock()
 
@@ -143,7 +148,7 @@ class PeerSet:
             # A connection of its own: tokens and other streams never wait behind this one's frames.
             self._channels[peer.node_id] = open_channel(peer.address, is_dedicated=True)
             if peer.fast_address and self._choice != "grpc":
-                self._fast[peer.node_id] = FastChannel(peer.fast_address, self._staging)
+                self._fast[peer.node_id] = FastChannel(peer.fast_address, self._staging, self._limits)
             self._peers[peer.node_id] = peer
         return appeared
 

@@ -6,6 +6,7 @@ from functools import partial
 
 from baton.decode.generation import DecodeGenerator
 from baton.decode.kv_stream.reader import Timeouts
+from baton.decode.kv_stream.receive_budget import ReceiveBudget
 from baton.decode.peers import PeerSet
 from baton.decode.servicer import DecodeServicer
 from baton.decode.settings import DecodeSettings
@@ -23,15 +24,18 @@ SERVICE_NAME = messages.DESCRIPTOR.services_by_name["DecodeService"].full_name
 def decode_service(node: WorkerNode, settings: DecodeSettings) -> NodeService:
     """Return the service on a node; its links to other nodes are up while its `run` runs."""
     metrics = Metrics()
+    lent_bytes = node.budgets["shared_memory_bytes"] if CAN_SEAL else 0  # elsewhere segments are files on a disk
+    budget = ReceiveBudget(node.budgets["max_receive_bytes"], settings.max_batch_size)
     peers = PeerSet(
         settings.probe_bytes,
         lambda link: node.registration.report_link(link),
         choice=settings.kv_transport,
-        lender=Lender(settings.shared_memory_bytes if CAN_SEAL else 0),  # elsewhere segments are files on a disk
+        lender=Lender(lent_bytes),
         metrics=metrics,
+        budget=budget,
     )
     timeouts = Timeouts(settings.prefill_queue_timeout_seconds, settings.frame_timeout_seconds)
-    servicer = DecodeServicer(DecodeGenerator(node, peers, timeouts, metrics))
+    servicer = DecodeServicer(DecodeGenerator(node, peers, timeouts, metrics, budget))
     return NodeService(
         SERVICE_NAME,
         partial(service.add_DecodeServiceServicer_to_server, servicer),

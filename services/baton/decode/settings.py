@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
-from baton.node.settings import NodeSettings
+from baton.capacity.prefix_reuse import MAX_FRAME_BYTES
+from baton.config.memory_budget import Claim
+from baton.decode.kv_stream.receive_budget import LEAST_FRAME_BYTES, receive_bytes_for
+from baton.node.settings import NodeSettings, given
+
+MOST_LENT_BYTES = 256 << 20
+"""Memory lent to prefill nodes of this host where nobody says how much."""
 
 
 class DecodeSettings(NodeSettings):
@@ -30,7 +36,23 @@ class DecodeSettings(NodeSettings):
     kv_transport: Literal["auto", "grpc", "fast", "shared"] = "auto"
     """What carries KV: shared is memory that two nodes of one host share, fast gRPC on plain sockets, grpc the gRPC
     library; auto is the first of them that works."""
-    shared_memory_bytes: int = Field(default=256 << 20, ge=0)
-    """Bound of the memory that is lent to prefill nodes of this host (Linux), 48 MiB a KV stream; below that: none."""
+    max_receive_bytes: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """Bytes of KV that have arrived, or are arriving, and are not in blocks yet, over all streams; others wait at their
+    senders; auto: a share of the memory that the model leaves, up to what 16 MiB frames need."""
+    shared_memory_bytes: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
+    """Bound of the memory that is lent to prefill nodes of this host (Linux), 48 MiB a KV stream; below that: none;
+    auto: a share of the memory that the model leaves, up to 256 MiB."""
     probe_bytes: int = Field(default=8 << 20, ge=0, le=256 << 20)
     """Bytes with which the link from each other node is measured; 0: not measured."""
+
+    def memory_claims(self) -> Sequence[Claim]:
+        """Return what holds main memory besides model and blocks."""
+        received = Claim(
+            "max_receive_bytes",
+            receive_bytes_for(self.max_batch_size, MAX_FRAME_BYTES),
+            receive_bytes_for(self.max_batch_size, LEAST_FRAME_BYTES),
+            weight=2,
+            given_bytes=given(self.max_receive_bytes),
+        )
+        lent = Claim("shared_memory_bytes", MOST_LENT_BYTES, weight=0.5, given_bytes=given(self.shared_memory_bytes))
+        return [*super().memory_claims(), received, lent]

@@ -133,6 +133,10 @@ def _unpack(codec: WireCodec, packed: Packed, cache: KvDtype, wire: KvDtype, hea
     return packed.data if wire is cache else codec.unpack(packed, cache, wire, head_dim)
 
 
+MOST_IDLE_BYTES = 256 << 20
+"""Memory between two frames that is worth keeping, however much there is."""
+
+
 class StagingPool:
     """Gives memory to one reader after another. Safe from any thread.
 
@@ -144,7 +148,7 @@ class StagingPool:
         max_idle_bytes: Memory kept while nobody uses it.
     """
 
-    def __init__(self, max_idle_bytes: int = 256 << 20) -> None:
+    def __init__(self, max_idle_bytes: int = MOST_IDLE_BYTES) -> None:
         self._max_idle_bytes = max_idle_bytes
         self._idle: dict[int, deque[np.ndarray[tuple[int], np.dtype[np.uint8]]]] = {}
 

@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, Self
 
@@ -51,6 +52,18 @@ LIMITS = Limits(
     num_held_bytes=16 << 20,
 )
 """Bounds of a connection that carries KV."""
+
+
+def limits_for(frame_bytes: int) -> Limits:
+    """Return the bounds of a connection with frames of a size at most: a window and a frame of each stream wait."""
+    return replace(
+        LIMITS,
+        stream_window_bytes=min(LIMITS.stream_window_bytes, frame_bytes),
+        most_stream_window_bytes=min(LIMITS.most_stream_window_bytes, frame_bytes),
+        num_held_bytes=min(LIMITS.num_held_bytes, frame_bytes),
+    )
+
+
 _TIMING = Timing(
     connect_seconds=1.0, idle_seconds=KEEPALIVE_MILLISECONDS / 1000, ping_seconds=PING_TIMEOUT_MILLISECONDS / 1000
 )
@@ -198,11 +211,19 @@ class FastChannel:
     Args:
         address: host:port.
         staging: Memory for frames.
+        limits: Bounds of the connection.
         clock: Seconds, monotonic.
     """
 
-    def __init__(self, address: str, staging: Staging, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        address: str,
+        staging: Staging,
+        limits: Limits = LIMITS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._address = address
+        self._limits = limits
         self._staging = staging
         self._clock = clock
         self._identity = current_identity()
@@ -283,9 +304,9 @@ class FastChannel:
 
     def _connect(self, host: str, port: int) -> ClientConnection:
         if self._identity is None:
-            return connect((host, port), limits=LIMITS, timing=_TIMING)
+            return connect((host, port), limits=self._limits, timing=_TIMING)
         context, name = self._identity.client_context(), self._identity.server_name
-        return connect((host, port), limits=LIMITS, timing=_TIMING, tls=context, server_name=name)
+        return connect((host, port), limits=self._limits, timing=_TIMING, tls=context, server_name=name)
 
 
 def _cancel_made(making: asyncio.Future[ClientCall]) -> None:

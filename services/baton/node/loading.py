@@ -9,12 +9,13 @@ import logging
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from baton.config.container_limits import Cores, usable_cores
+from baton.config.container_limits import Cores, machine_memory, usable_cores, usable_memory
 from baton.engine.kv_cache.pool_size import PoolBounds
 from baton.engine.runners.base import Runner
 from baton.errors import ConfigurationError
 from baton.kv.block_file import cache_identity
 from baton.kv.disk_store import DiskBlockStore
+from baton.node.memory import LONE_PROMPT, pool_bounds, shares_of
 from baton.node.settings import NodeSettings
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ def load_runner(settings: NodeSettings) -> Runner:
     _check_engine_has(settings)
     chosen = choose_computing(settings, usable_cores())
     log.info("computing_chosen threads=%d threads_cause=%r dtype=%s dtype_cause=%r", *chosen)
+    bounds = pool_bounds(settings)
     if settings.engine == "mock":
         from baton.engine.runners.mock import load_mock_runner
 
@@ -58,6 +60,8 @@ def load_runner(settings: NodeSettings) -> Runner:
             shape=settings.mock_shape,
             fixed_step_seconds=settings.mock_step_seconds,
             time_scale=settings.mock_time_scale,
+            bounds=bounds,
+            most_kv_bytes=_most_kv_bytes(settings),
         )
     if settings.engine == "mlx":
         from baton.engine.runners.mlx import load_mlx_runner
@@ -68,11 +72,11 @@ def load_runner(settings: NodeSettings) -> Runner:
             dtype=chosen.dtype,
             num_blocks=_num_blocks(settings),
             block_tokens=settings.block_tokens,
-            bounds=PoolBounds(settings.device_memory_share, settings.max_batch_size, settings.max_step_tokens),
+            bounds=bounds,
             is_kv_quantized=settings.kv_quantization == "8",
             adapters=settings.adapter_folders,
         )
-    return _load_torch_runner(settings, chosen)
+    return _load_torch_runner(settings, chosen, bounds)
 
 
 def choose_computing(settings: NodeSettings, cores: Cores, cpu_info: Path = CPU_INFO) -> Computing:
@@ -109,7 +113,7 @@ def open_disk(settings: NodeSettings, runner: Runner) -> DiskBlockStore | None:
     return store
 
 
-def _load_torch_runner(settings: NodeSettings, chosen: Computing) -> Runner:
+def _load_torch_runner(settings: NodeSettings, chosen: Computing, bounds: PoolBounds) -> Runner:
     from baton.engine.runners.torch import LoadOptions, load_alone, load_parallel_runner
 
     options = LoadOptions(
@@ -124,12 +128,21 @@ def _load_torch_runner(settings: NodeSettings, chosen: Computing) -> Runner:
         max_batch_size=settings.max_batch_size,
         max_step_tokens=settings.max_step_tokens,
         memory_share=settings.device_memory_share,
+        beside_bytes=bounds.beside_bytes,
+        beside_cause=bounds.beside_cause,
         weight_dtype=settings.weight_dtype,
         adapters=settings.adapter_folders,
     )
     if settings.tensor_parallel > 1:
         return load_parallel_runner(options, settings.tensor_parallel)
     return load_alone(options)
+
+
+def _most_kv_bytes(settings: NodeSettings) -> int:
+    """Return the K and V that a node can hold of one prompt on its way out; 0: it sends none."""
+    claims = settings.memory_claims()
+    is_sender = any(claim.setting == "max_outbox_bytes" for claim in claims)
+    return shares_of(claims, usable_memory(), machine_memory())[LONE_PROMPT] if is_sender else 0
 
 
 def _num_blocks(settings: NodeSettings) -> int | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from opentelemetry import metrics
@@ -31,6 +31,7 @@ from baton.node.cluster.publication import CacheIndexPublications, LoopFeeder
 from baton.node.cluster.registration import Peers, RouterRegistrations
 from baton.node.gauges import observe_load, observe_machine
 from baton.node.loading import choose_computing, load_runner, open_disk
+from baton.node.memory import share_memory
 from baton.node.profiling.node_speed import measure_profile
 from baton.node.profiling.wire_formats import measure_wires
 from baton.node.sensors.machine import machine_sensors
@@ -62,8 +63,11 @@ class WorkerNode:
         wire_abilities: Sequence[WireAbility] = (),
         disk: DiskBlockStore | None = None,
         place: node_pb2.KubernetesPlace | None = None,
+        budgets: Mapping[str, int] | None = None,
     ) -> None:
         self.settings = settings
+        self.budgets = share_memory(settings, runner) if budgets is None else budgets
+        """Bytes of main memory that each part of the node may hold, by the setting that bounds it."""
         self.is_kv_quantized = settings.kv_quantization != "none"
         """Whether the KV here is rounded, so that no other node may take it for exact."""
         self.runner = runner
@@ -87,7 +91,7 @@ class WorkerNode:
         )
         self.engine = Engine(
             runner,
-            _limits(settings),
+            _limits(settings, self.budgets),
             post=self._post,
             on_block_events=LoopFeeder(self._loop, self._publish).put,
             on_fatal=lambda error: self._call_soon(self._die, error),
@@ -254,12 +258,12 @@ async def load_node(settings: NodeSettings, role: NodeRole) -> WorkerNode:
     return WorkerNode(settings, role, runner, profile, wire_abilities, disk, place)
 
 
-def _limits(settings: NodeSettings) -> SchedulerLimits:
+def _limits(settings: NodeSettings, budgets: Mapping[str, int]) -> SchedulerLimits:
     return SchedulerLimits(
         max_batch_size=settings.max_batch_size,
         max_step_tokens=settings.max_step_tokens,
         max_step_prompts=settings.max_step_prompts,
         shares_prompts=settings.share_prompts,
-        max_host_bytes=settings.host_kv_bytes,
+        max_host_bytes=budgets["host_kv_bytes"],
         target_tpot_seconds=settings.target_tpot_ms / 1000,
     )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from baton.config.memory_budget import Claim
 from baton.config.settings import REPEATABLE, ServiceSettings
 from baton.discovery.target import parse_target
 from baton.errors import ConfigurationError
@@ -18,6 +19,8 @@ from baton.telemetry.metrics_server import MetricsSettings
 
 EngineName = Literal["torch", "mlx", "mock"]
 MAX_ADAPTER_NAME_CHARACTERS = 128
+MOST_HOST_KV_BYTES = 1 << 30
+"""Host memory for KV where nobody says how much."""
 
 
 class CheckpointSettings(ServiceSettings):
@@ -161,12 +164,17 @@ class KvCacheSettings(ServiceSettings):
     """Tokens of one KV block. Equal on nodes that work together."""
     kv_quantization: Literal["none", "8"] = "none"
     """For engine mlx: bits in which K and V are kept, with scales; none: `dtype`. The wire has `dtype` either way."""
-    host_kv_bytes: int = Field(default=2**30, ge=0)
-    """Host memory for KV that leaves the pool, of requests and of the prefix cache; 0: it is always computed again."""
+    host_kv_bytes: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
+    """Host memory for KV that leaves the pool, of requests and of the prefix cache; 0: it is always computed again;
+    auto: a share of the memory that the model leaves, up to 1 GiB."""
     disk_kv_dir: str = ""
     """Local folder for the KV of the prefix cache, which outlives the process; of one node. Empty: none."""
     disk_kv_bytes: int = Field(default=2**34, ge=1)
     """Size of the files in `disk_kv_dir` together; the least recently used go first."""
+
+    def memory_claims(self) -> Sequence[Claim]:
+        """Return what holds main memory besides model and blocks."""
+        return [Claim("host_kv_bytes", MOST_HOST_KV_BYTES, given_bytes=given(self.host_kv_bytes))]
 
     @model_validator(mode="after")
     def _check_disk(self) -> Self:
@@ -243,6 +251,11 @@ class MockSettings(ServiceSettings):
     mock_time_scale: float = Field(default=1.0, ge=0.1, le=100.0)
     """For engine mock: what its times are multiplied by, and its declared speed divided by: a slower mock of the same
     device, for a host that is too busy to keep up with it."""
+
+
+def given(value: int | Literal["auto"]) -> int | None:
+    """Return a number that was given by hand; None: none was."""
+    return None if value == "auto" else value
 
 
 class NodeSettings(

@@ -14,7 +14,7 @@ from opentelemetry import trace
 from baton.engine.constraints.constraint import Constraint
 from baton.engine.events import Failed
 from baton.engine.request import EXPORT_TOKENS, EngineRequest, KvExportSpec, Purpose, SamplingParams
-from baton.errors import AttemptReusedError, BatonError, InvalidFieldError
+from baton.errors import AttemptReusedError, BatonError, InvalidFieldError, OutOfMemoryError
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvFrame, KvProgress
 from baton.kv_transport.kv_services import ReceivedRequest
@@ -45,10 +45,12 @@ class Prefiller:
     Args:
         node: The engine and its place in the cluster.
         max_outbox_bytes: Bound of what waits to be sent, over all streams.
+        max_prompt_bytes: Bound of what waits of one prompt that is alone; None: any.
     """
 
-    def __init__(self, node: WorkerNode, max_outbox_bytes: int) -> None:
+    def __init__(self, node: WorkerNode, max_outbox_bytes: int, max_prompt_bytes: int | None = None) -> None:
         self._node = node
+        self._max_prompt_bytes = max_prompt_bytes
         self._budget = OutboxBudget(max_outbox_bytes, lambda: node.engine.call(lambda: None))  # it looks again then
         self._layout = layout = node.runner.info.layout
         self._layer_token_bytes = max(spec.num_token_elements for spec in layout.layers) * layout.dtype.num_bytes
@@ -88,6 +90,7 @@ class Prefiller:
             put: Takes what is to be sent; called from any thread.
 
         Raises:
+            OutOfMemoryError: If the prompt's K and V have no room here, even alone.
             BatonError: If the request is bad, the layouts differ, or a later stream of the attempt has come.
         """
         request = received.message
@@ -97,6 +100,7 @@ class Prefiller:
         receiver = dtype_from_proto(request.expected_layout.dtype, field="expected_layout.dtype")
         layout = replace(layout, wire=wire_from_proto(request, layout, receiver))
         owed = owed_of(request, self._layout)
+        self._check_has_room(owed.missing_bytes(self._layout))
         trace.get_current_span().set_attributes(
             {names.REQUEST_ID: request.request_id, names.ATTEMPT: request.attempt, names.NODE_ID: self._node.node_id}
         )
@@ -138,6 +142,14 @@ class Prefiller:
         for name in ("layers_per_frame", "chunk_token_count"):
             if getattr(request, name) < 0:
                 raise InvalidFieldError(name, f"expected 0 or more, got {getattr(request, name)}")
+
+    def _check_has_room(self, num_bytes: int) -> None:
+        if self._max_prompt_bytes is not None and num_bytes > self._max_prompt_bytes:
+            raise OutOfMemoryError(
+                f"{num_bytes} bytes of K and V have no room on their way out: node {self._node.node_id}"
+                f" has {self._max_prompt_bytes} for a prompt",
+                reason="OUTBOX_TOO_SMALL",
+            )
 
     def _engine_request(
         self,

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Self
+from collections.abc import Mapping, Sequence
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
-from baton.node.settings import NodeSettings
+from baton.config.memory_budget import Claim
+from baton.node.settings import NodeSettings, given
 from baton.rpc.server import host_port
+
+MOST_OUTBOX_BYTES = 4 << 30
+"""KV that waits to be sent where nobody says how much."""
+LEAST_OUTBOX_BYTES = 16 << 20
+"""A frame of the largest size."""
 
 
 class PrefillSettings(NodeSettings):
@@ -24,12 +30,24 @@ class PrefillSettings(NodeSettings):
 
     port: int = 8020
     """Port to listen on; 0: any free one."""
-    max_outbox_bytes: int = Field(default=4 << 30, ge=1)
-    """Bytes of KV that may wait to be sent, over all streams; a prompt whose KV has no room beside others' waits."""
+    max_outbox_bytes: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """Bytes of KV that may wait to be sent, over all streams; a prompt whose KV has no room beside others' waits; auto:
+    a share of the memory that the model leaves, up to 4 GiB."""
     fast_port: int = Field(default=0, ge=0, le=65535)
     """Port of the fast path, on which decode nodes take KV from plain sockets; 0: any free one."""
     fast_advertise_address: str = ""
     """host:port under which decode nodes reach the fast path; empty: the host that is advertised, and `fast_port`."""
+
+    def memory_claims(self) -> Sequence[Claim]:
+        """Return what holds main memory besides model and blocks."""
+        outbox = Claim(
+            "max_outbox_bytes",
+            MOST_OUTBOX_BYTES,
+            LEAST_OUTBOX_BYTES,
+            weight=2,
+            given_bytes=given(self.max_outbox_bytes),
+        )
+        return [*super().memory_claims(), outbox]
 
     @model_validator(mode="after")
     def _check_kv(self) -> Self:

@@ -122,6 +122,18 @@ def test_a_number_that_does_not_fit_is_refused_by_name(memory: DeviceMemory) -> 
         choose_pool_size(num_fitting + 1, memory, MODEL, DEFAULT_BOUNDS)
 
 
+def test_what_others_of_the_process_need_is_left_to_them() -> None:
+    """In main memory, where they are: a GPU has blocks alone. The refusal names them."""
+    beside = PoolBounds(beside_bytes=36 * GB, beside_cause="max_outbox_bytes 30 GB + 6 GB in reserve")
+
+    assert blocks(GPU, bounds=beside) == blocks(GPU)
+    assert blocks(CPU, bounds=beside) == GB // MODEL.block_bytes
+    with pytest.raises(
+        ConfigurationError, match=r"left beside max_outbox_bytes 30 GB \+ 6 GB in reserve of main memory"
+    ):
+        choose_pool_size(2000, CPU, MODEL, beside)
+
+
 @pytest.mark.parametrize("memory", [GPU._replace(own_bytes=75 * GB, free_bytes=4 * GB), CPU._replace(free_bytes=1)])
 def test_a_device_that_the_model_fills_is_refused_with_its_figures(memory: DeviceMemory) -> None:
     """No pool of nothing: the node does not start."""

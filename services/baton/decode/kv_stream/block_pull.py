@@ -20,6 +20,7 @@ from baton.decode.kv_stream.reader import (
     reason_of,
     timed,
 )
+from baton.decode.kv_stream.receive_budget import FrameShape, ReceiveBudget
 from baton.engine.events import Admitted
 from baton.engine.runners.base import Runner
 from baton.errors import BatonError, InvalidFieldError, StreamBrokenError
@@ -61,6 +62,7 @@ class BlockPull(KvStreamReader):
         request: What is generated; its placement says which node has blocks of its prompt.
         engine_id: The engine's name of the request.
         admitted: What the engine has of the prompt.
+        budget: Memory for what arrives, shared with other requests.
         timeouts: How long a silent stream is waited for.
         deadline: Event loop's time at which the caller gives the request up; None: never.
         metrics: Where to count.
@@ -74,16 +76,20 @@ class BlockPull(KvStreamReader):
         engine_id: str,
         admitted: Admitted,
         *,
+        budget: ReceiveBudget,
         timeouts: Timeouts,
         deadline: float | None,
         metrics: Metrics,
     ) -> None:
         num_cached_tokens = admitted.num_cached_tokens
         layout, num_tokens = node.runner.info.layout, len(request.prompt_token_ids) + len(request.output_token_ids)
-        super().__init__(node.engine, engine_id, KvProgress.begin(layout, num_cached_tokens, num_tokens), layout)
+        begin = KvProgress.begin(layout, num_cached_tokens, num_tokens)
+        super().__init__(node.engine, engine_id, begin, layout, budget)
         self._nodes = nodes
         self._node_id = request.placement.prefix_pull.node_id
         self._request = pull_request(request, node.runner, admitted)
+        shape = budget.frames_of(layout, FrameShape(self._request.layers_per_frame))
+        self._request.layers_per_frame = shape.layers_per_frame
         self._num_wanted = len(self._request.block_hashes) // HASH_BYTES
         self._num_promised = 0
         self._num_cached = num_cached_tokens

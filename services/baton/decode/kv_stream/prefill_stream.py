@@ -21,6 +21,7 @@ from baton.decode.kv_stream.reader import (
     grpc_call,
     timed,
 )
+from baton.decode.kv_stream.receive_budget import ReceiveBudget
 from baton.decode.measurement import Reception
 from baton.engine.engine import Engine
 from baton.errors import StreamBrokenError, UnavailableError
@@ -70,6 +71,7 @@ class PrefillReader(KvStreamReader):
         engine_id: The engine's name of the request.
         progress: What the request has before its first stream.
         layout: This node's cache.
+        budget: Memory for what arrives, shared with other requests.
         timeouts: How long a silent stream is waited for.
         clock: Seconds, monotonic.
     """
@@ -80,10 +82,11 @@ class PrefillReader(KvStreamReader):
         engine_id: str,
         progress: KvProgress,
         layout: KvLayout,
+        budget: ReceiveBudget,
         timeouts: Timeouts,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        super().__init__(engine, engine_id, progress, layout, clock)
+        super().__init__(engine, engine_id, progress, layout, budget, clock)
         self.has_first_token = False
         """Whether the first token has been delivered."""
         self._timeouts = timeouts

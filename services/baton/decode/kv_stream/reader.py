@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import grpc
 from opentelemetry import trace
 
+from baton.decode.kv_stream.receive_budget import ReceiveBudget
 from baton.decode.measurement import Reception, ReceptionClock
 from baton.engine.engine import Engine
 from baton.errors import BatonError, MismatchError, StreamBrokenError, UnavailableError
@@ -87,10 +88,14 @@ class FrameWindow:
     """Frames of a stream that the engine has still to write.
 
     Invariant, kept by `enter`: `MAX_FRAMES_IN_FLIGHT` at most, or `MAX_BYTES_IN_FLIGHT` together; they land in the
-    order in which they entered.
+    order in which they entered. Each has credit of the node until it has landed, or the window is closed.
+
+    Args:
+        budget: Of the node, over all streams.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, budget: ReceiveBudget) -> None:
+        self._budget = budget
         self._sizes: deque[int] = deque()
         self._num_bytes = 0
         self._room = asyncio.Event()
@@ -102,14 +107,23 @@ class FrameWindow:
             has_waited = True
             self._room.clear()
             await self._room.wait()
+        has_waited = await self._budget.take(num_bytes) or has_waited
         self._sizes.append(num_bytes)
         self._num_bytes += num_bytes
         return has_waited
 
     def landed(self) -> None:
         """Take note that the engine has written a frame."""
-        self._num_bytes -= self._sizes.popleft()
+        num_bytes = self._sizes.popleft()
+        self._num_bytes -= num_bytes
+        self._budget.give_back(num_bytes)
         self._room.set()
+
+    def close(self) -> None:
+        """Give back the credit of frames that will not land any more."""
+        num_bytes, self._num_bytes = self._num_bytes, 0
+        self._sizes.clear()
+        self._budget.give_back(num_bytes)
 
 
 class KvStreamReader(ABC):
@@ -123,6 +137,7 @@ class KvStreamReader(ABC):
         engine_id: The engine's name of the request.
         progress: What the request has before its first stream.
         layout: This node's cache.
+        budget: Memory for what arrives, shared with other requests.
         clock: Seconds, monotonic.
     """
 
@@ -132,6 +147,7 @@ class KvStreamReader(ABC):
         engine_id: str,
         progress: KvProgress,
         layout: KvLayout,
+        budget: ReceiveBudget,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self.engine_id = engine_id
@@ -143,13 +159,17 @@ class KvStreamReader(ABC):
         self._layout = layout
         self._clock = clock
         self._spans = LayerSpans("transfer", clock)
-        self._window = FrameWindow()
+        self._window = FrameWindow(budget)
         self._is_rounded = False
         self._unpacking: _Unpacking | None = None
 
     def frame_landed(self) -> None:
         """Take note that the engine has written a frame."""
         self._window.landed()
+
+    def close(self) -> None:
+        """Take note that the request has ended: the engine drops the frames that it has not written."""
+        self._window.close()
 
     @abstractmethod
     def _promise(self, message: Any) -> StreamPromise:

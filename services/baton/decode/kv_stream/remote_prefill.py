@@ -13,6 +13,7 @@ from opentelemetry import trace
 from baton.decode.kv_stream.local_compute import ComputingNode, DeadlineGuard, local_seconds
 from baton.decode.kv_stream.prefill_stream import KvSource, PrefillReader
 from baton.decode.kv_stream.reader import SilentStreamError, Timeouts, reason_of
+from baton.decode.kv_stream.receive_budget import FrameShape, ReceiveBudget
 from baton.decode.kv_stream.recovery import Broken, PrefillOption, Recovery, choose_option
 from baton.decode.measurement import FrameTimeline
 from baton.engine.events import Admitted
@@ -62,6 +63,7 @@ class RemotePrefill:
         request: What is generated; its placement says who computes its prompt, and who else can.
         engine_id: The engine's name of the request.
         admitted: What the engine has of the prompt.
+        budget: Memory for what arrives, shared with other requests.
         timeouts: How long a silent stream is waited for.
         deadline: Event loop's time at which the caller gives the request up; None: never.
         metrics: Where to count.
@@ -75,6 +77,7 @@ class RemotePrefill:
         engine_id: str,
         admitted: Admitted,
         *,
+        budget: ReceiveBudget,
         timeouts: Timeouts,
         deadline: float | None,
         metrics: Metrics,
@@ -89,7 +92,8 @@ class RemotePrefill:
         self._metrics = metrics
         self._num_tokens = len(self._request.token_ids)
         begin = KvProgress.begin(layout, admitted.num_cached_tokens, self._num_tokens)
-        self._reader = PrefillReader(node.engine, engine_id, begin, layout, timeouts)
+        self._reader = PrefillReader(node.engine, engine_id, begin, layout, budget, timeouts)
+        self._layout, self._budget = layout, budget
         self.reception = self._reader.reception
         if request.wants_kv_timeline:
             self.reception.timeline = FrameTimeline(self.reception.clock.called)
@@ -102,6 +106,10 @@ class RemotePrefill:
     def frame_landed(self) -> None:
         """Take note that the engine has written a frame."""
         self._reader.frame_landed()
+
+    def close(self) -> None:
+        """Take note that the request has ended."""
+        self._reader.close()
 
     def describe(self, summary: PlacementSummary) -> None:
         """Add the outcome to a summary that tells of this node alone; its times become the prefill node's."""
@@ -155,8 +163,8 @@ class RemotePrefill:
         """Return the request of a stream: the first one's, less what has come."""
         request = prefill_service_pb2.PrefillRequest()
         request.CopyFrom(self._request)
-        request.layers_per_frame = option.layers_per_frame
-        request.chunk_token_count = option.chunk_tokens
+        shape = self._budget.frames_of(self._layout, FrameShape(option.layers_per_frame, option.chunk_tokens))
+        request.layers_per_frame, request.chunk_token_count = shape
         request.wire_dtype = option.wire_dtype  # type: ignore[assignment]
         request.value_wire_dtype = option.value_wire_dtype  # type: ignore[assignment]
         progress = self._reader.progress

@@ -27,6 +27,10 @@ class PoolBounds:
     """Sequences that hold blocks at once."""
     max_step_tokens: int = 512
     """Positions of the largest pass."""
+    beside_bytes: int = 0
+    """Main memory that others of this process need, which no pool there may take."""
+    beside_cause: str = ""
+    """Who they are, in words."""
 
 
 DEFAULT_BOUNDS = PoolBounds()
@@ -101,14 +105,16 @@ def choose_pool_size(
     Raises:
         ConfigurationError: If they do not fit, or nothing does; the message names num_blocks, and what would fit.
     """
-    num_fitting = least(memory.free_bytes // model.block_bytes)
+    left_bytes = max(0, memory.free_bytes - bounds.beside_bytes) if memory.is_main else memory.free_bytes
+    num_fitting = least(left_bytes // model.block_bytes)
     own = _automatic(memory, model, bounds)
     num_automatic = least(own.num_blocks)
     if num_blocks is not None:
         if num_blocks > num_fitting:
+            beside = f" beside {bounds.beside_cause}" if left_bytes < memory.free_bytes else ""
             raise ConfigurationError(
                 f"num_blocks {num_blocks}: {num_blocks * model.block_bytes} bytes do not fit into the"
-                f" {memory.free_bytes} that are left of {memory.name}; {num_fitting} would, auto takes {num_automatic}"
+                f" {left_bytes} that are left{beside} of {memory.name}; {num_fitting} would, auto takes {num_automatic}"
             )
         return PoolSize(num_blocks, "num_blocks says so")
     if num_automatic < 1:
@@ -123,7 +129,8 @@ def _automatic(memory: DeviceMemory, model: PoolModel, bounds: PoolBounds) -> Po
     workspace = pass_bytes(model.shape, bounds)
     if memory.is_main:
         num_useful, why_useful = USUAL_BLOCKS, "the usual number on a CPU"
-        left, why_left = memory.free_bytes // _CPU_PARTS, f"a quarter of the {_told(memory.free_bytes)} that are free"
+        free_bytes = max(0, memory.free_bytes - bounds.beside_bytes)
+        left, why_left = free_bytes // _CPU_PARTS, f"a quarter of the {_told(free_bytes)} that are free"
     else:
         context_tokens = model.shape.max_context_tokens
         in_use = bounds.max_batch_size * -(-context_tokens // model.block_tokens)

@@ -225,6 +225,8 @@ class Runner(ABC):
     """Blocks in the pool; ids are 0 to num_blocks - 1."""
     num_blocks_cause: str = ""
     """Why so many, in words; empty: whoever made the runner says no more."""
+    untaken_bytes: int = 0
+    """Main memory that blocks and passes will come to take, and that the process does not have yet."""
     runs_ahead: bool = False
     """Whether `launch` returns before the pass is computed, so that the host may work meanwhile."""
     max_launch_steps: int = 1

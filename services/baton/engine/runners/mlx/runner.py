@@ -13,7 +13,14 @@ import mlx.core as mx
 
 from baton.engine.checkpoint.lora import read_adapters
 from baton.engine.checkpoint.model_folder import read_checkpoint
-from baton.engine.kv_cache.pool_size import DEFAULT_BOUNDS, PoolBounds, PoolModel, PoolSize, choose_pool_size
+from baton.engine.kv_cache.pool_size import (
+    DEFAULT_BOUNDS,
+    PoolBounds,
+    PoolModel,
+    PoolSize,
+    choose_pool_size,
+    pass_bytes,
+)
 from baton.engine.runners.base import Launched, LayerKv, ModelInfo, Runner, Span, kv_dtype_of
 from baton.engine.runners.drawing import Draws
 from baton.engine.runners.mlx.forward_pass.backbone import MlxBackbone, MlxBatch
@@ -238,6 +245,8 @@ def load_mlx_runner(
             adapters=adapters_of_rows,
         )
         runner.num_blocks_cause = chosen.cause
+        if compute_device() != mx.gpu:
+            runner.untaken_bytes = pass_bytes(info.shape, bounds)
         return runner
 
 

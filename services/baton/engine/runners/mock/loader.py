@@ -9,11 +9,19 @@ from pathlib import Path
 from baton.capacity.cost import ModelShape
 from baton.capacity.hardware import PRESETS
 from baton.capacity.reference_models import REFERENCE_MODELS
+from baton.config.container_limits import usable_memory
 from baton.engine.checkpoint.model_folder import read_checkpoint
-from baton.engine.kv_cache.pool_size import USUAL_BLOCKS
+from baton.engine.kv_cache.pool_size import (
+    DEFAULT_BOUNDS,
+    DeviceMemory,
+    PoolBounds,
+    PoolModel,
+    PoolSize,
+    choose_pool_size,
+)
 from baton.engine.runners.base import ModelInfo
 from baton.engine.runners.mock.queued import QueuedMockRunner
-from baton.engine.runners.mock.state import words_per_row
+from baton.engine.runners.mock.state import state_bytes, words_per_row
 from baton.errors import ConfigurationError
 from baton.kv.kv_format import KvDtype, LayerSpec
 
@@ -29,19 +37,24 @@ def load_mock_runner(
     shape: str = "",
     fixed_step_seconds: float | None = None,
     time_scale: float = 1.0,
+    bounds: PoolBounds = DEFAULT_BOUNDS,
+    most_kv_bytes: int = 0,
 ) -> QueuedMockRunner:
     """Return a mock of a model on a device.
 
     Args:
         directory: Model folder whose tokenizer, vocabulary and (unless `shape` is given) sizes are used.
         model_id: Served name.
-        num_blocks: Blocks in the pool; None: the usual number.
+        num_blocks: Blocks in the pool; None: the usual number, or what memory leaves room for.
         block_tokens: Tokens of one block.
         dtype: Number format of weights and cache.
         hardware: Name of a preset of `baton.capacity.hardware`.
         shape: Name of a model size of `baton.capacity.reference_models`; empty: the folder's own.
         fixed_step_seconds: Time of every step instead, 0 or more.
         time_scale: What every time is multiplied by, above 0.
+        bounds: Of the pool.
+        most_kv_bytes: K and V that the node can hold of one prompt on its way out, where the number is its own to
+            choose: a mock keeps no K and V, but makes them; 0: any.
 
     Raises:
         ConfigurationError: If a name is unknown; the message lists the known ones.
@@ -58,13 +71,31 @@ def load_mock_runner(
     info = replace(info, layout=replace(info.layout, model_revision_digest=digest))
     for spec in info.layout.layers:
         words_per_row(spec.key_head_dim, info.layout.dtype)
-    return QueuedMockRunner(
+    chosen = _choose_pool_size(num_blocks, info, block_tokens, bounds, most_kv_bytes)
+    runner = QueuedMockRunner(
         info,
         PRESETS[hardware].slowed(time_scale),
-        num_blocks=num_blocks or USUAL_BLOCKS,
+        num_blocks=chosen.num_blocks,
         block_tokens=block_tokens,
         fixed_step_seconds=None if fixed_step_seconds is None else fixed_step_seconds * time_scale,
     )
+    runner.num_blocks_cause = chosen.cause
+    return runner
+
+
+def _choose_pool_size(
+    num_blocks: int | None, info: ModelInfo, block_tokens: int, bounds: PoolBounds, most_kv_bytes: int
+) -> PoolSize:
+    """Return the blocks of a mock, which keeps a state for each position instead of K and V."""
+    memory = usable_memory()
+    device = DeviceMemory("main memory", memory.total_bytes, 0, memory.free_bytes, is_main=True)
+    model = PoolModel(info.shape, block_tokens, block_tokens * state_bytes(info.layout.num_layers))
+    chosen = choose_pool_size(num_blocks, device, model, bounds)
+    num_sendable = most_kv_bytes // (block_tokens * info.layout.num_token_bytes())
+    if num_blocks is None and most_kv_bytes and num_sendable < chosen.num_blocks:
+        cause = f"the K and V of one prompt on its way out have {most_kv_bytes / 1e9:.3g} GB"
+        return PoolSize(max(1, num_sendable), cause)
+    return chosen
 
 
 def _resized(info: ModelInfo, shape: ModelShape) -> ModelInfo:

@@ -55,6 +55,7 @@ class MockRunner(Runner):
         self._excluded = frozenset(info.eos_token_ids)
         self._states = np.zeros((info.layout.num_layers, num_blocks, block_tokens), dtype=np.uint64)
         self._sums = np.zeros((num_blocks, block_tokens), dtype=np.uint64)  # over the layers
+        self.untaken_bytes = self._states.nbytes + self._sums.nbytes  # the system gives what is written
 
     def forward(self, spans: Sequence[Span]) -> MockLogits:
         """Sleep for the pass, layer by layer, handing out K and V on the way; read the tokens off the states.

@@ -70,6 +70,11 @@ def next_tokens(sums: States, vocabulary_size: int, excluded: frozenset[int]) ->
     return token_ids
 
 
+def state_bytes(num_layers: int) -> int:
+    """Return what one position takes: a state of each layer, and their sum."""
+    return (num_layers + 1) * _WORD_BYTES
+
+
 def words_per_row(head_dim: int, dtype: KvDtype) -> int:
     """Return the 64-bit words of one head's vector.
 

@@ -14,7 +14,14 @@ from transformers.utils import logging as transformers_logging
 
 from baton.engine.checkpoint.lora import LoraFolder, read_adapters
 from baton.engine.checkpoint.model_folder import read_checkpoint
-from baton.engine.kv_cache.pool_size import DEFAULT_BOUNDS, PoolBounds, PoolModel, PoolSize, choose_pool_size
+from baton.engine.kv_cache.pool_size import (
+    DEFAULT_BOUNDS,
+    PoolBounds,
+    PoolModel,
+    PoolSize,
+    choose_pool_size,
+    pass_bytes,
+)
 from baton.engine.runners.base import ModelInfo, kv_dtype_of
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner
 from baton.engine.runners.torch.llama.model import Alone, LlamaModel, Ranks
@@ -63,6 +70,10 @@ class LoadOptions:
     """Positions of the largest pass, for which memory is left."""
     memory_share: float = DEFAULT_BOUNDS.memory_share
     """Share of a GPU's memory that weights, passes and blocks may have where `num_blocks` is None."""
+    beside_bytes: int = 0
+    """Main memory that others of this process need, which blocks on a CPU leave alone."""
+    beside_cause: str = ""
+    """Who they are, in words."""
     uses_decode_buffers: bool | None = None
     """Whether decode runs over such buffers, on CUDA as a captured graph; None: on CUDA, where the model is one that
     Baton computes."""
@@ -71,6 +82,13 @@ class LoadOptions:
     """In what the projections of the layers are held; auto: as `dtype` says."""
     adapters: Mapping[str, Path] = field(default_factory=dict)
     """Folders of LoRA adapters by name."""
+
+    @property
+    def bounds(self) -> PoolBounds:
+        """Return what is said of the room that a pool may take."""
+        return PoolBounds(
+            self.memory_share, self.max_batch_size, self.max_step_tokens, self.beside_bytes, self.beside_cause
+        )
 
     @property
     def torch_device(self) -> torch.device:
@@ -209,6 +227,8 @@ def load_share(options: LoadOptions, ranks: Ranks) -> TorchRunner:
         else:
             runner = TorchRunner(backbone, own, **sizes, ops=ops)
         runner.num_blocks_cause = chosen.cause
+        if options.torch_device.type == "cpu":
+            runner.untaken_bytes = pass_bytes(own.shape, options.bounds)
     except RuntimeError as error:
         cause = f"with num_blocks {options.num_blocks or 'auto'} cannot be loaded: {error}"
         raise ConfigurationError(f"model {options.directory} {cause}") from error
@@ -223,7 +243,7 @@ def _choose_pool_size(own: ModelInfo, options: LoadOptions, ranks: Ranks) -> Poo
         options.num_blocks,
         device_memory(options.torch_device, num_ranks=ranks.size),
         PoolModel(own.shape, options.block_tokens, block_bytes),
-        PoolBounds(options.memory_share, options.max_batch_size, options.max_step_tokens),
+        options.bounds,
         least=ranks.least,
     )
     log.info("num_blocks_chosen num_blocks=%d block_bytes=%d cause=%r", chosen.num_blocks, block_bytes, chosen.cause)

@@ -113,6 +113,7 @@ class ParallelRunner(Runner):
         self.info = info
         self.num_blocks = local.num_blocks
         self.num_blocks_cause = local.num_blocks_cause
+        self.untaken_bytes = local.untaken_bytes * (1 + len(peers))
         self.block_tokens = local.block_tokens
         self.runs_ahead = local.runs_ahead
         self.max_launch_steps = local.max_launch_steps
