@@ -9,7 +9,7 @@ import pytest
 
 from baton.config.settings import flag_of, load_settings, parse_flags
 from baton.demo import checkpoint_dir
-from baton.v1 import decode_service_pb2, prefill_service_pb2
+from baton.v1 import decode_service_pb2, generation_service_pb2, prefill_service_pb2
 from charts.render import manifests_of, render
 from charts.values_schema import CHART_OWNED, SETTINGS, camel_case
 from tests.charts.rendering import ALL, MINIMAL, containers, find, manifests, pods
@@ -145,6 +145,7 @@ def test_a_node_is_ready_by_its_service_and_alive_by_its_process(name: str) -> N
     names = {
         "prefill": prefill_service_pb2.DESCRIPTOR.services_by_name["PrefillService"].full_name,
         "decode": decode_service_pb2.DESCRIPTOR.services_by_name["DecodeService"].full_name,
+        "gateway": generation_service_pb2.DESCRIPTOR.services_by_name["GenerationService"].full_name,
     }
     for pod_name, pod in pods(manifests(name)):
         (container,) = pod["containers"]

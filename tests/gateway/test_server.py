@@ -12,7 +12,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import grpc
 import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.errors import ConfigurationError
 from baton.gateway.server import run_gateway
@@ -25,6 +27,9 @@ from baton.gateway.settings import GatewaySettings
 logging.basicConfig(level=logging.INFO)
 asyncio.run(serve(GatewaySettings()))
 """
+
+
+SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 def _start(settings: GatewaySettings) -> None:
@@ -69,6 +74,7 @@ def test_the_process_serves_without_a_router_and_ends_on_sigterm(model_dir: Path
             status, body = _get(port, "/ready")
             assert status == 503
             assert b"router" in body
+            assert _healths(_grpc_port(process)) == (SERVING, NOT_SERVING)
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=60)
             assert process.returncode == 0
@@ -76,10 +82,27 @@ def test_the_process_serves_without_a_router_and_ends_on_sigterm(model_dir: Path
             process.kill()
 
 
+def _healths(port: int) -> tuple[int, int]:
+    """Return the health of the process, and of its service, by which a pod is ready."""
+    with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        requests = [health_pb2.HealthCheckRequest(service=name) for name in ("", "baton.v1.GenerationService")]
+        whole, service = (stub.Check(each, timeout=30, wait_for_ready=True).status for each in requests)
+    return whole, service
+
+
+def _grpc_port(process: subprocess.Popen[str]) -> int:
+    return _found(process, r"grpc_listening .*port=(\d+)")
+
+
 def _listening_port(process: subprocess.Popen[str]) -> int:
+    return _found(process, r"http_listening .*port=(\d+)")
+
+
+def _found(process: subprocess.Popen[str], pattern: str) -> int:
     assert process.stderr is not None
     for line in process.stderr:
-        if match := re.search(r"http_listening .*port=(\d+)", line):
+        if match := re.search(pattern, line):
             return int(match[1])
     raise AssertionError("the process ended")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import grpc
@@ -20,6 +21,8 @@ from baton.node.node import WorkerNode, load_node
 from baton.node.service import NodeService
 from baton.prefill.service import prefill_service
 from baton.prefill.settings import PrefillSettings
+from baton.router.server import running_router
+from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
 from baton.v1 import decode_service_pb2, prefill_service_pb2
 from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
@@ -35,6 +38,18 @@ AWAY = {"router_address": "127.0.0.1:1", "cache_index_address": "127.0.0.1:1"}
 def collected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the garbage collector of the tests as it is."""
     monkeypatch.setattr("baton.node.node.freeze_loaded_objects", lambda: None)
+
+
+@asynccontextmanager
+async def _router(port: int = 0) -> AsyncIterator[str]:
+    settings = RouterSettings(host="127.0.0.1", port=port, cache_index_address="", drain_seconds=0.0)
+    async with running_router(settings) as server:
+        yield f"127.0.0.1:{server.port}"
+
+
+async def _status(channel: grpc.aio.Channel, name: str) -> int:
+    request = health_pb2.HealthCheckRequest(service=name)
+    return (await health_pb2_grpc.HealthStub(channel).Check(request, timeout=30)).status  # type: ignore[no-any-return]
 
 
 def _service(name: str, node: WorkerNode) -> NodeService:
@@ -66,21 +81,50 @@ def test_a_process_serves_what_it_hosts_until_it_is_stopped(hosted: Sequence[str
     drained: list[str] = []
 
     async def main() -> None:
-        node = await load_node(WorkerSettings(**COMMON, **AWAY), "worker")
-        services = [_noting(_service(name, node), drained) for name in hosted]
-        running = asyncio.create_task(WorkerProcess(node, services).run())
-        while not node.node_id:  # noqa: ASYNC110 - a node tells no start
-            await asyncio.sleep(0.01)
-        async with open_channel(f"127.0.0.1:{node.node_id.rpartition('-')[2]}") as channel:
-            for name in hosted:
-                await _until_serving(channel, name)
-            await _use(channel, hosted)
+        async with _router() as router_address:
+            node = await load_node(WorkerSettings(**COMMON, **AWAY | {"router_address": router_address}), "worker")
+            services = [_noting(_service(name, node), drained) for name in hosted]
+            running = asyncio.create_task(WorkerProcess(node, services).run())
+            async with await _channel_to(node) as channel:
+                for name in hosted:
+                    await _until_serving(channel, name)
+                await _use(channel, hosted)
+            os.kill(os.getpid(), signal.SIGTERM)
+            await running
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+    assert drained == list(hosted)
+
+
+def test_a_node_is_ready_once_a_router_has_accepted_it_and_stays_so() -> None:
+    """A pod that cannot reach the router must not replace one that could; one that could is no worse without it."""
+    serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+
+    async def main() -> None:
+        async with _router() as router_address:
+            port = int(router_address.rpartition(":")[2])
+        settings = WorkerSettings(**COMMON, **AWAY | {"router_address": router_address})
+        node = await load_node(settings, "decode")
+        running = asyncio.create_task(WorkerProcess(node, [_service(decode.SERVICE_NAME, node)]).run())
+        async with await _channel_to(node) as channel:
+            await _until_serving(channel, "")
+            assert await _status(channel, decode.SERVICE_NAME) == not_serving
+
+            async with _router(port):
+                await _until_serving(channel, decode.SERVICE_NAME)
+
+            assert await _status(channel, decode.SERVICE_NAME) == serving
         os.kill(os.getpid(), signal.SIGTERM)
         await running
 
     asyncio.run(asyncio.wait_for(main(), 60))
 
-    assert drained == list(hosted)
+
+async def _channel_to(node: WorkerNode) -> grpc.aio.Channel:
+    while not node.node_id:  # noqa: ASYNC110 - a node tells no start
+        await asyncio.sleep(0.01)
+    return open_channel(f"127.0.0.1:{node.node_id.rpartition('-')[2]}")
 
 
 async def _use(channel: grpc.aio.Channel, hosted: Sequence[str]) -> None:

@@ -38,6 +38,7 @@ ports:
   - {name: http, port: {{ $ports.gatewayHttp }}}
   - {name: grpc, port: {{ $ports.gatewayGrpc }}}
 healthPort: {{ $ports.gatewayGrpc }}
+readyService: baton.v1.GenerationService
 startSeconds: {{ ternary 900 120 (not (empty $source.download)) }}
 drainSeconds: {{ dig "drainSeconds" 20 $values.settings }}
 source: {{ toJson $source }}

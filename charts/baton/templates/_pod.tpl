@@ -151,19 +151,21 @@ volumeMounts:
 {{- end -}}
 
 {{/*
-Health is that of the gRPC server; a worker's serves once its model is loaded and measured. A worker whose engine stands
-still is not ready, by its service's health; its process is started again only where it stands still for ten times as long.
+Health is that of the gRPC server; a worker's serves once its model is loaded and measured. Ready is what its service's
+health says: a worker once a router has accepted it, a gateway once it could serve, and both from then on whatever becomes
+of the router. A worker whose engine stands still is not ready; its process is started again only where it stands still for
+ten times as long.
 */}}
 {{- define "baton.probes" -}}
 startupProbe:
   grpc: {port: {{ .component.healthPort }}}
-  periodSeconds: 5
-  failureThreshold: {{ ceil (divf .component.startSeconds 5) }}
+  periodSeconds: 1
+  failureThreshold: {{ .component.startSeconds }}
 readinessProbe:
   grpc: {port: {{ .component.healthPort }}{{ with .component.readyService }}, service: {{ . }}{{ end }}}
-  periodSeconds: 5
+  periodSeconds: 2
   timeoutSeconds: 2
-  failureThreshold: 2
+  failureThreshold: 3
 livenessProbe:
   grpc: {port: {{ .component.healthPort }}}
   periodSeconds: 10

@@ -153,10 +153,11 @@ async def _serving(
     async with HttpServer(rest.handle, http_error_body, http_limits(settings)) as http_server:
         running = RunningGateway(
             http_port=await http_server.start(settings.http_host, settings.http_port, is_shared=settings.is_shared),
-            grpc_port=await grpc_server.start(),
+            grpc_port=await grpc_server.start(is_serving=False),
         )
+        await grpc_server.set_serving(False, is_alive=True)
         async with asyncio.TaskGroup() as tasks:
-            watching = [tasks.create_task(catalog.run())]
+            watching = [tasks.create_task(catalog.run()), tasks.create_task(_serve_once_ready(catalog, grpc_server))]
             if access.keys is not None:
                 watching.append(tasks.create_task(access.keys.watch()))
             try:
@@ -168,6 +169,15 @@ async def _serving(
                 await asyncio.gather(http_server.drain(seconds), grpc_server.drain(seconds))
                 for task in watching:
                     task.cancel()
+
+
+async def _serve_once_ready(catalog: ModelCatalog, grpc_server: GrpcServer) -> None:
+    """Have the service's health say that it serves from the first time on that it could: a pod is ready then.
+
+    It stays so: a gateway whose router or nodes are away says so to its clients better than a refused connection.
+    """
+    await catalog.served.wait()
+    await grpc_server.set_serving(True)
 
 
 def _model_format(settings: GatewaySettings, tokenizer: Tokenizer) -> ModelOutputFormat:

@@ -61,6 +61,8 @@ async def serve_worker(settings: WorkerSettings) -> None:
 class WorkerProcess:
     """Hosts services on a node, and two that every node has: BlockService for cached blocks, WorkerService for pauses.
 
+    The process is healthy once it serves, its services once a router has accepted the node too.
+
     Args:
         node: Loaded, not yet started.
         services: On it; at most one has a fast path.
@@ -74,6 +76,8 @@ class WorkerProcess:
         for service in services:
             self._server.add(service.name, service.register)
         self._server.add(BLOCK_SERVICE_NAME, partial(add_block_service, BlockServicer(node)))
+        self._health = EngineHealth.MOVES
+        self._is_accepted = False
         pausing = PausingServicer(node)
         self._server.add(PAUSING_SERVICE_NAME, partial(add_WorkerServiceServicer_to_server, pausing))
 
@@ -88,7 +92,7 @@ class WorkerProcess:
         if self._fast is not None:
             self._fast.start()
         self._node.start(port, self._fast.advertised_address if self._fast else "", on_peers=self._tell_peers)
-        await self._server.set_serving(True)
+        await self._tell_health()
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(work) for work in self._work()]
             try:
@@ -105,7 +109,8 @@ class WorkerProcess:
         return (
             *(service.run() for service in self._services),
             *self._node.work(),
-            EngineWatch(engine.call, engine.load, self._node.settings.stuck_seconds).run(self._tell_health),
+            EngineWatch(engine.call, engine.load, self._node.settings.stuck_seconds).run(self._note_health),
+            self._join(),
             watch_pressure(open_pressure(), engine.spare_memory),
         )
 
@@ -113,8 +118,23 @@ class WorkerProcess:
         for service in self._services:
             service.on_peers(peers)
 
-    async def _tell_health(self, health: EngineHealth) -> None:
-        await self._server.set_serving(health is EngineHealth.MOVES, is_alive=health is not EngineHealth.LOST)
+    async def _join(self) -> None:
+        """Have the services serve from the first time on that a router has accepted the node.
+
+        A pod is ready then: before, nobody would send it anything, and a rollout must not take its predecessor away. It
+        stays so when the router goes: what runs goes on, and gateways have more than one way to a router.
+        """
+        await self._node.registration.accepted.wait()
+        self._is_accepted = True
+        await self._tell_health()
+
+    async def _note_health(self, health: EngineHealth) -> None:
+        self._health = health
+        await self._tell_health()
+
+    async def _tell_health(self) -> None:
+        is_serving = self._is_accepted and self._health is EngineHealth.MOVES
+        await self._server.set_serving(is_serving, is_alive=self._health is not EngineHealth.LOST)
 
     async def _wait_for_end(self) -> None:
         """Return when the process is asked to stop, or raise what the engine died of."""

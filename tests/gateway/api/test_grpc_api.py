@@ -93,7 +93,7 @@ def test_a_prompt_is_judged_in_the_last_message(channel: grpc.Channel) -> None:
 
 
 def test_models_health_and_reflection_answer(channel: grpc.Channel, gateway: RunningGateway) -> None:
-    """A client needs no generated code."""
+    """A client needs no generated code; once the model is served, health says so."""
     _generate(channel, text="x", sampling=LIMIT)
     models = GenerationServiceStub(channel).ListModels(messages.ListModelsRequest(), timeout=20).models
     health = health_pb2_grpc.HealthStub(channel).Check(

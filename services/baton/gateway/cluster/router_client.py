@@ -150,6 +150,8 @@ class ModelCatalog:
         self._served: ServedModel | None = None
         self._adapted: dict[str, ServedModel] = {}
         self._problem = "the router has not been reached yet"
+        self.served = asyncio.Event()
+        """Set when requests could be served for the first time."""
         self.model_name = model_name
         """Name of the model without an adapter."""
 
@@ -241,6 +243,8 @@ class ModelCatalog:
         if problem != self._problem:
             log.info("catalog_changed model=%s problem=%r", self.model_name, problem)
         self._problem = problem
+        if not problem:
+            self.served.set()
 
 
 def adapters_of(model_name: str, nodes: Iterable[NodeDescription]) -> tuple[Adapter, ...]:

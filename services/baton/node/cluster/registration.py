@@ -47,6 +47,7 @@ class RouterRegistration:
         load: Returns what it is doing; called for every report.
         report_seconds: Longest time between reports.
         on_peers: Called with all other nodes of the model when they change.
+        on_accepted: Called when the router has accepted the node.
         links: Those measured so far, by the node that they come from; told whenever the node registers. Who shares them
             between registrations drops those of nodes that have gone: one router that has just started knows few.
     """
@@ -59,6 +60,7 @@ class RouterRegistration:
         *,
         report_seconds: float,
         on_peers: Callable[[Peers], None] = lambda _peers: None,
+        on_accepted: Callable[[], None] = lambda: None,
         links: MutableMapping[str, node_pb2.LinkMeasurement] | None = None,
     ) -> None:
         self._router_address = router_address
@@ -66,6 +68,7 @@ class RouterRegistration:
         self._load = load
         self._report_seconds = report_seconds
         self._on_peers = on_peers
+        self._on_accepted = on_accepted
         self._reports: asyncio.Queue[router_service_pb2.RegisterRequest] = asyncio.Queue(_MAX_QUEUED_REPORTS)
         self._links = {} if links is None else links
         self._outcomes: list[PlacementSummary] = []
@@ -115,6 +118,7 @@ class RouterRegistration:
                 log.info("registered router=%s node=%s", self._router_address, self._node.node_id)
                 wanted_seconds = seconds_from_duration(response.registered.report_interval)
                 self._report_seconds = min(self._report_seconds, wanted_seconds or self._report_seconds)
+                self._on_accepted()
             else:
                 self._on_peers({peer.node_id: peer for peer in response.peers.nodes})
 
@@ -185,6 +189,8 @@ class RouterRegistrations:
         self._peers_of: dict[str, Peers] = {}
         self._links: dict[str, node_pb2.LinkMeasurement] = {}
         self._gathering: asyncio.TimerHandle | None = None
+        self.accepted = asyncio.Event()
+        """Set when a router has accepted the node for the first time: it is part of the cluster."""
         self._replicas = Replicas(routers, self._member, lambda member: member.registration.run(), on_gone=self._forget)
 
     def accept_placements(self, placement_ids: Sequence[str]) -> None:
@@ -236,6 +242,7 @@ class RouterRegistrations:
             lambda: self._load(_drained(accepted)),
             report_seconds=self._report_seconds,
             on_peers=partial(self._take_peers, address),
+            on_accepted=self.accepted.set,
             links=self._links,
         )
         return _Member(registration, accepted)
