@@ -13,6 +13,7 @@ from baton.router.placer import CacheIndexClient, NoCacheLookup, Placer
 from baton.router.servicer import NodeRegistrations, RouterServicer
 from baton.router.settings import RouterSettings
 from baton.router.state import RouterState
+from baton.router.warm_up import WarmUp
 from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 from baton.telemetry.metrics import Metrics
@@ -41,7 +42,8 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
         state, report_interval_seconds=settings.report_interval_seconds, admission=admission
     )
     placer = Placer(state, lookup, policy=settings.prefill_policy, admission=admission)
-    servicer = RouterServicer(state, placer, registrations)
+    warm_up = WarmUp(state.nodes, settings.warm_up_seconds)
+    servicer = RouterServicer(state, placer, registrations, warm_up)
     server = GrpcServer(host_port(settings.host, settings.port))
     server.add(SERVICE_NAME, partial(service.add_RouterServiceServicer_to_server, servicer))
     try:

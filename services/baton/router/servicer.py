@@ -24,6 +24,7 @@ from baton.router.proto import (
     reports_from_proto,
 )
 from baton.router.state import RouterState
+from baton.router.warm_up import WarmUp
 from baton.telemetry.metrics import Metrics
 from baton.v1 import node_pb2, router_service_pb2
 from baton.v1 import router_service_pb2 as messages
@@ -232,10 +233,11 @@ Context: TypeAlias = "grpc.aio.ServicerContext[object, object]"
 class RouterServicer(service.RouterServiceServicer):
     """Serves one router's state, on one event loop."""
 
-    def __init__(self, state: RouterState, placer: Placer, registrations: NodeRegistrations) -> None:
+    def __init__(self, state: RouterState, placer: Placer, registrations: NodeRegistrations, warm_up: WarmUp) -> None:
         self._state = state
         self._placer = placer
         self._registrations = registrations
+        self._warm_up = warm_up
 
     async def Register(  # noqa: N802 - named by the proto
         self, request_iterator: AsyncIterator[messages.RegisterRequest], _context: Context
@@ -254,6 +256,7 @@ class RouterServicer(service.RouterServiceServicer):
 
     async def Place(self, request: messages.PlaceRequest, _context: Context) -> messages.PlaceResponse:  # noqa: N802
         """Choose where a request runs."""
+        await self._warm_up.wait_for(request)
         return await self._placer.place(request)
 
     async def ListNodes(  # noqa: N802 - named by the proto

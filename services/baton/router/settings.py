@@ -51,6 +51,8 @@ class LoadReportSettings(ServiceSettings):
     """A node without a load report for longer is no candidate."""
     stuck_seconds: float = Field(default=20.0, gt=0)
     """A node with work and no engine step for longer is no candidate."""
+    warm_up_seconds: float = Field(default=3.0, ge=0)
+    """Time after the start for which placements wait until nodes have registered, and no other does; 0: none waits."""
     assumed_ttl_seconds: float = Field(default=10.0, gt=0)
     """Longest time that a placement is counted without a load report that covers it."""
 
