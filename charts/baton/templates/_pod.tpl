@@ -232,6 +232,8 @@ topologySpreadConstraints:
   - maxSkew: 1
     topologyKey: {{ . }}
     whenUnsatisfiable: ScheduleAnyway
+    # Each generation of pods by itself: counted with those that it replaces, it would be spread to where these were not.
+    matchLabelKeys: [pod-template-hash]
     labelSelector:
       matchLabels:
         {{- include "baton.selector" $ | nindent 8 }}
