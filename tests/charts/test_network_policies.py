@@ -105,6 +105,17 @@ def test_telemetry_may_leave_on_the_port_of_its_endpoint(endpoint: str, port: in
         assert each["spec"]["egress"][-1] == {"ports": [{"protocol": "TCP", "port": port}]}
 
 
+def test_dns_may_be_asked_wherever_it_is_answered() -> None:
+    """By default anywhere, on its ports alone: a cache on the node, or another namespace, is no pod in kube-system."""
+    dns = [{"protocol": protocol, "port": port} for port in (53, 5353) for protocol in ("UDP", "TCP")]
+    kube_system = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}}]
+    named = with_values(with_values(MINIMAL, "networkPolicy.dns", kube_system), "networkPolicy.dnsPorts", [53])
+    for values, rule in ((MINIMAL, {"ports": dns}), (named, {"to": kube_system, "ports": dns[:2]})):
+        for each in manifests_of(render(values)):
+            if each["kind"] == "NetworkPolicy":
+                assert rule in each["spec"]["egress"], each["metadata"]["name"]
+
+
 def test_a_download_may_leave_to_its_server() -> None:
     """The container that fetches the model shares its pod's policy."""
     policy = find(manifests("everything"), "NetworkPolicy", "baton-gateway")

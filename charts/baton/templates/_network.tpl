@@ -28,13 +28,22 @@ spec:
 {{- end }}
 {{- end -}}
 
+{{/* Egress to whatever answers DNS. */}}
+{{- define "baton.network.dnsEgress" -}}
+- ports:
+    {{- range .Values.networkPolicy.dnsPorts }}
+    - {protocol: UDP, port: {{ . }}}
+    - {protocol: TCP, port: {{ . }}}
+    {{- end }}
+  {{- with .Values.networkPolicy.dns }}
+  to:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}
+
 {{/* Egress that every component needs: names, and telemetry where it is on. */}}
 {{- define "baton.network.commonEgress" -}}
-- to:
-    {{- toYaml .Values.networkPolicy.dns | nindent 4 }}
-  ports:
-    - {protocol: UDP, port: 53}
-    - {protocol: TCP, port: 53}
+{{ include "baton.network.dnsEgress" . }}
 {{- if .Values.telemetry.otlpEndpoint }}
 - {{- with .Values.networkPolicy.otlp }}
   to:
