@@ -19,7 +19,7 @@ Manifest: TypeAlias = dict[str, object]
 _SEPARATOR = re.compile(r"^---\s*$", re.MULTILINE)
 
 
-def render(values: Mapping[str, object], *, release: str = RELEASE) -> dict[str, str]:
+def render(values: Mapping[str, object], *, release: str = RELEASE, namespace: str = NAMESPACE) -> dict[str, str]:
     """Return rendered text by template's path, NOTES.txt included.
 
     Raises:
@@ -27,7 +27,7 @@ def render(values: Mapping[str, object], *, release: str = RELEASE) -> dict[str,
     """
     with helm_python.Chart.load(CHART) as chart:
         chart.validate_schema(dict(values))
-        return chart.render(dict(values), name=release, namespace=NAMESPACE, is_install=True)
+        return chart.render(dict(values), name=release, namespace=namespace, is_install=True)
 
 
 def manifests_of(rendered: Mapping[str, str]) -> list[Manifest]:

@@ -17,8 +17,8 @@ from baton.telemetry import names
 from baton.telemetry.prometheus import family_name
 from charts.alerts import ALERTS
 from charts.dashboards import DASHBOARDS
-from charts.render import CHART
-from tests.charts.rendering import EVERYTHING, manifests
+from charts.render import CHART, manifests_of, render
+from tests.charts.rendering import EVERYTHING, MINIMAL, manifests
 
 _METRIC = re.compile(r"\b((?:baton|gen_ai)_[a-z_]+)[{\[]")
 _KINDS = ("", "_total", "_bucket", "_sum", "_count")
@@ -79,6 +79,48 @@ def test_alerts_arrive_with_their_templates() -> None:
     assert EVERYTHING["telemetry"]["alerts"]["enabled"]
     assert [each["alert"] for each in group["rules"]] == [alert.name for alert in ALERTS]
     assert any("{{ $value | humanizePercentage }}" in each["annotations"]["summary"] for each in group["rules"])
+
+
+def _queries(namespace: str, **autoscaling: object) -> dict[str, str]:
+    """Return what KEDA asks for each pool of `ultra` and `ultra-big`, by pool."""
+    scaling = {"enabled": True, "kind": "keda", "prometheusAddress": "http://prometheus:9090", "kvUsedRatio": 0}
+    pool = {"autoscaling": scaling | autoscaling}
+    values = {
+        **MINIMAL,
+        "decode": {"pools": {"ultra": pool, "ultra-big": pool}},
+        "telemetry": {"podMonitor": {"enabled": True}},
+        "networkPolicy": {"metrics": [{"podSelector": {}}]},
+    }
+    return {
+        each["metadata"]["labels"]["baton/pool"]: trigger["metadata"]["query"]
+        for each in manifests_of(render(values, namespace=namespace))
+        if each["kind"] == "ScaledObject"
+        for trigger in each["spec"]["triggers"]
+    }
+
+
+def test_a_pool_scales_on_the_metrics_of_its_own_pods() -> None:
+    """Not on those of a pool whose name begins like its own, nor of a release of the same name elsewhere."""
+    queries = _queries("a")
+    namespace, pattern = re.search(r'namespace="(.*?)",baton_node_id=~"(.*?)"', queries["ultra"]).groups()  # type: ignore[union-attr]
+
+    assert namespace == "a"
+    assert re.fullmatch(pattern, "baton-decode-ultra-7d4b9c6f8d-x2x9z")
+    assert not re.fullmatch(pattern, "baton-decode-ultra-big-7d4b9c6f8d-x2x9z")
+    assert 'namespace="b"' in _queries("b")["ultra-big"]
+    assert "namespace" not in _queries("a", namespaceLabel="")["ultra"]
+
+
+def test_a_pool_scales_on_a_mean_and_down_again() -> None:
+    """A gauge's moment would quadruple a pool for what its pods clear in two seconds; KEDA's cooldown ends no pod."""
+    (scaled,) = (each for each in manifests("everything") if each["kind"] == "ScaledObject")
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text("utf-8"))["poolDefaults"]["autoscaling"]
+    (queue,) = (each for each in scaled["spec"]["triggers"] if "queue_seconds" in each["metadata"]["query"])
+    behavior = scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+
+    assert queue["metadata"]["query"].startswith("sum(avg_over_time(baton_node_queue_seconds{")
+    assert queue["metadata"]["query"].endswith(f"[{defaults['windowSeconds']}s]))")
+    assert behavior == {"scaleDown": {"stabilizationWindowSeconds": defaults["scaleDownSeconds"]}}
 
 
 def test_prometheus_accepts_the_rules() -> None:

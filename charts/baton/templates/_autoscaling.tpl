@@ -7,6 +7,15 @@ scaleTargetRef:
   name: {{ .component.name }}
 {{- end -}}
 
+{{/*
+Sum over the pods of one pool: those of a Deployment are named by it and two more parts, so that pool `ultra` has none of
+`ultra-big`. Of each the mean over a window: what running pods clear before a new one serves should make none.
+*/}}
+{{- define "baton.autoscaling.query" -}}
+{{- $scaling := .component.values.autoscaling -}}
+sum(avg_over_time({{ .metric }}{ {{- with $scaling.namespaceLabel }}{{ . }}="{{ $.root.Release.Namespace }}",{{ end -}} baton_node_id=~"{{ .component.name }}-[a-z0-9]+-[a-z0-9]+"}[{{ $scaling.windowSeconds }}s]))
+{{- end -}}
+
 {{/* A mean per pod as a Kubernetes quantity: 0.8 is 800m. */}}
 {{- define "baton.autoscaling.quantity" -}}
 {{ mulf . 1000 | int64 }}m
@@ -56,7 +65,11 @@ spec:
   {{- include "baton.autoscaling.target" . | nindent 2 }}
   minReplicaCount: {{ $scaling.minReplicas }}
   maxReplicaCount: {{ $scaling.maxReplicas }}
-  cooldownPeriod: {{ $scaling.scaleDownSeconds }}
+  # KEDA's own cooldownPeriod counts towards no pods at all, which a pool never has.
+  advanced:
+    horizontalPodAutoscalerConfig:
+      behavior:
+        scaleDown: {stabilizationWindowSeconds: {{ $scaling.scaleDownSeconds }}}
   triggers:
     {{- range $metric, $target := dict "baton_node_queue_seconds" $scaling.queueSeconds "baton_node_kv_used_ratio" $scaling.kvUsedRatio }}
     {{- if $target }}
@@ -64,7 +77,7 @@ spec:
       metricType: AverageValue
       metadata:
         serverAddress: {{ $scaling.prometheusAddress | quote }}
-        query: sum({{ $metric }}{baton_node_id=~"{{ $.component.name }}-.*"})
+        query: {{ include "baton.autoscaling.query" (merge (dict "metric" $metric) $) | squote }}
         threshold: {{ $target | toString | quote }}
     {{- end }}
     {{- end }}
