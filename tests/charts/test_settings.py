@@ -18,6 +18,8 @@ _DEPLOYMENTS = {"gateway": "baton-gateway", "router": "baton-router", "cache-ind
     role: f"baton-{role}-{role[0]}" for role in ("prefill", "decode")
 }
 
+_TLS_PARTS = ("CERT_FILE", "KEY_FILE", "CA_FILE", "SERVER_NAME")
+
 
 @pytest.mark.parametrize("name", ALL)
 def test_every_flag_is_a_setting_of_its_service(name: str, tmp_path: Path) -> None:
@@ -64,10 +66,15 @@ def test_every_setting_reaches_its_service(role: str) -> None:
 @pytest.mark.parametrize("name", ALL)
 def test_no_service_variable_can_become_a_setting(name: str) -> None:
     """A Service baton-router would give every pod BATON_ROUTER_PORT=tcp://..., with which no router starts."""
+    settings = {
+        f"{settings_class.model_config.get('env_prefix')}{field.upper()}"
+        for settings_class in SETTINGS.values()
+        for field in settings_class.model_fields
+    }
     for pod_name, pod in pods(manifests(name)):
         assert pod["enableServiceLinks"] is False, pod_name
         names = {variable["name"] for container in containers(pod) for variable in container.get("env", [])}
-        assert not any(variable.startswith("BATON_") for variable in names), pod_name
+        assert not names & settings, pod_name
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -162,3 +169,16 @@ def test_every_generation_of_pods_is_spread_by_itself(name: str) -> None:
     for pod_name, pod in pods(manifests(name)):
         for constraint in pod.get("topologySpreadConstraints", []):
             assert constraint["matchLabelKeys"] == ["pod-template-hash"], pod_name
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_commands_need_no_flags_in_a_pod(name: str) -> None:
+    """`kubectl exec deploy/baton-gateway -- baton nodes` finds the router, and shows it the pod's certificate."""
+    for pod_name, pod in pods(manifests(name)):
+        (container,) = pod["containers"]
+        flags = dict(flag.split("=", 1) for flag in container.get("args", []) if flag.startswith("--"))
+        given = {each["name"]: each.get("value") for each in container["env"]}
+        wanted = {f"BATON_TLS_{part}": flags.get(f"--tls-{part.lower().replace('_', '-')}") for part in _TLS_PARTS}
+        if container.get("args", [""])[0] == "serve":
+            assert given["BATON_ROUTER_ADDRESS"] == "baton-router.llm.svc:8010", pod_name
+            assert {variable: given.get(variable) for variable in wanted} == wanted, pod_name

@@ -19,7 +19,7 @@ from baton.cli.cluster.advice import advise
 from baton.cli.cluster.diagnosis import Diagnosis, NodeFinding, PairFinding, diagnose
 from baton.cli.doctor import as_json, nodes_table, wires_table
 from baton.router.proto import description_to_proto
-from baton.v1 import router_service_pb2
+from baton.v1 import node_pb2, router_service_pb2
 from baton.wire.quantities import candidate_to_proto
 from cli.commands import baton
 from router.samples import DGX, MAC
@@ -104,14 +104,15 @@ def test_the_tables_show_formats_with_cost_and_loss() -> None:
 class Router:
     """Answers as a router whose nodes are behind a closed port."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *links: node_pb2.LinkMeasurement) -> None:
         self._address = f"127.0.0.1:{port}"
+        self._links = links
 
     async def ListNodes(self, _request: Any, timeout: float) -> router_service_pb2.ListNodesResponse:  # noqa: N802, ASYNC109
         """List both nodes."""
         assert timeout > 0
         nodes = [replace(node, address=self._address, fast_address=self._address) for node in (DGX, MAC)]
-        states = [router_service_pb2.NodeState(node=description_to_proto(node)) for node in nodes]
+        states = [router_service_pb2.NodeState(node=description_to_proto(node), links=self._links) for node in nodes]
         return router_service_pb2.ListNodesResponse(nodes=states)
 
     async def Place(self, request: Any, timeout: float) -> router_service_pb2.PlaceResponse:  # noqa: N802, ASYNC109
@@ -135,6 +136,18 @@ def test_a_node_that_cannot_be_reached_is_named_with_its_address() -> None:
     assert diagnosis.pairs[0].remote is not None
     assert "nobody has measured" in advise(diagnosis)[2]
     assert min(diagnosis.copy_bytes_per_second, diagnosis.checksum_bytes_per_second) > 0
+
+
+def test_a_node_that_answers_where_it_has_to_is_no_problem() -> None:
+    """In Kubernetes only nodes that decode may connect to those that prefill: the link that they measured counts."""
+    port = free_ports(["nobody"])["nobody"]
+    stub: Any = Router(port, node_pb2.LinkMeasurement(from_node_id="dgx", bytes_per_second=1e9))
+    diagnosis = asyncio.run(asyncio.wait_for(diagnose(stub, "router", num_prompt_tokens=9, max_tokens=1), 40))
+
+    assert diagnosis is not None
+    dgx, mac = diagnosis.nodes
+    assert (dgx.is_serving, dgx.is_reached_by_nodes, dgx.problem) == (False, True, "")
+    assert mac.problem
 
 
 def test_without_a_router_it_says_where_none_answered() -> None:

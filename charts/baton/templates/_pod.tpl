@@ -190,6 +190,15 @@ livenessProbe:
 {{- end }}
 - name: HOME
   value: /tmp
+# What `baton nodes`, `plan`, `doctor` and `explain` take, so that they need no flags in a pod.
+- name: BATON_ROUTER_ADDRESS
+  value: {{ include "baton.routerAddress" .root }}
+{{- if .root.Values.tls.enabled }}
+- {name: BATON_TLS_CERT_FILE, value: /etc/baton/tls/tls.crt}
+- {name: BATON_TLS_KEY_FILE, value: /etc/baton/tls/tls.key}
+- {name: BATON_TLS_CA_FILE, value: /etc/baton/tls/ca.crt}
+- {name: BATON_TLS_SERVER_NAME, value: {{ .root.Values.tls.serverName | quote }}}
+{{- end }}
 {{- if ne .root.Values.logFormat "text" }}
 - name: BATON_LOG_FORMAT
   value: {{ .root.Values.logFormat }}

@@ -58,7 +58,7 @@ def nodes_table(nodes: tuple[NodeFinding, ...]) -> Table:
             node.node_id,
             node.role,
             node.address,
-            "yes" if node.is_serving else "no",
+            "yes" if node.is_serving else "to nodes" if node.is_reached_by_nodes else "no",
             "-" if not node.fast_address else "reachable" if node.is_fast_reachable else "unreachable",
             f"{format_bytes(node.bytes_per_second)}/s" if node.bytes_per_second else "-",
             format_seconds(node.round_trip_seconds) if node.round_trip_seconds else "-",

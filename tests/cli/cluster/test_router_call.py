@@ -47,6 +47,14 @@ def test_half_of_the_files_are_refused_by_name(tmp_path: Path, monkeypatch: pyte
         ask_router("127.0.0.1:1", _list_nodes)
 
 
+def test_in_a_pod_it_says_what_to_look_at_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody runs `baton up` in a cluster."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+
+    with pytest.raises(UnavailableError, match=r"router at 127.0.0.1:1: .*kubectl get pods,networkpolicies"):
+        ask_router("127.0.0.1:1", _list_nodes)
+
+
 def _identity(folder: Path) -> TlsIdentity:
     authority = trustme.CA()
     certificate = authority.issue_cert("baton")

@@ -50,6 +50,8 @@ class NodeFinding:
     """Round trip of an empty call; 0: not measured."""
     problem: str = ""
     """What went wrong; empty if nothing did."""
+    is_reached_by_nodes: bool = False
+    """Whether a node that decodes has measured the link from it: then it answers where it has to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,8 @@ async def diagnose(
         return None
     model_id = listed.nodes[0].node.model_id
     states = [state for state in listed.nodes if state.node.model_id == model_id]
-    nodes = await asyncio.gather(*(_ask_node(state.node) for state in states))
+    reached = {link.from_node_id for state in states for link in state.links}
+    nodes = await asyncio.gather(*(_ask_node(state.node, is_reached=state.node.node_id in reached) for state in states))
     pairs = [
         await _ask_pair(stub, prefiller.node, decoder, num_prompt_tokens, max_tokens)
         for prefiller in states
@@ -119,9 +122,12 @@ async def diagnose(
     return Diagnosis(router, model_id, num_prompt_tokens, copy_rate, checksum_rate, tuple(nodes), tuple(pairs))
 
 
-async def _ask_node(node: node_pb2.NodeDescription) -> NodeFinding:
+async def _ask_node(node: node_pb2.NodeDescription, *, is_reached: bool) -> NodeFinding:
+    """Ask a node from here; one that only other nodes reach, as policies of Kubernetes have it, is no problem."""
     role = role_word(node.role)
     if not await is_serving(node.address, CALL_SECONDS):
+        if is_reached:
+            return NodeFinding(node.node_id, role, node.address, False, node.fast_address, is_reached_by_nodes=True)
         problem = (
             f"nothing answers at {node.address} from here; is that address reachable, or --advertise-address wrong?"
         )
@@ -139,7 +145,9 @@ async def _ask_node(node: node_pb2.NodeDescription) -> NodeFinding:
         except (grpc.aio.AioRpcError, TimeoutError) as error:
             problem = f"the link from it could not be measured: {type(error).__name__}"
     return NodeFinding(
-        node.node_id, role, node.address, True, node.fast_address, is_fast_reachable, rate, round_trip, problem
+        *(node.node_id, role, node.address, True, node.fast_address, is_fast_reachable, rate, round_trip),
+        problem="" if is_reached else problem,
+        is_reached_by_nodes=is_reached,
     )
 
 

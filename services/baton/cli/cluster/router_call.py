@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import os
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, TypeAlias, TypeVar
 
 import grpc
@@ -54,5 +55,12 @@ def ask_router(
             return asyncio.run(ask())
     except grpc.aio.AioRpcError as error:
         cause = error_from_rpc(error)
-        hint = "; is `baton up` running there?" if error_info(error) is None else ""
+        hint = f"; {_remedy(os.environ)}" if error_info(error) is None else ""
         raise UnavailableError(f"router at {address}: {cause.message}{hint}", reason=cause.reason) from error
+
+
+def _remedy(environment: Mapping[str, str]) -> str:
+    """Return what to look at where nobody answers."""
+    if "KUBERNETES_SERVICE_HOST" in environment:
+        return "is its pod ready, and may this one connect to it? `kubectl get pods,networkpolicies`"
+    return "is `baton up` running there?"
