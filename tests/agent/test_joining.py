@@ -154,6 +154,18 @@ def test_a_router_of_another_authority_does_not_get_the_secret(deployment: Path,
     _refused(deployment, lambda address: joiner(tmp_path / "mac", stranger, address).ask(), UnavailableError)
 
 
+def test_whoever_waits_says_for_which_address_and_what_to_look_at(deployment: Path, tmp_path: Path) -> None:
+    """A deadline that has passed says nothing to the person at the machine."""
+
+    async def main() -> None:
+        with pytest.raises(UnavailableError) as caught:
+            await joiner(tmp_path / "mac", token_of(deployment), "127.0.0.1:1").ask()
+        assert caught.value.message.startswith("no router answers at 127.0.0.1:1 (")
+        assert "--join-address" in caught.value.message
+
+    run(main)
+
+
 def test_a_member_starts_while_the_router_is_away(deployment: Path, tmp_path: Path) -> None:
     """What was kept is used as long as its certificate is valid."""
 

@@ -14,6 +14,7 @@ import pytest
 
 from charts.render import CHART, read_example, render
 from http_double import Answer, Request, serving
+from tests.charts.rendering import find, manifests
 
 
 @pytest.mark.parametrize(("num_unready", "num_tokens", "is_passed"), [(0, 4, True), (2, 4, True), (0, 3, False)])
@@ -42,6 +43,13 @@ def test_the_chart_runs_this_very_file() -> None:
     script = (CHART / "files" / "completion_test.py").read_text("utf-8")
 
     assert all(line.strip() in rendered for line in script.splitlines())
+
+
+def test_its_log_can_be_read_when_it_has_succeeded() -> None:
+    """`helm test --logs` ended with an error where success deleted the pod; the next test replaces it."""
+    pod = find(manifests("minimal"), "Pod", "baton-test")
+
+    assert pod["metadata"]["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation"
 
 
 def _run(url: str, **variables: str) -> int:

@@ -16,7 +16,7 @@ from baton.agent.membership import AssignedWorker, Membership, assigned_worker, 
 from baton.agent.settings import AgentSettings
 from baton.discovery.lan import find_router
 from baton.errors import BatonError, ConfigurationError, OverloadedError, UnavailableError
-from baton.rpc.status import error_from_rpc
+from baton.rpc.status import error_from_rpc, error_info
 from baton.security.authority import certificate_request
 from baton.security.join_token import JoinToken, parse_join_token
 from baton.security.tls import TlsIdentity
@@ -113,8 +113,11 @@ class Joiner:
             async with self._channel(address) as channel:
                 stub = JoinServiceStub(channel)  # type: ignore[no-untyped-call]
                 answer = await stub.Join(request, timeout=_CALL_SECONDS)
-        except grpc.aio.AioRpcError as error:
-            raise error_from_rpc(error) from error
+        except grpc.aio.AioRpcError as rpc_error:
+            error = error_from_rpc(rpc_error)
+            if isinstance(error, UnavailableError) and error_info(rpc_error) is None:
+                raise UnavailableError(_nobody_answers(address, error.message), reason=error.reason) from rpc_error
+            raise error from rpc_error
         self._membership.keep(answer, address)
         worker = assigned_worker(answer, address)
         log.info("joined router=%s node=%s role=%s", address, self._node_id, worker.role)
@@ -139,6 +142,14 @@ class Joiner:
         options = (("grpc.ssl_target_name_override", self._membership.identity.server_name),)
         credentials = grpc.ssl_channel_credentials(root_certificates=self._token.authority)
         return grpc.aio.secure_channel(address, credentials, options=options)
+
+
+def _nobody_answers(address: str, cause: str) -> str:
+    """Return what is wrong where a join service does not answer, and what to look at."""
+    return (
+        f"no router answers at {address} ({cause}): is that its join port, open from here, and does it serve TLS of the"
+        " token's authority? --join-address names another"
+    )
 
 
 def joiner_of(settings: AgentSettings) -> Joiner:
