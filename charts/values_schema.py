@@ -33,7 +33,7 @@ CHART_OWNED = frozenset(
         *("router_address", "cache_index_address", "model_dir", "model_name", "engine", "api_keys_file"),
         *("processes", "metrics_port", "join_port", "join_secret_file", "join_authority_key_file"),
         *("join_assignments_file", "join_certificate_days", "join_router_address", "join_cache_index_address"),
-        *("announce_address", "kubernetes_node", "read_kubernetes_node", "accelerators"),
+        *("announce_address", "kubernetes_node", "read_kubernetes_node", "accelerators", "drain_pause_seconds"),
     }
 )
 """Settings that the chart sets from other values, or leaves alone: a pod is one process, more are more replicas."""

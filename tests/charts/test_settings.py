@@ -86,7 +86,9 @@ def test_a_pod_is_given_the_time_that_its_drain_needs(name: str) -> None:
             continue
         settings_class = SETTINGS[container["args"][1]]
         drain = settings_class.model_fields["drain_seconds"].default
-        pause = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
+        flags = dict(flag.split("=", 1) for flag in container["args"] if flag.startswith("--"))
+        hook = container.get("lifecycle", {}).get("preStop", {}).get("exec", {}).get("command")
+        pause = int(hook[1] if hook else flags["--drain-pause-seconds"])
 
         assert pod["terminationGracePeriodSeconds"] >= pause + drain + 5, pod_name
 

@@ -11,6 +11,7 @@ What a component is, as YAML; the other templates read it by fromYaml. Keys:
   readyService      service whose health says that a pod is ready, if it is not that of the whole process
   startSeconds      longest time until it does
   drainSeconds      what it takes to end running work
+  pausesItself      whether it waits by itself before it drains, and serves meanwhile as one that goes
   source            of the model, if it needs one
   files             [{name, mountPath, volume}]: what it reads from Secrets and ConfigMaps
   resources         of its container
@@ -39,6 +40,7 @@ ports:
   - {name: grpc, port: {{ $ports.gatewayGrpc }}}
 healthPort: {{ $ports.gatewayGrpc }}
 readyService: baton.v1.GenerationService
+pausesItself: true
 startSeconds: {{ ternary 900 120 (not (empty $source.download)) }}
 drainSeconds: {{ dig "drainSeconds" 20 $values.settings }}
 source: {{ toJson $source }}
@@ -60,6 +62,7 @@ args:
   - "--http-port={{ $ports.gatewayHttp }}"
   - "--grpc-host={{ .Values.listenHost }}"
   - "--grpc-port={{ $ports.gatewayGrpc }}"
+  - "--drain-pause-seconds={{ $values.preStopSeconds }}"
   {{- if $values.apiKeys.existingSecret }}
   - "--api-keys-file=/etc/baton/api-keys/keys"
   {{- end }}

@@ -119,9 +119,11 @@ ports:
     {{- end }}
   {{- end }}
 {{- include "baton.probes" . | nindent 0 }}
+{{- if not .component.pausesItself }}
 lifecycle:
   preStop:
     exec: {command: [sleep, {{ $values.preStopSeconds | int | quote }}]}
+{{- end }}
 resources:
   {{- toYaml .component.resources | nindent 2 }}
 securityContext:

@@ -163,10 +163,14 @@ async def _serving(
             try:
                 yield running
             finally:
-                asyncio.get_running_loop().call_later(settings.drain_seconds, access.deadlines.cut)
+                pause_seconds = settings.drain_pause_seconds
+                asyncio.get_running_loop().call_later(pause_seconds + settings.drain_seconds, access.deadlines.cut)
                 # Longer than the grace: what outlasts it is told so before its connection is cut.
                 seconds = settings.drain_seconds + _FAREWELL_SECONDS
-                await asyncio.gather(http_server.drain(seconds), grpc_server.drain(seconds))
+                await asyncio.gather(
+                    http_server.drain(seconds, pause_seconds=pause_seconds),
+                    grpc_server.drain(seconds, pause_seconds=pause_seconds),
+                )
                 for task in watching:
                     task.cancel()
 

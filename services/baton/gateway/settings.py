@@ -132,6 +132,9 @@ class DeadlineSettings(ServiceSettings):
     """Longest silence of a decode node; before the first token, twice its predicted time is added."""
     router_timeout_seconds: float = Field(default=5.0, gt=0)
     """Time over which a placement is retried while the router is away."""
+    drain_pause_seconds: float = Field(default=0.0, ge=0)
+    """Time after a stop signal for which everything is served as before, but with `Connection: close`: clients and load
+    balancers learn that the gateway goes before it closes a connection. In Kubernetes, the chart's `preStopSeconds`."""
     drain_seconds: float = Field(default=20.0, ge=0)
     """Time that running requests get after a stop signal; what outlasts it ends with an error of its API."""
 

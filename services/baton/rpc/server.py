@@ -115,9 +115,15 @@ class GrpcServer:
         for name, is_well in healths.items():
             await self._health.set(name, status.SERVING if is_well else status.NOT_SERVING)
 
-    async def drain(self, grace_seconds: float) -> None:
-        """Report NOT_SERVING, refuse new calls, wait for running ones, cut those that outlast the grace."""
+    async def drain(self, grace_seconds: float, *, pause_seconds: float = 0.0) -> None:
+        """Report NOT_SERVING, refuse new calls, wait for running ones, cut those that outlast the grace.
+
+        Args:
+            grace_seconds: For running calls; connections are told by GOAWAY.
+            pause_seconds: For which calls are still taken: time to learn that this server goes.
+        """
         await self._health.enter_graceful_shutdown()
+        await asyncio.sleep(pause_seconds)
         await self._server.stop(grace_seconds)
         if self._probed:
             await self._probed.stop(0)

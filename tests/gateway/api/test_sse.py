@@ -67,7 +67,7 @@ class Angles:
 
 def stream_to(client: SlowClient) -> HttpResponse:
     """Return a stream that has begun; its chunks have no frame."""
-    response = HttpResponse(client, HttpRequest(has_chunks=False), is_closing=False)
+    response = HttpResponse(client, HttpRequest(has_chunks=False), is_last=lambda: False)
     response.start_stream()
     response.write(b"head")
     client.catch_up()

@@ -167,14 +167,17 @@ class HttpConnection(asyncio.Protocol):
         """Cut the connection."""
         self._transport.abort()
 
+    def _is_last(self) -> bool:
+        """Return whether the answer that is about to be given is the last on this connection."""
+        return (self._is_closing or self._connections.is_leaving) and not self._waiting
+
     async def _answer_all(self) -> None:
         try:
             while self._waiting:
                 await self.wait_writable()
                 request = self._waiting.popleft()
-                is_last = self._is_closing and not self._waiting
                 idle_seconds = self._limits.stream_idle_seconds
-                response = HttpResponse(self, request, is_closing=is_last, stream_idle_seconds=idle_seconds)
+                response = HttpResponse(self, request, is_last=self._is_last, stream_idle_seconds=idle_seconds)
                 await self._handler(request, response)
                 if not response.is_keep_alive:
                     self._close_gently()
@@ -212,7 +215,7 @@ class HttpConnection(asyncio.Protocol):
             self._task = self._tasks.create_task(self._answer_all())
 
     def _send_refusal(self, error: HttpError) -> None:
-        response = HttpResponse(self, HttpRequest(is_keep_alive=False), is_closing=True)
+        response = HttpResponse(self, HttpRequest(is_keep_alive=False), is_last=lambda: True)
         response.send(error.status, self._error_body(error))
         self._close_gently()
 
@@ -279,6 +282,8 @@ class Connections:
     """The open connections of a server; each adds and removes itself."""
 
     def __init__(self) -> None:
+        self.is_leaving = False
+        """Whether every answer ends its connection: the server stops soon."""
         self._open: set[HttpConnection] = set()
         self._is_empty = asyncio.Event()
 

@@ -42,15 +42,29 @@ class HttpResponse:
     """
 
     def __init__(
-        self, outlet: ResponseTransport, request: HttpRequest, *, is_closing: bool, stream_idle_seconds: float = 0.0
+        self,
+        outlet: ResponseTransport,
+        request: HttpRequest,
+        *,
+        is_last: Callable[[], bool],
+        stream_idle_seconds: float = 0.0,
     ) -> None:
+        """Make it.
+
+        Args:
+            outlet: Where it goes.
+            request: What it answers.
+            is_last: Tells, when the status is about to be sent, whether the connection serves no other request.
+            stream_idle_seconds: Time without an event after which a stream gets a comment; 0: never.
+        """
         self._outlet = outlet
+        self._is_last = is_last
         self._has_chunks = request.has_chunks
         self._is_head_only = request.method == "HEAD"
         self._head = b""
         self.headers: dict[str, str] = {}
         """Headers that every answer to this request gets."""
-        self.is_keep_alive = request.is_keep_alive and not is_closing
+        self.is_keep_alive = request.is_keep_alive
         """Whether the connection serves another request afterwards."""
         self.is_stream = False
         """Whether a stream has been started."""
@@ -122,6 +136,7 @@ class HttpResponse:
         self._outlet.write(start + body + last)
 
     def _connection_header(self) -> dict[str, str]:
+        self.is_keep_alive = self.is_keep_alive and not self._is_last()
         return {} if self.is_keep_alive else {"connection": "close"}
 
 

@@ -63,9 +63,17 @@ class HttpServer:
         log.info("http_listening host=%s port=%d", host, self.port)
         return self.port
 
-    async def drain(self, grace_seconds: float) -> None:
-        """Take no new connections, let running answers finish, cut those that outlast the grace."""
+    async def drain(self, grace_seconds: float, *, pause_seconds: float = 0.0) -> None:
+        """Say that the end is near; then take no new connections, let answers finish, and cut what outlasts the grace.
+
+        Args:
+            grace_seconds: For running answers, once nothing new is taken.
+            pause_seconds: For which everything is still served, with `Connection: close`. A connection that is closed
+                without it may be closed under the next request, which its client has sent without looking.
+        """
         assert self._server is not None
+        self._connections.is_leaving = True
+        await asyncio.sleep(pause_seconds)
         self._server.close()
         for connection in self._connections.all():
             connection.close_when_idle()
