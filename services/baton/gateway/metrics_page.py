@@ -14,6 +14,9 @@ from baton.gateway.http.server import HttpServer
 from baton.gateway.settings import GatewaySettings
 from baton.telemetry.prometheus import Scrape, content_type
 
+_MAX_BODY_BYTES = 1 << 10
+"""Nobody sends a body to it."""
+
 
 @asynccontextmanager
 async def metrics_page(settings: GatewaySettings, scrape: Scrape) -> AsyncIterator[None]:
@@ -34,7 +37,7 @@ async def metrics_page(settings: GatewaySettings, scrape: Scrape) -> AsyncIterat
     if not settings.own_metrics_port:
         yield
         return
-    async with HttpServer(answer, http_error_body, http_limits(settings)) as server:
+    async with HttpServer(answer, http_error_body, http_limits(settings, _MAX_BODY_BYTES)) as server:
         await server.start(settings.http_host, settings.own_metrics_port)
         try:
             yield
@@ -42,10 +45,10 @@ async def metrics_page(settings: GatewaySettings, scrape: Scrape) -> AsyncIterat
             await server.drain(0)
 
 
-def http_limits(settings: GatewaySettings) -> HttpLimits:
+def http_limits(settings: GatewaySettings, max_body_bytes: int) -> HttpLimits:
     """Return the bounds of a connection that the settings set."""
     return HttpLimits(
-        max_body_bytes=settings.max_body_bytes,
+        max_body_bytes=max_body_bytes,
         header_timeout_seconds=settings.header_timeout_seconds,
         body_timeout_seconds=settings.body_timeout_seconds,
         keep_alive_timeout_seconds=settings.keep_alive_timeout_seconds,

@@ -29,7 +29,10 @@ from baton.gateway.cluster.token_stream import TokenStreams
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.observation import Journal
 from baton.gateway.generation.preparation import Preparation
+from baton.gateway.http.connection import HttpLimits
+from baton.gateway.http.held_bytes import HeldBytes
 from baton.gateway.http.server import HttpServer, raise_open_files_limit
+from baton.gateway.memory import gateway_memory
 from baton.gateway.metrics_page import http_limits, metrics_page
 from baton.gateway.settings import GatewaySettings
 from baton.rpc.process import freeze_loaded_objects
@@ -100,6 +103,8 @@ async def _run(
         on_nodes=instances.note_nodes,
     )
     model_format = _model_format(settings, tokenizer)
+    memory = gateway_memory(settings)
+    held = HeldBytes(memory.held_bytes)
     preparation = Preparation(tokenizer, catalog, model_format, num_threads=settings.tokenizer_threads)
     streams = TokenStreams(
         router,
@@ -127,8 +132,9 @@ async def _run(
         pages.describe(endpoints)
         origins = split_addresses(settings.cors_allow_origins)
         rest = RestApi(endpoints, access, Cors(origins) if origins else None)
-        servicer = GenerationServicer(generator, catalog, access)
-        async with _serving(settings, rest, servicer, catalog, access) as running:
+        servicer = GenerationServicer(generator, catalog, access, held)
+        limits = http_limits(settings, memory.max_body_bytes)
+        async with _serving(settings, rest, servicer, catalog, access, limits=limits, held=held) as running:
             yield running
     finally:
         preparation.close()
@@ -142,15 +148,21 @@ async def _serving(
     servicer: GenerationServicer,
     catalog: ModelCatalog,
     access: AccessControl,
+    *,
+    limits: HttpLimits,
+    held: HeldBytes,
 ) -> AsyncIterator[RunningGateway]:
     grpc_server = GrpcServer(
-        host_port(settings.grpc_host, settings.grpc_port), is_public=True, is_shared=settings.is_shared
+        host_port(settings.grpc_host, settings.grpc_port),
+        is_public=True,
+        is_shared=settings.is_shared,
+        max_request_bytes=limits.max_body_bytes,
     )
     grpc_server.add(
         SERVICE_NAME,
         lambda server: add_GenerationServiceServicer_to_server(servicer, server),  # type: ignore[no-untyped-call]
     )
-    async with HttpServer(rest.handle, http_error_body, http_limits(settings)) as http_server:
+    async with HttpServer(rest.handle, http_error_body, limits, held) as http_server:
         running = RunningGateway(
             http_port=await http_server.start(settings.http_host, settings.http_port, is_shared=settings.is_shared),
             grpc_port=await grpc_server.start(is_serving=False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
@@ -148,8 +148,9 @@ class HttpSettings(ServiceSettings):
         "write_buffer_bytes": "256 KiB of an answer are held for a client that reads slowly",
     }
 
-    max_body_bytes: int = Field(default=8 << 20, ge=1)
-    """Largest request body; more is refused with 413."""
+    max_body_bytes: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """Largest request body, in gRPC largest message; more is refused with 413; auto: 8 MiB, or less where memory has no
+    room for its tokens: 240 bytes each."""
     header_timeout_seconds: float = Field(default=10.0, gt=0)
     """Time from the first byte of a request to the end of its head; more is refused with 408."""
     body_timeout_seconds: float = Field(default=30.0, gt=0)

@@ -26,7 +26,6 @@ _OPTIONS = (
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
 )
 
@@ -43,17 +42,28 @@ class GrpcServer:
         is_shared: Whether other processes listen on the same port.
         demands_certificate: Whether, with TLS, clients must show a certificate of the deployment. Where they need not,
             health is served on this port alone.
+        max_request_bytes: Largest message that is taken.
     """
 
     def __init__(
-        self, address: str, *, is_public: bool = False, is_shared: bool = False, demands_certificate: bool = True
+        self,
+        address: str,
+        *,
+        is_public: bool = False,
+        is_shared: bool = False,
+        demands_certificate: bool = True,
+        max_request_bytes: int = MAX_MESSAGE_BYTES,
     ) -> None:
         self._address = address
         self._identity = None if is_public else current_identity()
         self._demands_certificate = demands_certificate
         is_probed = self._identity and self._identity.health_port and demands_certificate
         self._probed = grpc.aio.server() if is_probed else None
-        options = (("grpc.so_reuseport", int(is_shared)), *_OPTIONS)
+        own_options = (
+            ("grpc.so_reuseport", int(is_shared)),
+            ("grpc.max_receive_message_length", max_request_bytes),
+        )
+        options = (*own_options, *_OPTIONS)
         self._server = grpc.aio.server(options=options, interceptors=(*server_interceptors(), ErrorInterceptor()))
         self._health = HealthServicer()
         self._names: list[str] = []

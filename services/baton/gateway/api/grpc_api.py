@@ -30,6 +30,7 @@ from baton.gateway.generation.requests import (
     TextPrompt,
     TokenPrompt,
 )
+from baton.gateway.http.held_bytes import HeldBytes
 from baton.rpc.error_interceptor import Context
 from baton.rpc.status import code_of
 from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_STOP, Usage
@@ -101,7 +102,9 @@ class GenerationServicer(GenerationServiceServicer):
         generator: TextGenerator,
         catalog: ModelCatalog,
         access: AccessControl,
+        held: HeldBytes,
     ) -> None:
+        self._held = held
         self._generator = generator
         self._catalog = catalog
         self._access = access
@@ -111,6 +114,7 @@ class GenerationServicer(GenerationServiceServicer):
         with (
             self._watch(context) as asked,
             self._access.admission.slot(asked.key_name),
+            self._held.holding(request.ByteSize()),
             self._access.refusals.watch(asked.key_name, request.ByteSize(), has_objectives=any(asked.objectives)),
         ):
             try:

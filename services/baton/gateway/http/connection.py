@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
+from baton.gateway.http.held_bytes import HeldBytes
 from baton.gateway.http.messages import CONTINUE, HttpError, HttpRequest, RequestReader
 from baton.gateway.http.response import ClientGoneError, HttpResponse
 
@@ -63,7 +64,10 @@ class HttpConnection(asyncio.Protocol):
         self._connections = connections
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
-        self._reader = RequestReader(max_header_bytes=MAX_HEADER_BYTES, max_body_bytes=limits.max_body_bytes)
+        self._held = connections.held
+        self._reader = RequestReader(
+            max_header_bytes=MAX_HEADER_BYTES, max_body_bytes=limits.max_body_bytes, held=connections.held
+        )
         self._waiting: deque[HttpRequest] = deque()
         self._task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -125,6 +129,9 @@ class HttpConnection(asyncio.Protocol):
         self._stop_slow_timer()
         self._on_writable.clear()
         self._note_writable()
+        self._reader.close()
+        while self._waiting:
+            self._held.give_back(self._waiting.popleft().num_held_bytes)
         if self._task is not None:
             self._task.cancel()
 
@@ -178,7 +185,10 @@ class HttpConnection(asyncio.Protocol):
                 request = self._waiting.popleft()
                 idle_seconds = self._limits.stream_idle_seconds
                 response = HttpResponse(self, request, is_last=self._is_last, stream_idle_seconds=idle_seconds)
-                await self._handler(request, response)
+                try:
+                    await self._handler(request, response)
+                finally:
+                    self._held.give_back(request.num_held_bytes)
                 if not response.is_keep_alive:
                     self._close_gently()
                     return
@@ -281,7 +291,9 @@ class HttpConnection(asyncio.Protocol):
 class Connections:
     """The open connections of a server; each adds and removes itself."""
 
-    def __init__(self) -> None:
+    def __init__(self, held: HeldBytes) -> None:
+        self.held = held
+        """Bytes of requests, over all of them."""
         self.is_leaving = False
         """Whether every answer ends its connection: the server stops soon."""
         self._open: set[HttpConnection] = set()

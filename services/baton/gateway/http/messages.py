@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from baton.errors import ConfigurationError
+from baton.errors import ConfigurationError, OverloadedError
+from baton.gateway.http.held_bytes import HeldBytes
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream; charset=utf-8"
@@ -39,6 +40,8 @@ class HttpRequest:
     """Whether the connection may serve another request."""
     has_chunks: bool = True
     """Whether the client understands chunked answers (HTTP/1.1)."""
+    num_held_bytes: int = 0
+    """Bytes that are held for it, until its answer has ended."""
 
 
 def head(status: int, headers: Mapping[str, str]) -> bytes:
@@ -74,9 +77,15 @@ class RequestReader:
     """Turns the bytes of one connection into requests.
 
     `phase` says what is awaited: "idle" (no byte of a request has come), "head" or "body".
+
+    Args:
+        max_header_bytes: Of a request's head.
+        max_body_bytes: Of a request's body.
+        held: Counts bodies, of complete requests too: whoever takes one gives its `num_held_bytes` back.
     """
 
-    def __init__(self, *, max_header_bytes: int, max_body_bytes: int) -> None:
+    def __init__(self, *, max_header_bytes: int, max_body_bytes: int, held: HeldBytes) -> None:
+        self._held = held
         self._max_header_bytes = max_header_bytes
         self._max_body_bytes = max_body_bytes
         self._parser = httptools.HttpRequestParser(self)
@@ -140,7 +149,9 @@ class RequestReader:
         headers = self._request.headers
         if "host" not in headers and self._parser.get_http_version() == "1.1":
             raise HttpError(400, "malformed request: Missing Host")
-        self._check_body_bytes(int(headers.get("content-length", "0")))
+        num_body_bytes = int(headers.get("content-length", "0"))
+        self._check_body_bytes(num_body_bytes)
+        self._hold(num_body_bytes)
         self._is_continue_wanted = headers.get("expect", "").lower() == "100-continue"
         self.phase = "body"
 
@@ -149,6 +160,7 @@ class RequestReader:
         self._body.append(body)
         self._num_body_bytes += len(body)
         self._check_body_bytes(self._num_body_bytes)
+        self._hold(self._num_body_bytes)
 
     def on_message_complete(self) -> None:
         """Finish a request."""
@@ -170,6 +182,22 @@ class RequestReader:
         self._num_body_bytes = 0
         self._num_unnamed_header_bytes = 0
         self._num_named_header_bytes = 0
+
+    def close(self) -> None:
+        """Give back what is held for a request that will not be complete any more."""
+        self._held.give_back(self._request.num_held_bytes)
+        self._request.num_held_bytes = 0
+
+    def _hold(self, num_bytes: int) -> None:
+        """Hold so many bytes for the request, or refuse it: a body that is announced has its room before it comes."""
+        more = num_bytes - self._request.num_held_bytes
+        if more <= 0:
+            return
+        try:
+            self._held.take(more)
+        except OverloadedError as error:
+            raise HttpError(429, error.message) from error
+        self._request.num_held_bytes += more
 
     def _count_header_bytes(self, num_bytes: int) -> None:
         """Bound a head whose end has not come: the parser itself would gather a line for ever."""

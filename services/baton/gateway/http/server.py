@@ -10,6 +10,7 @@ from types import TracebackType
 
 from baton.errors import ConfigurationError
 from baton.gateway.http.connection import Connections, ErrorBody, Handler, HttpConnection, HttpLimits
+from baton.gateway.http.held_bytes import HeldBytes
 
 log = logging.getLogger(__name__)
 
@@ -19,11 +20,21 @@ _BACKLOG = 4096
 class HttpServer:
     """Serves a handler inside `async with`; leaving it cuts what still runs, so `drain` first."""
 
-    def __init__(self, handler: Handler, error_body: ErrorBody, limits: HttpLimits) -> None:
+    def __init__(
+        self, handler: Handler, error_body: ErrorBody, limits: HttpLimits, held: HeldBytes | None = None
+    ) -> None:
+        """Make it.
+
+        Args:
+            handler: Answers requests.
+            error_body: Makes the body of an answer to what is no proper HTTP.
+            limits: Of each connection.
+            held: Counts the bytes of requests; None: the largest body of one has room.
+        """
         self._handler = handler
         self._error_body = error_body
         self._limits = limits
-        self._connections = Connections()
+        self._connections = Connections(held or HeldBytes(limits.max_body_bytes))
         self._tasks = asyncio.TaskGroup()
         self._server: asyncio.Server | None = None
         self.port = 0
