@@ -82,6 +82,15 @@ def test_an_image_volume_is_read_from_below_its_mount() -> None:
     assert container["volumeMounts"][1] == {"name": "weights", "mountPath": "/models/weights", "readOnly": True}
 
 
+def test_the_cluster_may_choose_the_user() -> None:
+    """OpenShift gives each namespace a range of its own, and refuses pods that name another; never root."""
+    for name, pod in pods(manifests_of(render(with_values(MINIMAL, "runAsUser", 0)))):
+        context = pod["securityContext"]
+
+        assert context["runAsNonRoot"] is True, name
+        assert not {"runAsUser", "runAsGroup", "fsGroup"} & context.keys(), name
+
+
 def violations(pod: Manifest) -> Iterator[str]:
     """Yield every rule of the restricted profile, and of this chart, that a pod breaks."""
     for key in ("hostNetwork", "hostPID", "hostIPC"):

@@ -10,9 +10,11 @@ seccompProfile: {type: RuntimeDefault}
 
 {{- define "baton.podSecurity" -}}
 runAsNonRoot: true
-runAsUser: {{ .root.Values.runAsUser | int64 }}
-runAsGroup: {{ .root.Values.runAsUser | int64 }}
-fsGroup: {{ .root.Values.runAsUser | int64 }}
+{{- with .root.Values.runAsUser | int64 }}
+runAsUser: {{ . }}
+runAsGroup: {{ . }}
+fsGroup: {{ . }}
+{{- end }}
 fsGroupChangePolicy: OnRootMismatch
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
