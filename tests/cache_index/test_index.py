@@ -174,6 +174,28 @@ class Known:
         return HeldPrefix(begin, num_host, end, sum(each not in host for each in rest[:end]))
 
 
+def test_what_memory_has_no_room_for_is_not_known() -> None:
+    """Over all nodes and tiers; what goes makes room."""
+    index = CacheIndex(max_blocks=4)
+    publisher = index.open_publisher()
+    index.replace(publisher, "a", HASHES[:3], 0)
+    lower = [BlockEvents(HASHES[3:6], (), Tier.HOST)]
+    index.apply(publisher, "a", 0, removed=(), stored=(), lower=lower)
+    other = index.open_publisher()
+    index.replace(other, "b", HASHES[:2], 0)
+
+    assert index.held_prefixes(HASHES) == {"a": HeldPrefix(3, 1, 1, 0)}
+    assert index.num_entries == 4
+
+    index.apply(publisher, "a", 1, removed=HASHES[1:3], stored=(), lower=())
+    index.apply(other, "b", 0, removed=(), stored=HASHES[:8], lower=())
+
+    assert index.longest_prefixes(HASHES) == {"a": 1, "b": 2}
+    index.forget(publisher, "a")
+    index.forget(other, "b")
+    assert index.num_entries == 0
+
+
 class IndexMachine(RuleBasedStateMachine):
     """Any order of snapshots, events and ends, against sets."""
 
@@ -222,6 +244,8 @@ class IndexMachine(RuleBasedStateMachine):
         held = {node_id: known.held(HASHES) for node_id, known in self.known.items()}
         assert self.index.held_prefixes(HASHES) == {node_id: each for node_id, each in held.items() if any(each)}
         assert self.index.num_blocks == len(set().union(*blocks.values()))
+        lower = [hashes for known in self.known.values() for hashes in known.lower.values()]
+        assert self.index.num_entries == sum(map(len, [*blocks.values(), *lower]))
 
 
 TestIndexMachine = IndexMachine.TestCase

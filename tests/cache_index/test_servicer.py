@@ -9,8 +9,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from baton.cache_index.server import build_server
+from baton.cache_index.server import BLOCK_BYTES, build_server, max_blocks
 from baton.cache_index.settings import CacheIndexSettings
+from baton.config.container_limits import Memory
+from baton.errors import ConfigurationError
 from baton.kv.hashing import BlockHash, join_hashes
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_info
@@ -185,3 +187,15 @@ def test_health_names_the_service() -> None:
         assert response.status == health_pb2.HealthCheckResponse.SERVING
 
     with_index(client)
+
+
+@pytest.mark.parametrize(("limit", "least", "most"), [(256 << 20, 100_000, 600_000), (2 << 30, 2_000_000, 4_900_000)])
+def test_an_index_knows_what_its_container_has_room_for(limit: int, least: int, most: int) -> None:
+    """Of a limit of 2 GiB it uses three quarters of what nine tenths leave."""
+    pod, machine = Memory(limit, limit - (70 << 20)), Memory(64 << 30, 40 << 30)
+    chosen = max_blocks(CacheIndexSettings(), pod, machine)
+
+    assert least < chosen < most
+    assert chosen * BLOCK_BYTES + (70 << 20) <= 0.9 * limit
+    with pytest.raises(ConfigurationError, match=r"max_blocks 40 GB = 40 GB do not fit into .* of the limit of"):
+        max_blocks(CacheIndexSettings(max_blocks=100_000_000), pod, machine)

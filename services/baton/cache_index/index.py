@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -44,10 +45,17 @@ class CacheIndex:
     """Finds the longest prefix of a prompt that each node holds.
 
     Invariant, kept by `_store` and `_remove`: a node is in `_holders[hash]` exactly if the hash is in the node's own
-    set, and no entry of `_holders` is empty. A node belongs to the stream that published it last.
+    set, and no entry of `_holders` is empty. A node belongs to the stream that published it last. Of all nodes and
+    tiers there are never more than `max_blocks`: what comes when they are there is not known, and so not counted on.
+
+    Args:
+        max_blocks: Bound, 1 or more; None: any number.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_blocks: int | None = None) -> None:
+        self._max_blocks = sys.maxsize if max_blocks is None else max_blocks
+        self.num_entries = 0
+        """Blocks of all nodes and tiers, each as often as it is held."""
         self._holders: dict[BlockHash, set[str]] = {}
         self._nodes: dict[str, _NodeBlocks] = {}
         self._num_publishers = 0
@@ -77,7 +85,7 @@ class CacheIndex:
         if known and known.publisher > publisher:
             raise SupersededError(f"node {node_id} is published by a later stream")
         if known:
-            self._remove(node_id, known, tuple(known.hashes))
+            self._drop(node_id, known)
         self._nodes[node_id] = _NodeBlocks(publisher, next_sequence_number)
         self._store(node_id, self._nodes[node_id], hashes)
 
@@ -118,15 +126,14 @@ class CacheIndex:
         self._remove(node_id, known, removed)
         self._store(node_id, known, stored)
         for events in lower:
-            known.lower[events.tier].difference_update(events.removed)
-            known.lower[events.tier].update(events.stored)
+            self._change_lower(known.lower[events.tier], events)
         return False
 
     def forget(self, publisher: int, node_id: str) -> None:
         """Drop a node, unless a later stream publishes it."""
         known = self._nodes.get(node_id)
         if known and known.publisher == publisher:
-            self._remove(node_id, known, tuple(known.hashes))
+            self._drop(node_id, known)
             del self._nodes[node_id]
 
     def longest_prefixes(self, hashes: Sequence[BlockHash]) -> dict[str, int]:
@@ -153,13 +160,30 @@ class CacheIndex:
 
     def _store(self, node_id: str, known: _NodeBlocks, hashes: Iterable[BlockHash]) -> None:
         for block_hash in hashes:
-            known.hashes.add(block_hash)
-            self._holders.setdefault(block_hash, set()).add(node_id)
+            if block_hash not in known.hashes and self.num_entries < self._max_blocks:
+                self.num_entries += 1
+                known.hashes.add(block_hash)
+                self._holders.setdefault(block_hash, set()).add(node_id)
+
+    def _change_lower(self, held: set[BlockHash], events: BlockEvents) -> None:
+        before = len(held)
+        held.difference_update(events.removed)
+        room = max(0, self._max_blocks - self.num_entries + before - len(held))
+        held.update(islice((block_hash for block_hash in events.stored if block_hash not in held), room))
+        self.num_entries += len(held) - before
+
+    def _drop(self, node_id: str, known: _NodeBlocks) -> None:
+        """Forget everything that a node holds."""
+        self._remove(node_id, known, tuple(known.hashes))
+        self.num_entries -= sum(map(len, known.lower.values()))
+        for held in known.lower.values():
+            held.clear()
 
     def _remove(self, node_id: str, known: _NodeBlocks, hashes: Iterable[BlockHash]) -> None:
         for block_hash in hashes:
             if block_hash not in known.hashes:
                 continue
+            self.num_entries -= 1
             known.hashes.discard(block_hash)
             self._holders[block_hash].discard(node_id)
             if not self._holders[block_hash]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from pydantic_settings import SettingsConfigDict
@@ -23,5 +23,8 @@ class CacheIndexSettings(ServiceSettings, MetricsSettings, ServerTlsSettings):
     """Address to listen on."""
     port: int = Field(default=8011, ge=0, le=65535)
     """Port to listen on; 0: any free one."""
+    max_blocks: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """Blocks of all nodes and tiers that are known at most; of others no prefix is expected; auto: what memory has room
+    for, about 400 bytes each."""
     drain_seconds: float = Field(default=0.5, ge=0)
     """Grace for running calls on SIGTERM. Short: nodes publish for ever and connect again."""
