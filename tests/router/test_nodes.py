@@ -60,6 +60,23 @@ def test_a_draining_node_is_unusable() -> None:
     assert nodes.unusable_reason(node) == "draining"
 
 
+def test_a_node_that_falls_silent_among_others_is_done_without() -> None:
+    """After three reports that did not come: it may be cut off. Where all are silent, the router is to blame."""
+    clock = Clock()
+    nodes = table(clock)
+    silent, other = nodes.register(MAC), nodes.register(replace(MAC, node_id="other"))
+    prefill = nodes.register(DGX)
+    clock.seconds += 1.6
+    assert not any(map(nodes.unusable_reason, (silent, other, prefill)))
+
+    nodes.report(other, IDLE)
+
+    assert nodes.unusable_reason(silent) == "no report for 1.6 s"
+    assert nodes.usable_until_seconds(silent) < clock()
+    assert not nodes.unusable_reason(other)
+    assert not nodes.unusable_reason(prefill), "nobody else prefills"
+
+
 def test_a_silent_node_is_unusable_until_it_reports() -> None:
     """A stopped process keeps its connection for a while, but not its reports."""
     clock = Clock()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -9,7 +10,7 @@ from typing import TypeAlias
 from baton.capacity.cost import MEASURED_TERMS
 from baton.capacity.kv_transfer import WireAbility
 from baton.capacity.prompt_queue import QueuedWork
-from baton.capacity.snapshot import NodeLoad, NodeSnapshot, TierRates
+from baton.capacity.snapshot import NodeLoad, NodeRole, NodeSnapshot, TierRates, can_decode, can_prefill
 from baton.errors import SupersededError
 from baton.kv.adapter import Adapter
 from baton.kv.kv_format import KvLayout
@@ -189,14 +190,25 @@ class Node:
         return self.report.load if self.report else NodeLoad(num_free_blocks=self.description.num_blocks)
 
 
+DOUBT_SHARE = 0.3
+"""Part of the time after which a silent node is unusable, among others that are heard: three reports by default."""
+
+
 class NodeTable:
     """Nodes by id.
 
     Invariant, kept by `register` and `remove`: an entry belongs to the registration that came last among those with
     the greatest epoch; `remove` by an earlier registration leaves it alone.
+
+    Args:
+        clock: Seconds, monotonic.
+        stuck_seconds: A node with work and no engine step for longer is unusable.
+        silent_seconds: A node without a report for longer is unusable; for `DOUBT_SHARE` of it, while others of its
+            model that can do the same are heard: a node that was cut off says nothing, and what is placed there waits.
     """
 
     def __init__(self, clock: Callable[[], float], *, stuck_seconds: float, silent_seconds: float) -> None:
+        self._heard_at: dict[tuple[str, NodeRole], float] = {}  # last report of any node, by model and part
         self._clock = clock
         self._stuck_seconds = stuck_seconds
         self._silent_seconds = silent_seconds
@@ -240,6 +252,7 @@ class NodeTable:
                 f"node {description.node_id}: epoch {known.description.epoch} is registered, got {description.epoch}"
             )
         now = self._clock()
+        self._hear(description, now)
         node = Node(description, reported_at_seconds=now, progressed_at_seconds=now)
         self._nodes[description.node_id] = node
         self._by_model.clear()
@@ -260,6 +273,7 @@ class NodeTable:
     def report(self, node: Node, report: LoadReport) -> None:
         """Take a load report."""
         now = self._clock()
+        self._hear(node.description, now)
         had_work = node.report is not None and node.report.has_work
         if not (had_work and report.has_work) or node.report is None or report.step_count != node.report.step_count:
             node.progressed_at_seconds = now
@@ -289,10 +303,22 @@ class NodeTable:
 
     def usable_until_seconds(self, node: Node) -> float:
         """Return when a node will be silent or stuck if nothing more is heard of it; the past if it is."""
-        silent_at = node.reported_at_seconds + self._silent_seconds
+        silent_at = node.reported_at_seconds + DOUBT_SHARE * self._silent_seconds
         if node.report is None or not node.report.has_work:
             return silent_at
         return min(silent_at, node.progressed_at_seconds + self._stuck_seconds)
+
+    def _is_doubtful(self, node: Node, silent_seconds: float, now: float) -> bool:
+        """Return whether a node is silent for long enough to do without it, where others are heard."""
+        doubt_seconds = DOUBT_SHARE * self._silent_seconds
+        if silent_seconds <= doubt_seconds:
+            return False
+        heard = (self._heard_at.get(key, -math.inf) for key in _parts(node.description))
+        return all(now - heard_at <= doubt_seconds for heard_at in heard)
+
+    def _hear(self, description: NodeDescription, now: float) -> None:
+        for key in _parts(description):
+            self._heard_at[key] = now
 
     def unusable_reason(self, node: Node) -> str:
         """Return why a node takes no requests now; empty if it does."""
@@ -300,9 +326,17 @@ class NodeTable:
         if node.report and node.report.is_draining:
             return "draining"
         silent_seconds = self.report_age_seconds(node)
-        if silent_seconds > self._silent_seconds:
+        if silent_seconds > self._silent_seconds or self._is_doubtful(node, silent_seconds, now):
             return f"no report for {silent_seconds:.1f} s"
         stuck_seconds = now - node.progressed_at_seconds
         if node.report and node.report.has_work and stuck_seconds > self._stuck_seconds:
             return f"stuck: no engine step for {stuck_seconds:.1f} s"
         return ""
+
+
+def _parts(description: NodeDescription) -> Iterator[tuple[str, NodeRole]]:
+    """Yield what a node can do of its model."""
+    if can_decode(description.role):
+        yield description.model_id, "decode"
+    if can_prefill(description.role):
+        yield description.model_id, "prefill"

@@ -48,7 +48,7 @@ class LoadReportSettings(ServiceSettings):
     report_interval_seconds: float = Field(default=0.5, gt=0)
     """Longest time between load reports that nodes are asked for."""
     silent_seconds: float = Field(default=5.0, gt=0)
-    """A node without a load report for longer is no candidate."""
+    """A node without a load report for longer is no candidate; for three tenths of it, while others are heard."""
     stuck_seconds: float = Field(default=20.0, gt=0)
     """A node with work and no engine step for longer is no candidate."""
     warm_up_seconds: float = Field(default=3.0, ge=0)
