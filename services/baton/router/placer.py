@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import time
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -22,7 +21,6 @@ from baton.kv.tiers import HeldPrefix
 from baton.router.admission.control import (
     MAX_JUDGED,
     AdmissionControl,
-    AdmissionLimits,
     AdmittedRequest,
     Asker,
     RefusedRequest,
@@ -129,7 +127,7 @@ class Placer:
         self._new_id = new_id
         self._policy = policy
         self._round_robin = RoundRobin()
-        self._admission = admission or AdmissionControl(time.monotonic, AdmissionLimits())
+        self._admission = admission
         self._metrics = metrics or Metrics()
         self._new_search = new_search
         self._searches: dict[str, PlacementSearch] = {}
@@ -158,9 +156,9 @@ class Placer:
             error = _no_choice(request, snapshot, decision)
             self._remember(message, decision, refusal=error.message)
             raise error
-        if not (message.is_dry_run or message.is_admitted):
+        if self._admission is not None and not (message.is_dry_run or message.is_admitted):
             try:
-                decision, max_tokens = self._admit(message, snapshot, request, decision, asker)
+                decision, max_tokens = self._admit(message, snapshot, request, decision, self._admission, asker)
             except OverloadedError as error:
                 self._remember(message, decision, refusal=error.message)
                 raise
@@ -170,9 +168,9 @@ class Placer:
         self._remember(message, decision, placement_id=placement_id, max_tokens=max_tokens)
         if not message.is_dry_run:
             self._state.account(placement_id, choice, request, decision.runner_up)
-            self._admission.place(
-                placement_id, choice, asker, max_tokens=max_tokens or request.max_tokens, is_degraded=max_tokens > 0
-            )
+            if self._admission is not None:
+                num_tokens, is_degraded = max_tokens or request.max_tokens, max_tokens > 0
+                self._admission.place(placement_id, choice, asker, max_tokens=num_tokens, is_degraded=is_degraded)
             self._metrics.add_placement("decode" if choice.is_local else "prefill")
         _record(message.request_id, placement_id, choice)
         node = self._state.nodes.get(choice.decode_node_id)
@@ -190,7 +188,7 @@ class Placer:
         if message.is_dry_run:
             return place(snapshot, request, policy=self._policy)
         if message.model_id not in self._searches:
-            num_best = NUM_BEST if self._admission.limits.policy == "queue" else MAX_JUDGED
+            num_best = NUM_BEST if self._admission is None else MAX_JUDGED
             self._searches[message.model_id] = self._new_search(num_best)
         return self._searches[message.model_id].place(snapshot, request, policy=self._policy)
 
@@ -200,6 +198,7 @@ class Placer:
         snapshot: ClusterSnapshot,
         request: PlacementRequest,
         decision: Decision,
+        admission: AdmissionControl,
         asker: Asker,
     ) -> AdmittedRequest:
         """Return the decision with a choice that keeps the objectives, perhaps with less output than was asked for.
@@ -207,18 +206,18 @@ class Placer:
         Raises:
             OverloadedError: If no candidate does.
         """
-        limits = self._admission.limits
-        self._admission.ask(asker)
-        admitted = self._admission.judge(decision, asker)
+        limits = admission.limits
+        admission.ask(asker)
+        admitted = admission.judge(decision, asker)
         if isinstance(admitted, RefusedRequest) and limits.policy == "degrade":
             max_tokens = min(request.max_tokens, limits.degraded_max_tokens)
             cut = self._decide(message, snapshot, replace(request, max_tokens=max_tokens))
-            degraded = self._admission.judge(cut, asker, is_degraded=True)
+            degraded = admission.judge(cut, asker, is_degraded=True)
             if isinstance(degraded, AdmittedRequest):
                 self._metrics.add_degraded()
                 return degraded._replace(max_tokens=max_tokens)
         if isinstance(admitted, RefusedRequest):
-            self._admission.refuse(admitted, asker)
+            admission.refuse(admitted, asker)
             self._metrics.add_refusal(admitted.reason, asker.tenant)
             raise _refusal(admitted)
         return admitted

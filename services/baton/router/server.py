@@ -37,7 +37,8 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
         else NoCacheLookup()
     )
     state = RouterState(time.monotonic, settings.limits())
-    admission = AdmissionControl(time.monotonic, settings.admission())
+    limits = settings.admission()
+    admission = AdmissionControl(time.monotonic, limits) if limits else None
     registrations = NodeRegistrations(
         state, report_interval_seconds=settings.report_interval_seconds, admission=admission
     )

@@ -159,8 +159,10 @@ class RouterSettings(
             wire_policy=self.wire_policy(),
         )
 
-    def admission(self) -> AdmissionLimits:
-        """Return what admission holds requests to."""
+    def admission(self) -> AdmissionLimits | None:
+        """Return what admission holds requests to; None: everything is admitted, and queues."""
+        if self.overload_policy == "queue":
+            return None
         return AdmissionLimits(
             self.overload_policy,
             Objectives(self.slo_ttft_seconds, self.slo_tpot_seconds),

@@ -11,6 +11,7 @@ from baton.capacity.cost import CostEstimate
 from baton.capacity.objectives import Objectives
 from baton.capacity.placement import Candidate, Decision
 from baton.router.admission.control import AdmissionControl, AdmissionLimits, AdmittedRequest, Asker, RefusedRequest
+from baton.router.settings import RouterSettings
 from router.samples import OUTCOME, Clock
 
 SERVICE_SECONDS = 0.2
@@ -65,12 +66,10 @@ def test_a_request_that_would_come_too_late_is_told_how_long_the_excess_takes() 
     assert (refused.reason, refused.wait_seconds) == ("OVERLOADED", pytest.approx(1.0))
 
 
-def test_queueing_admits_whatever_is_predicted() -> None:
+def test_a_router_that_lets_requests_queue_has_no_admission() -> None:
     """The default."""
-    control = AdmissionControl(Clock(), AdmissionLimits(objectives=SLO))
-    place(control, "first", waiting(0.0))
-
-    assert isinstance(control.judge(waiting(1000.0), NOBODY), AdmittedRequest)
+    assert RouterSettings().admission() is None
+    assert RouterSettings(overload_policy="shed").admission() is not None
 
 
 def test_a_requests_own_objectives_come_before_the_routers() -> None:
@@ -170,9 +169,10 @@ def test_a_placement_without_an_outcome_is_forgotten() -> None:
 class Simulation:
     """A prefill node that serves in turn and takes `bias` times as long as predicted."""
 
-    def __init__(self, *, bias: float = 1.0, limits: AdmissionLimits | None = None) -> None:
+    def __init__(self, *, bias: float = 1.0, refuses: bool = True) -> None:
         self.clock = Clock(0.0)
-        self.control = AdmissionControl(self.clock, limits or AdmissionLimits("shed", SLO))
+        self.control = AdmissionControl(self.clock, AdmissionLimits("shed", SLO))
+        self.refuses = refuses
         self.bias = bias
         self.free_at_seconds = 0.0
         self.pending: list[tuple[float, str]] = []
@@ -194,7 +194,8 @@ class Simulation:
         asker = Asker(tenant)
         predicted_queue = max(0.0, self.free_at_seconds - self.clock.seconds) / self.bias
         self.control.ask(asker)
-        verdict = self.control.judge(waiting(predicted_queue), asker)
+        decision = waiting(predicted_queue)
+        verdict = self.control.judge(decision, asker) if self.refuses else AdmittedRequest(decision)
         if isinstance(verdict, RefusedRequest):
             self.num_refused += 1
             self.control.refuse(verdict, asker)
@@ -242,7 +243,7 @@ def test_goodput_stays_at_nine_tenths_of_capacity_whatever_the_load(bias: float,
 
 def test_queueing_alone_loses_all_goodput() -> None:
     """What the test above is not true of."""
-    simulation = Simulation(limits=AdmissionLimits("queue", SLO))
+    simulation = Simulation(refuses=False)
 
     simulation.run(120, {"": 10.0})
 

@@ -33,7 +33,7 @@ class _Router:
         for node in (MAC, DGX, *(replace(DGX, node_id=name) for name in more_prefill_nodes)):
             self.state.register(node)
         self._num_placements = 0
-        admission = AdmissionControl(clock, AdmissionLimits(policy))
+        admission = AdmissionControl(clock, AdmissionLimits(policy)) if policy != "queue" else None
         self._placer = Placer(self.state, NoCacheLookup(), new_id=self._new_id, admission=admission)
 
     def place(self, request_id: str = _NAME, **changed: object) -> None:

@@ -48,7 +48,7 @@ class Asker(NamedTuple):
 class AdmissionLimits:
     """Policy and objectives of the router."""
 
-    policy: OverloadPolicy = "queue"
+    policy: Literal["shed", "degrade"] = "shed"
     """What becomes of a request that would miss its objectives."""
     objectives: Objectives = Objectives()
     """Of requests that bring none."""
@@ -81,8 +81,7 @@ class RefusedRequest(NamedTuple):
 class AdmissionControl:
     """Judges decisions by their predictions, corrected by margins learnt from outcomes, and by tenants' shares.
 
-    With the policy "queue" everything is admitted and nothing remembered. What it remembers otherwise is bounded by
-    `AdmittedWork` and `TenantShares`.
+    What it remembers is bounded by `AdmittedWork` and `TenantShares`. A router that lets requests queue has none.
     """
 
     def __init__(self, clock: Callable[[], float], limits: AdmissionLimits) -> None:
@@ -101,7 +100,7 @@ class AdmissionControl:
             is_degraded: Whether its output is cut already and its objectives are longer for it.
         """
         feasible = [candidate for candidate in islice(decision.candidates, MAX_JUDGED) if candidate.estimate]
-        if self.limits.policy == "queue" or not any(self._work.on(each.decode_node_id) for each in feasible):
+        if not any(self._work.on(each.decode_node_id) for each in feasible):
             return AdmittedRequest(decision)  # whoever stands idle is not overloaded, whatever the margins say
         objectives = _reachable(self._objectives(asker, is_degraded=is_degraded), feasible)
         is_above = self._tenants.is_above_share(asker.tenant)
@@ -115,9 +114,8 @@ class AdmissionControl:
 
     def ask(self, asker: Asker) -> None:
         """Note that somebody asks, before it is judged."""
-        if self.limits.policy != "queue":
-            self._work.look()
-            self._tenants.ask(asker.tenant)
+        self._work.look()
+        self._tenants.ask(asker.tenant)
 
     def refuse(self, refused: RefusedRequest, asker: Asker) -> None:
         """Note a refusal."""
@@ -135,7 +133,7 @@ class AdmissionControl:
             max_tokens: Output that it may have.
             is_degraded: As for `judge`.
         """
-        if self.limits.policy != "queue" and choice.estimate is not None:
+        if choice.estimate is not None:
             self._tenants.admit(asker.tenant, work_seconds(choice))
             objectives = self._objectives(asker, is_degraded=is_degraded)
             self._work.place(placement_id, choice, objectives, max_tokens=max_tokens)
