@@ -29,9 +29,8 @@ from baton.errors import UnavailableError
 from baton.grpc_sockets.flow_control import StreamEndedError
 from baton.grpc_sockets.server_connection import ServerCall
 from baton.kv_transport import fast_channel
-from baton.kv_transport.fast_server import FastServer
 from baton.kv_transport.frame_codec import serialize_response
-from baton.kv_transport.kv_services import ReceivedRequest, add_prefill_service
+from baton.kv_transport.kv_services import FastServer, ReceivedRequest, add_prefill_service
 from baton.node.node import WorkerNode
 from baton.node.sensors.machine import MachineSensors
 from baton.node.sensors.monitor import NodeMonitor

@@ -626,7 +626,7 @@ def test_one_changed_byte_of_kv_changes_the_text(transport: TransportChoice) -> 
     """Where its checksum is made to agree: so right text proves right KV."""
     import crc32c
 
-    from baton.kv.frame_check import payload_crc32c
+    from baton.kv.stream import payload_crc32c
 
     async def forged(responses: Responses) -> Responses:
         crcs = b""

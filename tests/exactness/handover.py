@@ -18,8 +18,7 @@ from baton.engine.request_registry import Deliverable, deliver
 from baton.engine.runners.base import Runner
 from baton.engine.sampling import SampledToken
 from baton.kv.disk_store import DiskBlockStore
-from baton.kv.frame_check import StreamLedger, payload_crc32c
-from baton.kv.stream import KvFrame, KvProgress
+from baton.kv.stream import KvFrame, KvProgress, StreamLedger, payload_crc32c
 from baton.prefill.kv_stream import FrameExport
 from exactness.structured import compiled
 

@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from baton.errors import StreamBrokenError
-from baton.kv.frame_check import StreamLedger, StreamTotals, header_crc32c, payload_crc32c
 from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
-from baton.kv.stream import KvFrame, KvProgress, frame_groups
+from baton.kv.stream import KvFrame, KvProgress, StreamLedger, StreamTotals, frame_groups, header_crc32c, payload_crc32c
 
 NARROW, WIDE = LayerSpec(1, 4, 2), LayerSpec(2, 4, 2)
 LAYOUT = KvLayout("m", "a" * 32, "", (NARROW, NARROW, NARROW, WIDE), KvDtype.FLOAT16)

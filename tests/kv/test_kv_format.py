@@ -9,7 +9,6 @@ import pytest
 
 from baton.engine.runners.torch.kv_codec import TorchCodec
 from baton.errors import InvalidFieldError
-from baton.kv.frame_check import StreamLedger
 from baton.kv.kv_format import (
     KvDtype,
     KvLayout,
@@ -23,7 +22,7 @@ from baton.kv.kv_format import (
     wire_dtypes,
 )
 from baton.kv.numpy_codec import NumpyCodec
-from baton.kv.stream import KvFrame, KvProgress, pack_frame, unpack_frame
+from baton.kv.stream import KvFrame, KvProgress, StreamLedger, pack_frame, unpack_frame
 
 F32, F16, BF16 = KvDtype.FLOAT32, KvDtype.FLOAT16, KvDtype.BFLOAT16
 INT8, AFFINE8, FP8 = KvDtype.INT8, KvDtype.AFFINE8, KvDtype.FP8

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from baton.engine.events import Admitted, Ended, TokenReady
 from baton.engine.request import KvExportSpec, Purpose
 from baton.engine.runners.base import Span
-from baton.kv.frame_check import StreamLedger, payload_crc32c
-from baton.kv.stream import KvFrame, KvProgress
+from baton.kv.stream import KvFrame, KvProgress, StreamLedger, payload_crc32c
 from baton.prefill.kv_stream import FrameExport
 from engine.rig import GREEDY, LAYOUT, Rig, expected_tokens, mock_runner, prompt_of, request_of
 

@@ -31,18 +31,6 @@ def test_no_two_metrics_share_a_name() -> None:
     assert len(metrics) == len(set(metrics)) > 5
 
 
-def test_a_server_span_is_named_after_its_method() -> None:
-    """Service and method are attributes as well."""
-    method = "/baton.v1.RouterService/Place"
-
-    assert names.server_span(method) == "baton.v1.RouterService/Place"
-    assert names.rpc_attributes(method) == {
-        "rpc.system": "grpc",
-        "rpc.service": "baton.v1.RouterService",
-        "rpc.method": "Place",
-    }
-
-
 def test_background_methods_exist() -> None:
     """A renamed method would be traced every second."""
     pool = descriptor_pool.Default()

@@ -142,6 +142,11 @@ MEASURED_TERMS = ("queue", "pull", "prefill", "transfer", "exposed", "join", "de
 """Names of the terms that are measured of a request that ran, in the order in which they begin."""
 
 
+def expected_seconds(estimate: CostEstimate, num_tokens: float) -> float:
+    """Return the estimated time from the queue to the last of `num_tokens` tokens."""
+    return estimate.start_seconds + max(0.0, num_tokens - 1) * estimate.step_seconds
+
+
 def prefill_seconds(shape: ModelShape, profile: NodeProfile, cached_tokens: int, num_prompt_tokens: int) -> float:
     """Return the time to compute positions [cached_tokens, num_prompt_tokens) of a prompt.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from baton.capacity.cost import CostEstimate
+from baton.capacity.cost import CostEstimate, expected_seconds
 
 
 class TermComparison(NamedTuple):
@@ -44,11 +44,6 @@ def compare_terms(
     seen = _measured(measured, num_tokens) if measured else {}
     pairs = [TermComparison(term, expected.get(term), seen.get(term)) for term in _ORDER]
     return tuple(pair for pair in pairs if pair.estimated_seconds or pair.measured_seconds or pair.term in _ALWAYS)
-
-
-def expected_seconds(estimate: CostEstimate, num_tokens: float) -> float:
-    """Return the estimated time from the queue to the last of `num_tokens` tokens."""
-    return estimate.start_seconds + max(0.0, num_tokens - 1) * estimate.step_seconds
 
 
 _ORDER = (

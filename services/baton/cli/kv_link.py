@@ -56,9 +56,12 @@ def receive(
 
 
 async def _send(path: PathName, host: str, port: int) -> None:
-    from baton.kv_transport.fast_server import FastServer  # needs an extra
     from baton.kv_transport.kv_link import FrameSource, GrpcFrames
-    from baton.kv_transport.kv_services import PREFILL_SERVICE_NAME, add_prefill_service
+    from baton.kv_transport.kv_services import (
+        PREFILL_SERVICE_NAME,
+        FastServer,  # needs an extra
+        add_prefill_service,
+    )
     from baton.rpc.server import GrpcServer, host_port
 
     source = FrameSource(has_checksums=path in ("fast-checked", "shared"))

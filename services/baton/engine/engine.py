@@ -21,16 +21,14 @@ from baton.engine.execution.pipeline import Pipeline
 from baton.engine.kv_cache.block_copy import save_cached
 from baton.engine.kv_cache.block_reads import BlockRead, BlockReads, HeldBlocks
 from baton.engine.kv_cache.disk_tier import DiskTier
-from baton.engine.kv_cache.gap_budget import GapBudget
-from baton.engine.kv_cache.ingest import Ingest
+from baton.engine.kv_cache.ingest import GapBudget, Ingest
 from baton.engine.kv_cache.receptions import Receptions
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import EngineRequest, Purpose, check_request
-from baton.engine.request_registry import Deliverable, RequestRegistry
+from baton.engine.request_registry import Deliverable, RequestRegistry, queued_placements
 from baton.engine.runners.base import LayerKv, Runner
 from baton.engine.sampling import SampledToken
-from baton.engine.scheduling.attribution import pair_weight
-from baton.engine.scheduling.scheduler import Scheduler
+from baton.engine.scheduling.scheduler import Scheduler, pair_weight
 from baton.engine.sequence import Sequence, new_sequence
 from baton.errors import AttemptReusedError, BatonError, OverloadedError
 from baton.kv.disk_store import DiskBlockStore
@@ -311,7 +309,7 @@ class Engine:
         num_steps, reading = self._pipeline.num_steps, self._pipeline.reading.bytes_per_second
         before, self._load = self._load, self._registry.load(num_steps, self._ingest.landing, reading)
         accepted, self._accepted_placement_ids = self._accepted_placement_ids, []
-        if accepted or before.queued_placement_ids != self._load.queued_placement_ids:
+        if accepted or queued_placements(before) != queued_placements(self._load):
             self._on_queue_change(accepted)
 
     def _submit(self, request: EngineRequest, listener: Listener, submitted: float) -> None:

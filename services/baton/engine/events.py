@@ -49,7 +49,7 @@ class PromptWork(NamedTuple):
     """The rest of the time from submission until the first token was known here; where another node computed the
     prompt, until its KV could be asked for."""
     prefill_seconds: float
-    """What of the passes until then was its own computation (`engine/scheduling/attribution.py`); where another node
+    """What of the passes until then was its own computation (`engine/scheduling/scheduler.py`); where another node
     computed the prompt, from then until the first token was known here."""
 
 
@@ -89,7 +89,7 @@ class Ended:
     """The rest of the time from submission until the first token was known here; where another node computed the
     prompt, until its KV could be asked for."""
     prefill_seconds: float
-    """What of the passes until then was its own computation (`engine/scheduling/attribution.py`); where another node
+    """What of the passes until then was its own computation (`engine/scheduling/scheduler.py`); where another node
     computed the prompt, from then until the first token was known here."""
     decode_seconds: float
     """From the first to the last token."""
@@ -157,8 +157,3 @@ class EngineLoad:
     """Of the running requests, those whose prompt is computed and that generate here."""
     num_exports: int = 0
     """Of the waiting and running requests, those of which the prompt alone is computed here, for another node."""
-
-    @property
-    def queued_placement_ids(self) -> list[str]:
-        """Return the placements of the prompts that are named."""
-        return [each.placement_id for each in self.queued_prompts]

@@ -1,6 +1,6 @@
 """Bounds within which an engine works: what an operator sets, not what it measures.
 
-How long KV is moved between two passes has no bound here: `engine/kv_cache/gap_budget.py` weighs it.
+How long KV is moved between two passes has no bound here: `engine/kv_cache/ingest.py` weighs it.
 """
 
 from __future__ import annotations

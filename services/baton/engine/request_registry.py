@@ -235,6 +235,11 @@ class RequestRegistry:
         )
 
 
+def queued_placements(load: EngineLoad) -> list[str]:
+    """Return the placements of the prompts that are still to compute, as far as they are named."""
+    return [each.placement_id for each in load.queued_prompts]
+
+
 def _prompt_work(sequence: Sequence) -> PromptWork:
     stats = sequence.stats
     num_cached = min(stats.num_cached, sequence.num_prompt_tokens)

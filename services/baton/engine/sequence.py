@@ -52,7 +52,7 @@ class SequenceStats:
     first_token: float = 0.0
     """First token known here."""
     computed_seconds: float = 0.0
-    """Its part of the passes before its first token (`engine/scheduling/attribution.py`)."""
+    """Its part of the passes before its first token (`engine/scheduling/scheduler.py`)."""
     num_cached: int = 0
     """Positions of prompt and earlier output found in the prefix cache at first admission."""
     num_shared: int = 0

@@ -9,11 +9,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from baton.gateway.access.admission import AccessControl, AccessLog, Admission, Deadlines
+from baton.gateway.access.admission import AccessControl, AccessLog, Admission, Deadlines, RecentRefusals
 from baton.gateway.access.api_keys import ApiKeys
 from baton.gateway.access.cors import Cors
 from baton.gateway.access.key_limits import KeyLimits
-from baton.gateway.access.recent_refusals import RecentRefusals
 from baton.gateway.api.exo.bench import BenchEndpoint
 from baton.gateway.api.exo.endpoints import ExoApi
 from baton.gateway.api.exo.instances import Instances

@@ -27,7 +27,7 @@ from baton.errors import BatonError, ConfigurationError, StreamBrokenError, Unav
 from baton.grpc_sockets.client import ClientCall, ClientConnection, connect
 from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.status import CallError, Code, Status
-from baton.kv.frame_check import frame_crc32c
+from baton.kv.stream import frame_crc32c
 from baton.kv_transport.frame_codec import ReceivedFrame, parse_response, serialize_request, with_payload
 from baton.kv_transport.kv_services import PREFILL_PATH
 from baton.rpc.channel import KEEPALIVE_MILLISECONDS, KV_WINDOW_BYTES, MAX_MESSAGE_BYTES, PING_TIMEOUT_MILLISECONDS

@@ -18,8 +18,7 @@ from typing import NamedTuple, TypeVar
 import crc32c
 
 from baton.errors import StreamBrokenError
-from baton.kv.frame_check import StreamTotals
-from baton.kv.stream import KvFrame
+from baton.kv.stream import KvFrame, StreamTotals
 from baton.shm.borrower import Borrowed, borrow
 from baton.shm.lender import Loan
 from baton.v1 import block_service_pb2, kv_pb2, prefill_service_pb2

@@ -17,8 +17,7 @@ import numpy as np
 from baton.grpc_sockets.client import connect
 from baton.grpc_sockets.server_connection import ServerCall
 from baton.grpc_sockets.status import Code, Status
-from baton.kv.frame_check import payload_crc32c
-from baton.kv.stream import KvFrame
+from baton.kv.stream import KvFrame, payload_crc32c
 from baton.kv_transport.fast_channel import LIMITS, FastChannel
 from baton.kv_transport.frame_codec import (
     EncodedFrame,

@@ -20,10 +20,9 @@ from baton.capacity.prefix_reuse import FRAME_TOKENS, FRAMES_AHEAD, MAX_FRAME_BY
 from baton.engine.engine import Engine
 from baton.engine.runners.base import LayerKv, Runner
 from baton.errors import InvalidFieldError, MismatchError
-from baton.kv.frame_check import StreamLedger, header_crc32c
 from baton.kv.hashing import BlockHash, split_hashes
 from baton.kv.kv_format import KvLayout
-from baton.kv.stream import KvFrame, KvProgress, frame_groups, pack_frame
+from baton.kv.stream import KvFrame, KvProgress, StreamLedger, frame_groups, header_crc32c, pack_frame
 from baton.kv_transport.frame_codec import EncodedFrame, encode_frame, totals_to_proto
 from baton.kv_transport.kv_services import ReceivedPull
 from baton.kv_transport.link_probe import probe_sizes

@@ -8,7 +8,7 @@ from typing import Any
 
 import grpc
 
-from baton.kv_transport.fast_server import FastServer
+from baton.kv_transport.kv_services import FastServer
 from baton.node.cluster.registration import Peers
 
 

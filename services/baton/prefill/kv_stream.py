@@ -10,9 +10,8 @@ from opentelemetry import trace
 
 from baton.engine.events import Ended, Failed, TokenReady
 from baton.engine.runners.base import LayerKv
-from baton.kv.frame_check import StreamLedger, StreamTotals, header_crc32c, tokens_crc32c
 from baton.kv.kv_format import KvLayout, LayerSpec
-from baton.kv.stream import KvFrame, KvProgress, frame_groups
+from baton.kv.stream import KvFrame, KvProgress, StreamLedger, StreamTotals, frame_groups, header_crc32c, tokens_crc32c
 from baton.kv_transport.frame_codec import (
     EncodedFrame,
     SharedMemoryWriter,

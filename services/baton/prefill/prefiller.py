@@ -75,8 +75,8 @@ class Prefiller:
             BatonError: If it cannot be enforced.
         """
         params = sampling_from_proto(request.sampling)
-        constraints = self._node.constraints
-        return PromptSampling(params, constraints.constraint_blocking(params.structured_output, _output_of(request)))
+        form, constraints = params.structured_output, self._node.constraints
+        return PromptSampling(params, constraints.constraint_blocking(form, _output_of(request)) if form else None)
 
     @contextmanager
     def begin(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from baton.kv_transport.fast_server import FastServer
-from baton.kv_transport.kv_services import PREFILL_SERVICE_NAME, add_prefill_service
+from baton.kv_transport.kv_services import PREFILL_SERVICE_NAME, FastServer, add_prefill_service
 from baton.node.memory import LONE_PROMPT
 from baton.node.node import WorkerNode
 from baton.node.service import NodeService

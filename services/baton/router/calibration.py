@@ -1,4 +1,7 @@
-"""How far predictions are off, per node, link and term, learnt from what happened, and what a choice has cost."""
+"""How far predictions are off, per node, link and term, learnt from what happened, and what a choice has cost.
+
+Each comparison also goes into metrics of the node or the link that a term is of.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,10 @@ import math
 from collections.abc import Callable, Hashable, Mapping
 from typing import Generic, Literal, NamedTuple, TypeVar
 
-from baton.capacity.term_comparison import expected_seconds
+from baton.capacity.cost import expected_seconds
 from baton.router.in_flight import PlacedRequest
 from baton.router.nodes import Outcome
+from baton.telemetry.metrics import Metrics
 
 KeyT = TypeVar("KeyT", bound=Hashable)
 
@@ -116,6 +120,10 @@ can begin, and all to the last token."""
 LEAST_QUEUE_SHARE = 0.05
 """Part of the start as which shorter waits count: whether a request comes early or late in a pass is not estimated.
 Where both waits are shorter they are not compared."""
+_COMPUTING_NODE: frozenset[str] = frozenset({"queue", "prefill"})
+"""Terms of the node that computed the prompt."""
+_LINK: frozenset[str] = frozenset({"transfer", "pull"})
+"""Terms of the link; the others are of the node that decoded."""
 
 
 class Comparison(NamedTuple):
@@ -161,3 +169,27 @@ def compare(placed: PlacedRequest, outcome: Outcome) -> Comparison | None:
         ratios={term: seen / expected for term, (seen, expected) in pairs.items() if seen > 0 and expected > 0},
         regret_seconds=max(0.0, total_seconds - expected_seconds(other, num_tokens)) if other else None,
     )
+
+
+def record_comparison(metrics: Metrics, comparison: Comparison, outcome: Outcome) -> None:
+    """Record the ratio of each term of a request, and its regret."""
+    link = link_of(outcome)
+    for term, ratio in comparison.ratios.items():
+        if term in _LINK:
+            metrics.record_prediction(term, ratio, link=link)
+        elif term in _COMPUTING_NODE:
+            metrics.record_prediction(term, ratio, node_id=outcome.prefill_node_id or outcome.decode_node_id)
+        else:
+            metrics.record_prediction(term, ratio, node_id=outcome.decode_node_id)
+    if comparison.regret_seconds is not None:
+        before_seconds = outcome.queue_seconds + outcome.pull_seconds + outcome.prefill_seconds
+        share = comparison.regret_seconds / max(
+            before_seconds + outcome.decode_seconds, comparison.regret_seconds, 1e-9
+        )
+        metrics.record_regret(comparison.regret_seconds, share, node_id=outcome.decode_node_id, link=link)
+
+
+def link_of(outcome: Outcome) -> str:
+    """Return the way that KV took, "sender>receiver"; empty if there was none."""
+    sender = outcome.pull_node_id or outcome.prefill_node_id
+    return f"{sender}>{outcome.decode_node_id}" if sender not in ("", outcome.decode_node_id) else ""

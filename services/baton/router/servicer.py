@@ -12,8 +12,8 @@ import grpc
 
 from baton.errors import BatonError, InvalidFieldError, SupersededError
 from baton.router.admission.control import AdmissionControl
+from baton.router.calibration import record_comparison
 from baton.router.explanation.answer import explain
-from baton.router.explanation.outcome_metrics import record_comparison
 from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescription, Outcome, Report
 from baton.router.placer import Placer
 from baton.router.proto import (

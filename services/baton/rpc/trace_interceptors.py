@@ -12,7 +12,7 @@ from opentelemetry import propagate, trace
 
 from baton.rpc.error_interceptor import Behavior, Context, Handler, StreamBehavior, wrap_handler
 from baton.telemetry import names
-from baton.telemetry.tracing import is_tracing, tracer
+from baton.telemetry.tracing import is_tracing, rpc_attributes, server_span, tracer
 
 Details: TypeAlias = grpc.aio.ClientCallDetails
 Continuation: TypeAlias = Callable[[Details, object], Awaitable[object]]
@@ -109,10 +109,10 @@ class _SpanStart:
     def __call__(self) -> trace.Span:
         parent = propagate.extract(self._carrier)
         span = self._tracer.start_span(
-            names.server_span(self._method),
+            server_span(self._method),
             context=parent,
             kind=trace.SpanKind.SERVER,
-            attributes=names.rpc_attributes(self._method),
+            attributes=rpc_attributes(self._method),
         )
         otel_context.attach(trace.set_span_in_context(span, parent))
         return span

@@ -31,11 +31,6 @@ def layers_span(verb: LayerVerb, first_layer: int, num_layers: int) -> str:
     return f"{verb} layer {first_layer}" if num_layers == 1 else f"{verb} layers {first_layer}-{last_layer}"
 
 
-def server_span(method: str) -> str:
-    """Return the name of a server span: `baton.v1.RouterService/Place` for "/baton.v1.RouterService/Place"."""
-    return method.removeprefix("/")
-
-
 BACKGROUND_METHODS = frozenset(
     {
         "/baton.v1.RouterService/Register",
@@ -166,12 +161,6 @@ MEASURED_TERM = "baton.measured.{term}_seconds"
 without exposed and join, which start has."""
 TERM_RATIO = "baton.measured_by_estimated.{term}"
 """Gateway: the one by the other, where both are above 0."""
-
-
-def rpc_attributes(method: str) -> dict[str, str]:
-    """Return the attributes of a server span for a method such as "/baton.v1.RouterService/Place"."""
-    service, _, name = method.removeprefix("/").rpartition("/")
-    return {RPC_SYSTEM: "grpc", RPC_SERVICE: service, RPC_METHOD: name}
 
 
 # -- Metrics -----------------------------------------------------------------------------------------------------------

@@ -33,6 +33,17 @@ def tracer() -> trace.Tracer:
     return trace.get_tracer("baton")
 
 
+def server_span(method: str) -> str:
+    """Return the name of a server span: `baton.v1.RouterService/Place` for "/baton.v1.RouterService/Place"."""
+    return method.removeprefix("/")
+
+
+def rpc_attributes(method: str) -> dict[str, str]:
+    """Return the attributes of a server span for a method such as "/baton.v1.RouterService/Place"."""
+    service, _, name = method.removeprefix("/").rpartition("/")
+    return {names.RPC_SYSTEM: "grpc", names.RPC_SERVICE: service, names.RPC_METHOD: name}
+
+
 def configure_tracing(service_name: str) -> None:
     """Export the spans of this process by OTLP over gRPC, if an endpoint is set; call it before channels are opened.
 
@@ -112,10 +123,10 @@ class RequestSpan:
             return
         parent = propagate.extract(self._carrier)
         self._span = tracer().start_span(
-            names.server_span(self._method),
+            server_span(self._method),
             context=parent,
             kind=trace.SpanKind.SERVER,
-            attributes=names.rpc_attributes(self._method),
+            attributes=rpc_attributes(self._method),
         )
         context.attach(trace.set_span_in_context(self._span, parent))
 

@@ -12,7 +12,7 @@ import pytest
 from baton.engine.events import TokenReady
 from baton.engine.kv_cache.block_reads import BlockRead, BlockReads, HeldBlocks
 from baton.engine.kv_cache.disk_tier import BlockKv
-from baton.engine.kv_cache.gap_budget import GapBudget
+from baton.engine.kv_cache.ingest import GapBudget
 from baton.engine.runners.base import Launched, LayerKv, Span
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
 from baton.errors import NotFoundError

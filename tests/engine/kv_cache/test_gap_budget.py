@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.engine.kv_cache.gap_budget import MAX_DUE_PASSES, GapBudget, MoveRate, gap_seconds
+from baton.engine.kv_cache.ingest import MAX_DUE_PASSES, GapBudget, MoveRate, gap_seconds
 
 PASS = 0.02
 """Seconds of a pass, where nothing else is said."""

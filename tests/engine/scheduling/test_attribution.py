@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from baton.engine.scheduling.attribution import attribute, pair_weight
+from baton.engine.scheduling.scheduler import attribute, pair_weight
 from baton.engine.sequence import Sequence
 from engine.rig import INFO, prompt_of, request_of
 from engine.stepper import Stepper

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from baton.errors import OverloadedError
-from baton.gateway.access.recent_refusals import LONGEST_SECONDS, MAX_KEYS, RecentRefusals
+from baton.gateway.access.admission import LONGEST_SECONDS, MAX_KEYS, RecentRefusals
 
 
 class Router:

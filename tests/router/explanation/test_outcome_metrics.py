@@ -9,8 +9,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import HistogramDataPoint, InMemoryMetricReader
 
-from baton.router.calibration import Comparison
-from baton.router.explanation.outcome_metrics import record_comparison
+from baton.router.calibration import Comparison, record_comparison
 from baton.router.nodes import Outcome
 from baton.telemetry.metrics import Metrics
 from router.samples import OUTCOME

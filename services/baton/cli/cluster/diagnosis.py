@@ -15,7 +15,7 @@ from baton.agent.health import is_serving
 from baton.capacity.kv_transfer import WireOption
 from baton.capacity.placement import Candidate
 from baton.errors import BatonError
-from baton.kv.frame_check import payload_crc32c
+from baton.kv.stream import payload_crc32c
 from baton.kv_transport.kv_services import KvStub
 from baton.kv_transport.link_probe import measure_link
 from baton.router.kv_compatibility import wire_options

@@ -25,9 +25,8 @@ from baton.decode.kv_stream.receive_budget import ReceiveBudget
 from baton.decode.measurement import Reception
 from baton.engine.engine import Engine
 from baton.errors import StreamBrokenError, UnavailableError
-from baton.kv.frame_check import tokens_crc32c
 from baton.kv.kv_format import KvLayout
-from baton.kv.stream import KvProgress
+from baton.kv.stream import KvProgress, tokens_crc32c
 from baton.kv_transport.fast_channel import FastChannel, FastPathError, FastStream, Message
 from baton.kv_transport.frame_codec import ReceivedFrame, request_crc32c, serialize_request, with_payload
 from baton.kv_transport.kv_services import KvStub

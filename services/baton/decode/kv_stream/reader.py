@@ -18,9 +18,8 @@ from baton.decode.kv_stream.receive_budget import ReceiveBudget
 from baton.decode.measurement import Reception, ReceptionClock
 from baton.engine.engine import Engine
 from baton.errors import BatonError, MismatchError, StreamBrokenError, UnavailableError
-from baton.kv.frame_check import StreamLedger
 from baton.kv.kv_format import KvLayout, is_kept_exactly
-from baton.kv.stream import KvFrame, KvProgress, unpack_frame
+from baton.kv.stream import KvFrame, KvProgress, StreamLedger, unpack_frame
 from baton.kv_transport.frame_codec import ReceivedFrame, totals_from_proto
 from baton.rpc.error_interceptor import Undecodable
 from baton.rpc.status import error_from_rpc

@@ -98,11 +98,9 @@ class ConstraintCompiler:
             raise self._too_slow(structured_output, future) from error
 
     def constraint_blocking(
-        self, structured_output: StructuredOutput | None, output_token_ids: Sequence[int] = ()
-    ) -> Constraint | None:
+        self, structured_output: StructuredOutput, output_token_ids: Sequence[int] = ()
+    ) -> Constraint:
         """Return what `constraint` does; the calling thread waits."""
-        if structured_output is None:
-            return None
         future = self._start(structured_output, tuple(output_token_ids))
         try:
             return future.result(self._timeout_seconds)

@@ -16,8 +16,7 @@ import numpy as np
 from baton.engine.events import PromptScored
 from baton.engine.execution.health import PassHealth
 from baton.engine.kv_cache.block_copy import swap_blocks
-from baton.engine.kv_cache.gap_budget import MoveRate
-from baton.engine.kv_cache.ingest import export_cached
+from baton.engine.kv_cache.ingest import MoveRate, export_cached
 from baton.engine.kv_cache.offload import BlockSwaps
 from baton.engine.request_registry import RequestRegistry
 from baton.engine.runners.base import NOT_FINITE, Launched, Logits, Runner

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 from baton.engine.kv_cache.block_copy import join_blocks, split_blocks
 from baton.engine.kv_cache.disk_tier import BlockKv
-from baton.engine.kv_cache.gap_budget import GapBudget
+from baton.engine.kv_cache.ingest import GapBudget
 from baton.engine.runners.base import LayerKv, Runner
 from baton.errors import NotFoundError
 from baton.kv.hashing import BlockHash

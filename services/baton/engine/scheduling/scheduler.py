@@ -8,6 +8,10 @@ back and is computed again later: its output stays, and only comes later.
 A sequence's turn is fixed when it comes: the moment at which its prompt would be computed if it were alone, later by
 `LEVEL_SECONDS` per level of its priority. A level counts as that much waiting, and so does work: a short prompt passes
 a long one that came not much earlier. A prompt that came later than that overtakes none, so none waits for ever.
+
+A node tells of each prompt how long its own computation took, a share of each pass (`attribute`); the rest of the time
+until its first token it waited. So estimates of computing and of waiting can be compared with outcomes apart from each
+other, whatever shared a pass.
 """
 
 from __future__ import annotations
@@ -16,12 +20,12 @@ from collections.abc import Iterable
 from collections.abc import Sequence as Seq
 from typing import NamedTuple
 
+from baton.capacity.cost import ModelShape
 from baton.engine.kv_cache.disk_tier import BlockKv, DiskTier
 from baton.engine.kv_cache.offload import Offload, SwapOut
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import Purpose
 from baton.engine.scheduling.admission import BatchAdmission
-from baton.engine.scheduling.attribution import attribute
 from baton.engine.scheduling.step import SequenceProgress, Step, StepBudget
 from baton.engine.sequence import Phase, QueueKey, Sequence, SequenceQueues
 from baton.engine.step_cost import StepCostModel
@@ -340,3 +344,32 @@ def _deal(demands: Seq[PromptDemand], granted: list[int], order: Iterable[int], 
         granted[index] += taken
         num_tokens -= taken
     return num_tokens
+
+
+def pair_weight(shape: ModelShape) -> float:
+    """Return the work of a pair of positions in attention, as a share of a position's in the linear layers."""
+    return shape.attention_flop_per_pair / (2.0 * shape.num_linear_parameters)
+
+
+def attribute(step: Step, seconds: float, pair_weight: float) -> None:
+    """Enter the time of a pass into the sequences that it brings nearer to their first token.
+
+    Prompts share all of it by their work: what decoding sequences add to a pass with prompts is part of what the
+    prompts take there. A prompt that is computed again, after its first token, has a share that is entered nowhere; a
+    sequence that takes over what another one computes has none.
+
+    Args:
+        step: The pass.
+        seconds: What it took.
+        pair_weight: See `pair_weight`.
+    """
+    parts = list[tuple[float, bool]]()
+    for sequence, span in zip(step.sequences, step.spans, strict=True):
+        num_tokens, is_answered = len(span.token_ids), sequence.stats.first_token > 0.0
+        is_part = not is_answered or num_tokens > 1
+        num_pairs = num_tokens * (2 * span.start + num_tokens) / 2
+        parts.append((num_tokens + pair_weight * num_pairs if is_part else 0.0, not is_answered))
+    total = sum(work for work, _ in parts)
+    for sequence, (work, is_awaited) in zip(step.sequences, parts, strict=True):
+        if is_awaited:
+            sequence.stats.computed_seconds += seconds * work / total

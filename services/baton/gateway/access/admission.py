@@ -1,21 +1,26 @@
-"""What every request of either API passes: it is named, authenticated, counted, limited in time, and logged."""
+"""What every request of either API passes: it is named, authenticated, counted, limited in time, and logged.
+
+Its headers, or its metadata, say what the client wants of its latency. What the router has just refused is refused at
+once, so that a flood of the same costs neither tokenizing nor a call.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import re
 import secrets
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from baton.capacity.objectives import Objectives
+from baton.capacity.objectives import TPOT_BOUNDS_SECONDS, TTFT_BOUNDS_SECONDS, Objectives
 from baton.errors import InvalidFieldError, OverloadedError, UnavailableError
 from baton.gateway.access.api_keys import ApiKey, ApiKeys
-from baton.gateway.access.key_limits import KeyLimits
-from baton.gateway.access.recent_refusals import RecentRefusals
+from baton.gateway.access.key_limits import RETRY_AFTER_SECONDS, KeyLimits
 from baton.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -25,6 +30,26 @@ _REQUEST_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,95}")
 
 CANCELLED = "499"
 """Status of a request whose client went before its answer was complete; nginx's number."""
+
+
+TTFT_HEADER = "x-baton-ttft-seconds"
+"""Time to first token within which the request is good."""
+TPOT_HEADER = "x-baton-tpot-seconds"
+"""Mean time per output token within which it is."""
+
+_BOUNDS = {TTFT_HEADER: TTFT_BOUNDS_SECONDS, TPOT_HEADER: TPOT_BOUNDS_SECONDS}
+_MAX_CHARACTERS = 32
+
+WAIT_SECONDS = "wait_seconds"
+"""Key of a refusal's metadata: the same, not rounded."""
+SHARE_OF_WAIT = 0.5
+"""A refusal holds for so much of the time after which its request would be placed: the next one asks the router."""
+LONGEST_SECONDS = 0.1
+"""Nor longer than that: a refusal says what is, and the nodes it is about must never stand idle because of it."""
+MAX_KEYS = 1024
+"""API keys remembered; the oldest refusal goes first."""
+
+_REASONS = ("OVERLOADED", "FAIR_SHARE")
 
 
 @dataclass(slots=True)
@@ -68,6 +93,30 @@ def accept_request_id(given: str) -> str:
         problem = 'expected 1 to 96 letters, digits and "._:-", beginning with a letter or digit'
         raise InvalidFieldError(REQUEST_ID_HEADER, problem)
     return given
+
+
+def objectives_of(headers: Mapping[str, str]) -> Objectives:
+    """Return what headers, by lower-case name, say.
+
+    Raises:
+        InvalidFieldError: Naming the header that is no number or out of range.
+    """
+    return Objectives(_seconds(headers, TTFT_HEADER), _seconds(headers, TPOT_HEADER))
+
+
+def _seconds(headers: Mapping[str, str], name: str) -> float:
+    text = headers.get(name)
+    if text is None:
+        return 0.0
+    low, high = _BOUNDS[name]
+    try:
+        seconds = float(text[:_MAX_CHARACTERS])
+    except ValueError:
+        seconds = 0.0
+    if not low <= seconds <= high:  # also refuses NaN
+        given = text[:_MAX_CHARACTERS]
+        raise InvalidFieldError(name, f"expected a number of seconds, {low:g} to {high:g}, got {given!r}")
+    return seconds
 
 
 def generation_name(request_id: str) -> str:
@@ -180,6 +229,66 @@ class Deadlines:
         for timeout in self._running:
             if not timeout.expired():
                 timeout.reschedule(now_seconds)
+
+
+class _Refusal(NamedTuple):
+    error: OverloadedError
+    num_bytes: int
+    """Size of the request; larger ones would fare no better."""
+    ends_at_seconds: float
+    """When a request of its size would be placed."""
+    forgotten_at_seconds: float
+
+
+class RecentRefusals:
+    """The last refusal of each API key. Used on the event loop only."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._refusals: OrderedDict[str, _Refusal] = OrderedDict()
+
+    @contextmanager
+    def watch(self, key_name: str, num_bytes: int, *, has_objectives: bool) -> Iterator[None]:
+        """Answer a request.
+
+        Args:
+            key_name: Of whoever asks.
+            num_bytes: Of its body.
+            has_objectives: Whether it has objectives of its own: what was refused others says nothing of it.
+
+        Raises:
+            OverloadedError: At once, if the router has just refused a request of the key that was no larger.
+        """
+        if not has_objectives:
+            self._check(key_name, num_bytes)
+        try:
+            yield
+        except OverloadedError as error:
+            if error.reason in _REASONS and not has_objectives:
+                self._note(key_name, num_bytes, error)
+            raise
+
+    def _check(self, key_name: str, num_bytes: int) -> None:
+        refusal = self._refusals.get(key_name)
+        if refusal is None or num_bytes < refusal.num_bytes:
+            return
+        now = self._clock()
+        if now >= refusal.forgotten_at_seconds:
+            del self._refusals[key_name]
+            return
+        whole_seconds = max(1, math.ceil(refusal.ends_at_seconds - now))
+        metadata = {RETRY_AFTER_SECONDS: str(whole_seconds)}
+        raise OverloadedError(refusal.error.message, reason=refusal.error.reason, metadata=metadata)
+
+    def _note(self, key_name: str, num_bytes: int, error: OverloadedError) -> None:
+        if WAIT_SECONDS not in error.metadata:
+            return  # one of these
+        now, wait_seconds = self._clock(), float(error.metadata[WAIT_SECONDS])
+        forgotten_at = now + min(LONGEST_SECONDS, SHARE_OF_WAIT * wait_seconds)
+        self._refusals.pop(key_name, None)
+        self._refusals[key_name] = _Refusal(error, num_bytes, now + wait_seconds, forgotten_at)
+        if len(self._refusals) > MAX_KEYS:
+            self._refusals.popitem(last=False)
 
 
 class AccessControl(NamedTuple):

@@ -15,8 +15,8 @@ from baton.gateway.access.admission import (
     RequestContext,
     accept_request_id,
     generation_name,
+    objectives_of,
 )
-from baton.gateway.access.objectives import objectives_of
 from baton.gateway.api.body import MAX_MESSAGES
 from baton.gateway.cluster.router_client import ModelCatalog
 from baton.gateway.generation.generator import TextGenerator

@@ -10,9 +10,14 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from baton.capacity.objectives import Objectives
 from baton.errors import InvalidFieldError
-from baton.gateway.access.admission import REQUEST_ID_HEADER, AccessControl, RequestContext, accept_request_id
+from baton.gateway.access.admission import (
+    REQUEST_ID_HEADER,
+    AccessControl,
+    RequestContext,
+    accept_request_id,
+    objectives_of,
+)
 from baton.gateway.access.cors import Cors
-from baton.gateway.access.objectives import objectives_of
 from baton.gateway.api.body import decode_body
 from baton.gateway.api.endpoint import Access, Endpoint, Exchange
 from baton.gateway.api.errors import ApiError, to_api_error

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from baton.capacity.term_comparison import compare_terms, expected_seconds
+from baton.capacity.cost import expected_seconds
+from baton.capacity.term_comparison import compare_terms
 from baton.errors import InvalidFieldError, NotFoundError
 from baton.router.explanation.decision_log import DecisionLog, DecisionRecord, KnownLink, KnownNode
 from baton.router.nodes import Outcome
