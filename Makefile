@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Processes that run tests at a time; most tests keep one core busy.
 WORKERS ?= 2
 
-.PHONY: help up test check matrix lint fmt protos chart clean
+.PHONY: help up test check matrix kubernetes lint fmt protos chart clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -29,6 +29,9 @@ check: lint ## Run the fast gates: format, lint, types, layers, protos, sizes, d
 
 matrix: $(STAMP) ## Start the roles of each extra in fresh virtual environments (TEST='-k gateway' for some of them)
 	@BATON_MATRIX=1 $(BIN)/python -m pytest --verbose tests/system/test_extras.py $(TEST)
+
+kubernetes: $(STAMP) ## Run the chart on a live Kubernetes (TEST='-k rollback' for some of it; SAMPLE=1 for what CI runs)
+	@BATON_KUBERNETES=$(if $(SAMPLE),sample,all) $(BIN)/python -m pytest --verbose tests/kubernetes $(TEST)
 
 lint: $(STAMP)
 	@$(BIN)/ruff format --check --quiet .

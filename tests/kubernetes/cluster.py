@@ -1,0 +1,109 @@
+"""A live Kubernetes: how tests talk to it, and what may be done to its nodes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CALL_SECONDS = 120.0
+
+
+class CommandError(AssertionError):
+    """A command failed; the message has what it said."""
+
+
+def run(
+    command: Sequence[str | Path],
+    *,
+    text: str | None = None,
+    timeout_seconds: float = CALL_SECONDS,
+    environment: Mapping[str, str] | None = None,
+) -> str:
+    """Return what a command prints.
+
+    Raises:
+        CommandError: If it fails.
+    """
+    done = subprocess.run(
+        [str(part) for part in command],
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=timeout_seconds,
+        env={**os.environ, **(environment or {})},
+    )
+    if done.returncode:
+        told = "\n".join(filter(None, (done.stdout[-3000:], done.stderr[-3000:])))
+        raise CommandError(f"{' '.join(map(str, command))}: status {done.returncode}\n{told}")
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster that tests may use."""
+
+    prefix: Sequence[str]
+    """Goes before kubectl and helm: enters the cluster's network, or nothing."""
+    images: Mapping[str, str]
+    """repository:tag by target of the Dockerfile."""
+    folder: Path | None = None
+    """State of a cluster that these tests brought up, whose nodes are theirs to break; None: somebody's own."""
+    tools: Path | None = None
+    """Scripts of that cluster."""
+
+    def kubectl(self, *arguments: str, text: str | None = None, timeout_seconds: float = CALL_SECONDS) -> str:
+        """Return what kubectl prints."""
+        return run([*self.prefix, "kubectl", *arguments], text=text, timeout_seconds=timeout_seconds)
+
+    def get(self, *arguments: str) -> Any:
+        """Return objects as JSON has them."""
+        return json.loads(self.kubectl("get", *arguments, "--output", "json"))
+
+    def helm(self, *arguments: str, text: str | None = None, timeout_seconds: float = 900.0) -> str:
+        """Return what helm prints."""
+        return run([*self.prefix, "helm", *arguments], text=text, timeout_seconds=timeout_seconds)
+
+    @property
+    def image_values(self) -> Mapping[str, object]:
+        """Return the values of the chart that name the images."""
+        values: dict[str, object] = {"registry": "", "pullPolicy": "Never" if self.folder else "IfNotPresent"}
+        for target, name in self.images.items():
+            repository, _, tag = name.rpartition(":")
+            values[target] = {"repository": repository, "tag": tag}
+        return values
+
+    # What is done to the nodes of a cluster of one's own.
+
+    def link(self, node: str, state: str) -> None:
+        """Join a node's network cable ("up"), or pull it ("down")."""
+        assert self.tools is not None
+        run([self.tools / "link", str(self.folder), node, state])
+
+    def kill_container(self, node: str, container_id: str) -> None:
+        """Kill a container's processes by SIGKILL, as the kernel does for want of memory."""
+        self._ctr(node, "task", "kill", "--signal", "SIGKILL", container_id)
+
+    def signal_control_plane(self, number: signal.Signals) -> None:
+        """Stop or continue the API server, and DNS."""
+        assert self.folder is not None
+        pids = [int((self.folder / "pid" / "apiserver").read_text())]
+        for node in self._nodes():
+            for line in self._ctr(node, "task", "ls").splitlines()[1:]:
+                _, pid, _ = line.split()
+                if "coredns" in Path(f"/proc/{pid}/cmdline").read_text():
+                    pids.append(int(pid))
+        for pid in pids:
+            os.kill(pid, number)
+
+    def _nodes(self) -> Sequence[str]:
+        assert self.folder is not None
+        return sorted(path.parent.name for path in self.folder.glob("n*/containerd.sock"))
+
+    def _ctr(self, node: str, *arguments: str) -> str:
+        return run(["ctr", "--address", f"{self.folder}/{node}/containerd.sock", "--namespace", "k8s.io", *arguments])

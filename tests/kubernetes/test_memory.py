@@ -1,0 +1,121 @@
+"""Under load a pod's memory stays below its limit, whatever the limit is."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.cluster import Cluster, CommandError
+from tests.kubernetes.load import loading
+from tests.kubernetes.release import Release
+
+_USED = (
+    "import pathlib as p; g = p.Path('/sys/fs/cgroup'); m = g / 'memory';"
+    "s = dict(l.split() for l in ((m if m.is_dir() else g) / 'memory.stat').read_text().splitlines());"
+    "print(s.get('total_rss', s.get('anon')), s.get('total_shmem', s.get('shmem', 0)))"
+)
+"""What a pod's processes hold that the kernel cannot drop, by control groups of version 1 or 2."""
+_SHARE = 0.9
+
+
+class Watch(threading.Thread):
+    """Looks at the memory of every worker and gateway now and then; keeps the most of each."""
+
+    def __init__(self, release: Release) -> None:
+        super().__init__(daemon=True)
+        self._release = release
+        self._is_over = threading.Event()
+        self.most: dict[str, int] = {}
+
+    def run(self) -> None:
+        """Look until told to stop."""
+        while not self._is_over.wait(5.0):
+            for pod in self._release.pods():
+                try:
+                    used = sum(map(int, self._release.execute(pod.name, "python", "-c", _USED).split()))
+                except CommandError:
+                    continue
+                self.most[pod.name] = max(used, self.most.get(pod.name, 0))
+
+    def stop(self) -> Mapping[str, int]:
+        """Return the most bytes of each pod."""
+        self._is_over.set()
+        self.join(60)
+        return self.most
+
+
+def _limited(limit: str, **settings: Any) -> Mapping[str, Any]:
+    return {"resources": {"requests": {"cpu": "100m", "memory": "256Mi"}, "limits": {"memory": limit}}, **settings}
+
+
+@pytest.mark.parametrize("limit", ["512Mi", "1Gi", "4Gi"])
+@pytest.mark.parametrize("example", ["minimal", "cpu-only"])
+def test_no_pod_is_killed_for_want_of_memory(
+    cluster: Cluster, namespace: str, example: str, limit: str, measured: Callable[[str], None]
+) -> None:
+    """48 clients with new prompts of 3,700 characters, for three minutes."""
+    release = Release.of_example(cluster, namespace, example, poolDefaults=_limited(limit))
+    _load_and_check(release, limit, seconds=180, measured=measured)
+
+
+@pytest.mark.sample
+def test_no_mock_of_a_large_model_is_killed(cluster: Cluster, namespace: str, measured: Callable[[str], None]) -> None:
+    """256 KiB of KV a token: 16 clients killed nodes of 2 GiB within seconds."""
+    pools = _limited("2Gi", settings={"mockShape": "llama-3.1-8b"})
+    release = Release.of_example(cluster, namespace, "minimal", poolDefaults=pools)
+    _load_and_check(release, "2Gi", seconds=40, clients=16, measured=measured)
+
+
+def _load_and_check(
+    release: Release, limit: str, *, seconds: float, measured: Callable[[str], None], clients: int = 48
+) -> None:
+    release.install(seconds=300)
+    with loading(release, clients=clients, characters=3700, prompts=0, tokens=16) as load:
+        watch = Watch(release)
+        watch.start()
+        time.sleep(seconds)
+        most = watch.stop()
+        report = load.stop()
+    pods = release.pods()
+    bound = _bytes(limit)
+
+    measured(report.line)
+    measured(", ".join(f"{name} {used / 2**20:.0f} MiB" for name, used in sorted(most.items())))
+    assert {pod.name: pod.last_end for pod in pods if pod.num_restarts} == {}
+    for pod in pods:
+        if "-prefill-" in pod.name or "-decode-" in pod.name:
+            assert most[pod.name] <= _SHARE * bound, (pod.name, most[pod.name], bound)
+    report.check()
+
+
+def _bytes(quantity: str) -> int:
+    return int(quantity[:-2]) * {"Mi": 2**20, "Gi": 2**30}[quantity[-2:]]
+
+
+def test_what_cannot_fit_is_refused_with_the_sum(cluster: Cluster, namespace: str) -> None:
+    """The pod says so, instead of being killed under load."""
+    settings = {"maxOutboxBytes": 4 << 30}
+    release = Release.of_example(cluster, namespace, "minimal", prefill={"pools": {"spark": {"settings": settings}}})
+    with pytest.raises(CommandError):
+        release.install(seconds=25)
+    (pod,) = release.pods("prefill")
+    told = cluster.kubectl("logs", "--namespace", namespace, pod.name)
+
+    assert "max_outbox_bytes 4.29 GB" in told
+    assert "of the limit of 1.07 GB" in told
+
+
+@pytest.mark.parametrize("example", ["minimal", "cpu-only"])
+def test_a_limit_of_one_core_is_heeded(cluster: Cluster, namespace: str, example: str) -> None:
+    """The engine computes in one thread, and says why."""
+    resources = {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"cpu": "1", "memory": "2Gi"}}
+    release = Release.of_example(cluster, namespace, example, poolDefaults={"resources": resources})
+    release.install(seconds=300)
+    for pod in (*release.pods("prefill"), *release.pods("decode")):
+        told = cluster.kubectl("logs", "--namespace", namespace, pod.name)
+
+        assert "computing_chosen threads=1 threads_cause='cores: 1 of " in told

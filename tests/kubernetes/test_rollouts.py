@@ -1,0 +1,93 @@
+"""Every pod is replaced under load, and nobody notices; a release that would not serve replaces nothing."""
+
+from __future__ import annotations
+
+import stat
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kubernetes.cluster import Cluster, CommandError
+from tests.kubernetes.load import loading
+from tests.kubernetes.release import Release
+
+PAIRS = {"replicas": 2}
+FLAWS: Mapping[str, tuple[Sequence[str], Mapping[str, Any]]] = {
+    "router out of reach": (("--post-renderer", "{renderer}"), {"logLevel": "debug"}),
+    "blocks that do not fit": ((), {"poolDefaults": {"settings": {"numBlocks": 10**9}}}),
+}
+"""Flags of helm and values of releases that would not serve."""
+TWO_OF_EACH = {"gateway": PAIRS, "poolDefaults": PAIRS}
+
+
+def _installed(cluster: Cluster, namespace: str) -> Release:
+    release = Release.of_example(cluster, namespace, "minimal", **TWO_OF_EACH)
+    release.install()
+    return release
+
+
+@pytest.mark.sample
+def test_an_upgrade_of_every_pod_loses_nothing(
+    cluster: Cluster, namespace: str, measured: Callable[[str], None]
+) -> None:
+    """All change their log level, one by one."""
+    release = _installed(cluster, namespace)
+    before = {pod.name for pod in release.pods()}
+    with loading(release) as load:
+        seconds = release.upgrade(logLevel="debug")
+        time.sleep(3)
+        report = load.stop()
+
+    assert not before & {pod.name for pod in release.pods()}
+    measured(f"upgrade {seconds:.0f} s; {report.line}")
+    report.check(num_least=20)
+
+
+def test_a_rollback_loses_nothing(cluster: Cluster, namespace: str, measured: Callable[[str], None]) -> None:
+    """Back to the revision before, while clients stream."""
+    release = _installed(cluster, namespace)
+    release.upgrade(logLevel="debug")
+    with loading(release) as load:
+        release.rollback()
+        time.sleep(3)
+        report = load.stop()
+
+    measured(report.line)
+    report.check(num_least=20)
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_an_upgrade_that_would_not_serve_fails_and_the_old_pods_serve(
+    cluster: Cluster, namespace: str, flaw: str, tmp_path: Path, measured: Callable[[str], None]
+) -> None:
+    """`helm upgrade --wait` says so in time, whatever the new pods' processes do."""
+    release = _installed(cluster, namespace)
+    renderer = tmp_path / "renderer"
+    renderer.write_text("#!/bin/sh\nexec sed 's/--router-address=[^\"]*/--router-address=192.0.2.1:8010/'\n")
+    renderer.chmod(renderer.stat().st_mode | stat.S_IXUSR)
+    before = {pod.name for pod in release.pods() if pod.is_ready}
+    with loading(release) as load:
+        flags, changes = FLAWS[flaw]
+        with pytest.raises(CommandError):
+            release.upgrade(*(flag.format(renderer=renderer) for flag in flags), seconds=40, **changes)
+        report = load.stop()
+        workers = {name for name in before if "-prefill-" in name or "-decode-" in name}
+        still = {pod.name for pod in release.pods() if pod.is_ready}
+
+    assert workers <= still
+    measured(report.line)
+    report.check(num_least=20)
+
+
+def test_pods_of_a_rolling_restart_are_spread(cluster: Cluster, namespace: str) -> None:
+    """Both of every pair never end up on one of two nodes."""
+    release = _installed(cluster, namespace)
+    for _ in range(3):
+        cluster.kubectl("rollout", "restart", "deployment", "--namespace", namespace)
+        cluster.kubectl("rollout", "status", "deployment", "--namespace", namespace, "--timeout", "120s")
+        release.wait_ready()
+        for role in ("gateway", "prefill", "decode"):
+            assert len({pod.node for pod in release.pods(role)}) == 2, role
