@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from charts.render import manifests_of, read_example, render
-from images.dockerfile import ancestry, read_stages
+from tests.docker.dockerfile import ancestry, read_stages
 
 _ROOT = Path(__file__).parents[2]
 _DOCKERFILE = _ROOT / "docker" / "Dockerfile"

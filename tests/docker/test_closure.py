@@ -13,9 +13,8 @@ from packaging.utils import canonicalize_name
 
 from charts.render import example_names, manifests_of, read_example, render
 from house.extras import brought_by
-from images.closure import foreign_imports
-from images.dockerfile import read_stages
-from images.try_build import NOT_RUN, unmet_imports
+from tests.docker.closure import NOT_RUN, foreign_imports, unmet_imports
+from tests.docker.dockerfile import read_stages
 
 _ROOT = Path(__file__).parents[2]
 

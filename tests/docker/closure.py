@@ -10,6 +10,14 @@ import sys
 import warnings
 from pathlib import Path
 
+ELSEWHERE = ("engine/runners/mlx/", "demo/")
+NOT_RUN = {
+    "control": (*ELSEWHERE, "engine/runners/torch/", "node/sensors/nvidia.py"),
+    "cpu": (*ELSEWHERE, "engine/runners/torch/ops/cuda/", "gateway/"),
+    "cuda": (*ELSEWHERE, "gateway/"),
+}
+"""What no process of an image runs, as beginnings of paths below Baton's package."""
+
 
 def foreign_imports(folder: Path) -> dict[str, list[str]]:
     """Return every import of a package that is neither Python's nor Baton's, and the files that hold it."""
@@ -33,6 +41,18 @@ def failing(statements: dict[str, list[str]]) -> dict[str, list[str]]:
         except ImportError:
             failed[statement] = files
     return failed
+
+
+def unmet_imports(name: str, failing: dict[str, list[str]]) -> list[str]:
+    """Return those of the failing imports that a process of an image may meet.
+
+    Args:
+        name: The image.
+        failing: Files of Baton's package by the statement that they hold.
+    """
+    return [
+        statement for statement, files in failing.items() if not all(file.startswith(NOT_RUN[name]) for file in files)
+    ]
 
 
 def _statements(node: ast.AST) -> list[tuple[str, str]]:
