@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from baton.capacity import cost
-from baton.capacity.cost import ModelShape, NodeProfile
+from baton.capacity.cost import ModelShape, NodeProfile, PromptQueue
 from baton.capacity.hardware import PRESETS
-from baton.capacity.prompt_queue import PromptQueue
 from baton.capacity.reference_models import LLAMA_3_1_8B
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodeRole, NodeSnapshot
 

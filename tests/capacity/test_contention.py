@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from baton.capacity.contention import Stream, slowdown
+from baton.capacity.kv_transfer import Stream, slowdown
 
 RATE = 1e9
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.capacity import cost
+from baton.capacity.cost import PromptQueue
 from baton.capacity.placement import place
 from baton.capacity.prefix_reuse import MAX_FRAME_BYTES, best_pull
-from baton.capacity.prompt_queue import PromptQueue
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodePair, NodeRole, PlacementRequest
 from capacity.samples import GIGABIT, TEN_GIGABIT, node
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from baton.capacity.prompt_queue import EMPTY_QUEUE, PlacedPrompt, PromptQueue, aged_queue
+from baton.capacity.cost import EMPTY_QUEUE, PlacedPrompt, PromptQueue, aged_queue
 
 
 def test_nobody_waits_on_an_idle_node() -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from baton.capacity import cost
+from baton.capacity.cost import PromptQueue
 from baton.capacity.placement import Candidate
-from baton.capacity.prompt_queue import PromptQueue
 from baton.capacity.snapshot import NodeLoad, QueuedPrompt
 from baton.router.in_flight import (
     AwaitedOutcomes,

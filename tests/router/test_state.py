@@ -11,7 +11,7 @@ from baton.capacity import cost
 from baton.capacity.placement import place
 from baton.capacity.snapshot import Link, LowerPrefix, PlacementRequest, TierRates
 from baton.kv.kv_format import KvDtype
-from baton.router.cluster.links import RENEWAL_SECONDS
+from baton.router.cluster.snapshots import RENEWAL_SECONDS
 from baton.router.nodes import LinkMeasurement, Outcome
 from baton.router.proto import load_from_proto, load_to_proto
 from baton.router.state import RouterState, StateLimits

@@ -6,12 +6,10 @@ import random
 from dataclasses import replace
 from typing import Any
 
-from baton.capacity.contention import Stream
-from baton.capacity.cost import ModelShape, NodeProfile
+from baton.capacity.cost import ModelShape, NodeProfile, PromptQueue
 from baton.capacity.hardware import PRESETS
-from baton.capacity.kv_transfer import AUTO, WireOption, WirePolicy
+from baton.capacity.kv_transfer import AUTO, Stream, WireOption, WirePolicy
 from baton.capacity.placement import PrefillPolicy
-from baton.capacity.prompt_queue import PromptQueue
 from baton.capacity.reference_models import LLAMA_3_1_8B
 from baton.capacity.snapshot import (
     ClusterSnapshot,

@@ -6,8 +6,7 @@ import math
 from dataclasses import dataclass
 
 from baton.capacity import cost
-from baton.capacity.contention import slowdown
-from baton.capacity.kv_transfer import group_sizes
+from baton.capacity.kv_transfer import group_sizes, slowdown
 from baton.capacity.snapshot import ClusterSnapshot, LowerPrefix, NodeSnapshot, PlacementRequest, Restore, restores
 
 

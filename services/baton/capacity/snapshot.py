@@ -7,10 +7,8 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from baton.capacity.contention import Stream
-from baton.capacity.cost import ModelShape, NodeProfile
-from baton.capacity.kv_transfer import WireOption, WirePolicy
-from baton.capacity.prompt_queue import EMPTY_QUEUE, PromptQueue
+from baton.capacity.cost import EMPTY_QUEUE, ModelShape, NodeProfile, PromptQueue
+from baton.capacity.kv_transfer import Stream, WireOption, WirePolicy
 
 HOST_BYTES_PER_SECOND = 4e9
 """Rate of copies from host memory to a device, as long as the node has measured none."""

@@ -9,8 +9,16 @@ import math
 from typing import NamedTuple
 
 from baton.capacity import cost
-from baton.capacity.contention import least_rate, slowdown
-from baton.capacity.kv_transfer import FramePlan, WireChoice, WirePolicy, cache_option, choose_wire, plan_frames
+from baton.capacity.kv_transfer import (
+    FramePlan,
+    WireChoice,
+    WirePolicy,
+    cache_option,
+    choose_wire,
+    least_rate,
+    plan_frames,
+    slowdown,
+)
 from baton.capacity.prefix_reuse import PrefixMatch, Pull, match_prefix
 from baton.capacity.snapshot import Link, NodeSnapshot, PlacementRequest, blocks_for, neighbours, room_seconds
 

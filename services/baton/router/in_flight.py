@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from baton.capacity import cost
-from baton.capacity.cost import CostEstimate, ModelShape, NodeProfile
+from baton.capacity.cost import NO_WORK, CostEstimate, ModelShape, NodeProfile, QueuedWork
 from baton.capacity.placement import Candidate
-from baton.capacity.prompt_queue import NO_WORK, QueuedWork
 from baton.capacity.snapshot import NodeLoad
 
 

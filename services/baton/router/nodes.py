@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from baton.capacity.cost import MEASURED_TERMS
+from baton.capacity.cost import MEASURED_TERMS, QueuedWork
 from baton.capacity.kv_transfer import WireAbility
-from baton.capacity.prompt_queue import QueuedWork
 from baton.capacity.snapshot import NodeLoad, NodeRole, NodeSnapshot, TierRates, can_decode, can_prefill
 from baton.errors import SupersededError
 from baton.kv.adapter import Adapter

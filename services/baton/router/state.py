@@ -18,8 +18,7 @@ from baton.capacity.snapshot import (
 )
 from baton.kv.adapter import Adapter
 from baton.router.calibration import Calibration, Comparison, OutputLengths, compare
-from baton.router.cluster.links import LinkTable
-from baton.router.cluster.node_snapshots import NodeKnowledge, NodeSnapshots
+from baton.router.cluster.snapshots import LinkTable, NodeKnowledge, NodeSnapshots
 from baton.router.cluster.streams import StreamPath, StreamsInFlight
 from baton.router.explanation.decision_log import DecisionLog, KnownLink, KnownNode
 from baton.router.in_flight import (

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from baton.capacity.contention import Stream
+from baton.capacity.kv_transfer import Stream
 
 MOVE_SECONDS = 0.01
 """How far streams may lag behind: they are all moved on at once."""
