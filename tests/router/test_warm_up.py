@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from baton.router.nodes import NodeDescription, NodeTable
-from baton.router.warm_up import QUIET_SECONDS, WarmUp
+from baton.router.servicer import QUIET_SECONDS, WarmUp
 from baton.v1.router_service_pb2 import PlacementPin, PlaceRequest
 from router.samples import DGX, MAC
 

@@ -8,17 +8,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from baton.capacity import cost
-from baton.capacity.kv_transfer import (
-    FramePlan,
-    WireChoice,
-    WirePolicy,
-    cache_option,
-    choose_wire,
-    least_rate,
-    plan_frames,
-    slowdown,
-)
+from baton.capacity import cost, kv_transfer
+from baton.capacity.kv_transfer import FramePlan, WireChoice, WirePolicy, cache_option, choose_wire, plan_frames
 from baton.capacity.prefix_reuse import PrefixMatch, Pull, match_prefix
 from baton.capacity.snapshot import Link, NodeSnapshot, PlacementRequest, blocks_for, neighbours, room_seconds
 
@@ -354,7 +345,7 @@ class StreamWindow(NamedTuple):
 def shared_rate(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window: StreamWindow) -> float:
     """Return the rate of a link for a stream, beside what else is on it and on both network cards by then."""
     on_link = [stream for stream in sender.sending if stream.receiver_id == receiver.node_id]
-    rate = least_rate(
+    rate = kv_transfer.least_rate(
         window.num_bytes,
         window.begin_seconds,
         window.compute_seconds,
@@ -401,5 +392,7 @@ def landing_seconds(receiver: NodeSnapshot, window: StreamWindow, transfer_secon
     alone_seconds = window.num_bytes / rate
     if waiting_seconds + alone_seconds * (1 + len(receiver.receiving)) <= transfer_seconds:
         return 0.0
-    shared = slowdown(window.num_bytes, rate, window.begin_seconds, window.compute_seconds, receiver.receiving)
+    shared = kv_transfer.slowdown(
+        window.num_bytes, rate, window.begin_seconds, window.compute_seconds, receiver.receiving
+    )
     return waiting_seconds + alone_seconds * shared

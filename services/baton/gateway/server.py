@@ -29,7 +29,7 @@ from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.observation import Journal
 from baton.gateway.generation.preparation import Preparation
 from baton.gateway.http.connection import HttpLimits
-from baton.gateway.http.held_bytes import HeldBytes
+from baton.gateway.http.messages import HeldBytes
 from baton.gateway.http.server import HttpServer, raise_open_files_limit
 from baton.gateway.memory import gateway_memory
 from baton.gateway.metrics_page import http_limits, metrics_page

@@ -10,10 +10,9 @@ from functools import partial
 
 from baton.router.admission.control import AdmissionControl
 from baton.router.placer import CacheIndexClient, NoCacheLookup, Placer
-from baton.router.servicer import NodeRegistrations, RouterServicer
+from baton.router.servicer import NodeRegistrations, RouterServicer, WarmUp
 from baton.router.settings import RouterSettings
 from baton.router.state import RouterState
-from baton.router.warm_up import WarmUp
 from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 from baton.telemetry.metrics import Metrics

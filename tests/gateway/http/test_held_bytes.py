@@ -9,8 +9,7 @@ import pytest
 
 from baton.errors import OverloadedError
 from baton.gateway.http.connection import HttpLimits
-from baton.gateway.http.held_bytes import HeldBytes
-from baton.gateway.http.messages import HttpRequest
+from baton.gateway.http.messages import HeldBytes, HttpRequest
 from baton.gateway.http.response import HttpResponse
 from baton.gateway.http.server import HttpServer
 

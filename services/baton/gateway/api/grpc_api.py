@@ -30,7 +30,7 @@ from baton.gateway.generation.requests import (
     TextPrompt,
     TokenPrompt,
 )
-from baton.gateway.http.held_bytes import HeldBytes
+from baton.gateway.http.messages import HeldBytes
 from baton.rpc.error_interceptor import Context
 from baton.rpc.status import code_of
 from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_STOP, Usage

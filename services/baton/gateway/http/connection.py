@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
-from baton.gateway.http.held_bytes import HeldBytes
-from baton.gateway.http.messages import CONTINUE, HttpError, HttpRequest, RequestReader
+from baton.gateway.http.messages import CONTINUE, HeldBytes, HttpError, HttpRequest, RequestReader
 from baton.gateway.http.response import ClientGoneError, HttpResponse
 
 log = logging.getLogger(__name__)

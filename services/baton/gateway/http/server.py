@@ -10,7 +10,7 @@ from types import TracebackType
 
 from baton.errors import ConfigurationError
 from baton.gateway.http.connection import Connections, ErrorBody, Handler, HttpConnection, HttpLimits
-from baton.gateway.http.held_bytes import HeldBytes
+from baton.gateway.http.messages import HeldBytes
 
 log = logging.getLogger(__name__)
 
