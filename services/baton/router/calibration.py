@@ -145,11 +145,9 @@ def compare(placed: PlacedRequest, outcome: Outcome) -> Comparison | None:
     is_other = outcome.fallback_reason or outcome.num_preemptions
     if estimate is None or is_other or not num_tokens or outcome.pulled_tokens != placed.candidate.pulled_tokens:
         return None
-    before_seconds = outcome.queue_seconds + outcome.pull_seconds + outcome.prefill_seconds
-    total_seconds = before_seconds + outcome.decode_seconds
     pairs: dict[Term, tuple[float, float]] = {
-        "start": (before_seconds + outcome.exposed_seconds + outcome.join_seconds, estimate.start_seconds),
-        "total": (total_seconds, expected_seconds(estimate, num_tokens)),
+        "start": (outcome.start_seconds, estimate.start_seconds),
+        "total": (outcome.total_seconds, expected_seconds(estimate, num_tokens)),
     }
     least = LEAST_QUEUE_SHARE * estimate.start_seconds
     if max(outcome.queue_seconds, estimate.queue_seconds) > least:
@@ -162,12 +160,11 @@ def compare(placed: PlacedRequest, outcome: Outcome) -> Comparison | None:
             estimate.transfer_seconds,
         )
     if num_tokens > 1:
-        steps_seconds = outcome.decode_seconds - outcome.exposed_seconds - outcome.join_seconds
-        pairs["step"] = (steps_seconds / (num_tokens - 1), estimate.step_seconds)
+        pairs["step"] = (outcome.steps_seconds / (num_tokens - 1), estimate.step_seconds)
     other = placed.runner_up
     return Comparison(
         ratios={term: seen / expected for term, (seen, expected) in pairs.items() if seen > 0 and expected > 0},
-        regret_seconds=max(0.0, total_seconds - expected_seconds(other, num_tokens)) if other else None,
+        regret_seconds=max(0.0, outcome.total_seconds - expected_seconds(other, num_tokens)) if other else None,
     )
 
 
@@ -182,10 +179,7 @@ def record_comparison(metrics: Metrics, comparison: Comparison, outcome: Outcome
         else:
             metrics.record_prediction(term, ratio, node_id=outcome.decode_node_id)
     if comparison.regret_seconds is not None:
-        before_seconds = outcome.queue_seconds + outcome.pull_seconds + outcome.prefill_seconds
-        share = comparison.regret_seconds / max(
-            before_seconds + outcome.decode_seconds, comparison.regret_seconds, 1e-9
-        )
+        share = comparison.regret_seconds / max(outcome.total_seconds, comparison.regret_seconds, 1e-9)
         metrics.record_regret(comparison.regret_seconds, share, node_id=outcome.decode_node_id, link=link)
 
 

@@ -143,6 +143,27 @@ class Outcome:
     """Time from asking for them until they were here; no part of `prefill_seconds`."""
 
     @property
+    def first_token_seconds(self) -> float:
+        """Return the time until the first token was known."""
+        return self.queue_seconds + self.pull_seconds + self.prefill_seconds
+
+    @property
+    def start_seconds(self) -> float:
+        """Return the time until decoding could begin."""
+        return self.first_token_seconds + self.exposed_seconds + self.join_seconds
+
+    @property
+    def steps_seconds(self) -> float:
+        """Return the time of the decode steps: the first token of a remote prefill is out before its KV is in, and
+        before it joins, and no step is such a wait."""
+        return self.decode_seconds - self.exposed_seconds - self.join_seconds
+
+    @property
+    def total_seconds(self) -> float:
+        """Return the time until the last token."""
+        return self.first_token_seconds + self.decode_seconds
+
+    @property
     def terms(self) -> Mapping[str, float]:
         """Return the seconds of each of `MEASURED_TERMS`."""
         return {term: getattr(self, f"{term}_seconds") for term in MEASURED_TERMS}

@@ -59,8 +59,7 @@ def regret_seconds(record: DecisionRecord) -> float | None:
     outcome, other = record.outcome, record.runner_up
     if outcome is None or other is None or incomparable_reason(record):
         return None
-    before = outcome.queue_seconds + outcome.pull_seconds + outcome.prefill_seconds
-    return max(0.0, before + outcome.decode_seconds - expected_seconds(other, outcome.num_completion_tokens))
+    return max(0.0, outcome.total_seconds - expected_seconds(other, outcome.num_completion_tokens))
 
 
 def _times(count: int) -> str:
