@@ -34,17 +34,17 @@ class Prediction(NamedTuple):
     ttft_seconds: float
     """Time to first token."""
     tpot_seconds: float
-    """Mean time per output token, what its KV takes after the first token included; 0 if it has one token."""
+    """Mean time per output token, what its KV takes after the first token, and to join, included; 0 if it has one token."""
 
     @staticmethod
     def of(estimate: CostEstimate) -> Prediction:
         """Return the prediction of an estimate."""
-        num_gaps = estimate.expected_output_tokens - 1
+        num_gaps, waited = estimate.expected_output_tokens - 1, estimate.exposed_seconds + estimate.join_seconds
         # Where the batch or the pool has no room, the prompt waits for it before it is computed.
-        ttft_seconds = max(estimate.time_to_first_token_seconds, estimate.start_seconds - estimate.exposed_seconds)
+        ttft_seconds = max(estimate.time_to_first_token_seconds, estimate.start_seconds - waited)
         if num_gaps < 1:
             return Prediction(ttft_seconds, 0.0)
-        return Prediction(ttft_seconds, estimate.step_seconds + estimate.exposed_seconds / num_gaps)
+        return Prediction(ttft_seconds, estimate.step_seconds + waited / num_gaps)
 
 
 @dataclass(slots=True)
