@@ -154,8 +154,9 @@ class Outcome:
 
     @property
     def steps_seconds(self) -> float:
-        """Return the time of the decode steps: the first token of a remote prefill is out before its KV is in, and
-        before it joins, and no step is such a wait.
+        """Return the time of the decode steps.
+
+        The first token of a remote prefill is out before its KV is in and before it joins: no step is such a wait.
         """
         return self.decode_seconds - self.exposed_seconds - self.join_seconds
 

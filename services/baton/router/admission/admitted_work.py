@@ -34,7 +34,7 @@ class Prediction(NamedTuple):
     ttft_seconds: float
     """Time to first token."""
     tpot_seconds: float
-    """Mean time per output token, what its KV takes after the first token, and to join, included; 0 if it has one token."""
+    """Mean time per output token, with what its KV takes after the first token and to join; 0 for one token."""
 
     @staticmethod
     def of(estimate: CostEstimate) -> Prediction:
