@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.cluster import Cluster, CommandError
 from tests.kubernetes.lab import absence, running_cluster
+from tests.kubernetes.results import Measured
 
 _MODE = os.environ.get("BATON_KUBERNETES", "")
 """sample or all; empty: none of these tests runs."""
-_measured: dict[str, str] = {}
+_OUT = os.environ.get("BATON_KUBERNETES_OUT", "")
+"""File of results that takes what is measured; empty: none does."""
+_measured: list[Measured] = []
+_failed: set[str] = set()
+"""Tests that did not pass, by their ids."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -35,14 +40,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         item.add_marker(pytest.mark.timeout(1800))
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Remember what failed."""
+    if report.failed:
+        _failed.add(report.nodeid)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what was measured, and write it where BATON_KUBERNETES_OUT says."""
+    """Print what was measured."""
     if _measured:
         terminalreporter.section("measured on Kubernetes")
-        for name, text in _measured.items():
-            terminalreporter.write_line(f"{name}: {text}")
-    if out := os.environ.get("BATON_KUBERNETES_OUT"):
-        Path(out).write_text(json.dumps(_measured, indent=1))
+    for each in _measured:
+        terminalreporter.write_line(f"{each.name}: {'; '.join(each.lines)}")
 
 
 @pytest.fixture(scope="session")
@@ -61,15 +70,26 @@ def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]
     document = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": label}}
     cluster.kubectl("apply", "--filename", "-", text=json.dumps(document))
     yield name
+    if request.node.nodeid in _failed:
+        _tell(cluster, name)
     cluster.kubectl("delete", "namespace", name, "--timeout", "120s", timeout_seconds=150)
 
 
+def _tell(cluster: Cluster, namespace: str) -> None:
+    """Print what there is to see in the namespace of a test that failed."""
+    selector = ("--selector", "app.kubernetes.io/instance", "--all-containers", "--prefix", "--tail", "40")
+    for arguments in (("get", "pods", "--output", "wide"), ("get", "events"), ("logs", *selector)):
+        try:
+            print(cluster.kubectl(*arguments, "--namespace", namespace))
+        except CommandError as error:
+            print(error)
+
+
 @pytest.fixture
-def measured(request: pytest.FixtureRequest) -> Callable[[str], None]:
-    """Return what takes a line for the table at the end."""
-
-    def note(text: str) -> None:
-        name = request.node.name.removeprefix("test_")
-        _measured[name] = f"{_measured[name]}; {text}" if name in _measured else text
-
-    return note
+def measured(request: pytest.FixtureRequest) -> Iterator[Measured]:
+    """Return what takes lines for the table at the end, and numbers for the file of results."""
+    taken = Measured(request.node.name.removeprefix("test_"))
+    yield taken
+    _measured.append(taken)
+    if _OUT:
+        taken.write(Path(_OUT), has_passed=request.node.nodeid not in _failed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ import pytest
 from tests.kubernetes.cluster import Cluster, run
 from tests.kubernetes.load import loading
 from tests.kubernetes.release import Release
+from tests.kubernetes.results import Measured
 
 PROMETHEUS = "http://198.18.0.11:9090"
 DOWN_SECONDS, WINDOW_SECONDS = 30, 15
@@ -63,7 +64,7 @@ def _counts(release: Release, pools: Sequence[str], seconds: float) -> dict[str,
 
 
 def test_a_pool_grows_with_a_steady_overload_and_shrinks_after_its_end(
-    autoscaler: Cluster, namespace: str, measured: Callable[[str], None]
+    autoscaler: Cluster, namespace: str, measured: Measured
 ) -> None:
     """Within `scaleDownSeconds` and half a minute of its end the pool is as before, and no request was lost."""
     release = _scaled(autoscaler, namespace, "baton", "ultra")

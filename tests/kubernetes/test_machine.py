@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from tests.kubernetes.cluster import Cluster, run
 from tests.kubernetes.lab import ROOT
 from tests.kubernetes.load import loading
 from tests.kubernetes.release import Release
+from tests.kubernetes.results import Measured
 from tests.kubernetes.test_security import _authority, _secret
 
 ADDRESS, NODE = "198.18.0.50", "198.18.0.11"
@@ -39,7 +40,7 @@ def _machine(cluster: Cluster, *command: str) -> Iterator[subprocess.Popen[str]]
 
 
 def test_a_machine_joins_by_a_token_and_decodes(
-    cluster: Cluster, namespace: str, tmp_path: Path, measured: Callable[[str], None]
+    cluster: Cluster, namespace: str, tmp_path: Path, measured: Measured
 ) -> None:
     """By mutual TLS, with torch: the release itself has no node that decodes."""
     if cluster.folder is None:

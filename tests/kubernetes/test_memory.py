@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -12,6 +12,7 @@ import pytest
 from tests.kubernetes.cluster import Cluster, CommandError
 from tests.kubernetes.load import loading
 from tests.kubernetes.release import Release
+from tests.kubernetes.results import Measured
 
 _USED = (
     "import pathlib as p; g = p.Path('/sys/fs/cgroup'); m = g / 'memory';"
@@ -55,7 +56,7 @@ def _limited(limit: str, **settings: Any) -> Mapping[str, Any]:
 @pytest.mark.parametrize("limit", ["512Mi", "1Gi", "4Gi"])
 @pytest.mark.parametrize("example", ["minimal", "cpu-only"])
 def test_no_pod_is_killed_for_want_of_memory(
-    cluster: Cluster, namespace: str, example: str, limit: str, measured: Callable[[str], None]
+    cluster: Cluster, namespace: str, example: str, limit: str, measured: Measured
 ) -> None:
     """48 clients with new prompts of 3,700 characters, for three minutes."""
     release = Release.of_example(cluster, namespace, example, poolDefaults=_limited(limit))
@@ -63,16 +64,14 @@ def test_no_pod_is_killed_for_want_of_memory(
 
 
 @pytest.mark.sample
-def test_no_mock_of_a_large_model_is_killed(cluster: Cluster, namespace: str, measured: Callable[[str], None]) -> None:
+def test_no_mock_of_a_large_model_is_killed(cluster: Cluster, namespace: str, measured: Measured) -> None:
     """256 KiB of KV a token: 16 clients killed nodes of 2 GiB within seconds."""
     pools = _limited("2Gi", settings={"mockShape": "llama-3.1-8b"})
     release = Release.of_example(cluster, namespace, "minimal", poolDefaults=pools)
     _load_and_check(release, "2Gi", seconds=40, clients=16, measured=measured)
 
 
-def _load_and_check(
-    release: Release, limit: str, *, seconds: float, measured: Callable[[str], None], clients: int = 48
-) -> None:
+def _load_and_check(release: Release, limit: str, *, seconds: float, measured: Measured, clients: int = 48) -> None:
     release.install(seconds=300)
     with loading(release, clients=clients, characters=3700, prompts=0, tokens=16) as load:
         watch = Watch(release)

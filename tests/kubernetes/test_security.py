@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from baton.cli.app import make_app
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.load import loading
 from tests.kubernetes.release import Release, merged
+from tests.kubernetes.results import Measured
 
 PAIRS = {"replicas": 2}
 TLS = {"tls": {"enabled": True, "secretName": "certificate"}}
@@ -36,7 +36,7 @@ def _authority(folder: Path) -> dict[str, bytes]:
 
 
 def test_certificates_are_rotated_while_streams_run(
-    cluster: Cluster, namespace: str, tmp_path: Path, measured: Callable[[str], None]
+    cluster: Cluster, namespace: str, tmp_path: Path, measured: Measured
 ) -> None:
     """From one authority to another, by way of both: nobody loses a token, and the old one is believed no more."""
     old, new = (_authority(tmp_path / name) for name in ("old", "new"))
@@ -81,9 +81,7 @@ def test_only_clients_with_a_key_are_answered(cluster: Cluster, namespace: str) 
 
 
 @pytest.mark.parametrize("kind", ["router", "cache-index"])
-def test_of_two_replicas_one_may_go(
-    cluster: Cluster, namespace: str, kind: str, measured: Callable[[str], None]
-) -> None:
+def test_of_two_replicas_one_may_go(cluster: Cluster, namespace: str, kind: str, measured: Measured) -> None:
     """Nodes are known to both; the one that comes anew waits until it knows them too."""
     release = Release.of_example(cluster, namespace, "minimal", **merged(DISCOVERY, {"poolDefaults": PAIRS}))
     release.install()

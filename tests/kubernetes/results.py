@@ -1,0 +1,46 @@
+"""What the suite measured: a table at the end of a run, and a file that keeps the last run of each test."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.results_file import describe_machine, write_results
+
+
+@dataclass
+class Measured:
+    """What one test measured."""
+
+    name: str
+    """The test's, without `test_`."""
+    lines: list[str] = field(default_factory=list)
+    """For people."""
+    numbers: dict[str, Any] = field(default_factory=dict)
+    """For machines, raw samples too."""
+
+    def __call__(self, line: str = "", **numbers: Any) -> None:
+        """Take a line, and numbers by their names."""
+        self.lines += [line] if line else []
+        self.numbers.update(numbers)
+
+    def write(self, path: Path, *, has_passed: bool) -> None:
+        """Put what was measured into a file of results, in place of what the test measured before."""
+        machine = describe_machine()
+        entry = {
+            "passed": has_passed,
+            **{key: machine[key] for key in ("time", "commit", "is_modified", "load_average")},
+            "lines": self.lines,
+            "numbers": self.numbers,
+        }
+        with path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            known: Mapping[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
+            tests = {key: value for key, value in known.items() if key != "machine"}
+            about = {key: machine[key] for key in ("platform", "processor", "cores")}
+            write_results(path, {"machine": about, **dict(sorted({**tests, self.name: entry}.items()))})
+        path.with_suffix(".lock").unlink(missing_ok=True)
