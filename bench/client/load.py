@@ -124,15 +124,7 @@ def _sample(
         num_cached_tokens=answer.num_cached_tokens,
         num_completion_tokens=answer.num_output_tokens,
         max_tokens=turn.max_tokens,
-        add_seconds=_add_seconds(answer),
         prefill_node=(answer.placement or {}).get("prefill_node", ""),
         decode_node=(answer.placement or {}).get("decode_node", ""),
         error=error,
     )
-
-
-def _add_seconds(answer: Answer) -> float | None:
-    placement = answer.placement
-    if placement is None or "prefill_seconds" not in placement:  # no node reported what it measured
-        return None
-    return float(placement["queue_seconds"] + placement["prefill_seconds"])

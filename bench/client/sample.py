@@ -28,8 +28,6 @@ class RequestSample:
     """As the server counts; the number of events where it does not."""
     max_tokens: int
     """Asked for."""
-    add_seconds: float | None = None
-    """Inside the server, from acceptance until the prompt was computed; None where the server does not tell."""
     prefill_node: str = ""
     """Node that computed the prompt; empty where the server does not tell."""
     decode_node: str = ""

@@ -34,9 +34,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "prediction": Benchmark("prediction", "What placement predicted of a trace's requests, beside what happened."),
         "overload": Benchmark("overload", "More than nodes can do: goodput by policy, refusals, memory, fairness."),
         "pptg": Benchmark("pptg", "Prompt and generation rates by exo-bench's method."),
-        "prefix": Benchmark("prefix", "What a prefix cache and a scheduler are worth, in virtual time."),
         "compare": Benchmark("serve.compare", "Draw several runs of `serve` in one picture."),
-        "burst": Benchmark("prefix.burst", "What batching and sharing the prompts of a burst is worth."),
         "engine": Benchmark("engines.engine", "Tokens per CPU-second beside other engines and the machine's limits."),
         "full-stack": Benchmark(
             "servers.full_stack", "Whole servers, HTTP to HTTP, beside transformers' and mlx-lm's."
@@ -47,7 +45,7 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         ),
         "gpu": Benchmark("engines.gpu", "The torch engine on a CUDA GPU beside its limits and transformers."),
         "kv-tiers": Benchmark("kv.tiers", "What a cached prefix saves, by the memory that holds it."),
-        "prefix-pull": Benchmark("prefix.pull", "What copying a prefix from a neighbour's cache saves."),
+        "prefix-pull": Benchmark("kv.prefix_pull", "What copying a prefix from a neighbour's cache saves."),
         "kv-transport": Benchmark("kv.transport", "What carries KV frames fastest, beside other projects' transports."),
         "wire-precision": Benchmark("kv.wire_precision", "What narrower number formats of KV lose and save."),
         "placement": Benchmark(
@@ -60,7 +58,6 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
             "links.two_hosts", "A bare machine joins over a link, serves, fails and comes back (root)."
         ),
         "ingest": Benchmark("kv.ingest", "What KV that arrives costs those who generate (Linux, root)."),
-        "overlap": Benchmark("kv.overlap", "How much of the KV transfer hides behind prefill (Linux, root)."),
     }
 )
 """By the word after `baton bench`. A benchmark is one line here, `python -m bench.MODULE` with its own --help."""

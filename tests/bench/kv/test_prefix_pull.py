@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bench.prefix.pull import Round, table_of
+from bench.kv.prefix_pull import Round, table_of
 
 
 def test_a_length_is_a_line_of_medians() -> None:
