@@ -29,6 +29,8 @@ class Pod(NamedTuple):
     """Times that its container was started again."""
     last_end: str
     """Why it ended last; OOMKilled if the kernel ended it for want of memory."""
+    memory_limit: str
+    """Of its only container, such as 1Gi."""
 
 
 def merged(*several: Mapping[str, Any]) -> dict[str, Any]:
@@ -137,4 +139,5 @@ def _pod(found: Mapping[str, Any]) -> Pod:
         is_ready=conditions.get("Ready") == "True",
         num_restarts=containers[0].get("restartCount", 0),
         last_end=ended.get("reason", ""),
+        memory_limit=found["spec"]["containers"][0]["resources"]["limits"]["memory"],
     )
