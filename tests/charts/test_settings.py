@@ -175,12 +175,17 @@ def test_every_generation_of_pods_is_spread_by_itself(name: str) -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_commands_need_no_flags_in_a_pod(name: str) -> None:
-    """`kubectl exec deploy/baton-gateway -- baton nodes` finds the router, and shows it the pod's certificate."""
-    for pod_name, pod in pods(manifests(name)):
+    """`kubectl exec deploy/baton-gateway -- baton nodes` finds each router, and shows a certificate."""
+    objects = manifests(name)
+    several = [each["metadata"]["name"] for each in objects if each.get("spec", {}).get("clusterIP") == "None"]
+    service = "baton-router-pods" if "kubernetes://" in str(objects) else "baton-router"
+
+    assert several == [service] * (service != "baton-router")
+    for pod_name, pod in pods(objects):
         (container,) = pod["containers"]
         flags = dict(flag.split("=", 1) for flag in container.get("args", []) if flag.startswith("--"))
         given = {each["name"]: each.get("value") for each in container["env"]}
         wanted = {f"BATON_TLS_{part}": flags.get(f"--tls-{part.lower().replace('_', '-')}") for part in _TLS_PARTS}
         if container.get("args", [""])[0] == "serve":
-            assert given["BATON_ROUTER_ADDRESS"] == "baton-router.llm.svc:8010", pod_name
+            assert given["BATON_ROUTER_ADDRESS"] == f"{service}.llm.svc:8010", pod_name
             assert {variable: given.get(variable) for variable in wanted} == wanted, pod_name

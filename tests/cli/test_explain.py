@@ -37,7 +37,13 @@ def _routers(monkeypatch: pytest.MonkeyPatch) -> None:
             raise UnavailableError(f"router at {address}: refused", reason="UNAVAILABLE")
         return question(routers[address])  # type: ignore[operator]
 
+    def resolve(host: str, port: str, **_: object) -> object:
+        if host != "pods":
+            raise OSError(f"{host}: unknown")
+        return [(2, 1, 6, "", (name, int(port))) for name in ("b", "a")]
+
     monkeypatch.setattr(explain, "ask_router", ask_router)
+    monkeypatch.setattr(explain.socket, "getaddrinfo", resolve)
 
 
 def _told(capsys: pytest.CaptureFixture[str], request_id: str, *routers: str) -> Sequence[Mapping[str, str]]:
@@ -50,6 +56,14 @@ def _told(capsys: pytest.CaptureFixture[str], request_id: str, *routers: str) ->
 def test_all_routers_are_asked_and_their_decisions_sorted_by_time(capsys: pytest.CaptureFixture[str]) -> None:
     """Whether they are given one by one or with commas; one that is away does not matter where another knows."""
     records = _told(capsys, "both", "a:1,c:1", "b:1")
+
+    assert [record["decided_at"] for record in records] == ["1970-01-01T00:00:03Z", "1970-01-01T00:00:05Z"]
+
+
+@pytest.mark.usefixtures("_routers")
+def test_a_name_of_several_routers_asks_each(capsys: pytest.CaptureFixture[str]) -> None:
+    """As that of a Service without an address of its own, which stands for all its pods."""
+    records = _told(capsys, "both", "pods:1")
 
     assert [record["decided_at"] for record in records] == ["1970-01-01T00:00:03Z", "1970-01-01T00:00:05Z"]
 

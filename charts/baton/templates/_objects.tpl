@@ -123,3 +123,25 @@ spec:
     {{- end }}
     {{- end }}
 {{- end -}}
+
+{{/* A Service that stands for each pod of the component by itself, for commands that ask all of them. */}}
+{{- define "baton.podsService" -}}
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ .component.name }}-pods
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "baton.labels" . | nindent 4 }}
+spec:
+  type: ClusterIP
+  clusterIP: None
+  selector:
+    {{- include "baton.selector" . | nindent 4 }}
+  ports:
+    {{- range .component.ports }}
+    {{- if eq .name "grpc" }}
+    - {name: grpc, port: {{ .port }}, targetPort: grpc{{ include "baton.tls.appProtocol" $ }}}
+    {{- end }}
+    {{- end }}
+{{- end -}}

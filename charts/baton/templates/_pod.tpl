@@ -196,7 +196,7 @@ livenessProbe:
   value: /tmp
 # What `baton nodes`, `plan`, `doctor` and `explain` take, so that they need no flags in a pod.
 - name: BATON_ROUTER_ADDRESS
-  value: {{ include "baton.routerAddress" .root }}
+  value: {{ include "baton.routersAddress" .root }}
 {{- if .root.Values.tls.enabled }}
 - {name: BATON_TLS_CERT_FILE, value: /etc/baton/tls/tls.crt}
 - {name: BATON_TLS_KEY_FILE, value: /etc/baton/tls/tls.key}

@@ -18,6 +18,11 @@ decode: 8030
 {{ include "baton.fullname" . }}-router.{{ .Release.Namespace }}.svc:8010
 {{- end -}}
 
+{{/* What commands in pods are told: of several routers each remembers what it placed, and a Service's address is one of them. */}}
+{{- define "baton.routersAddress" -}}
+{{ include "baton.fullname" . }}-router{{ if .Values.discovery.enabled }}-pods{{ end }}.{{ .Release.Namespace }}.svc:8010
+{{- end -}}
+
 {{/* What nodes are told: the Services' names, or the Services whose pods they follow. */}}
 {{- define "baton.routerTarget" -}}
 {{ if .Values.discovery.enabled }}kubernetes://{{ include "baton.fullname" . }}-router:grpc{{ else }}{{ include "baton.routerAddress" . }}{{ end }}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -28,7 +29,9 @@ def command(
     router: Annotated[
         list[str] | None,
         typer.Option(
-            "--router", help="host:port of it; may be repeated: all are asked.", envvar="BATON_ROUTER_ADDRESS"
+            "--router",
+            help="host:port of it; may be repeated, or a name of several: all are asked.",
+            envvar="BATON_ROUTER_ADDRESS",
         ),
     ] = None,
     is_json: Annotated[bool, typer.Option("--json", help="Print all that is remembered as JSON.")] = False,
@@ -37,7 +40,8 @@ def command(
 
     Routers remember their last 4096 decisions.
     """
-    addresses = [address for text in router or [DEFAULT_ROUTER] for address in text.split(",") if address]
+    names = [name for text in router or [DEFAULT_ROUTER] for name in text.split(",") if name]
+    addresses = [address for name in names for address in _resolved(name)]
     records = _records(addresses, request_id)
     if is_json:
         print(MessageToJson(ExplainResponse(records=records), preserving_proto_field_name=True))
@@ -45,6 +49,17 @@ def command(
     console = make_console()
     for index, record in enumerate(records):
         print_record(console, record, index=index, records=records)
+
+
+def _resolved(address: str) -> Sequence[str]:
+    """Return the address of every machine that a host name stands for; itself if that is one, or unknown."""
+    host, _, port = address.rpartition(":")
+    try:
+        found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
+    except OSError:
+        return [address]
+    hosts = sorted({str(each[4][0]) for each in found if each[0] == found[0][0]})
+    return [f"[{each}]:{port}" if ":" in each else f"{each}:{port}" for each in hosts] if len(hosts) > 1 else [address]
 
 
 def _records(addresses: Sequence[str], request_id: str) -> Sequence[PlacementRecord]:
