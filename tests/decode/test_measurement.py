@@ -47,3 +47,21 @@ def test_the_link_is_not_busy_with_what_is_held_back() -> None:
     clock.frame_arrived(6.0, ready_seconds=0.5)
 
     assert clock.busy_seconds == pytest.approx(2.0)
+
+
+def test_no_frame_comes_before_it_was_ready() -> None:
+    """A call that took 0.3 s to get there and 0.7 s back puts the sender's 0 at 0.5 s by halves, which is too late.
+
+    Frames that seem to come early tell that the sender's clock began earlier: what they take, and when the sender had
+    computed everything, are told by the first frame that needed no time.
+    """
+    clock = ReceptionClock(called=0.0)
+    clock.layout_arrived(1.0)
+
+    clock.frame_arrived(1.2, ready_seconds=0.9)
+    clock.frame_arrived(1.7, ready_seconds=1.3)
+    clock.summary_arrived(1.3)
+
+    assert clock.origin == pytest.approx(0.3)
+    assert clock.busy_seconds == pytest.approx(0.1)
+    assert clock.exposed_seconds == pytest.approx(0.1)

@@ -142,9 +142,11 @@ class Reception:
 class ReceptionClock:
     """Arrival times of one stream on this node's clock, seconds.
 
-    The sender's clock reads 0 when it sends the layout, so `layout_arrived - half a round trip` is that moment here,
-    and a frame that was ready at `r` there could have begun its way at `origin + r`. The link is busy with it from
-    then, or from the arrival of the frame before, until it arrives; not while this node holds it back for want of room.
+    The sender's clock reads 0 when it sends the layout, so `layout_arrived - half a round trip` is about that moment
+    here, and no frame arrives before it was ready: where one seems to, the call took longer than the answer, and the
+    moment was earlier. A frame that was ready at `r` there could have begun its way at `origin + r`. The link is busy
+    with it from then, or from the arrival of the frame before, until it arrives; not while this node holds it back for
+    want of room.
     """
 
     called: float
@@ -165,18 +167,17 @@ class ReceptionClock:
         self.origin = now - (now - self.called) / 2
         self.last_arrival = self.origin
 
-    def frame_arrived(self, now: float, ready_seconds: float) -> None:
-        """Enter a frame that the sender had ready at `ready_seconds`."""
-        self.busy_seconds += max(0.0, now - self.way_began(ready_seconds))
+    def frame_arrived(self, now: float, ready_seconds: float) -> float:
+        """Enter a frame that the sender had ready at `ready_seconds`; return when the link was there for it."""
+        self.origin = min(self.origin, now - ready_seconds)
+        way_began = max(self.last_arrival, self.free_since, self.origin + ready_seconds)
+        self.busy_seconds += max(0.0, now - way_began)
         self.last_arrival = now
+        return way_began
 
     def held_back(self, now: float) -> None:
         """Note that the next frame was not taken from the link before now, because this node had no room for it."""
         self.free_since = now
-
-    def way_began(self, ready_seconds: float) -> float:
-        """Return when the link was there for the frame that has just come and was ready at `ready_seconds`."""
-        return max(self.last_arrival, self.free_since, self.origin + ready_seconds)
 
     def summary_arrived(self, compute_ended_seconds: float) -> None:
         """Set when the sender had computed everything, on its clock."""
