@@ -11,8 +11,8 @@ import pytest
 
 from tests.docker.closure import unmet_imports
 from tests.kubernetes.cluster import Cluster, run
+from tests.kubernetes.lab import DOCKER
 
-DOCKER = "/usr/bin/docker"
 CLOSURE = Path(__file__).parents[1] / "docker" / "closure.py"
 _TOOLS = ("gcc", "cc", "make", "git", "curl", "wget", "strip", "ld", "pip", "pip3")
 _CONFINED = ("--read-only", "--tmpfs", "/tmp", "--cap-drop", "ALL", "--network", "none")
