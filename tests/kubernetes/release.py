@@ -12,6 +12,9 @@ from charts.render import CHART, read_example
 from tests.kubernetes.cluster import Cluster, CommandError
 
 WAIT_SECONDS = 120
+_SMALL = {"resources": {"requests": {"cpu": "20m", "memory": "64Mi"}}}
+_REQUESTS = dict.fromkeys(("gateway", "router", "cacheIndex", "poolDefaults"), _SMALL)
+"""Several releases of two of everything are to fit into nodes of two cores; limits stay the example's."""
 
 
 class Pod(NamedTuple):
@@ -55,7 +58,7 @@ class Release:
     @classmethod
     def of_example(cls, cluster: Cluster, namespace: str, example: str, **changes: Any) -> Release:
         """Return an example of the chart as a release, not yet installed."""
-        return cls(cluster, namespace, merged(read_example(example), changes))
+        return cls(cluster, namespace, merged(read_example(example), _REQUESTS, changes))
 
     @property
     def url(self) -> str:
