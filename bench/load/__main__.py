@@ -2,7 +2,9 @@
 
 Run as `baton bench load --out bench/results/load.json`; as root with `--link 10` across two hosts and a shaped link.
 The utilisation of every load is printed first, by formula. Rows in which the host's own CPU was above 85 % are
-repeated with nodes four times slower. The file is written after every row. METHODOLOGY.md defines the numbers.
+repeated with nodes four times slower. `--at-once 6 --host-rate 1` runs rows side by side, each on a pair of its own
+whose time is stretched so far that it gets a request per second of this host's. The file is written after every row.
+METHODOLOGY.md defines the numbers.
 """
 
 from __future__ import annotations
@@ -12,16 +14,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from subprocess import CalledProcessError
 from threading import Lock
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import baton.v1
 from bench.load.deployment import DEPLOYMENTS, Pair
-from bench.load.measure import Load, Turns, measure_loads, say
+from bench.load.measure import Load, measure_loads, say
 from bench.load.plot import draw_load
-from bench.load.row import MIN_SHARE_OF_BEST, Row, compare_deployments, line
+from bench.load.row import HEAD, MIN_SHARE_OF_BEST, Row, compare_deployments, line
 from bench.options import at_least, positive
 from bench.results_file import describe_machine, write_results
 
@@ -33,66 +36,80 @@ _DEMO = Path(baton.v1.__file__).parent.parent / "demo" / "checkpoint"
 NumberT = TypeVar("NumberT", int, float)
 
 
+class Run(NamedTuple):
+    """What is measured on one run of a pair's processes, one load after the other."""
+
+    pair: Pair
+    """Nodes."""
+    loads: list[Load]
+    """1 or more."""
+
+    def seconds(self, count: int) -> float:
+        """Return how long the loads last, of so many requests each."""
+        return self.pair.time_scale * sum(count / load.rate for load in self.loads)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the table as it grows, write the files; 1 if a row is not as good as it shall be."""
     options = _parser().parse_args(arguments)
-    if options.side_by_side and options.link:
-        _parser().error("--side-by-side: there is one shaped link")
-    rows, full = list[Row](), dict[int, float]()
-    loads = [Load(rate, num_tokens) for num_tokens in options.outputs for rate in options.rates]
-    seconds = sum(options.count / load.rate for load in loads) * len(options.deployment) * options.time_scale
-    seconds /= len(options.outputs) if options.side_by_side else 1
-    told = f"{len(loads)} rows of {options.count} requests, {options.seeds} seeds"
-    say(f"{told}: {seconds / 60:.0f} min; rows of a busy host once more, {STRETCH:g} times as long")
-    for name in options.deployment:
-        pair = Pair(name, tuple(options.engines), options.time_scale, options.link)
-        _run_pair(pair, loads, options, rows, full)
+    if options.at_once > 1 and (options.link or "mock" not in options.engines):
+        _parser().error("--at-once: there is one shaped link, and real engines share the cores")
+    runs, rows = plan_runs(options), list[Row]()
+    lasting = [run.seconds(options.count) for run in runs]
+    minutes = max(max(lasting), sum(lasting) / options.at_once) / 60
+    num_rows = sum(len(run.loads) for run in runs)
+    told = f"{num_rows} rows of {options.count} requests, {options.seeds} seeds, on {len(runs)} pairs"
+    say(f"{told}, {options.at_once} at once: {minutes:.0f} min; rows of a busy host once more")
+    print(HEAD, flush=True)
+    _measure(runs, options, rows)
+    if "mock" in options.engines and not options.no_repeat:
+        busy = {(row.deployment, row.rate, row.num_output_tokens) for row in rows if row.is_busy}
+        slower = [
+            Run(replace(pair, time_scale=STRETCH), again)
+            for pair, loads in runs
+            if pair.time_scale < STRETCH and (again := [load for load in loads if (pair.deployment, *load) in busy])
+        ]
+        if slower:
+            say(f"the host was busy in {len(busy)} rows: once more, with time stretched {STRETCH:g} times")
+            _measure(slower, options, rows)
     for compared in compare_deployments(rows):
         load = f"{compared['rate']:g}/s, {compared['num_output_tokens']} out, time x {compared['time_scale']:g}"
         print(f"{load}: share of the best deployment's throughput / end-to-end: {_told(compared['shares'])}")
     return 1 if any(row.failures or row.num_failed for row in rows if not row.is_busy) or not rows else 0
 
 
-def _run_pair(
-    pair: Pair, loads: Sequence[Load], options: argparse.Namespace, rows: list[Row], full: dict[int, float]
-) -> None:
-    """Measure all loads on a pair, and those that made the host busy once more on a slower one."""
-    before = len(rows)
-    _run_loads(pair, loads, options, rows, full)
-    busy = [Load(row.rate, row.num_output_tokens) for row in rows[before:] if row.is_busy]
-    if busy and "mock" in pair.engines and pair.time_scale < STRETCH and not options.no_repeat:
-        say(f"the host was busy in {len(busy)} rows: once more, with time stretched {STRETCH:g} times")
-        _run_loads(replace(pair, time_scale=STRETCH), busy, options, rows, full)
+def plan_runs(options: argparse.Namespace) -> list[Run]:
+    """Return what is measured on which pairs, longest first: as many as run at once, where there are so many loads."""
+    loads: dict[Pair, list[Load]] = {}
+    for name, rate in product(options.deployment, options.rates):
+        stretch = rate / options.host_rate if options.host_rate and "mock" in options.engines else 0.0
+        pair = Pair(name, tuple(options.engines), max(options.time_scale, stretch), options.link)
+        loads.setdefault(pair, []).extend(Load(rate, num_tokens) for num_tokens in options.outputs)
+    runs = [Run(*each) for each in loads.items()]
+    while len(runs) < options.at_once and (several := [run for run in runs if len(run.loads) > 1]):
+        longest = max(several, key=lambda run: run.seconds(options.count))
+        runs.remove(longest)
+        runs += [Run(longest.pair, longest.loads[::2]), Run(longest.pair, longest.loads[1::2])]
+    return sorted(runs, key=lambda run: -run.seconds(options.count))
 
 
-def _run_loads(
-    pair: Pair, loads: Sequence[Load], options: argparse.Namespace, rows: list[Row], full: dict[int, float]
-) -> None:
-    """Measure loads one after the other, or those of different outputs side by side, on a pair for each."""
-    writing = Lock()
+def _measure(runs: Sequence[Run], options: argparse.Namespace, rows: list[Row]) -> None:
+    """Measure some runs at once, and print and write every row as it comes."""
+    starting, writing, full = Lock(), Lock(), dict[int, float]()
 
-    def run(some: Sequence[Load]) -> None:
+    def measure(run: Run) -> None:
         try:
-            for row in measure_loads(pair, some, options, full, turns):
+            for row in measure_loads(run.pair, run.loads, options, full, starting):
                 with writing:
                     rows.append(row)
                     print(line(row), flush=True)
                     if options.out:
                         _write(options, rows)
         except (RuntimeError, TimeoutError, OSError, CalledProcessError) as error:
-            say(f"{pair.deployment}: given up: {error}")
+            say(f"{run.pair.deployment}: given up: {error}")
 
-    outputs = dict.fromkeys(load.num_output_tokens for load in loads)
-    groups = [[load for load in loads if load.num_output_tokens == output] for output in outputs]
-    # Nodes that are four times slower leave the host time for three pairs; there is one shaped link.
-    is_side_by_side = options.side_by_side or (pair.time_scale >= STRETCH and "mock" in pair.engines)
-    groups = groups if is_side_by_side and not options.link else [list(loads)]
-    turns = Turns(len(groups))
-    if len(groups) == 1:
-        run(groups[0])
-    else:
-        with ThreadPoolExecutor(len(groups)) as executor:
-            list(executor.map(run, groups))
+    with ThreadPoolExecutor(options.at_once) as executor:
+        list(executor.map(measure, runs))
 
 
 def _told(shares: Mapping[str, Mapping[str, float]]) -> str:
@@ -106,6 +123,8 @@ def _told(shares: Mapping[str, Mapping[str, float]]) -> str:
 def _write(options: argparse.Namespace, rows: Sequence[Row]) -> None:
     names = (
         "time_scale",
+        "host_rate",
+        "at_once",
         "rates",
         "outputs",
         "count",
@@ -138,14 +157,14 @@ def _parser() -> argparse.ArgumentParser:
         "--deployment", type=_deployments, default=["disaggregated"], help=f"one or several of {','.join(DEPLOYMENTS)}"
     )
     parser.add_argument("--time-scale", type=positive, default=1.0, help="how much slower mocks are (%(default)s)")
-    parser.add_argument(
-        "--side-by-side", action="store_true", help="rows of different outputs at once, on pairs of their own"
-    )
+    parser.add_argument("--host-rate", type=positive, help=_HOST_RATE_HELP)
+    parser.add_argument("--at-once", type=at_least(1), default=1, help="pairs that run at once (%(default)s)")
     parser.add_argument("--no-repeat", action="store_true", help="no repetition with stretched time")
     parser.add_argument("--out", type=Path, help="JSON with all samples; a picture is drawn beside it")
     return parser
 
 
+_HOST_RATE_HELP = "requests per second of the host's clock that a pair gets at most: time is stretched to it (no limit)"
 _RATES_HELP = "requests per second (1,2,3,4,5,6); of real engines 6 stands for what they can do at most"
 
 

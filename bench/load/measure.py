@@ -8,10 +8,10 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from random import Random
-from threading import Barrier, BrokenBarrierError, Lock
+from threading import Lock
 from typing import NamedTuple
 
 from bench.client.completion import COMPLETIONS_PATH, Sampling
@@ -20,7 +20,7 @@ from bench.client.load import LoadSettings, run_load
 from bench.client.sample import RequestSample
 from bench.host_cpu import HostCpu
 from bench.load.deployment import NodeFacts, Pair, read_facts, running_pair
-from bench.load.row import HEAD, Alone, Row
+from bench.load.row import Alone, Row
 from bench.local_cluster import Endpoints
 from bench.node_rates import Utilisation, pair_utilisation
 from bench.workloads.arrivals import poisson
@@ -30,6 +30,7 @@ from bench.workloads.vocabulary import TokenIds
 _VOCABULARY = TokenIds(3, 250)
 _NUM_ALONE = 5
 _NUM_WARM_UP = 3
+_WARM_UP_TOKENS = 4
 _FULL_RATE = 6.0
 """The rate of `--rates` at which real engines, whose capacity is measured, are full."""
 
@@ -43,21 +44,8 @@ class Load(NamedTuple):
     """Of each request."""
 
 
-class Turns:
-    """Pairs that run side by side start and are measured alone one after the other, and are loaded together.
-
-    Invariant, kept by `measure_loads`: nobody is loaded before all have been measured alone.
-    """
-
-    def __init__(self, num_pairs: int) -> None:
-        self.alone = Lock()
-        """Held by the pair that starts, or that is measured alone."""
-        self.all_ready = Barrier(num_pairs)
-        """Passed when all have been."""
-
-
 def measure_loads(
-    pair: Pair, loads: Sequence[Load], options: argparse.Namespace, full: dict[int, float], turns: Turns
+    pair: Pair, loads: Sequence[Load], options: argparse.Namespace, full: dict[int, float], starting: Lock
 ) -> Iterator[Row]:
     """Yield a row per load, on one run of the pair's processes.
 
@@ -67,23 +55,19 @@ def measure_loads(
         options: Of the command line.
         full: Most requests per second of real engines by output tokens, found once, so that all deployments have the
             same loads; what is missing is measured and put in.
-        turns: Shared with the pairs that run side by side.
+        starting: Held by one at a time of the pairs that run side by side: starting takes all of a small host.
     """
     with ExitStack() as stack:
-        stack.callback(turns.all_ready.abort)  # where this one fails, the others need not wait
-        with turns.alone:
+        with starting:
             endpoints = stack.enter_context(running_pair(pair, options.model))
             facts = read_facts(endpoints.router)
-            client = _Client(endpoints, options.prompt_tokens, pair.time_scale)
-            alone = {
-                num_tokens: client.alone(f"{options.first_seed}/{pair.time_scale}", num_tokens)
-                for num_tokens in dict.fromkeys(load.num_output_tokens for load in loads)
-            }
-            planned = [_planned(load, pair, facts, alone[load.num_output_tokens], options, full) for load in loads]
-            _print_utilisation(pair, facts, planned)
-            print(HEAD, flush=True)
-        with suppress(BrokenBarrierError):
-            turns.all_ready.wait()
+        client = _Client(endpoints, options.prompt_tokens, pair.time_scale)
+        alone = {
+            num_tokens: client.alone(f"{options.first_seed}/{pair.time_scale}", num_tokens)
+            for num_tokens in dict.fromkeys(load.num_output_tokens for load in loads)
+        }
+        planned = [_planned(load, pair, facts, alone[load.num_output_tokens], options, full) for load in loads]
+        _print_utilisation(pair, facts, planned)
         for number, plan in enumerate(planned, 1):
             yield _row(client, plan, pair, options, f"row {number} of {len(planned)}")
 
@@ -95,6 +79,8 @@ class _Planned(NamedTuple):
     utilisation: Utilisation
     service_seconds: float
     alone: Alone
+    growth: float
+    """Of a decode step by a further sequence."""
 
 
 def _planned(
@@ -113,17 +99,20 @@ def _planned(
     utilisation = pair_utilisation(facts.prefiller, facts.decoder, link, per_second, *tokens)
     if most:
         utilisation = replace(utilisation, prefill=load.rate / most)
-    return _Planned(load, utilisation, service_seconds, alone)
+    context = options.prompt_tokens + load.num_output_tokens / 2
+    growth = facts.decoder.step_seconds(2, context) / facts.decoder.step_seconds(1, context) - 1
+    return _Planned(load, utilisation, service_seconds, alone, growth)
 
 
 def _print_utilisation(pair: Pair, facts: NodeFacts, planned: Sequence[_Planned]) -> None:
     scale = pair.time_scale
-    print(f"\n{pair.deployment}, {' and '.join(pair.engines)}, time x {scale:g}; {_speeds(facts)}")
-    for load, used, service_seconds, alone in planned:
+    told = [f"{pair.deployment}, {' and '.join(pair.engines)}, time x {scale:g}; {_speeds(facts)}"]
+    for load, used, service_seconds, alone, _ in planned:
         parts = f"prefill {used.prefill:.2f}, link {used.link:.2f}, decode {used.decode:.2f}"
         times = f"alone TTFT {alone.ttft_seconds / scale:.3f} s, TPOT {1000 * alone.tpot_seconds / scale:.1f} ms"
         name = f"{load.rate:5.3g}/s, {load.num_output_tokens:3} out"
-        print(f"  {name}: utilisation of {parts}; a prompt takes {service_seconds / scale:.3f} s; {times}")
+        told.append(f"  {name}: utilisation of {parts}; a prompt takes {service_seconds / scale:.3f} s; {times}")
+    print("\n".join(told), flush=True)  # in one piece, since others print beside it
 
 
 def _speeds(facts: NodeFacts) -> str:
@@ -155,6 +144,7 @@ def _row(client: _Client, plan: _Planned, pair: Pair, options: argparse.Namespac
         utilisation=plan.utilisation,
         service_seconds=plan.service_seconds,
         alone=plan.alone,
+        growth=plan.growth,
         host_cpu_share=cpu.share(),
         is_link_shaped=pair.link_bytes_per_second > 0,
         runs=tuple(runs),
@@ -189,13 +179,11 @@ class _Client:
         Raises:
             RuntimeError: If one fails.
         """
-        sessions = self.sessions(
-            Random(f"alone/{seed}/{num_output_tokens}"), _NUM_WARM_UP + _NUM_ALONE, num_output_tokens
-        )
-        for session in sessions[:_NUM_WARM_UP]:
+        random = Random(f"alone/{seed}/{num_output_tokens}")
+        for session in self.sessions(random, _NUM_WARM_UP, _WARM_UP_TOKENS):
             self._one(session)
         cpu, began = HostCpu(), time.monotonic()
-        samples = [self._one(session) for session in sessions[_NUM_WARM_UP:]]
+        samples = [self._one(session) for session in self.sessions(random, _NUM_ALONE, num_output_tokens)]
         seconds = time.monotonic() - began
         return Alone.of(samples, cpu.share() * seconds * (os.cpu_count() or 1))
 

@@ -72,6 +72,8 @@ class Row:
     """Whether the link has a rate of its own; else it is this host's loopback."""
     runs: tuple[tuple[RequestSample, ...], ...]
     """All requests of each seed, in order of arrival."""
+    growth: float = 0.0
+    """Of a decode step by a further sequence of these lengths, by formula: 0.02 makes two sequences 2 % slower."""
 
     @property
     def is_busy(self) -> bool:
@@ -136,6 +138,12 @@ class Row:
         return percentile(tpots, 99) / self.alone.tpot_seconds if tpots and self.alone.tpot_seconds > 0 else 0.0
 
     @property
+    def tpot_p99_by_batch(self) -> float:
+        """Return what of `tpot_p99_ratio` follows by formula from the requests that decoded at the same time."""
+        beside = sorted(chain.from_iterable(_num_beside([s for s in run if s.is_ok]) for run in self.runs))
+        return 1 + self.growth * percentile(beside, 99) if beside else 0.0
+
+    @property
     def itl_max_seconds(self) -> float:
         """Return the longest gap between two tokens of a request."""
         return max((gap for sample in self.done for gap in sample.itl_seconds), default=0.0) / self.time_scale
@@ -189,6 +197,7 @@ class Row:
             "mean_queue_seconds": self.mean_queue_seconds if self.utilisation.prefill < 1 else None,
             "tpot_mean_seconds": self.tpot_mean_seconds,
             "tpot_p99_ratio": self.tpot_p99_ratio,
+            "tpot_p99_by_batch": self.tpot_p99_by_batch,
             "tpot_alone_seconds": self.alone.tpot_seconds / self.time_scale,
             "itl_max_seconds": self.itl_max_seconds,
             "e2e_mean_seconds": self.e2e_mean_seconds,
@@ -210,7 +219,7 @@ class Row:
 
 HEAD = (
     f"{'deployment':14} {'req/s':>5} {'out':>4} {'x':>2}  {'util. P / link / D':>18} {'CPU':>5}  {'throughput':>10}"
-    f"  {'TTFT mean (at most)':>21}  {'TPOT mean':>9} {'p99/alone':>9} {'ITL max':>8}  verdict"
+    f"  {'TTFT mean (at most)':>21}  {'TPOT mean':>9} {'p99/alone (batch)':>17} {'ITL max':>8}  verdict"
 )
 """Over the lines of `line`."""
 
@@ -223,8 +232,8 @@ def line(row: Row) -> str:
         f"{row.deployment:14} {row.rate:5.3g} {row.num_output_tokens:4} {row.time_scale:2.0f}"
         f"  {used.prefill:4.2f} / {used.link:4.2f} / {used.decode:4.2f} {100 * row.host_cpu_share:3.0f} %"
         f"  {row.throughput_ratio:10.3f}  {row.ttft_mean_seconds:9.3f} ({row.ttft_bound_seconds:8.3f} s)"
-        f"  {1000 * row.tpot_mean_seconds:6.1f} ms {row.tpot_p99_ratio:9.2f} {row.itl_max_seconds:6.2f} s  {verdict}"
-        + (", host busy" if row.is_busy else "")
+        f"  {1000 * row.tpot_mean_seconds:6.1f} ms {row.tpot_p99_ratio:9.2f} ({row.tpot_p99_by_batch:5.2f})"
+        f" {row.itl_max_seconds:6.2f} s  {verdict}" + (", host busy" if row.is_busy else "")
     )
 
 
@@ -250,6 +259,17 @@ def compare_deployments(rows: Sequence[Row]) -> list[Mapping[str, Any]]:
 
 def _span(seconds: Sequence[float]) -> float:
     return max(seconds) - min(seconds) if seconds else 0.0
+
+
+def _num_beside(done: Sequence[RequestSample]) -> list[float]:
+    """Return how many others decoded with each request, on average over its own time."""
+    spans = [(sample.sent_seconds + sample.ttft_seconds, sample.finished_seconds) for sample in done]
+    return [
+        (sum(max(0.0, min(end, other_end) - max(begin, other)) for other, other_end in spans) - (end - begin))
+        / (end - begin)
+        for begin, end in spans
+        if end > begin
+    ]
 
 
 def _distribution(row: Row) -> dict[str, float] | None:

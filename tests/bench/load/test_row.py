@@ -112,3 +112,10 @@ def test_deployments_are_compared_with_the_best_of_each_load() -> None:
     assert late.failures is None
     assert compared["shares"]["disaggregated"]["e2e"] == 1.0
     assert compared["shares"]["aggregated"]["e2e"] == pytest.approx(0.4 / 0.8)
+
+
+def test_a_larger_batch_explains_a_part_of_longer_steps() -> None:
+    """Two requests decode together for half of their time, and a further sequence makes a step 2 % longer."""
+    together = row(growth=0.02, runs=((sample(0.0, 0.2, 0.02), sample(0.1, 0.2, 0.02)),))
+
+    assert together.tpot_p99_by_batch == pytest.approx(1.01)
