@@ -9,8 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+import baton.v1
 from bench.processes import free_port, running_server, wait_until_served
 
+DEMO_MODEL = Path(baton.v1.__file__).parent.parent / "demo" / "checkpoint"
+"""Folder of the demo model."""
 NodeTable = Mapping[str, str | int | float | bool]
 """A node as a `[[node]]` table of `baton up --nodes` has it: its role, its engine, and settings by name."""
 ROUTER_PORT_OFFSET = 10
@@ -26,6 +29,18 @@ class Endpoints(NamedTuple):
     """host:port of the router."""
     process_id: int = 0
     """Of `baton up`, the parent of all; 0: there is none."""
+
+
+def mock_node(role: str, hardware: str, time_scale: float) -> NodeTable:
+    """Return a node that stands for a machine with Llama 3.1 8B in bfloat16, `time_scale` times slower than it is."""
+    table = {"role": role, "engine": "mock", "mock_hardware": hardware, "mock_shape": "llama-3.1-8b"}
+    scale = {"mock_time_scale": time_scale} if time_scale != 1 else {}
+    return {**table, "dtype": "bfloat16", "num_blocks": 8192, **scale}
+
+
+def real_node(role: str, engine: str) -> NodeTable:
+    """Return a node that computes on this machine."""
+    return {"role": role, "engine": engine, "num_blocks": 4096}
 
 
 @contextmanager

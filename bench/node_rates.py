@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from google.protobuf.duration_pb2 import Duration
-
 from baton.v1.node_pb2 import NODE_ROLE_PREFILL, NodeDescription
 
 
@@ -82,10 +80,10 @@ def rates_of(node: NodeDescription) -> NodeRates:
         node_id=node.node_id,
         can_decode=node.role != NODE_ROLE_PREFILL,
         prefill_flops=profile.prefill_flops,
-        prefill_overhead_seconds=_seconds(profile.prefill_overhead),
+        prefill_overhead_seconds=profile.prefill_overhead.ToNanoseconds() / 1e9,
         decode_flops=profile.decode_flops,
         decode_bytes_per_second=profile.decode_bytes_per_second,
-        step_overhead_seconds=_seconds(profile.step_overhead),
+        step_overhead_seconds=profile.step_overhead.ToNanoseconds() / 1e9,
         num_linear_parameters=shape.linear_parameter_count,
         num_head_parameters=shape.head_parameter_count,
         attention_flop_per_pair=4.0 * shape.attention_head_count * shape.head_dim * shape.layer_count,
@@ -155,7 +153,3 @@ def _can_serve(prompt: Mapping[str, float], output: Mapping[str, float], per_sec
         to_decode -= share / output[name] if output[name] > 0 else to_decode
         prompts += (1 - share) / prompt[name]
     return to_decode <= 1e-9 * per_second and prompts >= per_second
-
-
-def _seconds(duration: Duration) -> float:
-    return float(duration.seconds + duration.nanos / 1e9)

@@ -1,11 +1,16 @@
-"""Types of command line options that refuse a value out of range by the option's name."""
+"""What command lines share: types of options that refuse a value by the option's name, and words on the terminal."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import sys
+import time
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
+
+ValueT = TypeVar("ValueT")
 
 
 def at_least(low: int) -> Callable[[str], int]:
@@ -45,3 +50,33 @@ def json_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise argparse.ArgumentTypeError(f"expected a JSON object, got {text}")
     return value
+
+
+def existing_file(text: str) -> Path:
+    """Return the path of a file that there is."""
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"there is no file {text}")
+    return path
+
+
+def list_of(kind: Callable[[str], ValueT]) -> Callable[[str], list[ValueT]]:
+    """Return the type of values separated by commas."""
+
+    def values(text: str) -> list[ValueT]:
+        return [kind(part) for part in text.split(",")]
+
+    return values
+
+
+def engine_pair(text: str) -> tuple[str, ...]:
+    """Return the engines of two nodes: both mocks, or each torch or MLX."""
+    engines = tuple(text.split(","))
+    if len(engines) != 2 or not (set(engines) <= {"torch", "mlx"} or set(engines) == {"mock"}):
+        raise argparse.ArgumentTypeError(f"expected mock,mock or two of torch and mlx, got {text}")
+    return engines
+
+
+def say(text: str) -> None:
+    """Tell whoever waits how far a run has come."""
+    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)

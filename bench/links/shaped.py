@@ -17,16 +17,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from google.protobuf.duration_pb2 import Duration
-
 from baton.v1 import router_service_pb2
 from bench.links.shaped_cluster import Cluster, NodePlan, NotRemoteError, shaped_cluster
-from bench.links.shaped_link import ShapedLink, shaped_link
+from bench.links.shaped_link import PAYLOAD_SHARE, ShapedLink, shaped_link
 from bench.plots import new_figure
 from bench.results_file import describe_machine, write_results
 
-_PAYLOAD_SHARE = 1448 / 1514
-"""Payload of a full packet: Ethernet, IP and TCP with timestamps take the rest of what the shaper counts."""
 _SHAPE = ("--mock-shape", "llama-3.1-8b", "--dtype", "bfloat16", "--num-blocks", "1200")
 _SPARK = NodePlan("mock", ("--mock-hardware", "dgx-spark", *_SHAPE))
 _ULTRA = NodePlan("mock", ("--mock-hardware", "m3-ultra", *_SHAPE))
@@ -89,7 +85,7 @@ class Row:
     @property
     def wire_seconds(self) -> float:
         """Return the time that the link needs for the bytes, in full packets with their headers."""
-        return 8 * self.median("num_bytes") / (self.link_bits_per_second * _PAYLOAD_SHARE)
+        return 8 * self.median("num_bytes") / (self.link_bits_per_second * PAYLOAD_SHARE)
 
     @property
     def start_seconds(self) -> float:
@@ -215,18 +211,14 @@ def generate_remotely(cluster: Cluster, num_prompt_tokens: int, seed: int, num_o
                 raise
             print(f"again, {num_prompt_tokens} tokens: {error}", flush=True)
     return Sample(
-        compute_seconds=_seconds(summary.prefill_duration),
-        transfer_seconds=_seconds(summary.transfer_duration),
-        exposed_seconds=_seconds(summary.exposed_duration),
+        compute_seconds=summary.prefill_duration.ToNanoseconds() / 1e9,
+        transfer_seconds=summary.transfer_duration.ToNanoseconds() / 1e9,
+        exposed_seconds=summary.exposed_duration.ToNanoseconds() / 1e9,
         last_token_seconds=times[-1] - started,
         predicted_seconds=_predicted_seconds(placement, num_output_tokens),
         num_bytes=summary.kv_byte_count,
         num_frames=summary.kv_frame_count,
     )
-
-
-def _seconds(duration: Duration) -> float:
-    return float(duration.seconds + duration.nanos / 1e9)
 
 
 def draw_shaped(rows: Sequence[Mapping[str, Any]], path: Path) -> None:

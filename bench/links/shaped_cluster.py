@@ -1,13 +1,11 @@
-"""Real processes on two hosts with a shaped link between them: the prefill node there, all others here."""
+"""Calls into a pair of nodes on two hosts with a shaped link between them: the prefill node there, all others here."""
 
 from __future__ import annotations
 
 import random
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,19 +15,13 @@ from baton.v1 import router_service_pb2
 from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest
 from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
 from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters
-from baton.v1.node_pb2 import NODE_ROLE_DECODE, NODE_ROLE_PREFILL, NodeDescription
+from baton.v1.node_pb2 import NODE_ROLE_DECODE, NODE_ROLE_PREFILL
 from baton.v1.router_service_pb2 import Placement
 from baton.v1.router_service_pb2_grpc import RouterServiceStub
-from bench.links.shaped_link import FAR_ADDRESS, NEAR_ADDRESS, ShapedLink
-from bench.processes import running_server
+from bench.links.hosts import MODEL, HostedNode, hosted_cluster
+from bench.links.shaped_link import ShapedLink
 
-MODEL = "model"
-"""Served name."""
-START_TIMEOUT_SECONDS = 120.0
 _CALL_TIMEOUT_SECONDS = 300.0
-
-_ROUTER = f"{NEAR_ADDRESS}:18910"
-_CACHE_INDEX = f"{NEAR_ADDRESS}:18911"
 
 
 class NotRemoteError(RuntimeError):
@@ -44,8 +36,6 @@ class NodePlan:
     """"torch", "mlx" or "mock"."""
     flags: tuple[str, ...] = ()
     """Further flags of `baton serve`."""
-    measures_links: bool = True
-    """Whether it probes the link from the prefill node, if it decodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +120,7 @@ def shaped_cluster(
     Args:
         link: To the host of the prefill node.
         model: Folder of the model; for mock engines its tokenizer and vocabulary.
-        decode: Node on this side; where it measures links it has measured the one from the prefill node.
+        decode: Node on this side; it has measured the link from the prefill node.
         prefill: Node on the far side; None: none.
         flags: Of both nodes.
         prefill_niceness: 0 to 19: how much the prefill node leaves to the others of the cores that they share here.
@@ -138,51 +128,17 @@ def shaped_cluster(
     Raises:
         TimeoutError: If the nodes do not register.
     """
-    join = ("--router-address", _ROUTER, "--cache-index-address", _CACHE_INDEX, "--model-dir", str(model))
-    common = (*join, "--model-name", MODEL, *flags)
-    near = ("--engine", decode.engine, "--host", NEAR_ADDRESS, "--port", "18930", *common, *decode.flags)
-    router = ("router", "--host", NEAR_ADDRESS, "--port", "18910", "--cache-index-address", _CACHE_INDEX)
-    with ExitStack() as stack:
-        logs = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stack.enter_context(_process(router, logs))
-        stack.enter_context(_process(("cache-index", "--host", NEAR_ADDRESS, "--port", "18911"), logs))
-        if prefill is not None:
-            far = ("--engine", prefill.engine, "--host", FAR_ADDRESS, "--port", "18920", *common, *prefill.flags)
-            stack.enter_context(_process(("prefill", *far), logs, link, prefill_niceness))
-        stack.enter_context(_process(("decode", *near), logs))
-        router_channel = stack.enter_context(grpc.insecure_channel(_ROUTER))
-        stub = RouterServiceStub(router_channel)  # type: ignore[no-untyped-call]
-        num_nodes = 1 if prefill is None else 2
-        nodes = _wait_for_nodes(stub, num_nodes, num_nodes - 1 if decode.measures_links else 0, logs)
+    hosted = [HostedNode("decode", ("--engine", decode.engine, *flags, *decode.flags), is_far=False)]
+    if prefill is not None:
+        far = ("--engine", prefill.engine, *flags, *prefill.flags)
+        hosted.append(HostedNode("prefill", far, is_far=True, niceness=prefill_niceness))
+    with hosted_cluster(link, model, hosted, len(hosted) - 1) as (hosts, states):
+        nodes = {state.node.role: state.node for state in states}
         decode_node = nodes[NODE_ROLE_DECODE]
-        channel = stack.enter_context(grpc.insecure_channel(decode_node.address))
-        yield Cluster(
-            DecodeServiceStub(channel),  # type: ignore[no-untyped-call]
-            stub,
-            decode_node.node_id,
-            nodes[NODE_ROLE_PREFILL].node_id if prefill is not None else "",
-        )
-
-
-@contextmanager
-def _process(arguments: Sequence[str], logs: Path, link: ShapedLink | None = None, niceness: int = 0) -> Iterator[None]:
-    command = ["nice", "-n", str(niceness), sys.executable, "-m", "baton.cli", "serve", *arguments]
-    command = link.far_command(command) if link else command
-    with running_server(command, logs / f"{arguments[0]}.log", {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}):
-        yield
-
-
-def _wait_for_nodes(stub: RouterServiceStub, num_nodes: int, num_links: int, logs: Path) -> dict[int, NodeDescription]:
-    """Return the nodes by role, once all are registered and the decode node has measured its links."""
-    deadline = time.monotonic() + START_TIMEOUT_SECONDS
-    while (seconds := deadline - time.monotonic()) > 0:
-        try:
-            response = stub.ListNodes(router_service_pb2.ListNodesRequest(), wait_for_ready=True, timeout=seconds)
-        except grpc.RpcError:  # the router has just begun, or never does: the deadline decides
-            continue
-        states = {state.node.role: state for state in response.nodes}
-        if len(states) == num_nodes and len(states[NODE_ROLE_DECODE].links) >= num_links:
-            return {role: state.node for role, state in states.items()}
-        time.sleep(0.2)
-    tails = "\n".join(path.read_text()[-2000:] for path in sorted(logs.iterdir()))
-    raise TimeoutError(f"the nodes did not register within {START_TIMEOUT_SECONDS} seconds\n{tails}")
+        with grpc.insecure_channel(decode_node.address) as channel:
+            yield Cluster(
+                DecodeServiceStub(channel),  # type: ignore[no-untyped-call]
+                hosts.router,
+                decode_node.node_id,
+                nodes[NODE_ROLE_PREFILL].node_id if prefill is not None else "",
+            )

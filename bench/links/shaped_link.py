@@ -13,6 +13,8 @@ from pathlib import Path
 NAMESPACE = "baton-far"
 NEAR_ADDRESS = "10.77.0.1"
 FAR_ADDRESS = "10.77.0.2"
+PAYLOAD_SHARE = 1448 / 1514
+"""Payload of a full packet: Ethernet, IP and TCP with timestamps take the rest of what the shaper counts."""
 _NEAR_DEVICE = "baton-near0"
 _FAR_DEVICE = "baton-far0"
 _KERNEL_TICKS_PER_SECOND = 250

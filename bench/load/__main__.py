@@ -11,29 +11,26 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from subprocess import CalledProcessError
 from threading import Lock
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
-import baton.v1
 from bench.load.deployment import DEPLOYMENTS, Pair
-from bench.load.measure import Load, measure_loads, say
+from bench.load.measure import Load, measure_loads
 from bench.load.plot import draw_load
 from bench.load.row import HEAD, MIN_SHARE_OF_BEST, Row, compare_deployments, line
-from bench.options import at_least, positive
+from bench.local_cluster import DEMO_MODEL
+from bench.options import at_least, engine_pair, list_of, positive, say
 from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-load/1"
 STRETCH = 4.0
 """How many times slower nodes are where the host was busy."""
-_DEMO = Path(baton.v1.__file__).parent.parent / "demo" / "checkpoint"
-
-NumberT = TypeVar("NumberT", int, float)
 
 
 class Run(NamedTuple):
@@ -144,15 +141,15 @@ def _write(options: argparse.Namespace, rows: Sequence[Row]) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="baton bench load", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", type=Path, default=_DEMO, help="model folder; default: the demo model")
-    parser.add_argument("--rates", type=_list_of(positive), default=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], help=_RATES_HELP)
-    parser.add_argument("--outputs", type=_list_of(at_least(2)), default=[16, 32, 64], help="output tokens (16,32,64)")
+    parser.add_argument("--model", type=Path, default=DEMO_MODEL, help="model folder; default: the demo model")
+    parser.add_argument("--rates", type=list_of(positive), default=[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], help=_RATES_HELP)
+    parser.add_argument("--outputs", type=list_of(at_least(2)), default=[16, 32, 64], help="output tokens (16,32,64)")
     parser.add_argument("--prompt-tokens", type=at_least(1), default=2000, help="of each request (%(default)s)")
     parser.add_argument("--count", type=at_least(2), default=402, help="requests of a row, all seeds (%(default)s)")
     parser.add_argument("--seeds", type=at_least(1), default=3, help="runs of a row (%(default)s)")
     parser.add_argument("--first-seed", type=at_least(0), default=0, help="of the runs (%(default)s)")
     parser.add_argument("--link", type=float, default=0.0, help="Gb/s of a shaped link between two hosts; needs root")
-    parser.add_argument("--engines", type=_engines, default=("mock", "mock"), help="of the two nodes (mock,mock)")
+    parser.add_argument("--engines", type=engine_pair, default=("mock", "mock"), help="of the two nodes (mock,mock)")
     parser.add_argument(
         "--deployment", type=_deployments, default=["disaggregated"], help=f"one or several of {','.join(DEPLOYMENTS)}"
     )
@@ -166,21 +163,6 @@ def _parser() -> argparse.ArgumentParser:
 
 _HOST_RATE_HELP = "requests per second of the host's clock that a pair gets at most: time is stretched to it (no limit)"
 _RATES_HELP = "requests per second (1,2,3,4,5,6); of real engines 6 stands for what they can do at most"
-
-
-def _list_of(kind: Callable[[str], NumberT]) -> Callable[[str], list[NumberT]]:
-    def values(text: str) -> list[NumberT]:
-        return [kind(part) for part in text.split(",")]
-
-    return values
-
-
-def _engines(text: str) -> tuple[str, ...]:
-    engines = tuple(text.split(","))
-    is_real = set(engines) <= {"torch", "mlx"}
-    if len(engines) != 2 or not (is_real or set(engines) == {"mock"}):
-        raise argparse.ArgumentTypeError(f"expected mock,mock or two of torch and mlx, got {text}")
-    return engines
 
 
 def _deployments(text: str) -> list[str]:

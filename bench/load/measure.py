@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -23,6 +22,7 @@ from bench.load.deployment import NodeFacts, Pair, read_facts, running_pair
 from bench.load.row import Alone, Row
 from bench.local_cluster import Endpoints
 from bench.node_rates import Utilisation, pair_utilisation
+from bench.options import say
 from bench.workloads.arrivals import poisson
 from bench.workloads.dataset import Session, fixed_lengths
 from bench.workloads.vocabulary import TokenIds
@@ -192,8 +192,3 @@ class _Client:
         if not sample.is_ok:
             raise RuntimeError(f"a request on idle nodes failed: {sample.error}")
         return sample
-
-
-def say(text: str) -> None:
-    """Tell whoever waits how far the run has come."""
-    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)

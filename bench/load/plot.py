@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from bench.load.row import MAX_TPOT_RATIO, MIN_THROUGHPUT_RATIO, Row
-from bench.plots import new_figure
+from bench.plots import name_axes, new_figure
+
+_RATE = "requests per second (of the nodes' time)"
 
 
 def draw_load(rows: Sequence[Row], path: Path) -> None:
@@ -35,17 +36,10 @@ def draw_load(rows: Sequence[Row], path: Path) -> None:
         ttft.plot(rates, [row.ttft_bound_seconds for row in chosen], color=style["color"], linestyle=":", alpha=0.5)
         tpot.plot(rates, [row.tpot_p99_ratio for row in chosen], **style)
         cpu.plot(rates, [100 * row.host_cpu_share for row in chosen], **style)
-    _name(throughput, "throughput / arriving rate", MIN_THROUGHPUT_RATIO)
-    _name(ttft, "TTFT mean (dotted: at most), s", None)
+    name_axes(throughput, _RATE, "throughput / arriving rate", MIN_THROUGHPUT_RATIO)
+    name_axes(ttft, _RATE, "TTFT mean (dotted: at most), s")
     ttft.set_yscale("log")
-    _name(tpot, "TPOT p99 / alone", MAX_TPOT_RATIO)
-    _name(cpu, "CPU of the host, %", 85)
+    name_axes(tpot, _RATE, "TPOT p99 / alone", MAX_TPOT_RATIO)
+    name_axes(cpu, _RATE, "CPU of the host, %", 85)
     figure.legend(loc="outside lower center", ncols=4, fontsize=8)
     figure.savefig(path)
-
-
-def _name(axes: Any, name: str, bound: float | None) -> None:
-    axes.set(xlabel="requests per second (of the nodes' time)", ylabel=name)
-    axes.grid(alpha=0.3)
-    if bound is not None:
-        axes.axhline(bound, color="0.2", linestyle=":")

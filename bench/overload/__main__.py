@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-import baton.v1
 from bench.client.metrics import ServiceLevel
 from bench.host_cpu import HostCpu
 from bench.load.deployment import Pair, read_facts
-from bench.local_cluster import Endpoints
-from bench.options import at_least, positive
+from bench.local_cluster import DEMO_MODEL, Endpoints
+from bench.options import at_least, list_of, positive
 from bench.overload.drive import Question, drive, saturate
 from bench.overload.plot import draw_overload
 from bench.overload.policies import Policy, names, policy, running
@@ -27,7 +26,6 @@ from bench.overload.row import HEAD, MAX_TTFT_RATIO, Row, faults, line, quantile
 from bench.results_file import describe_machine, write_results
 
 FORMAT = "baton-bench-overload/1"
-_DEMO = Path(baton.v1.__file__).parent.parent / "demo" / "checkpoint"
 _POLICIES = "queue,round-robin,threshold-8,threshold-32,degrade,shed"
 _NUM_CLIENTS = (12, 24, 48)
 """Of the steps by which capacity is found: few leave nodes idle, many fill their batches."""
@@ -162,9 +160,11 @@ def _write(options: argparse.Namespace, rows: Sequence[Row], capacity: float, le
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="baton bench overload", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", type=Path, default=_DEMO, help="model folder; default: the demo model")
+    parser.add_argument("--model", type=Path, default=DEMO_MODEL, help="model folder; default: the demo model")
     parser.add_argument("--policies", type=_policies, default=_policies(_POLICIES), help=f"({_POLICIES})")
-    parser.add_argument("--loads", type=_loads, default=[0.5, 0.8, 1.0, 2.0, 4.0], help="over capacity (0.5,0.8,1,2,4)")
+    parser.add_argument(
+        "--loads", type=list_of(positive), default=[0.5, 0.8, 1.0, 2.0, 4.0], help="over capacity (0.5,0.8,1,2,4)"
+    )
     parser.add_argument("--seconds", type=positive, default=300.0, help="of each load (%(default)s)")
     parser.add_argument(
         "--calibration-seconds",
@@ -188,10 +188,6 @@ def _policies(text: str) -> Sequence[Policy]:
         return names(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def _loads(text: str) -> list[float]:
-    return [positive(part) for part in text.split(",")]
 
 
 if __name__ == "__main__":

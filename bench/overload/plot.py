@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.overload.row import KEPT_SHARE, Row
-from bench.plots import new_figure
+from bench.plots import name_axes, new_figure
 
 
 def draw_overload(rows: Sequence[Row], path: Path) -> None:
@@ -30,13 +30,13 @@ def draw_overload(rows: Sequence[Row], path: Path) -> None:
         refusals.plot([load for load, _ in points], [milliseconds for _, milliseconds in points], **style)
         _draw_memory(memory, chosen[-1], f"C{number % 10}")
     best = max(row.goodput for row in rows)
-    goodput.axhline(KEPT_SHARE * best, color="0.6", linewidth=0.8, linestyle="--")
-    ttft.axhline(rows[0].level.ttft_seconds, color="0.6", linewidth=0.8, linestyle="--")
-    _name(goodput, "requested / capacity", "good requests per second")
-    _name(ttft, "requested / capacity", "TTFT p99, s")
+    name_axes(goodput, "requested / capacity", "good requests per second", KEPT_SHARE * best)
+    name_axes(ttft, "requested / capacity", "TTFT p99, s", rows[0].level.ttft_seconds)
+    name_axes(refusals, "requested / capacity", "time to a refusal, p99, ms")
+    name_axes(memory, "time at the highest load, s", "memory of gateway (solid) and router, MB")
+    for axes in (goodput, refusals, memory):
+        axes.set_ylim(bottom=0)
     ttft.set_yscale("log")
-    _name(refusals, "requested / capacity", "time to a refusal, p99, ms")
-    _name(memory, "time at the highest load, s", "memory of gateway (solid) and router, MB")
     figure.legend(loc="outside lower center", ncols=6, fontsize=8)
     figure.savefig(path)
 
@@ -45,9 +45,3 @@ def _draw_memory(axes: Any, row: Row, color: str) -> None:
     for service, line_style in (("gateway", "-"), ("router", "--")):
         seen = [(each.seconds, each.num_bytes[service]) for each in row.drive.memory if service in each.num_bytes]
         axes.plot([at for at, _ in seen], [size / 1e6 for _, size in seen], color=color, linestyle=line_style)
-
-
-def _name(axes: Any, x_name: str, y_name: str) -> None:
-    axes.set(xlabel=x_name, ylabel=y_name)
-    axes.set_ylim(bottom=0)
-    axes.grid(alpha=0.3)

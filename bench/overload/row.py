@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from bench.client.metrics import ServiceLevel
+from bench.client.metrics import ServiceLevel, percentile
 from bench.overload.drive import Drive, Sample
 
 KEPT_SHARE = 0.9
@@ -153,12 +153,7 @@ def faults(rows: Sequence[Row], policy: str) -> list[str]:
 def quantile(values: Iterable[float], share: float) -> float | None:
     """Return a quantile, interpolated linearly between the nearest ranks; None of nothing."""
     ordered = sorted(values)
-    if not ordered:
-        return None
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+    return percentile(ordered, 100 * share) if ordered else None
 
 
 def _rounded(value: float | None) -> float | None:

@@ -16,11 +16,10 @@ from itertools import islice
 from pathlib import Path
 from random import Random
 
-import baton.v1
 from bench.host_cpu import HostCpu
-from bench.local_cluster import NodeTable, running_cluster
+from bench.local_cluster import DEMO_MODEL, mock_node, real_node, running_cluster
 from bench.node_rates import capacity_per_second, rates_of
-from bench.options import at_least, positive
+from bench.options import at_least, engine_pair, existing_file, list_of, positive, say
 from bench.prediction.client import PredictionClient, Request
 from bench.prediction.ratios import Spread, identical_spreads
 from bench.prediction.report import LoadReport, draw_prediction
@@ -32,7 +31,6 @@ from bench.workloads.traces import Scaling, TraceRow, read_azure, read_mooncake,
 from bench.workloads.vocabulary import TokenIds
 
 FORMAT = "baton-bench-prediction/1"
-_DEMO = Path(baton.v1.__file__).parent.parent / "demo" / "checkpoint"
 _READERS: dict[str, Callable[[Path], Iterator[TraceRow]]] = {"azure": read_azure, "mooncake": read_mooncake}
 _FACTORS = {"azure": 1.0, "mooncake": 0.1}
 """On the lengths of each kind of trace: pools of 8,192 blocks hold some dozens of such requests."""
@@ -54,7 +52,7 @@ _PROGRESS_SECONDS = 15.0
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the numbers of each load, write the files; 1 if a term or the regret is not as it shall be."""
     options = _parser().parse_args(arguments)
-    is_mock = options.engines is None
+    is_mock = "mock" in options.engines
     if options.length_factor is None:
         options.length_factor = _FACTORS[options.dataset]
     if not is_mock:
@@ -64,7 +62,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if len(rows) < 2:
         print(f"baton bench prediction: {options.path.name} has {len(rows)} requests that fit", file=sys.stderr)
         return 2
-    nodes = _mock_nodes(options.time_scale) if is_mock else _real_nodes(options.engines)
+    nodes = [mock_node(*each, options.time_scale) for each in _MOCK_NODES]
+    if not is_mock:
+        nodes = list(map(real_node, ("prefill", "decode"), options.engines))
     with running_cluster(options.model, nodes) as endpoints:
         reports = asyncio.run(_measure(endpoints.router, len(nodes), rows, scaling, options))
     return 1 if any(report.failures for report in reports) else 0
@@ -77,17 +77,18 @@ async def _measure(
     prompt, output = (
         sum(map(scaling.tokens, lengths)) / len(rows) for lengths in zip(*map(_lengths, rows), strict=True)
     )
-    scale = options.time_scale if options.engines is None else 1.0
+    is_mock = "mock" in options.engines
+    scale = options.time_scale if is_mock else 1.0
     async with PredictionClient(router, 600.0 * scale) as client:
         nodes = [rates_of(node) for node in await client.nodes(num_nodes)]
         capacity = capacity_per_second(nodes, prompt, output)
         print(f"{options.dataset}: {len(rows)} requests, mean {prompt:.0f} + {output:.0f} tokens; the nodes can serve")
         print(f"{capacity * scale:.2f} of them per second by formula, {capacity:.2f} with time x {scale:g}", flush=True)
         seconds = sum(len(rows) / (load * capacity) for load in options.loads)
-        _say(f"{len(options.loads)} loads: {seconds / 60:.0f} min of arrivals")
+        say(f"{len(options.loads)} loads: {seconds / 60:.0f} min of arrivals")
         warm_up = _requests(rows[:_NUM_WARM_UP], scaling, f"warm-up/{options.seed}", 0.3 * capacity)
         await client.run(warm_up, lambda _: None)
-        identical = await _identical(client, round(prompt), round(output), options.seed) if options.engines else {}
+        identical = await _identical(client, round(prompt), round(output), options.seed) if not is_mock else {}
         for load in options.loads:
             requests = _requests(rows, scaling, f"{options.seed}/{load}", load * capacity)
             cpu = HostCpu()
@@ -134,25 +135,6 @@ def _fits(row: TraceRow, scaling: Scaling) -> bool:
     return limit is None or sum(map(scaling.tokens, _lengths(row))) <= limit
 
 
-def _mock_nodes(time_scale: float) -> list[NodeTable]:
-    scale: NodeTable = {"mock_time_scale": time_scale} if time_scale != 1 else {}
-    shared: NodeTable = {
-        "engine": "mock",
-        "mock_shape": "llama-3.1-8b",
-        "dtype": "bfloat16",
-        "num_blocks": 8192,
-        **scale,
-    }
-    return [{"role": role, "mock_hardware": hardware, **shared} for role, hardware in _MOCK_NODES]
-
-
-def _real_nodes(engines: Sequence[str]) -> list[NodeTable]:
-    return [
-        {"role": role, "engine": engine, "num_blocks": 4096}
-        for role, engine in zip(("prefill", "decode"), engines, strict=True)
-    ]
-
-
 def _progress(load: float, total: int, cpu: HostCpu) -> Callable[[Sample], None]:
     state = {"done": 0, "failed": 0, "told": time.monotonic()}
 
@@ -162,7 +144,7 @@ def _progress(load: float, total: int, cpu: HostCpu) -> Callable[[Sample], None]
         if time.monotonic() - state["told"] > _PROGRESS_SECONDS:
             state["told"] = time.monotonic()
             told = f"{state['done']} of {total} done, {state['failed']} failed, CPU {100 * cpu.share():.0f} %"
-            _say(f"{100 * load:.0f} %: {told}")
+            say(f"{100 * load:.0f} %: {told}")
 
     return on_sample
 
@@ -176,35 +158,27 @@ def _write(options: argparse.Namespace, capacity: float, reports: Sequence[LoadR
     draw_prediction(reports, options.out.with_suffix(".png"))
 
 
-def _say(text: str) -> None:
-    print(f"[{time.strftime('%H:%M:%S')}] {text}", file=sys.stderr, flush=True)
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="baton bench prediction", description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--model", type=Path, default=_DEMO, help="model folder; default: the demo model")
+    parser.add_argument("--model", type=Path, default=DEMO_MODEL, help="model folder; default: the demo model")
     parser.add_argument("--dataset", choices=tuple(_READERS), default="azure", help="kind of trace (%(default)s)")
-    parser.add_argument("--path", type=Path, required=True, help="file of the trace")
+    parser.add_argument("--path", type=existing_file, required=True, help="file of the trace")
     parser.add_argument("--length-factor", type=positive, help="on all lengths (azure 1, mooncake 0.1)")
     parser.add_argument("--max-context-tokens", type=at_least(2), default=6000, help="leave longer out (%(default)s)")
     parser.add_argument("--count", type=at_least(2), default=200, help="requests of a load (%(default)s)")
     parser.add_argument("--seed", type=at_least(0), default=0, help="of the prompts (%(default)s)")
-    parser.add_argument("--loads", type=_loads, default=[0.3, 0.6, 0.9, 1.5], help="of capacity (0.3,0.6,0.9,1.5)")
+    parser.add_argument(
+        "--loads", type=list_of(positive), default=[0.3, 0.6, 0.9, 1.5], help="of capacity (0.3,0.6,0.9,1.5)"
+    )
     parser.add_argument("--time-scale", type=positive, default=4.0, help="how much slower mocks are (%(default)s)")
-    parser.add_argument("--engines", type=_engines, help="a real pair in place of the mocks, e.g. torch,mlx")
+    parser.add_argument(
+        "--engines",
+        type=engine_pair,
+        default=("mock", "mock"),
+        help="a real pair in place of the mocks, e.g. torch,mlx",
+    )
     parser.add_argument("--out", type=Path, help="JSON with all samples; a picture is drawn beside it")
     return parser
-
-
-def _loads(text: str) -> list[float]:
-    return [positive(part) for part in text.split(",")]
-
-
-def _engines(text: str) -> list[str]:
-    engines = text.split(",")
-    if len(engines) != 2 or not set(engines) <= {"torch", "mlx"}:
-        raise argparse.ArgumentTypeError(f"expected two of torch and mlx, got {text}")
-    return engines
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from google.protobuf.duration_pb2 import Duration
-
 from baton.v1.generation_pb2 import PlacementSummary
 from baton.v1.router_service_pb2 import Candidate as CandidateMessage
 from baton.v1.router_service_pb2 import CostEstimate, Placement
@@ -183,11 +181,11 @@ def measured_of(
         step = (last.seconds - second.seconds) / (last.num_tokens - second.num_tokens)
         start = second.seconds - called - step * (second.num_tokens - first.num_tokens)
     return Measured(
-        queue=_seconds(summary.queue_duration),
-        prefill=_seconds(summary.prefill_duration),
-        transfer=_seconds(summary.transfer_duration),
-        exposed=_seconds(summary.exposed_duration),
-        pull=_seconds(summary.pull_duration),
+        queue=summary.queue_duration.ToNanoseconds() / 1e9,
+        prefill=summary.prefill_duration.ToNanoseconds() / 1e9,
+        transfer=summary.transfer_duration.ToNanoseconds() / 1e9,
+        exposed=summary.exposed_duration.ToNanoseconds() / 1e9,
+        pull=summary.pull_duration.ToNanoseconds() / 1e9,
         start=start,
         step=step,
         ttft=first.seconds - asked,
@@ -198,7 +196,3 @@ def measured_of(
 def _row(values: Candidate | Measured) -> list[Any]:
     found = [getattr(values, name) for name in values.__slots__]
     return [round(value, _DECIMALS) if isinstance(value, float) else value for value in found]
-
-
-def _seconds(duration: Duration) -> float:
-    return float(duration.seconds + duration.nanos / 1e9)

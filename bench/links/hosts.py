@@ -1,0 +1,108 @@
+"""Baton's processes on two hosts behind a shaped link: cache index and router here, each node on the host it names."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from baton.v1.router_service_pb2 import ListNodesRequest, NodeState
+from baton.v1.router_service_pb2_grpc import RouterServiceStub
+from bench.links.shaped_link import FAR_ADDRESS, NEAR_ADDRESS, ShapedLink
+from bench.processes import running_server
+
+MODEL = "model"
+"""Served name."""
+ROUTER = f"{NEAR_ADDRESS}:18910"
+_CACHE_INDEX = f"{NEAR_ADDRESS}:18911"
+_NODE_PORT = 18920
+_START_SECONDS = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostedNode:
+    """A node and where it runs."""
+
+    role: str
+    """As `baton serve` names it."""
+    flags: Sequence[str]
+    """Further flags."""
+    is_far: bool
+    """Whether it runs behind the link."""
+    niceness: int = 0
+    """0 to 19: how much it leaves to the others of the cores that all share here."""
+
+
+class Hosts:
+    """Both hosts. Made by `hosted_cluster`, which ends what `serve` starts."""
+
+    def __init__(self, link: ShapedLink, model: Path, stack: ExitStack) -> None:
+        self._link, self._stack = link, stack
+        self._logs = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-bench-")))
+        self._of_model = (f"--model-dir={model}", f"--model-name={MODEL}", f"--router-address={ROUTER}")
+        channel = stack.enter_context(grpc.insecure_channel(ROUTER))
+        self.router = RouterServiceStub(channel)  # type: ignore[no-untyped-call]
+
+    def serve(
+        self, role: str, *flags: str, is_far: bool = False, niceness: int = 0
+    ) -> tuple[subprocess.Popen[bytes], Path]:
+        """Start a process of `baton serve`; return it and the file of its log."""
+        of_model = () if role in ("router", "cache-index") else self._of_model
+        command = ["nice", "-n", str(niceness), sys.executable, "-m", "baton.cli", "serve", role, *of_model, *flags]
+        log = self._logs / f"{role}-{len(list(self._logs.iterdir()))}.log"
+        environment = {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
+        process = running_server(self._link.far_command(command) if is_far else command, log, environment)
+        return self._stack.enter_context(process), log
+
+    def wait_for_nodes(self, num_nodes: int, num_links: int) -> list[NodeState]:
+        """Return the nodes once all have registered and so many links have been measured.
+
+        Raises:
+            TimeoutError: If they do not in time; the message has the ends of the logs.
+        """
+        deadline = time.monotonic() + _START_SECONDS
+        while (seconds := deadline - time.monotonic()) > 0:
+            try:
+                states = list(self.router.ListNodes(ListNodesRequest(), wait_for_ready=True, timeout=seconds).nodes)
+            except grpc.RpcError:  # the router has just begun, or never does: the deadline decides
+                continue
+            if len(states) == num_nodes and sum(len(state.links) for state in states) >= num_links:
+                return states
+            time.sleep(0.2)
+        tails = "\n".join(path.read_text()[-2000:] for path in sorted(self._logs.iterdir()))
+        raise TimeoutError(f"the nodes did not register within {_START_SECONDS:g} seconds\n{tails}")
+
+
+@contextmanager
+def hosted_cluster(
+    link: ShapedLink, model: Path, nodes: Sequence[HostedNode], num_links: int = 0
+) -> Iterator[tuple[Hosts, list[NodeState]]]:
+    """Run router, cache index and nodes as long as the context lasts; yield them once all have registered.
+
+    Args:
+        link: Between the hosts.
+        model: Folder of the model; for mock engines its tokenizer and vocabulary.
+        nodes: In order; node `i` is called node-i.
+        num_links: So many links must have been measured.
+
+    Raises:
+        TimeoutError: If the nodes do not register.
+    """
+    with ExitStack() as stack:
+        hosts = Hosts(link, model, stack)
+        index = f"--cache-index-address={_CACHE_INDEX}"
+        for role, address, flags in (("cache-index", _CACHE_INDEX, ()), ("router", ROUTER, (index,))):
+            host, _, port = address.partition(":")
+            hosts.serve(role, f"--host={host}", f"--port={port}", *flags)
+        for number, node in enumerate(nodes):
+            host = FAR_ADDRESS if node.is_far else NEAR_ADDRESS
+            place = (f"--host={host}", f"--port={_NODE_PORT + number}", f"--node-id=node-{number}", index)
+            hosts.serve(node.role, *place, *node.flags, is_far=node.is_far, niceness=node.niceness)
+        yield hosts, hosts.wait_for_nodes(len(nodes), num_links)
