@@ -134,7 +134,8 @@ class DeadlineSettings(ServiceSettings):
     """Time over which a placement is retried while the router is away."""
     drain_pause_seconds: float = Field(default=0.0, ge=0)
     """Time after a stop signal for which everything is served as before, but with `Connection: close`: clients and load
-    balancers learn that the gateway goes before it closes a connection. In Kubernetes, the chart's `preStopSeconds`."""
+    balancers learn that the gateway goes before it closes a connection. In Kubernetes, the chart's `preStopSeconds`.
+    Connections of gRPC, which no answer can end, are at all times made anew after 0.8 of it."""
     drain_seconds: float = Field(default=20.0, ge=0)
     """Time that running requests get after a stop signal; what outlasts it ends with an error of its API."""
 
