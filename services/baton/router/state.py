@@ -304,8 +304,10 @@ class RouterState:
         self.prefill_calibration.add(node_id, outcome.prefill_seconds, estimated * placed.device_share)
         estimate = placed.candidate.estimate
         is_as_placed = node_id == (placed.candidate.prefill_node_id or placed.candidate.decode_node_id)
-        if estimate and is_as_placed and min(outcome.queue_seconds, estimate.queue_seconds) > LEAST_QUEUE_SECONDS:
-            self.queue_calibration.add(node_id, outcome.queue_seconds, estimate.queue_seconds / placed.queue_factor)
+        if estimate and is_as_placed and max(outcome.queue_seconds, estimate.queue_seconds) > LEAST_QUEUE_SECONDS:
+            # With the prompt itself, so that a short wait moves the factor neither far up nor never down again.
+            expected_seconds = estimate.queue_seconds / placed.queue_factor + estimate.prefill_seconds
+            self.queue_calibration.add(node_id, outcome.queue_seconds + estimate.prefill_seconds, expected_seconds)
 
     def _learn_link(self, placed: PlacedRequest, outcome: Outcome) -> None:
         """Learn of the link by itself: what other streams did to a transfer is no property of the link."""

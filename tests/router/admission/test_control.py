@@ -208,6 +208,13 @@ class Simulation:
         self.pending.append((self.free_at_seconds, name))
         self.ttft_seconds.setdefault(tenant, []).append(ttft_seconds)
 
+    def delay_pending(self, seconds: float) -> None:
+        """Let nothing come out of the node for so long, of which no prediction knew."""
+        self.pending = [(at + seconds, name) for at, name in self.pending]
+        for times in self.ttft_seconds.values():
+            num_pending = min(len(self.pending), len(times))
+            times[len(times) - num_pending :] = [each + seconds for each in times[len(times) - num_pending :]]
+
     def settle_until(self, seconds: float) -> None:
         """Report what has ended by then."""
         while self.pending and self.pending[0][0] <= seconds:
@@ -239,6 +246,19 @@ def test_goodput_stays_at_nine_tenths_of_capacity_whatever_the_load(bias: float,
     simulation.run(120, {"": load * capacity})
 
     assert simulation.goodput() >= 0.9 * capacity
+
+
+@pytest.mark.parametrize("load", [1.2, 4.0])
+def test_goodput_comes_back_when_a_node_goes_on(load: float) -> None:
+    """It stands still for 4 s every 30 s: what that costs is its time, and those who waited for it."""
+    simulation, rates = Simulation(), {"": load / SERVICE_SECONDS}
+    for number in range(5):
+        simulation.run(26, rates, seed=number)
+        simulation.free_at_seconds = max(simulation.free_at_seconds, simulation.clock.seconds) + 4.0
+        simulation.delay_pending(4.0)
+        simulation.run(4, rates, seed=100 + number)
+
+    assert simulation.goodput() >= 0.85 * 26 / 30 / SERVICE_SECONDS
 
 
 def test_queueing_alone_loses_all_goodput() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from baton.router.admission.tenants import ACTIVE_SECONDS, MAX_TENANTS, TenantShares
+from baton.router.admission.tenants import ABOVE_SHARE, ACTIVE_SECONDS, MAX_TENANTS, TenantShares
 from router.samples import Clock
 
 
@@ -21,8 +21,8 @@ def test_whoever_has_had_more_than_the_mean_is_above_its_share() -> None:
     """And the other is not."""
     shares = overloaded(Clock(), a=3.0, b=1.0)
 
-    assert shares.is_above_share("a")
-    assert not shares.is_above_share("b")
+    assert shares.share("a") > ABOVE_SHARE
+    assert shares.share("b") <= ABOVE_SHARE
 
 
 def test_nobody_is_above_its_share_alone_or_without_overload() -> None:
@@ -32,8 +32,8 @@ def test_nobody_is_above_its_share_alone_or_without_overload() -> None:
         calm.ask(tenant)
         calm.admit(tenant, seconds)
 
-    assert not overloaded(Clock(), a=3.0).is_above_share("a")
-    assert not calm.is_above_share("a")
+    assert overloaded(Clock(), a=3.0).share("a") <= ABOVE_SHARE
+    assert calm.share("a") <= ABOVE_SHARE
 
 
 def test_a_tenant_that_asks_no_more_has_no_share() -> None:
@@ -43,7 +43,7 @@ def test_a_tenant_that_asks_no_more_has_no_share() -> None:
     clock.seconds += ACTIVE_SECONDS
     shares.ask("a")
 
-    assert not shares.is_above_share("a")
+    assert shares.share("a") <= ABOVE_SHARE
 
 
 def test_a_newcomer_begins_with_a_full_share() -> None:
@@ -52,9 +52,9 @@ def test_a_newcomer_begins_with_a_full_share() -> None:
     shares = overloaded(clock, a=10.0)
     shares.ask("b")
 
-    assert not shares.is_above_share("a")
+    assert shares.share("a") <= ABOVE_SHARE
     shares.admit("b", 4.0)
-    assert shares.is_above_share("b")
+    assert shares.share("b") > ABOVE_SHARE
 
 
 def test_tenants_are_bounded() -> None:

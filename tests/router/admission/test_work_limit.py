@@ -56,6 +56,16 @@ def test_a_few_misses_are_enough_for_a_cut() -> None:
     assert limit.seconds < 10.0
 
 
+def test_it_comes_back_by_halves_to_where_requests_missed() -> None:
+    """After a cut to a half, which a moment has caused: at three quarters after one good window."""
+    limit = WorkLimit()
+    window(limit, 1.0, num_missed=WINDOW_OUTCOMES)
+    assert limit.seconds == pytest.approx(5.0)
+
+    window(limit, 2.0, num_missed=0, in_flight=5.0)
+    assert limit.seconds == pytest.approx(7.5)
+
+
 def test_it_is_forgotten_without_outcomes() -> None:
     """And begins anew."""
     limit = WorkLimit()

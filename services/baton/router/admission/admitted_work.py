@@ -11,7 +11,7 @@ from typing import NamedTuple
 from baton.capacity.cost import CostEstimate
 from baton.capacity.objectives import Objectives
 from baton.capacity.placement import Candidate
-from baton.router.admission.margin import Margin
+from baton.router.admission.margin import Margin, relative, relied_on
 from baton.router.admission.work_limit import WorkLimit
 from baton.router.nodes import Outcome
 
@@ -188,9 +188,8 @@ class AdmittedWork:
         self._learn(computing.ttft, ttft_seconds, predicted.ttft_seconds, objectives.ttft_seconds)
         self._learn(decoding.tpot, tpot_seconds, predicted.tpot_seconds, objectives.tpot_seconds)
         if not entry.is_late:
-            is_in_time = ttft_seconds <= entry.ttft_limit_seconds
-            is_fluent = not objectives.tpot_seconds or tpot_seconds <= objectives.tpot_seconds
-            self._count(entry, is_kept=is_in_time and is_fluent)
+            # A first token that is late has widened the margin; the limit is for what comes after it.
+            self._count(entry, is_kept=not objectives.tpot_seconds or tpot_seconds <= objectives.tpot_seconds)
 
     def _count(self, entry: InFlight, *, is_kept: bool) -> None:
         """Let a node's limit learn of a request that is still counted as in flight."""
@@ -211,8 +210,9 @@ class AdmittedWork:
     def _learn(self, margin: Margin, measured: float, predicted: float, objective: float) -> None:
         if not (objective and predicted > 0 and measured > 0):
             return
-        if max(measured, predicted * margin.factor(self._clock())) >= INFORMATIVE_SHARE * objective:
-            margin.add(measured / predicted, self._clock())
+        now = self._clock()
+        if max(measured, relied_on(predicted, margin.factor(now), objective)) >= INFORMATIVE_SHARE * objective:
+            margin.add(relative(measured, predicted, objective), now)
 
     def _learnt_of(self, node_id: str) -> _Learnt:
         learnt = self._learnt.get(node_id)

@@ -14,7 +14,9 @@ from baton.capacity.cost import CostEstimate
 from baton.capacity.objectives import Objectives
 from baton.capacity.placement import Candidate, Decision
 from baton.router.admission.admitted_work import AdmittedWork, Prediction, computing_node_id, work_seconds
-from baton.router.admission.tenants import TenantShares
+from baton.router.admission.margin import relied_on
+from baton.router.admission.offered_work import OfferedWork
+from baton.router.admission.tenants import ABOVE_SHARE, BELOW_SHARE, TenantShares
 from baton.router.nodes import Outcome
 
 OverloadPolicy = Literal["queue", "shed", "degrade"]
@@ -76,6 +78,8 @@ class RefusedRequest(NamedTuple):
     """Predicted time until one of its size would be placed, above 0."""
     work_seconds: float
     """What it would have taken."""
+    prompt_seconds: float = 0.0
+    """Part of it for its prompt."""
 
 
 class AdmissionControl:
@@ -90,6 +94,7 @@ class AdmissionControl:
         """What it was made with."""
         self._tenants = TenantShares(clock)
         self._work = AdmittedWork(clock)
+        self._offered = OfferedWork(clock)
 
     def judge(self, decision: Decision, asker: Asker, *, is_degraded: bool = False) -> AdmittedRequest | RefusedRequest:
         """Return whether a request is placed, and on which candidate; changes nothing. O(requests in flight).
@@ -103,14 +108,17 @@ class AdmissionControl:
         if not any(self._work.on(each.decode_node_id) for each in feasible):
             return AdmittedRequest(decision)  # whoever stands idle is not overloaded, whatever the margins say
         objectives = _reachable(self._objectives(asker, is_degraded=is_degraded), feasible)
-        is_above = self._tenants.is_above_share(asker.tenant)
-        waits = [self._wait(candidate, objectives, is_above_share=is_above) for candidate in feasible]
+        share = self._tenants.share(asker.tenant)
+        waits = [self._wait(candidate, objectives, share) for candidate in feasible]
         first = next((index for index, wait in enumerate(waits) if wait.seconds <= 0), None)
         if first is not None:
             others = [candidate for candidate in decision.candidates if candidate is not feasible[first]]
             return AdmittedRequest(replace(decision, candidates=(feasible[first], *others)))
         shortest = min(range(len(waits)), key=lambda index: waits[index].seconds)
-        return RefusedRequest(waits[shortest].reason, waits[shortest].seconds, work_seconds(feasible[shortest]))
+        estimate = feasible[shortest].estimate
+        assert estimate is not None
+        work, prompt = work_seconds(feasible[shortest]), estimate.prefill_seconds
+        return RefusedRequest(waits[shortest].reason, waits[shortest].seconds, work, prompt)
 
     def ask(self, asker: Asker) -> None:
         """Note that somebody asks, before it is judged."""
@@ -120,6 +128,7 @@ class AdmissionControl:
     def refuse(self, refused: RefusedRequest, asker: Asker) -> None:
         """Note a refusal."""
         self._tenants.refuse(asker.tenant, refused.work_seconds)
+        self._offered.add(refused.prompt_seconds, is_admitted=False)
 
     def place(
         self, placement_id: str, choice: Candidate, asker: Asker, *, max_tokens: int, is_degraded: bool = False
@@ -135,6 +144,7 @@ class AdmissionControl:
         """
         if choice.estimate is not None:
             self._tenants.admit(asker.tenant, work_seconds(choice))
+            self._offered.add(choice.estimate.prefill_seconds, is_admitted=True)
             objectives = self._objectives(asker, is_degraded=is_degraded)
             self._work.place(placement_id, choice, objectives, max_tokens=max_tokens)
 
@@ -146,15 +156,18 @@ class AdmissionControl:
         objectives = asker.objectives.over(self.limits.objectives)
         return objectives.scaled(self.limits.degraded_slo_factor) if is_degraded else objectives
 
-    def _wait(self, candidate: Candidate, objectives: Objectives, *, is_above_share: bool) -> _Wait:
+    def _wait(self, candidate: Candidate, objectives: Objectives, share: float) -> _Wait:
         """Return how long to wait until a candidate would keep all objectives; 0 or less: it does."""
         estimate = candidate.estimate
         assert estimate is not None
         margin = self._work.margin(computing_node_id(candidate), candidate.decode_node_id)
         predicted = Prediction.of(estimate)
-        ttft = (
-            predicted.ttft_seconds * margin.ttft_seconds - objectives.ttft_seconds if objectives.ttft_seconds else 0.0
-        )
+        ttft = 0.0
+        if objectives.ttft_seconds:
+            seconds = relied_on(predicted.ttft_seconds, margin.ttft_seconds, objectives.ttft_seconds)
+            ttft = seconds - objectives.ttft_seconds
+            if share >= BELOW_SHARE:
+                ttft = max(ttft, estimate.queue_seconds - self._offered.useful_queue_seconds())
         others = self._work.on(candidate.decode_node_id)
         tpot_seconds = margin.tpot_seconds * predicted.tpot_seconds
         tpot = _batch_wait(estimate, tpot_seconds, objectives.tpot_seconds)
@@ -162,7 +175,7 @@ class AdmissionControl:
         tightest = min((each.objectives.tpot_seconds for each in others if each.objectives.tpot_seconds), default=0.0)
         tpot = max(tpot, _batch_wait(estimate, step_seconds, tightest))
         wait = max(ttft, tpot, self._stall_wait(candidate, step_seconds), self._limit_wait(candidate, 1.0))
-        if wait > 0 or not is_above_share:
+        if wait > 0 or share <= ABOVE_SHARE:
             return _Wait("OVERLOADED", wait)
         own_seconds = predicted.ttft_seconds - estimate.queue_seconds
         if objectives.ttft_seconds:

@@ -10,8 +10,8 @@ HALF_LIFE_SECONDS = 10.0
 """Time after which work counts half."""
 ACTIVE_SECONDS = 10.0
 """A tenant that has asked for nothing for longer has no share."""
-SHARE_TOLERANCE = 1.05
-"""A tenant is above its share from so many times its share on: equal ones do not take turns at being above it."""
+ABOVE_SHARE, BELOW_SHARE = 1.05, 0.9
+"""A tenant is above or below its share from so many times its share on: equal ones do not take turns at it."""
 OVERLOAD_SHARE = 0.05
 """There is overload while at least so much of the work that is asked for is refused."""
 MAX_TENANTS = 1024
@@ -71,17 +71,17 @@ class TenantShares:
         if tenant in self._accounts:
             self._accounts[tenant].refused_seconds += work_seconds
 
-    def is_above_share(self, tenant: str) -> bool:
-        """Return whether there is overload and a tenant that asks has had more than its share."""
+    def share(self, tenant: str) -> float:
+        """Return what a tenant that asks has been given over its share; 1 without overload, or others."""
         active = self._active()
         account = self._accounts.get(tenant)
         if account is None or len(active) < 2:
-            return False
+            return 1.0
         admitted_seconds = sum(each.admitted_seconds for each in active)
         refused_seconds = sum(each.refused_seconds for each in active)
-        if refused_seconds < OVERLOAD_SHARE * (admitted_seconds + refused_seconds):
-            return False
-        return account.admitted_seconds > SHARE_TOLERANCE * admitted_seconds / len(active)
+        if refused_seconds <= OVERLOAD_SHARE * (admitted_seconds + refused_seconds) or not admitted_seconds:
+            return 1.0
+        return account.admitted_seconds * len(active) / admitted_seconds
 
     def _active(self) -> list[_Account]:
         since = self._clock() - ACTIVE_SECONDS

@@ -8,7 +8,9 @@ WINDOW_OUTCOMES = 20
 """Outcomes after which the limit is thought over; ENOUGH_MISSES are enough for it, too."""
 ENOUGH_MISSES = 3
 GROWTH = 0.05
-"""By how much a limit that was felt is raised after a window in which hardly any request missed."""
+"""By how much a limit that was felt is raised at least after a window in which hardly any request missed."""
+DEEP_CUT = 0.25
+"""What is missing to where requests missed, as a part of the limit: more is the work of a moment in which all did."""
 FORGOTTEN_SECONDS = 60.0
 """A limit without outcomes for longer is no more."""
 
@@ -17,9 +19,11 @@ class WorkLimit:
     """The most predicted seconds of work in flight with which objectives are kept.
 
     There is none until requests miss. A window counts outcomes of requests that were placed in it: those placed before
-    the last change say nothing of it. Where a share F of them misses, the limit falls by F / 2.
+    the last change say nothing of it. Where a share F of them misses, the limit falls by F / 2; what made them miss may
+    have been of a moment, so from a deep cut it comes back by half of what is left to where they did.
 
-    Source: Alizadeh et al., Data Center TCP (DCTCP), SIGCOMM 2010, section 3: the cut in proportion to what was marked.
+    Source: Alizadeh et al., Data Center TCP (DCTCP), SIGCOMM 2010, section 3: the cut in proportion to what was marked;
+    Xu, Harfoush and Rhee, Binary Increase Congestion Control, INFOCOM 2004, section III: the way back.
     """
 
     def __init__(self) -> None:
@@ -28,7 +32,7 @@ class WorkLimit:
         self._begun_at_seconds = float("-inf")
         self._counted_at_seconds = float("-inf")
         self._num_kept = self._num_missed = 0
-        self._most_seconds = 0.0
+        self._most_seconds = self._missed_at_seconds = 0.0
         self._is_felt = False
 
     def allows(self, in_flight_seconds: float, own_seconds: float, now_seconds: float) -> bool:
@@ -53,7 +57,7 @@ class WorkLimit:
         if now_seconds - self._counted_at_seconds > FORGOTTEN_SECONDS:
             self.seconds = float("inf")
         self._counted_at_seconds = now_seconds
-        if placed_at_seconds < self._begun_at_seconds:
+        if placed_at_seconds <= self._begun_at_seconds:
             return
         self._num_kept += is_kept
         self._num_missed += not is_kept
@@ -63,9 +67,12 @@ class WorkLimit:
     def _think_over(self, now_seconds: float) -> None:
         missed_share = self._num_missed / (self._num_kept + self._num_missed)
         if missed_share > TOLERATED_SHARE:
-            self.seconds = min(self.seconds, self._most_seconds) * (1 - missed_share / 2)
+            self._missed_at_seconds = min(self.seconds, self._most_seconds)
+            self.seconds = self._missed_at_seconds * (1 - missed_share / 2)
         elif self._is_felt:
-            self.seconds *= 1 + GROWTH
+            gap_seconds = self._missed_at_seconds - self.seconds
+            is_deep = gap_seconds > DEEP_CUT * self.seconds
+            self.seconds += gap_seconds / 2 if is_deep else GROWTH * self.seconds
         self._begun_at_seconds = now_seconds
         self._num_kept = self._num_missed = 0
         self._most_seconds = 0.0
