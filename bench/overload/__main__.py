@@ -1,8 +1,9 @@
 """More than two nodes can do: goodput under objectives by policy, beside fixed thresholds, queueing and turns.
 
 Run as `baton bench overload --out bench/results/overload.json`. Capacity and objectives are found first, on a cluster
-that queues; then every policy has a cluster of its own and every load in turn; at last one tenant floods another.
-METHODOLOGY.md defines the numbers.
+that queues; then every policy has a cluster of its own and every load in turn, the same arrivals for all; at last one
+tenant floods another. With `--side-by-side` all policies have a load at the same time, which is as many times shorter;
+their nodes have to be slower for it (`--mock-time-scale`). METHODOLOGY.md defines the numbers.
 """
 
 from __future__ import annotations
@@ -10,9 +11,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import NamedTuple
 
 from bench.client.metrics import ServiceLevel
 from bench.host_cpu import HostCpu
@@ -41,17 +45,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     pair = Pair("disaggregated", ("mock", "mock"), options.mock_time_scale)
     question = Question(options.prompt_tokens, options.output_tokens)
     capacity, level = _calibrate(pair, question, options)
+    plan = Plan(pair, question, level, options)
     print(HEAD, flush=True)
     rows: list[Row] = []
-    for how in options.policies:
-        with running(how, pair, options.model, level) as endpoints:
-            for load in options.loads:
-                rows.append(_measure(endpoints, how, question, load, capacity, level, options))
-                print(line(rows[-1], max(row.goodput for row in rows) or 1.0), flush=True)
-                _write(options, rows, capacity, level)
+    loads = [Load(load, f"{load}", dict.fromkeys("ab", load * capacity / 2)) for load in options.loads]
+    groups = [options.policies] if options.side_by_side else [[each] for each in options.policies]
+    for group in groups:
+        for row in _rows(plan, [(how, loads) for how in group]):
+            rows.append(row)
+            print(line(row, max(row.goodput for row in rows) or 1.0), flush=True)
+            _write(options, rows, capacity, level)
     found = faults(rows, "shed")
     if not options.no_fairness:
-        found += _measure_fairness(pair, question, capacity, level, options)
+        found += _measure_fairness(plan, capacity)
     for fault in found:
         print(fault)
     return 1 if found else 0
@@ -61,8 +67,9 @@ def _calibrate(pair: Pair, question: Question, options: argparse.Namespace) -> t
     """Return what the pair can do, requests per second, and the objectives: given ones, or multiples of alone."""
     with running(policy("queue"), pair, options.model, None) as endpoints:
         facts = read_facts(endpoints.router)
-        alone = asyncio.run(saturate(endpoints, question, 1, options.calibration_seconds / 4, "alone")).samples
-        capacity = max(_rate(endpoints, question, count, options.calibration_seconds) for count in _NUM_CLIENTS)
+        seconds = options.calibration_seconds * pair.time_scale
+        alone = asyncio.run(saturate(endpoints, question, 1, seconds / 4, "alone")).samples
+        capacity = max(_rate(endpoints, question, count, seconds) for count in _NUM_CLIENTS)
     ttft = quantile((each.ttft_seconds for each in alone if each.ttft_seconds), 0.5) or 0.0
     tpot = quantile((each.tpot_seconds for each in alone if each.tpot_seconds), 0.5) or 0.0
     level = ServiceLevel(options.slo_ttft or 6 * ttft, options.slo_tpot or 3 * tpot)
@@ -82,54 +89,56 @@ def _rate(endpoints: Endpoints, question: Question, num_clients: int, seconds: f
     return sum(seconds / 4 <= end <= seconds for end in ends) / (0.75 * seconds)
 
 
-def _measure(
-    endpoints: Endpoints,
-    how: Policy,
-    question: Question,
-    load: float,
-    capacity: float,
-    level: ServiceLevel,
-    options: argparse.Namespace,
-) -> Row:
-    """Return the row of a load of which two tenants have half each."""
-    rates = dict.fromkeys("ab", load * capacity / 2)
-    return _row(endpoints, how.name, question, rates, load, level, options)
+class Load(NamedTuple):
+    """What is asked for."""
+
+    load: float
+    """Requests per second over the capacity."""
+    seed: str
+    """Of arrivals and prompts: loads of the same one have the same, as far as their rates are the same."""
+    rates: Mapping[str, float]
+    """Requests per second by tenant."""
 
 
-def _row(
-    endpoints: Endpoints,
-    name: str,
-    question: Question,
-    rates: dict[str, float],
-    load: float,
-    level: ServiceLevel,
-    options: argparse.Namespace,
-) -> Row:
-    grace = (level.ttft_seconds or 0.0) + (level.tpot_seconds or 0.0) * question.num_output_tokens
-    cpu = HostCpu()
-    done = asyncio.run(drive(endpoints, question, rates, options.seconds, f"{options.seed}/{name}/{load}", grace))
-    row = Row(name, load, options.seconds, level, cpu.share(), done)
-    asyncio.run(asyncio.sleep(_PAUSE_SECONDS))
-    return row
+class Plan(NamedTuple):
+    """What all rows have in common."""
+
+    pair: Pair
+    question: Question
+    level: ServiceLevel
+    options: argparse.Namespace
+
+    def measure(self, endpoints: Endpoints, how: Policy, load: Load) -> Row:
+        """Return the row of a load."""
+        level, question, seconds = self.level, self.question, self.options.seconds
+        grace = (level.ttft_seconds or 0.0) + (level.tpot_seconds or 0.0) * question.num_output_tokens
+        cpu, seed = HostCpu(), f"{self.options.seed}/{load.seed}"
+        done = asyncio.run(drive(endpoints, question, load.rates, seconds, seed, grace))
+        row = Row(how.name, load.load, seconds, level, cpu.share(), done)
+        asyncio.run(asyncio.sleep(_PAUSE_SECONDS))
+        return row
 
 
-def _measure_fairness(
-    pair: Pair, question: Question, capacity: float, level: ServiceLevel, options: argparse.Namespace
-) -> list[str]:
+def _rows(plan: Plan, clusters: Sequence[tuple[Policy, Sequence[Load]]]) -> Iterator[Row]:
+    """Yield the rows of loads that clusters, each under its policy, have in turn and at the same time."""
+    with ExitStack() as stack:
+        executor = stack.enter_context(ThreadPoolExecutor(len(clusters)))
+        running_ones = [
+            stack.enter_context(running(how, plan.pair, plan.options.model, plan.level)) for how, _ in clusters
+        ]
+        policies = [how for how, _ in clusters]
+        for loads in zip(*(loads for _, loads in clusters), strict=True):
+            yield from executor.map(plan.measure, running_ones, policies, loads)
+
+
+def _measure_fairness(plan: Plan, capacity: float) -> list[str]:
     """Let one tenant ask for its share, then for ten times as much, beside another; return what is not fair."""
-    with running(policy("shed"), pair, options.model, level) as endpoints:
-        fair, flooded = (
-            _row(
-                endpoints,
-                "shed",
-                question,
-                {"a": load * capacity, "b": _OTHER_LOAD * capacity},
-                load + _OTHER_LOAD,
-                level,
-                options,
-            )
-            for load in (_FAIR_LOAD, _FLOOD)
-        )
+    options, other_rate = plan.options, _OTHER_LOAD * capacity
+    loads = [
+        Load(load + _OTHER_LOAD, "fairness", {"a": load * capacity, "b": other_rate}) for load in (_FAIR_LOAD, _FLOOD)
+    ]
+    how = policy("shed")
+    fair, flooded = _rows(plan, [(how, [load]) for load in loads] if options.side_by_side else [(how, loads)])
     before, after = (row.ttft_seconds("b", 0.99) or 0.0 for row in (fair, flooded))
     refused = [
         sum(each.tenant == "b" and each.end == "refused" for each in row.drive.samples) for row in (fair, flooded)
@@ -170,7 +179,7 @@ def _parser() -> argparse.ArgumentParser:
         "--calibration-seconds",
         type=positive,
         default=60.0,
-        help="of each of three steps to find capacity (%(default)s)",
+        help="of each of three steps to find capacity, in the nodes' time (%(default)s)",
     )
     parser.add_argument("--slo-ttft", type=positive, help="good within, seconds; default: 6 times what it is alone")
     parser.add_argument("--slo-tpot", type=positive, help="good within, seconds; default: 3 times what it is alone")
@@ -178,6 +187,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--output-tokens", type=at_least(2), default=32, help="of each request (%(default)s)")
     parser.add_argument("--mock-time-scale", type=positive, default=1.0, help="how many times slower the nodes are")
     parser.add_argument("--seed", type=int, default=1, help="of arrivals and prompts (%(default)s)")
+    parser.add_argument(
+        "--side-by-side",
+        action="store_true",
+        help="all policies at once, on nodes of their own; the flood beside its like",
+    )
     parser.add_argument("--no-fairness", action="store_true", help="leave out the flood of one tenant")
     parser.add_argument("--out", type=Path, help="JSON with all samples; a picture is drawn beside it")
     return parser

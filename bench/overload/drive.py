@@ -80,7 +80,7 @@ async def drive(
         question: What to ask.
         rates: Requests per second, by tenant.
         seconds: Length of the load.
-        seed: Of arrivals and prompts.
+        seed: Of arrivals and prompts; no load repeats a prompt of another.
         grace: Time after the load in which a request may still become a good one; what then has no end is abandoned.
     """
     origin = time.perf_counter()
@@ -94,7 +94,7 @@ async def drive(
     tasks = set[asyncio.Task[Sample]]()
     try:
         for number, (at, tenant) in enumerate(arrivals):
-            body = question.body(Random(f"{seed}/{tenant}/{number}"))
+            body = question.body(Random(f"{seed}/{sum(rates.values()):g}/{tenant}/{number}"))
             await asyncio.sleep(at - clock())
             tasks.add(asyncio.create_task(_ask(clients[tenant], tenant, body, clock)))
         await asyncio.sleep(seconds + grace - clock())

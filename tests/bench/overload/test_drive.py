@@ -50,3 +50,10 @@ def test_what_the_server_cut_is_told_apart() -> None:
     assert all(sample.is_degraded and sample.num_output_tokens == 2 for sample in samples)
     assert {sample.tenant for sample in samples} == {"a", "b"}
     assert all(sample.ttft_seconds is not None and sample.tpot_seconds is not None for sample in samples)
+
+
+def test_a_seed_gives_the_same_arrivals_to_whatever_answers() -> None:
+    """So that policies are compared by the same load."""
+    first, second = (driven(answers).samples for answers in ([GOOD], [REFUSED]))
+
+    assert Counter(sample.tenant for sample in first) == Counter(sample.tenant for sample in second)
