@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -56,6 +56,8 @@ class Cluster:
     """State of a cluster that these tests brought up, whose nodes are theirs to break; None: somebody's own."""
     tools: Path | None = None
     """Scripts of that cluster."""
+    provide: Callable[[str], None] = lambda _target: None
+    """Waits until the nodes have the image of a target."""
 
     def kubectl(self, *arguments: str, text: str | None = None, timeout_seconds: float = CALL_SECONDS) -> str:
         """Return what kubectl prints."""

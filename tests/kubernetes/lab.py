@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.kubernetes.cluster import Cluster, run
+from tests.kubernetes.cluster import Cluster, CommandError, run
 
 ROOT = Path(__file__).parents[2]
 TOOLS = Path(os.environ.get("BATON_KUBERNETES_LAB", ROOT.parent / "shared" / "kubernetes"))
@@ -20,10 +24,14 @@ DOCKER = "/usr/bin/docker"
 _BASE = "python:lab"
 _TAG = os.environ.get("BATON_KUBERNETES_TAG", "lab")
 """Of the images: trees that share a cluster have one each."""
-_TARGETS = tuple(os.environ.get("BATON_KUBERNETES_TARGETS", "control,cpu").split(","))
-"""Images that are built, or looked for."""
+_TARGETS = ("control", "cpu")
 _BUILD_SECONDS = 3600.0
 _NETWORK = Path("/run/netns/kube-n1")
+_ENGINE = Path("/run/docker.pid")
+
+
+class LabError(RuntimeError):
+    """This machine cannot bring a cluster up."""
 
 
 def absence() -> str:
@@ -38,22 +46,54 @@ def absence() -> str:
 
 
 @contextmanager
-def running_cluster() -> Iterator[Cluster]:
-    """Yield a cluster that has the images; one that was brought up here ends, unless BATON_KUBERNETES_KEEP is set."""
+def running_cluster(*, builds_ahead: bool = False) -> Iterator[Cluster]:
+    """Yield a cluster that has the control image; another one gets it when a test needs it.
+
+    What was started here ends, the cluster and the Docker engine, unless BATON_KUBERNETES_KEEP is set.
+
+    Args:
+        builds_ahead: Whether the cpu image, which takes minutes, is built beside the first tests.
+
+    Raises:
+        LabError: If this machine cannot do it.
+    """
     if os.environ.get("KUBECONFIG"):
         yield Cluster((), _images_of_registry())
         return
     folder = Path(os.environ.get("BATON_KUBERNETES_STATE", Path(tempfile.gettempdir()) / "baton-kubernetes"))
-    images = _built_images()
-    is_up = _NETWORK.exists()
-    if not is_up:
-        run([TOOLS / "up", folder, "2"], timeout_seconds=600)
+    is_up, has_engine = _NETWORK.exists(), _ENGINE.exists()
+    if is_up and not (folder / "k").exists():
+        raise LabError(f"a cluster is there already, and {folder} is not its folder: BATON_KUBERNETES_STATE names it")
+    images = BuiltImages(folder)
     try:
-        _load(folder, images.values())
-        yield Cluster((str(folder / "k"),), images, folder, TOOLS)
+        with ThreadPoolExecutor(1) as pool:
+            _prepare(pool, folder, images, is_up=is_up)
+            ahead = pool.submit(images.build, "cpu") if builds_ahead else None
+            yield Cluster((str(folder / "k"),), images.names, folder, TOOLS, images.provide)
+            if ahead is not None:
+                ahead.exception()
     finally:
-        if not is_up and not os.environ.get("BATON_KUBERNETES_KEEP"):
-            run([TOOLS / "down", folder], timeout_seconds=300)
+        if not os.environ.get("BATON_KUBERNETES_KEEP"):
+            _end(folder, is_up=is_up, has_engine=has_engine)
+
+
+def _prepare(pool: ThreadPoolExecutor, folder: Path, images: BuiltImages, *, is_up: bool) -> None:
+    try:
+        building = pool.submit(images.build, "control")
+        if not is_up:
+            run([TOOLS / "up", folder, "2"], timeout_seconds=600)
+        building.result()
+        images.provide("control")
+    except (CommandError, OSError, subprocess.TimeoutExpired) as error:
+        raise LabError(str(error)) from error
+
+
+def _end(folder: Path, *, is_up: bool, has_engine: bool) -> None:
+    """End what was not there before."""
+    if not is_up and (folder / "pid").exists():
+        run([TOOLS / "down", folder], timeout_seconds=300)
+    if not has_engine and _ENGINE.exists():
+        os.kill(int(_ENGINE.read_text("utf-8")), signal.SIGTERM)
 
 
 def _images_of_registry() -> Mapping[str, str]:
@@ -62,28 +102,42 @@ def _images_of_registry() -> Mapping[str, str]:
     return {target: f"{prefix}/baton-{target}:{_TAG}" for target in _TARGETS}
 
 
-def _load(folder: Path, images: Iterable[str]) -> None:
-    """Copy images into the nodes, but those that they have."""
-    record = folder / "n1" / "loaded.json"
-    known: dict[str, str] = json.loads(record.read_text("utf-8")) if record.exists() else {}
-    for name in images:
+class BuiltImages:
+    """Images of a Docker engine on this machine, each built once, and copied once into the nodes.
+
+    Args:
+        folder: State of the cluster.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.names: Mapping[str, str] = {target: f"localhost/baton-{target}:{_TAG}" for target in _TARGETS}
+        """repository:tag by target of the Dockerfile."""
+        self._loaded = folder / "n1" / "loaded.json"
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._built: set[str] = set()
+
+    def build(self, target: str) -> None:
+        """Build an image, unless this session has."""
+        with self._lock:
+            if target in self._built:
+                return
+            run([TOOLS / "base-image", _BASE], timeout_seconds=_BUILD_SECONDS)
+            arguments = ["--build-arg", f"PYTHON_IMAGE={_BASE}", "--target", target, "--tag", self.names[target]]
+            arguments += ["--file", str(ROOT / "docker" / "Dockerfile"), str(ROOT)]
+            run(
+                [DOCKER, "build", "--network", "host", *arguments],
+                timeout_seconds=_BUILD_SECONDS,
+                environment={"DOCKER_BUILDKIT": "1"},
+            )
+            self._built.add(target)
+
+    def provide(self, target: str) -> None:
+        """Build an image and copy it into the nodes, unless they have it."""
+        self.build(target)
+        name = self.names[target]
+        known: dict[str, str] = json.loads(self._loaded.read_text("utf-8")) if self._loaded.exists() else {}
         built = run([DOCKER, "image", "inspect", name, "--format", "{{.Id}}"]).strip()
         if known.get(name) != built:
-            run([TOOLS / "load", folder, name], timeout_seconds=900)
-            known[name] = built
-    record.write_text(json.dumps(known), "utf-8")
-
-
-def _built_images() -> Mapping[str, str]:
-    """Build what is not there, and return the images of the Docker engine."""
-    run([TOOLS / "base-image", _BASE], timeout_seconds=_BUILD_SECONDS)
-    images = {target: f"localhost/baton-{target}:{_TAG}" for target in _TARGETS}
-    for target, name in images.items():
-        arguments = ["--build-arg", f"PYTHON_IMAGE={_BASE}", "--target", target, "--tag", name]
-        arguments += ["--file", str(ROOT / "docker" / "Dockerfile"), str(ROOT)]
-        run(
-            [DOCKER, "build", "--network", "host", *arguments],
-            timeout_seconds=_BUILD_SECONDS,
-            environment={"DOCKER_BUILDKIT": "1"},
-        )
-    return images
+            run([TOOLS / "load", self._folder, name], timeout_seconds=900)
+            self._loaded.write_text(json.dumps({**known, name: built}), "utf-8")

@@ -45,6 +45,20 @@ class LoadReport:
             f" worst gap {self.worst_gap_seconds:.2f} s"
         )
 
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """Return what a file of results keeps."""
+        return {
+            "requests": self.num_ok + len(self.failures),
+            "lost": len(self.failures),
+            "wrong": self.num_wrong,
+            "worst_gap_seconds": round(self.worst_gap_seconds, 3),
+            "ttft_p50_seconds": round(self.ttft_p50_seconds, 3),
+            "ttft_p99_seconds": round(self.ttft_p99_seconds, 3),
+            "seconds": round(self.seconds, 1),
+            "failures": list(self.failures)[:50],
+        }
+
     def check(self, *, num_lost: int = 0, num_least: int = 1) -> None:
         """Assert that no token was wrong, and no more requests failed than may."""
         assert self.num_wrong == 0, self.line

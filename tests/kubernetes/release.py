@@ -123,6 +123,8 @@ class Release:
 
     def _helm(self, command: str, *flags: str, seconds: int) -> float:
         values = merged(self.values, {"image": self.cluster.image_values})
+        if values.get("poolDefaults", {}).get("engine") != "mock":
+            self.cluster.provide("cpu")
         arguments = (self.name, str(CHART), "--namespace", self.namespace, "--values", "-")
         started = time.monotonic()
         waiting = ("--wait", "--timeout", f"{seconds}s")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -13,6 +13,7 @@ import pytest
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.load import Load, loading
 from tests.kubernetes.release import Release
+from tests.kubernetes.results import Measured
 
 PAIRS = {"replicas": 2}
 TWO_OF_EACH = {
@@ -41,9 +42,7 @@ def _own_nodes(cluster: Cluster) -> Iterator[None]:
 
 @pytest.mark.sample
 @pytest.mark.parametrize("roles", [("router", "cache-index", "prefill", "decode")])
-def test_a_sigkill_of_each_loses_nothing(
-    release: Release, roles: tuple[str, ...], measured: Callable[[str], None]
-) -> None:
+def test_a_sigkill_of_each_loses_nothing(release: Release, roles: tuple[str, ...], measured: Measured) -> None:
     """Of every role but the gateway, one after the other."""
     with loading(release) as load:
         for role in roles:
@@ -51,11 +50,11 @@ def test_a_sigkill_of_each_loses_nothing(
             time.sleep(5)
         report = load.stop()
 
-    measured(report.line)
+    measured(report.line, **report.numbers)
     report.check(num_least=20)
 
 
-def test_a_drained_node_loses_nothing(cluster: Cluster, release: Release, measured: Callable[[str], None]) -> None:
+def test_a_drained_node_loses_nothing(cluster: Cluster, release: Release, measured: Measured) -> None:
     """As before maintenance: its pods leave one by one, by their budgets."""
     node = release.pods("decode")[0].node
     other = next(pod.node for pod in release.pods() if pod.node != node)
@@ -68,13 +67,11 @@ def test_a_drained_node_loses_nothing(cluster: Cluster, release: Release, measur
         finally:
             cluster.kubectl("uncordon", node)
 
-    measured(report.line)
+    measured(report.line, **report.numbers)
     report.check(num_least=20)
 
 
-def test_a_node_that_is_cut_off_loses_nothing(
-    cluster: Cluster, release: Release, measured: Callable[[str], None]
-) -> None:
+def test_a_node_that_is_cut_off_loses_nothing(cluster: Cluster, release: Release, measured: Measured) -> None:
     """Its pods are silent, not gone; requests go on elsewhere within seconds. Clients of its gateway lose theirs."""
     with _own_nodes(cluster), loading(release, node="n1", clients=8) as load:
         cluster.link("n2", "down")
@@ -85,13 +82,11 @@ def test_a_node_that_is_cut_off_loses_nothing(
         time.sleep(5)
         report = load.stop()
 
-    measured(report.line)
+    measured(report.line, **report.numbers)
     report.check(num_lost=_num_on_lost_gateway(load), num_least=20)
 
 
-def test_a_control_plane_that_is_away_loses_nothing(
-    cluster: Cluster, release: Release, measured: Callable[[str], None]
-) -> None:
+def test_a_control_plane_that_is_away_loses_nothing(cluster: Cluster, release: Release, measured: Measured) -> None:
     """API server and DNS are frozen for 45 s, and meanwhile a decode node and a router are killed."""
     with _own_nodes(cluster), loading(release) as load:
         victims = [release.pods(role)[0] for role in ("decode", "router")]
@@ -106,11 +101,11 @@ def test_a_control_plane_that_is_away_loses_nothing(
         time.sleep(10)
         report = load.stop()
 
-    measured(report.line)
+    measured(report.line, **report.numbers)
     report.check(num_least=20)
 
 
-def test_random_pods_are_deleted_for_four_minutes(release: Release, measured: Callable[[str], None]) -> None:
+def test_random_pods_are_deleted_for_four_minutes(release: Release, measured: Measured) -> None:
     """One every six seconds, without grace, gateways too: only clients of those may lose what they asked."""
     draw, num_gateways = random.Random(16), 0
     with loading(release, clients=8) as load:
@@ -126,7 +121,7 @@ def test_random_pods_are_deleted_for_four_minutes(release: Release, measured: Ca
             time.sleep(max(0.0, 6 - (time.monotonic() - began)))
         report = load.stop()
 
-    measured(f"{num_gateways} gateways among the deleted; {report.line}")
+    measured(f"{num_gateways} gateways among the deleted; {report.line}", **report.numbers)
     assert all(_is_of_a_gateway(failure) for failure in report.failures), list(report.failures)[:5]
     report.check(num_lost=8 * num_gateways, num_least=100)
 

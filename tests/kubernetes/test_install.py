@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 
 import pytest
 
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.load import loading
 from tests.kubernetes.release import Release
+from tests.kubernetes.results import Measured
 
 
-@pytest.mark.sample
+@pytest.mark.sample(seconds=90)
 @pytest.mark.parametrize("example", ["minimal", "cpu-only"])
 def test_a_release_that_helm_calls_ready_answers_at_once(
-    cluster: Cluster, namespace: str, example: str, measured: Callable[[str], None]
+    cluster: Cluster, namespace: str, example: str, measured: Measured
 ) -> None:
     """Clients that begin with the return of `helm install --wait` are all answered."""
     release = Release.of_example(cluster, namespace, example)
@@ -27,8 +27,11 @@ def test_a_release_that_helm_calls_ready_answers_at_once(
         report = load.stop()
 
     report.check(num_least=16)
-    measured(f"{example}: ready after {seconds:.1f} s, load pod and answers {time.monotonic() - began:.1f} s")
-    measured(report.line)
+    measured(
+        f"{example}: ready after {seconds:.1f} s, load pod and answers {time.monotonic() - began:.1f} s",
+        ready_seconds=round(seconds, 1),
+    )
+    measured(report.line, **report.numbers)
 
 
 def test_a_release_tests_itself(cluster: Cluster, namespace: str) -> None:

@@ -76,7 +76,6 @@ def test_no_pod_is_killed_for_want_of_memory(
     _load_and_check(release, seconds=_LOAD_SECONDS, measured=measured)
 
 
-@pytest.mark.sample
 def test_no_mock_of_a_large_model_is_killed(cluster: Cluster, namespace: str, measured: Measured) -> None:
     """256 KiB of KV a token: 16 clients killed nodes of 2 GiB within seconds."""
     pools = _limited("2Gi", settings={"mockShape": "llama-3.1-8b"})

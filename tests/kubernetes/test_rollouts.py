@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import pytest
 from tests.kubernetes.cluster import Cluster, CommandError
 from tests.kubernetes.load import loading
 from tests.kubernetes.release import Release
+from tests.kubernetes.results import Measured
 
 PAIRS = {"replicas": 2}
 FLAWS: Mapping[str, tuple[Sequence[str], Mapping[str, Any]]] = {
@@ -30,9 +31,7 @@ def _installed(cluster: Cluster, namespace: str) -> Release:
 
 
 @pytest.mark.sample
-def test_an_upgrade_of_every_pod_loses_nothing(
-    cluster: Cluster, namespace: str, measured: Callable[[str], None]
-) -> None:
+def test_an_upgrade_of_every_pod_loses_nothing(cluster: Cluster, namespace: str, measured: Measured) -> None:
     """All change their log level, one by one."""
     release = _installed(cluster, namespace)
     before = {pod.name for pod in release.pods()}
@@ -42,11 +41,11 @@ def test_an_upgrade_of_every_pod_loses_nothing(
         report = load.stop()
 
     assert not before & {pod.name for pod in release.pods()}
-    measured(f"upgrade {seconds:.0f} s; {report.line}")
+    measured(f"upgrade {seconds:.0f} s; {report.line}", **report.numbers)
     report.check(num_least=20)
 
 
-def test_a_rollback_loses_nothing(cluster: Cluster, namespace: str, measured: Callable[[str], None]) -> None:
+def test_a_rollback_loses_nothing(cluster: Cluster, namespace: str, measured: Measured) -> None:
     """Back to the revision before, while clients stream."""
     release = _installed(cluster, namespace)
     release.upgrade(logLevel="debug")
@@ -55,13 +54,13 @@ def test_a_rollback_loses_nothing(cluster: Cluster, namespace: str, measured: Ca
         time.sleep(3)
         report = load.stop()
 
-    measured(report.line)
+    measured(report.line, **report.numbers)
     report.check(num_least=20)
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
 def test_an_upgrade_that_would_not_serve_fails_and_the_old_pods_serve(
-    cluster: Cluster, namespace: str, flaw: str, tmp_path: Path, measured: Callable[[str], None]
+    cluster: Cluster, namespace: str, flaw: str, tmp_path: Path, measured: Measured
 ) -> None:
     """`helm upgrade --wait` says so in time, whatever the new pods' processes do."""
     release = _installed(cluster, namespace)
@@ -78,7 +77,7 @@ def test_an_upgrade_that_would_not_serve_fails_and_the_old_pods_serve(
         still = {pod.name for pod in release.pods() if pod.is_ready}
 
     assert workers <= still
-    measured(report.line)
+    measured(report.line, **report.numbers)
     report.check(num_least=20)
 
 
