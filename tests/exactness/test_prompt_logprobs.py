@@ -23,20 +23,20 @@ TOLERANCES: dict[str, float] = {"torch": 3e-4, "mlx": 5e-4}
 SCORED = replace(greedy(4), num_prompt_logprobs=NUM_ALTERNATIVES)
 
 
-@pytest.fixture(params=SERVED, ids="-".join)
+@pytest.fixture(scope="module", params=SERVED, ids="-".join)
 def served(request: pytest.FixtureRequest) -> tuple[CheckpointName, Framework]:
     """Return each family with each framework in turn."""
     pair: tuple[CheckpointName, Framework] = request.param
     return pair
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def family(served: tuple[CheckpointName, Framework]) -> CheckpointName:
     """Return its family."""
     return served[0]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engine(served: tuple[CheckpointName, Framework]) -> Iterator[Engine]:
     """Return a running engine of it."""
     family, framework = served

@@ -11,7 +11,7 @@ from baton.engine.engine import Engine
 from baton.engine.request import SamplingParams
 from checkpoints import CheckpointName, checkpoint, reference_generate
 from exactness.handover import Generation, generate, greedy, held, start_engine
-from exactness.loading import BLOCK_TOKENS, SERVED, Framework, load_runner
+from exactness.loading import BLOCK_TOKENS, RUNS_ALL, SERVED, Framework, load_runner
 
 NUM_NEW_TOKENS = 24
 NUM_COPIES = 3
@@ -19,24 +19,36 @@ SEEDS = (5, 10, 12, 13)
 """No random number of theirs comes as near to a family's next token as two orders of sums differ."""
 
 
-@pytest.fixture(params=SERVED, ids="-".join)
-def served(request: pytest.FixtureRequest) -> tuple[CheckpointName, Framework]:
-    """Return each family with each framework in turn."""
-    pair: tuple[CheckpointName, Framework] = request.param
-    return pair
+MAX_STEP_TOKENS = {"at-once": 256, "in-chunks": 40}
+"""Passes that hold a whole prompt, or part of one."""
+NAMES = list(dict.fromkeys(name for name, _ in SERVED))
+CASES = [
+    (family, framework, way)
+    for family, framework in SERVED
+    for number, way in enumerate(MAX_STEP_TOKENS)
+    if RUNS_ALL or (NAMES.index(family) + number) % 2 == (framework == "mlx")
+]
+"""Each family and each framework with both ways."""
 
 
-@pytest.fixture
-def family(served: tuple[CheckpointName, Framework]) -> CheckpointName:
-    """Return its family."""
-    return served[0]
+@pytest.fixture(scope="module", params=CASES, ids="-".join)
+def case(request: pytest.FixtureRequest) -> tuple[CheckpointName, Framework, str]:
+    """Return a family, a framework and the passes' size in turn."""
+    case: tuple[CheckpointName, Framework, str] = request.param
+    return case
 
 
-@pytest.fixture(params=[256, 40], ids=["at-once", "in-chunks"])
-def engine(request: pytest.FixtureRequest, served: tuple[CheckpointName, Framework]) -> Iterator[Engine]:
-    """Return a running engine of it, whose passes hold a whole prompt, or part of one."""
-    family, framework = served
-    engine = start_engine(load_runner(framework, checkpoint(family)), max_step_tokens=request.param)
+@pytest.fixture(scope="module")
+def family(case: tuple[CheckpointName, Framework, str]) -> CheckpointName:
+    """Return the case's family."""
+    return case[0]
+
+
+@pytest.fixture(scope="module")
+def engine(case: tuple[CheckpointName, Framework, str]) -> Iterator[Engine]:
+    """Return a running engine of the case."""
+    family, framework, way = case
+    engine = start_engine(load_runner(framework, checkpoint(family)), max_step_tokens=MAX_STEP_TOKENS[way])
     yield engine
     engine.close()
 

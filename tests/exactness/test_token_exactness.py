@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import pytest
 
 from baton.engine.engine import Engine
 from checkpoints import CHECKPOINT_NAMES, CheckpointName, checkpoint, reference_generate
 from exactness.handover import generate, greedy, start_engine
-from exactness.loading import BLOCK_TOKENS, Framework, load_runner
+from exactness.loading import BLOCK_TOKENS, RUNS_ALL, Framework, load_runner
 
 PROMPT_LENGTHS = (1, 2, BLOCK_TOKENS - 1, BLOCK_TOKENS, BLOCK_TOKENS + 1, 700)
 NUM_NEW_TOKENS = 64
@@ -43,6 +43,30 @@ PLACEMENTS: tuple[tuple[Framework | None, Framework], ...] = (
 """(prefill engine or None for local, decode engine)."""
 
 
+class Placement(NamedTuple):
+    """Running engines."""
+
+    number: int
+    """Of PLACEMENTS."""
+    prefill: Engine | None
+    decode: Engine
+
+    def rounds(self, family: CheckpointName) -> list[tuple[int, Hit, bool]]:
+        """Return (case, hit, whether the prompts are generated together): every hit, in one of both ways.
+
+        Over the families a placement has every hit in both ways, and over the placements a family has. `make matrix`
+        runs both ways of all.
+        """
+        hits: tuple[Hit, ...] = ("no", "decode", "prefill", "both") if self.prefill else ("no", "decode")
+        shift = self.number + CHECKPOINT_NAMES.index(family)
+        return [
+            (2 * number + is_batched, hit, is_batched)
+            for number, hit in enumerate(hits)
+            for is_batched in (False, True)
+            if RUNS_ALL or (number + shift) % 2 == is_batched
+        ]
+
+
 def _prompts(case: int) -> list[list[int]]:
     return [_prompt(length, OTHER_SEEDS.get((length, case), case)) for length in PROMPT_LENGTHS]
 
@@ -67,39 +91,36 @@ def family(request: pytest.FixtureRequest) -> CheckpointName:
 
 
 @pytest.fixture(params=PLACEMENTS, ids=lambda placement: f"{placement[0] or 'local'}-to-{placement[1]}")
-def placement(request: pytest.FixtureRequest, family: CheckpointName) -> Iterator[tuple[Engine | None, Engine]]:
-    """Return running engines for each placement in turn: (prefill or None, decode)."""
+def placement(request: pytest.FixtureRequest, family: CheckpointName) -> Iterator[Placement]:
+    """Return running engines for each placement in turn."""
     prefill_framework, decode_framework = request.param
     folder = checkpoint(family)
     decode = start_engine(load_runner(decode_framework, folder))
     prefill = start_engine(load_runner(prefill_framework, folder)) if prefill_framework else None
-    yield prefill, decode
+    yield Placement(PLACEMENTS.index(request.param), prefill, decode)
     for engine in (decode, prefill):
         if engine is not None:
             engine.close()
 
 
 def test_output_equals_transformers_whatever_is_cached_and_whoever_runs_beside(
-    placement: tuple[Engine | None, Engine], family: CheckpointName
+    placement: Placement, family: CheckpointName
 ) -> None:
     """All prompts, alone and together, with hits on neither side, either and both, give the reference's tokens."""
-    prefill, decode = placement
-    hits: tuple[Hit, ...] = ("no", "decode", "prefill", "both") if prefill else ("no", "decode")
-    for number, hit in enumerate(hits):
-        for is_batched in (False, True):
-            label = f"{hit}-{is_batched}"
-            prompts = _prompts(case=2 * number + is_batched)
-            if hit in ("decode", "both"):
-                _warm(decode, prompts, label)
-            if hit in ("prefill", "both") and prefill:
-                _warm(prefill, prompts, label)
+    _, prefill, decode = placement
+    for case, hit, is_batched in placement.rounds(family):
+        label, prompts = f"{hit}-{is_batched}", _prompts(case)
+        if hit in ("decode", "both"):
+            _warm(decode, prompts, label)
+        if hit in ("prefill", "both") and prefill:
+            _warm(prefill, prompts, label)
 
-            outputs = _run(decode, prefill, prompts, label, is_batched=is_batched)
+        outputs = _run(decode, prefill, prompts, label, is_batched=is_batched)
 
-            for prompt, output in zip(prompts, outputs, strict=True):
-                num_tokens = _num_new_tokens(is_batched=is_batched)
-                expected = reference_generate(checkpoint(family), prompt, num_tokens, guess=output)
-                assert output == expected, f"prompt of {len(prompt)} tokens, hit {hit}, batched {is_batched}"
+        for prompt, output in zip(prompts, outputs, strict=True):
+            num_tokens = _num_new_tokens(is_batched=is_batched)
+            expected = reference_generate(checkpoint(family), prompt, num_tokens, guess=output)
+            assert output == expected, f"prompt of {len(prompt)} tokens, hit {hit}, batched {is_batched}"
 
 
 def _num_new_tokens(*, is_batched: bool) -> int:

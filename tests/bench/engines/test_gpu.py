@@ -17,6 +17,7 @@ def finding_of(line: dict[str, object], *others: dict[str, object]) -> Finding:
     return findings_of([RATES, line, *others])[0]
 
 
+@pytest.mark.usefixtures("children_here")
 def test_dry_run_measures_everything_and_writes_both_files(tmp_path: Path) -> None:
     """On the CPU, with tiny models, every measurement but the kernel's comes back; nothing is judged."""
     out, plot = tmp_path / "gpu.json", tmp_path / "gpu.png"

@@ -26,7 +26,8 @@ def test_every_tier_gives_what_it_holds(tmp_path: Path, monkeypatch: pytest.Monk
     assert {row.tier: row.num_cached_tokens for row in rows} == dict(zip(TIERS, ([64], [64], [64], [0]), strict=True))
 
 
-def test_tiers_are_measured_in_a_process_of_their_own_and_drawn(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("children_here")
+def test_tiers_are_measured_and_drawn(tmp_path: Path) -> None:
     """Where a copy would take longer than the computation, the engine computes, as anywhere."""
     rows = measure([70], 1, SMALL_SHAPE)
     draw_kv_tiers(rows, tmp_path / "plot.png")
