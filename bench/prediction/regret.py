@@ -12,6 +12,9 @@ from statistics import median
 
 from bench.prediction.sample import Candidate, Sample
 
+_SHORT_SHARE = 0.1
+"""Part of a node's passes that goes to who has least left."""
+
 
 @dataclass(frozen=True, slots=True)
 class Regret:
@@ -79,8 +82,8 @@ class Backlog:
     """Computation that a node has before it at any moment, from the prompts that it computed and what they took.
 
     What is left after each arrival is Lindley's recursion, the oldest prompts being computed first; a request is not in
-    the backlog that it finds itself. Nodes give half of a pass to whose turn it is and half to who has least left, so a
-    short prompt does not wait for all of it.
+    the backlog that it finds itself. Nodes give a tenth of a pass to who has least left and the rest by turns, so
+    a short prompt does not wait for all of it.
     """
 
     def __init__(self, samples: Sequence[Sample], node: str) -> None:
@@ -101,7 +104,7 @@ class Backlog:
             self._after.append(left)
 
     def wait_seconds(self, now: float, own_seconds: float) -> float:
-        """Return the wait of a prompt that comes now and takes `own_seconds`: min(all left, 2 · shorter ones + own)."""
+        """Return the wait of a prompt that comes now and takes `own_seconds`: all, or what a tenth of passes leaves."""
         index = bisect_left(self._arrivals, now) - 1
         if index < 0:
             return 0.0
@@ -112,7 +115,7 @@ class Backlog:
             shorter += part if part <= own_seconds else 0.0
             rest -= part
             index -= 1
-        return min(left, 2 * shorter + own_seconds)
+        return min(left, (shorter + own_seconds) / _SHORT_SHARE - own_seconds)
 
 
 def _price(candidate: Candidate, sample: Sample, rates: Rates, backlog: Backlog) -> float:

@@ -18,22 +18,23 @@ def test_the_longest_prompt_waits_for_all() -> None:
     assert PromptQueue.of([0.5, 0.25]).wait_seconds(2.0) == 0.75
 
 
-def test_a_short_prompt_shares_the_passes_with_the_first_in_turn() -> None:
-    """At half the node's speed it waits as long as it computes, and twice for shorter ones."""
+def test_a_short_prompt_has_a_tenth_of_the_passes_beside_the_first_in_turn() -> None:
+    """At a tenth of the node's speed it waits nine times as long as it computes, and ten times for shorter ones."""
     queue = PromptQueue.of([10.0, 20.0, 0.1])
 
-    assert queue.wait_seconds(1.0) == pytest.approx(1.2)
-    assert queue.wait_seconds(0.05) == pytest.approx(0.05)
+    assert queue.wait_seconds(1.0) == pytest.approx(10.0)
+    assert queue.wait_seconds(0.05) == pytest.approx(0.45)
+    assert queue.wait_seconds(5.0) == pytest.approx(30.1)
 
 
 def test_passes_are_waited_for_to_their_end() -> None:
     """Half of the one that runs on average, then the one that computes the prompt."""
-    assert PromptQueue.of([10.0], pass_seconds=0.4).wait_seconds(0.1) == pytest.approx(0.2 + 0.4 - 0.1)
+    assert PromptQueue.of([10.0], pass_seconds=0.4).wait_seconds(0.03) == pytest.approx(0.2 + 0.4 - 0.03)
 
 
 def test_a_reported_queue_ages_as_the_engine_deals_passes_out() -> None:
-    """Half of the time goes to the first in turn, half to the shortest; what is left over goes on."""
-    assert aged_queue([10.0, 2.0], 1.0, []).seconds == (1.5, 9.5)
+    """A tenth of the time goes to the shortest, the rest to the first in turn; what is left over goes on."""
+    assert aged_queue([10.0, 2.0], 1.0, []).seconds == pytest.approx((1.9, 9.1))
     assert aged_queue([1.0, 2.0], 10.0, []) is EMPTY_QUEUE
 
 

@@ -14,6 +14,7 @@ from baton.capacity.cost import MEASURED_TERMS
 from baton.capacity.hardware import PRESETS, StepSpan, roofline_step_seconds
 from baton.capacity.placement import Candidate, Decision, place
 from baton.capacity.snapshot import ClusterSnapshot, NodeLoad, PlacementRequest, QueuedPrompt
+from baton.engine.scheduling.admission import short_tokens
 from baton.engine.scheduling.scheduler import PromptDemand, share_tokens
 from baton.router.calibration import Comparison
 from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, Outcome
@@ -55,7 +56,6 @@ class _Request:
     candidate: Candidate
     num_done: int = 0
     num_outputs: int = 0
-    due: float = 0.0
     received_at: float = 0.0
     computed_seconds: float = 0.0
     first_token_at: float = 0.0
@@ -201,10 +201,7 @@ class SimulatedCluster:
 
     def _queue(self, node: _Node, request: _Request) -> None:
         request.received_at = self.now
-        alone = node.description.shape.prefill_flop(0, request.arrival.num_prompt_tokens)
-        request.due = self.now + min(10.0, alone / node.description.profile.prefill_flops)
         node.prompts.append(request)
-        node.prompts.sort(key=lambda each: each.due)
         self._changed(node)
         self._compute(node)
 
@@ -233,18 +230,17 @@ class SimulatedCluster:
         self._at(self.now + seconds, lambda: self._computed(node, decoding, shares, seconds))
 
     def _grant(self, prompts: Sequence[_Request], num_tokens: int) -> list[int]:
-        """Share a pass: newcomers get half of what there is, then half of the rest, as admission deals it out."""
+        """Share a pass: newcomers get a part of what there is, then all that is left, as admission deals it out."""
         begun = [each for each in prompts if each.num_done]
         demands = [PromptDemand(_left(each), _left(each), 0) for each in begun]
-        is_newcomer_there = len(begun) < len(prompts)
-        room = num_tokens - (num_tokens // 2 if is_newcomer_there else 0)
+        newcomers = [each for each in prompts if not each.num_done]
+        room = num_tokens - min(sum(map(_left, newcomers)), short_tokens(num_tokens))
         granted = dict(zip(begun, share_tokens(demands, room), strict=True))
         left = num_tokens - sum(granted.values())
-        newcomers = [each for each in prompts if not each.num_done]
         for index, each in enumerate(newcomers):
             part = left
             if _left(each) > part and index + 1 < len(newcomers):
-                part -= part // 2
+                part -= short_tokens(part)
             granted[each] = min(_left(each), part)
             left -= granted[each]
         return [granted[each] for each in prompts]

@@ -12,6 +12,11 @@ from dataclasses import dataclass, fields
 from itertools import accumulate
 from typing import NamedTuple
 
+SHORT_SHARE = 0.1
+"""Part of each pass that goes to the prompt that has least left, whoever's turn it is (`share_tokens` of the engine).
+
+So later prompts delay an earlier one by about a tenth, and a short one waits for ten times what it and shorter ones
+need at most."""
 FRAME_OVERHEAD_SECONDS = 1e-4
 """Fixed cost of one KV frame, paid by sender and receiver outside the payload rate."""
 
@@ -256,13 +261,13 @@ class PromptQueue:
     def wait_seconds(self, own_seconds: float) -> float:
         """Return how long a prompt that comes last waits while others are computed. O(log prompts).
 
-        A pass goes half to whose turn it is and half to who has least left (`share_tokens` of the engine). So a prompt
-        is through when all are; or, by the second half alone, when it and those that are no longer are, at half speed:
-        in whole passes, after the rest of the one that runs, half of one on average.
+        Prompts are computed in order of turns, beside a `SHORT_SHARE` of each pass for who has least left. So a prompt
+        is through when all are; or, by that share alone, when it and those that are no longer are: in whole passes,
+        after the rest of the one that runs, half of one on average.
         """
         if not self.seconds:
             return 0.0
-        by_size = 2 * (self.sums[bisect_right(self.seconds, own_seconds)] + own_seconds)
+        by_size = (self.sums[bisect_right(self.seconds, own_seconds)] + own_seconds) / SHORT_SHARE
         if self.pass_seconds:
             by_size = (math.ceil(by_size / self.pass_seconds) + 0.5) * self.pass_seconds
         return min(self.sums[-1], by_size - own_seconds)
@@ -296,8 +301,9 @@ def aged_queue(
         pass_seconds: Time of a full pass.
     """
     left = list(listed)
-    idle = _deal(left, range(len(left)), listed_age_seconds / 2)
-    idle = _deal(left, sorted(range(len(left)), key=left.__getitem__), idle + listed_age_seconds / 2)
+    by_size_seconds = SHORT_SHARE * listed_age_seconds
+    idle = _deal(left, range(len(left)), listed_age_seconds - by_size_seconds)
+    idle = _deal(left, sorted(range(len(left)), key=left.__getitem__), idle + by_size_seconds)
     for prompt in placed:
         idle = min(idle, prompt.age_seconds)  # what it was idle before is lost
         done = min(prompt.seconds, idle)

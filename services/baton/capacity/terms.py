@@ -16,11 +16,11 @@ from baton.capacity.snapshot import Link, NodeSnapshot, PlacementRequest, blocks
 EXPECTED_ARRIVALS = 0.7
 """So many arrivals on average make one more likely than not."""
 LATER_SHARE = 0.5
-"""Part of the work of later prompts that is computed before an earlier one's."""
+"""Part of the later prompts that wait for an earlier one where others are queued before it."""
+MAX_PROMPT_SHARE = 0.9
+"""Part of its time at most that a node is taken to spend on later prompts while its queue empties."""
 MAX_STREAM_SHARE = 0.33
 """Part of a link at most that is taken to go to later streams."""
-MAX_LATER_SHARE = 0.5
-"""Part of the passes that goes to whose turn it is not, and so to later ones, at most."""
 JOIN_STEPS = 0.75
 """Part of a decode step, on average, until a request whose KV has come joins those that decode: what is left of the
 step that runs, or that and the next one where that is planned already (`engine/execution/pipeline.py`). Measured by
@@ -218,24 +218,25 @@ def stall_seconds(node: NodeSnapshot, prefill_seconds: float, num_tokens: int, c
 
 
 def queue_seconds(node: NodeSnapshot, own_seconds: float) -> float:
-    """Return how long a prompt of so many seconds waits for others that a node computes.
-
-    Those that are there; and those that come meanwhile at the rate of late, from the moment on by which one is to be
-    expected: each gets a part of the passes at once.
-    """
+    """Return how long a prompt of so many seconds waits for others that a node computes: those that are there."""
     wait = node.queue.wait_seconds(own_seconds)
     if not wait and node.load.num_decoding:  # half of the step that runs
         step = cost.step_seconds(node.shape, node.profile, node.load.num_decoding, node.load.mean_context_tokens)
         wait = step / 2
-    if node.prompts_per_second:
-        longer = wait + own_seconds - EXPECTED_ARRIVALS / node.prompts_per_second
-        wait += LATER_SHARE * min(MAX_LATER_SHARE, node.prompt_share) * max(0.0, longer)
     return node.queue_factor * wait
 
 
 def delay_seconds(node: NodeSnapshot, prefill_seconds: float) -> float:
     """Return by how much a prompt delays those that come while others are queued: it is part of what they wait for."""
-    return LATER_SHARE * node.prompts_per_second * node.queue.total_seconds * prefill_seconds
+    return later_seconds(node) * node.queue.total_seconds * prefill_seconds
+
+
+def later_seconds(node: NodeSnapshot) -> float:
+    """Return how many later prompts wait for an earlier one, per second of what is queued before it.
+
+    While the queue empties more come: of each second that the node computes only 1 - `prompt_share` shortens it.
+    """
+    return LATER_SHARE * node.prompts_per_second / (1 - min(MAX_PROMPT_SHARE, node.prompt_share))
 
 
 def local_terms(request: PlacementRequest, decode: DecodeTerms, pull: Pull | None = None) -> LocalTerms:

@@ -97,11 +97,11 @@ def test_a_node_works_off_its_backlog() -> None:
 
 
 def test_a_short_prompt_does_not_wait_for_long_ones() -> None:
-    """It has half of each pass: a tenth of a second takes two; what is shorter yet comes before it."""
+    """It has a tenth of each pass: a fiftieth of a second takes ten; what is shorter yet comes before it."""
     backlog = Backlog([sample(0.0), sample(0.0), sample(0.0, measured=replace(AS_EXPECTED, prefill=0.02))], "p")
 
-    assert backlog.wait_seconds(0.001, 0.1) == pytest.approx(2 * 0.02 + 0.1)
-    assert backlog.wait_seconds(0.001, 0.01) == pytest.approx(0.01)
+    assert backlog.wait_seconds(0.001, 0.03) == pytest.approx(10 * (0.02 + 0.03) - 0.03)
+    assert backlog.wait_seconds(0.001, 0.01) == pytest.approx(0.09)
 
 
 def test_the_best_choice_has_no_regret() -> None:

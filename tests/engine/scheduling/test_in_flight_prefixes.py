@@ -81,8 +81,8 @@ def test_who_needs_more_of_a_long_prompt_waits_until_it_is_computed() -> None:
     passes = [stepper.step() for _ in range(6)]
 
     assert other.phase is not Phase.WAITING
-    assert [step and step.num_tokens for step in passes] == [6, 8, 8, 8, 8, 4]  # 2 are kept for a newcomer
-    assert (duplicate.stats.num_cached, len(output_of(duplicate))) == (28, 1)
+    assert [step and step.num_tokens for step in passes] == [8, 8, 8, 8, 4, 3]
+    assert (duplicate.stats.num_cached, len(output_of(duplicate))) == (28, 2)
 
 
 def test_nobody_waits_for_what_a_lower_priority_computes() -> None:

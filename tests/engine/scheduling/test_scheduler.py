@@ -29,10 +29,10 @@ def test_a_prompt_that_is_cached_to_its_end_computes_its_last_position(length: i
 
 @pytest.mark.parametrize(
     ("length", "purpose", "num_computed"),
-    [(3, Purpose.GENERATE, 3), (30, Purpose.GENERATE, 8), (30, Purpose.RECEIVE, 0)],
+    [(1, Purpose.GENERATE, 1), (30, Purpose.GENERATE, 2), (30, Purpose.RECEIVE, 0)],
 )
 def test_a_pass_keeps_for_a_newcomer_what_it_can_use(length: int, purpose: Purpose, num_computed: int) -> None:
-    """Half of the pass at most, and nothing where another node computes its prompt: the rest is the long prompt's."""
+    """A tenth of the pass at most, and nothing where another node computes its prompt; the long prompt has the rest."""
     stepper = Stepper(num_blocks=64, max_step_tokens=16)
     long = stepper.add(request_of(prompt_of(100), "long"))
     stepper.step()
@@ -195,17 +195,17 @@ def test_while_memory_is_short_nobody_joins_others() -> None:
 
 
 def test_a_short_prompt_does_not_wait_for_all_chunks_of_a_long_one() -> None:
-    """It gets half of each pass until it is computed; at the pass in which it comes, too."""
-    stepper = Stepper(num_blocks=64, max_step_tokens=8)
-    long = stepper.add(request_of(prompt_of(100, 1), "long"))
+    """It gets a tenth of each pass until it is computed; at the pass in which it comes, too."""
+    stepper = Stepper(num_blocks=64, max_step_tokens=40)
+    long = stepper.add(request_of(prompt_of(200, 1), "long"))
     stepper.step()
     short = stepper.add(request_of(prompt_of(7, 2), "short"))
 
     steps = [stepper.step(), stepper.step()]
 
-    assert [step and [len(span.token_ids) for span in step.spans] for step in steps] == [[4, 4], [5, 3]]
+    assert [step and [len(span.token_ids) for span in step.spans] for step in steps] == [[36, 4], [37, 3]]
     assert len(output_of(short)) == 1
-    assert long.num_computed == 8 + 4 + 5
+    assert long.num_computed == 40 + 36 + 37
 
 
 def test_who_finds_too_few_blocks_is_overtaken_within_bounds() -> None:

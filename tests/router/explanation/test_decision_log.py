@@ -201,7 +201,7 @@ def test_a_request_that_is_shed_is_remembered_with_what_would_have_been() -> Non
     assert record.refusal == caught.value.message
     assert not record.HasField("choice")
     assert record.placement_id == ""
-    assert [other.prefill_node_id for other in record.others] == ["dgx", ""]
+    assert {other.prefill_node_id for other in record.others} == {"dgx", ""}
 
 
 def test_plans_are_not_remembered() -> None:

@@ -12,8 +12,9 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from baton.capacity import cost
+from baton.capacity.cost import SHORT_SHARE
 from baton.capacity.snapshot import DEFAULT_OUTPUT_TOKENS, NodeSnapshot, neighbours
-from baton.capacity.terms import EXPECTED_ARRIVALS, LATER_SHARE, MAX_LATER_SHARE, pass_seconds, seconds_beside_prompts
+from baton.capacity.terms import later_seconds, pass_seconds, seconds_beside_prompts
 
 LEAST_OUTPUT_SHARE = 0.7
 """A request with less than this part of the mean output is not told how many others it meets at least."""
@@ -83,21 +84,14 @@ class ComputeFloor(NamedTuple):
             stalled = own_seconds - num_passes * self.stalled_step_seconds
             if stalled > 0.0:
                 imposed = self.num_stalled * stalled
-        queue, rate, age_seconds = node.queue, node.prompts_per_second, now_seconds - node.at_seconds
+        queue, age_seconds = node.queue, now_seconds - node.at_seconds
         total = queue.sums[-1] - age_seconds
         if total > 0.0:
             no_longer = queue.sums[bisect_right(queue.seconds, own_seconds)] - age_seconds
-            wait = own_seconds + 0.5 * queue.pass_seconds
-            if no_longer > 0.0:
-                wait += 2 * no_longer
+            wait = (own_seconds + max(0.0, no_longer)) / SHORT_SHARE - own_seconds + 0.5 * queue.pass_seconds
             if wait > total:
                 wait = total
-            imposed += LATER_SHARE * rate * total * own_seconds
-        if rate:
-            longer = wait + own_seconds - EXPECTED_ARRIVALS / rate
-            if longer > 0.0:
-                share = node.prompt_share
-                wait += LATER_SHARE * (share if share < MAX_LATER_SHARE else MAX_LATER_SHARE) * longer
+            imposed += later_seconds(node) * total * own_seconds
         return node.queue_factor * wait, imposed
 
 

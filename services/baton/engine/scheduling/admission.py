@@ -7,8 +7,10 @@ same pass, because a pass writes K and V of all its spans before any of them rea
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
+from baton.capacity.cost import SHORT_SHARE
 from baton.engine.kv_cache.disk_tier import BlockKv
 from baton.engine.kv_cache.offload import Offload, SwapIn
 from baton.engine.limits import SchedulerLimits
@@ -198,7 +200,7 @@ class BatchAdmission:
             return 0
         num_tokens = sequence.num_chunk_tokens
         if num_tokens > room and self._queues.waiting:
-            room -= room // 2  # sequences behind a long prompt compute something at once, too
+            room -= short_tokens(room)  # who is short behind a long prompt does not wait for all of it
         return min(num_tokens, room)
 
     def _num_blocks(self, sequence: Sequence) -> int:
@@ -228,6 +230,11 @@ class BatchAdmission:
     def _note(self, in_flight: InFlightPrefixes, sequence: Sequence, step: Step) -> None:
         if self._limits.shares_prompts and sequence.is_shareable and sequence.is_prefilling:
             in_flight.note(sequence, end=step.end_of(sequence))
+
+
+def short_tokens(num_tokens: int) -> int:
+    """Return the positions of so many that go to who has least left: 1 of 2 or more."""
+    return math.ceil(SHORT_SHARE * (num_tokens - 1)) if num_tokens else 0
 
 
 @dataclass(frozen=True, slots=True)

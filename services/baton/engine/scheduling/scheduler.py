@@ -5,9 +5,9 @@ holds; what is left of the token budget is shared by prompts, several in one pas
 computed once (`engine/scheduling/admission.py`). When blocks run out, the sequence whose turn is last gives its blocks
 back and is computed again later: its output stays, and only comes later.
 
-A sequence's turn is fixed when it comes: the moment at which its prompt would be computed if it were alone, later by
-`LEVEL_SECONDS` per level of its priority. A level counts as that much waiting, and so does work: a short prompt passes
-a long one that came not much earlier. A prompt that came later than that overtakes none, so none waits for ever.
+A sequence's turn is fixed when it comes: that moment, later by `LEVEL_SECONDS` per level of its priority. A level
+counts as that much waiting; a prompt that came later than that overtakes none, so none waits for ever. And how long a
+prompt waits is known when it comes: what comes later gets about a tenth of the passes before it.
 
 A node tells of each prompt how long its own computation took, a share of each pass (`attribute`); the rest of the time
 until its first token it waited. So estimates of computing and of waiting can be compared with outcomes apart from each
@@ -25,7 +25,7 @@ from baton.engine.kv_cache.disk_tier import BlockKv, DiskTier
 from baton.engine.kv_cache.offload import Offload, SwapOut
 from baton.engine.limits import SchedulerLimits
 from baton.engine.request import Purpose
-from baton.engine.scheduling.admission import BatchAdmission
+from baton.engine.scheduling.admission import BatchAdmission, short_tokens
 from baton.engine.scheduling.step import SequenceProgress, Step, StepBudget
 from baton.engine.sequence import Phase, QueueKey, Sequence, SequenceQueues
 from baton.engine.step_cost import StepCostModel
@@ -35,8 +35,6 @@ from baton.kv.pool import BlockPool
 
 LEVEL_SECONDS = 5.0
 """Waiting that makes up for one level of priority."""
-MAX_HANDICAP_SECONDS = 10.0
-"""Longest time that a prompt's own work puts its turn off: the estimate of that work may be far from the truth."""
 
 
 class Scheduler:
@@ -108,8 +106,7 @@ class Scheduler:
                 f"the node has {self.pool.num_blocks}"
             )
         self._num_arrived += 1
-        due = due_seconds(now, sequence.request.priority, self._prompt_seconds(sequence))
-        sequence.queue_key = QueueKey(due, self._num_arrived)
+        sequence.queue_key = QueueKey(due_seconds(now, sequence.request.priority), self._num_arrived)
         self._queues.add(sequence)
 
     def schedule(self) -> Step:
@@ -206,10 +203,6 @@ class Scheduler:
         self.pool.check_integrity(sequence.block_table for sequence in (*self.running, *self.receiving))
         self.offload.check_integrity(self.waiting)
 
-    def _prompt_seconds(self, sequence: Sequence) -> float:
-        cost = self._costs.cost
-        return cost.prompt_seconds(0, len(sequence.token_ids)) if cost else 0.0
-
     def _budget(self, step: Step, prompts: Seq[Sequence]) -> StepBudget:
         """Return what the pass may hold, beside sequences that take a token each already."""
         max_tokens, target_seconds = self._limits.max_step_tokens, self._limits.target_tpot_seconds
@@ -242,7 +235,9 @@ class Scheduler:
     def _add_prompts(self, step: Step, prompts: Seq[Sequence], budget: StepBudget) -> None:
         """Add to the pass what it computes of running sequences' prompts."""
         room = budget.room(step)
-        room -= self.admission.newcomer_tokens(room // 2)  # a newcomer computes something at once
+        room -= self.admission.newcomer_tokens(
+            short_tokens(room)
+        )  # a short newcomer does not wait for all of a long one
         demands = [PromptDemand(each.num_chunk_tokens, each.num_pending, each.request.priority) for each in prompts]
         granted = share_tokens(demands, room, max_prompts=budget.max_prompts)
         for sequence, num_tokens in zip(prompts, granted, strict=True):
@@ -277,15 +272,14 @@ class Scheduler:
         sequence.is_rounded = False
 
 
-def due_seconds(arrival_seconds: float, priority: int, prompt_seconds: float = 0.0) -> float:
+def due_seconds(arrival_seconds: float, priority: int) -> float:
     """Return the moment by which a sequence's turn is reckoned; the earliest comes first.
 
     Args:
         arrival_seconds: When it came.
         priority: Lower comes earlier.
-        prompt_seconds: What it takes to compute its prompt; 0: not known.
     """
-    return arrival_seconds + min(prompt_seconds, MAX_HANDICAP_SECONDS) + LEVEL_SECONDS * priority
+    return arrival_seconds + LEVEL_SECONDS * priority
 
 
 def reachable_target(target_seconds: float, decode_seconds: float, num_waiting: int, num_decoding: int) -> float:
@@ -313,9 +307,9 @@ class PromptDemand(NamedTuple):
 def share_tokens(demands: Seq[PromptDemand], num_tokens: int, *, max_prompts: int = 0) -> list[int]:
     """Deal a pass's positions out to prompts.
 
-    One half goes to whose turn it is, so that a long prompt is computed at half the node's speed at least; the other
-    half to who has least left, so that a short one never waits for all of a long one. A lower priority gets of the
-    second half what higher ones leave. What one half has left over, the other uses.
+    A `SHORT_SHARE` goes to who has least left, so that a short prompt never waits for all of a long one; the rest in
+    order of turns, so that later prompts hardly delay earlier ones. A lower priority gets of the first share what
+    higher ones leave. What one share has left over, the other uses.
 
     Args:
         demands: In order of turns.
@@ -332,7 +326,8 @@ def share_tokens(demands: Seq[PromptDemand], num_tokens: int, *, max_prompts: in
         chosen = {0, *[index for index in by_size if index != 0][: max_prompts - 1]}
         by_size = [index for index in by_size if index in chosen]
     granted = [0] * len(demands)
-    num_left = _deal(demands, granted, sorted(by_size), num_tokens - num_tokens // 2) + num_tokens // 2
+    num_short = short_tokens(num_tokens)
+    num_left = _deal(demands, granted, sorted(by_size), num_tokens - num_short) + num_short
     _deal(demands, granted, by_size, num_left)
     return granted
 
