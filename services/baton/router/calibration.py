@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping
-from typing import Generic, Literal, NamedTuple, TypeVar
+from typing import Generic, Literal, NamedTuple, TypeVar, get_args
 
 from baton.capacity.cost import expected_seconds
+from baton.capacity.term_comparison import TermComparison, compare_terms
 from baton.router.in_flight import PlacedRequest
 from baton.router.nodes import Outcome
 from baton.telemetry.metrics import Metrics
@@ -145,25 +146,21 @@ def compare(placed: PlacedRequest, outcome: Outcome) -> Comparison | None:
     is_other = outcome.fallback_reason or outcome.num_preemptions
     if estimate is None or is_other or not num_tokens or outcome.pulled_tokens != placed.candidate.pulled_tokens:
         return None
-    pairs: dict[Term, tuple[float, float]] = {
-        "start": (outcome.start_seconds, estimate.start_seconds),
-        "total": (outcome.total_seconds, expected_seconds(estimate, num_tokens)),
-    }
+    pairs = {pair.term: pair for pair in compare_terms(estimate, outcome.terms, num_tokens)}
     least = LEAST_QUEUE_SHARE * estimate.start_seconds
     if max(outcome.queue_seconds, estimate.queue_seconds) > least:
-        pairs["queue"] = (max(outcome.queue_seconds, least), max(estimate.queue_seconds, least))
-    if not placed.has_restored(outcome.prefill_cached_tokens):
-        pairs["prefill"] = (outcome.prefill_seconds, estimate.prefill_seconds)
-    if not placed.candidate.is_local or placed.candidate.pull_node_id:
-        pairs["pull" if placed.candidate.pull_node_id else "transfer"] = (
-            outcome.transfer_seconds,
-            estimate.transfer_seconds,
-        )
-    if num_tokens > 1:
-        pairs["step"] = (outcome.steps_seconds / (num_tokens - 1), estimate.step_seconds)
+        pairs["queue"] = TermComparison("queue", max(estimate.queue_seconds, least), max(outcome.queue_seconds, least))
+    else:
+        del pairs["queue"]
+    if placed.has_restored(outcome.prefill_cached_tokens):
+        del pairs["prefill"]
+    pairs.pop("pull", None)
+    sent = pairs.pop("transfer", None)
+    if sent and (placed.candidate.pull_node_id or not placed.candidate.is_local):
+        pairs["pull" if placed.candidate.pull_node_id else "transfer"] = sent
     other = placed.runner_up
     return Comparison(
-        ratios={term: seen / expected for term, (seen, expected) in pairs.items() if seen > 0 and expected > 0},
+        ratios={term: ratio for term in get_args(Term) if term in pairs and (ratio := pairs[term].ratio)},
         regret_seconds=max(0.0, outcome.total_seconds - expected_seconds(other, num_tokens)) if other else None,
     )
 

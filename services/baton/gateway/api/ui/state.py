@@ -9,9 +9,9 @@ from google.protobuf.json_format import MessageToDict
 
 from baton.gateway.generation.observation import JournalEntry
 from baton.v1.generation_pb2 import KvTimeline
-from baton.v1.router_service_pb2 import CostEstimate, NodeState
+from baton.v1.router_service_pb2 import NodeState
 from baton.wire.node_roles import role_word
-from baton.wire.quantities import measured_terms, seconds_from_duration, terms_beside
+from baton.wire.quantities import seconds_from_duration, terms_beside
 
 
 def state_document(
@@ -81,11 +81,9 @@ def _request(entry: JournalEntry, now_seconds: float) -> Mapping[str, Any]:
         "seconds": (ended if ended is not None else now_seconds) - entry.arrival_seconds,
         "decode_node": placement.decode_node_id if placement else "",
         "prefill_node": (placement.prefill_node_id or placement.decode_node_id) if placement else "",
-        "estimate": _estimate(placement.estimate) if placement else None,
         "terms": [pair._asdict() for pair in pairs],
     }
     if summary is not None:
-        document["measured"] = measured_terms(summary)
         document["fallback_reason"] = summary.fallback_reason
         document["kv_bytes"] = summary.kv_byte_count
         document["pull_node"] = summary.pull_node_id
@@ -100,20 +98,6 @@ def _state(entry: JournalEntry) -> str:
     if entry.first_token_seconds is not None:
         return "decoding"
     return "prefilling" if entry.placement is not None else "placing"
-
-
-def _estimate(estimate: CostEstimate) -> Mapping[str, float]:
-    return {
-        "queue": estimate.queue_seconds,
-        "pull": estimate.pull_seconds,
-        "restore": estimate.restore_seconds,
-        "prefill": estimate.prefill_seconds,
-        "transfer": estimate.transfer_seconds,
-        "exposed": estimate.exposed_seconds,
-        "join": estimate.join_seconds,
-        "decode": estimate.decode_seconds,
-        "first_token": estimate.time_to_first_token_seconds,
-    }
 
 
 def _timeline(timeline: KvTimeline) -> Mapping[str, Any]:
