@@ -12,7 +12,8 @@ except ImportError as error:  # pragma: no cover
 
 BUSY_SHARE = 0.85
 """Above it the host itself delays passes and messages, and what was measured says so."""
-_IDLE = ("idle", "iowait")
+_FREE = ("idle", "iowait", "nice")
+"""What waits for nobody; work of a lower priority gives way at once, so that it delays little."""
 _COUNTED_TWICE = ("guest", "guest_nice")  # part of user and nice
 
 
@@ -28,5 +29,5 @@ class HostCpu:
         began, now = self._began._asdict(), self._read()._asdict()
         spent = {name: now[name] - began[name] for name in now if name not in _COUNTED_TWICE}
         total = sum(spent.values())
-        idle = sum(spent.get(name, 0.0) for name in _IDLE)
-        return max(0.0, min(1.0, 1 - idle / total)) if total > 0 else 0.0
+        free = sum(spent.get(name, 0.0) for name in _FREE)
+        return max(0.0, min(1.0, 1 - free / total)) if total > 0 else 0.0

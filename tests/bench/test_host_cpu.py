@@ -13,6 +13,7 @@ class Times(NamedTuple):
     """Seconds since the start of a machine, as psutil has them."""
 
     user: float
+    nice: float
     idle: float
     iowait: float
     steal: float
@@ -20,8 +21,8 @@ class Times(NamedTuple):
 
 
 def test_what_is_not_idle_is_busy() -> None:
-    """Stolen time is busy, waiting for a disk is idle, a guest's time is in the user's already."""
-    readings = iter([Times(10, 100, 5, 0, 3), Times(12, 104, 6, 1, 5)])
+    """Stolen time is busy; waiting for a disk and what gives way are not; a guest's time is in the user's already."""
+    readings = iter([Times(10, 7, 100, 5, 0, 3), Times(12, 8, 103, 6, 1, 5)])
     cpu = HostCpu(lambda: next(readings))
 
     assert cpu.share() == pytest.approx(3 / 8)
@@ -29,6 +30,6 @@ def test_what_is_not_idle_is_busy() -> None:
 
 def test_no_time_is_no_load() -> None:
     """Two readings at one moment say nothing."""
-    cpu = HostCpu(lambda: Times(10, 100, 5, 0, 3))
+    cpu = HostCpu(lambda: Times(10, 7, 100, 5, 0, 3))
 
     assert cpu.share() == 0.0
