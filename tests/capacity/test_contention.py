@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from baton.capacity.kv_transfer import Stream, slowdown
+from baton.capacity.kv_transfer import FramePlan, Stream, slowdown
+from baton.capacity.snapshot import Link
+from baton.capacity.terms import StreamWindow, card_rate
+from capacity.samples import node
 
 RATE = 1e9
 
@@ -41,3 +46,26 @@ def test_what_is_computed_afterwards_is_not_met() -> None:
 def test_a_stream_that_is_computed_slowly_leaves_room() -> None:
     """At a tenth of the rate it meets a ninth of the other."""
     assert slowdown(1e8, RATE, 0.0, 1.0, [stream(9e7)]) == pytest.approx(1.1)
+
+
+def test_frames_that_wait_for_the_computation_cost_their_own_time_each() -> None:
+    """32 frames of 50 MB at 1 GB/s, and 3 ms each to be sent and received: 146 ms beside 200 ms of computation.
+
+    Where the computation is shorter they run beside each other, and no more than the 50 ms and one frame is needed.
+    """
+    plan = FramePlan(1, 0, compute_seconds=0.2, exposed_seconds=0.0, num_frames=32)
+
+    assert plan.busy_seconds(0.05, 0.003) == pytest.approx(0.05 + 32 * 0.003)
+    assert plan._replace(compute_seconds=0.01).busy_seconds(0.05, 0.003) == pytest.approx(0.05 + 0.05 / 32 + 0.003)
+
+
+def test_other_links_on_a_card_take_half_of_it_at_most() -> None:
+    """The streams of the link itself are no part of what it needs for another one."""
+    window = StreamWindow(10**9, 0.0, 0.0)
+    idle, receiver = (replace(node(name, "decode", "m3-ultra"), send_bytes_per_second=RATE) for name in "pd")
+    others = [Stream(1e9, 0.0, 0.0, 0.0, "p", "e")] * 3
+    senders = [idle, *(replace(idle, sending=tuple(sending)) for sending in ([stream(1e9)], others[:1], others))]
+
+    rates = [card_rate(sender, receiver, Link(RATE, 0.0), window) for sender in senders]
+
+    assert rates == pytest.approx([RATE, RATE, RATE / 2, RATE / 2])

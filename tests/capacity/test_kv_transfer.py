@@ -251,5 +251,5 @@ def test_the_anchor_at_one_gigabit() -> None:
     assert (narrowed.prefill_node_id, narrowed.wire.key_dtype, narrowed.wire.value_dtype) == ("dgx", "int8", "int8")
     assert narrowed.kv_bytes == narrowed.wire.key_bytes + narrowed.wire.value_bytes == 8192 * 2 * (half * 33 // 64)
     assert narrowed.estimate is not None
-    assert narrowed.estimate.transfer_seconds == pytest.approx(narrowed.kv_bytes / 1.25e8)
-    assert narrowed.wire.key_seconds + narrowed.wire.value_seconds == pytest.approx(narrowed.estimate.transfer_seconds)
+    assert narrowed.estimate.transfer_seconds == pytest.approx(narrowed.kv_bytes / 1.25e8 + 32 * 1e-4)
+    assert narrowed.wire.key_seconds + narrowed.wire.value_seconds == pytest.approx(narrowed.kv_bytes / 1.25e8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from baton.decode.measurement import MAX_FRAMES, FrameTimeline, ReceptionClock
+from baton.decode.measurement import MAX_FRAMES, FrameTimeline, LinkMeter, ReceptionClock
 from baton.kv.stream import KvFrame
 from baton.v1.generation_pb2 import KvFrameTiming
 
@@ -41,10 +41,10 @@ def test_the_link_is_not_busy_with_what_is_held_back() -> None:
     """Time for which this node had no room for the next frame is none of the link's."""
     clock = ReceptionClock(called=0.0)
     clock.layout_arrived(0.0)
-    clock.frame_arrived(1.0, ready_seconds=0.0)
+    clock.frame_arrived(1.0, 0.0, 10)
 
     clock.held_back(5.0)
-    clock.frame_arrived(6.0, ready_seconds=0.5)
+    clock.frame_arrived(6.0, 0.5, 10)
 
     assert clock.busy_seconds == pytest.approx(2.0)
 
@@ -58,10 +58,38 @@ def test_no_frame_comes_before_it_was_ready() -> None:
     clock = ReceptionClock(called=0.0)
     clock.layout_arrived(1.0)
 
-    clock.frame_arrived(1.2, ready_seconds=0.9)
-    clock.frame_arrived(1.7, ready_seconds=1.3)
+    clock.frame_arrived(1.2, 0.9, 10)
+    clock.frame_arrived(1.7, 1.3, 10)
     clock.summary_arrived(1.3)
 
     assert clock.origin == pytest.approx(0.3)
     assert clock.busy_seconds == pytest.approx(0.1)
     assert clock.exposed_seconds == pytest.approx(0.1)
+
+
+def test_streams_of_a_link_share_its_time() -> None:
+    """Of two whose frames are ready at once, and take 1 s each, neither is told that the link took 2 s for its own."""
+    link, clocks = LinkMeter(), [ReceptionClock(called=0.0), ReceptionClock(called=0.0)]
+    for clock in clocks:
+        clock.begin(link)
+        clock.layout_arrived(0.0)
+
+    for layer in range(8):
+        for number, clock in enumerate(clocks):
+            clock.frame_arrived(2.0 * layer + 1.0 + number, 2.0 * layer, 100)
+
+    assert [clock.busy_seconds for clock in clocks] == pytest.approx([8.0, 8.0], rel=0.1)
+    assert link.busy_seconds == pytest.approx(16.0)
+
+
+def test_a_stream_after_a_broken_one_adds_to_its_time() -> None:
+    """Over another link, whose time it does not know."""
+    clock = ReceptionClock(called=0.0)
+    clock.layout_arrived(0.0)
+    clock.frame_arrived(1.0, 0.0, 100)
+
+    clock.begin(LinkMeter(num_bytes=1000, busy_seconds=5.0))
+    clock.layout_arrived(2.0)
+    clock.frame_arrived(5.0, 1.0, 300)
+
+    assert clock.busy_seconds == pytest.approx(1.0 + 3.0)

@@ -50,6 +50,7 @@ OUTCOME = Outcome(
     prefill_node_id="dgx",
     prefill_cached_tokens=0,
     kv_bytes=8192 * LLAMA_3_1_8B.kv_bytes_per_token,
+    kv_frames=32,
     queue_seconds=0.0,
     prefill_seconds=1.5,
     transfer_seconds=0.86,

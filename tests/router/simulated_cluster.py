@@ -6,6 +6,7 @@ import heapq
 import itertools
 import math
 import random
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -14,6 +15,7 @@ from baton.capacity.cost import MEASURED_TERMS
 from baton.capacity.hardware import PRESETS, StepSpan, roofline_step_seconds
 from baton.capacity.placement import Candidate, Decision, place
 from baton.capacity.snapshot import ClusterSnapshot, NodeLoad, PlacementRequest, QueuedPrompt
+from baton.decode.measurement import LinkMeter, ReceptionClock
 from baton.engine.scheduling.admission import short_tokens
 from baton.engine.scheduling.scheduler import PromptDemand, share_tokens
 from baton.router.calibration import Comparison
@@ -61,10 +63,10 @@ class _Request:
     first_token_at: float = 0.0
     queue_seconds: float = 0.0
     ready_at: float = 0.0
-    last_arrival: float = 0.0
-    busy_seconds: float = 0.0
-    frames: list[tuple[float, float]] = field(default_factory=list)
-    """Of its stream: bytes left of the frame, when it was ready."""
+    clock: ReceptionClock = field(default_factory=lambda: ReceptionClock(0.0))
+    num_frames: int = 0
+    frames: list[tuple[float, float, int]] = field(default_factory=list)
+    """Of its stream: bytes left of the frame, when it was ready, its bytes."""
 
     @property
     def context(self) -> int:
@@ -132,6 +134,7 @@ class SimulatedCluster:
         self._order = itertools.count()
         self._ids = itertools.count()
         self._streams: list[_Request] = []
+        self._meters = defaultdict[tuple[str, str], LinkMeter](LinkMeter)
         self._streams_at = 0.0
         self._stream_version = 0
         self._num_left = 0
@@ -193,6 +196,7 @@ class SimulatedCluster:
             decoder.receiving.append(request)
             self._changed(decoder)
             prefiller = self.nodes[request.candidate.prefill_node_id]
+            request.clock.begin(self._meters[prefiller.description.node_id, decoder.description.node_id])
             self._at(self.now + CALL_SECONDS / 2, lambda: self._take_prompt(prefiller, request))
 
     def _take_prompt(self, node: _Node, request: _Request) -> None:
@@ -286,7 +290,7 @@ class SimulatedCluster:
 
     def _ready(self, request: _Request, num_bytes: float) -> None:
         self._advance_streams()
-        request.frames.append((num_bytes, self.now))
+        request.frames.append((num_bytes, self.now, round(num_bytes)))
         if request not in self._streams:
             self._streams.append(request)
         self._plan_streams()
@@ -321,13 +325,13 @@ class SimulatedCluster:
         rates, elapsed = self._shares(), self.now - self._streams_at
         self._streams_at = self.now
         for stream in tuple(self._streams):
-            num_bytes, ready = stream.frames[0]
+            num_bytes, ready, frame_bytes = stream.frames[0]
             num_bytes -= rates[stream] * elapsed
-            stream.frames[0] = (num_bytes, ready)
+            stream.frames[0] = (num_bytes, ready, frame_bytes)
             if num_bytes < 1.0:
                 stream.frames.pop(0)
-                stream.busy_seconds += self.now - max(ready, stream.last_arrival)
-                stream.last_arrival = self.now
+                stream.num_frames += 1
+                stream.clock.frame_arrived(self.now, ready, frame_bytes)
                 if not stream.frames:
                     self._streams.remove(stream)
                     self._check_received(stream)
@@ -357,11 +361,11 @@ class SimulatedCluster:
         self._changed(node)
         self._num_left -= 1
         candidate, arrival = request.candidate, request.arrival
-        exposed = 0.0 if candidate.is_local else max(0.0, request.last_arrival - request.first_token_at)
+        exposed = 0.0 if candidate.is_local else max(0.0, request.clock.last_arrival - request.first_token_at)
         seconds = dict.fromkeys(MEASURED_TERMS, 0.0) | {
             "queue": request.queue_seconds,
             "prefill": request.computed_seconds,
-            "transfer": request.busy_seconds,
+            "transfer": request.clock.busy_seconds,
             "exposed": exposed,
             "decode": self.now - request.first_token_at,
         }
@@ -371,6 +375,7 @@ class SimulatedCluster:
             prefill_node_id=candidate.prefill_node_id or candidate.decode_node_id,
             prefill_cached_tokens=0,
             kv_bytes=candidate.kv_bytes,
+            kv_frames=request.num_frames,
             num_completion_tokens=arrival.num_output_tokens,
             num_preemptions=0,
             fallback_reason="",

@@ -205,6 +205,20 @@ def test_a_hidden_transfer_never_lowers_the_link_s_rate() -> None:
     assert state.snapshot(MODEL).link("dgx", "mac").bytes_per_second == 1.25e9
 
 
+def test_a_hidden_transfer_teaches_what_its_frames_take() -> None:
+    """1.07 GB at 1.25 GB/s are 0.859 s: of 1.4 s 32 frames took 17 ms each, and half of an empty call is 0.5 ms.
+
+    An outcome moves the factor by a quarter at most; a transfer that its bytes explain leaves it.
+    """
+    state, plain = pair_state(), pair_state()
+
+    settle_remote(state, replace(OUTCOME, transfer_seconds=1.4, exposed_seconds=0.05))
+    settle_remote(plain, replace(OUTCOME, transfer_seconds=0.85, exposed_seconds=0.05))
+
+    links = [each.snapshot(MODEL).link("dgx", "mac") for each in (state, plain)]
+    assert [link.frame_seconds for link in links] == pytest.approx([0.0005 * 1.25, 0.0005])
+
+
 def test_a_fallback_teaches_nothing_of_the_link() -> None:
     """The prompt was computed elsewhere in the end."""
     state = pair_state()

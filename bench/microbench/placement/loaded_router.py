@@ -247,6 +247,7 @@ class LoadedRouter:
                     prefill_node_id=placement.prefill_node_id or placement.decode_node_id,
                     prefill_cached_tokens=0,
                     kv_bytes=10**8,
+                    kv_frames=32,
                     num_completion_tokens=self._rng.randint(16, 512),
                     num_preemptions=0,
                     fallback_reason="",

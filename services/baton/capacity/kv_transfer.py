@@ -35,6 +35,13 @@ class FramePlan(NamedTuple):
     """Time of the computation in such passes."""
     exposed_seconds: float
     """What remains of the transfer after it."""
+    num_frames: int = 1
+    """Of all layers and passes."""
+
+    def busy_seconds(self, transfer_seconds: float, frame_seconds: float) -> float:
+        """Return for how long a link is busy that needs `transfer_seconds` for all bytes, `frame_seconds` a frame."""
+        frame = transfer_seconds / self.num_frames + frame_seconds
+        return min(self.num_frames * frame, max(self.compute_seconds, transfer_seconds) + frame)
 
     @property
     def start_seconds(self) -> float:
@@ -94,7 +101,7 @@ def group_sizes(num_layers: int) -> tuple[int, ...]:
 
 def _best_groups(num_passes: int, num_layers: int, compute_seconds: float, send_seconds: float) -> FramePlan:
     """Return the best group size, of the number of layers halved again and again; the largest wins a tie."""
-    best_size, least_exposed = 0, math.inf
+    best_size, best_count, least_exposed = 0, 1, math.inf
     for size in group_sizes(num_layers):
         num_frames = num_passes * -(-num_layers // size)
         fixed_seconds = num_frames * cost.FRAME_OVERHEAD_SECONDS
@@ -104,8 +111,8 @@ def _best_groups(num_passes: int, num_layers: int, compute_seconds: float, send_
         # `cost.exposed_seconds`, written out: this is tried for every pair that is priced
         exposed = compute + (num_frames - 1) * (compute if compute > send else send) + send - compute_seconds
         if exposed < least_exposed:
-            best_size, least_exposed = size, exposed
-    return FramePlan(best_size, 0, compute_seconds, least_exposed)
+            best_size, best_count, least_exposed = size, num_frames, exposed
+    return FramePlan(best_size, 0, compute_seconds, least_exposed, best_count)
 
 
 AUTO, CACHE = "auto", "cache"

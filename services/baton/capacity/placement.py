@@ -257,7 +257,7 @@ def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, ter
     estimate = CostEstimate(
         queue_seconds=queue,
         prefill_seconds=computing,
-        transfer_seconds=stream.transfer_seconds,
+        transfer_seconds=terms.transfer_seconds,
         exposed_seconds=frames.exposed_seconds,
         join_seconds=terms.join_seconds,
         time_to_first_token_seconds=terms.first_token_seconds,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from baton.capacity.cost import EMPTY_QUEUE, ModelShape, NodeProfile, PromptQueue
+from baton.capacity.cost import EMPTY_QUEUE, FRAME_OVERHEAD_SECONDS, ModelShape, NodeProfile, PromptQueue
 from baton.capacity.kv_transfer import Stream, WireOption, WirePolicy
 
 HOST_BYTES_PER_SECOND = 4e9
@@ -231,6 +231,8 @@ class Link:
     """In what they can exchange it, the cache's own format first; empty: in that alone."""
     has_unlike_caches: bool = False
     """Whether their caches have different formats, so that KV is converted."""
+    frame_seconds: float = FRAME_OVERHEAD_SECONDS
+    """That a frame takes besides its bytes to be sent and received; at least as long as by default."""
     spread: float = 0.0
     """How far transfers over it lay from their estimates, as in `TermSpread`."""
 

@@ -13,14 +13,10 @@ from baton.capacity.kv_transfer import FramePlan, WireChoice, WirePolicy, cache_
 from baton.capacity.prefix_reuse import PrefixMatch, Pull, match_prefix
 from baton.capacity.snapshot import Link, NodeSnapshot, PlacementRequest, blocks_for, neighbours, room_seconds
 
-EXPECTED_ARRIVALS = 0.7
-"""So many arrivals on average make one more likely than not."""
 LATER_SHARE = 0.5
 """Part of the later prompts that wait for an earlier one where others are queued before it."""
 MAX_PROMPT_SHARE = 0.9
 """Part of its time at most that a node is taken to spend on later prompts while its queue empties."""
-MAX_STREAM_SHARE = 0.33
-"""Part of a link at most that is taken to go to later streams."""
 JOIN_STEPS = 0.75
 """Part of a decode step, on average, until a request whose KV has come joins those that decode: what is left of the
 step that runs, or that and the next one where that is planned already (`engine/execution/pipeline.py`). Measured by
@@ -104,9 +100,9 @@ class TransferTerms(NamedTuple):
     bytes_per_second: float
     """Rate of the link, as far as other streams leave it."""
     transfer_seconds: float
-    """That the link needs for them."""
+    """That the link alone carries them in."""
     send_seconds: float
-    """That link and landing need for them: whichever takes longer."""
+    """That link and landing need for them, beside others: whichever takes longer."""
 
 
 class RemoteTerms(NamedTuple):
@@ -116,6 +112,8 @@ class RemoteTerms(NamedTuple):
     """The way of its KV."""
     frames: FramePlan
     """In what pieces they leave."""
+    transfer_seconds: float
+    """For which the link is busy with them."""
     first_token_seconds: float
     """Until the first token is known."""
     join_seconds: float
@@ -283,6 +281,7 @@ def remote_terms(decode: DecodeTerms, prefill: PrefillTerms, link: Link, stream:
     return RemoteTerms(
         stream=stream,
         frames=frames,
+        transfer_seconds=frames.busy_seconds(stream.transfer_seconds, link.frame_seconds),
         first_token_seconds=first_token,
         join_seconds=decode.join_seconds,
         start_seconds=max(first_token + frames.exposed_seconds + decode.join_seconds, decode.room_seconds),
@@ -310,7 +309,7 @@ def stream_terms(
     window = StreamWindow(num_sent * decode.node.shape.kv_bytes_per_token, queue + restoring, computing)
     rate = shared_rate(node, decode.node, link, window)
     wire = choose_wire(options, policy, num_tokens=num_sent, bytes_per_second=rate, compute_seconds=computing)
-    transfer = wire.transfer_seconds(num_sent, rate)
+    sending = wire.transfer_seconds(num_sent, rate)
     return TransferTerms(
         restore_seconds=restoring,
         reading_seconds=reading,
@@ -319,8 +318,8 @@ def stream_terms(
         wire=wire,
         num_sent_tokens=num_sent,
         bytes_per_second=rate,
-        transfer_seconds=transfer,
-        send_seconds=max(transfer, landing_seconds(decode.node, window, transfer)),
+        transfer_seconds=wire.transfer_seconds(num_sent, card_rate(node, decode.node, link, window)),
+        send_seconds=max(sending, landing_seconds(decode.node, window, sending)),
     )
 
 
@@ -346,7 +345,7 @@ class StreamWindow(NamedTuple):
 def shared_rate(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window: StreamWindow) -> float:
     """Return the rate of a link for a stream, beside what else is on it and on both network cards by then."""
     on_link = [stream for stream in sender.sending if stream.receiver_id == receiver.node_id]
-    rate = kv_transfer.least_rate(
+    return kv_transfer.least_rate(
         window.num_bytes,
         window.begin_seconds,
         window.compute_seconds,
@@ -356,23 +355,18 @@ def shared_rate(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window
             (receiver.receive_bytes_per_second, receiver.receiving),
         ),
     )
-    return rate / later_slowdown(sender, link, window, window.num_bytes / rate)
 
 
-def later_slowdown(sender: NodeSnapshot, link: Link, window: StreamWindow, seconds: float) -> float:
-    """Return by what a stream of so many seconds takes longer beside later ones of its sender, 1 or more.
+def card_rate(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window: StreamWindow) -> float:
+    """Return the rate of a link for all of its streams together, beside those of other links on both network cards.
 
-    They are counted from the moment on by which one is to be expected, and take the part of the link that the sender's
-    prompts of late come to.
+    Links share a card evenly, and all others count as one: what is on them comes and goes.
     """
-    if not sender.prompts_per_second or not window.compute_seconds or seconds <= 0:
-        return 1.0
-    longer = seconds - EXPECTED_ARRIVALS / sender.prompts_per_second
-    if longer <= 0:
-        return 1.0
-    alone_seconds = window.num_bytes / link.bytes_per_second
-    share = min(MAX_STREAM_SHARE, sender.prompt_share * alone_seconds / window.compute_seconds)
-    return 1.0 + share / (1 - share) * longer / seconds
+    sending = [stream for stream in sender.sending if stream.receiver_id != receiver.node_id]
+    receiving = [stream for stream in receiver.receiving if stream.sender_id != sender.node_id]
+    cards = ((sender.send_bytes_per_second, sending), (receiver.receive_bytes_per_second, receiving))
+    rate = kv_transfer.least_rate(*window, ((link.bytes_per_second, ()), *cards))
+    return max(rate, link.bytes_per_second / 2)
 
 
 def reading_seconds(sender: NodeSnapshot, num_tokens: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from baton.engine.events import Ended
 from baton.kv.kv_format import WireFormat
@@ -139,14 +139,33 @@ class Reception:
 
 
 @dataclass(slots=True)
+class LinkMeter:
+    """What the link from a node has carried, for whichever streams, and how long it was busy: a moment counts once."""
+
+    num_bytes: int = 0
+    """Bytes of frames."""
+    busy_seconds: float = 0.0
+    """Time for which at least one was on its way."""
+    last_arrival: float = 0.0
+    """When the last one arrived."""
+
+    def frame_arrived(self, way_began: float, now: float, num_bytes: int) -> None:
+        """Enter a frame for which the link was there at `way_began`, as far as its own stream can tell."""
+        self.busy_seconds += max(0.0, now - max(way_began, self.last_arrival))
+        self.last_arrival = now
+        self.num_bytes += num_bytes
+
+
+@dataclass(slots=True)
 class ReceptionClock:
     """Arrival times of one stream on this node's clock, seconds.
 
     The sender's clock reads 0 when it sends the layout, so `layout_arrived - half a round trip` is about that moment
     here, and no frame arrives before it was ready: where one seems to, the call took longer than the answer, and the
-    moment was earlier. A frame that was ready at `r` there could have begun its way at `origin + r`. The link is busy
-    with it from then, or from the arrival of the frame before, until it arrives; not while this node holds it back for
-    want of room.
+    moment was earlier. A frame that was ready at `r` there could have begun its way at `origin + r`. It is on its way
+    from then, or from the arrival of the frame before, until it arrives; not while this node holds it back for want of
+    room. The stream is charged for its bytes at the rate at which the link carried those of all streams meanwhile: what
+    shares the link costs it time, and is no part of what the link needs for it.
     """
 
     called: float
@@ -161,17 +180,34 @@ class ReceptionClock:
     """When the sender had the first token; 0: not known yet."""
     busy_seconds: float = 0.0
     """Time that the link was busy with frames."""
+    link: LinkMeter = field(default_factory=LinkMeter)
+    """Of the node that sends."""
+    num_bytes: int = 0
+    """What has come of this stream."""
+    before: tuple[int, float] | None = None
+    """Bytes and time of the link before the first frame; None: none has come."""
+    earlier_seconds: float = 0.0
+    """`busy_seconds` of streams before, which broke."""
+
+    def begin(self, link: LinkMeter) -> None:
+        """Begin a stream over a link; what earlier ones took stays."""
+        self.link, self.before, self.num_bytes, self.earlier_seconds = link, None, 0, self.busy_seconds
 
     def layout_arrived(self, now: float) -> None:
         """Set the sender's 0 from the round trip of the call."""
         self.origin = now - (now - self.called) / 2
         self.last_arrival = self.origin
 
-    def frame_arrived(self, now: float, ready_seconds: float) -> float:
-        """Enter a frame that the sender had ready at `ready_seconds`; return when the link was there for it."""
+    def frame_arrived(self, now: float, ready_seconds: float, num_bytes: int) -> float:
+        """Enter a frame that the sender had ready at `ready_seconds`; return when its way began."""
         self.origin = min(self.origin, now - ready_seconds)
         way_began = max(self.last_arrival, self.free_since, self.origin + ready_seconds)
-        self.busy_seconds += max(0.0, now - way_began)
+        link = self.link
+        bytes_before, seconds_before = self.before = self.before or (link.num_bytes, link.busy_seconds)
+        link.frame_arrived(way_began, now, num_bytes)
+        self.num_bytes += num_bytes
+        share = self.num_bytes / max(1, link.num_bytes - bytes_before)
+        self.busy_seconds = self.earlier_seconds + share * (link.busy_seconds - seconds_before)
         self.last_arrival = now
         return way_began
 

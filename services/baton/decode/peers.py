@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from typing import TypeVar
@@ -12,6 +13,7 @@ import grpc
 
 from baton.decode.kv_stream.prefill_stream import PrefillSource, TransportChoice
 from baton.decode.kv_stream.receive_budget import ReceiveBudget, usual_budget
+from baton.decode.measurement import LinkMeter
 from baton.errors import NotFoundError
 from baton.kv.stream import MOST_IDLE_BYTES, StagingPool
 from baton.kv_transport.fast_channel import FastChannel, limits_for
@@ -67,6 +69,7 @@ class PeerSet:
         self._peers: dict[str, router_service_pb2.Peer] = {}
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._fast: dict[str, FastChannel] = {}
+        self._meters = defaultdict[str, LinkMeter](LinkMeter)
         budget = budget or usual_budget()
         self._staging = StagingPool(min(MOST_IDLE_BYTES, budget.idle_bytes))
         self._limits = limits_for(budget.frame_bytes)
@@ -105,7 +108,8 @@ class PeerSet:
         Raises:
             NotFoundError: If the router has not named it.
         """
-        return PrefillSource(self.stub(node_id), self._fast.get(node_id), self._lender, self._choice, self._metrics)
+        stub, link = self.stub(node_id), self._meters[node_id]
+        return PrefillSource(stub, self._fast.get(node_id), self._lender, self._choice, self._metrics, link)
 
     async def run(self) -> None:
         """Follow the router's list until cancelled; measure the link from each node that appears."""
@@ -139,6 +143,7 @@ class PeerSet:
         ]
         for node_id in gone:
             del self._peers[node_id]
+            self._meters.pop(node_id, None)
         return [(self._channels.pop(node_id), self._fast.pop(node_id, None)) for node_id in gone]
 
     def _open_appeared(self, peers: Peers) -> list[router_service_pb2.Peer]:

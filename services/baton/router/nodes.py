@@ -113,6 +113,8 @@ class Outcome:
     """Prompt tokens that were not computed for it, because the computing node had them or computed them for another."""
     kv_bytes: int
     """KV bytes received."""
+    kv_frames: int
+    """KV frames received."""
     queue_seconds: float
     """Until the first token, but for the prompt's own computation and pull."""
     prefill_seconds: float

@@ -220,6 +220,7 @@ def outcome_from_proto(message: generation_pb2.PlacementSummary) -> Outcome:
         prefill_node_id=message.prefill_node_id,
         prefill_cached_tokens=_computing_cache(message) + message.shared_token_count,
         kv_bytes=message.kv_byte_count,
+        kv_frames=message.kv_frame_count,
         **{f"{term}_seconds": seconds for term, seconds in measured_terms(message).items()},
         num_completion_tokens=message.completion_token_count,
         num_preemptions=message.preemption_count,

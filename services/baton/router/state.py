@@ -18,7 +18,7 @@ from baton.capacity.snapshot import (
 )
 from baton.kv.adapter import Adapter
 from baton.router.calibration import Calibration, Comparison, OutputLengths, compare
-from baton.router.cluster.snapshots import LinkTable, NodeKnowledge, NodeSnapshots
+from baton.router.cluster.snapshots import LinkTable, NodeKnowledge, NodeSnapshots, frame_seconds
 from baton.router.cluster.streams import StreamPath, StreamsInFlight
 from baton.router.explanation.decision_log import DecisionLog, KnownLink, KnownNode
 from baton.router.in_flight import (
@@ -61,6 +61,7 @@ class RouterState:
         self.prefill_calibration: Calibration[str] = Calibration(clock)
         self.decode_calibration: Calibration[str] = Calibration(clock)
         self.link_calibration: Calibration[tuple[str, str]] = Calibration(clock)
+        self.frame_calibration: Calibration[tuple[str, str]] = Calibration(clock)
         self.decisions = DecisionLog()
         """The last ones, for those who ask why."""
         self.queue_calibration: Calibration[str] = Calibration(clock)
@@ -76,6 +77,7 @@ class RouterState:
             clock,
             self.nodes,
             self.link_calibration,
+            self.frame_calibration,
             default_link=limits.default_link,
             wire_policy=limits.wire_policy,
         )
@@ -310,7 +312,10 @@ class RouterState:
             self.queue_calibration.add(node_id, outcome.queue_seconds + estimate.prefill_seconds, expected_seconds)
 
     def _learn_link(self, placed: PlacedRequest, outcome: Outcome) -> None:
-        """Learn of the link by itself: what other streams did to a transfer is no property of the link."""
+        """Learn of the link by itself: what other streams did to a transfer is no property of the link.
+
+        What a hidden one took beyond its bytes is what its frames took to be sent and received, each by itself.
+        """
         sender_id = outcome.pull_node_id or outcome.prefill_node_id
         sender, receiver = self.nodes.get(sender_id), self.nodes.get(outcome.decode_node_id)
         is_repaired = bool(outcome.fallback_reason or outcome.num_breaks)
@@ -320,16 +325,19 @@ class RouterState:
         candidate, factor = placed.candidate, placed.link_factor
         if candidate.estimate is None or not candidate.kv_bytes or sender_id not in _senders(candidate):
             return
-        if self._streams.has_shared(outcome.placement_id):
-            return
         # From a node that only decodes prefixes alone travel: how long its cache takes to read is learnt with the link.
         is_only_pulled = outcome.pull_node_id and not sender.description.can_prefill
         measured = outcome.pull_seconds if is_only_pulled else outcome.transfer_seconds
         estimated = candidate.estimate.transfer_seconds * outcome.kv_bytes / candidate.kv_bytes
         was_hidden = outcome.exposed_seconds < HIDDEN_SHARE * outcome.transfer_seconds
-        if was_hidden and not outcome.pull_node_id and outcome.transfer_seconds > estimated:
-            return
-        self.link_calibration.add(pair, measured, estimated / factor)
+        link = self.link(sender, receiver)
+        beyond_seconds = outcome.transfer_seconds - outcome.kv_bytes / link.bytes_per_second
+        if was_hidden and not outcome.pull_node_id and beyond_seconds > 0:
+            if outcome.kv_frames:
+                usual_seconds = frame_seconds(link.round_trip_seconds)
+                self.frame_calibration.add(pair, beyond_seconds / outcome.kv_frames, usual_seconds)
+        elif not self._streams.has_shared(outcome.placement_id):
+            self.link_calibration.add(pair, measured, estimated / factor)
         self._links.forget(pair)
 
     def _forget_work(self, node_id: str) -> None:
@@ -343,6 +351,7 @@ class RouterState:
         self.prefill_calibration.forget(lambda key: key == node_id)
         self.decode_calibration.forget(lambda key: key == node_id)
         self.link_calibration.forget(lambda pair: node_id in pair)
+        self.frame_calibration.forget(lambda pair: node_id in pair)
 
 
 def _senders(candidate: Candidate) -> tuple[str, str]:

@@ -22,7 +22,7 @@ from baton.decode.kv_stream.reader import (
     timed,
 )
 from baton.decode.kv_stream.receive_budget import ReceiveBudget
-from baton.decode.measurement import Reception
+from baton.decode.measurement import LinkMeter, Reception
 from baton.engine.engine import Engine
 from baton.errors import StreamBrokenError, UnavailableError
 from baton.kv.kv_format import KvLayout
@@ -164,6 +164,7 @@ class PrefillSource:
         lender: Memory of this node; None: none is lent.
         choice: What may be used.
         metrics: Where to count.
+        link: Of the node.
     """
 
     def __init__(
@@ -173,7 +174,9 @@ class PrefillSource:
         lender: Lender | None,
         choice: TransportChoice,
         metrics: Metrics,
+        link: LinkMeter,
     ) -> None:
+        self._link = link
         self._stub = stub
         self._fast = fast
         self._lender = lender
@@ -188,6 +191,7 @@ class PrefillSource:
 
         The request gets the offer of this node's memory, or none.
         """
+        reception.clock.begin(self._link)
         with self._offered(request) as loan:
             stream = await self._open_fast(request, loan, reception)
             if stream is not None:

@@ -241,7 +241,7 @@ class KvStreamReader(ABC):
     async def _take_frame(self, received: ReceivedFrame, ledger: StreamLedger, layout: KvLayout) -> None:
         frame = received.frame
         reception, now = self.reception, self._clock()
-        self._spans.add(frame, reception.clock.frame_arrived(now, frame.ready_seconds), now)
+        self._spans.add(frame, reception.clock.frame_arrived(now, frame.ready_seconds, frame.num_bytes), now)
         if reception.timeline is not None:
             reception.timeline.add(frame, reception.clock.origin + frame.ready_seconds, now)
         ledger.enter(frame, received.sequence_number, received.crc32c, received.actual_crc32c, received.header_crc32c)

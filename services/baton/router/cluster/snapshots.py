@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import NamedTuple
 
-from baton.capacity.cost import NodeProfile, PromptQueue, QueuedWork
+from baton.capacity.cost import FRAME_OVERHEAD_SECONDS, NodeProfile, PromptQueue, QueuedWork
 from baton.capacity.kv_transfer import WireAbility, WireOption, WirePolicy
 from baton.capacity.snapshot import Link, NodeSnapshot, TermSpread, TierRates
 from baton.kv.adapter import Adapter
@@ -207,6 +207,11 @@ _values_of = operator.attrgetter(*_FIELDS)
 _QUEUE, _SENDING, _RECEIVING, _AT = map(_FIELDS.index, ("queue", "sending", "receiving", "at_seconds"))
 
 
+def frame_seconds(round_trip_seconds: float) -> float:
+    """Return what a frame is taken to need besides its bytes before there are outcomes: half of an empty call."""
+    return max(FRAME_OVERHEAD_SECONDS, round_trip_seconds / 2)
+
+
 class _Kept(NamedTuple):
     """A link, as it was worked out."""
 
@@ -235,6 +240,7 @@ class LinkTable(Mapping[LinkKey, Link]):
         clock: Callable[[], float],
         nodes: NodeTable,
         calibration: Calibration[LinkKey],
+        frame_calibration: Calibration[LinkKey],
         *,
         default_link: Link,
         wire_policy: WirePolicy,
@@ -242,6 +248,7 @@ class LinkTable(Mapping[LinkKey, Link]):
         self._clock = clock
         self._nodes = nodes
         self._calibration = calibration
+        self._frame_calibration = frame_calibration
         self._default_link = default_link
         self._wire_policy = wire_policy
         self._kept: dict[LinkKey, _Kept] = {}
@@ -275,15 +282,19 @@ class LinkTable(Mapping[LinkKey, Link]):
         pair = (sender.description.node_id, receiver.description.node_id)
         probe = receiver.links.get(pair[0])
         measured = probe or self._default_link
-        has_learnt = self._calibration.has_learnt(pair)
+        has_learnt = self._calibration.has_learnt(pair) or self._frame_calibration.has_learnt(pair)
         exchange = self._exchange(sender.description, receiver.description)
         link = Link(
             bytes_per_second=measured.bytes_per_second / self._calibration.factor(pair),
             round_trip_seconds=measured.round_trip_seconds,
-            is_measured=probe is not None or has_learnt,
+            is_measured=probe is not None or self._calibration.has_learnt(pair),
             mismatch=exchange.mismatch,
             has_unlike_caches=sender.description.layout.dtype is not receiver.description.layout.dtype,
             wires=exchange.wires,
+            frame_seconds=max(
+                FRAME_OVERHEAD_SECONDS,
+                frame_seconds(measured.round_trip_seconds) * self._frame_calibration.factor(pair),
+            ),
             spread=self._calibration.spread(pair),
         )
         self._kept[pair] = _Kept(link, self._clock() + RENEWAL_SECONDS if has_learnt else math.inf)
