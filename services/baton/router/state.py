@@ -126,10 +126,10 @@ class RouterState:
         if not node.description.can_prefill:
             return
         for placement_id in ended:
-            self._snapshots.changed(*self._streams.computing(placement_id, 1.0))
+            self._streams.computing(placement_id, 1.0)
         for prompt in report.load.queued_prompts:
             share = prompt.num_done_tokens / (prompt.num_done_tokens + prompt.num_left_tokens)
-            self._snapshots.changed(*self._streams.computing(prompt.placement_id, share))
+            self._streams.computing(prompt.placement_id, share)
 
     def corrected_profile(self, description: NodeDescription) -> NodeProfile:
         """Return a node's profile with what outcomes have taught."""

@@ -108,30 +108,28 @@ class DecodeFloor(NamedTuple):
     """Longest sequence; 0: it takes none."""
     max_held_tokens: int
     """Positions in its pool."""
-    read_seconds: float
-    """Reading the weights."""
     read_token_seconds: float
     """Reading the KV of a position."""
     math_seconds: float
     """Arithmetic of a request."""
     math_token_seconds: float
     """Arithmetic of a position of its context."""
-    overhead_seconds: float
-    """Of any step."""
-    num_present: int
-    """Requests that are in the batch, or will be."""
     pass_seconds: float
     """Of a pass that a prompt fills."""
-    missing_slots: float
-    """Share of the batch that must end before a further request begins."""
+    idle_step_seconds: float
+    """Reading the weights, and what any step takes besides."""
     least_output: float
     """Output tokens from which on the following hold."""
     least_others: float
     """Requests that one decodes with at least."""
-    others_read_seconds: float
-    """Reading the weights and the KV of these."""
-    others_math_seconds: float
-    """Arithmetic of these, and of the request's but for its context."""
+    least_step_seconds: float
+    """Reading the weights and the KV of these, and what any step takes besides."""
+    overhead_seconds: float
+    """What any step takes besides."""
+    num_present: int
+    """Requests that are in the batch, or will be."""
+    missing_slots: float
+    """Share of the batch that must end before a further request begins."""
 
     @classmethod
     def of(cls, node: NodeSnapshot, mean_output: float | None = None) -> DecodeFloor:
@@ -150,24 +148,22 @@ class DecodeFloor(NamedTuple):
         others = neighbours(node, least_output * least_step)
         read_seconds = shape.weight_bytes / profile.decode_bytes_per_second
         read_token_seconds = shape.kv_bytes_per_token / profile.decode_bytes_per_second
-        math_seconds = shape.step_flop(1, 0.0) / profile.decode_flops
-        math_token_seconds = shape.attention_flop_per_pair / profile.decode_flops
+        idle_step_seconds = read_seconds + profile.step_overhead_seconds
         return cls(
-            compute=ComputeFloor.of(node),
-            max_context_tokens=0 if node.unusable_reason else shape.max_context_tokens,
-            max_held_tokens=node.num_blocks * node.block_tokens,
-            read_seconds=read_seconds,
-            read_token_seconds=read_token_seconds,
-            math_seconds=math_seconds,
-            math_token_seconds=math_token_seconds,
-            overhead_seconds=profile.step_overhead_seconds,
-            num_present=num_present,
-            pass_seconds=pass_seconds(node),
-            missing_slots=max(0, num_on_node + 1 - node.max_batch_size) / node.max_batch_size,
-            least_output=least_output,
-            least_others=others,
-            others_read_seconds=read_seconds + read_token_seconds * others * load.mean_context_tokens,
-            others_math_seconds=(others + 1) * math_seconds + math_token_seconds * others * load.mean_context_tokens,
+            ComputeFloor.of(node),
+            0 if node.unusable_reason else shape.max_context_tokens,
+            node.num_blocks * node.block_tokens,
+            read_token_seconds,
+            shape.step_flop(1, 0.0) / profile.decode_flops,
+            shape.attention_flop_per_pair / profile.decode_flops,
+            pass_seconds(node),
+            idle_step_seconds,
+            least_output,
+            others,
+            idle_step_seconds + read_token_seconds * others * load.mean_context_tokens,
+            profile.step_overhead_seconds,
+            num_present,
+            max(0, num_on_node + 1 - node.max_batch_size) / node.max_batch_size,
         )
 
     def seconds(self, num_tokens: int, num_cached: int, expected: float, now_seconds: float) -> tuple[float, float]:
@@ -179,20 +175,24 @@ class DecodeFloor(NamedTuple):
             expected: Output tokens counted on.
             now_seconds: The moment.
         """
-        (compute, _, _, read, read_token, arithmetic, math_token, overhead, num_present, whole, slots, *_) = self
+        compute, _, _, read_token, arithmetic, math_token, whole, idle_step, _, _, _, overhead, num_present, slots = (
+            self
+        )
         node = compute.node
         load = node.load
         own = num_tokens + expected / 2
         mean = load.mean_context_tokens or own
-        context = num_present * mean + own
-        step = read + read_token * context
-        by_math = (num_present + 1) * arithmetic + math_token * context
-        others = neighbours(node, expected * ((step if step > by_math else by_math) + overhead))
-        step = read + read_token * (others * mean + own)
-        by_math = (others + 1) * arithmetic + math_token * (others * mean + own)
-        if by_math > step:
-            step = by_math
-        decode = expected * (step + overhead)
+
+        def step_seconds(others: float, context: float) -> float:
+            by_reading, by_math = (
+                idle_step + read_token * context,
+                overhead + others * arithmetic + math_token * context,
+            )
+            return by_reading if by_reading > by_math else by_math
+
+        others = neighbours(node, expected * step_seconds(num_present + 1, num_present * mean + own))
+        step = step_seconds(others + 1, others * mean + own)
+        decode = expected * step
         room = decode * slots
         num_missing = num_tokens + expected - num_cached - load.num_free_blocks * node.block_tokens
         if num_missing > 0:
@@ -201,10 +201,7 @@ class DecodeFloor(NamedTuple):
         left = max(0.0, node.queue.sums[-1] - (now_seconds - node.at_seconds) - node.arrival_seconds)
         if left or node.prompt_share:
             share = node.prompt_share
-            decode = seconds_beside_prompts(expected, step + overhead, whole, prompt_share=share, left_seconds=left)
+            decode = seconds_beside_prompts(expected, step, whole, prompt_share=share, left_seconds=left)
         if others:
-            without = others * (arithmetic + math_token * mean)
-            longer = step - max(read + read_token * others * mean, without)
-            if longer > 0.0:
-                decode += others * longer * expected
+            decode += others * max(0.0, step - step_seconds(others, others * mean)) * expected
         return room, decode

@@ -91,15 +91,17 @@ class Pricing:
         if prefill is None:
             prefill = prefill_terms(self._request, self._current(prefiller))
             self._prefill_terms[prefiller.node_id] = prefill
+        imposed, is_back = decode.slowdown_seconds + prefill.imposed_seconds, self._are_remotes_back
+        start = prefill.queue_seconds + decode.match.restore.seconds + prefill.prefill_seconds + link.round_trip_seconds
+        if (is_back, decode.total_seconds(start + decode.join_seconds, imposed) * SLACK) > limit:
+            return None
         stream = self._streams.get(pair)
         if stream is None:
             stream = stream_terms(self._request, decode, prefill, link, self._snapshot.wire_policy)
             self._streams[pair] = stream
         start = stream.begin_seconds + max(stream.compute_seconds, stream.send_seconds) + link.round_trip_seconds
         start += decode.join_seconds
-        least = decode.total_seconds(start, decode.slowdown_seconds + prefill.imposed_seconds) * SLACK
-        is_back = self._are_remotes_back
-        if (is_back, least) > limit:
+        if (is_back, decode.total_seconds(start, imposed) * SLACK) > limit:
             return None
         terms = remote_terms(decode, prefill, link, stream)
         total = decode.total_seconds(terms.start_seconds, terms.imposed_seconds)

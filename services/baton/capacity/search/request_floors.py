@@ -66,33 +66,30 @@ class RequestFloors:
         return min(num_tokens, request.num_prompt_tokens - 1)
 
     def rough(self) -> list[Entry]:
-        """Return a floor of every decode node that can take the request, beside as few others as there can be."""
+        """Return a floor of every decode node that can take the request, as if it had room and computed nothing."""
         request, cached_ids, least_start = self._request, self._cached_ids, self._least_start
-        num_tokens, excluded = request.num_prompt_tokens, request.excluded_node_ids
-        num_pairs, mean_output = num_tokens * num_tokens, self._snapshot.expected_output_tokens
-        pullable = self._pullable
+        num_tokens, excluded, pullable = request.num_prompt_tokens, request.excluded_node_ids, self._pullable
+        mean_output = self._snapshot.expected_output_tokens
         entries: list[Entry] = []
         last_context, expected, total_tokens, own = 0, 0.0, 0, 0.0
-        for index, (
-            compute,
-            context,
-            held,
-            read,
-            read_token,
-            by_math,
-            math_token,
-            overhead,
-            _,
-            whole,
-            slots,
-            least_output,
-            others,
-            others_read,
-            others_math,
-        ) in enumerate(self._decoders):
+        for index, floor in enumerate(self._decoders):
+            (
+                compute,
+                context,
+                held,
+                read_token,
+                by_math,
+                math_token,
+                whole,
+                idle_step,
+                least_output,
+                others,
+                others_step,
+                *_,
+            ) = floor
             if num_tokens >= context:
                 continue
-            node, _, of_pass, of_token, of_pair, least, _, _ = compute
+            node = compute[0]
             if context != last_context:
                 last_context, expected = context, expected_output_tokens(request, node, mean_output)
                 total_tokens, own = num_tokens + math.ceil(expected), num_tokens + expected / 2
@@ -101,24 +98,19 @@ class RequestFloors:
             cached = pullable
             if cached_ids and node.node_id in cached_ids:
                 cached = max(pullable, self.most_cached(node))
-            start = of_pass + (num_tokens - cached) * of_token + (num_pairs - cached * cached) * of_pair
-            if least > start:
-                start = least
+            start = compute[2] + (num_tokens - cached) * compute[3]
             if least_start < start:
                 start = least_start
-            if expected < least_output:
-                others, others_read, others_math = 0.0, read, by_math
-            step = others_read + read_token * own
-            arithmetic = others_math + math_token * own
-            step = (step if step > arithmetic else arithmetic) + overhead
+            met = others if expected >= least_output else 0.0
+            step = (others_step if met else idle_step) + read_token * own
             decode = expected * step
-            room, share = decode * slots, node.prompt_share
+            share = node.prompt_share
             if share:
                 decode = seconds_beside_prompts(expected, step, whole, prompt_share=share)
-            if others:
+            if met:
                 longer, arithmetic = read_token * own, by_math + math_token * own
-                decode += others * (longer if longer < arithmetic else arithmetic) * expected
-            entries.append((False, ((start if start > room else room) + decode) * SLACK, NODE, index))
+                decode += met * (longer if longer < arithmetic else arithmetic) * expected
+            entries.append((False, (start + decode) * SLACK, NODE, index))
         return entries
 
     def closer(self, index: int) -> Iterator[Entry]:

@@ -70,6 +70,8 @@ class StreamsInFlight:
         self._flows: dict[str, _Flow] = {}
         self._shared_ids: OrderedDict[str, None] = OrderedDict()
         self._of_node: dict[str, dict[str, _Flow]] = {}
+        self._sent: dict[str, tuple[Stream, ...]] = {}
+        """What each node sends, as it was worked out since streams were moved on or changed."""
 
     def add(self, placement_id: str, path: StreamPath, num_bytes: int, *, compute_seconds: float) -> None:
         """Count a stream whose prompt takes some time to compute; 0: it is there."""
@@ -77,21 +79,17 @@ class StreamsInFlight:
         self._move()
         flow = _Flow(path, path.rates(), num_bytes, compute_seconds, compute_seconds)
         self._flows[placement_id] = flow
+        self._sent.pop(path.sender_id, None)
         for node_id in (path.sender_id, path.receiver_id):
             self._of_node.setdefault(node_id, {})[placement_id] = flow
 
-    def computing(self, placement_id: str, share: float) -> tuple[str, ...]:
-        """Note how much of a stream's prompt its node has computed by now, 0 to 1.
-
-        Returns:
-            The nodes that this concerns.
-        """
+    def computing(self, placement_id: str, share: float) -> None:
+        """Note how much of a stream's prompt its node has computed by now, 0 to 1."""
         flow = self._flows.get(placement_id)
-        if flow is None:
-            return ()
-        self._move()
-        flow.left_seconds = flow.compute_seconds * (1 - share)
-        return flow.path.sender_id, flow.path.receiver_id
+        if flow is not None:
+            self._move()
+            flow.left_seconds = flow.compute_seconds * (1 - share)
+            self._sent.pop(flow.path.sender_id, None)
 
     def has_shared(self, placement_id: str) -> bool:
         """Return whether a stream, which may have ended, met another one on its way."""
@@ -101,6 +99,7 @@ class StreamsInFlight:
         """Drop a stream."""
         flow = self._flows.pop(placement_id, None)
         if flow is not None:
+            self._sent.pop(flow.path.sender_id, None)
             for node_id in (flow.path.sender_id, flow.path.receiver_id):
                 self._of_node[node_id].pop(placement_id, None)
 
@@ -116,28 +115,33 @@ class StreamsInFlight:
         flows = self._of_node.get(node_id)
         if not flows:
             return (), ()
-        senders = dict.fromkeys(flow.path.sender_id for flow in flows.values())
-        sending, receiving = list[Stream](), list[Stream]()
-        for sender_id in senders:
-            streams = self._sent_by(sender_id)
-            if sender_id == node_id:
-                sending += streams
-            else:
-                receiving += [stream for stream in streams if stream.receiver_id == node_id]
-        return tuple(sending), tuple(receiving)
+        senders = dict.fromkeys([flow.path.sender_id for flow in flows.values()])
+        sending = self._sent_by(node_id) if node_id in senders else ()
+        received = (self._sent_by(sender_id) for sender_id in senders if sender_id != node_id)
+        return sending, tuple([each for streams in received for each in streams if each.receiver_id == node_id])
 
-    def _sent_by(self, node_id: str) -> list[Stream]:
+    def _sent_by(self, node_id: str) -> tuple[Stream, ...]:
+        kept = self._sent.get(node_id)
+        if kept is not None:
+            return kept
         streams, computed_seconds = list[Stream](), 0.0
         flows = [flow for flow in self._of_node[node_id].values() if flow.path.sender_id == node_id]
         for flow in sorted(flows, key=_left_seconds):
             begin_seconds, computed_seconds = computed_seconds, computed_seconds + flow.left_seconds
             num_computed = flow.num_computed_bytes
             num_ready = max(0.0, num_computed - flow.num_sent_bytes)
-            num_later = flow.num_bytes - num_computed
             streams.append(
-                Stream(num_ready, num_later, begin_seconds, computed_seconds, node_id, flow.path.receiver_id)
+                Stream(
+                    num_ready,
+                    flow.num_bytes - num_computed,
+                    begin_seconds,
+                    computed_seconds,
+                    node_id,
+                    flow.path.receiver_id,
+                )
             )
-        return streams
+        kept = self._sent[node_id] = tuple(streams)
+        return kept
 
     def _move(self) -> None:
         """Compute and send what could be since the last time."""
@@ -148,6 +152,7 @@ class StreamsInFlight:
         self._moved_at_seconds = now
         if not self._flows:
             return
+        self._sent.clear()
         self._compute(elapsed_seconds)
         self._send(elapsed_seconds)
         for placement_id in [name for name, flow in self._flows.items() if flow.num_sent_bytes >= flow.num_bytes - 1]:
