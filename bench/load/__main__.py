@@ -21,7 +21,7 @@ from threading import Lock
 from typing import NamedTuple
 
 from bench.load.deployment import DEPLOYMENTS, Pair
-from bench.load.measure import Load, measure_loads
+from bench.load.measure import Load, Turns, measure_loads
 from bench.load.plot import draw_load
 from bench.load.row import HEAD, MIN_SHARE_OF_BEST, Row, compare_deployments, line
 from bench.local_cluster import DEMO_MODEL
@@ -91,12 +91,12 @@ def plan_runs(options: argparse.Namespace) -> list[Run]:
 
 
 def _measure(runs: Sequence[Run], options: argparse.Namespace, rows: list[Row]) -> None:
-    """Measure some runs at once, and print and write every row as it comes."""
-    starting, writing, full = Lock(), Lock(), dict[int, float]()
+    """Measure runs beside each other, where they share neither link nor cores; print and write every row."""
+    writing, full = Lock(), dict[int, float]()
 
-    def measure(run: Run) -> None:
+    def measure(run: Run, turns: Turns) -> None:
         try:
-            for row in measure_loads(run.pair, run.loads, options, full, starting):
+            for row in measure_loads(run.pair, run.loads, options, full, turns):
                 with writing:
                     rows.append(row)
                     print(line(row), flush=True)
@@ -105,8 +105,13 @@ def _measure(runs: Sequence[Run], options: argparse.Namespace, rows: list[Row]) 
         except (RuntimeError, TimeoutError, OSError, CalledProcessError) as error:
             say(f"{run.pair.deployment}: given up: {error}")
 
-    with ThreadPoolExecutor(options.at_once) as executor:
-        list(executor.map(measure, runs))
+    if options.link or "mock" not in options.engines:
+        for run in runs:
+            measure(run, Turns(1, 1))
+        return
+    turns = Turns(len(runs), options.at_once)
+    with ThreadPoolExecutor(len(runs)) as executor:
+        list(executor.map(lambda run: measure(run, turns), runs))
 
 
 def _told(shares: Mapping[str, Mapping[str, float]]) -> str:
@@ -155,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--time-scale", type=positive, default=1.0, help="how much slower mocks are (%(default)s)")
     parser.add_argument("--host-rate", type=positive, help=_HOST_RATE_HELP)
-    parser.add_argument("--at-once", type=at_least(1), default=1, help="pairs that run at once (%(default)s)")
+    parser.add_argument("--at-once", type=at_least(1), default=1, help="pairs that are loaded at once (%(default)s)")
     parser.add_argument("--no-repeat", action="store_true", help="no repetition with stretched time")
     parser.add_argument("--out", type=Path, help="JSON with all samples; a picture is drawn beside it")
     return parser

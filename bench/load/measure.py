@@ -7,10 +7,10 @@ import asyncio
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import replace
 from random import Random
-from threading import Lock
+from threading import Barrier, BrokenBarrierError, Lock, Semaphore
 from typing import NamedTuple
 
 from bench.client.completion import COMPLETIONS_PATH, Sampling
@@ -44,8 +44,36 @@ class Load(NamedTuple):
     """Of each request."""
 
 
+class Turns:
+    """Pairs that run side by side start one after the other, are then measured alone, and then loaded.
+
+    Invariant, kept by `measure_loads`: nobody is measured before all have started, nor loaded before all have been
+    measured alone.
+
+    Args:
+        num_pairs: All of them.
+        num_loaded: How many are loaded at once.
+    """
+
+    def __init__(self, num_pairs: int, num_loaded: int) -> None:
+        self.starting = Lock()
+        """Held by the pair that starts: that takes all of a small host."""
+        self.loaded = Semaphore(num_loaded)
+        """Held by pairs that are loaded."""
+        self._all = Barrier(num_pairs)
+
+    def wait(self) -> None:
+        """Wait until all pairs have come as far, or one has been given up."""
+        with suppress(BrokenBarrierError):
+            self._all.wait()
+
+    def give_up(self) -> None:
+        """Let nobody wait for this pair."""
+        self._all.abort()
+
+
 def measure_loads(
-    pair: Pair, loads: Sequence[Load], options: argparse.Namespace, full: dict[int, float], starting: Lock
+    pair: Pair, loads: Sequence[Load], options: argparse.Namespace, full: dict[int, float], turns: Turns
 ) -> Iterator[Row]:
     """Yield a row per load, on one run of the pair's processes.
 
@@ -55,12 +83,14 @@ def measure_loads(
         options: Of the command line.
         full: Most requests per second of real engines by output tokens, found once, so that all deployments have the
             same loads; what is missing is measured and put in.
-        starting: Held by one at a time of the pairs that run side by side: starting takes all of a small host.
+        turns: Shared with the pairs that run side by side.
     """
     with ExitStack() as stack:
-        with starting:
+        stack.callback(turns.give_up)
+        with turns.starting:
             endpoints = stack.enter_context(running_pair(pair, options.model))
             facts = read_facts(endpoints.router)
+        turns.wait()
         client = _Client(endpoints, options.prompt_tokens, pair.time_scale)
         alone = {
             num_tokens: client.alone(f"{options.first_seed}/{pair.time_scale}", num_tokens)
@@ -68,6 +98,8 @@ def measure_loads(
         }
         planned = [_planned(load, pair, facts, alone[load.num_output_tokens], options, full) for load in loads]
         _print_utilisation(pair, facts, planned)
+        turns.wait()
+        stack.enter_context(turns.loaded)
         for number, plan in enumerate(planned, 1):
             yield _row(client, plan, pair, options, f"row {number} of {len(planned)}")
 
