@@ -1,1 +1,1 @@
-"""What KV costs: its transports, its tiers, its formats on the wire, and those who generate beside it."""
+"""What KV costs: its transports, its tiers, its formats on the wire, and prefixes of other nodes."""

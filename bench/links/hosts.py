@@ -36,8 +36,6 @@ class HostedNode:
     """Further flags."""
     is_far: bool
     """Whether it runs behind the link."""
-    niceness: int = 0
-    """0 to 19: how much it leaves to the others of the cores that all share here."""
 
 
 class Hosts:
@@ -50,12 +48,10 @@ class Hosts:
         channel = stack.enter_context(grpc.insecure_channel(ROUTER))
         self.router = RouterServiceStub(channel)  # type: ignore[no-untyped-call]
 
-    def serve(
-        self, role: str, *flags: str, is_far: bool = False, niceness: int = 0
-    ) -> tuple[subprocess.Popen[bytes], Path]:
+    def serve(self, role: str, *flags: str, is_far: bool = False) -> tuple[subprocess.Popen[bytes], Path]:
         """Start a process of `baton serve`; return it and the file of its log."""
         of_model = () if role in ("router", "cache-index") else self._of_model
-        command = ["nice", "-n", str(niceness), sys.executable, "-m", "baton.cli", "serve", role, *of_model, *flags]
+        command = [sys.executable, "-m", "baton.cli", "serve", role, *of_model, *flags]
         log = self._logs / f"{role}-{len(list(self._logs.iterdir()))}.log"
         environment = {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0"}
         process = running_server(self._link.far_command(command) if is_far else command, log, environment)
@@ -104,5 +100,5 @@ def hosted_cluster(
         for number, node in enumerate(nodes):
             host = FAR_ADDRESS if node.is_far else NEAR_ADDRESS
             place = (f"--host={host}", f"--port={_NODE_PORT + number}", f"--node-id=node-{number}", index)
-            hosts.serve(node.role, *place, *node.flags, is_far=node.is_far, niceness=node.niceness)
+            hosts.serve(node.role, *place, *node.flags, is_far=node.is_far)
         yield hosts, hosts.wait_for_nodes(len(nodes), num_links)

@@ -46,7 +46,6 @@ class Pair:
     prefill: NodePlan
     decode: NodePlan
     prompt_lengths: tuple[int, ...]
-    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +151,7 @@ def _measure_links(link: ShapedLink, options: argparse.Namespace) -> Iterator[Ro
     for pair in PAIRS:
         print(f"\n{pair.name}\n" + " ".join(f"{column:>9}" for column in columns), flush=True)
         lengths = [length for length in pair.prompt_lengths if length <= options.max_tokens]
-        with shaped_cluster(link, options.model, pair.decode, pair.prefill, flags=pair.flags) as cluster:
+        with shaped_cluster(link, options.model, pair.decode, pair.prefill) as cluster:
             seeds = itertools.count(1)
             generate_remotely(cluster, lengths[0], next(seeds))
             for rate, length in itertools.product(rates, lengths):
@@ -201,7 +200,7 @@ def _predicted_seconds(placement: router_service_pb2.Placement, num_output_token
 def generate_remotely(cluster: Cluster, num_prompt_tokens: int, seed: int, num_output_tokens: int = 2) -> Sample:
     """Generate tokens after a prompt of random tokens, on the prefill node where there is one."""
     for attempt in range(1, _MAX_ATTEMPTS + 1):
-        placement = cluster.place(num_prompt_tokens, num_output_tokens, is_remote=True)
+        placement = cluster.place(num_prompt_tokens, num_output_tokens)
         started = time.perf_counter()
         try:
             times, summary = cluster.generate(placement, num_prompt_tokens, num_output_tokens, seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,10 +51,9 @@ class Cluster:
     prefill_node_id: str
     """Id of the prefill node; empty: there is none."""
 
-    def place(self, num_prompt_tokens: int, num_output_tokens: int, *, is_remote: bool) -> Placement:
-        """Return where the router has a prompt computed, with or without the prefill node."""
-        prefill_node_id = self.prefill_node_id if is_remote else ""
-        pin = router_service_pb2.PlacementPin(decode_node_id=self.decode_node_id, prefill_node_id=prefill_node_id)
+    def place(self, num_prompt_tokens: int, num_output_tokens: int) -> Placement:
+        """Return how the router has a prompt computed, on the prefill node where there is one."""
+        pin = router_service_pb2.PlacementPin(decode_node_id=self.decode_node_id, prefill_node_id=self.prefill_node_id)
         request = router_service_pb2.PlaceRequest(
             request_id="bench",
             model_id=MODEL,
@@ -67,15 +66,9 @@ class Cluster:
         return response.placement
 
     def generate(
-        self,
-        placement: Placement,
-        num_prompt_tokens: int,
-        num_output_tokens: int,
-        seed: int,
-        *,
-        is_cached: bool = False,
+        self, placement: Placement, num_prompt_tokens: int, num_output_tokens: int, seed: int
     ) -> tuple[list[float], PlacementSummary]:
-        """Generate after a prompt of random tokens, which is kept in prefix caches, and taken from them, on demand.
+        """Generate after a prompt of random tokens, which no prefix cache keeps.
 
         Returns:
             Seconds (`time.perf_counter`) at which each token came, and the request's summary.
@@ -91,7 +84,7 @@ class Cluster:
             prompt_token_ids=[tokens.randrange(3, 90) for _ in range(num_prompt_tokens)],
             sampling=SamplingParameters(temperature=0, ignore_eos=True, max_token_count=num_output_tokens),
             placement=placement,
-            bypass_prefix_cache=not is_cached,
+            bypass_prefix_cache=True,
         )
         times, summary = list[float](), PlacementSummary()
         for response in self.decode.Generate(request, timeout=_CALL_TIMEOUT_SECONDS):
@@ -106,15 +99,7 @@ class Cluster:
 
 
 @contextmanager
-def shaped_cluster(
-    link: ShapedLink,
-    model: Path,
-    decode: NodePlan,
-    prefill: NodePlan | None,
-    *,
-    flags: Sequence[str] = (),
-    prefill_niceness: int = 0,
-) -> Iterator[Cluster]:
+def shaped_cluster(link: ShapedLink, model: Path, decode: NodePlan, prefill: NodePlan | None) -> Iterator[Cluster]:
     """Run a cluster as long as the context lasts.
 
     Args:
@@ -122,16 +107,13 @@ def shaped_cluster(
         model: Folder of the model; for mock engines its tokenizer and vocabulary.
         decode: Node on this side; it has measured the link from the prefill node.
         prefill: Node on the far side; None: none.
-        flags: Of both nodes.
-        prefill_niceness: 0 to 19: how much the prefill node leaves to the others of the cores that they share here.
 
     Raises:
         TimeoutError: If the nodes do not register.
     """
-    hosted = [HostedNode("decode", ("--engine", decode.engine, *flags, *decode.flags), is_far=False)]
+    hosted = [HostedNode("decode", ("--engine", decode.engine, *decode.flags), is_far=False)]
     if prefill is not None:
-        far = ("--engine", prefill.engine, *flags, *prefill.flags)
-        hosted.append(HostedNode("prefill", far, is_far=True, niceness=prefill_niceness))
+        hosted.append(HostedNode("prefill", ("--engine", prefill.engine, *prefill.flags), is_far=True))
     with hosted_cluster(link, model, hosted, len(hosted) - 1) as (hosts, states):
         nodes = {state.node.role: state.node for state in states}
         decode_node = nodes[NODE_ROLE_DECODE]

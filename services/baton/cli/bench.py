@@ -57,7 +57,6 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "two-hosts": Benchmark(
             "links.two_hosts", "A bare machine joins over a link, serves, fails and comes back (root)."
         ),
-        "ingest": Benchmark("kv.ingest", "What KV that arrives costs those who generate (Linux, root)."),
     }
 )
 """By the word after `baton bench`. A benchmark is one line here, `python -m bench.MODULE` with its own --help."""

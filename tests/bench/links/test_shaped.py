@@ -69,9 +69,8 @@ class FlakyCluster:
     def __init__(self, num_fallbacks: int) -> None:
         self._num_fallbacks = num_fallbacks
 
-    def place(self, _num_prompt_tokens: int, _num_output_tokens: int, *, is_remote: bool) -> Placement:
+    def place(self, _num_prompt_tokens: int, _num_output_tokens: int) -> Placement:
         """Return a placement."""
-        assert is_remote
         return Placement(prefill_node_id="far")
 
     def generate(self, *_arguments: object) -> tuple[list[float], PlacementSummary]:
