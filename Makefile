@@ -28,7 +28,7 @@ check: lint ## Run the fast gates: format, lint, types, layers, protos, sizes, d
 	@$(BIN)/python -m pytest --quiet tests/house
 
 matrix: $(STAMP) ## Start the roles of each extra in fresh environments, and try all that tests sample (TEST='-k gateway')
-	@BATON_MATRIX=1 $(BIN)/python -m pytest --verbose tests/system/test_extras.py tests/exactness $(TEST)
+	@BATON_MATRIX=1 $(BIN)/python -m pytest --verbose tests/system/test_extras.py tests/system/clients/test_tools.py tests/exactness $(TEST)
 
 kubernetes: $(STAMP) ## Run the chart on a live Kubernetes (TEST='-k rollback' for some of it; SAMPLE=1 for what CI runs)
 	@BATON_KUBERNETES=$(if $(SAMPLE),sample,all) $(BIN)/python -m pytest --verbose tests/kubernetes $(TEST)

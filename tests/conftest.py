@@ -8,11 +8,12 @@ import random
 import sys
 from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from order import in_order
+from order import in_order, unit_of
 
 os.environ["OMP_NUM_THREADS"] = "1"
 """One thread per test process, whatever the machine, and whichever test came before: before anything imports torch."""
@@ -31,6 +32,18 @@ def pytest_configure(config: pytest.Config) -> None:
     """Have workers take files in the order of `pytest_collection_modifyitems`, not by their numbers of tests."""
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Have a worker run all files that share a cluster: two workers with some of them each would start it twice."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return unit_of(config.rootpath / nodeid.partition("::")[0])
+
+    return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

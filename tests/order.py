@@ -1,13 +1,17 @@
-"""The order of a test run."""
+"""What a test run consists of, in which order, and what of it a worker runs as a whole."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from enum import IntEnum, auto
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+RUNS_ALL = "BATON_MATRIX" in os.environ
+"""Whether every combination runs (`make matrix`), in place of a sample in which each two factors still meet."""
 _LONG_FOLDERS = frozenset({"exactness", "system"})
 _SESSION_CLUSTERS = frozenset({"demo_cluster", "mock_cluster"})
 
@@ -30,6 +34,13 @@ def in_order(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """
     with_cluster = {item.path for item in items if _uses_session_cluster(item)}
     return sorted(items, key=lambda item: _turn_of(item.path, with_cluster))
+
+
+@cache
+def unit_of(file: Path) -> str:
+    """Return what one worker runs as a whole: a file, or all files that share a cluster, which starts once then."""
+    text = file.read_text() if "system" in file.parts else ""
+    return next((cluster for cluster in sorted(_SESSION_CLUSTERS) if cluster in text), str(file))
 
 
 def _turn_of(path: Path, with_cluster: set[Path]) -> _Turn:

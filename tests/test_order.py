@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from order import in_order
+from order import in_order, unit_of
 
 
 @dataclass(frozen=True)
@@ -30,3 +30,14 @@ def test_long_files_come_first_and_those_that_share_a_cluster_last() -> None:
     items: Any = [*shared, families, *pool, soak]
 
     assert in_order(items) == [families, soak, *pool, *shared]
+
+
+def test_files_that_share_a_cluster_are_one_unit(tmp_path: Path) -> None:
+    """The others are units by themselves."""
+    folder = tmp_path / "system"
+    folder.mkdir()
+    files = [folder / f"test_{name}.py" for name in "abc"]
+    for file, cluster in zip(files, ("demo_cluster", "demo_cluster", "cluster"), strict=True):
+        file.write_text(f"def test({cluster}): ...")
+
+    assert [unit_of(file) for file in files] == ["demo_cluster", "demo_cluster", str(files[2])]

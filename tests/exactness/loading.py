@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -13,8 +12,6 @@ from checkpoints import CHECKPOINT_NAMES, FAMILY_NAMES, CheckpointName
 
 Framework = Literal["torch", "mlx"]
 BLOCK_TOKENS = 16
-RUNS_ALL = "BATON_MATRIX" in os.environ
-"""Whether every combination runs (`make matrix`), in place of a sample in which each two factors still meet."""
 SERVED: tuple[tuple[CheckpointName, Framework], ...] = tuple(
     (name, framework)
     for name in (*CHECKPOINT_NAMES, *FAMILY_NAMES)

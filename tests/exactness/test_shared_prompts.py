@@ -11,7 +11,8 @@ from baton.engine.engine import Engine
 from baton.engine.request import SamplingParams
 from checkpoints import CheckpointName, checkpoint, reference_generate
 from exactness.handover import Generation, generate, greedy, held, start_engine
-from exactness.loading import BLOCK_TOKENS, RUNS_ALL, SERVED, Framework, load_runner
+from exactness.loading import BLOCK_TOKENS, SERVED, Framework, load_runner
+from order import RUNS_ALL
 
 NUM_NEW_TOKENS = 24
 NUM_COPIES = 3

@@ -15,9 +15,10 @@ from baton.engine.engine import Engine
 from baton.engine.events import Ended
 from baton.engine.request import SamplingParams, StructuredOutput
 from exactness.handover import generate, greedy, held, start_engine
-from exactness.loading import RUNS_ALL, Framework, load_runner
+from exactness.loading import Framework, load_runner
 from exactness.random_schemas import Schema, random_schema
 from exactness.structured import EOS, folder, text_of, tokenizer
+from order import RUNS_ALL
 
 NUM_SCHEMAS = 200 if RUNS_ALL else 60
 MAX_TOKENS = 1500

@@ -11,7 +11,8 @@ import pytest
 from baton.engine.engine import Engine
 from checkpoints import CHECKPOINT_NAMES, CheckpointName, checkpoint, reference_generate
 from exactness.handover import generate, greedy, start_engine
-from exactness.loading import BLOCK_TOKENS, RUNS_ALL, Framework, load_runner
+from exactness.loading import BLOCK_TOKENS, Framework, load_runner
+from order import RUNS_ALL
 
 PROMPT_LENGTHS = (1, 2, BLOCK_TOKENS - 1, BLOCK_TOKENS, BLOCK_TOKENS + 1, 700)
 NUM_NEW_TOKENS = 64

@@ -32,7 +32,7 @@ from system.cluster import Cluster
 from system.plan import MODEL_NAME
 from system.rest import COMPLETION, COMPLETION_PATH, ask, num_active_requests
 
-NUM_REQUESTS = int(os.environ.get("BATON_FUZZ_REQUESTS", "200"))
+NUM_REQUESTS = int(os.environ.get("BATON_FUZZ_REQUESTS", "120"))
 """Requests of each fuzzer."""
 SEED = int(os.environ.get("BATON_FUZZ_SEED", "20260101"))
 MAX_CONCURRENT_REQUESTS = 4

@@ -1,4 +1,4 @@
-"""Tools end to end, on both engines: official clients make a model call, whole and streamed."""
+"""Tools end to end, on both engines in `make matrix`: official clients make a model call, whole and streamed."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import openai
 import pydantic
 import pytest
 
+from order import RUNS_ALL
 from system.clients.tool_checkpoint import tool_checkpoint
 from system.cluster import Cluster
 from system.plan import MODEL_NAME, EngineName
@@ -42,7 +43,7 @@ CHAT: dict[str, Any] = {
 NAMED: Any = {"type": "function", "function": {"name": "get_weather"}}
 
 
-@pytest.fixture(scope="module", params=["torch", "mlx"])
+@pytest.fixture(scope="module", params=["torch", "mlx"] if RUNS_ALL else ["torch"])
 def tool_cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Run the model on one engine."""
     engine: EngineName = request.param
