@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +20,9 @@ from baton.kv.kv_format import KvDtype
 from baton.router.nodes import NodeDescription
 from baton.router.proto import description_from_proto, description_to_proto
 from baton.router.server import running_router
+from baton.router.servicer import NodeRegistrations, RegistrationSession
 from baton.router.settings import RouterSettings
+from baton.router.state import RouterState
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_info
 from baton.v1 import cache_index_service_pb2, cache_index_service_pb2_grpc, generation_pb2, node_pb2
@@ -561,6 +564,24 @@ def test_registrations_end_when_the_router_drains() -> None:
         await channel.close()
 
     asyncio.run(asyncio.wait_for(run(), TIMEOUT_SECONDS))
+
+
+def test_nodes_stay_known_to_a_router_that_stops() -> None:
+    """What it still answers it must not answer from an emptied table: 9 of 190 requests heard that nobody decodes."""
+    state = RouterState(time.monotonic, RouterSettings().limits())
+    registrations = NodeRegistrations(state, report_interval_seconds=0.5)
+    stays, leaves = RegistrationSession(), RegistrationSession()
+
+    async def first_of(description: NodeDescription) -> AsyncIterator[NodeDescription]:
+        yield description
+
+    for session, description in ((stays, MAC), (leaves, DGX)):
+        asyncio.run(registrations.read(session, first_of(description)))
+    registrations.drop(leaves)
+    registrations.close()
+    registrations.drop(stays)
+
+    assert [node.description.node_id for node in state.nodes] == [MAC.node_id]
 
 
 def test_health_names_the_service() -> None:

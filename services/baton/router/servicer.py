@@ -123,8 +123,11 @@ class NodeRegistrations:
             session.end(BatonError("the registration could not be read"))
 
     def drop(self, session: RegistrationSession) -> None:
-        """Forget the session's node, unless another session has taken it over."""
-        if session.node is None or not self._state.remove(session.node):
+        """Forget the session's node, unless another session has taken it over, or the router is what goes.
+
+        A router that stops still answers what has been asked: by the nodes that it knew, which are there.
+        """
+        if session.node is None or self._is_closed or not self._state.remove(session.node):
             return
         description = session.node.description
         self._sessions.pop(description.node_id, None)
