@@ -17,12 +17,13 @@ from discovery.api_double import slice_document
         ({}, True),
         ({"ready": None}, True),
         ({"ready": False}, False),
-        ({"ready": False, "serving": True, "terminating": True}, False),
+        ({"ready": False, "serving": True, "terminating": True}, True),
+        ({"ready": False, "serving": False, "terminating": True}, False),
         ({"ready": True, "terminating": True}, False),
     ],
 )
 def test_only_endpoints_that_take_work_count(conditions: dict[str, Any], takes_work: bool) -> None:
-    """A condition that is not known counts as ready; a pod that ends takes nothing."""
+    """A condition that is not known counts as ready; a pod that ends counts for as long as it serves."""
     document = slice_document("a", 1, ["10.0.0.1"])
     document["endpoints"][0]["conditions"] = conditions
 

@@ -139,8 +139,10 @@ def _slice_of(document: Mapping[str, Any], port: str) -> Slice:
 
 
 def _takes_work(conditions: Mapping[str, Any]) -> bool:
-    """Return whether an endpoint is ready; a condition that is not known counts as ready, as Kubernetes defines it."""
-    return conditions.get("ready") is not False and conditions.get("terminating") is not True
+    """Return whether an endpoint is ready, or goes and still serves; unknown is yes, as Kubernetes defines it."""
+    if conditions.get("terminating") is True:
+        return conditions.get("serving") is True
+    return conditions.get("ready") is not False
 
 
 def _first(addresses: Iterable[str]) -> list[str]:

@@ -14,6 +14,7 @@ from baton.kv.hashing import BlockHash
 from baton.kv.tiers import BlockEvents
 from baton.node.cluster.publication import CacheIndexPublications
 from baton.node.cluster.registration import Peers, RouterRegistrations, merged_peers
+from baton.node.cluster.replicas import Replicas
 from baton.router.proto import description_to_proto
 from baton.router.server import running_router
 from baton.router.settings import RouterSettings
@@ -228,6 +229,35 @@ def test_every_cache_index_knows_all_blocks() -> None:
                 await _holds(second, hashes, 3)
 
     asyncio.run(run())
+
+
+def test_a_replica_that_is_listed_no_more_keeps_its_stream_for_a_while() -> None:
+    """Others still ask it; one that comes back in time is not connected anew."""
+
+    async def run() -> None:
+        begun: list[str] = []
+        gone: asyncio.Queue[str] = asyncio.Queue()
+        both_run = asyncio.Event()
+
+        async def keep(address: str) -> None:
+            begun.append(address)
+            if len(begun) == 2:
+                both_run.set()
+            await asyncio.Event().wait()
+
+        addresses = Movable("a", "b")
+        replicas = Replicas(addresses, str, keep, on_gone=gone.put_nowait, linger_seconds=0.02)
+        async with _running(replicas.run()):
+            await both_run.wait()
+            addresses.set()
+            addresses.set("b")
+
+            assert set(replicas.members) == {"a", "b"}
+            assert await gone.get() == "a"
+            assert set(replicas.members) == {"b"}
+        assert begun == ["a", "b"]
+
+    asyncio.run(asyncio.wait_for(run(), TIMEOUT_SECONDS))
 
 
 @asynccontextmanager

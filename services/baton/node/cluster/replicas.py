@@ -18,17 +18,23 @@ from baton.rpc.status import error_from_rpc
 log = logging.getLogger(__name__)
 _RETRY_SECONDS = 0.25
 _MAX_RETRY_SECONDS = 2.0
+LINGER_SECONDS = 10.0
+"""Time for which a replica that is no longer listed keeps its stream. Its listing ends before its process: others still
+ask a router that goes, and without its nodes it would tell them that there are none."""
 MemberT = TypeVar("MemberT")
 
 
 class Replicas(Generic[MemberT]):
-    """One member per address. Invariant: while `run` runs, exactly the members of the known addresses run.
+    """One member per address.
+
+    Invariant: while `run` runs, the members of known addresses run, and for `linger_seconds` those known no more.
 
     Args:
         source: Knows the addresses.
         make: Returns the member of an address.
         run: Runs a member until cancelled.
         on_gone: Called with an address after its member was told to end.
+        linger_seconds: See `LINGER_SECONDS`.
     """
 
     def __init__(
@@ -38,28 +44,41 @@ class Replicas(Generic[MemberT]):
         run: Callable[[MemberT], Awaitable[None]],
         *,
         on_gone: Callable[[str], None] = lambda _address: None,
+        linger_seconds: float = LINGER_SECONDS,
     ) -> None:
         self._source = source
         self._make = make
         self._run = run
         self._on_gone = on_gone
+        self._linger_seconds = linger_seconds
+        self._lingering: dict[str, asyncio.TimerHandle] = {}
         self.members: dict[str, MemberT] = {}
         """Those that run, by address."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
         """Follow the addresses until cancelled, or until a member raises."""
-        async with asyncio.TaskGroup() as tasks:
-            await self._source.run(partial(self._update, tasks))
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                await self._source.run(partial(self._update, tasks))
+        finally:
+            for timer in self._lingering.values():
+                timer.cancel()
 
     def _update(self, tasks: asyncio.TaskGroup, addresses: frozenset[str]) -> None:
-        for address in sorted(self.members.keys() - addresses):
-            del self.members[address]
-            self._tasks.pop(address).cancel()
-            self._on_gone(address)
+        for address in sorted(self.members.keys() - addresses - self._lingering.keys()):
+            timer = asyncio.get_running_loop().call_later(self._linger_seconds, self._end, address)
+            self._lingering[address] = timer
+        for address in self._lingering.keys() & addresses:
+            self._lingering.pop(address).cancel()
         for address in sorted(addresses - self.members.keys()):
             member = self.members[address] = self._make(address)
             self._tasks[address] = tasks.create_task(self._keep(member))
+
+    def _end(self, address: str) -> None:
+        del self._lingering[address], self.members[address]
+        self._tasks.pop(address).cancel()
+        self._on_gone(address)
 
     async def _keep(self, member: MemberT) -> None:
         await self._run(member)
