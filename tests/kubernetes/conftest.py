@@ -12,15 +12,13 @@ import pytest
 
 from tests.kubernetes.cluster import Cluster, CommandError
 from tests.kubernetes.lab import LabError, absence, running_cluster
-from tests.kubernetes.results import Measured
+from tests.kubernetes.results import RESULTS, Measured
 
 _MODE = os.environ.get("BATON_KUBERNETES", "")
 """sample or all; empty: none of these tests runs."""
 _LIMIT_SECONDS = float(os.environ.get("BATON_KUBERNETES_SECONDS", "inf"))
 """From the begin on; what would not end before it is not begun."""
 _began = time.monotonic()
-_OUT = os.environ.get("BATON_KUBERNETES_OUT", "")
-"""File of results that takes what is measured; empty: none does."""
 _measured: list[Measured] = []
 _failed: set[str] = set()
 """Tests that did not pass, by their ids."""
@@ -111,5 +109,5 @@ def measured(request: pytest.FixtureRequest) -> Iterator[Measured]:
     taken = Measured(request.node.name.removeprefix("test_"))
     yield taken
     _measured.append(taken)
-    if _OUT:
-        taken.write(Path(_OUT), has_passed=request.node.nodeid not in _failed)
+    if RESULTS:
+        taken.write(RESULTS, has_passed=request.node.nodeid not in _failed)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,27 +12,12 @@ from baton.demo import checkpoint_dir
 from tests.kubernetes.cluster import Cluster, run
 from tests.kubernetes.lab import ROOT
 from tests.kubernetes.load import loading
+from tests.kubernetes.machine import ADDRESS, NETWORK, NODE, on_machine
 from tests.kubernetes.release import Release
 from tests.kubernetes.results import Measured
 from tests.kubernetes.test_security import _authority, _secret
 
-ADDRESS, NODE = "198.18.0.50", "198.18.0.11"
 _PORTS = {"routerNodePort": 30010, "cacheIndexNodePort": 30011, "joinNodePort": 30012}
-
-
-@contextmanager
-def _machine(cluster: Cluster, *command: str) -> Iterator[subprocess.Popen[str]]:
-    """Run a command on a machine of its own beside the cluster's nodes."""
-    if not Path("/run/netns/kube-mac").exists():
-        assert cluster.tools is not None
-        run([cluster.tools / "link", str(cluster.folder), "mac", "add", ADDRESS])
-    entered = ["nsenter", "--net=/run/netns/kube-mac", *command]
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'services'}:{ROOT}"}
-    with subprocess.Popen(entered, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as it:
-        try:
-            yield it
-        finally:
-            it.terminate()
 
 
 def test_a_machine_joins_by_a_token_and_decodes(
@@ -52,7 +33,7 @@ def test_a_machine_joins_by_a_token_and_decodes(
     settings = {"engine": "torch", "modelDir": str(checkpoint_dir())}
     outside = {
         "enabled": True,
-        "cidrs": ["198.18.0.0/15"],
+        "cidrs": [NETWORK],
         "service": {"type": "NodePort", **_PORTS},
         "join": {
             "existingSecret": "join",
@@ -70,14 +51,17 @@ def test_a_machine_joins_by_a_token_and_decodes(
     token = run([*baton, "authority", "token", folder], environment={"PYTHONPATH": str(ROOT / "services")}).strip()
     join = ("agent", "--join-token", token, "--join-address", f"{NODE}:{_PORTS['joinNodePort']}")
     began = time.monotonic()
-    with _machine(
-        cluster, *baton, *join, "--host", ADDRESS, "--node-id", "mac-1", "--state-dir", str(tmp_path / "mac")
-    ):
+    own = ("--host", ADDRESS, "--node-id", "mac-1", "--state-dir", str(tmp_path / "mac"))
+    machine = on_machine(cluster, *baton, *join, *own)
+    try:
         release.install(seconds=300)
         with loading(release, clients=4) as load:
             time.sleep(10)
             report = load.stop()
         nodes = release.execute("deployment/baton-gateway", "baton", "nodes")
+    finally:
+        machine.terminate()
+        print(machine.communicate(timeout=60)[0][-6000:])
 
     measured(f"joined and answered within {time.monotonic() - began:.0f} s; {report.line}")
     assert "mac-1" in nodes

@@ -44,12 +44,12 @@ def test_certificates_are_rotated_while_streams_run(
     _secret(cluster, namespace, "certificate", old)
     values = merged(TLS, DISCOVERY, {"poolDefaults": PAIRS})
     release = Release.of_example(cluster, namespace, "minimal", **values)
-    release.install()
+    release.install(seconds=300)
     steps: list[dict[str, Any]] = [{**old, "ca.crt": both}, {**new, "ca.crt": both}, new]
     with loading(release) as load:
         for number, content in enumerate(steps):
             _secret(cluster, namespace, "certificate", content)
-            release.upgrade(**{role: {"podAnnotations": {"step": str(number)}} for role in _ROLES})
+            release.upgrade(seconds=300, **{role: {"podAnnotations": {"step": str(number)}} for role in _ROLES})
         time.sleep(3)
         report = load.stop()
 
@@ -84,7 +84,7 @@ def test_only_clients_with_a_key_are_answered(cluster: Cluster, namespace: str) 
 def test_of_two_replicas_one_may_go(cluster: Cluster, namespace: str, kind: str, measured: Measured) -> None:
     """Nodes are known to both; the one that comes anew waits until it knows them too."""
     release = Release.of_example(cluster, namespace, "minimal", **merged(DISCOVERY, {"poolDefaults": PAIRS}))
-    release.install()
+    release.install(seconds=300)
     with loading(release, clients=8) as load:
         for pod in release.pods(kind):
             release.delete(pod)
