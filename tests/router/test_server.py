@@ -9,6 +9,10 @@ import sys
 
 import pytest
 
+from baton.config.container_limits import Memory
+from baton.errors import ConfigurationError
+from baton.router.server import PLACEMENT_BYTES, placements_within
+
 TIMEOUT_SECONDS = 40.0
 
 
@@ -54,3 +58,15 @@ def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
     settings = RouterSettings(port=1)
 
     assert (settings.port, settings.limits().default_link.bytes_per_second) == (1, 1e8)
+
+
+@pytest.mark.parametrize(("total", "most"), [(1 << 30, 16_384), (128 << 20, 8_000)])
+def test_what_a_router_remembers_fits_into_its_container(total: int, most: int) -> None:
+    """At most as many placements as ever, and with less memory fewer."""
+    free = total - (50 << 20)
+    chosen = placements_within(Memory(total, free), Memory(64 << 30, 60 << 30))
+
+    assert 256 <= chosen <= most
+    assert chosen * PLACEMENT_BYTES < free - total // 10
+    with pytest.raises(ConfigurationError, match=r"placements at least 2\.15 MB"):
+        placements_within(Memory(64 << 20, 7 << 20), Memory(64 << 30, 60 << 30))

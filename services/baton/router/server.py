@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
 
+from baton.config.container_limits import Memory, machine_memory, usable_memory
+from baton.config.memory_budget import Claim, room_in, share_out
 from baton.router.admission.control import AdmissionControl
+from baton.router.in_flight import MAX_ENTRIES
 from baton.router.placer import CacheIndexClient, NoCacheLookup, Placer
 from baton.router.servicer import NodeRegistrations, RouterServicer, WarmUp
 from baton.router.settings import RouterSettings
@@ -19,6 +23,11 @@ from baton.telemetry.metrics import Metrics
 from baton.v1 import router_service_pb2 as messages
 from baton.v1 import router_service_pb2_grpc as service
 
+log = logging.getLogger(__name__)
+
+PLACEMENT_BYTES = 8_400
+"""Memory of a placement with its record: 8,263 were measured among 16 nodes."""
+_LEAST_PLACEMENTS = 256
 SERVICE_NAME = messages.DESCRIPTOR.services_by_name["RouterService"].full_name
 
 
@@ -35,7 +44,8 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
         if channel
         else NoCacheLookup()
     )
-    state = RouterState(time.monotonic, settings.limits())
+    max_placements = placements_within(usable_memory(), machine_memory())
+    state = RouterState(time.monotonic, settings.limits(), max_placements=max_placements)
     limits = settings.admission()
     admission = AdmissionControl(time.monotonic, limits) if limits else None
     registrations = NodeRegistrations(
@@ -55,6 +65,23 @@ async def running_router(settings: RouterSettings) -> AsyncIterator[GrpcServer]:
         await server.drain(settings.drain_seconds)
         if channel:
             await channel.close()
+
+
+def placements_within(memory: Memory, machine: Memory) -> int:
+    """Return how many placements may be remembered.
+
+    Args:
+        memory: That the process may use.
+        machine: Of the whole machine.
+
+    Raises:
+        ConfigurationError: If there is no room for the fewest; the message has the sum.
+    """
+    claim = Claim("placements", MAX_ENTRIES * PLACEMENT_BYTES, _LEAST_PLACEMENTS * PLACEMENT_BYTES)
+    room = room_in(memory, machine)
+    chosen = share_out(room, [claim])["placements"] // PLACEMENT_BYTES
+    log.info("memory_shared room_bytes=%d cause=%r max_placements=%d", *room, chosen)
+    return chosen
 
 
 def _joining(settings: RouterSettings, port: int) -> AbstractAsyncContextManager[object]:

@@ -20,8 +20,9 @@ from baton.kv.adapter import Adapter
 from baton.router.calibration import Calibration, Comparison, OutputLengths, compare
 from baton.router.cluster.snapshots import LinkTable, NodeKnowledge, NodeSnapshots, frame_seconds
 from baton.router.cluster.streams import StreamPath, StreamsInFlight
-from baton.router.explanation.decision_log import DecisionLog, KnownLink, KnownNode
+from baton.router.explanation.decision_log import MAX_RECORDS, DecisionLog, KnownLink, KnownNode
 from baton.router.in_flight import (
+    MAX_ENTRIES,
     AwaitedOutcomes,
     PlacedRequest,
     PlacedWork,
@@ -55,14 +56,21 @@ class StateLimits:
 class RouterState:
     """Nodes, links, placements in flight and what outcomes have taught."""
 
-    def __init__(self, clock: Callable[[], float], limits: StateLimits) -> None:
+    def __init__(self, clock: Callable[[], float], limits: StateLimits, *, max_placements: int = MAX_ENTRIES) -> None:
+        """Know nobody.
+
+        Args:
+            clock: Seconds, monotonic.
+            limits: Times and declared figures.
+            max_placements: That are remembered at most.
+        """
         self._default_link = limits.default_link
         self.nodes = NodeTable(clock, stuck_seconds=limits.stuck_seconds, silent_seconds=limits.silent_seconds)
         self.prefill_calibration: Calibration[str] = Calibration(clock)
         self.decode_calibration: Calibration[str] = Calibration(clock)
         self.link_calibration: Calibration[tuple[str, str]] = Calibration(clock)
         self.frame_calibration: Calibration[tuple[str, str]] = Calibration(clock)
-        self.decisions = DecisionLog()
+        self.decisions = DecisionLog(max_records=min(MAX_RECORDS, max_placements))
         """The last ones, for those who ask why."""
         self.queue_calibration: Calibration[str] = Calibration(clock)
         self._clock = clock
@@ -70,7 +78,7 @@ class RouterState:
         self._placed = PlacementLedger(clock, limits.assumed_ttl_seconds)
         self._streams = StreamsInFlight(clock)
         self._recent: dict[str, RecentWork] = {}
-        self._awaited = AwaitedOutcomes()
+        self._awaited = AwaitedOutcomes(max_placements)
         self._num_placements = 0
         self._wire_policy = limits.wire_policy
         self._links = LinkTable(
