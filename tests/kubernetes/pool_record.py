@@ -20,8 +20,10 @@ _FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().d
 
 
 def num_pods_of(release: Release, pool: str) -> int:
-    """Return how many pods a decode pool has that are not going."""
-    return sum(pod.name.startswith(f"{release.name}-decode-{pool}-") for pod in release.pods("decode"))
+    """Return how many pods a prefill pool has that are not going."""
+    label = f"app.kubernetes.io/instance={release.name},baton/pool={pool}"
+    found = release.cluster.get("pods", "--namespace", release.namespace, "--selector", label)["items"]
+    return sum("deletionTimestamp" not in each["metadata"] for each in found)
 
 
 class PoolRecord:
@@ -65,7 +67,7 @@ class PoolRecord:
 
     def queue_seconds(self, prometheus: str) -> Sequence[tuple[float, float]]:
         """Return the sum over the pool's pods of the time until a new prompt's turn, as Prometheus has it."""
-        labels = f'namespace="{self._release.namespace}",pod=~"{self._release.name}-decode-{self._pool}-.*"'
+        labels = f'namespace="{self._release.namespace}",pod=~"{self._release.name}-prefill-{self._pool}-.*"'
         asked = {"query": f"sum(baton_node_queue_seconds{{{labels}}})", "step": "2", "start": str(self._began)}
         url = f"{prometheus}/api/v1/query_range?{urlencode({**asked, 'end': str(time.time())})}"
         found = json.loads(run([*self._release.cluster.prefix, sys.executable, "-c", _FETCH, url]))["data"]["result"]
@@ -87,7 +89,7 @@ class PoolRecord:
         above = figure.subplots()
         times, counts = zip(*self._samples, strict=True)
         above.step(times, counts, where="post", color="tab:blue", label="pods")
-        above.set(xlabel="seconds", ylabel="pods", ylim=(0, max(self.counts()) + 1), title="A decode pool under KEDA")
+        above.set(xlabel="seconds", ylabel="pods", ylim=(0, max(self.counts()) + 1), title="A prefill pool under KEDA")
         beside = above.twinx()
         beside.plot(
             [at for at, _ in queue],

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from tests.kubernetes.cluster import Cluster, CommandError, run
 from tests.kubernetes.load import loading
-from tests.kubernetes.pool_record import PoolRecord, num_pods_of
-from tests.kubernetes.release import Release
+from tests.kubernetes.pool_record import PoolRecord
+from tests.kubernetes.release import Release, merged
 from tests.kubernetes.results import RESULTS, Measured
 
 PROMETHEUS = "http://198.18.0.11:9090"
@@ -26,10 +26,13 @@ _SCALING = {
     "scaleDownSeconds": DOWN_SECONDS,
     "maxReplicas": 4,
 }
+_STEP_SECONDS = 0.3
+"""Of a pass over a prompt: three prompts a second keep a pod busy, and the host idle."""
 _SHARED: dict[str, Any] = {
     "telemetry": {"otlpEndpoint": "http://198.18.0.11:4317"},
     "networkPolicy": {"metrics": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]},
-    "poolDefaults": {"settings": {"mockTimeScale": 4}},
+    "router": {"settings": {"prefillPolicy": "remote"}},
+    "poolDefaults": {"settings": {"mockStepSeconds": 0.02}},
 }
 
 
@@ -45,38 +48,28 @@ def autoscaler(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def _scaled(cluster: Cluster, namespace: str, name: str, *pools: str) -> Release:
-    values = {**_SHARED, "decode": {"pools": {pool: {"autoscaling": _SCALING} for pool in pools}}}
-    release = Release.of_example(cluster, namespace, "minimal", **values)
-    release.values = {**release.values, "decode": values["decode"]}
-    release.name = name
+def _scaled(cluster: Cluster, namespace: str, *pools: str) -> Release:
+    """Return a release of which pools that prefill are scaled."""
+    pool = {"autoscaling": _SCALING, "settings": {"mockStepSeconds": _STEP_SECONDS, "maxStepTokens": 1024}}
+    release = Release.of_example(cluster, namespace, "minimal", **_SHARED)
+    release.values = {**release.values, "prefill": {"pools": dict.fromkeys(pools, pool)}}
     return release
-
-
-def _counts(release: Release, pools: Sequence[str], seconds: float) -> dict[str, list[int]]:
-    counts: dict[str, list[int]] = {pool: [] for pool in pools}
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        for pool in pools:
-            counts[pool].append(num_pods_of(release, pool))
-        time.sleep(2)
-    return counts
 
 
 def test_a_pool_follows_a_steady_overload_and_no_burst(autoscaler: Cluster, namespace: str, measured: Measured) -> None:
     """A burst is over before a new pod would serve; the end of an overload is followed within half a minute."""
-    release = _scaled(autoscaler, namespace, "baton", "ultra")
+    release = _scaled(autoscaler, namespace, "ultra")
     release.install()
     record = PoolRecord(release, "ultra")
     with record.watched():
-        with loading(release, clients=8, prompts=0, tokens=8, name="burst") as load:
+        with loading(release, clients=8, characters=3000, prompts=0, tokens=8, name="burst") as load:
             record.mark("burst")
             time.sleep(2)
             load.stop().check()
         record.mark("its end")
         time.sleep(30)
         num_after_burst = max(record.counts())
-        with loading(release, clients=48, characters=3000, prompts=0, tokens=64) as load:
+        with loading(release, clients=48, characters=3000, prompts=0, tokens=8) as load:
             record.mark("overload")
             time.sleep(100)
             report = load.stop()
@@ -94,18 +87,31 @@ def test_a_pool_follows_a_steady_overload_and_no_burst(autoscaler: Cluster, name
     report.check(num_least=20)
 
 
-def test_pools_and_releases_of_like_names_do_not_move_each_other(autoscaler: Cluster, namespace: str) -> None:
-    """Pool `ultra` beside `ultra-big`, and a release of the same name in another namespace."""
+def test_pools_and_releases_of_like_names_do_not_move_each_other(
+    autoscaler: Cluster, namespace: str, measured: Measured
+) -> None:
+    """Only pool `ultra` of one release is loaded: `ultra-big` has other KV, the other release no clients."""
     other = f"{namespace[:50]}-b"
     autoscaler.kubectl("create", "namespace", other)
     try:
-        idle = _scaled(autoscaler, other, "baton", "ultra", "ultra-big")
-        idle.install()
-        busy = _scaled(autoscaler, namespace, "baton", "ultra", "ultra-big")
-        busy.install()
-        with loading(busy, clients=48, characters=3000, prompts=0, tokens=64):
-            counts = _counts(idle, ["ultra", "ultra-big"], 60)
+        idle = _scaled(autoscaler, other, "ultra", "ultra-big")
+        busy = _scaled(autoscaler, namespace, "ultra", "ultra-big")
+        busy.values = merged(
+            busy.values, {"prefill": {"pools": {"ultra-big": {"settings": {"mockShape": "llama-3.1-8b"}}}}}
+        )
+        for release in (idle, busy):
+            release.install(seconds=300)
+        records = [PoolRecord(release, pool) for release in (idle, busy) for pool in ("ultra", "ultra-big")]
+        with ExitStack() as watching:
+            for record in records:
+                watching.enter_context(record.watched())
+            with loading(busy, clients=48, characters=3000, prompts=0, tokens=8):
+                time.sleep(60)
+        most = [max(record.counts()) for record in records]
     finally:
         autoscaler.kubectl("delete", "namespace", other, "--timeout", "120s", timeout_seconds=150)
 
-    assert {pool: set(seen) for pool, seen in counts.items()} == {"ultra": {1}, "ultra-big": {1}}
+    measured(f"pods at most: idle release {most[:2]}, busy release {most[2:]}, of ultra and ultra-big")
+    assert most[:2] == [1, 1]
+    assert most[2] > 1
+    assert most[3] == 1
