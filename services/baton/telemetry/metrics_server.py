@@ -79,7 +79,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("content-type", content_type(accept) if is_found else "text/plain; charset=utf-8")
         self.send_header("content-length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body)
+        try:
+            self.wfile.write(body)
+        except ConnectionError:
+            log.debug("scrape_given_up by=%s", self.client_address[0])
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - named by the base class
         """Write no line per scrape."""
