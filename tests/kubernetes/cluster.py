@@ -12,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 CALL_SECONDS = 120.0
+ADDRESS, NODE, NETWORK = "198.18.0.50", "198.18.0.11", "198.18.0.0/15"
+"""Of a machine beside the cluster's nodes, of the node that it asks, and of all of them with their pods."""
+_MACHINE = Path("/run/netns/kube-mac")
 
 
 class CommandError(AssertionError):
@@ -86,6 +89,18 @@ class Cluster:
         """Join a node's network cable ("up"), or pull it ("down")."""
         assert self.tools is not None
         run([self.tools / "link", str(self.folder), node, state])
+
+    def on_machine(self, *command: str, environment: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+        """Begin a command on a machine beside the nodes, which routes addresses of pods; its output is one text."""
+        if not _MACHINE.exists():
+            assert self.tools is not None
+            run([self.tools / "link", str(self.folder), "mac", "add", ADDRESS])
+            for number in (1, 2):
+                route = (f"198.18.{100 + number}.0/24", "via", f"198.18.0.{10 + number}")
+                run(["nsenter", f"--net={_MACHINE}", "ip", "route", "replace", *route])
+        entered = ["nsenter", f"--net={_MACHINE}", *command]
+        known = {**os.environ, **(environment or {})}
+        return subprocess.Popen(entered, env=known, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def kill_container(self, node: str, container_id: str) -> None:
         """Kill a container's processes by SIGKILL, as the kernel does for want of memory."""

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from baton.demo import checkpoint_dir
-from tests.kubernetes.cluster import Cluster, run
+from tests.kubernetes.cluster import ADDRESS, NETWORK, NODE, Cluster, run
 from tests.kubernetes.lab import ROOT
 from tests.kubernetes.load import loading
-from tests.kubernetes.machine import ADDRESS, NETWORK, NODE, on_machine
 from tests.kubernetes.release import Release
 from tests.kubernetes.results import Measured
 from tests.kubernetes.test_security import _authority, _secret
 
+_PYTHON = {"PYTHONPATH": f"{ROOT / 'services'}:{ROOT}"}
 _PORTS = {"routerNodePort": 30010, "cacheIndexNodePort": 30011, "joinNodePort": 30012}
 
 
@@ -48,11 +48,11 @@ def test_a_machine_joins_by_a_token_and_decodes(
     release.values = {**release.values, "decode": {"pools": {}}}
     release.cluster.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce-")
     baton = (sys.executable, "-m", "baton.cli")
-    token = run([*baton, "authority", "token", folder], environment={"PYTHONPATH": str(ROOT / "services")}).strip()
+    token = run([*baton, "authority", "token", folder], environment=_PYTHON).strip()
     join = ("agent", "--join-token", token, "--join-address", f"{NODE}:{_PORTS['joinNodePort']}")
     began = time.monotonic()
     own = ("--host", ADDRESS, "--node-id", "mac-1", "--state-dir", str(tmp_path / "mac"))
-    machine = on_machine(cluster, *baton, *join, *own)
+    machine = cluster.on_machine(*baton, *join, *own, environment=_PYTHON)
     try:
         release.install(seconds=300)
         with loading(release, clients=4) as load:

@@ -14,9 +14,8 @@ import pytest
 import yaml
 
 from baton.demo import checkpoint_dir
-from tests.kubernetes.cluster import Cluster, CommandError, run
+from tests.kubernetes.cluster import ADDRESS, NETWORK, NODE, Cluster, CommandError, run
 from tests.kubernetes.lab import ROOT
-from tests.kubernetes.machine import ADDRESS, NETWORK, NODE, on_machine
 from tests.kubernetes.release import Release, merged
 from tests.kubernetes.results import Measured
 
@@ -57,7 +56,7 @@ def test_the_commands_of_the_page_work_one_after_the_other(cluster: Cluster, fol
             began = time.monotonic()
             script = f"set -euo pipefail; cd {folder}; PATH={folder / 'bin'}:$PATH\n{block}"
             if block.startswith(_ON_MACHINE):
-                machines.append(on_machine(cluster, "bash", "-c", script, environment=environment))
+                machines.append(cluster.on_machine("bash", "-c", script, environment=environment))
                 _wait_for_machine(cluster)
             else:
                 run([*cluster.prefix, "bash", "-c", script], timeout_seconds=900, environment=environment)

@@ -82,13 +82,13 @@ def test_only_clients_with_a_key_are_answered(cluster: Cluster, namespace: str) 
 
 @pytest.mark.parametrize("kind", ["router", "cache-index"])
 def test_of_two_replicas_one_may_go(cluster: Cluster, namespace: str, kind: str, measured: Measured) -> None:
-    """Nodes are known to both; the one that comes anew waits until it knows them too."""
+    """One after the other: nodes are known to both, and the one that comes anew waits until it knows them too."""
     release = Release.of_example(cluster, namespace, "minimal", **merged(DISCOVERY, {"poolDefaults": PAIRS}))
     release.install(seconds=300)
     with loading(release, clients=8) as load:
         for pod in release.pods(kind):
             release.delete(pod)
-        release.wait_ready()
+            release.wait_ready()
         time.sleep(3)
         report = load.stop()
 
