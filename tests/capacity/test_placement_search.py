@@ -8,15 +8,34 @@ from dataclasses import replace
 import pytest
 
 from baton.capacity.cost import NodeProfile
-from baton.capacity.placement import place
+from baton.capacity.placement import Decision, PrefillPolicy, place
 from baton.capacity.search import pricing
 from baton.capacity.search.placement_search import PlacementSearch, decides_alike
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodeRole, NodeSnapshot, PlacementRequest
-from bench.microbench.placement.loaded_router import CheckedSearch, LoadedRouter
+from bench.microbench.placement.loaded_router import LoadedRouter
 from bench.microbench.placement.random_clusters import random_cluster, random_load, random_profile
 from capacity.samples import node
 
 CLUSTERS_PER_TEST = 50
+
+
+class CheckedSearch(PlacementSearch):
+    """Compares each decision with the reference's, which sees every node as it is at the moment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_decisions = 0
+        self.num_different = 0
+
+    def place(
+        self, snapshot: ClusterSnapshot, request: PlacementRequest, *, policy: PrefillPolicy = "cheapest"
+    ) -> Decision:
+        """Return the decision of the search."""
+        decision = super().place(snapshot, request, policy=policy)
+        present = replace(snapshot, nodes=tuple(map(snapshot.current, snapshot.nodes)))
+        self.num_decisions += 1
+        self.num_different += not decides_alike(decision, place(present, request, policy=policy))
+        return decision
 
 
 @pytest.mark.parametrize("block", range(8))

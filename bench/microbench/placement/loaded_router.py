@@ -8,10 +8,9 @@ from collections import deque
 from dataclasses import dataclass, replace
 
 from baton.capacity.hardware import PRESETS
-from baton.capacity.placement import Decision, PrefillPolicy, place
 from baton.capacity.reference_models import LLAMA_3_1_8B
-from baton.capacity.search.placement_search import PlacementSearch, decides_alike
-from baton.capacity.snapshot import ClusterSnapshot, NodeLoad, NodeRole, PlacementRequest, QueuedPrompt
+from baton.capacity.search.placement_search import PlacementSearch
+from baton.capacity.snapshot import NodeLoad, NodeRole, QueuedPrompt
 from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec
 from baton.kv.tiers import HeldPrefix
 from baton.router.nodes import LinkMeasurement, LoadReport, Node, NodeDescription, Outcome
@@ -41,25 +40,6 @@ class ManualClock:
     def __call__(self) -> float:
         """Return the time."""
         return self.seconds
-
-
-class CheckedSearch(PlacementSearch):
-    """Compares each decision with the reference's, which sees every node as it is at the moment."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.num_decisions = 0
-        self.num_different = 0
-
-    def place(
-        self, snapshot: ClusterSnapshot, request: PlacementRequest, *, policy: PrefillPolicy = "cheapest"
-    ) -> Decision:
-        """Return the decision of the search."""
-        decision = super().place(snapshot, request, policy=policy)
-        present = replace(snapshot, nodes=tuple(map(snapshot.current, snapshot.nodes)))
-        self.num_decisions += 1
-        self.num_different += not decides_alike(decision, place(present, request, policy=policy))
-        return decision
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,32 +46,27 @@ def inject_context(details: Details) -> Details:
     return details._replace(metadata=metadata)  # type: ignore[attr-defined,no-any-return]
 
 
+async def _intercept(
+    _self: object, continuation: Continuation, client_call_details: Details, request_or_iterator: object
+) -> object:
+    """Make a call of any shape from details that carry the trace context."""
+    return await continuation(inject_context(client_call_details), request_or_iterator)
+
+
 class _UnaryUnary(grpc.aio.UnaryUnaryClientInterceptor):
-    async def intercept_unary_unary(  # type: ignore[override]
-        self, continuation: Continuation, client_call_details: Details, request: object
-    ) -> object:
-        return await continuation(inject_context(client_call_details), request)
+    intercept_unary_unary = _intercept  # type: ignore[assignment]
 
 
 class _UnaryStream(grpc.aio.UnaryStreamClientInterceptor):
-    async def intercept_unary_stream(  # type: ignore[override]
-        self, continuation: Continuation, client_call_details: Details, request: object
-    ) -> object:
-        return await continuation(inject_context(client_call_details), request)
+    intercept_unary_stream = _intercept  # type: ignore[assignment]
 
 
 class _StreamUnary(grpc.aio.StreamUnaryClientInterceptor):
-    async def intercept_stream_unary(  # type: ignore[override]
-        self, continuation: Continuation, client_call_details: Details, request_iterator: object
-    ) -> object:
-        return await continuation(inject_context(client_call_details), request_iterator)
+    intercept_stream_unary = _intercept  # type: ignore[assignment]
 
 
 class _StreamStream(grpc.aio.StreamStreamClientInterceptor):
-    async def intercept_stream_stream(  # type: ignore[override]
-        self, continuation: Continuation, client_call_details: Details, request_iterator: object
-    ) -> object:
-        return await continuation(inject_context(client_call_details), request_iterator)
+    intercept_stream_stream = _intercept  # type: ignore[assignment]
 
 
 class TraceServerInterceptor(grpc.aio.ServerInterceptor):
