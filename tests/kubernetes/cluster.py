@@ -102,6 +102,15 @@ class Cluster:
         known = {**os.environ, **(environment or {})}
         return subprocess.Popen(entered, env=known, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
+    def digest(self, target: str) -> str:
+        """Return the digest of an image, by which nodes know it from then on too."""
+        repository, _, _ = self.images[target].rpartition(":")
+        for node in self._nodes():
+            (line,) = self._ctr(node, "images", "ls", f"name=={self.images[target]}").splitlines()[1:]
+            digest = line.split()[2]
+            self._ctr(node, "images", "tag", "--force", self.images[target], f"{repository}@{digest}")
+        return digest
+
     def kill_container(self, node: str, container_id: str) -> None:
         """Kill a container's processes by SIGKILL, as the kernel does for want of memory."""
         self._ctr(node, "task", "kill", "--signal", "SIGKILL", container_id)

@@ -46,5 +46,20 @@ class Measured:
             known: Mapping[str, Any] = json.loads(path.read_text("utf-8")) if path.exists() else {}
             tests = {key: value for key, value in known.items() if key != "machine"}
             about = {key: machine[key] for key in ("platform", "processor", "cores")}
-            write_results(path, {"machine": about, **dict(sorted({**tests, self.name: entry}.items()))})
+            tests = dict(sorted({**tests, self.name: entry}.items()))
+            write_results(path, {"machine": about, **tests})
+            path.with_suffix(".md").write_text(_table(tests), "utf-8")
         path.with_suffix(".lock").unlink(missing_ok=True)
+
+
+def _table(tests: Mapping[str, Any]) -> str:
+    """Return what clients saw in each test, as a table for people."""
+    rows = [
+        f"| {name.replace('_', ' ')} | {seen['requests']} | {seen['lost']} | {seen['wrong']}"
+        f" | {seen['worst_gap_seconds']:.2f} | {seen['ttft_p50_seconds']:.2f} | {seen['ttft_p99_seconds']:.2f}"
+        f" | {entry['load_average'][0]:.0f} | {entry['commit'][:7]} |"
+        for name, entry in tests.items()
+        if "requests" in (seen := entry["numbers"])
+    ]
+    columns = "test | requests | lost | wrong | worst gap, s | TTFT p50, s | TTFT p99, s | load average | commit"
+    return "\n".join([f"| {columns} |", "|---|" + "---:|" * 8, *rows, ""])
