@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from charts.render import CHART, read_example
 from tests.kubernetes.cluster import Cluster, CommandError
 
-WAIT_SECONDS = 120
+WAIT_SECONDS = 300
 _SMALL = {"resources": {"requests": {"cpu": "20m", "memory": "64Mi"}}}
 _REQUESTS = dict.fromkeys(("gateway", "router", "cacheIndex", "poolDefaults"), _SMALL)
 """Several releases of two of everything are to fit into nodes of two cores; limits stay the example's."""
