@@ -1,8 +1,7 @@
-"""Decoding on MLX: Baton's engine beside mlx-lm's BatchGenerator, and its whole server beside mlx_lm.server.
+"""Decoding on MLX: Baton's engine beside mlx-lm's BatchGenerator; `baton bench full-stack` compares the servers.
 
-Run as `baton bench mlx-decode --out bench/results/mlx_decode.json --plot bench/results/mlx_decode.png`; all
-have one thread and inherit the environment, in which OpenBLAS is to be preloaded on Linux. METHODOLOGY.md defines the
-numbers.
+Run as `baton bench mlx-decode --out bench/results/mlx_decode.json --plot bench/results/mlx_decode.png`; both have one
+thread and inherit the environment, in which OpenBLAS is to be preloaded on Linux. METHODOLOGY.md defines the numbers.
 """
 
 from __future__ import annotations
@@ -19,13 +18,12 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from rich.table import Table
 
-from bench.engines.mlx_servers import MLX_LM_SERVER, PROMPT_TOKENS, SERVER_CASES, measure_servers
 from bench.engines.models import write_model
 from bench.plots import new_figure
 from bench.processes import HOME, ONE_THREAD, running_child
 from bench.results_file import describe_machine, write_results
 
-FORMAT = "baton-bench-mlx-decode/2"
+FORMAT = "baton-bench-mlx-decode/3"
 BATON, MLX_LM = "baton", "mlx-lm"
 
 
@@ -46,8 +44,6 @@ JOINS = {"landed": 0, "prompt of 64": 64}
 _JOIN_SIZE, _NUM_JOINS, _JOIN_STEPS = 8, 3, 4
 CASES = (Case("d1", 1, 24, 0), Case("d8", 8, 16, 0), Case("d32", 32, 10, 0), Case("joins", 8, 16, 12))
 
-_CASES: dict[str, tuple[NamedTuple, ...]] = {"cases": CASES, "server_cases": SERVER_CASES}
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print the tables, write the files."""
@@ -58,24 +54,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
             model = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-bench-")))
             write_model(model)
         samples, joins = _measure(model, options.repeat)
-        asked = list(measure_servers(model, options.repeat)) if options.servers else []
-    console = Console(width=120)
-    console.print(_table(samples, joins))
-    console.print(_servers_table(asked))
+    Console(width=120).print(_table(samples, joins))
     document = {
         "format": FORMAT,
         "machine": describe_machine(),
-        "settings": {"rounds": options.repeat, "context": 512, "server_prompt_tokens": PROMPT_TOKENS}
-        | {name: [case._asdict() for case in cases] for name, cases in _CASES.items()},
+        "settings": {"rounds": options.repeat, "context": 512, "cases": [case._asdict() for case in CASES]},
         "ratios": {case.name: ratio(samples, case.name) for case in CASES},
         "join_steps": {f"{sample['system']}, {sample['join']}": sample["join_steps"] for sample in joins},
-        "server_ratios": {case.name: server_ratio(asked, case.name) for case in SERVER_CASES if asked},
-        "samples": samples + joins + asked,
+        "samples": samples + joins,
     }
     if options.out:
         write_results(options.out, document)
     if options.plot:
-        draw(samples, asked, options.plot)
+        draw(samples, options.plot)
     return 0
 
 
@@ -89,17 +80,6 @@ def ratio(samples: Sequence[dict[str, Any]], case: str) -> float:
     """Return how many times mlx-lm's tokens Baton computes in a CPU-second: the median of the rounds' ratios."""
     pairs = zip(rates(samples, case, BATON), rates(samples, case, MLX_LM), strict=True)
     return round(statistics.median(own / other for own, other in pairs), 3)
-
-
-def server_ratio(samples: Sequence[dict[str, Any]], case: str) -> float:
-    """Return how many times mlx_lm.server's tokens per second of wall clock Baton's are: the median over rounds."""
-    own, other = (server_rates(samples, case, name) for name in (BATON, MLX_LM_SERVER))
-    return round(statistics.median(mine / theirs for mine, theirs in zip(own, other, strict=True)), 3)
-
-
-def server_rates(samples: Sequence[dict[str, Any]], case: str, system: str) -> list[float]:
-    """Return the tokens per second of each round."""
-    return [sample["tokens_per_second"] for sample in samples if (sample["case"], sample["system"]) == (case, system)]
 
 
 def join_steps(gaps: Sequence[float], marks: Sequence[int]) -> list[float]:
@@ -167,55 +147,31 @@ def _table(samples: Sequence[dict[str, Any]], joins: Sequence[dict[str, Any]]) -
     return table
 
 
-def _servers_table(samples: Sequence[dict[str, Any]]) -> Table:
-    table = Table(
-        "case", BATON, MLX_LM_SERVER, "ratio", "longest gap", "per CPU-second", title="tokens/s, HTTP to HTTP"
-    )
-    for case in SERVER_CASES if samples else ():
-        chosen = [[s for s in samples if (s["case"], s["system"]) == (case.name, n)] for n in (BATON, MLX_LM_SERVER)]
-        medians = [f"{statistics.median(s['tokens_per_second'] for s in each):.1f}" for each in chosen]
-        gaps = " / ".join(f"{statistics.median(s['longest_gap'] for s in each):.1f}" for each in chosen)
-        costs = " / ".join(f"{statistics.median(s['tokens'] / s['cpu_seconds'] for s in each):.1f}" for each in chosen)
-        table.add_row(case.name, *medians, f"{server_ratio(samples, case.name):.2f}", gaps, costs)
-    return table
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="baton bench mlx-decode", description=__doc__)
     parser.add_argument("--model", type=Path, help="model folder of the 135M shape; default: one is written")
     parser.add_argument("--repeat", type=int, default=3, help="rounds that count")
-    parser.add_argument("--servers", action=argparse.BooleanOptionalAction, default=True, help="measure servers, too")
     parser.add_argument("--out", type=Path, help="JSON with all raw samples")
     parser.add_argument("--plot", type=Path, help="PNG")
     return parser
 
 
-def draw(samples: Sequence[dict[str, Any]], asked: Sequence[dict[str, Any]], path: Path) -> None:
-    """Write a PNG: a panel per case, the median of the rounds and their spread; servers, if any, below engines."""
-    num_lines = 2 if asked else 1
-    figure = new_figure(11, 3.4 * num_lines)
-    panels = figure.subplots(num_lines, len(CASES), squeeze=False)
-    for place, case in enumerate(CASES):
-        title = "8 at once, 12 join and leave" if case.num_joins else f"{case.size} at once"
-        _draw_pair(panels[0][place], title, {name: rates(samples, case.name, name) for name in (BATON, MLX_LM)})
-        if asked:
-            pair = {name: server_rates(asked, case.name, name) for name in (BATON, MLX_LM_SERVER)}
-            _draw_pair(panels[1][place], title, pair)
-    panels[0][0].set_ylabel("engine: tokens per CPU-second")
-    if asked:
-        panels[1][0].set_ylabel("HTTP to HTTP: tokens/s")
-    figure.suptitle("Decoding on MLX (CPU, float32, one thread), 135M Llama shape, context 512; over HTTP from 16")
+def draw(samples: Sequence[dict[str, Any]], path: Path) -> None:
+    """Write a PNG: a panel per case, the median of the rounds and their spread."""
+    figure = new_figure(11, 3.4)
+    panels = figure.subplots(1, len(CASES))
+    for axes, case in zip(panels, CASES, strict=True):
+        for place, name in enumerate((BATON, MLX_LM)):
+            values = rates(samples, case.name, name)
+            middle = statistics.median(values)
+            spread = [[middle - min(values)], [max(values) - middle]]
+            bars = axes.bar([place], [middle], yerr=spread, capsize=3, color=f"C{place}")
+            axes.bar_label(bars, fmt="%.1f", fontsize=8, label_type="center", color="white")
+        axes.set_xticks((0, 1), (BATON, MLX_LM), fontsize=8)
+        axes.set_title("8 at once, 12 join and leave" if case.num_joins else f"{case.size} at once")
+    panels[0].set_ylabel("tokens per CPU-second")
+    figure.suptitle("Decoding on MLX (CPU, float32, one thread), 135M Llama shape, context 512")
     figure.savefig(path)
-
-
-def _draw_pair(axes: Any, title: str, pair: dict[str, list[float]]) -> None:
-    for place, values in enumerate(pair.values()):
-        middle = statistics.median(values)
-        spread = [[middle - min(values)], [max(values) - middle]]
-        bars = axes.bar([place], [middle], yerr=spread, capsize=3, color=f"C{place}")
-        axes.bar_label(bars, fmt="%.1f", fontsize=8, label_type="center", color="white")
-    axes.set_xticks(range(len(pair)), list(pair), fontsize=8)
-    axes.set_title(title)
 
 
 if __name__ == "__main__":
