@@ -16,12 +16,8 @@ from tests.kubernetes.load import loading
 from tests.kubernetes.release import Release
 from tests.kubernetes.results import Measured
 
-_USED = (
-    "import pathlib as p; g = p.Path('/sys/fs/cgroup'); m = g / 'memory';"
-    "s = dict(l.split() for l in ((m if m.is_dir() else g) / 'memory.stat').read_text().splitlines());"
-    "print(s.get('total_rss', s.get('anon')), s.get('total_shmem', s.get('shmem', 0)))"
-)
-"""What a pod's processes hold that the kernel cannot drop, by control groups of version 1 or 2."""
+_STATISTICS = "cat /sys/fs/cgroup/memory/memory.stat 2>/dev/null || cat /sys/fs/cgroup/memory.stat"
+"""Prints what a container's processes hold, by control groups of version 1 or 2."""
 _SHARE, _GROWTH = 0.9, 0.05
 """Of its limit: the most that a pod may hold, and what it may come to hold more in the last third of a load."""
 _LOAD_SECONDS = float(os.environ.get("BATON_KUBERNETES_LOAD_SECONDS", "180"))
@@ -40,10 +36,10 @@ class Watch(threading.Thread):
     def run(self) -> None:
         """Look until told to stop."""
         began, pods = time.monotonic(), self._release.pods()
-        while not self._is_over.wait(3.0):
+        while not self._is_over.wait(5.0):
             for pod in pods:
                 try:
-                    used = sum(map(int, self._release.execute(pod.name, "python", "-c", _USED).split()))
+                    used = _held_bytes(self._release.execute(pod.name, "sh", "-c", _STATISTICS))
                 except CommandError:
                     continue
                 self.samples.setdefault(pod.name, []).append((round(time.monotonic() - began, 1), used))
@@ -53,6 +49,13 @@ class Watch(threading.Thread):
         self._is_over.set()
         self.join(60)
         return self.samples
+
+
+def _held_bytes(statistics: str) -> int:
+    """Return the bytes that the kernel cannot drop: those of processes, and of memory that they share."""
+    counts = dict(line.split() for line in statistics.splitlines())
+    names = ("total_rss", "total_shmem") if "total_rss" in counts else ("anon", "shmem")
+    return sum(int(counts[name]) for name in names)
 
 
 def _growth(samples: Sequence[tuple[float, int]]) -> int:
@@ -104,7 +107,8 @@ def _load_and_check(release: Release, *, seconds: float, measured: Measured, cli
     assert {name: share for name, share in shares.items() if share > _SHARE} == {}
     grown = {name: _growth(taken) / limits[name] for name, taken in samples.items()}
     assert {name: share for name, share in grown.items() if share > _GROWTH} == {}
-    report.check()
+    assert report.num_wrong == 0
+    assert report.num_ok >= clients  # what a host without a core to spare refuses is not for want of memory
 
 
 def _bytes(quantity: str) -> int:
