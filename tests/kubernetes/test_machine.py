@@ -51,7 +51,7 @@ def test_a_machine_joins_by_a_token_and_decodes(
     token = run([*baton, "authority", "token", folder], environment=_PYTHON).strip()
     join = ("agent", "--join-token", token, "--join-address", f"{NODE}:{_PORTS['joinNodePort']}")
     began = time.monotonic()
-    own = ("--host", ADDRESS, "--node-id", "mac-1", "--state-dir", str(tmp_path / "mac"))
+    own = ("--host", ADDRESS, "--worker-node-id", "mac-1", "--state-dir", str(tmp_path / "mac"))
     machine = cluster.on_machine(*baton, *join, *own, environment=_PYTHON)
     try:
         release.install(seconds=300)
