@@ -21,7 +21,8 @@ TOOLS = Path(os.environ.get("BATON_KUBERNETES_LAB", ROOT.parent / "shared" / "ku
 """Scripts that bring a cluster up on this machine; their README says what they need."""
 DOCKER = "/usr/bin/docker"
 """The client that goes with Debian's engine."""
-_BASE = "python:lab"
+BASE = "python:lab"
+"""What images stand on: Debian with Python, as a registry's would be."""
 _TAG = os.environ.get("BATON_KUBERNETES_TAG", "lab")
 """Of the images: trees that share a cluster have one each."""
 _TARGETS = ("control", "cpu")
@@ -65,16 +66,17 @@ def running_cluster(*, builds_ahead: bool = False) -> Iterator[Cluster]:
     if is_up and not (folder / "k").exists():
         raise LabError(f"a cluster is there already, and {folder} is not its folder: BATON_KUBERNETES_STATE names it")
     images = BuiltImages(folder)
+    pool = ThreadPoolExecutor(1)
     try:
-        with ThreadPoolExecutor(1) as pool:
-            _prepare(pool, folder, images, is_up=is_up)
-            ahead = pool.submit(images.build, "cpu") if builds_ahead else None
-            yield Cluster((str(folder / "k"),), images.names, folder, TOOLS, images.provide)
-            if ahead is not None:
-                ahead.exception()
+        _prepare(pool, folder, images, is_up=is_up)
+        if builds_ahead:
+            pool.submit(images.build, "cpu")
+        yield Cluster((str(folder / "k"),), images.names, folder, TOOLS, images.provide)
     finally:
+        # With the engine a build ends that no test has waited for.
         if not os.environ.get("BATON_KUBERNETES_KEEP"):
             _end(folder, is_up=is_up, has_engine=has_engine)
+        pool.shutdown(cancel_futures=True)
 
 
 def _prepare(pool: ThreadPoolExecutor, folder: Path, images: BuiltImages, *, is_up: bool) -> None:
@@ -122,8 +124,8 @@ class BuiltImages:
         with self._lock:
             if target in self._built:
                 return
-            run([TOOLS / "base-image", _BASE], timeout_seconds=_BUILD_SECONDS)
-            arguments = ["--build-arg", f"PYTHON_IMAGE={_BASE}", "--target", target, "--tag", self.names[target]]
+            run([TOOLS / "base-image", BASE], timeout_seconds=_BUILD_SECONDS)
+            arguments = ["--build-arg", f"PYTHON_IMAGE={BASE}", "--target", target, "--tag", self.names[target]]
             arguments += ["--file", str(ROOT / "docker" / "Dockerfile"), str(ROOT)]
             run(
                 [DOCKER, "build", "--network", "host", *arguments],

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.kubernetes.cluster import Cluster
-from tests.kubernetes.load import Load, loading
+from tests.kubernetes.load import loading
 from tests.kubernetes.release import Release
 from tests.kubernetes.results import Measured
 
@@ -72,18 +72,23 @@ def test_a_drained_node_loses_nothing(cluster: Cluster, release: Release, measur
 
 
 def test_a_node_that_is_cut_off_loses_nothing(cluster: Cluster, release: Release, measured: Measured) -> None:
-    """Its pods are silent, not gone; requests go on elsewhere within seconds. Clients of its gateway lose theirs."""
-    with _own_nodes(cluster), loading(release, node="n1", clients=8) as load:
-        cluster.link("n2", "down")
-        try:
-            time.sleep(30)
-        finally:
-            cluster.link("n2", "up")
-        time.sleep(5)
-        report = load.stop()
+    """Its pods are silent, not gone; requests go on elsewhere within seconds.
+
+    Gateways are on the side of the clients: what a client loses with its own gateway is no business of Baton's.
+    """
+    with _own_nodes(cluster):
+        release.upgrade(gateway={"nodeSelector": {"kubernetes.io/hostname": "n1"}})
+        with loading(release, node="n1", clients=8) as load:
+            cluster.link("n2", "down")
+            try:
+                time.sleep(30)
+            finally:
+                cluster.link("n2", "up")
+            time.sleep(5)
+            report = load.stop()
 
     measured(report.line, **report.numbers)
-    report.check(num_lost=_num_on_lost_gateway(load), num_least=20)
+    report.check(num_least=20)
 
 
 def test_a_control_plane_that_is_away_loses_nothing(cluster: Cluster, release: Release, measured: Measured) -> None:
@@ -124,11 +129,6 @@ def test_random_pods_are_deleted_for_four_minutes(release: Release, measured: Me
     measured(f"{num_gateways} gateways among the deleted; {report.line}", **report.numbers)
     assert all(_is_of_a_gateway(failure) for failure in report.failures), list(report.failures)[:5]
     report.check(num_lost=8 * num_gateways, num_least=100)
-
-
-def _num_on_lost_gateway(load: Load) -> int:
-    """Return how many requests failed for the loss of their own gateway, by what their clients saw."""
-    return sum(map(_is_of_a_gateway, load.stop().failures))
 
 
 def _is_of_a_gateway(failure: object) -> bool:
