@@ -21,7 +21,7 @@ _FETCH = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1]).read().d
 
 def num_pods_of(release: Release, pool: str) -> int:
     """Return how many pods a prefill pool has that are not going."""
-    label = f"app.kubernetes.io/instance={release.name},baton/pool={pool}"
+    label = f"app.kubernetes.io/instance={release.name},app.kubernetes.io/component=prefill,baton/pool={pool}"
     found = release.cluster.get("pods", "--namespace", release.namespace, "--selector", label)["items"]
     return sum("deletionTimestamp" not in each["metadata"] for each in found)
 

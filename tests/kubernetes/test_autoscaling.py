@@ -26,13 +26,12 @@ _SCALING = {
     "scaleDownSeconds": DOWN_SECONDS,
     "maxReplicas": 4,
 }
-_STEP_SECONDS = 0.8
-"""Of a pass over a prompt: few prompts keep a pod busy, and leave the host to what is measured."""
+_TIME_SCALE = 100
+"""Of pods that prefill: few prompts keep one busy, half a second each, and leave the host to what is measured."""
 _SHARED: dict[str, Any] = {
     "telemetry": {"otlpEndpoint": "http://198.18.0.11:4317"},
     "networkPolicy": {"metrics": [{"ipBlock": {"cidr": "0.0.0.0/0"}}]},
     "router": {"settings": {"prefillPolicy": "remote"}},
-    "poolDefaults": {"settings": {"mockStepSeconds": 0.02}},
 }
 
 
@@ -50,7 +49,7 @@ def autoscaler(cluster: Cluster) -> Cluster:
 
 def _scaled(cluster: Cluster, namespace: str, *pools: str) -> Release:
     """Return a release of which pools that prefill are scaled."""
-    pool = {"autoscaling": _SCALING, "settings": {"mockStepSeconds": _STEP_SECONDS, "maxStepTokens": 1024}}
+    pool = {"autoscaling": _SCALING, "settings": {"mockTimeScale": _TIME_SCALE}}
     release = Release.of_example(cluster, namespace, "minimal", **_SHARED)
     release.values = {**release.values, "prefill": {"pools": dict.fromkeys(pools, pool)}}
     return release
@@ -71,7 +70,7 @@ def test_a_pool_follows_a_steady_overload_and_no_burst(autoscaler: Cluster, name
         num_after_burst = max(record.counts())
         with loading(release, clients=16, characters=3000, prompts=0, tokens=8) as load:
             record.mark("overload")
-            time.sleep(150)
+            time.sleep(110)
             report = load.stop()
         ended = record.mark("its end")
         while record.num_pods() > 1 and record.now() < ended + DOWN_SECONDS + 90:

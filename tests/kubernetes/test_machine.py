@@ -54,7 +54,7 @@ def test_a_machine_joins_by_a_token_and_decodes(
     own = ("--host", ADDRESS, "--worker-node-id", "mac-1", "--state-dir", str(tmp_path / "mac"))
     machine = cluster.on_machine(*baton, *join, *own, environment=_PYTHON)
     try:
-        release.install(seconds=300)
+        release.install(seconds=600)
         with loading(release, clients=4) as load:
             time.sleep(10)
             report = load.stop()
