@@ -111,14 +111,19 @@ def test_a_control_plane_that_is_away_loses_nothing(cluster: Cluster, release: R
 
 
 def test_random_pods_are_deleted_for_four_minutes(release: Release, measured: Measured) -> None:
-    """One every six seconds, without grace, gateways too: only clients of those may lose what they asked."""
+    """One every six seconds, without grace, gateways too: only clients of those may lose what they asked.
+
+    One that is ready is left of each role without which no request can be served.
+    """
     draw, num_gateways = random.Random(16), 0
     with loading(release, clients=8) as load:
         end = time.monotonic() + 240
         while time.monotonic() < end:
             began = time.monotonic()
             pods = [pod for pod in release.pods() if pod.is_ready]
-            by_role = {role: [pod for pod in pods if f"-{role}" in pod.name] for role in ("gateway", "router")}
+            by_role = {
+                role: [pod for pod in pods if f"-{role}" in pod.name] for role in ("gateway", "router", "decode")
+            }
             candidates = [pod for pod in pods if all(pod not in few or len(few) > 1 for few in by_role.values())]
             victim = draw.choice(candidates)
             num_gateways += victim in by_role["gateway"]
