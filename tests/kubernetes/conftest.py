@@ -22,6 +22,8 @@ _began = time.monotonic()
 _measured: list[Measured] = []
 _failed: set[str] = set()
 """Tests that did not pass, by their ids."""
+_passed: set[str] = set()
+"""Those that ran to their end, and passed."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,9 +55,11 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Remember what failed."""
+    """Remember what failed, and what passed."""
     if report.failed:
         _failed.add(report.nodeid)
+    elif report.when == "call" and report.passed:
+        _passed.add(report.nodeid)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -110,4 +114,4 @@ def measured(request: pytest.FixtureRequest) -> Iterator[Measured]:
     yield taken
     _measured.append(taken)
     if RESULTS:
-        taken.write(RESULTS, has_passed=request.node.nodeid not in _failed)
+        taken.write(RESULTS, has_passed=request.node.nodeid in _passed)

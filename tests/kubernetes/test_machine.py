@@ -42,8 +42,15 @@ def test_a_machine_joins_by_a_token_and_decodes(
             "assignments": [{"nodeId": "mac-*", "role": "decode", "settings": settings}],
         },
     }
+    pinned = {"nodeSelector": {"kubernetes.io/hostname": "n1"}}
     release = Release.of_example(
-        cluster, namespace, "cpu-only", bareMetal=outside, tls={"enabled": True, "secretName": "certificate"}
+        cluster,
+        namespace,
+        "cpu-only",
+        router=pinned,
+        cacheIndex=pinned,
+        bareMetal=outside,
+        tls={"enabled": True, "secretName": "certificate"},
     )
     release.values = {**release.values, "decode": {"pools": {}}}
     release.cluster.kubectl("label", "namespace", namespace, "pod-security.kubernetes.io/enforce-")

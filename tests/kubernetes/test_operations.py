@@ -46,7 +46,14 @@ def folder(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
 def test_the_commands_of_the_page_work_one_after_the_other(cluster: Cluster, folder: Path, measured: Measured) -> None:
     """Installed, tested, upgraded, rolled back, scaled, drained, given certificates, joined from outside, looked at."""
     blocks = re.findall(r"^```sh\n(.*?)^```", _PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
-    names = {"NODE_IP": NODE, "NETWORK": NETWORK, "ADDRESS": ADDRESS, "ENGINE": "mock", "MODEL": str(checkpoint_dir())}
+    names = {
+        "NODE": "n1",
+        "NODE_IP": NODE,
+        "NETWORK": NETWORK,
+        "ADDRESS": ADDRESS,
+        "ENGINE": "mock",
+        "MODEL": str(checkpoint_dir()),
+    }
     environment = {"PATH": f"{folder / 'bin'}:{os.environ['PATH']}", **names}
     machines: list[subprocess.Popen[str]] = []
 
