@@ -125,9 +125,10 @@ def test_random_pods_are_deleted_for_four_minutes(release: Release, measured: Me
                 role: [pod for pod in pods if f"-{role}" in pod.name] for role in ("gateway", "router", "decode")
             }
             candidates = [pod for pod in pods if all(pod not in few or len(few) > 1 for few in by_role.values())]
-            victim = draw.choice(candidates)
-            num_gateways += victim in by_role["gateway"]
-            release.delete(victim)
+            if candidates:
+                victim = draw.choice(candidates)
+                num_gateways += victim in by_role["gateway"]
+                release.delete(victim)
             time.sleep(max(0.0, 6 - (time.monotonic() - began)))
         report = load.stop()
 
