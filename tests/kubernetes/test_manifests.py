@@ -33,7 +33,6 @@ def known_resources(cluster: Cluster) -> frozenset[str]:
     return frozenset(cluster.kubectl("api-resources", "--output", "name", "--verbs", "create").split())
 
 
-@pytest.mark.sample
 @pytest.mark.parametrize("name", ALL)
 def test_the_api_server_takes_every_object(
     cluster: Cluster, namespace: str, known_resources: frozenset[str], name: str, measured: Measured
