@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Processes that run tests at a time; most tests keep one core busy.
 WORKERS ?= 2
 
-.PHONY: help up test check matrix kubernetes lint fmt protos chart clean
+.PHONY: help up test check matrix clients kubernetes lint fmt protos chart clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -29,6 +29,9 @@ check: lint ## Run the fast gates: format, lint, types, layers, protos, sizes, d
 
 matrix: $(STAMP) ## Start the roles of each extra in fresh environments, and try all that tests sample (TEST='-k gateway')
 	@BATON_MATRIX=1 $(BIN)/python -m pytest --verbose tests/system/test_extras.py tests/system/clients/test_tools.py tests/exactness $(TEST)
+
+clients: $(STAMP) ## Run clients from their registries, unmodified, and write the table (TEST='-k langchain' for some)
+	@BATON_CLIENTS=1 $(BIN)/python -m pytest --verbose tests/clients $(TEST)
 
 kubernetes: $(STAMP) ## Run the chart on a live Kubernetes (TEST='-k rollback' for some of it; SAMPLE=1 for what CI runs)
 	@BATON_KUBERNETES=$(if $(SAMPLE),sample,all) $(BIN)/python -m pytest --verbose tests/kubernetes $(TEST)

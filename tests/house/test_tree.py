@@ -6,8 +6,8 @@ import ast
 
 from house.repository import GENERATED, PACKAGE, ROOT, TESTS, sources
 
-_ACROSS_PACKAGES = {"house", "exactness", "system", "kubernetes"}
-"""Test folders that mirror no package: the repository, equality with transformers, processes, a live cluster."""
+_ACROSS_PACKAGES = {"house", "exactness", "system", "kubernetes", "clients"}
+"""Test folders that mirror no package: the repository, equality with transformers, processes, Kubernetes, clients."""
 
 _NAMES_OF_NO_IDEA = {"utils.py", "util.py", "helpers.py", "helper.py", "common.py", "misc.py"}
 

@@ -1,0 +1,96 @@
+"""Folders with one client each, as a user has it who installs nothing else; made once per set of versions."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.clients.plan import ROOT, Client
+
+CACHE = Path(os.environ.get("BATON_CLIENTS_CACHE") or ROOT / ".clients")
+"""Git ignores it; what is in it may be deleted at any time."""
+
+_INSTALL_SECONDS = 1500
+_QUIET = {
+    "ANONYMIZED_TELEMETRY": "False",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "HF_HUB_OFFLINE": "1",
+    "LANGCHAIN_TRACING_V2": "false",
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+    "NEXT_TELEMETRY_DISABLED": "1",
+    "OTEL_SDK_DISABLED": "true",
+    "VERCEL_TELEMETRY_DISABLED": "1",
+}
+"""No client may call out: there may be nothing to call."""
+_PROGRAMS = {"python": (), "node": ("node", "npm"), "java": ("java", "javac")}
+_KEPT = ("HOME", "LANG", "PATH", "TMPDIR")
+"""Variables of this process that clients see, beside those of proxies and certificates while they are installed."""
+
+
+class InstallError(Exception):
+    """A client's packages cannot be installed."""
+
+
+def missing_program(client: Client) -> str | None:
+    """Return what the client's runtime lacks on this machine, as a word for people."""
+    missing = [name for name in _PROGRAMS[client.runtime] if shutil.which(name) is None]
+    return f"not installed: {', '.join(missing)}" if missing else None
+
+
+def command_of(client: Client) -> Sequence[str]:
+    """Return the command that runs a client's script, its packages installed.
+
+    Raises:
+        InstallError: If they cannot be.
+    """
+    folder = _installed(client)
+    if client.runtime == "python":
+        return (str(folder / "bin" / "python"), str(client.script))
+    if client.runtime == "java":
+        return ("java", "-Xmx256m", "-cp", str(folder), client.script.stem)
+    # A module finds packages from where it lies: the folder of packages takes copies of the scripts.
+    for source in client.script.parent.glob("*.mjs"):
+        shutil.copy(source, folder)
+    return ("node", str(folder / client.script.name))
+
+
+def script_environment(variables: Mapping[str, str]) -> Mapping[str, str]:
+    """Return all that a script's process sees: nothing that could lead a client elsewhere, such as keys or proxies."""
+    kept = {name: os.environ[name] for name in _KEPT if name in os.environ}
+    return {**kept, **_QUIET, "no_proxy": "*", "PYTHONUNBUFFERED": "1", **variables}
+
+
+def _installed(client: Client) -> Path:
+    """Return the folder, installed if it is not there whole."""
+    versions = "\n".join((sys.version, *client.packages, client.script.read_text() if client.runtime == "java" else ""))
+    folder = CACHE / f"{client.name}-{hashlib.sha256(versions.encode()).hexdigest()[:10]}"
+    stamp = folder / ".installed"
+    if not stamp.exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for command in _install_commands(client, folder):
+            _run(command, folder)
+        stamp.touch()
+    return folder
+
+
+def _install_commands(client: Client, folder: Path) -> Sequence[Sequence[str]]:
+    if client.runtime == "python":
+        pip = (str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
+        return ((sys.executable, "-m", "venv", str(folder)), (*pip, *client.packages))
+    if client.runtime == "java":
+        return (("javac", "-d", str(folder), str(client.script)),)
+    npm = ("npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *client.packages)
+    return (("npm", "init", "--yes"), npm)
+
+
+def _run(command: Sequence[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=_INSTALL_SECONDS, check=False)
+    if done.returncode != 0:
+        raise InstallError(f"{' '.join(command)}: {done.stderr.strip()[-600:]}")
