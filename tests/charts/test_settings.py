@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,8 @@ def test_every_setting_reaches_its_service(role: str) -> None:
 
     assert set(map(flag_of, fields)) <= {flag_of(name) for name in given}
     for name in fields:
-        assert type(wanted[name])(given[name]) == wanted[name]
+        value = json.loads(given[name]) if isinstance(wanted[name], bool) else type(wanted[name])(given[name])
+        assert value == wanted[name]
 
 
 @pytest.mark.parametrize("name", ALL)

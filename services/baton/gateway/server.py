@@ -130,9 +130,9 @@ async def _run(
             endpoints += exo_endpoints(exo)
         if settings.ui:
             endpoints += ui_endpoints(Ui(router, journal, settings.served_name, clock))
-        pages.describe(endpoints)
+        pages.describe(endpoints, is_strict=settings.strict)
         origins = split_addresses(settings.cors_allow_origins)
-        rest = RestApi(endpoints, access, Cors(origins) if origins else None)
+        rest = RestApi(endpoints, access, Cors(origins) if origins else None, is_strict=settings.strict)
         servicer = GenerationServicer(generator, catalog, access, held)
         limits = http_limits(settings, memory.max_body_bytes)
         async with _serving(settings, rest, servicer, catalog, access, limits=limits, held=held) as running:

@@ -112,6 +112,11 @@ class ClientSettings(ServiceSettings):
     """Requests in work at once; more are refused with 429."""
     cors_allow_origins: str = ""
     """Comma-separated origins whose pages may read answers in a browser, `*`: any; empty: none."""
+    strict: bool = False
+    """Whether fields that are not served, also unknown ones and hints, are refused with 400.
+
+    Else they are left out, and named in the answer (`baton`, `ignored`); what would break a promise is refused anyway.
+    """
     ui: bool = True
     """Whether /ui shows the cluster, the last requests and a chat box, to those with an API key where keys are set.
 

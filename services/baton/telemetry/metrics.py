@@ -20,6 +20,9 @@ _TIMED_EVERY = 16
 """One generation of so many has the gaps between its tokens recorded."""
 _MAX_TENANTS = 64
 """Tenants with a label of their own: every one is a time series."""
+_MAX_FIELDS = 64
+"""Names of fields likewise."""
+_FIELD = re.compile(r"[A-Za-z0-9_.\[\]-]{1,64}")
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_METRICS_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 MAX_NODE_LABELS = 128
@@ -97,6 +100,8 @@ class Metrics:
         self._exposed = _histogram(meter, names.EXPOSED_TRANSFER)
         self._gateway_duration = _histogram(meter, names.GATEWAY_REQUEST_DURATION)
         self._gateway_active = _up_down_counter(meter, names.GATEWAY_ACTIVE_REQUESTS)
+        self._ignored_fields = _counter(meter, names.GATEWAY_IGNORED_FIELDS)
+        self._field_labels = BoundedLabels(_MAX_FIELDS)
         self._gateway_prompt_tokens = _counter(meter, names.GATEWAY_PROMPT_TOKENS)
         self._gateway_output_tokens = _counter(meter, names.GATEWAY_OUTPUT_TOKENS)
 
@@ -242,6 +247,11 @@ class Metrics:
     def record_request(self, seconds: float, route: str, status: str) -> None:
         """Record the end of a request of the gateway, of any kind and with any outcome."""
         self._gateway_duration.record(seconds, {names.HTTP_ROUTE: route, names.STATUS: status})
+
+    def add_ignored_field(self, name: str) -> None:
+        """Count a field of a request that was left out; clients choose the names, the first have labels."""
+        label = self._field_labels.admit(name) if _FIELD.fullmatch(name) else OTHER
+        self._ignored_fields.add(1, {names.FIELD: label})
 
     def add_tokens(self, *, num_prompt_tokens: int, num_output_tokens: int) -> None:
         """Count the tokens of a generation that has ended, finished or not."""

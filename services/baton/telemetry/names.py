@@ -102,6 +102,8 @@ GEN_AI_USAGE_INPUT_TOKENS = "gen_ai.usage.input_tokens"
 GEN_AI_USAGE_OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
 """Generated tokens."""
 
+FIELD = "baton.field"
+"""Field of a request's body, without indices; "other" for what is none of the first 64 names."""
 HTTP_ROUTE = "http.route"
 """Path or method that serves a request of the gateway, without what varies."""
 STATUS = "baton.status"
@@ -297,6 +299,11 @@ GATEWAY_REQUEST_DURATION = MetricName(
 )
 GATEWAY_ACTIVE_REQUESTS = MetricName(
     "baton.gateway.active_requests", "{request}", "Requests of any kind that are being answered."
+)
+GATEWAY_IGNORED_FIELDS = MetricName(
+    "baton.gateway.ignored_fields",
+    "{field}",
+    "Fields of requests that were left out, by FIELD; those after the first 64 names together.",
 )
 GATEWAY_PROMPT_TOKENS = MetricName("baton.gateway.prompt_tokens", "{token}", "Prompt tokens of generations.")
 GATEWAY_OUTPUT_TOKENS = MetricName("baton.gateway.output_tokens", "{token}", "Tokens that clients were given.")

@@ -64,12 +64,9 @@ def _get(gateway: RunningGateway, path: str) -> tuple[int, Any]:
         ({"guided_choice": ["a", ""]}, "guided_choice", "invalid_value"),
         ({"guided_regex": ""}, "guided_regex", "invalid_value"),
         ({"guided_json": "x" * 300_000}, "guided_json", "invalid_value"),
-        ({"reasoning_effort": "high"}, "reasoning_effort", "unsupported_parameter"),
-        ({"foo": 1}, "foo", "unknown_parameter"),
         ({"messages": []}, "messages", "empty_array"),
         ({"messages": "hello"}, "messages", "invalid_type"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "invalid_value"),
-        ({"messages": [{"role": "user", "content": "x", "bar": 1}]}, "messages[0].bar", "unknown_parameter"),
         ({"messages": [{"role": "user"}]}, "messages[0].content", "invalid_value"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},

@@ -64,7 +64,6 @@ def test_a_value_of_a_wrong_type_is_refused_by_name(demo_cluster: Cluster, name:
         ({"messages": [{"role": "wizard", "content": "x"}]}, 400, "messages[0].role", "invalid_value"),
         ({"messages": [{"role": "user", "content": None}]}, 400, "messages[0].content", "invalid_value"),
         ({"messages": [{"role": "user", "content": 5}]}, 400, "messages[0].content", "invalid_type"),
-        ({"messages": [{"role": "user", "content": "x", "x": 1}]}, 400, "messages[0].x", "unknown_parameter"),
         ({"messages": [{"role": "user", "content": "a" * 5_000}]}, 400, "messages", "context_length_exceeded"),
         ({"messages": [{"role": "user", "content": "a" * 5_000_000}]}, 400, "messages", "context_length_exceeded"),
         (
@@ -95,8 +94,6 @@ def test_a_value_of_a_wrong_type_is_refused_by_name(demo_cluster: Cluster, name:
         ({"logit_bias": {"\u0661": 1}}, 400, "logit_bias", "invalid_value"),
         ({"logit_bias": {"9" * 6_000: 1}}, 400, "logit_bias", "invalid_value"),
         ({"tools": [{"type": "function"}]}, 400, "tools[0].function", "missing_required_parameter"),
-        ({"temprature": 1}, 400, "temprature", "unknown_parameter"),
-        ({"stream": True, "stream_options": {"usage": True}}, 400, "stream_options.usage", "unknown_parameter"),
         ({"stream": True, "top_p": 0}, 400, "top_p", "invalid_value"),
     ],
 )
@@ -125,7 +122,7 @@ def test_a_chat_that_cannot_be_served_is_refused_by_name(
         ({"logprobs": -1}, "logprobs", "invalid_value"),
         ({"logprobs": True}, "logprobs", "invalid_type"),
         ({"best_of": 2}, "best_of", "unsupported_parameter"),
-        ({"messages": []}, "messages", "unknown_parameter"),
+        ({"messages": []}, "messages", "unsupported_parameter"),
     ],
 )
 def test_a_completion_that_cannot_be_served_is_refused_by_name(

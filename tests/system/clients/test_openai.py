@@ -169,8 +169,7 @@ def test_log_probabilities_of_a_completion_count_offsets(client: openai.OpenAI) 
         ({"messages": []}, openai.BadRequestError, "messages", "empty_array"),
         ({"temperature": -1}, openai.BadRequestError, "temperature", "invalid_value"),
         ({"max_tokens": 100_000}, openai.BadRequestError, "messages", "context_length_exceeded"),
-        ({"tools": [{"type": "custom"}]}, openai.BadRequestError, "tools[0].type", "unsupported_parameter"),
-        ({"extra_body": {"temprature": 1}}, openai.BadRequestError, "temprature", "unknown_parameter"),
+        ({"extra_body": {"use_beam_search": True}}, openai.BadRequestError, "use_beam_search", "unsupported_parameter"),
         ({"stream": True, "top_p": 7}, openai.BadRequestError, "top_p", "invalid_value"),
     ],
 )

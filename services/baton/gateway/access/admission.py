@@ -14,7 +14,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from baton.capacity.objectives import TPOT_BOUNDS_SECONDS, TTFT_BOUNDS_SECONDS, Objectives
@@ -46,6 +46,8 @@ SHARE_OF_WAIT = 0.5
 """A refusal holds for so much of the time after which its request would be placed: the next one asks the router."""
 LONGEST_SECONDS = 0.1
 """Nor longer than that: a refusal says what is, and the nodes it is about must never stand idle because of it."""
+MAX_TOLD_FIELDS = 256
+"""Names of fields that are left out which a process logs; clients choose them."""
 MAX_KEYS = 1024
 """API keys remembered; the oldest refusal goes first."""
 
@@ -79,6 +81,8 @@ class RequestContext:
     """Events of the stream so far, where the API numbers them."""
     first_token_seconds: float | None = None
     """When the first token came, by the event loop's clock."""
+    ignored: list[str] = field(default_factory=list)
+    """Fields of the request that are left out, without indices."""
 
 
 def accept_request_id(given: str) -> str:
@@ -136,6 +140,7 @@ class AccessLog:
         """
         self._metrics = metrics
         self._clock = clock
+        self._told_fields: set[str] = set()
 
     @contextmanager
     def watch(self, context: RequestContext) -> Iterator[None]:
@@ -148,8 +153,17 @@ class AccessLog:
             self._metrics.add_active_requests(-1)
             seconds = self._clock() - context.arrival_seconds
             self._metrics.record_request(seconds, context.route or "unknown", context.status)
+            self._tell_ignored(context)
             if log.isEnabledFor(logging.DEBUG):
                 log.debug(_line(context, seconds))
+
+    def _tell_ignored(self, context: RequestContext) -> None:
+        """Count fields that were left out; each is logged once, as long as they are few."""
+        for name in context.ignored:
+            self._metrics.add_ignored_field(name)
+            if name not in self._told_fields and len(self._told_fields) < MAX_TOLD_FIELDS:
+                self._told_fields.add(name)
+                log.info("field_ignored field=%r route=%s", name, context.route)
 
 
 def _line(context: RequestContext, seconds: float) -> str:

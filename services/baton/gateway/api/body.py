@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Collection, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from typing import TypeVar
 
 import msgspec
 
+from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import ApiError, invalid, missing, refused, unsupported
+from baton.gateway.api.tolerance import Ignore, Unserved, unrecognized, without_unserved
 from baton.gateway.generation.preparation import MAX_LOGIT_BIAS_ENTRIES, MAX_STOP_TOKENS, MAX_TOP_LOGPROBS
 from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
 
@@ -27,6 +29,7 @@ FIELD_NAMES = {
 
 _INT32_MAX = 2**31 - 1
 _INT64_MAX = 2**63 - 1
+_UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _TOKEN_ID = re.compile(r"-?(0|[1-9][0-9]{0,9})")
 _SAMPLING_FIELDS = (
     *("temperature", "top_p", "repetition_penalty", "min_p", "presence_penalty", "frequency_penalty", "ignore_eos"),
@@ -37,18 +40,17 @@ _SAMPLING_FIELDS = (
 AnyBody = TypeVar("AnyBody", bound=msgspec.Struct)
 
 
-def decode_body(
-    data: bytes, body_type: type[AnyBody], neutral_values: Mapping[str, tuple[object, ...]] | None = None
-) -> AnyBody:
+def decode_body(data: bytes, body_type: type[AnyBody], unserved: Unserved, ignore: Ignore) -> AnyBody:
     """Return a body; what its fields may hold is left to check.
 
     Args:
         data: JSON.
         body_type: What the endpoint takes.
-        neutral_values: Fields that are not served, and values of them (beside null) that ask for nothing.
+        unserved: Fields that others serve.
+        ignore: Is told which of the body's fields are left out.
 
     Raises:
-        ApiError: 400, naming the parameter that is missing, unknown, of a wrong type or not served.
+        ApiError: 400, naming the parameter that is missing, of a wrong type or not served.
     """
     try:
         data.decode()
@@ -56,15 +58,17 @@ def decode_body(
         raise ApiError(400, f"The body is not valid UTF-8: {error.reason} at byte {error.start}") from error
     try:
         with _no_collection():
-            body = msgspec.json.decode(data, type=body_type)
+            try:
+                body = msgspec.json.decode(data, type=body_type)
+            except msgspec.ValidationError as error:
+                if not _UNKNOWN.match(str(error)):
+                    raise
+                known = without_unserved(msgspec.json.decode(data), body_type, unserved, ignore)
+                body = msgspec.json.decode(msgspec.json.encode(known), type=body_type)
     except msgspec.ValidationError as error:
         raise _schema_error(str(error)) from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise ApiError(400, f"The body is not valid JSON: {error}") from error
-    for name, neutral in (neutral_values or {}).items():
-        value = getattr(body, name, None)
-        if value is not None and not any(value == each and type(value) is type(each) for each in neutral):
-            raise unsupported(name)
     if getattr(body, "stream_options", None) is not None and not getattr(body, "stream", None):
         raise refused("stream_options", "`stream_options` is only allowed when `stream` is true", code="invalid_value")
     return body
@@ -95,6 +99,23 @@ def sampling_parameters(body: msgspec.Struct, constraint: StructuredOutput | Non
                 _check_integer(name, value, _INT64_MAX if name == "seed" else _INT32_MAX)
             setattr(sampling, name, value)
     return sampling
+
+
+def effort_variable(known: Collection[str], effort: str | None, name: str, exchange: Exchange) -> dict[str, object]:
+    """Return what a chat template that knows how hard to reason is told of it; for others it is a hint.
+
+    Args:
+        known: Variables of the template.
+        effort: How hard; None: not said.
+        name: Field that says so.
+        exchange: Told where it is left out.
+    """
+    if effort is None:
+        return {}
+    if "reasoning_effort" in known:
+        return {"reasoning_effort": effort}
+    exchange.ignore(name, unsupported(name, "the chat template of this model does not know it"))
+    return {}
 
 
 def is_any_given(body: msgspec.Struct, fields: type[msgspec.Struct]) -> bool:
@@ -180,9 +201,8 @@ def _schema_error(text: str) -> ApiError:
     """Return the answer to a schema violation, from msgspec's words for it."""
     path = match[1] if (match := re.search(r" - at `\$\.?(.*)`$", text)) else ""
     problem = text.partition(" - at ")[0]
-    if match := re.match(r"Object contains unknown field `(.*)`", problem):
-        field = f"{path}.{match[1]}" if path else match[1]
-        return refused(field, f"Unrecognized request argument supplied: {field}", code="unknown_parameter")
+    if match := _UNKNOWN.match(problem):
+        return unrecognized(f"{path}.{match[1]}" if path else match[1])
     if match := re.match(r"Object missing required field `(.*)`", problem):
         return missing(f"{path}.{match[1]}" if path else match[1])
     return refused(path or "body", f"Invalid type for `{path or 'body'}`: {problem}", code="invalid_type")

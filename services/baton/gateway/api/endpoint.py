@@ -10,9 +10,14 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from baton.gateway.access.admission import RequestContext
-from baton.gateway.api.errors import ErrorFormat
+from baton.gateway.api.errors import ApiError, ErrorFormat, unsupported
+from baton.gateway.api.tolerance import Unserved
 from baton.gateway.http.messages import HttpRequest
 from baton.gateway.http.response import HttpResponse
+
+MAX_IGNORED = 32
+"""Names of fields that an answer tells of."""
+MAX_NAME_CHARACTERS = 128
 
 
 class Access(Enum):
@@ -38,6 +43,28 @@ class Exchange:
     """What is known of it, and what the access log is told."""
     body: Any = None
     """The request's body, decoded as the endpoint's type."""
+    is_strict: bool = False
+    """Whether the request is refused where something of it would be left out."""
+
+    def ignore(self, name: str, error: ApiError | None = None) -> None:
+        """Leave out what the request asks for, and say so in the answer.
+
+        Args:
+            name: Of the field, without indices.
+            error: The refusal where nothing may be left out; None: that of a parameter which is not served.
+
+        Raises:
+            ApiError: 400, if nothing may be left out.
+        """
+        if self.is_strict:
+            raise error or unsupported(name)
+        ignored = self.context.ignored
+        if len(ignored) < MAX_IGNORED and name not in ignored:
+            ignored.append(name[:MAX_NAME_CHARACTERS])
+
+    def ignore_tool(self, param: str, kind: str) -> None:
+        """Leave out a tool that is no function of the client's; see `ignore`."""
+        self.ignore(f"tools[{kind}]", unsupported(f"{param}.type", f"only functions are served, got `{kind[:64]}`"))
 
 
 Answer: TypeAlias = Callable[[Exchange], Awaitable[None]]
@@ -59,8 +86,8 @@ class Endpoint(NamedTuple):
     """Type of its answer's body."""
     body: type[msgspec.Struct] | None = None
     """What it takes; None: no body."""
-    neutral_values: Mapping[str, tuple[object, ...]] = {}
-    """Fields of the body that are not served, and values of them (beside null) that ask for nothing."""
+    unserved: Unserved = Unserved()
+    """Fields that others serve."""
     span: str = ""
     """Name of its span, for what costs work: such requests are admitted, traced and limited in time; empty: no such."""
     errors: ErrorFormat | None = None

@@ -12,6 +12,7 @@ import baton
 from baton.gateway.api.anthropic.errors import ANTHROPIC_ERRORS, ErrorBody
 from baton.gateway.api.endpoint import Access, Endpoint
 from baton.gateway.api.openai.errors import ErrorAnswer
+from baton.gateway.api.tolerance import ClosedBody, Unserved
 from baton.gateway.http.messages import EVENT_STREAM, JSON
 from baton.telemetry.prometheus import MEDIA_TYPES
 
@@ -20,8 +21,13 @@ _ERROR_DESCRIPTION = "What is wrong, as an error object; the parameter is named.
 _ANYTHING: dict[str, Any] = {"type": ["object", "array", "string", "number"]}
 
 
-def openapi_body(endpoints: Sequence[Endpoint]) -> bytes:
-    """Return the document of the endpoints that have a summary, as JSON: OpenAPI 3.1."""
+def openapi_body(endpoints: Sequence[Endpoint], *, is_strict: bool) -> bytes:
+    """Return the document of the endpoints that have a summary, as JSON: OpenAPI 3.1.
+
+    Args:
+        endpoints: All that is served.
+        is_strict: Whether unknown fields are refused everywhere, not in constraints alone.
+    """
     told = [endpoint for endpoint in endpoints if endpoint.summary]
     bodies = [endpoint.body for endpoint in told if endpoint.body is not None]
     answers = [endpoint.returns for endpoint in told]
@@ -29,11 +35,15 @@ def openapi_body(endpoints: Sequence[Endpoint]) -> bytes:
         [*bodies, *answers, ErrorAnswer, ErrorBody], ref_template=_REFERENCE
     )
     body_schemas = dict(zip(bodies, references, strict=False))
+    closed = {each.__name__ for each in ClosedBody.__subclasses__()}
+    for name, schema in schemas.items():
+        if not is_strict and name not in closed:
+            schema.pop("additionalProperties", None)
     openai_error, anthropic_error = map(_error, references[-2:])
     paths: dict[str, dict[str, Any]] = {}
     for endpoint, answer in zip(told, references[len(bodies) :], strict=False):
         if endpoint.body is not None:
-            _mark_unserved(schemas[endpoint.body.__name__]["properties"], endpoint.neutral_values)
+            _mark_unserved(schemas[endpoint.body.__name__]["properties"], endpoint.unserved)
         error = anthropic_error if endpoint.errors is ANTHROPIC_ERRORS else openai_error
         operation = _operation(endpoint, body_schemas, answer, error)
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
@@ -53,14 +63,15 @@ def openapi_body(endpoints: Sequence[Endpoint]) -> bytes:
     return msgspec.json.encode(document)
 
 
-def _mark_unserved(properties: dict[str, Any], neutral_values: Mapping[str, tuple[object, ...]]) -> None:
-    """Say of fields that are declared to be refused which values are taken nevertheless."""
-    for name in neutral_values.keys() & properties.keys():
-        properties[name] = {
-            "enum": [None, *neutral_values[name]],
-            "default": None,
-            "description": "Not served; these values ask for nothing.",
-        }
+def _mark_unserved(properties: dict[str, Any], unserved: Unserved) -> None:
+    """Say of fields that are known and not served which values are taken nevertheless."""
+    for name in unserved.promises.keys() - properties.keys():
+        if "." not in name:
+            properties[name] = {
+                "enum": [None, *unserved.promises[name]],
+                "default": None,
+                "description": "Not served; these values ask for nothing.",
+            }
 
 
 def _error(reference: Mapping[str, Any]) -> dict[str, Any]:

@@ -63,9 +63,9 @@ class Pages:
         self._created_seconds = created_seconds
         self._openapi_body = b""
 
-    def describe(self, endpoints: Sequence[Endpoint]) -> None:
-        """Take the table of routes, these pages among them, for the OpenAPI document."""
-        self._openapi_body = openapi_body(endpoints)
+    def describe(self, endpoints: Sequence[Endpoint], *, is_strict: bool) -> None:
+        """Take the table of routes, these pages among them, for the OpenAPI document; see `openapi_body`."""
+        self._openapi_body = openapi_body(endpoints, is_strict=is_strict)
 
     async def send_models(self, exchange: Exchange) -> None:
         """Send the model and its adapters."""

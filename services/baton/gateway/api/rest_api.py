@@ -22,6 +22,7 @@ from baton.gateway.api.body import decode_body
 from baton.gateway.api.endpoint import Access, Endpoint, Exchange
 from baton.gateway.api.errors import ApiError, to_api_error
 from baton.gateway.api.openai.errors import OPENAI_ERRORS
+from baton.gateway.api.tolerance import unrecognized
 from baton.gateway.http.messages import JSON, HttpRequest
 from baton.gateway.http.response import ClientGoneError, HttpResponse
 from baton.telemetry import names
@@ -33,9 +34,20 @@ log = logging.getLogger(__name__)
 class RestApi:
     """Answers HTTP requests from a table of endpoints; `handle` is the server's handler."""
 
-    def __init__(self, endpoints: Sequence[Endpoint], access: AccessControl, cors: Cors | None) -> None:
+    def __init__(
+        self, endpoints: Sequence[Endpoint], access: AccessControl, cors: Cors | None, *, is_strict: bool = False
+    ) -> None:
+        """Make it.
+
+        Args:
+            endpoints: All that is served.
+            access: Who may ask.
+            cors: What pages of other origins may read; None: nothing.
+            is_strict: Whether a request is refused where something of it would be left out.
+        """
         self._access = access
         self._cors = cors
+        self._is_strict = is_strict
         self._endpoints: dict[str, dict[str, Endpoint]] = {}
         for endpoint in endpoints:
             self._endpoints.setdefault(endpoint.path, {})[endpoint.method] = endpoint
@@ -49,7 +61,7 @@ class RestApi:
             try:
                 context.request_id = _request_id(request, response)
                 if self._cors is None or not self._cors.answer(request, response):
-                    await self._dispatch(methods, Exchange(request, response, context))
+                    await self._dispatch(methods, Exchange(request, response, context, is_strict=self._is_strict))
             except ClientGoneError:
                 raise
             except Exception as error:
@@ -111,7 +123,12 @@ async def _answer(endpoint: Endpoint, exchange: Exchange) -> None:
     if endpoint.request_id_header:
         exchange.response.headers[endpoint.request_id_header] = exchange.context.request_id
     if endpoint.body is not None:
-        exchange.body = decode_body(exchange.request.body, endpoint.body, endpoint.neutral_values)
+        exchange.body = decode_body(
+            exchange.request.body,
+            endpoint.body,
+            endpoint.unserved,
+            lambda name, path: exchange.ignore(name, unrecognized(path)),
+        )
     await endpoint.answer(exchange)
 
 

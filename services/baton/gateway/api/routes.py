@@ -7,23 +7,28 @@ from typing import Any
 
 from baton.gateway.api.anthropic.endpoint import answer_count_tokens, answer_messages
 from baton.gateway.api.anthropic.errors import ANTHROPIC_ERRORS
-from baton.gateway.api.anthropic.schema import NEUTRAL_VALUES as ANTHROPIC_NEUTRAL
-from baton.gateway.api.anthropic.schema import ConversationBody, CountAnswer, MessageAnswer, MessagesBody
+from baton.gateway.api.anthropic.schema import (
+    COUNT_UNSERVED,
+    ConversationBody,
+    CountAnswer,
+    MessageAnswer,
+    MessagesBody,
+)
+from baton.gateway.api.anthropic.schema import UNSERVED as ANTHROPIC_UNSERVED
 from baton.gateway.api.endpoint import Access, Endpoint
-from baton.gateway.api.exo.bench import NEUTRAL_VALUES as BENCH_NEUTRAL
 from baton.gateway.api.exo.bench import BenchAnswer, BenchBody, BenchEndpoint
 from baton.gateway.api.exo.endpoints import PREVIEW_PARAMETERS, ExoApi
 from baton.gateway.api.exo.instances import InstanceBody
 from baton.gateway.api.openai.chat import answer_chat
 from baton.gateway.api.openai.completions import answer_completion
-from baton.gateway.api.openai.schema import NEUTRAL_VALUES as OPENAI_NEUTRAL
-from baton.gateway.api.openai.schema import ChatAnswer, ChatBody, CompletionAnswer, CompletionBody
+from baton.gateway.api.openai.schema import MESSAGE_UNSERVED, ChatAnswer, ChatBody, CompletionAnswer, CompletionBody
+from baton.gateway.api.openai.schema import UNSERVED as OPENAI_UNSERVED
 from baton.gateway.api.pages import ModelBody, ModelListBody, Pages
 from baton.gateway.api.responses.answer import RESPONSES_ERRORS
 from baton.gateway.api.responses.endpoint import answer_responses
-from baton.gateway.api.responses.schema import NEUTRAL_VALUES as RESPONSES_NEUTRAL
+from baton.gateway.api.responses.schema import UNSERVED as RESPONSES_UNSERVED
 from baton.gateway.api.responses.schema import ResponseObject, ResponsesBody
-from baton.gateway.api.tokenize import NEUTRAL_VALUES as TOKENIZE_NEUTRAL
+from baton.gateway.api.tokenize import UNSERVED as TOKENIZE_UNSERVED
 from baton.gateway.api.tokenize import (
     DetokenizeAnswer,
     DetokenizeBody,
@@ -32,6 +37,7 @@ from baton.gateway.api.tokenize import (
     answer_detokenize,
     answer_tokenize,
 )
+from baton.gateway.api.tolerance import PROMISES, Unserved
 from baton.gateway.api.ui.page import Ui
 from baton.gateway.generation.generator import TextGenerator
 from baton.telemetry import names
@@ -53,7 +59,7 @@ def _openai_endpoints(generator: TextGenerator) -> list[Endpoint]:
             "Answer a chat completion.",
             ChatAnswer,
             body=ChatBody,
-            neutral_values=OPENAI_NEUTRAL,
+            unserved=OPENAI_UNSERVED,
             span=names.SPAN_CHAT,
         ),
         Endpoint(
@@ -63,7 +69,7 @@ def _openai_endpoints(generator: TextGenerator) -> list[Endpoint]:
             "Answer a text completion.",
             CompletionAnswer,
             body=CompletionBody,
-            neutral_values=OPENAI_NEUTRAL,
+            unserved=OPENAI_UNSERVED,
             span=names.SPAN_TEXT_COMPLETION,
         ),
         Endpoint(
@@ -73,7 +79,7 @@ def _openai_endpoints(generator: TextGenerator) -> list[Endpoint]:
             "Answer an input.",
             ResponseObject,
             body=ResponsesBody,
-            neutral_values=RESPONSES_NEUTRAL,
+            unserved=RESPONSES_UNSERVED,
             span=names.SPAN_CHAT,
             errors=RESPONSES_ERRORS,
         ),
@@ -89,7 +95,7 @@ def _anthropic_endpoints(generator: TextGenerator) -> list[Endpoint]:
             "Answer a conversation.",
             MessageAnswer,
             body=MessagesBody,
-            neutral_values=ANTHROPIC_NEUTRAL,
+            unserved=ANTHROPIC_UNSERVED,
             span=names.SPAN_CHAT,
             errors=ANTHROPIC_ERRORS,
             request_id_header="request-id",
@@ -101,7 +107,7 @@ def _anthropic_endpoints(generator: TextGenerator) -> list[Endpoint]:
             "Answer with the number of a conversation's tokens.",
             CountAnswer,
             body=ConversationBody,
-            neutral_values=ANTHROPIC_NEUTRAL,
+            unserved=COUNT_UNSERVED,
             span=names.SPAN_TOKENIZE,
             errors=ANTHROPIC_ERRORS,
             request_id_header="request-id",
@@ -119,7 +125,7 @@ def _further_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[E
             "Answer with the tokens of a text or a conversation.",
             TokenizeAnswer,
             body=TokenizeBody,
-            neutral_values=TOKENIZE_NEUTRAL,
+            unserved=TOKENIZE_UNSERVED,
             span=names.SPAN_TOKENIZE,
         ),
         Endpoint(
@@ -138,7 +144,7 @@ def _further_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[E
             "Answer a chat completion for measurements: cold caches, exactly `max_tokens` tokens, and its figures.",
             BenchAnswer,
             body=BenchBody,
-            neutral_values=BENCH_NEUTRAL,
+            unserved=Unserved({**PROMISES, **MESSAGE_UNSERVED.promises}, MESSAGE_UNSERVED.hints),
             span=names.SPAN_CHAT,
         ),
     ]

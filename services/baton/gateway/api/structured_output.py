@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from baton.gateway.api.errors import invalid, refused, unsupported
+from baton.gateway.api.errors import invalid, missing, refused
+from baton.gateway.api.tolerance import ClosedBody
 from baton.v1.generation_pb2 import StructuredOutput
 
 MAX_CHOICES = 1000
@@ -16,7 +17,7 @@ _ANY_OBJECT = '{"type":"object"}'
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
-class JsonSchemaParam(msgspec.Struct, forbid_unknown_fields=True):
+class JsonSchemaParam(ClosedBody):
     """A named JSON Schema."""
 
     name: str
@@ -28,7 +29,7 @@ class JsonSchemaParam(msgspec.Struct, forbid_unknown_fields=True):
     """Accepted; every schema is enforced."""
 
 
-class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True):
+class ResponseFormat(ClosedBody):
     """The form of the output."""
 
     type: str
@@ -41,7 +42,7 @@ class ResponseFormat(msgspec.Struct, forbid_unknown_fields=True):
     """For grammar: in llguidance's dialect of Lark, with rule `start`."""
 
 
-class StructuredOutputs(msgspec.Struct, forbid_unknown_fields=True):
+class StructuredOutputs(ClosedBody):
     """One form of the output, as vLLM names them."""
 
     json: dict[str, Any] | str | None = None
@@ -69,7 +70,7 @@ class StructuredOutputFields(msgspec.Struct, forbid_unknown_fields=True, kw_only
     guided_grammar: str | None = None
 
 
-class TextFormat(msgspec.Struct, forbid_unknown_fields=True):
+class TextFormat(ClosedBody):
     """`text.format` of /v1/responses."""
 
     type: str
@@ -88,7 +89,14 @@ class TextParam(msgspec.Struct, forbid_unknown_fields=True):
 
     format: TextFormat | None = None
     """Form of the output; null: any text."""
-    verbosity: Any = None
+
+
+class OutputSchema(ClosedBody):
+    """`output_config.format` of /v1/messages."""
+
+    type: str
+    """json_schema."""
+    schema: dict[str, Any] | None = None
 
 
 class OutputConstraint(NamedTuple):
@@ -118,11 +126,7 @@ def text_constraint(text: TextParam | None) -> OutputConstraint:
     Raises:
         ApiError: 400, naming the field that is wrong.
     """
-    if text is None:
-        return OutputConstraint()
-    if text.verbosity is not None:
-        raise unsupported("text.verbosity")
-    if text.format is None:
+    if text is None or text.format is None:
         return OutputConstraint()
     field, form = "text.format", text.format
     schema = None
@@ -131,6 +135,22 @@ def text_constraint(text: TextParam | None) -> OutputConstraint:
     elif form.type not in ("text", "json_object"):
         raise invalid(f"{field}.type", "expected text, json_object or json_schema")
     return OutputConstraint(_of_response_format(ResponseFormat(form.type, schema), field), field)
+
+
+def message_constraint(form: OutputSchema | None) -> OutputConstraint:
+    """Return the form that /v1/messages asks for.
+
+    Raises:
+        ApiError: 400, naming the field that is wrong.
+    """
+    field = "output_config.format"
+    if form is None:
+        return OutputConstraint()
+    if form.type != "json_schema":
+        raise invalid(f"{field}.type", "expected json_schema")
+    if form.schema is None:
+        raise missing(f"{field}.schema")
+    return OutputConstraint(_of_schema(form.schema), field)
 
 
 def _forms(body: StructuredOutputFields) -> Iterator[OutputConstraint]:

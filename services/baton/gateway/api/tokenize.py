@@ -9,7 +9,9 @@ import msgspec
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import invalid, missing
 from baton.gateway.api.openai.messages import chat_messages, declared_tools
-from baton.gateway.api.openai.schema import Message, ToolParam
+from baton.gateway.api.openai.schema import MESSAGE_UNSERVED, Message, ToolParam
+from baton.gateway.api.tolerance import Unserved
+from baton.gateway.api.usage import IgnoredBody, ignored_body
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.requests import ChatPrompt, Prompt, TextPrompt
 
@@ -27,21 +29,21 @@ class TokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Whether the beginning of an answer follows `messages`; null: yes."""
     return_token_strs: bool | None = None
     """Whether the tokens are also given as the vocabulary writes them."""
-    continue_final_message: Any = None
-    chat_template: Any = None
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the chat template."""
     tools: list[ToolParam] | None = None
     """What the model is told that it may call; with `messages` only, as `chat_template_kwargs`."""
-    mm_processor_kwargs: Any = None
 
 
-NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
-    "continue_final_message": (False,),
-    "chat_template": (),
-    "mm_processor_kwargs": ({},),
-}
-"""Fields of vLLM's that are not served, and values of them (beside null) that ask for nothing."""
+UNSERVED = Unserved(
+    promises={
+        **MESSAGE_UNSERVED.promises,
+        "chat_template": (),
+        "continue_final_message": (False,),
+        "mm_processor_kwargs": ({},),
+    },
+    hints=MESSAGE_UNSERVED.hints,
+)
 
 
 class TokenizeAnswer(msgspec.Struct):
@@ -54,6 +56,7 @@ class TokenizeAnswer(msgspec.Struct):
     tokens: list[int]
     token_strs: list[str | None] | None = None
     """If asked for."""
+    baton: IgnoredBody | msgspec.UnsetType = msgspec.UNSET
 
 
 class DetokenizeBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -69,6 +72,7 @@ class DetokenizeAnswer(msgspec.Struct):
 
     prompt: str
     """Text of the tokens, special tokens written as their names."""
+    baton: IgnoredBody | msgspec.UnsetType = msgspec.UNSET
 
 
 async def answer_tokenize(generator: TextGenerator, exchange: Exchange) -> None:
@@ -79,13 +83,14 @@ async def answer_tokenize(generator: TextGenerator, exchange: Exchange) -> None:
         BatonError: If the prompt cannot be tokenized.
     """
     body: TokenizeBody = exchange.body
-    tokenization = await generator.preparation.tokenize(body.model or "", _prompt(body))
+    tokenization = await generator.preparation.tokenize(body.model or "", _prompt(body, exchange))
     exchange.context.num_prompt_tokens = len(tokenization.token_ids)
     answer = TokenizeAnswer(
         count=len(tokenization.token_ids),
         max_model_len=tokenization.max_context_tokens,
         tokens=list(tokenization.token_ids),
         token_strs=generator.preparation.pieces(tokenization.token_ids) if body.return_token_strs else None,
+        baton=ignored_body(exchange.context),
     )
     exchange.response.send(200, msgspec.json.encode(answer))
 
@@ -99,10 +104,10 @@ async def answer_detokenize(generator: TextGenerator, exchange: Exchange) -> Non
     """
     body: DetokenizeBody = exchange.body
     text = await generator.preparation.detokenize(body.model or "", body.tokens)
-    exchange.response.send(200, msgspec.json.encode(DetokenizeAnswer(text)))
+    exchange.response.send(200, msgspec.json.encode(DetokenizeAnswer(text, ignored_body(exchange.context))))
 
 
-def _prompt(body: TokenizeBody) -> Prompt:
+def _prompt(body: TokenizeBody, exchange: Exchange) -> Prompt:
     if body.messages is None:
         if body.prompt is None:
             raise missing("prompt")
@@ -116,6 +121,6 @@ def _prompt(body: TokenizeBody) -> Prompt:
         chat_messages(body.messages),
         add_generation_prompt=body.add_generation_prompt is not False,
         add_special_tokens=bool(body.add_special_tokens),
-        tools=declared_tools(body.tools),
+        tools=declared_tools(body.tools, exchange),
         template_variables=body.chat_template_kwargs or {},
     )

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from baton.gateway.access.admission import RequestContext
 from baton.gateway.generation.requests import GenerationResult
 from baton.v1 import kv_pb2
 from baton.v1.generation_pb2 import PlacementSummary
@@ -79,6 +80,8 @@ class PlacementBody(msgspec.Struct, omit_defaults=True):
     preemptions: int | None = None
     degraded_max_tokens: int | None = None
     """Output tokens to which the request was cut, because the cluster was overloaded; left out where it was not."""
+    ignored: list[str] = []
+    """Fields of the request that were left out, without indices; left out where there are none."""
     choices: list[PlacementBody] | None = None
     """One per choice where there is more than one; the fields above are those of the first."""
 
@@ -110,13 +113,24 @@ def usage_body(results: Sequence[GenerationResult], num_choices: int = 1) -> Usa
     )
 
 
-def placement_body(request_id: str, results: Sequence[GenerationResult]) -> PlacementBody:
+class IgnoredBody(msgspec.Struct):
+    """The top-level `baton` of an answer that tells nothing else of what happened."""
+
+    ignored: Sequence[str]
+    """Fields of the request that were left out, without indices."""
+
+
+def ignored_body(context: RequestContext) -> IgnoredBody | msgspec.UnsetType:
+    """Return what an answer tells of fields that were left out; unset: there are none."""
+    return IgnoredBody(context.ignored) if context.ignored else msgspec.UNSET
+
+
+def placement_body(context: RequestContext, results: Sequence[GenerationResult]) -> PlacementBody:
     """Return the details of an answer's generations, 1 or more."""
-    bodies = [_placement(request_id, result) for result in results]
-    if len(bodies) == 1:
-        return bodies[0]
-    first = _placement(request_id, results[0])
-    first.choices = bodies
+    bodies = [_placement(context.request_id, result) for result in results]
+    first = bodies[0] if len(bodies) == 1 else _placement(context.request_id, results[0])
+    first.choices = bodies if len(bodies) > 1 else None
+    first.ignored = context.ignored
     return first
 
 

@@ -81,13 +81,13 @@ NO_TOOLS = ToolUse()
 
 
 def read_tools(
-    declared: Sequence[DeclaredT] | None, read: Callable[[str, DeclaredT], Tool], fields: ToolFields
+    declared: Sequence[DeclaredT] | None, read: Callable[[str, DeclaredT], Tool | None], fields: ToolFields
 ) -> tuple[Tool, ...]:
     """Return the tools of a request; how many there are is checked before anything is made of them.
 
     Args:
         declared: As the API has them.
-        read: Makes a tool of one, given the name of its field.
+        read: Makes a tool of one, given the name of its field; None: it is left out.
         fields: Their names in that API, for errors.
 
     Raises:
@@ -96,9 +96,9 @@ def read_tools(
     declared = declared or ()
     if len(declared) > MAX_TOOLS:
         raise InvalidFieldError("tools", f"expected at most {MAX_TOOLS}, got {len(declared)}")
-    tools = tuple(read(f"tools[{index}]", tool) for index, tool in enumerate(declared))
+    tools = {index: tool for index, each in enumerate(declared) if (tool := read(f"tools[{index}]", each)) is not None}
     _check_tools(tools, fields)
-    return tools
+    return tuple(tools.values())
 
 
 def choose(use: ToolUse, choice: str) -> ToolUse:
@@ -147,11 +147,11 @@ def parsed_arguments(field: str, arguments: str) -> dict[str, object]:
     return parsed
 
 
-def _check_tools(tools: Sequence[Tool], fields: ToolFields) -> None:
-    """Check names and schemas."""
+def _check_tools(tools: Mapping[int, Tool], fields: ToolFields) -> None:
+    """Check names and schemas of tools by their places."""
     names: set[str] = set()
     num_bytes = 0
-    for index, tool in enumerate(tools):
+    for index, tool in tools.items():
         field = f"tools[{index}].{fields.name}"
         if not _NAME.fullmatch(tool.name):
             raise InvalidFieldError(field, "expected 1 to 64 letters, digits, `_` or `-`")

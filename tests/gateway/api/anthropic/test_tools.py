@@ -142,15 +142,12 @@ def test_tools_count_as_tokens(claude: anthropic.Anthropic) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
         ({"tools": [TOOL, TOOL]}, "tools[1].name"),
         ({"tools": [TOOL | {"name": "a b"}]}, "tools[0].name"),
         ({"tools": [TOOL | {"input_schema": {"type": "array"}}]}, "tools[0].input_schema"),
-        ({"tools": [TOOL | {"defer_loading": True}]}, "tools[0].defer_loading"),
         ({"tool_choice": {"type": "tool"}}, "tool_choice.type"),
         ({"tool_choice": {"type": "tool", "name": "x"}}, "tool_choice.name"),
         ({"tool_choice": {"type": "any", "name": "x"}}, "tool_choice.name"),
-        ({"thinking": {"type": "enabled", "budget_tokens": 2000}}, "thinking.type"),
         ({"messages": [{"role": "user", "content": [{"type": "tool_use", "id": "x"}]}]}, "messages[0].content[0].type"),
         (
             {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": "x"}]}]},

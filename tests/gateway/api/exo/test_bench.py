@@ -161,7 +161,7 @@ def test_a_stream_has_its_figures_in_comments_before_its_end(gateway: RunningGat
     [
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": None}, "max_tokens"),
-        ({"tools": []}, "tools"),
+        ({"tools": [{}]}, "tools"),
         ({"stop": "x"}, "stop"),
         ({"n": 2}, "n"),
         ({"logprobs": True}, "logprobs"),

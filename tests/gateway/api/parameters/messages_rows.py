@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.api.parameters.openai_rows import message_rows, tool_rows
-from gateway.api.parameters.table import Row, accepted, answered, not_found, prompted, refused, sampled
+from gateway.api.parameters.table import Row, accepted, answered, ignored, not_found, prompted, refused, sampled
 from gateway.tool_models import ANSWER, CALL, FUNCTION, TOOL
 
 TURN: dict[str, Any] = {"role": "user", "content": "x"}
@@ -32,7 +32,11 @@ _RENDERED = [
 
 def _block(field: str, value: Any) -> Row:
     body = {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", field: value}]}]}
-    return Row(f"messages[].content[].{field}", body, refused(f"messages[0].content[0].{field}"))
+    return Row(f"messages[].content[].{field}", body, ignored(f"messages[].content[].{field}"))
+
+
+def _hint(field: str, value: Any) -> Row:
+    return Row(f"tools[].{field}", {"tools": [_TOOL | {field: value}]}, ignored(f"tools[].{field}"))
 
 
 def _in_conversation(field: str) -> Row:
@@ -60,21 +64,22 @@ _SHARED = [
     ),
     _block("cache_control", {"type": "other"}),
     _block("citations", [1]),
-    *(_block(field, "x") for field in ("source", "title", "context", "data")),
     Row("system", {"system": "y"}, prompted([{"role": "system", "content": "y"}, TURN])),
     Row("cache_control", {"cache_control": {"type": "ephemeral"}}, accepted),
-    Row("cache_control", {"cache_control": {"type": "other"}}, refused("cache_control")),
-    Row("mcp_servers", {"mcp_servers": [{}]}, refused("mcp_servers")),
-    Row("output_config", {"output_config": {"effort": "low"}}, refused("output_config")),
-    Row("speed", {"speed": "fast"}, refused("speed")),
+    Row("cache_control", {"cache_control": {"type": "other"}}, ignored("cache_control")),
+    Row("mcp_servers", {"mcp_servers": [{}]}, ignored("mcp_servers")),
+    Row("output_config", {"output_config": {}}, accepted),
+    Row("output_config.effort", {"output_config": {"effort": "low"}}, ignored("output_config.effort")),
+    Row("speed", {"speed": "fast"}, ignored("speed")),
     Row("thinking", {"thinking": {"type": "disabled"}}, prompted([TURN], enable_thinking=False)),
-    Row("thinking.type", {"thinking": {"type": "enabled"}}, refused("thinking.type")),
+    Row("thinking.type", {"thinking": {"type": "enabled"}}, prompted([TURN], enable_thinking=True)),
+    Row("thinking.type", {"thinking": {"type": "sometimes"}}, refused("thinking.type")),
     Row(
         "thinking.budget_tokens",
         {"thinking": {"type": "adaptive", "budget_tokens": 9}},
-        refused("thinking.budget_tokens"),
+        ignored("thinking.budget_tokens"),
     ),
-    Row("thinking.display", {"thinking": {"type": "adaptive", "display": "x"}}, refused("thinking.display")),
+    Row("thinking.display", {"thinking": {"type": "adaptive", "display": "x"}}, ignored("thinking.display")),
     Row("tool_choice", {"tools": [_TOOL], "tool_choice": {"type": "none"}}, prompted([TURN])),
     Row("tool_choice.type", {"tools": [_TOOL], "tool_choice": {"type": "some"}}, refused("tool_choice.type")),
     Row(
@@ -94,19 +99,20 @@ _SHARED = [
         {"tools": [_TOOL | {"description": "O"}]},
         prompted([TURN], tools=[{"type": "function", "function": FUNCTION | {"description": "O"}}]),
     ),
-    Row("tools[].type", {"tools": [_TOOL | {"type": "bash_20250124"}]}, refused("tools[0].type")),
-    Row(
-        "tools[].cache_control",
-        {"tools": [_TOOL | {"cache_control": {"type": "x"}}]},
-        refused("tools[0].cache_control"),
-    ),
-    Row(
-        "tools[].allowed_callers", {"tools": [_TOOL | {"allowed_callers": ["x"]}]}, refused("tools[0].allowed_callers")
-    ),
-    Row("tools[].defer_loading", {"tools": [_TOOL | {"defer_loading": True}]}, refused("tools[0].defer_loading")),
+    Row("tools[].type", {"tools": [_TOOL | {"type": "bash_20250124"}]}, ignored("tools[bash_20250124]")),
+    _hint("cache_control", {"type": "x"}),
+    _hint("allowed_callers", ["x"]),
+    _hint("defer_loading", True),
+    _hint("input_examples", [{}]),
     Row("tools[].eager_input_streaming", {"tools": [_TOOL | {"eager_input_streaming": True}]}, accepted),
-    Row("tools[].input_examples", {"tools": [_TOOL | {"input_examples": [{}]}]}, refused("tools[0].input_examples")),
 ]
+
+_SCHEMA: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "integer"}}}
+
+
+def _form(field: str, form: dict[str, Any], effect: Any) -> Row:
+    return Row(f"output_config.format{field}", {"output_config": {"format": form}}, effect)
+
 
 MESSAGES_ROWS = [
     *_SHARED,
@@ -128,6 +134,13 @@ MESSAGES_ROWS = [
         lambda seen: [block["type"] for block in seen.reply.body["content"]].count("tool_use") == 1,
         ANSWER,
     ),
+    _form(
+        "",
+        {"type": "json_schema", "schema": _SCHEMA},
+        lambda seen: "integer" in seen.sampling.structured_output.lark,
+    ),
+    _form(".type", {"type": "text"}, refused("output_config.format.type")),
+    _form(".schema", {"type": "json_schema"}, refused("output_config.format.schema")),
     Row("max_tokens", {"max_tokens": 2}, sampled(max_token_count=2)),
     Row("metadata", {"metadata": {}}, accepted),
     Row("metadata.user_id", {"metadata": {"user_id": "me"}}, accepted),
@@ -137,19 +150,14 @@ MESSAGES_ROWS = [
     Row("top_k", {"top_k": 5}, sampled(top_k=5)),
     Row("top_p", {"top_p": 0.5}, sampled(top_p=0.5)),
     *(
-        Row(field, {field: value}, refused(field))
-        for field, value in {
-            "container": "c",
-            "context_management": {},
-            "diagnostics": {},
-            "inference_geo": "us",
-            "service_tier": "x",
-        }.items()
+        Row(field, {field: value}, ignored(field))
+        for field, value in {"container": "c", "context_management": {}, "diagnostics": {}, "service_tier": "x"}.items()
     ),
 ]
 
 COUNT_ROWS = [
     *_SHARED,
+    *(_form(field, {"type": "json_schema", "schema": _SCHEMA}, prompted([TURN])) for field in ("", ".type", ".schema")),
     Row("tools[].strict", {"tools": [_TOOL | {"strict": True}]}, prompted([TURN], tools=[TOOL])),
     Row(
         "tool_choice.disable_parallel_tool_use",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.api.parameters.table import Effect, Row, Seen, refused
+from gateway.api.parameters.table import Effect, Row, Seen, ignored, refused
 
 _SCHEMA: dict[str, Any] = {"type": "object", "properties": {"answer": {"type": "integer"}}}
 _NAMED = {"name": "x", "schema": _SCHEMA}
@@ -69,7 +69,7 @@ def _text_row(field: str, effect: Effect, **changes: Any) -> Row:
 
 TEXT_ROWS = [
     Row("text", {"text": {"format": {"type": "text"}}}, unconstrained),
-    Row("text.verbosity", {"text": {"verbosity": "low"}}, refused("text.verbosity")),
+    Row("text.verbosity", {"text": {"verbosity": "low"}}, ignored("text.verbosity")),
     _text_row("", constrained("answer", "integer")),
     _text_row(".type", refused("text.format.type"), type="xml"),
     _text_row(".name", refused("text.format.name"), name="a b"),

@@ -79,6 +79,11 @@ def refused(param: str) -> Effect:
     return check
 
 
+def ignored(name: str) -> Effect:
+    """Expect an answer that tells of a field which was left out."""
+    return lambda seen: seen.reply.status == 200 and name in seen.reply.body["baton"]["ignored"]
+
+
 def sampled(**fields: Any) -> Effect:
     """Expect fields of the node's sampling parameters."""
 

@@ -124,7 +124,6 @@ def test_a_named_function_is_forced(client: openai.OpenAI, cluster: FakeCluster)
         ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "1"}]}, "input[0].arguments"),
         ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
         ({"input": [{"type": "message", "role": "user", "content": "x", "call_id": "c"}]}, "input[0].call_id"),
-        ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
     ],
 )
 def test_what_cannot_be_served_is_named(gateway: RunningGateway, fields: dict[str, Any], param: str) -> None:

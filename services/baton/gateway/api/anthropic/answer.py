@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from baton.gateway.access.admission import RequestContext
 from baton.gateway.api.answer import FinishedChoice, encode
 from baton.gateway.api.anthropic.schema import (
     MessageAnswer,
@@ -19,6 +20,7 @@ from baton.gateway.api.anthropic.schema import (
     ThinkingBlock,
     ToolUseBlock,
 )
+from baton.gateway.api.usage import ignored_body
 from baton.gateway.generation.requests import Delta, GenerationResult
 from baton.gateway.generation.tools import new_tool_call_id
 from baton.text.output_parser import OutputParser
@@ -112,16 +114,19 @@ def _with_text(block: OutputBlock, text: str) -> OutputBlock:
 class MessageFormat:
     """Writes one message: thinking, text and calls as blocks of their own."""
 
-    def __init__(self, answer_id: str, model: str, num_prompt_tokens: int, parser: OutputParser | None) -> None:
+    def __init__(
+        self, context: RequestContext, model: str, num_prompt_tokens: int, parser: OutputParser | None
+    ) -> None:
         """Begin an answer.
 
         Args:
-            answer_id: Name of the answer.
+            context: The request.
             model: Served name.
             num_prompt_tokens: Tokens of the prompt.
             parser: Reads the answer; None: all of it is text.
         """
-        self._id = answer_id
+        self._id = f"msg_{context.request_id}"
+        self._ignored = ignored_body(context)
         self._model = model
         self._num_prompt_tokens = num_prompt_tokens
         self._parser = parser
@@ -133,7 +138,7 @@ class MessageFormat:
         What was cached is not known yet.
         """
         usage = MessagesUsage(self._num_prompt_tokens, 0, 0)
-        opening = event("message_start", message=MessageAnswer(self._id, self._model, [], usage))
+        opening = event("message_start", message=MessageAnswer(self._id, self._model, [], usage, baton=self._ignored))
         return opening if self._parser is not None else opening + self._blocks.open_text()
 
     def delta(self, index: int, delta: Delta) -> bytes:  # noqa: ARG002
@@ -157,8 +162,17 @@ class MessageFormat:
             self.delta(0, delta)
         result = choice.result
         self._close()
-        reason = self._stop_reason(result)
-        return encode(MessageAnswer(self._id, self._model, self._blocks.blocks, _usage(result), reason, result.stop))
+        return encode(
+            MessageAnswer(
+                self._id,
+                self._model,
+                self._blocks.blocks,
+                _usage(result),
+                self._stop_reason(result),
+                result.stop,
+                baton=self._ignored,
+            )
+        )
 
     def _close(self) -> bytes:
         parts = joined(self._parser.finish()) if self._parser is not None else ()

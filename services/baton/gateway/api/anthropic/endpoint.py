@@ -10,15 +10,19 @@ from baton.gateway.api.anthropic.answer import MessageFormat
 from baton.gateway.api.anthropic.input import conversation
 from baton.gateway.api.anthropic.schema import ConversationBody, CountAnswer, MessagesBody
 from baton.gateway.api.anthropic.tools import message_tools
-from baton.gateway.api.body import FIELD_NAMES, sampling_parameters, token_limit
+from baton.gateway.api.body import FIELD_NAMES, effort_variable, sampling_parameters, token_limit
 from baton.gateway.api.endpoint import Exchange
-from baton.gateway.api.errors import unsupported
+from baton.gateway.api.errors import invalid
+from baton.gateway.api.structured_output import message_constraint
+from baton.gateway.api.usage import ignored_body
 from baton.gateway.generation.generator import TextGenerator
-from baton.gateway.generation.requests import ChatPrompt, GenerationRequest
+from baton.gateway.generation.requests import STRUCTURED_OUTPUT, ChatPrompt, GenerationRequest
 from baton.gateway.generation.tools import ToolUse
-from baton.v1.generation_pb2 import SamplingParameters
+from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
 
 _FIELD_NAMES = FIELD_NAMES | {"stop": "stop_sequences"}
+_EFFORTS = {"xhigh": "high", "max": "high"}
+"""Efforts beyond what chat templates know."""
 
 
 async def answer_messages(generator: TextGenerator, exchange: Exchange) -> None:
@@ -29,21 +33,22 @@ async def answer_messages(generator: TextGenerator, exchange: Exchange) -> None:
         BatonError: If it cannot be generated.
     """
     body: MessagesBody = exchange.body
-    context, use = exchange.context, message_tools(body)
+    context, use = exchange.context, message_tools(body, exchange)
+    constraint = message_constraint(body.output_config.format if body.output_config else None)
     request = GenerationRequest(
         request_id=generation_name(context.request_id),
         model=body.model,
-        prompt=_prompt(generator, body, use),
-        sampling=_sampling(body),
+        prompt=_prompt(generator, exchange, use),
+        sampling=_sampling(body, constraint.constraint),
         stop=tuple(body.stop_sequences or ()),
-        field_names=_FIELD_NAMES,
+        field_names=_FIELD_NAMES | {STRUCTURED_OUTPUT: constraint.field},
         tool_use=use,
     )
     prompt = await generator.prepare(request)
     parser = generator.preparation.model_format.parser(
         use.offered, is_in_reasoning=prompt.is_in_reasoning, is_parallel=use.is_parallel
     )
-    form = MessageFormat(f"msg_{context.request_id}", body.model, len(prompt.token_ids), parser)
+    form = MessageFormat(context, body.model, len(prompt.token_ids), parser)
     await send_answer(exchange.response, generator, AnswerJob(context, [prompt]), form, is_stream=bool(body.stream))
 
 
@@ -55,38 +60,40 @@ async def answer_count_tokens(generator: TextGenerator, exchange: Exchange) -> N
         BatonError: If it cannot be tokenized.
     """
     body: ConversationBody = exchange.body
-    tokenization = await generator.preparation.tokenize(body.model, _prompt(generator, body, message_tools(body)))
-    exchange.context.num_prompt_tokens = len(tokenization.token_ids)
-    exchange.response.send(200, msgspec.json.encode(CountAnswer(len(tokenization.token_ids))))
+    prompt = _prompt(generator, exchange, message_tools(body, exchange))
+    tokenization = await generator.preparation.tokenize(body.model, prompt)
+    context, num_tokens = exchange.context, len(tokenization.token_ids)
+    context.num_prompt_tokens = num_tokens
+    exchange.response.send(200, msgspec.json.encode(CountAnswer(num_tokens, ignored_body(context))))
 
 
-def _sampling(body: MessagesBody) -> SamplingParameters:
-    sampling = sampling_parameters(body)
+def _sampling(body: MessagesBody, constraint: StructuredOutput | None) -> SamplingParameters:
+    sampling = sampling_parameters(body, constraint)
     sampling.max_token_count = token_limit("max_tokens", body.max_tokens)
     return sampling
 
 
-def _prompt(generator: TextGenerator, body: ConversationBody, use: ToolUse) -> ChatPrompt:
+def _prompt(generator: TextGenerator, exchange: Exchange, use: ToolUse) -> ChatPrompt:
     """Return the conversation as chat templates know it, the system's text first; an answer at its end is continued."""
+    body: ConversationBody = exchange.body
     is_begun = bool(body.messages) and body.messages[-1].role == "assistant"
     return ChatPrompt(
         conversation(body),
         add_generation_prompt=not is_begun,
         continue_final_message=is_begun,
         tools=use.offered,
-        template_variables=_template_variables(generator, body),
+        template_variables=_template_variables(generator, exchange, body),
     )
 
 
-def _template_variables(generator: TextGenerator, body: ConversationBody) -> dict[str, object]:
-    """Return what the template is told of thinking; a budget of tokens cannot be kept, and is refused."""
-    thinking = body.thinking
-    if thinking is None:
-        return {}
-    if thinking.type not in ("adaptive", "disabled"):
-        raise unsupported("thinking.type", f"expected adaptive or disabled, got `{thinking.type[:64]}`")
-    for name in ("budget_tokens", "display"):
-        if getattr(thinking, name) is not None:
-            raise unsupported(f"thinking.{name}")
-    can_choose = "enable_thinking" in generator.preparation.model_format.template_names
-    return {"enable_thinking": False} if thinking.type == "disabled" and can_choose else {}
+def _template_variables(generator: TextGenerator, exchange: Exchange, body: ConversationBody) -> dict[str, object]:
+    """Return what the template is told of thinking; a budget of tokens is a hint."""
+    known = generator.preparation.model_format.template_names
+    effort = body.output_config.effort if body.output_config else None
+    variables = effort_variable(known, _EFFORTS.get(effort or "", effort), "output_config.effort", exchange)
+    if body.thinking is None or body.thinking.type == "adaptive":
+        return variables
+    if body.thinking.type not in ("enabled", "disabled"):
+        raise invalid("thinking.type", f"expected adaptive, enabled or disabled, got `{body.thinking.type[:64]}`")
+    is_enabled = body.thinking.type == "enabled"
+    return variables | ({"enable_thinking": is_enabled} if "enable_thinking" in known else {})

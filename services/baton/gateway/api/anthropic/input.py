@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import msgspec
-
-from baton.gateway.api.anthropic.schema import CACHE_CONTROL, Block, ConversationBody, MessageParam
+from baton.gateway.api.anthropic.schema import Block, ConversationBody, MessageParam
 from baton.gateway.api.body import MAX_MESSAGES
-from baton.gateway.api.errors import invalid, refused, unsupported
+from baton.gateway.api.errors import invalid, unsupported
 from baton.gateway.generation.tools import call_of_answer
 from baton.text.tokenizer import Message
 
@@ -16,12 +14,17 @@ _ROLES = ("user", "assistant", "system")
 _FIELDS = {
     "text": ("text",),
     "thinking": ("thinking", "signature"),
-    "tool_use": ("id", "name", "input", "caller"),
+    "redacted_thinking": (),
+    "tool_use": ("id", "name", "input"),
     "tool_result": ("tool_use_id", "content", "is_error"),
 }
 """Types of blocks that are served, and their fields."""
-_OPTIONAL = ("signature", "content", "is_error", "caller")
-_BLOCKS_OF_ROLE = {"user": ("text", "tool_result"), "assistant": ("text", "thinking", "tool_use"), "system": ("text",)}
+_OPTIONAL = ("signature", "content", "is_error")
+_BLOCKS_OF_ROLE = {
+    "user": ("text", "tool_result"),
+    "assistant": ("text", "thinking", "redacted_thinking", "tool_use"),
+    "system": ("text",),
+}
 
 
 def conversation(body: ConversationBody) -> tuple[Message, ...]:
@@ -65,18 +68,10 @@ def _user_turns(name: str, content: Sequence[Block], text: str) -> Sequence[Mess
     turns: list[Message] = []
     for index, block in enumerate(content):
         if block.type == "tool_result":
-            result = _result_text(f"{name}.content[{index}].content", block.content)
+            result = _text(f"{name}.content[{index}].content", block.content or "", ("text",))
             turns.append({"role": "tool", "tool_call_id": block.tool_use_id, "content": result})
     has_text = any(block.type == "text" for block in content)
     return [*turns, {"role": "user", "content": text}] if has_text or not turns else turns
-
-
-def _result_text(name: str, content: object) -> str:
-    try:
-        blocks = msgspec.convert(content, str | list[Block] | None)
-    except msgspec.ValidationError as error:
-        raise refused(name, f"Invalid type for `{name}`: {error}", code="invalid_type") from error
-    return _text(name, blocks or "", ("text",))
 
 
 def _text(name: str, content: str | Sequence[Block], kinds: Sequence[str]) -> str:
@@ -96,7 +91,5 @@ def _check_block(name: str, block: Block, kinds: Sequence[str]) -> None:
         if field in fields:
             if value is None and field not in _OPTIONAL:
                 raise invalid(f"{name}.{field}", "expected text" if field == "text" else "expected a value")
-            continue
-        is_neutral = field == "type" or value in (None, []) or (field == "cache_control" and value in CACHE_CONTROL)
-        if not is_neutral:
+        elif field != "type" and value is not None:
             raise unsupported(f"{name}.{field}")

@@ -1,7 +1,6 @@
 """The bodies of POST /v1/messages and /v1/messages/count_tokens.
 
-Fields that Anthropic has and Baton does not serve are declared, to refuse them by name and to accept values that ask
-for nothing.
+Fields that Anthropic has and Baton does not serve are in a table of their own: see tolerance.py.
 """
 
 from __future__ import annotations
@@ -10,6 +9,10 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import msgspec
+
+from baton.gateway.api.structured_output import OutputSchema
+from baton.gateway.api.tolerance import PROMISES, ClosedBody, Unserved
+from baton.gateway.api.usage import IgnoredBody
 
 
 class Block(msgspec.Struct, forbid_unknown_fields=True):
@@ -29,20 +32,10 @@ class Block(msgspec.Struct, forbid_unknown_fields=True):
     """Of a call: its arguments."""
     tool_use_id: str | None = None
     """Of a result: the call that it answers."""
-    content: Any = None
+    content: str | list[Block] | None = None
     """Of a result: a string or blocks of text."""
     is_error: bool | None = None
     """Of a result; the model reads of it in the text alone."""
-    cache_control: Any = None
-    """Accepted as {"type": "ephemeral"}, which asks for what is done anyway: prefixes are cached."""
-    caller: Any = None
-    """Of a call; accepted as {"type": "direct"}."""
-    citations: Any = None
-    """With answers that are sent back; must be empty."""
-    source: Any = None
-    title: Any = None
-    context: Any = None
-    data: Any = None
 
 
 class MessageParam(msgspec.Struct, forbid_unknown_fields=True):
@@ -53,9 +46,9 @@ class MessageParam(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ToolDefinition(msgspec.Struct, forbid_unknown_fields=True):
-    """A tool that the client runs; Anthropic's own are not served."""
+    """A tool that the client runs; Anthropic's own are left out."""
 
-    name: str
+    name: str = ""
     input_schema: dict[str, Any] | None = None
     """JSON schema of an object."""
     description: str | None = None
@@ -63,16 +56,9 @@ class ToolDefinition(msgspec.Struct, forbid_unknown_fields=True):
     """custom, or null for the same."""
     strict: bool | None = None
     """Whether arguments must follow the schema also where the model is free not to call; null: no."""
-    cache_control: Any = None
-    """Accepted as that of blocks."""
-    allowed_callers: Any = None
-    defer_loading: Any = None
-    eager_input_streaming: Any = None
-    """Accepted; arguments are streamed as they come anyway."""
-    input_examples: Any = None
 
 
-class ToolChoice(msgspec.Struct, forbid_unknown_fields=True):
+class ToolChoice(ClosedBody):
     """Whether and what to call: auto, any, tool or none."""
 
     type: str
@@ -86,9 +72,16 @@ class Thinking(msgspec.Struct, forbid_unknown_fields=True):
     """Whether to think first."""
 
     type: str
-    """adaptive: as the model does by itself; disabled: not at all, where its template knows `enable_thinking`."""
-    budget_tokens: Any = None
-    display: Any = None
+    """adaptive: as the model does by itself; enabled, disabled: where its template knows `enable_thinking`."""
+
+
+class OutputConfig(msgspec.Struct, forbid_unknown_fields=True):
+    """What the output is to be like."""
+
+    format: OutputSchema | None = None
+    """Its form; null: any text."""
+    effort: str | None = None
+    """Handed to chat templates that know it as `reasoning_effort`."""
 
 
 class Metadata(msgspec.Struct, forbid_unknown_fields=True):
@@ -103,10 +96,7 @@ class ConversationBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True)
     model: str
     messages: list[MessageParam]
     system: str | list[Block] | None = None
-    cache_control: Any = None
-    mcp_servers: Any = None
-    output_config: Any = None
-    speed: Any = None
+    output_config: OutputConfig | None = None
     thinking: Thinking | None = None
     tool_choice: ToolChoice | None = None
     tools: list[ToolDefinition] | None = None
@@ -122,28 +112,38 @@ class MessagesBody(ConversationBody, kw_only=True):
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
-    container: Any = None
-    context_management: Any = None
-    diagnostics: Any = None
-    inference_geo: Any = None
-    service_tier: Any = None
 
 
-CACHE_CONTROL: tuple[object, ...] = ({"type": "ephemeral"},)
-"""Marks of what may be cached that change nothing here."""
+_CACHE_CONTROL: tuple[object, ...] = ({"type": "ephemeral"}, {"type": "ephemeral", "ttl": "5m"})
+"""Marks of what may be cached: they ask for what is done anyway."""
 
-NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
-    "cache_control": CACHE_CONTROL,
+_HINTS: dict[str, tuple[object, ...]] = {
+    "cache_control": _CACHE_CONTROL,
     "container": (),
     "context_management": (),
     "diagnostics": (),
-    "inference_geo": (),
     "mcp_servers": ([],),
-    "output_config": ({},),
+    "messages[].content[].cache_control": _CACHE_CONTROL,
+    "messages[].content[].caller": ({"type": "direct"},),
+    "messages[].content[].citations": ([],),
+    "messages[].content[].content[].cache_control": _CACHE_CONTROL,
     "service_tier": ("auto", "standard_only"),
     "speed": ("standard",),
+    "system[].cache_control": _CACHE_CONTROL,
+    "thinking.display": (),
+    "tools[].allowed_callers": ([], ["direct"]),
+    "tools[].cache_control": _CACHE_CONTROL,
+    "tools[].defer_loading": (False,),
+    "tools[].eager_input_streaming": (False, True),
+    "tools[].input_examples": ([],),
 }
-"""Fields that are not served, and values of them (beside null) that ask for nothing."""
+UNSERVED = Unserved(
+    promises={**PROMISES, "inference_geo": (), "output_format": ()},
+    hints=_HINTS,
+    reasons={"output_format": "expected it as `output_config.format`"},
+)
+COUNT_UNSERVED = Unserved(hints=_HINTS)
+"""Of what only counts."""
 
 
 class MessagesUsage(msgspec.Struct):
@@ -199,9 +199,11 @@ class MessageAnswer(msgspec.Struct):
     stop_sequence: str | None = None
     type: str = "message"
     role: str = "assistant"
+    baton: IgnoredBody | msgspec.UnsetType = msgspec.UNSET
 
 
 class CountAnswer(msgspec.Struct):
     """Answer of count_tokens."""
 
     input_tokens: int
+    baton: IgnoredBody | msgspec.UnsetType = msgspec.UNSET

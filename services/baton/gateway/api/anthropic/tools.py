@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from baton.errors import InvalidFieldError
-from baton.gateway.api.anthropic.schema import CACHE_CONTROL, ConversationBody, ToolDefinition
-from baton.gateway.api.errors import unsupported
+from baton.gateway.api.anthropic.schema import ConversationBody, ToolDefinition
+from baton.gateway.api.endpoint import Exchange
 from baton.gateway.generation.tools import NO_PARAMETERS, ToolFields, ToolUse, choose, choose_named, read_tools
 from baton.text.tools import Tool
 
@@ -12,14 +14,14 @@ _FIELDS = ToolFields("name", "input_schema", "strict")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 
 
-def message_tools(body: ConversationBody) -> ToolUse:
-    """Return the tools of a body and how they may be called.
+def message_tools(body: ConversationBody, exchange: Exchange) -> ToolUse:
+    """Return the tools of a body and how they may be called; Anthropic's own are left out.
 
     Raises:
         ApiError: 400, naming the parameter that is not served.
         InvalidFieldError: Naming the one that is wrong.
     """
-    tools = read_tools(body.tools, _tool, _FIELDS)
+    tools = read_tools(body.tools, partial(_tool, exchange), _FIELDS)
     choice = body.tool_choice
     use = ToolUse(tools, is_parallel=not (choice and choice.disable_parallel_tool_use), fields=_FIELDS)
     if choice is None:
@@ -33,12 +35,8 @@ def message_tools(body: ConversationBody) -> ToolUse:
     return choose(use, _CHOICES[choice.type])
 
 
-def _tool(param: str, tool: ToolDefinition) -> Tool:
+def _tool(exchange: Exchange, param: str, tool: ToolDefinition) -> Tool | None:
     if tool.type not in (None, "custom"):
-        raise unsupported(f"{param}.type", f"only custom tools are served, got `{tool.type}`")
-    if tool.cache_control is not None and tool.cache_control not in CACHE_CONTROL:
-        raise unsupported(f"{param}.cache_control")
-    for field in ("allowed_callers", "defer_loading", "input_examples"):
-        if getattr(tool, field) not in (None, False, [], ["direct"]):
-            raise unsupported(f"{param}.{field}")
+        exchange.ignore_tool(param, tool.type)
+        return None
     return Tool(tool.name, tool.input_schema or NO_PARAMETERS, tool.description, is_strict=bool(tool.strict))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -20,9 +20,6 @@ from baton.gateway.api.sse import DONE
 from baton.gateway.api.usage import PlacementBody, UsageBody, placement_body, usage_body
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.requests import ChatPrompt, Delta, GenerationRequest, GenerationResult
-
-NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {"n": (1,), "logprobs": (False,)}
-"""Fields that are not served, and values of them (beside null) that ask for nothing."""
 
 
 class BenchBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -41,8 +38,6 @@ class BenchBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     top_k: int | None = None
     min_p: float | None = None
     seed: int | None = None
-    n: Any = None
-    logprobs: Any = None
 
 
 class BenchAnswer(ChatAnswer, kw_only=True):
@@ -76,7 +71,7 @@ class BenchEndpoint:
         def figures(result: GenerationResult) -> Figures:
             return Figures(generation_stats(prompt, result, self._rates), power_usage(result.summary))
 
-        form = BenchFormat(exchange.context.request_id, body, figures)
+        form = BenchFormat(exchange.context, body, figures)
         job = AnswerJob(exchange.context, [prompt])
         await send_answer(exchange.response, generator, job, form, is_stream=bool(body.stream))
 
@@ -108,14 +103,16 @@ class BenchFormat:
     """Writes one answer; the text is that of the tokens, nothing is parsed out of it.
 
     Args:
-        request_id: Name of the request.
+        context: The request.
         body: What was asked.
         figures: Returns the figures of a result.
     """
 
-    def __init__(self, request_id: str, body: BenchBody, figures: Callable[[GenerationResult], Figures]) -> None:
-        self._request_id = request_id
-        self._common = {"id": f"chatcmpl-{request_id}", "created": int(time.time()), "model": body.model}
+    def __init__(
+        self, context: RequestContext, body: BenchBody, figures: Callable[[GenerationResult], Figures]
+    ) -> None:
+        self._context = context
+        self._common = {"id": f"chatcmpl-{context.request_id}", "created": int(time.time()), "model": body.model}
         self._has_usage = bool(body.stream_options and body.stream_options.include_usage)
         self._figures = figures
 
@@ -157,7 +154,7 @@ class BenchFormat:
         return encode(body if figures.power is None else {**body, "power_usage": figures.power})
 
     def _usage(self, result: GenerationResult) -> tuple[UsageBody, PlacementBody]:
-        return usage_body([result]), placement_body(self._request_id, [result])
+        return usage_body([result]), placement_body(self._context, [result])
 
     def _choice(self, delta: dict[str, str], finish_reason: str | None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}

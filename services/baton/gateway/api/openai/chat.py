@@ -9,11 +9,12 @@ from typing import TypeAlias
 
 import msgspec
 
-from baton.gateway.access.admission import generation_name
+from baton.gateway.access.admission import RequestContext, generation_name
 from baton.gateway.api.answer import AnswerJob, FinishedChoice, encode, send_answer
 from baton.gateway.api.body import (
     FIELD_NAMES,
     check_int32,
+    effort_variable,
     is_any_given,
     num_choices,
     num_logprobs,
@@ -53,7 +54,7 @@ async def answer_chat(generator: TextGenerator, exchange: Exchange) -> None:
         BatonError: If it cannot be generated.
     """
     chat: ChatBody = exchange.body
-    use, constraint = chat_tools(chat), OutputConstraint()
+    use, constraint = chat_tools(chat, exchange), OutputConstraint()
     if is_any_given(chat, StructuredOutputFields):
         constraint = output_constraint(chat)
     prompt = await generator.prepare(
@@ -61,7 +62,9 @@ async def answer_chat(generator: TextGenerator, exchange: Exchange) -> None:
             request_id=generation_name(exchange.context.request_id),
             model=chat.model,
             prompt=ChatPrompt(
-                chat_messages(chat.messages), tools=use.offered, template_variables=_template_variables(generator, chat)
+                chat_messages(chat.messages),
+                tools=use.offered,
+                template_variables=_template_variables(generator, chat, exchange),
             ),
             sampling=_sampling(chat, constraint.constraint),
             field_names=FIELD_NAMES | {STRUCTURED_OUTPUT: constraint.field},
@@ -73,7 +76,7 @@ async def answer_chat(generator: TextGenerator, exchange: Exchange) -> None:
     )
     job = AnswerJob(exchange.context, [prompt], num_choices(chat))
     read = partial(read_answer, generator.preparation.model_format, prompt, use)
-    form = ChatFormat(exchange.context.request_id, chat, generator.token_bytes, read)
+    form = ChatFormat(exchange.context, chat, generator.token_bytes, read)
     await send_answer(exchange.response, generator, job, form, is_stream=bool(chat.stream))
 
 
@@ -122,13 +125,9 @@ def _sampling(body: ChatBody, constraint: StructuredOutput | None) -> SamplingPa
     return sampling
 
 
-def _template_variables(generator: TextGenerator, chat: ChatBody) -> dict[str, object]:
-    variables = dict(chat.chat_template_kwargs or {})
-    if chat.reasoning_effort is not None:
-        if "reasoning_effort" not in generator.preparation.model_format.template_names:
-            raise unsupported("reasoning_effort", "the chat template of this model does not know it")
-        variables["reasoning_effort"] = chat.reasoning_effort
-    return variables
+def _template_variables(generator: TextGenerator, chat: ChatBody, exchange: Exchange) -> dict[str, object]:
+    known, effort = generator.preparation.model_format.template_names, chat.reasoning_effort
+    return {**(chat.chat_template_kwargs or {}), **effort_variable(known, effort, "reasoning_effort", exchange)}
 
 
 class CompletionWriter:
@@ -137,18 +136,18 @@ class CompletionWriter:
     An event is `start choice end`; the last one of a choice, and the one with the usage, bring `baton`.
     """
 
-    def __init__(self, request_id: str, id_prefix: str, kind: str, body: CommonBody) -> None:
+    def __init__(self, context: RequestContext, id_prefix: str, kind: str, body: CommonBody) -> None:
         """Begin an answer.
 
         Args:
-            request_id: Name of the request.
+            context: The request.
             id_prefix: What precedes it in the answer's id.
             kind: `object` of an event.
             body: What was asked.
         """
-        self._request_id = request_id
+        self._context = context
         self._common = {
-            "id": f"{id_prefix}-{request_id}",
+            "id": f"{id_prefix}-{context.request_id}",
             "object": kind,
             "created": int(time.time()),
             "model": body.model,
@@ -163,7 +162,7 @@ class CompletionWriter:
         event = self._start + choice + b"]" + self._tail
         if not results:
             return event + b"}\n\n"
-        placement = b',"baton":' + encode(placement_body(self._request_id, results)) + b"}\n\n"
+        placement = b',"baton":' + encode(placement_body(self._context, results)) + b"}\n\n"
         if not self._has_usage:
             return event + placement + DONE
         usage = encode(usage_body(results, self._num_choices))
@@ -175,23 +174,23 @@ class CompletionWriter:
             **self._common,
             "choices": bodies,
             "usage": usage_body(results, self._num_choices),
-            "baton": placement_body(self._request_id, results),
+            "baton": placement_body(self._context, results),
         }
 
 
 class ChatFormat(CompletionWriter):
     """Writes one chat answer."""
 
-    def __init__(self, request_id: str, body: ChatBody, token_bytes: TokenBytes, read: ReadAnswer) -> None:
+    def __init__(self, context: RequestContext, body: ChatBody, token_bytes: TokenBytes, read: ReadAnswer) -> None:
         """Begin an answer.
 
         Args:
-            request_id: Name of the request.
+            context: The request.
             body: What was asked.
             token_bytes: Gives the bytes of a token.
             read: Makes what reads one choice's answer; None from it: the text is all.
         """
-        super().__init__(request_id, "chatcmpl", "chat.completion.chunk", body)
+        super().__init__(context, "chatcmpl", "chat.completion.chunk", body)
         self._has_logprobs = bool(body.logprobs)
         self._num_prompt_logprobs = body.prompt_logprobs
         self._token_bytes = token_bytes

@@ -51,7 +51,7 @@ async def answer_completion(generator: TextGenerator, exchange: Exchange) -> Non
     completion: CompletionBody = exchange.body
     job = await _prepare(generator, exchange.context, completion)
     echoes = await _echoes(generator, job) if completion.echo else ()
-    form = CompletionFormat(exchange.context.request_id, completion, generator.token_bytes, echoes)
+    form = CompletionFormat(exchange.context, completion, generator.token_bytes, echoes)
     await send_answer(exchange.response, generator, job, form, is_stream=bool(completion.stream))
 
 
@@ -149,17 +149,17 @@ class CompletionFormat(CompletionWriter):
     """Writes one text completion."""
 
     def __init__(
-        self, request_id: str, body: CompletionBody, token_bytes: TokenBytes, echoes: Sequence[str] = ()
+        self, context: RequestContext, body: CompletionBody, token_bytes: TokenBytes, echoes: Sequence[str] = ()
     ) -> None:
         """Begin an answer.
 
         Args:
-            request_id: Name of the request.
+            context: The request.
             body: What was asked.
             token_bytes: Gives the bytes of a token.
             echoes: The prompt's text per choice, to be repeated before its output; empty: not asked for.
         """
-        super().__init__(request_id, "cmpl", "text_completion", body)
+        super().__init__(context, "cmpl", "text_completion", body)
         self._num_logprobs = body.logprobs
         self._num_prompt_logprobs = body.prompt_logprobs
         self._token_bytes = token_bytes

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from baton.gateway.api.body import MAX_MESSAGES
+from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import invalid, missing, refused, unsupported
 from baton.gateway.api.openai.schema import ChatBody, ContentPart, Message, ToolCallParam, ToolParam
 from baton.gateway.generation.tools import (
@@ -22,8 +24,6 @@ from baton.text.tools import Tool
 
 ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 """Roles that are served, as chat templates know them."""
-_EXTRAS = ("refusal", "annotations", "audio", "function_call")
-"""Fields of answers that are sent back, which must be empty."""
 
 
 def chat_messages(messages: Sequence[Message]) -> tuple[TemplateMessage, ...]:
@@ -40,10 +40,6 @@ def chat_messages(messages: Sequence[Message]) -> tuple[TemplateMessage, ...]:
 
 
 def _message(param: str, message: Message) -> TemplateMessage:
-    for name in _EXTRAS:
-        if getattr(message, name) not in (None, []):
-            field = f"{param}.{name}"
-            raise refused(field, f"Unsupported parameter: `{field}`", code="unsupported_parameter")
     role = ROLES.get(message.role)
     if role is None:
         raise invalid(f"{param}.role", f"`{message.role}` is none of {', '.join(ROLES)}")
@@ -95,21 +91,17 @@ def _text(param: str, content: str | list[ContentPart]) -> str:
         if part.type != "text" or part.text is None:
             name = f"{param}.content[{part_index}].type"
             raise unsupported(name, f"only parts of type text are served, got `{part.type}`")
-        for field in ("image_url", "input_audio", "file", "refusal"):
-            if getattr(part, field) is not None:
-                name = f"{param}.content[{part_index}].{field}"
-                raise refused(name, f"Unsupported parameter: `{name}`", code="unsupported_parameter")
     return "".join(part.text or "" for part in content)
 
 
-def chat_tools(body: ChatBody) -> ToolUse:
-    """Return the tools of a body and how they may be called.
+def chat_tools(body: ChatBody, exchange: Exchange) -> ToolUse:
+    """Return the tools of a body and how they may be called; what is no function is left out.
 
     Raises:
         ApiError: 400, naming the parameter that is not served.
         InvalidFieldError: Naming the one that is wrong.
     """
-    tools = declared_tools(body.tools)
+    tools = declared_tools(body.tools, exchange)
     is_parallel = body.parallel_tool_calls is not False
     choice = body.tool_choice
     if isinstance(choice, str) or choice is None:
@@ -119,14 +111,15 @@ def chat_tools(body: ChatBody) -> ToolUse:
     return choose_named(ToolUse(tools, is_parallel=is_parallel), choice.function.name, "tool_choice.function.name")
 
 
-def declared_tools(params: Sequence[ToolParam] | None) -> tuple[Tool, ...]:
+def declared_tools(params: Sequence[ToolParam] | None, exchange: Exchange) -> tuple[Tool, ...]:
     """Return tools that were declared in the words of chat completions; see `chat_tools` for the errors."""
-    return read_tools(params, _tool, CHAT_FIELDS)
+    return read_tools(params, partial(_tool, exchange), CHAT_FIELDS)
 
 
-def _tool(param: str, tool: ToolParam) -> Tool:
+def _tool(exchange: Exchange, param: str, tool: ToolParam) -> Tool | None:
     if tool.type != "function":
-        raise unsupported(f"{param}.type", f"only functions are served, got `{tool.type}`")
+        exchange.ignore_tool(param, tool.type)
+        return None
     function = tool.function
     if function is None:
         raise missing(f"{param}.function")

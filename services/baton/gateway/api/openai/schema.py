@@ -1,7 +1,6 @@
 """The bodies that the REST API takes.
 
-Fields that OpenAI has and Baton does not serve are declared, to refuse them by name and to accept values that ask for
-nothing.
+Fields that OpenAI has and Baton does not serve are in a table of their own: see tolerance.py.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import msgspec
 
 from baton.gateway.api.openai.logprobs import ChatLogprobs, CompletionLogprobs
 from baton.gateway.api.structured_output import StructuredOutputFields
+from baton.gateway.api.tolerance import PROMISES, ClosedBody, Unserved
 from baton.gateway.api.usage import PlacementBody, UsageBody
 
 
@@ -51,6 +51,8 @@ class CommonBody(StructuredOutputFields, forbid_unknown_fields=True, kw_only=Tru
     priority: int | None = None
     """Whose turn it is where requests wait, as vLLM has it: lower comes earlier."""
     user: str | None = None
+    safety_identifier: str | None = None
+    """Accepted as `user` is."""
     metadata: dict[str, str] | None = None
 
 
@@ -59,10 +61,6 @@ class ContentPart(msgspec.Struct, forbid_unknown_fields=True):
 
     type: str
     text: str | None = None
-    image_url: Any = None
-    input_audio: Any = None
-    file: Any = None
-    refusal: Any = None
 
 
 class CalledFunction(msgspec.Struct, forbid_unknown_fields=True):
@@ -84,10 +82,7 @@ class ToolCallParam(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Message(msgspec.Struct, forbid_unknown_fields=True):
-    """One message of a conversation.
-
-    `refusal` and what follows it come with answers that are sent back, and must be empty.
-    """
+    """One message of a conversation."""
 
     role: str
     content: str | list[ContentPart] | None = None
@@ -100,10 +95,6 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     """Of an assistant; whether the model sees it again is up to its template."""
     reasoning: str | None = None
     """Another name of `reasoning_content`."""
-    refusal: Any = None
-    annotations: Any = None
-    audio: Any = None
-    function_call: Any = None
 
 
 class FunctionParam(msgspec.Struct, forbid_unknown_fields=True):
@@ -118,11 +109,10 @@ class FunctionParam(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ToolParam(msgspec.Struct, forbid_unknown_fields=True):
-    """A tool; only functions are served."""
+    """A tool; all but functions are left out."""
 
     type: str
     function: FunctionParam | None = None
-    custom: Any = None
 
 
 class NamedFunction(msgspec.Struct, forbid_unknown_fields=True):
@@ -131,13 +121,11 @@ class NamedFunction(msgspec.Struct, forbid_unknown_fields=True):
     name: str
 
 
-class ToolChoiceParam(msgspec.Struct, forbid_unknown_fields=True):
+class ToolChoiceParam(ClosedBody):
     """The function that must be called."""
 
     type: str
     function: NamedFunction | None = None
-    allowed_tools: Any = None
-    custom: Any = None
 
 
 class ChatBody(CommonBody, kw_only=True):
@@ -155,16 +143,7 @@ class ChatBody(CommonBody, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the chat template, such as `enable_thinking`."""
     reasoning_effort: str | None = None
-    """Handed to chat templates that know it; others refuse it."""
-    functions: Any = None
-    function_call: Any = None
-    modalities: Any = None
-    audio: Any = None
-    prediction: Any = None
-    verbosity: Any = None
-    web_search_options: Any = None
-    service_tier: Any = None
-    store: Any = None
+    """Handed to chat templates that know it."""
 
 
 class CompletionBody(CommonBody, kw_only=True):
@@ -174,24 +153,34 @@ class CompletionBody(CommonBody, kw_only=True):
     logprobs: int | None = None
     echo: bool | None = None
     """Whether the prompt precedes the output, with its log-probabilities where `logprobs` asks for some."""
-    suffix: Any = None
-    best_of: Any = None
 
 
-NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "verbosity": (),
-    "web_search_options": (),
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-    "suffix": ("",),
-    "best_of": (1,),
-}
-"""Fields that are not served, and values of them (beside null) that ask for nothing."""
+MESSAGE_UNSERVED = Unserved(
+    promises={"messages[].audio": (), "messages[].function_call": (), "messages[].refusal": ("",)},
+    hints={"messages[].annotations": ([],)},
+)
+"""Of the messages alone, for other endpoints that take them."""
+UNSERVED = Unserved(
+    promises={
+        **PROMISES,
+        **MESSAGE_UNSERVED.promises,
+        "audio": (),
+        "function_call": ("none", "auto"),
+        "functions": ([],),
+        "modalities": (["text"],),
+        "suffix": ("",),
+    },
+    hints={
+        **MESSAGE_UNSERVED.hints,
+        "prediction": (),
+        "prompt_cache_key": (),
+        "prompt_cache_retention": (),
+        "service_tier": ("auto", "default"),
+        "store": (False,),
+        "verbosity": (),
+        "web_search_options": (),
+    },
+)
 
 
 class AnswerMessage(msgspec.Struct):

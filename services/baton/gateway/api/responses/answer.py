@@ -15,6 +15,7 @@ from baton.gateway.api.answer import FinishedChoice, encode
 from baton.gateway.api.errors import ApiError, ErrorFormat
 from baton.gateway.api.openai.errors import error_body
 from baton.gateway.api.openai.logprobs import TokenBytes, TokenLogprobBody, chat_logprobs
+from baton.gateway.api.responses.input import sealed
 from baton.gateway.api.responses.schema import (
     FunctionCall,
     InputTokens,
@@ -46,11 +47,12 @@ def event(context: RequestContext, kind: str, **fields: Any) -> bytes:
 class ItemWriter:
     """Writes items one after the other; at most one is open. Whole answers drop the events."""
 
-    def __init__(self, context: RequestContext, tool_format: str) -> None:
+    def __init__(self, context: RequestContext, tool_format: str, *, is_sealing: bool) -> None:
         self.items: list[OutputItem] = []
         """Complete ones, and the open one last."""
         self._context = context
         self._tool_format = tool_format
+        self._is_sealing = is_sealing
         self._is_open = False
         self._texts: list[str] = []
         self._logprobs: list[TokenLogprobBody] = []
@@ -99,6 +101,8 @@ class ItemWriter:
             done = self._event("response.output_text.done", **fields, text=text, logprobs=self._logprobs)
             return done + self._event("response.content_part.done", **fields, part=part)
         item.content = [ReasoningText(text)]
+        if self._is_sealing:
+            item.encrypted_content = sealed(text)
         return self._event("response.reasoning_text.done", **fields, text=text)
 
     def _open_text(self, kind: str) -> bytes:
@@ -159,6 +163,7 @@ class ResponsesFormat:
         tool_format: str,
         *,
         token_bytes: TokenBytes | None,
+        is_sealing: bool,
     ) -> None:
         """Begin an answer.
 
@@ -168,12 +173,13 @@ class ResponsesFormat:
             parser: Reads the answer; None: all of it is text.
             tool_format: Format of the model's calls.
             token_bytes: Gives the bytes of a token for log-probabilities; None: they were not asked for.
+            is_sealing: Whether reasoning is also told in the form in which clients send it back.
         """
         self._context = context
         self._opening = opening
         self._parser = parser
         self._token_bytes = token_bytes
-        self._items = ItemWriter(context, tool_format)
+        self._items = ItemWriter(context, tool_format, is_sealing=is_sealing)
         self._pending: list[TokenLogprobBody] = []
         """Log-probabilities of tokens whose text is held back."""
 
@@ -230,7 +236,7 @@ class ResponsesFormat:
             incomplete_details={"reason": "max_output_tokens"} if result.reason == "length" else None,
             output=self._items.items,
             usage=_usage(result),
-            baton=placement_body(self._context.request_id, [result]),
+            baton=placement_body(self._context, [result]),
         )
 
 

@@ -8,7 +8,7 @@ import msgspec
 
 from baton.gateway.access.admission import RequestContext, generation_name
 from baton.gateway.api.answer import AnswerJob, send_answer
-from baton.gateway.api.body import FIELD_NAMES, check_int32, sampling_parameters, token_limit
+from baton.gateway.api.body import FIELD_NAMES, check_int32, effort_variable, sampling_parameters, token_limit
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import refused, unsupported
 from baton.gateway.api.responses.answer import ResponsesFormat
@@ -23,6 +23,7 @@ from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
 
 _FIELD_NAMES = FIELD_NAMES | {"messages": "input", "max_token_count": "max_output_tokens"}
 _LOGPROBS = "message.output_text.logprobs"
+_SEALED_REASONING = "reasoning.encrypted_content"
 
 
 async def answer_responses(generator: TextGenerator, exchange: Exchange) -> None:
@@ -34,55 +35,50 @@ async def answer_responses(generator: TextGenerator, exchange: Exchange) -> None
     """
     body: ResponsesBody = exchange.body
     context = exchange.context
-    prompt = await generator.prepare(_request(generator, context, body))
+    prompt = await generator.prepare(_request(generator, exchange, body))
     model_format, use = generator.preparation.model_format, prompt.request.tool_use or NO_TOOLS
     parser = model_format.parser(use.offered, is_in_reasoning=prompt.is_in_reasoning, is_parallel=use.is_parallel)
-    token_bytes = generator.token_bytes if body.include else None
+    include = body.include or ()
     form = ResponsesFormat(
-        context, _opening(context, body), parser, model_format.output_format.tool_format, token_bytes=token_bytes
+        context,
+        _opening(context, body),
+        parser,
+        model_format.output_format.tool_format,
+        token_bytes=generator.token_bytes if _LOGPROBS in include else None,
+        is_sealing=_SEALED_REASONING in include,
     )
     await send_answer(exchange.response, generator, AnswerJob(context, [prompt]), form, is_stream=bool(body.stream))
 
 
-def _request(generator: TextGenerator, context: RequestContext, body: ResponsesBody) -> GenerationRequest:
-    use, constraint = response_tools(body), text_constraint(body.text)
-    variables = _template_variables(generator, body)
+def _request(generator: TextGenerator, exchange: Exchange, body: ResponsesBody) -> GenerationRequest:
+    use, constraint = response_tools(body, exchange), text_constraint(body.text)
+    effort = body.reasoning.effort if body.reasoning else None
+    known = generator.preparation.model_format.template_names
+    variables = effort_variable(known, effort, "reasoning.effort", exchange)
     return GenerationRequest(
-        request_id=generation_name(context.request_id),
+        request_id=generation_name(exchange.context.request_id),
         model=body.model,
-        prompt=ChatPrompt(conversation(body), tools=use.offered, template_variables=variables),
-        sampling=_sampling(body, constraint.constraint),
+        prompt=ChatPrompt(conversation(body, exchange), tools=use.offered, template_variables=variables),
+        sampling=_sampling(body, constraint.constraint, exchange),
         field_names=_FIELD_NAMES | {STRUCTURED_OUTPUT: constraint.field},
         tool_use=use,
     )
 
 
-def _sampling(body: ResponsesBody, constraint: StructuredOutput | None) -> SamplingParameters:
+def _sampling(body: ResponsesBody, constraint: StructuredOutput | None, exchange: Exchange) -> SamplingParameters:
     sampling = sampling_parameters(body, constraint)
     if body.max_output_tokens is not None:
         sampling.max_token_count = token_limit("max_output_tokens", body.max_output_tokens)
     for index, kind in enumerate(body.include or ()):
-        if kind != _LOGPROBS:
-            raise unsupported(f"include[{index}]", f"only `{_LOGPROBS}` is served, got `{kind[:64]}`")
-    if body.top_logprobs and not body.include:
+        if kind not in (_LOGPROBS, _SEALED_REASONING):
+            problem = f"only `{_LOGPROBS}` and `{_SEALED_REASONING}` are served, got `{kind[:64]}`"
+            exchange.ignore(f"include[{kind}]", unsupported(f"include[{index}]", problem))
+    has_logprobs = _LOGPROBS in (body.include or ())
+    if body.top_logprobs and not has_logprobs:
         raise refused("top_logprobs", f"`top_logprobs` needs `include` to have `{_LOGPROBS}`", code="invalid_value")
-    if body.include:
+    if has_logprobs:
         sampling.top_logprob_count = check_int32("top_logprobs", body.top_logprobs or 0)
     return sampling
-
-
-def _template_variables(generator: TextGenerator, body: ResponsesBody) -> dict[str, object]:
-    reasoning = body.reasoning
-    if reasoning is None:
-        return {}
-    for name in ("summary", "generate_summary", "context"):
-        if getattr(reasoning, name) is not None:
-            raise unsupported(f"reasoning.{name}")
-    if reasoning.effort is None:
-        return {}
-    if "reasoning_effort" not in generator.preparation.model_format.template_names:
-        raise unsupported("reasoning.effort", "the chat template of this model does not know it")
-    return {"reasoning_effort": reasoning.effort}
 
 
 def _opening(context: RequestContext, body: ResponsesBody) -> ResponseObject:
@@ -96,7 +92,7 @@ def _opening(context: RequestContext, body: ResponsesBody) -> ResponseObject:
         top_p=1.0 if body.top_p is None else body.top_p,
         user=body.user,
         metadata=body.metadata or {},
-        tools=body.tools or [],
+        tools=[tool for tool in body.tools or () if tool.type == "function"],
         tool_choice=body.tool_choice or "auto",
         parallel_tool_calls=body.parallel_tool_calls is not False,
         top_logprobs=body.top_logprobs or 0,

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 
 from baton.gateway.api.body import MAX_MESSAGES
+from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import invalid, missing, unsupported
 from baton.gateway.api.responses.schema import InputItem, InputPart, ResponsesBody
 from baton.gateway.generation.tools import call_of_answer, parsed_arguments
@@ -16,12 +19,21 @@ _FIELDS = {
     "message": ("role", "content"),
     "function_call": ("call_id", "name", "arguments"),
     "function_call_output": ("call_id", "output"),
-    "reasoning": ("content", "summary"),
+    "reasoning": ("content", "summary", "encrypted_content"),
 }
 """Types of items that are served, and their fields beside `id` and `status`."""
+_HOSTED = re.compile(r"(web_search|file_search|code_interpreter|image_generation|mcp|tool_search)_\w+")
+"""Types of items that tell what tools of another server did; what came of it is in its answer."""
+_SEAL = "baton1."
+"""Begins what stands for reasoning that a client shall not look into, and that nobody keeps for it."""
 
 
-def conversation(body: ResponsesBody) -> tuple[Message, ...]:
+def sealed(reasoning: str) -> str:
+    """Return reasoning as `encrypted_content`: in a form that clients hand back as it is. It is no secret."""
+    return _SEAL + urlsafe_b64encode(reasoning.encode()).decode()
+
+
+def conversation(body: ResponsesBody, exchange: Exchange) -> tuple[Message, ...]:
     """Return the conversation as chat templates know it, the instructions first.
 
     Raises:
@@ -32,7 +44,7 @@ def conversation(body: ResponsesBody) -> tuple[Message, ...]:
         return (*turns, {"role": "user", "content": body.input})
     if not 1 <= len(body.input) <= MAX_MESSAGES:
         raise invalid("input", f"expected 1 to {MAX_MESSAGES} messages, got {len(body.input)}")
-    builder = _Turns()
+    builder = _Turns(exchange)
     for index, item in enumerate(body.input):
         builder.add(f"input[{index}]", item)
     return (*turns, *builder.turns())
@@ -41,12 +53,16 @@ def conversation(body: ResponsesBody) -> tuple[Message, ...]:
 class _Turns:
     """Puts items together to turns: reasoning, text and calls of one answer are one message."""
 
-    def __init__(self) -> None:
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
         self._turns: list[Message] = []
         self._answer: dict[str, object] = {}
         """Message of the assistant that further items may belong to."""
 
     def add(self, name: str, item: InputItem) -> None:
+        if _HOSTED.fullmatch(item.type):
+            self._exchange.ignore(f"input[{item.type}]", unsupported(f"{name}.type"))
+            return
         _check_fields(name, item)
         if item.type == "reasoning":
             self._add_reasoning(name, item)
@@ -84,8 +100,18 @@ class _Turns:
 
     def _add_reasoning(self, name: str, item: InputItem) -> None:
         self._close()
-        parts = item.content or item.summary or ""
+        parts = item.content or self._unsealed(name, item.encrypted_content) or item.summary or ""
         self._answer["reasoning_content"] = _text(name, parts, kinds=("reasoning_text", "summary_text"))
+
+    def _unsealed(self, name: str, content: str | None) -> str:
+        """Return what is sealed; that of other servers cannot be read."""
+        try:
+            if content is None or content.startswith(_SEAL):
+                return b64decode((content or "").removeprefix(_SEAL), b"-_", validate=True).decode()
+        except ValueError as error:
+            raise invalid(f"{name}.encrypted_content", "expected it as the answer had it") from error
+        self._exchange.ignore("input[].encrypted_content")
+        return ""
 
     def _close(self) -> None:
         if self._answer.keys() & {"content", "tool_calls"}:
@@ -111,7 +137,4 @@ def _text(name: str, content: str | Sequence[InputPart], kinds: Sequence[str] = 
         part_name = f"{name}[{index}]"
         if part.type not in kinds or part.text is None:
             raise unsupported(f"{part_name}.type", f"only parts with text are served, got `{part.type}`")
-        for field in part.__struct_fields__:
-            if field not in ("type", "text", "logprobs") and getattr(part, field) not in (None, []):
-                raise unsupported(f"{part_name}.{field}")
     return "".join(part.text or "" for part in content)

@@ -1,7 +1,7 @@
 """The body of POST /v1/responses, and the objects of its answer.
 
-Fields that OpenAI has and Baton does not serve are declared, to refuse them by name and to accept values that ask for
-nothing. Nothing is kept between requests, so that whatever refers to an earlier one is refused.
+Fields that OpenAI has and Baton does not serve are in a table of their own: see tolerance.py. Nothing is kept between
+requests, so that whatever refers to an earlier one is refused.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import msgspec
 
 from baton.gateway.api.openai.logprobs import TokenLogprobBody
 from baton.gateway.api.structured_output import TextParam
+from baton.gateway.api.tolerance import PROMISES, ClosedBody, Unserved
 from baton.gateway.api.usage import CachedTokens, PlacementBody
 
 
@@ -28,17 +29,6 @@ class InputPart(msgspec.Struct, forbid_unknown_fields=True):
 
     type: str
     text: str | None = None
-    annotations: Any = None
-    """With answers that are sent back; must be empty, as `logprobs`."""
-    logprobs: Any = None
-    refusal: Any = None
-    image_url: Any = None
-    detail: Any = None
-    file_id: Any = None
-    file_data: Any = None
-    filename: Any = None
-    file_url: Any = None
-    input_audio: Any = None
 
 
 class InputItem(msgspec.Struct, forbid_unknown_fields=True):
@@ -61,12 +51,12 @@ class InputItem(msgspec.Struct, forbid_unknown_fields=True):
     """Of a call's result."""
     summary: list[InputPart] | None = None
     """Of reasoning; used where it has no content."""
-    phase: Any = None
-    encrypted_content: Any = None
+    encrypted_content: str | None = None
+    """Of reasoning, where it has neither: what an answer had there; that of other servers is left out."""
 
 
 class FunctionTool(msgspec.Struct, forbid_unknown_fields=True):
-    """A tool; only functions are served."""
+    """A tool; all but functions are left out."""
 
     type: str
     name: str | None = None
@@ -77,23 +67,18 @@ class FunctionTool(msgspec.Struct, forbid_unknown_fields=True):
     """Whether arguments must follow the schema also where the model is free not to call; null: no."""
 
 
-class FunctionChoice(msgspec.Struct, forbid_unknown_fields=True):
+class FunctionChoice(ClosedBody):
     """The function that must be called."""
 
     type: str
     name: str | None = None
-    mode: Any = None
-    tools: Any = None
 
 
 class ReasoningParam(msgspec.Struct, forbid_unknown_fields=True):
     """How to reason."""
 
     effort: str | None = None
-    """Handed to chat templates that know it; others refuse it."""
-    summary: Any = None
-    generate_summary: Any = None
-    context: Any = None
+    """Handed to chat templates that know it."""
 
 
 class ResponsesBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -118,42 +103,41 @@ class ResponsesBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """Whether an answer may have several calls; null: yes."""
     reasoning: ReasoningParam | None = None
     include: list[str] | None = None
-    """`message.output_text.logprobs`, or nothing."""
+    """`message.output_text.logprobs`, `reasoning.encrypted_content`; others are left out."""
     top_logprobs: int | None = None
     """Alternatives per token, 0 to 20; with `include`."""
-    background: Any = None
-    context_management: Any = None
-    conversation: Any = None
-    max_tool_calls: Any = None
-    moderation: Any = None
-    previous_response_id: Any = None
-    prompt: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_options: Any = None
-    prompt_cache_retention: Any = None
-    service_tier: Any = None
-    store: Any = None
     text: TextParam | None = None
     """Form of the output."""
-    truncation: Any = None
 
 
-NEUTRAL_VALUES: dict[str, tuple[object, ...]] = {
-    "background": (False,),
-    "context_management": ([],),
-    "conversation": (),
-    "max_tool_calls": (),
-    "moderation": (),
-    "previous_response_id": (),
-    "prompt": (),
-    "prompt_cache_key": (),
-    "prompt_cache_options": ({},),
-    "prompt_cache_retention": (),
-    "service_tier": ("auto", "default"),
-    "store": (False,),
-    "truncation": ("disabled",),
-}
-"""Fields that are not served, and values of them (beside null) that ask for nothing."""
+_NOTHING_KEPT = "nothing is kept between requests; send the whole conversation as `input`"
+UNSERVED = Unserved(
+    promises={
+        **PROMISES,
+        "background": (False,),
+        "conversation": (),
+        "moderation": (),
+        "previous_response_id": (),
+    },
+    hints={
+        "context_management": ([],),
+        "input[].content[].annotations": ([],),
+        "input[].content[].logprobs": ([],),
+        "max_tool_calls": (),
+        "prompt_cache_key": (),
+        "prompt_cache_options": ({},),
+        "prompt_cache_retention": (),
+        "reasoning.summary": (),
+        "service_tier": ("auto", "default"),
+        "store": (False,),
+        "text.verbosity": (),
+        "truncation": ("disabled",),
+    },
+    reasons={"conversation": _NOTHING_KEPT, "previous_response_id": _NOTHING_KEPT},
+)
+"""A `store` that is left out is told so twice: the answer has `store: false`. A `truncation` that would be needed ends
+in the error of a context that is too long.
+"""
 
 
 class OutputText(msgspec.Struct):
@@ -193,6 +177,8 @@ class ReasoningItem(Item):
     content: list[ReasoningText]
     type: str = "reasoning"
     summary: list[None] = []
+    encrypted_content: str | msgspec.UnsetType = msgspec.UNSET
+    """The same, for clients that send nothing else back; if asked for."""
 
 
 class FunctionCall(Item):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import missing, unsupported
 from baton.gateway.api.responses.schema import FunctionTool, ResponsesBody
 from baton.gateway.generation.tools import NO_PARAMETERS, ToolFields, ToolUse, choose, choose_named, read_tools
@@ -10,14 +13,14 @@ from baton.text.tools import Tool
 _FIELDS = ToolFields("name", "parameters", "strict")
 
 
-def response_tools(body: ResponsesBody) -> ToolUse:
-    """Return the tools of a body and how they may be called.
+def response_tools(body: ResponsesBody, exchange: Exchange) -> ToolUse:
+    """Return the tools of a body and how they may be called; what is no function is left out.
 
     Raises:
         ApiError: 400, naming the parameter that is not served.
         InvalidFieldError: Naming the one that is wrong.
     """
-    tools = read_tools(body.tools, _tool, _FIELDS)
+    tools = read_tools(body.tools, partial(_tool, exchange), _FIELDS)
     use = ToolUse(tools, is_parallel=body.parallel_tool_calls is not False, fields=_FIELDS)
     choice = body.tool_choice
     if isinstance(choice, str) or choice is None:
@@ -27,9 +30,10 @@ def response_tools(body: ResponsesBody) -> ToolUse:
     return choose_named(use, choice.name, "tool_choice.name")
 
 
-def _tool(param: str, tool: FunctionTool) -> Tool:
+def _tool(exchange: Exchange, param: str, tool: FunctionTool) -> Tool | None:
     if tool.type != "function":
-        raise unsupported(f"{param}.type", f"only functions are served, got `{tool.type}`")
+        exchange.ignore_tool(param, tool.type)
+        return None
     if tool.name is None:
         raise missing(f"{param}.name")
     return Tool(tool.name, tool.parameters or NO_PARAMETERS, tool.description, is_strict=bool(tool.strict))
