@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Processes that run tests at a time; most tests keep one core busy.
 WORKERS ?= 2
 
-.PHONY: help up test check matrix clients kubernetes lint fmt protos chart clean
+.PHONY: help up test check matrix clients kubernetes lint fmt protos public-api chart clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -46,10 +46,13 @@ fmt: $(STAMP) ## Format and repair what can be repaired by itself
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --quiet --fix .
 
-protos: $(STAMP) ## Generate services/baton/v1 from protos/
-	@rm -f services/baton/v1/*_pb2*.py*
-	@$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=services --pyi_out=services protos/baton/v1/*.proto
-	@$(BIN)/python -m grpc_tools.protoc -Iprotos --grpc_python_out=services protos/baton/v1/*_service.proto
+protos: $(STAMP) ## Generate services/baton/v1 and services/baton/internal/v1 from protos/
+	@rm -f services/baton/v1/*_pb2*.py* services/baton/internal/v1/*_pb2*.py*
+	@$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=services --pyi_out=services protos/baton/v1/*.proto protos/baton/internal/v1/*.proto
+	@$(BIN)/python -m grpc_tools.protoc -Iprotos --grpc_python_out=services protos/baton/v1/*_service.proto protos/baton/internal/v1/*_service.proto
+
+public-api: $(STAMP) ## Add what is new in the public protos to what may not change any more
+	@PYTHONPATH=tests $(BIN)/python -m house.public_api
 
 chart: $(STAMP) ## Write the chart's schema, table of values and rendered examples
 	@$(BIN)/python -m charts.document

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
-from baton.v1.node_pb2 import NODE_ROLE_PREFILL, NodeDescription
+from baton.internal.v1.node_pb2 import NODE_ROLE_PREFILL, NodeDescription
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import NamedTuple, TypeVar
 
 import grpc
 
-from baton.v1 import agent_service_pb2, agent_service_pb2_grpc, node_pb2, router_service_pb2
-from baton.v1.router_service_pb2_grpc import RouterServiceStub
+from baton.internal.v1 import agent_service_pb2, agent_service_pb2_grpc, node_pb2, router_service_pb2
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from bench.links.shaped_link import FAR_ADDRESS, NEAR_ADDRESS, ShapedLink
 
 MODEL = "model"

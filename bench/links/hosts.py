@@ -13,8 +13,8 @@ from pathlib import Path
 
 import grpc
 
-from baton.v1.router_service_pb2 import ListNodesRequest, NodeState
-from baton.v1.router_service_pb2_grpc import RouterServiceStub
+from baton.internal.v1.router_service_pb2 import ListNodesRequest, NodeState
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from bench.links.shaped_link import FAR_ADDRESS, NEAR_ADDRESS, ShapedLink
 from bench.processes import running_server
 

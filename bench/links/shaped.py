@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from baton.v1 import router_service_pb2
+from baton.internal.v1 import router_service_pb2
 from bench.links.shaped_cluster import Cluster, NodePlan, NotRemoteError, shaped_cluster
 from bench.links.shaped_link import PAYLOAD_SHARE, ShapedLink, shaped_link
 from bench.plots import new_figure

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import grpc
 
-from baton.v1 import router_service_pb2
-from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest
-from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.internal.v1 import router_service_pb2
+from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest
+from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.internal.v1.node_pb2 import NODE_ROLE_DECODE, NODE_ROLE_PREFILL
+from baton.internal.v1.router_service_pb2 import Placement
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters
-from baton.v1.node_pb2 import NODE_ROLE_DECODE, NODE_ROLE_PREFILL
-from baton.v1.router_service_pb2 import Placement
-from baton.v1.router_service_pb2_grpc import RouterServiceStub
 from bench.links.hosts import MODEL, HostedNode, hosted_cluster
 from bench.links.shaped_link import ShapedLink
 

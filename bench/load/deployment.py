@@ -10,9 +10,9 @@ from pathlib import Path
 
 import grpc
 
-from baton.v1 import router_service_pb2
-from baton.v1.router_service_pb2 import ListNodesResponse
-from baton.v1.router_service_pb2_grpc import RouterServiceStub
+from baton.internal.v1 import router_service_pb2
+from baton.internal.v1.router_service_pb2 import ListNodesResponse
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from bench.links.hosts import ROUTER, HostedNode, hosted_cluster
 from bench.links.shaped_link import PAYLOAD_SHARE, ShapedLink, shaped_link
 from bench.local_cluster import Endpoints, NodeTable, mock_node, real_node, running_cluster

@@ -11,12 +11,12 @@ from hashlib import blake2b
 
 import grpc
 
-from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest
-from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest
+from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.internal.v1.node_pb2 import NodeDescription
+from baton.internal.v1.router_service_pb2 import ListNodesRequest, ListNodesResponse, PlaceRequest, PlaceResponse
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters
-from baton.v1.node_pb2 import NodeDescription
-from baton.v1.router_service_pb2 import ListNodesRequest, ListNodesResponse, PlaceRequest, PlaceResponse
-from baton.v1.router_service_pb2_grpc import RouterServiceStub
 from bench.prediction.sample import Candidate, Sample, TokenArrival, candidate_of, chosen_of, measured_of
 
 MODEL = "model"

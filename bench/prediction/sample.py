@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from baton.internal.v1.router_service_pb2 import Candidate as CandidateMessage
+from baton.internal.v1.router_service_pb2 import CostEstimate, Placement
 from baton.v1.generation_pb2 import PlacementSummary
-from baton.v1.router_service_pb2 import Candidate as CandidateMessage
-from baton.v1.router_service_pb2 import CostEstimate, Placement
 
 _DECIMALS = 6
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import grpc
 import uvloop
 
-from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest, ServeRequest, ServeResponse, StreamStart
-from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest, ServeRequest, ServeResponse, StreamStart
+from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
 from baton.v1.generation_pb2 import SamplingParameters
 from bench.servers.cost_stack import MODEL
 

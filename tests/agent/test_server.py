@@ -13,10 +13,10 @@ from baton.agent.settings import AgentSettings
 from baton.agent.supervisor import Supervisor
 from baton.config.settings import load_settings
 from baton.errors import ConfigurationError
+from baton.internal.v1 import agent_service_pb2, agent_service_pb2_grpc
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
 from baton.security.tls import TlsIdentity
-from baton.v1 import agent_service_pb2, agent_service_pb2_grpc
 
 
 def test_the_status_says_what_is_supervised() -> None:
@@ -28,7 +28,7 @@ def test_the_status_says_what_is_supervised() -> None:
         server = GrpcServer("127.0.0.1:0")
         servicer = AgentServicer("decode-a", supervisor)
         server.add(
-            "baton.v1.AgentService",
+            "baton.internal.v1.AgentService",
             lambda target: agent_service_pb2_grpc.add_AgentServiceServicer_to_server(servicer, target),
         )
         port = await server.start()

@@ -13,11 +13,11 @@ from baton.cache_index.server import BLOCK_BYTES, build_server, max_blocks
 from baton.cache_index.settings import CacheIndexSettings
 from baton.config.container_limits import Memory
 from baton.errors import ConfigurationError
+from baton.internal.v1 import cache_index_service_pb2 as messages
+from baton.internal.v1 import cache_index_service_pb2_grpc as service
 from baton.kv.hashing import BlockHash, join_hashes
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_info
-from baton.v1 import cache_index_service_pb2 as messages
-from baton.v1 import cache_index_service_pb2_grpc as service
 
 HASHES = [BlockHash(bytes([number]) * 16) for number in range(4)]
 TIMEOUT_SECONDS = 60.0
@@ -179,10 +179,10 @@ def test_bad_lookups_are_refused(joined: bytes) -> None:
 
 
 def test_health_names_the_service() -> None:
-    """grpc.health.v1 answers SERVING for baton.v1.CacheIndexService."""
+    """grpc.health.v1 answers SERVING for baton.internal.v1.CacheIndexService."""
 
     async def client(stub: service.CacheIndexServiceStub, channel: grpc.aio.Channel) -> None:
-        request = health_pb2.HealthCheckRequest(service="baton.v1.CacheIndexService")
+        request = health_pb2.HealthCheckRequest(service="baton.internal.v1.CacheIndexService")
         response = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=20)
         assert response.status == health_pb2.HealthCheckResponse.SERVING
 

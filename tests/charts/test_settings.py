@@ -10,7 +10,8 @@ import pytest
 
 from baton.config.settings import flag_of, load_settings, parse_flags
 from baton.demo import checkpoint_dir
-from baton.v1 import decode_service_pb2, generation_service_pb2, prefill_service_pb2
+from baton.internal.v1 import decode_service_pb2, prefill_service_pb2
+from baton.v1 import generation_service_pb2
 from charts.render import manifests_of, render
 from charts.values_schema import CHART_OWNED, SETTINGS, camel_case
 from tests.charts.rendering import ALL, MINIMAL, containers, find, manifests, pods

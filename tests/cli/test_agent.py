@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from baton.cli.app import make_app
 from baton.cli.cluster.agent_status import sensor_rows, status_table
 from baton.errors import ConfigurationError, UnavailableError
-from baton.v1 import agent_service_pb2
-from baton.v1.node_pb2 import SystemSample
+from baton.internal.v1 import agent_service_pb2
+from baton.internal.v1.node_pb2 import SystemSample
 
 
 def test_a_dry_run_prints_the_service_and_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

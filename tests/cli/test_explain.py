@@ -9,7 +9,7 @@ import pytest
 
 from baton.cli import explain
 from baton.errors import NotFoundError, UnavailableError
-from baton.v1.router_service_pb2 import ExplainRequest, ExplainResponse, PlacementRecord
+from baton.internal.v1.router_service_pb2 import ExplainRequest, ExplainResponse, PlacementRecord
 
 
 class _Stub:

@@ -12,7 +12,7 @@ from baton.capacity.placement import Candidate
 from baton.cli.nodes import devices_table, links_table, nodes_table, places_table, pools_table
 from baton.cli.plan import plan_table
 from baton.cli.terminal.tables import format_bytes, format_rate
-from baton.v1 import node_pb2, router_service_pb2
+from baton.internal.v1 import node_pb2, router_service_pb2
 
 
 def _text(table: Table) -> str:

@@ -13,6 +13,7 @@ from baton.decode.servicer import DecodeServicer
 from baton.engine.kv_cache.block_copy import read_blocks
 from baton.engine.request import SamplingParams
 from baton.engine.runners.base import Runner
+from baton.internal.v1 import block_service_pb2, decode_service_pb2, decode_service_pb2_grpc, router_service_pb2
 from baton.kv_transport.frame_codec import serialize_response
 from baton.kv_transport.kv_services import BlockStub, ReceivedPull, add_block_service
 from baton.node.block_servicer import BlockServicer
@@ -20,12 +21,6 @@ from baton.node.node import WorkerNode
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
 from baton.telemetry.metrics import Metrics
-from baton.v1 import (
-    block_service_pb2,
-    decode_service_pb2,
-    decode_service_pb2_grpc,
-    router_service_pb2,
-)
 from decode.pair import PATIENT, TIMEOUT_SECONDS, Damage, Node, Pair, follow, intact, request_of, with_pair
 from engine.rig import GREEDY, mock_runner
 
@@ -60,9 +55,9 @@ class Neighbour:
         self.servicer = DamagedBlocks(node, damage)
         generator = DecodeGenerator(node, PeerSet(0, lambda _link: None), PATIENT, Metrics())
         self.server = GrpcServer("127.0.0.1:0")
-        self.server.add("baton.v1.BlockService", partial(add_block_service, self.servicer))
+        self.server.add("baton.internal.v1.BlockService", partial(add_block_service, self.servicer))
         self.server.add(
-            "baton.v1.DecodeService",
+            "baton.internal.v1.DecodeService",
             partial(decode_service_pb2_grpc.add_DecodeServiceServicer_to_server, DecodeServicer(generator)),
         )
 

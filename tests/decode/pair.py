@@ -28,6 +28,13 @@ from baton.engine.runners.mock import MockRunner
 from baton.errors import UnavailableError
 from baton.grpc_sockets.flow_control import StreamEndedError
 from baton.grpc_sockets.server_connection import ServerCall
+from baton.internal.v1 import (
+    decode_service_pb2,
+    decode_service_pb2_grpc,
+    prefill_service_pb2,
+    prefill_service_pb2_grpc,
+    router_service_pb2,
+)
 from baton.kv_transport import fast_channel
 from baton.kv_transport.frame_codec import serialize_response
 from baton.kv_transport.kv_services import FastServer, ReceivedRequest, add_prefill_service
@@ -42,14 +49,7 @@ from baton.rpc.server import GrpcServer
 from baton.shm import borrower, lender
 from baton.shm.lender import SEGMENT_BYTES, Lender
 from baton.telemetry.metrics import Metrics
-from baton.v1 import (
-    decode_service_pb2,
-    decode_service_pb2_grpc,
-    generation_pb2,
-    prefill_service_pb2,
-    prefill_service_pb2_grpc,
-    router_service_pb2,
-)
+from baton.v1 import generation_pb2
 from engine.rig import GREEDY, LAYOUT, mock_runner
 from engine.tokens import tokenizer_text
 from node.sampling import sampling_to_proto
@@ -229,7 +229,7 @@ class PrefillSide:
         self.fast_server = FastServer("127.0.0.1", 0, DamagedFastPath(self.servicer, prefiller))
         self.fast_port = 0
         self.server = GrpcServer("127.0.0.1:0")
-        self.server.add("baton.v1.PrefillService", partial(add_prefill_service, self.servicer))
+        self.server.add("baton.internal.v1.PrefillService", partial(add_prefill_service, self.servicer))
 
     async def start(self) -> None:
         """Serve."""
@@ -295,7 +295,7 @@ class Pair:
         self.decode_servicer = DecodeServicer(self.generator)
         self.decode_server = GrpcServer("127.0.0.1:0")
         self.decode_server.add(
-            "baton.v1.DecodeService",
+            "baton.internal.v1.DecodeService",
             partial(decode_service_pb2_grpc.add_DecodeServiceServicer_to_server, self.decode_servicer),
         )
 

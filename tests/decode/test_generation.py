@@ -14,9 +14,9 @@ import pytest
 from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.decode.kv_stream.reader import Timeouts
 from baton.engine.request import SamplingParams
+from baton.internal.v1 import kv_pb2, prefill_service_pb2
 from baton.rpc.status import error_info
 from baton.telemetry.metrics import Metrics
-from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.v1.generation_pb2 import FINISH_REASON_LENGTH
 from decode.pair import (
     DECODE_ID,

@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 from baton.decode import peers
+from baton.internal.v1 import node_pb2, router_service_pb2
 from baton.kv_transport.kv_services import KvStub
-from baton.v1 import node_pb2, router_service_pb2
 
 
 def test_a_probe_that_breaks_leaves_the_node_and_its_other_links_alone(monkeypatch: pytest.MonkeyPatch) -> None:

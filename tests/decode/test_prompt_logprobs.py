@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from baton.v1 import decode_service_pb2
+from baton.internal.v1 import decode_service_pb2
 from decode.pair import TIMEOUT_SECONDS, Pair, generate, request_of, with_pair
 from engine.rig import GREEDY, expected_tokens, prompt_of
 

@@ -15,8 +15,7 @@ import pytest
 from baton.decode import generation, servicer
 from baton.engine.request import SamplingParams
 from baton.errors import InvalidFieldError
-from baton.rpc.status import error_from_rpc
-from baton.v1.decode_service_pb2 import (
+from baton.internal.v1.decode_service_pb2 import (
     DecodeServiceGenerateRequest,
     Finished,
     ServeRequest,
@@ -24,6 +23,7 @@ from baton.v1.decode_service_pb2 import (
     StreamFailed,
     StreamStart,
 )
+from baton.rpc.status import error_from_rpc
 from baton.v1.generation_pb2 import SamplingParameters
 from decode.pair import PREFILL_ID, TIMEOUT_SECONDS, Pair, generate, request_of, with_pair
 from engine.rig import GREEDY, expected_tokens, prompt_of

@@ -16,14 +16,15 @@ import uvloop
 from baton.errors import BatonError, StreamBrokenError, UnavailableError
 from baton.gateway.server import RunningGateway, run_gateway
 from baton.gateway.settings import GatewaySettings
+from baton.internal.v1 import decode_service_pb2 as decode
+from baton.internal.v1 import kv_pb2, node_pb2
+from baton.internal.v1 import router_service_pb2 as router
+from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceServicer, add_DecodeServiceServicer_to_server
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceServicer, add_RouterServiceServicer_to_server
 from baton.rpc.server import GrpcServer
 from baton.rpc.status import code_of
-from baton.v1 import decode_service_pb2 as decode
+from baton.v1 import generation_pb2
 from baton.v1 import generation_pb2 as generation
-from baton.v1 import kv_pb2, node_pb2
-from baton.v1 import router_service_pb2 as router
-from baton.v1.decode_service_pb2_grpc import DecodeServiceServicer, add_DecodeServiceServicer_to_server
-from baton.v1.router_service_pb2_grpc import RouterServiceServicer, add_RouterServiceServicer_to_server
 from system.plan import free_ports
 
 MODEL = "tiny"
@@ -49,9 +50,9 @@ def finished(
         decode_node_id=node_id,
         prefill_node_id="prefill-0",
         kv_byte_count=4096,
-        key_wire_dtype=kv_pb2.KV_DTYPE_BFLOAT16,
-        value_wire_dtype=kv_pb2.KV_DTYPE_INT8,
-        kv_transport=kv_pb2.KV_TRANSPORT_FAST,
+        key_wire_dtype=generation_pb2.KV_DTYPE_BFLOAT16,
+        value_wire_dtype=generation_pb2.KV_DTYPE_INT8,
+        kv_transport=generation_pb2.KV_TRANSPORT_FAST,
     )
     summary.decode_duration.FromMilliseconds(300)
     summary.transfer_duration.FromMilliseconds(100)
@@ -275,7 +276,7 @@ class FakeCluster:
         """Start the router; always on the same port."""
         self.router_server = GrpcServer(f"127.0.0.1:{self.router_port}")
         self.router_server.add(
-            "baton.v1.RouterService", lambda server: add_RouterServiceServicer_to_server(self.router, server)
+            "baton.internal.v1.RouterService", lambda server: add_RouterServiceServicer_to_server(self.router, server)
         )
         self.router_port = await self.router_server.start()
 
@@ -287,7 +288,7 @@ class FakeCluster:
 
     async def _start_decode(self, servicer: FakeDecode) -> GrpcServer:
         server = GrpcServer("127.0.0.1:0")
-        server.add("baton.v1.DecodeService", lambda each: add_DecodeServiceServicer_to_server(servicer, each))
+        server.add("baton.internal.v1.DecodeService", lambda each: add_DecodeServiceServicer_to_server(servicer, each))
         self.addresses[servicer.node_id] = f"127.0.0.1:{await server.start()}"
         return server
 

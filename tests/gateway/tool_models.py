@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from baton.v1 import decode_service_pb2 as decode
+from baton.internal.v1 import decode_service_pb2 as decode
 from baton.v1 import generation_pb2 as generation
 from gateway.fake_cluster import FakeCluster, finished, judgement, tokens
 from text.tokenizer_folders import byte_level

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROTOS = ROOT / "protos"
 SERVICES = ROOT / "services"
 PACKAGE = SERVICES / "baton"
-GENERATED = PACKAGE / "v1"
+GENERATED = (PACKAGE / "v1", PACKAGE / "internal" / "v1")
 TESTS = ROOT / "tests"
 
 
@@ -36,7 +36,7 @@ def all_sources() -> Iterator[Path]:
 def sources_of(folder: Path) -> Iterator[Path]:
     """Yield the modules below a folder that people write, in the order of their paths."""
     for path in sorted(folder.rglob("*.py")):
-        if GENERATED not in path.parents:
+        if not set(GENERATED) & set(path.parents):
             yield path
 
 

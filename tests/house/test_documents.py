@@ -64,7 +64,7 @@ def _missing_files(text: str) -> Iterator[str]:
 def _missing_modules(text: str) -> Iterator[str]:
     for name in _MODULE.findall(text):
         is_metric = f'"{name}"' in _telemetry()
-        if not name.startswith("baton.v1") and not is_metric and not _is_known(name.split(".")):
+        if not name.startswith(("baton.v1", "baton.internal.v1")) and not is_metric and not _is_known(name.split(".")):
             yield name
 
 

@@ -1,4 +1,4 @@
-"""The generated code in services/baton/v1 is what `make protos` makes of protos/."""
+"""The generated code in services/baton/v1 and internal/v1 is what `make protos` makes of protos/."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from house.repository import GENERATED, ROOT
+from house.repository import GENERATED, ROOT, SERVICES
 
 
 def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
@@ -15,7 +15,9 @@ def test_generated_code_is_up_to_date(tmp_path: Path) -> None:
     for command in _protoc_commands(tmp_path):
         subprocess.run(command, cwd=ROOT, check=True, timeout=300)
 
-    assert _contents(tmp_path / "baton" / "v1") == _contents(GENERATED), "run `make protos`"
+    for folder in GENERATED:
+        made = tmp_path / folder.relative_to(SERVICES)
+        assert _contents(made) == _contents(folder), "run `make protos`"
 
 
 def _protoc_commands(out: Path) -> list[list[str]]:

@@ -14,7 +14,7 @@ _NAMES_OF_NO_IDEA = {"utils.py", "util.py", "helpers.py", "helper.py", "common.p
 
 def test_every_package_says_what_it_holds() -> None:
     """Each folder with modules has an __init__.py that begins with a docstring."""
-    folders = {path.parent for path in sources()} | {GENERATED}
+    folders = {path.parent for path in sources()} | set(GENERATED)
     silent = [
         str(folder.relative_to(ROOT))
         for folder in sorted(folders)

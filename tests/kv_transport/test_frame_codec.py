@@ -7,9 +7,9 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
+from baton.internal.v1 import kv_pb2, prefill_service_pb2
 from baton.kv.stream import KvFrame
 from baton.kv_transport.frame_codec import EncodedFrame, ReceivedFrame, encode_frame, parse_response, serialize_response
-from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.wire.quantities import duration_from_seconds
 
 counts = st.integers(0, 2**31 - 1)

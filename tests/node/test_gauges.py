@@ -9,8 +9,8 @@ from baton.capacity.cost import NodeProfile, prefill_seconds
 from baton.capacity.reference_models import REFERENCE_MODELS
 from baton.engine.events import EngineLoad
 from baton.engine.kv_cache.offload import TierHits
+from baton.internal.v1.node_pb2 import SystemSample
 from baton.node.gauges import observe_load, observe_machine
-from baton.v1.node_pb2 import SystemSample
 
 _SHAPE = next(iter(REFERENCE_MODELS.values()))
 _PROFILE = NodeProfile(1e12, 0.001, 1e12, 1e11, 0.001)

@@ -16,12 +16,12 @@ from baton.engine.events import Failed
 from baton.errors import BatonError
 from baton.grpc_sockets.flow_control import StreamEndedError
 from baton.grpc_sockets.server_connection import ServerCall
+from baton.internal.v1.prefill_service_pb2 import PrefillRequest, PrefillResponse
 from baton.kv.stream import KvFrame
 from baton.kv_transport.kv_services import ReceivedRequest
 from baton.prefill.outbox import LoopOutbox, Outbox, ThreadOutbox
 from baton.prefill.prefiller import Prefiller
 from baton.prefill.servicer import FastPrefill
-from baton.v1.prefill_service_pb2 import PrefillRequest, PrefillResponse
 
 pytestmark = pytest.mark.usefixtures("no_collector")  # what is not freed at once must show
 

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 import pytest
 
 from baton.errors import AttemptReusedError, BatonError
+from baton.internal.v1.prefill_service_pb2 import PrefillRequest
 from baton.prefill.prefiller import AttemptStreams
-from baton.v1.prefill_service_pb2 import PrefillRequest
 
 
 def request_of(stream_number: int, attempt: int = 1) -> PrefillRequest:

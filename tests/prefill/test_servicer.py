@@ -12,11 +12,12 @@ import pytest
 from baton.engine.events import Failed, FrameLanded, TokenReady
 from baton.engine.sampling import SampledToken
 from baton.errors import BatonError
+from baton.internal.v1 import prefill_service_pb2
 from baton.kv.stream import KvFrame
 from baton.prefill import prefiller
 from baton.prefill.outbox import LoopOutbox
 from baton.rpc.status import error_info
-from baton.v1 import kv_pb2, prefill_service_pb2
+from baton.v1 import generation_pb2
 from baton.wire.kv import layout_to_proto
 from decode.pair import Pair, with_pair
 from engine.rig import GREEDY, LAYOUT, expected_tokens, prompt_of
@@ -88,10 +89,10 @@ REFUSALS: list[tuple[dict[str, Any], grpc.StatusCode, str]] = [
     ({"layer_token_begins": [1, 1, 2]}, grpc.StatusCode.INVALID_ARGUMENT, "layer_token_begins"),
     ({"layer_token_begins": [0, -1, 0]}, grpc.StatusCode.INVALID_ARGUMENT, "layer_token_begins"),
     ({"layers_per_frame": -1}, grpc.StatusCode.INVALID_ARGUMENT, "layers_per_frame"),
-    ({"wire_dtype": kv_pb2.KV_DTYPE_FLOAT32}, grpc.StatusCode.INVALID_ARGUMENT, "wire_dtype"),
+    ({"wire_dtype": generation_pb2.KV_DTYPE_FLOAT32}, grpc.StatusCode.INVALID_ARGUMENT, "wire_dtype"),
     ({"wire_dtype": 99}, grpc.StatusCode.INVALID_ARGUMENT, "wire_dtype"),
-    ({"wire_dtype": kv_pb2.KV_DTYPE_AFFINE8}, grpc.StatusCode.INVALID_ARGUMENT, "wire_dtype"),
-    ({"value_wire_dtype": kv_pb2.KV_DTYPE_BFLOAT16}, grpc.StatusCode.INVALID_ARGUMENT, "value_wire_dtype"),
+    ({"wire_dtype": generation_pb2.KV_DTYPE_AFFINE8}, grpc.StatusCode.INVALID_ARGUMENT, "wire_dtype"),
+    ({"value_wire_dtype": generation_pb2.KV_DTYPE_BFLOAT16}, grpc.StatusCode.INVALID_ARGUMENT, "value_wire_dtype"),
     ({"expected_layout": None}, grpc.StatusCode.INVALID_ARGUMENT, "expected_layout.rope_state"),
     (
         {"expected_layout": layout_to_proto(replace(LAYOUT, tokenizer_digest="f" * 32))},

@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from baton.errors import OverloadedError
+from baton.internal.v1 import router_service_pb2_grpc as service
 from baton.rpc.status import error_from_rpc
-from baton.v1 import router_service_pb2_grpc as service
 from router.samples import DGX, MAC
 from router.test_servicer import place_request, register, with_router
 

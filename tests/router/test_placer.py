@@ -9,10 +9,10 @@ import pytest
 
 from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import TierRates
+from baton.internal.v1.router_service_pb2 import PlaceRequest
 from baton.kv.tiers import HeldPrefix
 from baton.router.placer import Placer
 from baton.router.state import RouterState, StateLimits
-from baton.v1.router_service_pb2 import PlaceRequest
 from baton.wire.quantities import candidate_from_proto
 from router.samples import IDLE, MAC, MODEL, Clock, busy_report
 

@@ -15,6 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.cache_index.server import build_server
 from baton.cache_index.settings import CacheIndexSettings
+from baton.internal.v1 import cache_index_service_pb2, cache_index_service_pb2_grpc, node_pb2
+from baton.internal.v1 import router_service_pb2 as messages
+from baton.internal.v1 import router_service_pb2_grpc as service
 from baton.kv.adapter import Adapter
 from baton.kv.kv_format import KvDtype
 from baton.router.nodes import NodeDescription
@@ -25,9 +28,7 @@ from baton.router.settings import RouterSettings
 from baton.router.state import RouterState
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_info
-from baton.v1 import cache_index_service_pb2, cache_index_service_pb2_grpc, generation_pb2, node_pb2
-from baton.v1 import router_service_pb2 as messages
-from baton.v1 import router_service_pb2_grpc as service
+from baton.v1 import generation_pb2
 from router.samples import DGX, LAYOUT, MAC, MODEL
 
 TIMEOUT_SECONDS = 60.0
@@ -585,10 +586,10 @@ def test_nodes_stay_known_to_a_router_that_stops() -> None:
 
 
 def test_health_names_the_service() -> None:
-    """grpc.health.v1 answers SERVING for baton.v1.RouterService."""
+    """grpc.health.v1 answers SERVING for baton.internal.v1.RouterService."""
 
     async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
-        request = health_pb2.HealthCheckRequest(service="baton.v1.RouterService")
+        request = health_pb2.HealthCheckRequest(service="baton.internal.v1.RouterService")
         response = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=20)
         assert response.status == health_pb2.HealthCheckResponse.SERVING
 

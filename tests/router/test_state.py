@@ -10,12 +10,12 @@ import pytest
 from baton.capacity import cost
 from baton.capacity.placement import place
 from baton.capacity.snapshot import Link, LowerPrefix, PlacementRequest, TierRates
+from baton.internal.v1 import node_pb2
 from baton.kv.kv_format import KvDtype
 from baton.router.cluster.snapshots import RENEWAL_SECONDS
 from baton.router.nodes import LinkMeasurement, Outcome
 from baton.router.proto import load_from_proto, load_to_proto
 from baton.router.state import RouterState, StateLimits
-from baton.v1 import node_pb2
 from router.samples import DGX, IDLE, LAYOUT, MAC, MODEL, OUTCOME, Clock, busy_report
 
 REQUEST = PlacementRequest(8192, 32)

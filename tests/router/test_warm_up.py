@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
+from baton.internal.v1.router_service_pb2 import PlacementPin, PlaceRequest
 from baton.router.nodes import NodeDescription, NodeTable
 from baton.router.servicer import QUIET_SECONDS, WarmUp
-from baton.v1.router_service_pb2 import PlacementPin, PlaceRequest
 from router.samples import DGX, MAC
 
 ANY = PlaceRequest(model_id=MAC.model_id)

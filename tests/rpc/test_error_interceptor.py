@@ -10,11 +10,11 @@ from functools import partial
 import grpc
 import pytest
 
+from baton.internal.v1 import cache_index_service_pb2 as messages
+from baton.internal.v1 import cache_index_service_pb2_grpc as service
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
 from baton.rpc.status import error_info
-from baton.v1 import cache_index_service_pb2 as messages
-from baton.v1 import cache_index_service_pb2_grpc as service
 
 _TIMEOUT_SECONDS = 20.0
 _BAD_BYTES = b"\xff\xff"
@@ -31,7 +31,9 @@ class _Index(service.CacheIndexServiceServicer):
 
 async def _call(make_call: Callable[[grpc.aio.Channel], AsyncIterator[object]]) -> list[object]:
     server = GrpcServer("127.0.0.1:0")
-    server.add("baton.v1.CacheIndexService", partial(service.add_CacheIndexServiceServicer_to_server, _Index()))
+    server.add(
+        "baton.internal.v1.CacheIndexService", partial(service.add_CacheIndexServiceServicer_to_server, _Index())
+    )
     port = await server.start()
     try:
         async with open_channel(f"127.0.0.1:{port}") as channel, asyncio.timeout(_TIMEOUT_SECONDS):
@@ -41,11 +43,11 @@ async def _call(make_call: Callable[[grpc.aio.Channel], AsyncIterator[object]]) 
 
 
 async def _lookup(data: bytes, channel: grpc.aio.Channel) -> AsyncIterator[object]:
-    yield await channel.unary_unary("/baton.v1.CacheIndexService/Lookup")(data)
+    yield await channel.unary_unary("/baton.internal.v1.CacheIndexService/Lookup")(data)
 
 
 async def _publish(data: bytes, channel: grpc.aio.Channel) -> AsyncIterator[object]:
-    async for response in channel.stream_stream("/baton.v1.CacheIndexService/Publish")(iter((b"", data))):
+    async for response in channel.stream_stream("/baton.internal.v1.CacheIndexService/Publish")(iter((b"", data))):
         yield response
 
 

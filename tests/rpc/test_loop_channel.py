@@ -103,7 +103,7 @@ def same(data: bytes) -> bytes:
 
 def unary(channel: LoopChannel, method: str) -> Callable[..., Awaitable[bytes]]:
     """Return what calls a method with bytes."""
-    return channel.unary_unary(f"/baton.v1.Test/{method}", same, same)
+    return channel.unary_unary(f"/baton.internal.v1.Test/{method}", same, same)
 
 
 def run(test: Callable[[LoopChannel, Handlers], Awaitable[None]]) -> None:
@@ -191,7 +191,7 @@ def test_a_stream_carries_messages_of_any_size_both_ways() -> None:
     """In order, while more is written than the windows hold."""
 
     async def test(channel: LoopChannel, _handlers: Handlers) -> None:
-        call = channel.stream_stream("/baton.v1.Test/Stream", same, same)()
+        call = channel.stream_stream("/baton.internal.v1.Test/Stream", same, same)()
         sent = [LARGE[: size * 4099] for size in range(100)]
 
         async def write() -> None:
@@ -214,7 +214,7 @@ def test_responses_of_a_stream_end_with_the_call() -> None:
     """Iterated, or read until EOF."""
 
     async def test(channel: LoopChannel, _handlers: Handlers) -> None:
-        count = channel.unary_stream("/baton.v1.Test/Count", same, same)
+        count = channel.unary_stream("/baton.internal.v1.Test/Count", same, same)
         call = count(b"1")
 
         assert [response async for response in count(b"100")] == [str(number).encode() for number in range(100)]

@@ -11,10 +11,7 @@ import grpc
 import pytest
 
 from baton import errors
-from baton.rpc.channel import open_channel
-from baton.rpc.server import GrpcServer
-from baton.rpc.status import DOMAIN, error_from_rpc, error_info
-from baton.v1 import (
+from baton.internal.v1 import (
     decode_service_pb2,
     decode_service_pb2_grpc,
     prefill_service_pb2,
@@ -22,6 +19,9 @@ from baton.v1 import (
     router_service_pb2,
     router_service_pb2_grpc,
 )
+from baton.rpc.channel import open_channel
+from baton.rpc.server import GrpcServer
+from baton.rpc.status import DOMAIN, error_from_rpc, error_info
 
 ERRORS: list[tuple[errors.BatonError, grpc.StatusCode]] = [
     (errors.InvalidFieldError("top_p", "expected above 0"), grpc.StatusCode.INVALID_ARGUMENT),

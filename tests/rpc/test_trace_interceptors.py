@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from baton.rpc.trace_interceptors import TraceServerInterceptor, make_client_interceptors
 
 TIMEOUT_SECONDS = 60.0
-SERVICE = "baton.v1.TestService"
+SERVICE = "baton.internal.v1.TestService"
 
 
 class Recorder:

@@ -14,13 +14,13 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.config.settings import load_settings
 from baton.errors import ConfigurationError
+from baton.internal.v1 import router_service_pb2
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.router.server import running_router
 from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
 from baton.security.tls import TlsIdentity, secured_by
-from baton.v1 import router_service_pb2
-from baton.v1.router_service_pb2_grpc import RouterServiceStub
 from system.plan import free_ports
 
 TIMEOUT_SECONDS = 60.0

@@ -24,8 +24,8 @@ import grpc
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from baton.v1.router_service_pb2 import ListNodesRequest, NodeState
-from baton.v1.router_service_pb2_grpc import RouterServiceStub
+from baton.internal.v1.router_service_pb2 import ListNodesRequest, NodeState
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from system.plan import HOST, ClusterPlan, EngineName
 
 READY_SECONDS = 200.0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from baton.v1.node_pb2 import NodeDescription
-from baton.v1.router_service_pb2 import NodeState
+from baton.internal.v1.node_pb2 import NodeDescription
+from baton.internal.v1.router_service_pb2 import NodeState
 from system.cluster import Cluster
 
 

@@ -9,8 +9,9 @@ from typing import NamedTuple
 import grpc
 import pytest
 
-from baton.v1 import decode_service_pb2, generation_pb2, router_service_pb2
-from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.internal.v1 import decode_service_pb2, router_service_pb2
+from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.v1 import generation_pb2
 from checkpoints import CheckpointName, checkpoint, reference_generate
 from system.cluster import Cluster
 from system.plan import MODEL_NAME, EngineName

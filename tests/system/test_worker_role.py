@@ -8,11 +8,11 @@ import grpc
 import pytest
 
 from baton.demo import checkpoint_dir
-from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest
-from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest
+from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.internal.v1.router_service_pb2 import PlacementPin, PlaceRequest
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters
-from baton.v1.router_service_pb2 import PlacementPin, PlaceRequest
-from baton.v1.router_service_pb2_grpc import RouterServiceStub
 from system.cluster import Cluster
 from system.plan import MODEL_NAME
 from system.rest import COMPLETION_PATH, post

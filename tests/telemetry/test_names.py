@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from google.protobuf import descriptor_pool
 
-from baton.telemetry import names
-from baton.v1 import (
+from baton.internal.v1 import (
     agent_service_pb2,
     cache_index_service_pb2,
     decode_service_pb2,
@@ -13,6 +12,7 @@ from baton.v1 import (
     router_service_pb2,
     worker_service_pb2,
 )
+from baton.telemetry import names
 
 _SERVICES = (
     agent_service_pb2,

@@ -93,11 +93,11 @@ def test_a_clients_header_decides_and_else_the_ratio(
 
 def test_a_server_span_is_named_after_its_method() -> None:
     """Service and method are attributes as well."""
-    method = "/baton.v1.RouterService/Place"
+    method = "/baton.internal.v1.RouterService/Place"
 
-    assert tracing.server_span(method) == "baton.v1.RouterService/Place"
+    assert tracing.server_span(method) == "baton.internal.v1.RouterService/Place"
     assert tracing.rpc_attributes(method) == {
         "rpc.system": "grpc",
-        "rpc.service": "baton.v1.RouterService",
+        "rpc.service": "baton.internal.v1.RouterService",
         "rpc.method": "Place",
     }

@@ -22,7 +22,7 @@ from engine.rig import TIMEOUT_SECONDS, Rig, mock_runner, prompt_of, request_of
 IDLE = EngineLoad(0, 0, 0, 64, 0.0, 0)
 BUSY = replace(IDLE, num_running=1)
 BOUND_SECONDS = 30.0
-SERVICE = "baton.v1.DecodeService"
+SERVICE = "baton.internal.v1.DecodeService"
 STATUS = health_pb2.HealthCheckResponse
 
 

@@ -11,10 +11,10 @@ import grpc
 import pytest
 
 from baton.engine.events import EngineLoad
+from baton.internal.v1 import worker_service_pb2 as messages
+from baton.internal.v1.worker_service_pb2_grpc import WorkerServiceStub, add_WorkerServiceServicer_to_server
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
-from baton.v1 import worker_service_pb2 as messages
-from baton.v1.worker_service_pb2_grpc import WorkerServiceStub, add_WorkerServiceServicer_to_server
 from baton.wire.quantities import duration_from_seconds
 from baton.worker.pausing import SERVICE_NAME, PausingServicer
 

@@ -16,6 +16,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from baton.decode import service as decode
 from baton.decode.settings import DecodeSettings
 from baton.demo import checkpoint_dir
+from baton.internal.v1 import decode_service_pb2, prefill_service_pb2
+from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
 from baton.kv_transport.kv_services import KvStub
 from baton.node.node import WorkerNode, load_node
 from baton.node.service import NodeService
@@ -24,8 +26,6 @@ from baton.prefill.settings import PrefillSettings
 from baton.router.server import running_router
 from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
-from baton.v1 import decode_service_pb2, prefill_service_pb2
-from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
 from baton.worker.process import WorkerProcess
 from baton.worker.settings import WorkerSettings
 

@@ -172,7 +172,7 @@ ports:
   - {name: health, port: {{ include "baton.tls.healthPort" (dict "root" .root "port" 0) }}}
   {{- end }}
 healthPort: {{ include "baton.tls.healthPort" (dict "root" .root "port" $port) }}
-readyService: {{ printf "baton.v1.%sService" (title .role) }}
+readyService: {{ printf "baton.internal.v1.%sService" (title .role) }}
 startSeconds: {{ $values.startSeconds }}
 drainSeconds: {{ dig "drainSeconds" 20 $values.settings }}
 source: {{ toJson $source }}

@@ -16,12 +16,12 @@ from baton.agent.membership import AssignedWorker, Membership, assigned_worker, 
 from baton.agent.settings import AgentSettings
 from baton.discovery.lan import find_router
 from baton.errors import BatonError, ConfigurationError, OverloadedError, UnavailableError
+from baton.internal.v1 import join_service_pb2 as messages
+from baton.internal.v1.join_service_pb2_grpc import JoinServiceStub
 from baton.rpc.status import error_from_rpc, error_info
 from baton.security.authority import certificate_request
 from baton.security.join_token import JoinToken, parse_join_token
 from baton.security.tls import TlsIdentity
-from baton.v1 import join_service_pb2 as messages
-from baton.v1.join_service_pb2_grpc import JoinServiceStub
 
 log = logging.getLogger(__name__)
 

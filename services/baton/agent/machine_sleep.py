@@ -12,10 +12,10 @@ from typing import NoReturn
 import grpc
 
 from baton.agent.health import HealthWatch
+from baton.internal.v1 import worker_service_pb2
+from baton.internal.v1.worker_service_pb2_grpc import WorkerServiceStub
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_from_rpc
-from baton.v1 import worker_service_pb2
-from baton.v1.worker_service_pb2_grpc import WorkerServiceStub
 from baton.wire.quantities import duration_from_seconds
 
 INTERVAL_SECONDS = 1.0

@@ -12,9 +12,9 @@ from typing import NamedTuple
 from google.protobuf.message import DecodeError
 
 from baton.capacity.snapshot import NodeRole
+from baton.internal.v1 import join_service_pb2 as messages
 from baton.security.authority import create_key, valid_period
 from baton.security.tls import TlsIdentity
-from baton.v1 import join_service_pb2 as messages
 from baton.wire.node_roles import role_from_proto
 
 

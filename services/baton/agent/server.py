@@ -1,4 +1,4 @@
-"""The agent's process: supervises one worker and answers for it (baton.v1.AgentService)."""
+"""The agent's process: supervises one worker and answers for it (baton.internal.v1.AgentService)."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from baton.agent.machine_sleep import SleepHandler, SleepWatch
 from baton.agent.settings import AgentSettings
 from baton.agent.supervisor import SupervisedState, Supervisor
 from baton.errors import UnavailableError
+from baton.internal.v1 import agent_service_pb2, agent_service_pb2_grpc
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 from baton.security.tls import TlsIdentity, secured_by
-from baton.v1 import agent_service_pb2, agent_service_pb2_grpc
 from baton.wire.quantities import duration_from_seconds
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ async def _supervise(
     rest = SleepHandler(worker_address, watch, settings.sleep_wait_seconds)
     servicer = AgentServicer(settings.node_id, supervisor, rest)
     server.add(
-        "baton.v1.AgentService",
+        "baton.internal.v1.AgentService",
         lambda target: agent_service_pb2_grpc.add_AgentServiceServicer_to_server(servicer, target),  # type: ignore[no-untyped-call]
     )
     await server.start()

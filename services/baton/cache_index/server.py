@@ -11,9 +11,9 @@ from baton.cache_index.servicer import CacheIndexServicer
 from baton.cache_index.settings import CacheIndexSettings
 from baton.config.container_limits import Memory, machine_memory, usable_memory
 from baton.config.memory_budget import Claim, room_in, share_out
+from baton.internal.v1 import cache_index_service_pb2 as messages
+from baton.internal.v1 import cache_index_service_pb2_grpc as service
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
-from baton.v1 import cache_index_service_pb2 as messages
-from baton.v1 import cache_index_service_pb2_grpc as service
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ import grpc
 
 from baton.cache_index.index import CacheIndex
 from baton.errors import InvalidFieldError
+from baton.internal.v1 import cache_index_service_pb2 as messages
+from baton.internal.v1 import cache_index_service_pb2_grpc as service
 from baton.kv.hashing import BlockHash, split_hashes
 from baton.kv.tiers import BlockEvents, HeldPrefix, Tier
-from baton.v1 import cache_index_service_pb2 as messages
-from baton.v1 import cache_index_service_pb2_grpc as service
 
 _TIERS = {messages.BLOCK_TIER_HOST: Tier.HOST, messages.BLOCK_TIER_DISK: Tier.DISK}
 log = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ FRAME_OVERHEAD_SECONDS = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """Counts of one model (protos/baton/v1/node.proto, ModelShape)."""
+    """Counts of one model (protos/baton/internal/v1/node.proto, ModelShape)."""
 
     num_layers: int
     """Layers, 1 or more."""
@@ -82,7 +82,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class NodeProfile:
-    """Effective rates of a node on one model (protos/baton/v1/node.proto, NodeProfile). All rates are above 0."""
+    """Effective rates of a node on one model (node.proto, NodeProfile). All rates are above 0."""
 
     prefill_flops: float
     """Rate of prefill, FLOP/s."""
@@ -108,7 +108,7 @@ class NodeProfile:
 
 @dataclass(frozen=True, slots=True)
 class CostEstimate:
-    """Predicted terms of one candidate (protos/baton/v1/router_service.proto, CostEstimate)."""
+    """Predicted terms of one candidate (protos/baton/internal/v1/router_service.proto, CostEstimate)."""
 
     queue_seconds: float
     """Until the prefill node begins with this prompt."""

@@ -135,7 +135,7 @@ class WireReason(Enum):
 
 @dataclass(frozen=True, slots=True)
 class WireAbility:
-    """One number format in which a node can send or receive its cache (protos/baton/v1/node.proto, WireAbility)."""
+    """One number format in which a node can send or receive its cache (node.proto, WireAbility)."""
 
     dtype: str
     """Name of the format."""
@@ -184,7 +184,7 @@ class WirePolicy(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WireEstimate:
-    """In what K and V of a request travel (protos/baton/v1/router_service.proto, WireEstimate)."""
+    """In what K and V of a request travel (protos/baton/internal/v1/router_service.proto, WireEstimate)."""
 
     key_dtype: str
     """Number format of K."""

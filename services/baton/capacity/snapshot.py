@@ -17,7 +17,7 @@ DISK_BYTES_PER_SECOND = 1e9
 
 
 class TierRates(NamedTuple):
-    """How fast blocks come back to a node's device (protos/baton/v1/node.proto, TierRates)."""
+    """How fast blocks come back to a node's device (protos/baton/internal/v1/node.proto, TierRates)."""
 
     host_bytes_per_second: float = 0.0
     """Copies between host memory and device; 0: not measured."""
@@ -93,7 +93,7 @@ def can_decode(role: NodeRole) -> bool:
 
 
 class QueuedPrompt(NamedTuple):
-    """A prompt that a node computes or is going to (protos/baton/v1/node.proto, QueuedPrompt)."""
+    """A prompt that a node computes or is going to (protos/baton/internal/v1/node.proto, QueuedPrompt)."""
 
     placement_id: str
     """The request's placement; empty: it has none."""

@@ -14,7 +14,7 @@ from baton.cli.cluster.explanation import print_record
 from baton.cli.cluster.router_call import CALL_SECONDS, DEFAULT_ROUTER, ask_router
 from baton.cli.terminal.console import make_console
 from baton.errors import NotFoundError, UnavailableError
-from baton.v1.router_service_pb2 import ExplainRequest, ExplainResponse, PlacementRecord
+from baton.internal.v1.router_service_pb2 import ExplainRequest, ExplainResponse, PlacementRecord
 
 NOT_FOUND = "REQUEST_NOT_FOUND"
 """Reason of a router that does not know the request."""

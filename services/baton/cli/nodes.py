@@ -11,7 +11,7 @@ from baton.capacity.placement_table import format_seconds
 from baton.cli.cluster.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOption, ask_router
 from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes, format_rate, print_table
-from baton.v1 import router_service_pb2
+from baton.internal.v1 import router_service_pb2
 from baton.wire.node_roles import role_word
 
 _ZONE_LABEL = "topology.kubernetes.io/zone"

@@ -18,7 +18,7 @@ from baton.cli.cluster.router_call import CALL_SECONDS, DEFAULT_ROUTER, RouterOp
 from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes, print_table
 from baton.errors import NotFoundError
-from baton.v1 import router_service_pb2
+from baton.internal.v1 import router_service_pb2
 from baton.wire.quantities import candidate_from_proto
 
 

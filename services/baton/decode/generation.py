@@ -21,11 +21,11 @@ from baton.engine.events import Admitted, Ended, EngineEvent, Failed, FrameLande
 from baton.engine.request import EngineRequest, Purpose, SamplingParams
 from baton.engine.sampling import SampledToken
 from baton.errors import BatonError, InvalidFieldError, MismatchError
+from baton.internal.v1 import decode_service_pb2 as messages
 from baton.node.node import WorkerNode
 from baton.node.requests import check_identity, check_placement_id, check_priority, sampling_from_proto
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
-from baton.v1 import decode_service_pb2 as messages
 from baton.wire.kv import wire_from_proto
 from baton.wire.quantities import seconds_from_duration
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from baton.engine.events import Ended
+from baton.internal.v1 import decode_service_pb2 as messages
 from baton.kv.kv_format import WireFormat
 from baton.kv.stream import KvFrame
 from baton.node.sensors.monitor import NodeMonitor
 from baton.telemetry.metrics import Metrics, Side, Transport
-from baton.v1 import decode_service_pb2 as messages
 from baton.v1 import generation_pb2
 from baton.v1.generation_pb2 import KvFrameTiming, KvTimeline, PlacementSummary
 from baton.wire.kv import dtype_to_proto

@@ -15,6 +15,7 @@ from baton.decode.kv_stream.prefill_stream import PrefillSource, TransportChoice
 from baton.decode.kv_stream.receive_budget import ReceiveBudget, usual_budget
 from baton.decode.measurement import LinkMeter
 from baton.errors import NotFoundError
+from baton.internal.v1 import node_pb2, router_service_pb2
 from baton.kv.stream import MOST_IDLE_BYTES, StagingPool
 from baton.kv_transport.fast_channel import FastChannel, limits_for
 from baton.kv_transport.kv_services import BlockStub, KvStub
@@ -23,7 +24,6 @@ from baton.node.cluster.registration import Peers
 from baton.rpc.channel import open_channel
 from baton.shm.lender import Lender
 from baton.telemetry.metrics import Metrics
-from baton.v1 import node_pb2, router_service_pb2
 
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")

@@ -10,13 +10,13 @@ from baton.decode.kv_stream.receive_budget import ReceiveBudget
 from baton.decode.peers import PeerSet
 from baton.decode.servicer import DecodeServicer
 from baton.decode.settings import DecodeSettings
+from baton.internal.v1 import decode_service_pb2 as messages
+from baton.internal.v1 import decode_service_pb2_grpc as service
 from baton.node.node import WorkerNode
 from baton.node.service import NodeService
 from baton.shm.lender import Lender
 from baton.shm.segment import CAN_SEAL
 from baton.telemetry.metrics import Metrics
-from baton.v1 import decode_service_pb2 as messages
-from baton.v1 import decode_service_pb2_grpc as service
 
 SERVICE_NAME = messages.DESCRIPTOR.services_by_name["DecodeService"].full_name
 

@@ -1,4 +1,4 @@
-"""baton.v1.DecodeService over a generator.
+"""baton.internal.v1.DecodeService over a generator.
 
 A gateway keeps one call of `Serve` open for any number of generations, and gets one message per pass of the engine for
 all of them: what they say gathers in a `ResponseBatch` while the message before is written.
@@ -18,14 +18,14 @@ from baton.decode.generation import DecodeGenerator, Generation
 from baton.decode.single_generation import generate_single
 from baton.engine.sampling import SampledToken
 from baton.errors import BatonError, InvalidFieldError, UnavailableError
+from baton.internal.v1 import decode_service_pb2 as messages
+from baton.internal.v1 import decode_service_pb2_grpc as service
 from baton.node.requests import token_to_proto
 from baton.rpc.status import code_of
 from baton.telemetry.tracing import RequestSpan
-from baton.v1 import decode_service_pb2 as messages
-from baton.v1 import decode_service_pb2_grpc as service
 
 log = logging.getLogger(__name__)
-METHOD = "/baton.v1.DecodeService/Serve"
+METHOD = "/baton.internal.v1.DecodeService/Serve"
 WRITE_TIMEOUT_SECONDS = 10.0
 """Time for which a gateway may take no message."""
 _HEARTBEAT_SECONDS = 1.0

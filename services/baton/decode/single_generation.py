@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from baton.decode.generation import DecodeGenerator
 from baton.engine.sampling import SampledToken
 from baton.errors import BatonError
+from baton.internal.v1 import decode_service_pb2 as messages
 from baton.node.requests import token_to_proto
-from baton.v1 import decode_service_pb2 as messages
 
 Write = Callable[[messages.DecodeServiceGenerateResponse], Awaitable[None]]
 

@@ -1,7 +1,7 @@
 """Shape and number format of a KV cache, how two nodes find out that theirs differ, and formats on the wire.
 
 A row is the vector of one KV head at one position. Of a packed row there are its elements, and its scales, which
-travel apart (protos/baton/v1/kv.proto, KvDtype).
+travel apart (protos/baton/internal/v1/kv.proto, KvDtype).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, Protocol
 from baton.errors import InvalidFieldError, MismatchError
 
 PROTOCOL_VERSION = 1
-"""Version of the KV stream's rules (protos/baton/v1/kv.proto)."""
+"""Version of the KV stream's rules (protos/baton/internal/v1/kv.proto)."""
 
 _SPEC_FIELDS = {
     "num_kv_heads": "kv_head_count",

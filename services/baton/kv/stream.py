@@ -28,7 +28,7 @@ _CLASSES_PER_DOUBLING = 4
 
 @dataclass(frozen=True, slots=True)
 class KvFrame:
-    """K and V of consecutive layers and positions (protos/baton/v1/kv.proto, KvFrame)."""
+    """K and V of consecutive layers and positions (protos/baton/internal/v1/kv.proto, KvFrame)."""
 
     layer_begin: int
     """First layer."""

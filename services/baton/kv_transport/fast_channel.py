@@ -27,6 +27,7 @@ from baton.errors import BatonError, ConfigurationError, StreamBrokenError, Unav
 from baton.grpc_sockets.client import ClientCall, ClientConnection, connect
 from baton.grpc_sockets.limits import Limits, Timing
 from baton.grpc_sockets.status import CallError, Code, Status
+from baton.internal.v1 import prefill_service_pb2
 from baton.kv.stream import frame_crc32c
 from baton.kv_transport.frame_codec import ReceivedFrame, parse_response, serialize_request, with_payload
 from baton.kv_transport.kv_services import PREFILL_PATH
@@ -34,7 +35,6 @@ from baton.rpc.channel import KEEPALIVE_MILLISECONDS, KV_WINDOW_BYTES, MAX_MESSA
 from baton.rpc.status import error_from_status, info_of
 from baton.security.tls import current_identity
 from baton.shm.lender import Loan
-from baton.v1 import prefill_service_pb2
 
 log = logging.getLogger(__name__)
 

@@ -18,10 +18,10 @@ from typing import NamedTuple, TypeVar
 import crc32c
 
 from baton.errors import StreamBrokenError
+from baton.internal.v1 import block_service_pb2, kv_pb2, prefill_service_pb2
 from baton.kv.stream import KvFrame, StreamTotals
 from baton.shm.borrower import Borrowed, borrow
 from baton.shm.lender import Loan
-from baton.v1 import block_service_pb2, kv_pb2, prefill_service_pb2
 from baton.wire.quantities import duration_from_seconds, seconds_from_duration
 
 log = logging.getLogger(__name__)

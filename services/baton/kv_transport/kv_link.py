@@ -17,6 +17,8 @@ import numpy as np
 from baton.grpc_sockets.client import connect
 from baton.grpc_sockets.server_connection import ServerCall
 from baton.grpc_sockets.status import Code, Status
+from baton.internal.v1 import kv_pb2, prefill_service_pb2
+from baton.internal.v1.prefill_service_pb2_grpc import PrefillServiceServicer
 from baton.kv.stream import KvFrame, payload_crc32c
 from baton.kv_transport.fast_channel import LIMITS, FastChannel
 from baton.kv_transport.frame_codec import (
@@ -30,8 +32,6 @@ from baton.kv_transport.frame_codec import (
 from baton.kv_transport.kv_services import PREFILL_PATH, KvStub, ReceivedRequest
 from baton.rpc.channel import open_channel
 from baton.shm.lender import SEGMENT_BYTES, Lender
-from baton.v1 import kv_pb2, prefill_service_pb2
-from baton.v1.prefill_service_pb2_grpc import PrefillServiceServicer
 
 SOURCE_BYTES = 64 << 20
 """Random memory that frames are sent from, again and again: more than a processor's cache holds."""

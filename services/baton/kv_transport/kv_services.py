@@ -21,6 +21,9 @@ from baton.grpc_sockets.limits import Limits
 from baton.grpc_sockets.server import GrpcSocketServer
 from baton.grpc_sockets.server_connection import ServerCall
 from baton.grpc_sockets.status import CallError, Code
+from baton.internal.v1 import block_service_pb2, prefill_service_pb2
+from baton.internal.v1.block_service_pb2_grpc import BlockServiceServicer, BlockServiceStub
+from baton.internal.v1.prefill_service_pb2_grpc import PrefillServiceServicer, PrefillServiceStub
 from baton.kv_transport.frame_codec import (
     Request,
     parse_pull_response,
@@ -35,9 +38,6 @@ from baton.rpc.status import code_of, details_of
 from baton.security.tls import current_identity
 from baton.telemetry import names
 from baton.telemetry.tracing import rpc_attributes, server_span, tracer
-from baton.v1 import block_service_pb2, prefill_service_pb2
-from baton.v1.block_service_pb2_grpc import BlockServiceServicer, BlockServiceStub
-from baton.v1.prefill_service_pb2_grpc import PrefillServiceServicer, PrefillServiceStub
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from baton.errors import InvalidFieldError
+from baton.internal.v1 import node_pb2
 from baton.kv_transport.kv_services import BlockStub, KvStub
-from baton.v1 import node_pb2
 from baton.wire.quantities import duration_from_seconds
 
 log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""baton.v1.BlockService: hands cached blocks out by hash. Nothing is computed, and nothing held between two frames.
+"""BlockService: hands cached blocks out by hash. Nothing is computed, and nothing held between two frames.
 
 `BlockStream` knows what is read, in what order, and what is sent of it, whatever carries it.
 """
@@ -20,6 +20,8 @@ from baton.capacity.prefix_reuse import FRAME_TOKENS, FRAMES_AHEAD, MAX_FRAME_BY
 from baton.engine.engine import Engine
 from baton.engine.runners.base import LayerKv, Runner
 from baton.errors import InvalidFieldError, MismatchError
+from baton.internal.v1 import block_service_pb2
+from baton.internal.v1.block_service_pb2_grpc import BlockServiceServicer
 from baton.kv.hashing import BlockHash, split_hashes
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvFrame, KvProgress, StreamLedger, frame_groups, header_crc32c, pack_frame
@@ -27,8 +29,6 @@ from baton.kv_transport.frame_codec import EncodedFrame, encode_frame, totals_to
 from baton.kv_transport.kv_services import ReceivedPull
 from baton.kv_transport.link_probe import probe_sizes
 from baton.node.requests import check_identity
-from baton.v1 import block_service_pb2
-from baton.v1.block_service_pb2_grpc import BlockServiceServicer
 from baton.wire.kv import layout_from_proto, layout_to_proto, wire_from_proto
 
 Message = block_service_pb2.PullBlocksResponse | EncodedFrame

@@ -9,8 +9,8 @@ from opentelemetry.metrics import CallbackOptions, Meter, Observation
 
 from baton.capacity.cost import ModelShape, NodeProfile, backlog_seconds
 from baton.engine.events import EngineLoad
+from baton.internal.v1.node_pb2 import SystemSample
 from baton.telemetry import names
-from baton.v1.node_pb2 import SystemSample
 
 _USES = {"gpu": "gpu_usage", "performance_cpu": "performance_cpu_usage", "efficiency_cpu": "efficiency_cpu_usage"}
 _POWERS = {"gpu": "gpu_power_watts", "ane": "ane_power_watts", "cpu": "cpu_power_watts"}

@@ -22,6 +22,7 @@ from baton.engine.limits import SchedulerLimits
 from baton.engine.request_registry import Deliverable, deliver
 from baton.engine.runners.base import Runner
 from baton.errors import UnavailableError
+from baton.internal.v1 import node_pb2
 from baton.kv.disk_store import DiskBlockStore
 from baton.kv.tiers import BlockEvents
 from baton.node.cluster.description import describe_node, load_message
@@ -39,7 +40,6 @@ from baton.node.sensors.monitor import NodeMonitor
 from baton.node.settings import NodeSettings
 from baton.rpc.process import freeze_loaded_objects
 from baton.text.tokenizer import load_tokenizer
-from baton.v1 import node_pb2
 from baton.wire.node_roles import role_to_proto
 
 log = logging.getLogger(__name__)

@@ -10,6 +10,7 @@ from opentelemetry import trace
 
 from baton.engine.events import Ended, Failed, TokenReady
 from baton.engine.runners.base import LayerKv
+from baton.internal.v1 import kv_pb2, prefill_service_pb2
 from baton.kv.kv_format import KvLayout, LayerSpec
 from baton.kv.stream import KvFrame, KvProgress, StreamLedger, StreamTotals, frame_groups, header_crc32c, tokens_crc32c
 from baton.kv_transport.frame_codec import (
@@ -25,7 +26,6 @@ from baton.node.sensors.monitor import NodeMonitor
 from baton.prefill.outbox import Item
 from baton.telemetry import names
 from baton.telemetry.tracing import LayerSpans, frame_attributes
-from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.wire.kv import layout_to_proto
 from baton.wire.quantities import duration_from_seconds
 

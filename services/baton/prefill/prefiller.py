@@ -15,6 +15,7 @@ from baton.engine.constraints.constraint import Constraint
 from baton.engine.events import Failed
 from baton.engine.request import EXPORT_TOKENS, EngineRequest, KvExportSpec, Purpose, SamplingParams
 from baton.errors import AttemptReusedError, BatonError, InvalidFieldError, OutOfMemoryError
+from baton.internal.v1 import prefill_service_pb2
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvFrame, KvProgress
 from baton.kv_transport.kv_services import ReceivedRequest
@@ -23,7 +24,6 @@ from baton.node.requests import check_identity, check_placement_id, check_priori
 from baton.prefill.kv_stream import FrameExport, StreamMessages
 from baton.prefill.outbox import FramePacker, Item, OutboxBudget
 from baton.telemetry import names
-from baton.v1 import prefill_service_pb2
 from baton.wire.kv import dtype_from_proto, layout_from_proto, wire_from_proto
 
 MAX_FRAME_BYTES = 16 << 20

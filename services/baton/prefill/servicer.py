@@ -1,4 +1,4 @@
-"""baton.v1.PrefillService over a prefiller: by the gRPC library, and on the fast path in a thread per stream."""
+"""PrefillService over a prefiller: by the gRPC library, and on the fast path in a thread per stream."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from functools import partial
 import grpc
 
 from baton.grpc_sockets.server_connection import ServerCall
+from baton.internal.v1 import prefill_service_pb2 as messages
+from baton.internal.v1 import prefill_service_pb2_grpc as service
 from baton.kv.stream import KvFrame
 from baton.kv_transport.frame_codec import response_parts
 from baton.kv_transport.kv_services import ReceivedRequest
@@ -17,8 +19,6 @@ from baton.kv_transport.link_probe import probe_sizes
 from baton.prefill.kv_stream import Message, StreamMessages
 from baton.prefill.outbox import LoopOutbox, ThreadOutbox
 from baton.prefill.prefiller import Prefiller
-from baton.v1 import prefill_service_pb2 as messages
-from baton.v1 import prefill_service_pb2_grpc as service
 
 
 class PrefillServicer(service.PrefillServiceServicer):

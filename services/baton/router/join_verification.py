@@ -20,13 +20,13 @@ import grpc
 
 from baton.discovery.lan import announced
 from baton.errors import AuthenticationError, InvalidFieldError, OverloadedError
+from baton.internal.v1 import join_service_pb2 as messages
+from baton.internal.v1 import join_service_pb2_grpc as service
 from baton.router.machine_assignments import assigned, read_assignments
 from baton.router.settings import JoinSettings
 from baton.rpc.server import GrpcServer, host_port
 from baton.security.authority import Authority
 from baton.security.join_token import read_secret
-from baton.v1 import join_service_pb2 as messages
-from baton.v1 import join_service_pb2_grpc as service
 from baton.wire.node_roles import role_to_proto
 
 MAX_FAILURES = 5

@@ -11,16 +11,16 @@ from baton.capacity.cost import MEASURED_TERMS, QueuedWork
 from baton.capacity.kv_transfer import WireAbility
 from baton.capacity.snapshot import NodeLoad, NodeRole, NodeSnapshot, TierRates, can_decode, can_prefill
 from baton.errors import SupersededError
+from baton.internal.v1.node_pb2 import SystemSample
 from baton.kv.adapter import Adapter
 from baton.kv.kv_format import KvLayout
-from baton.v1.node_pb2 import SystemSample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDescription(NodeSnapshot):
     """One node as it registered: what placement reads of it, and what else it is.
 
-    Its message is NodeDescription of protos/baton/v1/node.proto.
+    Its message is NodeDescription of protos/baton/internal/v1/node.proto.
     """
 
     load: NodeLoad = NodeLoad()
@@ -63,7 +63,7 @@ class NodeDescription(NodeSnapshot):
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What a node is doing (protos/baton/v1/node.proto, LoadReport)."""
+    """What a node is doing (protos/baton/internal/v1/node.proto, LoadReport)."""
 
     load: NodeLoad
     """Its work."""

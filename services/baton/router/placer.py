@@ -17,6 +17,9 @@ from baton.capacity.placement import Candidate, Decision, PrefillPolicy, place
 from baton.capacity.search.placement_search import NUM_BEST, PlacementSearch
 from baton.capacity.snapshot import ClusterSnapshot, LowerPrefix, PlacementRequest, blocks_for
 from baton.errors import NotFoundError, OutOfMemoryError, OverloadedError, UnavailableError
+from baton.internal.v1 import cache_index_service_pb2 as messages
+from baton.internal.v1 import cache_index_service_pb2_grpc as service
+from baton.internal.v1.router_service_pb2 import PlaceRequest, PlaceResponse
 from baton.kv.tiers import HeldPrefix
 from baton.router.admission.control import (
     MAX_JUDGED,
@@ -32,9 +35,6 @@ from baton.router.state import RouterState
 from baton.rpc.loop_channel import LoopChannel
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
-from baton.v1 import cache_index_service_pb2 as messages
-from baton.v1 import cache_index_service_pb2_grpc as service
-from baton.v1.router_service_pb2 import PlaceRequest, PlaceResponse
 
 log = logging.getLogger(__name__)
 

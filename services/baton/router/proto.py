@@ -10,12 +10,13 @@ from baton.capacity.objectives import TPOT_BOUNDS_SECONDS, TTFT_BOUNDS_SECONDS, 
 from baton.capacity.placement import Candidate, Decision
 from baton.capacity.snapshot import NodeLoad, NodePair, PlacementRequest, QueuedPrompt
 from baton.errors import InvalidFieldError
+from baton.internal.v1 import node_pb2, router_service_pb2
 from baton.kv.adapter import Adapter
 from baton.kv.hashing import HASH_BYTES
 from baton.kv.kv_format import KvDtype
 from baton.router.admission.control import Asker
 from baton.router.nodes import LinkMeasurement, LoadReport, NodeDescription, Outcome, Report
-from baton.v1 import generation_pb2, node_pb2, router_service_pb2
+from baton.v1 import generation_pb2
 from baton.wire.kv import (
     abilities_from_proto,
     abilities_to_proto,

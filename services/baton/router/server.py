@@ -11,6 +11,8 @@ from functools import partial
 
 from baton.config.container_limits import Memory, machine_memory, usable_memory
 from baton.config.memory_budget import Claim, room_in, share_out
+from baton.internal.v1 import router_service_pb2 as messages
+from baton.internal.v1 import router_service_pb2_grpc as service
 from baton.router.admission.control import AdmissionControl
 from baton.router.in_flight import MAX_ENTRIES
 from baton.router.placer import CacheIndexClient, NoCacheLookup, Placer
@@ -20,8 +22,6 @@ from baton.router.state import RouterState
 from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
 from baton.telemetry.metrics import Metrics
-from baton.v1 import router_service_pb2 as messages
-from baton.v1 import router_service_pb2_grpc as service
 
 log = logging.getLogger(__name__)
 

@@ -15,6 +15,10 @@ from typing import TypeAlias
 import grpc
 
 from baton.errors import BatonError, InvalidFieldError, SupersededError
+from baton.internal.v1 import node_pb2, router_service_pb2
+from baton.internal.v1 import router_service_pb2 as messages
+from baton.internal.v1 import router_service_pb2_grpc as service
+from baton.internal.v1.router_service_pb2 import PlaceRequest
 from baton.router.admission.control import AdmissionControl
 from baton.router.calibration import record_comparison
 from baton.router.explanation.answer import explain
@@ -29,10 +33,6 @@ from baton.router.proto import (
 )
 from baton.router.state import RouterState
 from baton.telemetry.metrics import Metrics
-from baton.v1 import node_pb2, router_service_pb2
-from baton.v1 import router_service_pb2 as messages
-from baton.v1 import router_service_pb2_grpc as service
-from baton.v1.router_service_pb2 import PlaceRequest
 from baton.wire.quantities import duration_from_seconds
 
 log = logging.getLogger(__name__)

@@ -77,7 +77,7 @@ class GrpcServer:
         """Add a service.
 
         Args:
-            service_name: Full name, e.g. "baton.v1.RouterService".
+            service_name: Full name, e.g. "baton.internal.v1.RouterService".
             register: Adds the servicer, e.g. `lambda server: add_RouterServiceServicer_to_server(servicer, server)`.
         """
         register(self._server)

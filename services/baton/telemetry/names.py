@@ -33,14 +33,14 @@ def layers_span(verb: LayerVerb, first_layer: int, num_layers: int) -> str:
 
 BACKGROUND_METHODS = frozenset(
     {
-        "/baton.v1.RouterService/Register",
-        "/baton.v1.RouterService/ListNodes",
-        "/baton.v1.CacheIndexService/Publish",
-        "/baton.v1.DecodeService/Serve",
-        "/baton.v1.PrefillService/ProbeLink",
-        "/baton.v1.AgentService/GetStatus",
-        "/baton.v1.WorkerService/Pause",
-        "/baton.v1.WorkerService/Resume",
+        "/baton.internal.v1.RouterService/Register",
+        "/baton.internal.v1.RouterService/ListNodes",
+        "/baton.internal.v1.CacheIndexService/Publish",
+        "/baton.internal.v1.DecodeService/Serve",
+        "/baton.internal.v1.PrefillService/ProbeLink",
+        "/baton.internal.v1.AgentService/GetStatus",
+        "/baton.internal.v1.WorkerService/Pause",
+        "/baton.internal.v1.WorkerService/Resume",
     }
 )
 """Calls that nodes make by themselves, for ever or every second: spans of theirs would bury those of requests.

@@ -34,12 +34,12 @@ def tracer() -> trace.Tracer:
 
 
 def server_span(method: str) -> str:
-    """Return the name of a server span: `baton.v1.RouterService/Place` for "/baton.v1.RouterService/Place"."""
+    """Return the name of a server span: the method without its slash, e.g. `baton.internal.v1.RouterService/Place`."""
     return method.removeprefix("/")
 
 
 def rpc_attributes(method: str) -> dict[str, str]:
-    """Return the attributes of a server span for a method such as "/baton.v1.RouterService/Place"."""
+    """Return the attributes of a server span for a method such as "/baton.internal.v1.RouterService/Place"."""
     service, _, name = method.removeprefix("/").rpartition("/")
     return {names.RPC_SYSTEM: "grpc", names.RPC_SERVICE: service, names.RPC_METHOD: name}
 
@@ -110,7 +110,7 @@ class RequestSpan:
         """Make it.
 
         Args:
-            method: Of the call, e.g. "/baton.v1.DecodeService/Serve".
+            method: Of the call, e.g. "/baton.internal.v1.DecodeService/Serve".
             carrier: What `current_context` returned to the caller.
         """
         self._method = method

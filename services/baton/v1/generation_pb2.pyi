@@ -1,4 +1,3 @@
-from baton.v1 import kv_pb2 as _kv_pb2
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
@@ -13,9 +12,37 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_UNSPECIFIED: _ClassVar[FinishReason]
     FINISH_REASON_STOP: _ClassVar[FinishReason]
     FINISH_REASON_LENGTH: _ClassVar[FinishReason]
+
+class KvDtype(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KV_DTYPE_UNSPECIFIED: _ClassVar[KvDtype]
+    KV_DTYPE_FLOAT32: _ClassVar[KvDtype]
+    KV_DTYPE_FLOAT16: _ClassVar[KvDtype]
+    KV_DTYPE_BFLOAT16: _ClassVar[KvDtype]
+    KV_DTYPE_INT8: _ClassVar[KvDtype]
+    KV_DTYPE_AFFINE8: _ClassVar[KvDtype]
+    KV_DTYPE_FP8: _ClassVar[KvDtype]
+
+class KvTransport(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KV_TRANSPORT_UNSPECIFIED: _ClassVar[KvTransport]
+    KV_TRANSPORT_GRPC: _ClassVar[KvTransport]
+    KV_TRANSPORT_FAST: _ClassVar[KvTransport]
+    KV_TRANSPORT_SHARED: _ClassVar[KvTransport]
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
+KV_DTYPE_UNSPECIFIED: KvDtype
+KV_DTYPE_FLOAT32: KvDtype
+KV_DTYPE_FLOAT16: KvDtype
+KV_DTYPE_BFLOAT16: KvDtype
+KV_DTYPE_INT8: KvDtype
+KV_DTYPE_AFFINE8: KvDtype
+KV_DTYPE_FP8: KvDtype
+KV_TRANSPORT_UNSPECIFIED: KvTransport
+KV_TRANSPORT_GRPC: KvTransport
+KV_TRANSPORT_FAST: KvTransport
+KV_TRANSPORT_SHARED: KvTransport
 
 class SamplingParameters(_message.Message):
     __slots__ = ("temperature", "top_p", "top_k", "min_p", "seed", "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias", "stop_token_ids", "ignore_eos", "min_token_count", "max_token_count", "top_logprob_count", "prompt_logprob_count", "structured_output")
@@ -147,20 +174,20 @@ class PlacementSummary(_message.Message):
     prefill_peak_memory_byte_count: int
     prefill_energy_joules: float
     decode_energy_joules: float
-    kv_transport: _kv_pb2.KvTransport
+    kv_transport: KvTransport
     kv_transport_reason: str
     kv_break_reasons: _containers.RepeatedScalarFieldContainer[str]
     kv_resume_count: int
     kv_kept_token_count: int
     kv_timeline: KvTimeline
-    key_wire_dtype: _kv_pb2.KvDtype
-    value_wire_dtype: _kv_pb2.KvDtype
+    key_wire_dtype: KvDtype
+    value_wire_dtype: KvDtype
     pull_node_id: str
     pulled_token_count: int
     pull_duration: _duration_pb2.Duration
     shared_token_count: int
     join_duration: _duration_pb2.Duration
-    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., placement_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., kv_byte_count: _Optional[int] = ..., kv_frame_count: _Optional[int] = ..., queue_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., prefill_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., transfer_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., exposed_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., fallback_reason: _Optional[str] = ..., preemption_count: _Optional[int] = ..., completion_token_count: _Optional[int] = ..., decode_peak_memory_byte_count: _Optional[int] = ..., prefill_peak_memory_byte_count: _Optional[int] = ..., prefill_energy_joules: _Optional[float] = ..., decode_energy_joules: _Optional[float] = ..., kv_transport: _Optional[_Union[_kv_pb2.KvTransport, str]] = ..., kv_transport_reason: _Optional[str] = ..., kv_break_reasons: _Optional[_Iterable[str]] = ..., kv_resume_count: _Optional[int] = ..., kv_kept_token_count: _Optional[int] = ..., kv_timeline: _Optional[_Union[KvTimeline, _Mapping]] = ..., key_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., value_wire_dtype: _Optional[_Union[_kv_pb2.KvDtype, str]] = ..., pull_node_id: _Optional[str] = ..., pulled_token_count: _Optional[int] = ..., pull_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., shared_token_count: _Optional[int] = ..., join_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+    def __init__(self, decode_node_id: _Optional[str] = ..., prefill_node_id: _Optional[str] = ..., placement_id: _Optional[str] = ..., decode_cached_token_count: _Optional[int] = ..., prefill_cached_token_count: _Optional[int] = ..., kv_byte_count: _Optional[int] = ..., kv_frame_count: _Optional[int] = ..., queue_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., prefill_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., transfer_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., exposed_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., decode_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., fallback_reason: _Optional[str] = ..., preemption_count: _Optional[int] = ..., completion_token_count: _Optional[int] = ..., decode_peak_memory_byte_count: _Optional[int] = ..., prefill_peak_memory_byte_count: _Optional[int] = ..., prefill_energy_joules: _Optional[float] = ..., decode_energy_joules: _Optional[float] = ..., kv_transport: _Optional[_Union[KvTransport, str]] = ..., kv_transport_reason: _Optional[str] = ..., kv_break_reasons: _Optional[_Iterable[str]] = ..., kv_resume_count: _Optional[int] = ..., kv_kept_token_count: _Optional[int] = ..., kv_timeline: _Optional[_Union[KvTimeline, _Mapping]] = ..., key_wire_dtype: _Optional[_Union[KvDtype, str]] = ..., value_wire_dtype: _Optional[_Union[KvDtype, str]] = ..., pull_node_id: _Optional[str] = ..., pulled_token_count: _Optional[int] = ..., pull_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ..., shared_token_count: _Optional[int] = ..., join_duration: _Optional[_Union[_duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class KvTimeline(_message.Message):
     __slots__ = ("frames", "computed_micros")

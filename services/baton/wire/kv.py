@@ -8,8 +8,9 @@ from typing import TypeAlias
 
 from baton.capacity.kv_transfer import WireAbility
 from baton.errors import InvalidFieldError
+from baton.internal.v1 import block_service_pb2, kv_pb2, node_pb2, prefill_service_pb2, router_service_pb2
 from baton.kv.kv_format import KvDtype, KvLayout, LayerSpec, RopeState, WireFormat, check_wire
-from baton.v1 import block_service_pb2, kv_pb2, node_pb2, prefill_service_pb2, router_service_pb2
+from baton.v1 import generation_pb2
 
 WireMessage: TypeAlias = (
     kv_pb2.KvLayout
@@ -21,12 +22,12 @@ WireMessage: TypeAlias = (
 """Messages that say in what frames travel, by `wire_dtype` and `value_wire_dtype`."""
 
 _DTYPES = {
-    KvDtype.FLOAT32: kv_pb2.KV_DTYPE_FLOAT32,
-    KvDtype.FLOAT16: kv_pb2.KV_DTYPE_FLOAT16,
-    KvDtype.BFLOAT16: kv_pb2.KV_DTYPE_BFLOAT16,
-    KvDtype.INT8: kv_pb2.KV_DTYPE_INT8,
-    KvDtype.AFFINE8: kv_pb2.KV_DTYPE_AFFINE8,
-    KvDtype.FP8: kv_pb2.KV_DTYPE_FP8,
+    KvDtype.FLOAT32: generation_pb2.KV_DTYPE_FLOAT32,
+    KvDtype.FLOAT16: generation_pb2.KV_DTYPE_FLOAT16,
+    KvDtype.BFLOAT16: generation_pb2.KV_DTYPE_BFLOAT16,
+    KvDtype.INT8: generation_pb2.KV_DTYPE_INT8,
+    KvDtype.AFFINE8: generation_pb2.KV_DTYPE_AFFINE8,
+    KvDtype.FP8: generation_pb2.KV_DTYPE_FP8,
 }
 _LOSSES = ("key_loss", "value_loss")
 _DTYPES_BACK = {value: key for key, value in _DTYPES.items()}
@@ -37,7 +38,7 @@ _ROPE_STATES: dict[RopeState, kv_pb2.RopeState] = {
 _ROPE_STATES_BACK = {value: key for key, value in _ROPE_STATES.items()}
 
 
-def dtype_from_proto(value: kv_pb2.KvDtype, *, field: str = "dtype") -> KvDtype:
+def dtype_from_proto(value: generation_pb2.KvDtype, *, field: str = "dtype") -> KvDtype:
     """Return the dtype of a message value.
 
     Raises:
@@ -48,7 +49,7 @@ def dtype_from_proto(value: kv_pb2.KvDtype, *, field: str = "dtype") -> KvDtype:
     return _DTYPES_BACK[value]
 
 
-def dtype_to_proto(dtype: KvDtype) -> kv_pb2.KvDtype:
+def dtype_to_proto(dtype: KvDtype) -> generation_pb2.KvDtype:
     """Return the message value of a dtype."""
     return _DTYPES[dtype]
 
@@ -116,8 +117,8 @@ def layout_to_proto(layout: KvLayout) -> kv_pb2.KvLayout:
         layers=[_spec_to_proto(spec) for spec in layout.layers],
         rope_state=_ROPE_STATES[layout.rope_state],
         dtype=_DTYPES[layout.dtype],
-        wire_dtype=_DTYPES[layout.wire.keys] if layout.wire else kv_pb2.KV_DTYPE_UNSPECIFIED,
-        value_wire_dtype=_DTYPES[layout.wire.values] if layout.wire else kv_pb2.KV_DTYPE_UNSPECIFIED,
+        wire_dtype=_DTYPES[layout.wire.keys] if layout.wire else generation_pb2.KV_DTYPE_UNSPECIFIED,
+        value_wire_dtype=_DTYPES[layout.wire.values] if layout.wire else generation_pb2.KV_DTYPE_UNSPECIFIED,
     )
 
 

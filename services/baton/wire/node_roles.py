@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from baton.capacity.snapshot import NodeRole, can_decode, can_prefill
 from baton.errors import InvalidFieldError
-from baton.v1 import node_pb2
+from baton.internal.v1 import node_pb2
 
 _ROLES: Mapping[NodeRole, node_pb2.NodeRole] = {
     "prefill": node_pb2.NODE_ROLE_PREFILL,

@@ -10,7 +10,8 @@ from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import TierRates
 from baton.capacity.term_comparison import TermComparison, compare_terms
 from baton.errors import InvalidFieldError
-from baton.v1 import generation_pb2, node_pb2, router_service_pb2
+from baton.internal.v1 import node_pb2, router_service_pb2
+from baton.v1 import generation_pb2
 
 _NANOSECONDS = 1_000_000_000
 

@@ -1,4 +1,4 @@
-"""baton.v1.WorkerService: a node rests while its machine sleeps."""
+"""baton.internal.v1.WorkerService: a node rests while its machine sleeps."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import grpc
 
 from baton.engine.events import EngineLoad
 from baton.errors import InvalidFieldError
-from baton.v1 import worker_service_pb2
-from baton.v1.worker_service_pb2_grpc import WorkerServiceServicer
+from baton.internal.v1 import worker_service_pb2
+from baton.internal.v1.worker_service_pb2_grpc import WorkerServiceServicer
 from baton.wire.quantities import seconds_from_duration
 
 log = logging.getLogger(__name__)
 
-SERVICE_NAME = "baton.v1.WorkerService"
+SERVICE_NAME = "baton.internal.v1.WorkerService"
 _POLL_SECONDS = 0.02
 _LONGEST_WAIT_SECONDS = 3600.0
 

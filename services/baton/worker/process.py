@@ -12,6 +12,7 @@ from typing import Any
 
 from baton.decode.service import decode_service
 from baton.decode.settings import DecodeSettings
+from baton.internal.v1.worker_service_pb2_grpc import add_WorkerServiceServicer_to_server
 from baton.kv_transport.kv_services import BLOCK_SERVICE_NAME, add_block_service
 from baton.node.block_servicer import BlockServicer
 from baton.node.cluster.registration import Peers
@@ -21,7 +22,6 @@ from baton.node.service import NodeService
 from baton.prefill.service import prefill_service
 from baton.prefill.settings import PrefillSettings
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
-from baton.v1.worker_service_pb2_grpc import add_WorkerServiceServicer_to_server
 from baton.worker.engine_watch import EngineHealth, EngineWatch
 from baton.worker.pausing import SERVICE_NAME as PAUSING_SERVICE_NAME
 from baton.worker.pausing import PausingServicer

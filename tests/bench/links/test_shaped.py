@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from baton.internal.v1.router_service_pb2 import Placement
 from baton.v1.generation_pb2 import PlacementSummary
-from baton.v1.router_service_pb2 import Placement
 from bench.links.shaped import Row, Sample, draw_shaped, generate_remotely
 from bench.links.shaped_cluster import NotRemoteError
 

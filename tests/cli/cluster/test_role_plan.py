@@ -9,7 +9,7 @@ from baton.capacity.reference_models import LLAMA_3_1_8B
 from baton.capacity.snapshot import PlacementRequest
 from baton.cli.cluster.role_plan import cluster_table, plan_node, plan_states, planned_shape, sentences
 from baton.errors import NotFoundError
-from baton.v1 import node_pb2, router_service_pb2
+from baton.internal.v1 import node_pb2, router_service_pb2
 from baton.wire.quantities import duration_from_seconds, profile_to_proto, shape_to_proto
 
 REQUEST = PlacementRequest(8192, 256)

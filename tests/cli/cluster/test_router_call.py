@@ -13,11 +13,11 @@ import trustme
 
 from baton.cli.cluster.router_call import CALL_SECONDS, ask_router
 from baton.errors import ConfigurationError, UnavailableError
+from baton.internal.v1.router_service_pb2 import ListNodesRequest, ListNodesResponse
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.router.server import running_router
 from baton.router.settings import RouterSettings
 from baton.security.tls import TlsIdentity, secured_by
-from baton.v1.router_service_pb2 import ListNodesRequest, ListNodesResponse
-from baton.v1.router_service_pb2_grpc import RouterServiceStub
 
 
 async def _list_nodes(stub: RouterServiceStub) -> ListNodesResponse:

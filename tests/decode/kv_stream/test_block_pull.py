@@ -14,10 +14,10 @@ from baton.decode.kv_stream.reader import Timeouts
 from baton.engine.request import SamplingParams
 from baton.engine.runners.base import LayerKv
 from baton.engine.runners.mock import MockRunner, QueuedMockRunner
+from baton.internal.v1 import block_service_pb2
 from baton.kv.hashing import block_hashes, join_hashes, root_hash
 from baton.kv.kv_format import KvDtype, WireFormat, token_bytes
 from baton.rpc.status import error_info
-from baton.v1 import block_service_pb2
 from baton.wire.kv import dtype_to_proto, layout_to_proto
 from checkpoints import checkpoint, reference_generate
 from decode.neighbour import NEIGHBOUR_ID, Neighbour, pulling_request, with_neighbour

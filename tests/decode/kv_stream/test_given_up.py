@@ -14,8 +14,8 @@ import pytest
 
 from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.decode.kv_stream.reader import Timeouts
+from baton.internal.v1.decode_service_pb2 import ServeRequest, StreamStart
 from baton.kv.stream import StagingPool
-from baton.v1.decode_service_pb2 import ServeRequest, StreamStart
 from decode.pair import TIMEOUT_SECONDS, Pair, Responses, generate, request_of, with_pair
 from engine.rig import expected_tokens, prompt_of
 

@@ -12,7 +12,7 @@ import pytest
 from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.decode.kv_stream.reader import Timeouts
 from baton.engine.runners.base import Launched, Span
-from baton.v1 import prefill_service_pb2
+from baton.internal.v1 import prefill_service_pb2
 from decode.pair import (
     DECODE_ID,
     PREFILL_ID,

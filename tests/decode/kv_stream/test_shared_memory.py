@@ -14,11 +14,11 @@ import pytest
 from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.grpc_sockets.server_connection import ServerCall
 from baton.grpc_sockets.status import Code, Status
+from baton.internal.v1 import kv_pb2, prefill_service_pb2
 from baton.kv_transport.frame_codec import SharedMemoryWriter, open_shared_memory
 from baton.kv_transport.kv_services import ReceivedRequest
 from baton.shm.lender import NAME_PREFIX, SEGMENT_BYTES, Loan, _Tenancy
-from baton.v1 import kv_pb2, prefill_service_pb2
-from baton.v1.kv_pb2 import KV_TRANSPORT_FAST, KV_TRANSPORT_GRPC, KV_TRANSPORT_SHARED
+from baton.v1.generation_pb2 import KV_TRANSPORT_FAST, KV_TRANSPORT_GRPC, KV_TRANSPORT_SHARED
 from decode.pair import PREFILL_ID, DamagedFastPath, Pair, Responses, generate, request_of, with_pair
 from engine.rig import GREEDY, expected_tokens, prompt_of
 from prefill.test_servicer import request_of as prefill_request_of

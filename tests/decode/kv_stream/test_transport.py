@@ -13,12 +13,12 @@ import trustme
 from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.errors import UnavailableError
 from baton.grpc_sockets.server import GrpcSocketServer
+from baton.internal.v1.prefill_service_pb2_grpc import PrefillServiceStub
 from baton.kv.stream import StagingPool
 from baton.kv_transport.fast_channel import FastChannel
 from baton.rpc.channel import open_channel
 from baton.security.tls import TlsIdentity, secured_by
-from baton.v1.kv_pb2 import KV_TRANSPORT_FAST, KV_TRANSPORT_GRPC, KV_TRANSPORT_SHARED, KV_TRANSPORT_UNSPECIFIED
-from baton.v1.prefill_service_pb2_grpc import PrefillServiceStub
+from baton.v1.generation_pb2 import KV_TRANSPORT_FAST, KV_TRANSPORT_GRPC, KV_TRANSPORT_SHARED, KV_TRANSPORT_UNSPECIFIED
 from decode.kv_stream.faulty_link import FaultyLink
 from decode.pair import PREFILL_ID, Pair, generate, request_of, with_pair
 from engine.rig import expected_tokens, prompt_of

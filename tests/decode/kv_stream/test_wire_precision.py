@@ -11,9 +11,10 @@ import pytest
 from baton.decode.kv_stream.prefill_stream import TransportChoice
 from baton.engine.runners.mock import MockRunner
 from baton.errors import BatonError
+from baton.internal.v1 import decode_service_pb2, prefill_service_pb2
 from baton.kv.kv_format import KvDtype, Packed, WireFormat, token_bytes
 from baton.rpc.status import error_info
-from baton.v1 import decode_service_pb2, kv_pb2, prefill_service_pb2
+from baton.v1 import generation_pb2
 from baton.wire.kv import dtype_to_proto
 from decode.pair import PREFILL_ID, SPARE_ID, Pair, Responses, generate, request_of, with_pair
 from engine.rig import INFO, LAYOUT, expected_tokens, mock_runner, prompt_of
@@ -167,9 +168,9 @@ def test_streams_of_different_formats_run_side_by_side() -> None:
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        ({"wire_dtype": kv_pb2.KV_DTYPE_BFLOAT16}, "wire_dtype"),
+        ({"wire_dtype": generation_pb2.KV_DTYPE_BFLOAT16}, "wire_dtype"),
         ({"wire_dtype": 77}, "wire_dtype"),
-        ({"value_wire_dtype": kv_pb2.KV_DTYPE_AFFINE8}, "value_wire_dtype"),
+        ({"value_wire_dtype": generation_pb2.KV_DTYPE_AFFINE8}, "value_wire_dtype"),
     ],
 )
 def test_a_decode_node_refuses_a_format_in_which_its_cache_cannot_travel(fields: dict[str, Any], field: str) -> None:
@@ -193,7 +194,10 @@ def test_a_decode_node_refuses_a_format_in_which_its_cache_cannot_travel(fields:
 
 @pytest.mark.parametrize(
     ("keys", "values", "field"),
-    [(kv_pb2.KV_DTYPE_FLOAT16, kv_pb2.KV_DTYPE_INT8, "wire_dtype"), (4, kv_pb2.KV_DTYPE_FP8, "value_wire_dtype")],
+    [
+        (generation_pb2.KV_DTYPE_FLOAT16, generation_pb2.KV_DTYPE_INT8, "wire_dtype"),
+        (4, generation_pb2.KV_DTYPE_FP8, "value_wire_dtype"),
+    ],
 )
 def test_a_stream_in_another_format_than_asked_for_is_refused(keys: int, values: int, field: str) -> None:
     """The decode node computes the prompt itself, and says which field differed."""

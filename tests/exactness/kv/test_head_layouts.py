@@ -9,7 +9,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from baton.decode.kv_stream.reader import Timeouts
-from baton.v1.kv_pb2 import KV_TRANSPORT_SHARED
+from baton.v1.generation_pb2 import KV_TRANSPORT_SHARED
 from checkpoints import reference_generate
 from decode.pair import Pair, generate, request_of, with_pair
 from engine.rig import prompt_of

@@ -18,8 +18,8 @@ import pytest
 from baton.gateway.cluster import node_links
 from baton.gateway.cluster.token_stream import Attempt
 from baton.gateway.server import RunningGateway
+from baton.internal.v1 import decode_service_pb2 as decode
 from baton.rpc.channel import open_channel
-from baton.v1 import decode_service_pb2 as decode
 from gateway.fake_cluster import MODEL, FakeCluster, Loop, echo_token, finished, served, tokens
 from gateway.rest import ask
 

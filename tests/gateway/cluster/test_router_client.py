@@ -9,9 +9,9 @@ import pytest
 
 from baton.errors import BatonError, NotFoundError, UnavailableError
 from baton.gateway.cluster.router_client import NO_NODE, RouterClient
+from baton.internal.v1.router_service_pb2 import Placement, PlaceRequest, PlaceResponse
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceServicer, add_RouterServiceServicer_to_server
 from baton.rpc.server import GrpcServer
-from baton.v1.router_service_pb2 import Placement, PlaceRequest, PlaceResponse
-from baton.v1.router_service_pb2_grpc import RouterServiceServicer, add_RouterServiceServicer_to_server
 
 
 class ScriptedRouter(RouterServiceServicer):
@@ -37,7 +37,7 @@ def place(router: ScriptedRouter, request: PlaceRequest) -> PlaceResponse:
     async def ask() -> PlaceResponse:
         server = GrpcServer("127.0.0.1:0")
         server.add(
-            "baton.v1.RouterService",
+            "baton.internal.v1.RouterService",
             lambda each: add_RouterServiceServicer_to_server(router, each),  # type: ignore[no-untyped-call]
         )
         client = RouterClient(f"127.0.0.1:{await server.start()}", timeout_seconds=3.0)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from baton.capacity.hardware import PRESETS
+from baton.internal.v1 import node_pb2
 from baton.node.cluster.description import describe_node
-from baton.v1 import node_pb2
 from engine.rig import INFO, mock_runner
 
 

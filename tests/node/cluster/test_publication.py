@@ -6,15 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
+from baton.internal.v1 import cache_index_service_pb2 as messages
+from baton.internal.v1.cache_index_service_pb2_grpc import (
+    CacheIndexServiceServicer,
+    add_CacheIndexServiceServicer_to_server,
+)
 from baton.kv.hashing import BlockHash, split_hashes
 from baton.kv.tiers import BlockEvents
 from baton.node.cluster.publication import CacheIndexPublication
 from baton.rpc.server import GrpcServer
-from baton.v1 import cache_index_service_pb2 as messages
-from baton.v1.cache_index_service_pb2_grpc import (
-    CacheIndexServiceServicer,
-    add_CacheIndexServiceServicer_to_server,
-)
 from system.plan import free_ports
 
 WAIT_SECONDS = 60.0
@@ -43,7 +43,7 @@ async def start_index(port: int) -> tuple[FakeIndex, GrpcServer]:
     """Return a fake index and its server."""
     index, server = FakeIndex(), GrpcServer(f"127.0.0.1:{port}")
     server.add(
-        "baton.v1.CacheIndexService",
+        "baton.internal.v1.CacheIndexService",
         lambda each: add_CacheIndexServiceServicer_to_server(index, each),  # type: ignore[no-untyped-call]
     )
     await server.start()

@@ -10,6 +10,9 @@ from dataclasses import replace
 from baton.cache_index.server import build_server
 from baton.cache_index.settings import CacheIndexSettings
 from baton.discovery.watch import OnChange
+from baton.internal.v1 import cache_index_service_pb2, node_pb2, router_service_pb2
+from baton.internal.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.kv.hashing import BlockHash
 from baton.kv.tiers import BlockEvents
 from baton.node.cluster.publication import CacheIndexPublications
@@ -19,10 +22,7 @@ from baton.router.proto import description_to_proto
 from baton.router.server import running_router
 from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
-from baton.v1 import cache_index_service_pb2, node_pb2, router_service_pb2
-from baton.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
 from baton.v1.generation_pb2 import PlacementSummary
-from baton.v1.router_service_pb2_grpc import RouterServiceStub
 from router.samples import DGX, MAC
 
 TIMEOUT_SECONDS = 60.0

@@ -10,20 +10,20 @@ from typing import Any
 import pytest
 
 from baton.errors import SupersededError
+from baton.internal.v1 import (
+    cache_index_service_pb2,
+    cache_index_service_pb2_grpc,
+    node_pb2,
+    router_service_pb2,
+    router_service_pb2_grpc,
+)
 from baton.kv.hashing import BlockHash, split_hashes
 from baton.kv.tiers import BlockEvents, Tier
 from baton.node.cluster import publication
 from baton.node.cluster.publication import CacheIndexPublication
 from baton.node.cluster.registration import RouterRegistration
 from baton.rpc.server import GrpcServer
-from baton.v1 import (
-    cache_index_service_pb2,
-    cache_index_service_pb2_grpc,
-    generation_pb2,
-    node_pb2,
-    router_service_pb2,
-    router_service_pb2_grpc,
-)
+from baton.v1 import generation_pb2
 
 TIMEOUT_SECONDS = 60.0
 HASHES = [BlockHash(bytes([number]) * 16) for number in range(8)]
@@ -107,11 +107,11 @@ def with_services(client: Callable[[Calls, Calls, str], Awaitable[None]]) -> Non
         index, router = Calls(), Calls()
         server = GrpcServer("127.0.0.1:0")
         server.add(
-            "baton.v1.CacheIndexService",
+            "baton.internal.v1.CacheIndexService",
             partial(cache_index_service_pb2_grpc.add_CacheIndexServiceServicer_to_server, Index(index)),
         )
         server.add(
-            "baton.v1.RouterService",
+            "baton.internal.v1.RouterService",
             partial(router_service_pb2_grpc.add_RouterServiceServicer_to_server, Router(router)),
         )
         address = f"127.0.0.1:{await server.start()}"

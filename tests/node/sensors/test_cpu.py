@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from baton.internal.v1.node_pb2 import SystemSample
 from baton.node.sensors.cpu import CoreTime, CpuSensor
-from baton.v1.node_pb2 import SystemSample
 
 
 def reading(sensor: CpuSensor) -> SystemSample:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from baton.internal.v1.node_pb2 import SystemSample
 from baton.node.sensors.machine import MachineSensors, machine_sensors
-from baton.v1.node_pb2 import SystemSample
 
 
 def test_this_machine_says_how_much_memory_it_has() -> None:

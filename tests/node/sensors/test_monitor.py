@@ -8,9 +8,9 @@ from typing import cast
 import pytest
 
 from baton.engine.runners.base import Runner
+from baton.internal.v1.node_pb2 import SystemSample
 from baton.node.sensors.machine import MachineSensors
 from baton.node.sensors.monitor import NodeMonitor
-from baton.v1.node_pb2 import SystemSample
 
 
 class Device:

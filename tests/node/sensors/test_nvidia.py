@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from baton.internal.v1.node_pb2 import SystemSample
 from baton.node.sensors.nvidia import open_nvidia_sensor
-from baton.v1.node_pb2 import SystemSample
 
 
 class FakeError(Exception):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from baton.internal.v1.node_pb2 import SystemSample
 from baton.node.sensors.rapl import RaplSensor
-from baton.v1.node_pb2 import SystemSample
 
 
 class Machine:

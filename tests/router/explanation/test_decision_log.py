@@ -9,12 +9,12 @@ import pytest
 from google.protobuf.duration_pb2 import Duration
 
 from baton.errors import InvalidFieldError, NotFoundError, OverloadedError, UnavailableError
+from baton.internal.v1.router_service_pb2 import ExplainRequest, PlacementRecord, PlaceRequest
 from baton.router.admission.control import AdmissionControl, AdmissionLimits, OverloadPolicy
 from baton.router.explanation.answer import explain
 from baton.router.explanation.decision_log import MAX_FOUND, DecisionLog, DecisionRecord
 from baton.router.placer import NoCacheLookup, Placer
 from baton.router.state import RouterState, StateLimits
-from baton.v1.router_service_pb2 import ExplainRequest, PlacementRecord, PlaceRequest
 from router.samples import DGX, MAC, MODEL, OUTCOME, Clock, busy_report
 
 _NAME = "abc.0123abcd"

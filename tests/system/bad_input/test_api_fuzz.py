@@ -23,8 +23,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from schemathesis import GenerationMode, checks
 
 from baton.demo import checkpoint_dir
-from baton.v1.router_service_pb2 import PlaceRequest
-from baton.v1.router_service_pb2_grpc import RouterServiceStub
+from baton.internal.v1.router_service_pb2 import PlaceRequest
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from system.bad_input.api_bodies import LENGTH_LIMITS, BodyDrawer
 from system.bad_input.api_document import Operation, operations_of, read_document
 from system.bad_input.mutation import Mutator

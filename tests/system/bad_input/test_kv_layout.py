@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import grpc
 import pytest
 
+from baton.internal.v1.prefill_service_pb2 import PrefillRequest
+from baton.internal.v1.prefill_service_pb2_grpc import PrefillServiceStub
+from baton.internal.v1.router_service_pb2 import PlaceRequest
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.v1.generation_pb2 import SamplingParameters
-from baton.v1.prefill_service_pb2 import PrefillRequest
-from baton.v1.prefill_service_pb2_grpc import PrefillServiceStub
-from baton.v1.router_service_pb2 import PlaceRequest
-from baton.v1.router_service_pb2_grpc import RouterServiceStub
 from checkpoints import checkpoint
 from system.bad_input.refusal import Refusal, refusal_of
 from system.client import Ask, open_grpc

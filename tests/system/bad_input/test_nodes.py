@@ -8,19 +8,19 @@ from typing import Any
 import grpc
 import pytest
 
-from baton.v1 import (
+from baton.internal.v1 import (
     cache_index_service_pb2_grpc,
     decode_service_pb2_grpc,
     prefill_service_pb2_grpc,
     router_service_pb2_grpc,
 )
-from baton.v1.cache_index_service_pb2 import BlockEvents, BlockSnapshot, LookupRequest, PublishRequest
-from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest
+from baton.internal.v1.cache_index_service_pb2 import BlockEvents, BlockSnapshot, LookupRequest, PublishRequest
+from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest
+from baton.internal.v1.kv_pb2 import KvLayout
+from baton.internal.v1.node_pb2 import LoadReport, NodeDescription
+from baton.internal.v1.prefill_service_pb2 import PrefillRequest, ProbeLinkRequest
+from baton.internal.v1.router_service_pb2 import PlaceRequest, RegisterRequest
 from baton.v1.generation_pb2 import SamplingParameters
-from baton.v1.kv_pb2 import KvLayout
-from baton.v1.node_pb2 import LoadReport, NodeDescription
-from baton.v1.prefill_service_pb2 import PrefillRequest, ProbeLinkRequest
-from baton.v1.router_service_pb2 import PlaceRequest, RegisterRequest
 from system.bad_input.refusal import Refusal, refusal_of
 from system.cluster import Cluster
 from system.plan import MODEL_NAME
@@ -257,11 +257,11 @@ def test_a_lookup_of_half_a_hash_is_refused(demo_cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("process", "method"),
     [
-        ("prefill-0", "/baton.v1.PrefillService/Prefill"),
-        ("decode-0", "/baton.v1.DecodeService/Generate"),
-        ("router", "/baton.v1.RouterService/Place"),
-        ("router", "/baton.v1.RouterService/Register"),
-        ("cache-index", "/baton.v1.CacheIndexService/Publish"),
+        ("prefill-0", "/baton.internal.v1.PrefillService/Prefill"),
+        ("decode-0", "/baton.internal.v1.DecodeService/Generate"),
+        ("router", "/baton.internal.v1.RouterService/Place"),
+        ("router", "/baton.internal.v1.RouterService/Register"),
+        ("cache-index", "/baton.internal.v1.CacheIndexService/Publish"),
     ],
 )
 def test_bytes_that_are_no_message_are_refused(demo_cluster: Cluster, process: str, method: str) -> None:

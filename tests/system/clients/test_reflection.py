@@ -12,10 +12,10 @@ from system.cluster import Cluster
 
 SERVICES = {
     "gateway": "baton.v1.GenerationService",
-    "router": "baton.v1.RouterService",
-    "cache-index": "baton.v1.CacheIndexService",
-    "prefill-0": "baton.v1.PrefillService",
-    "decode-0": "baton.v1.DecodeService",
+    "router": "baton.internal.v1.RouterService",
+    "cache-index": "baton.internal.v1.CacheIndexService",
+    "prefill-0": "baton.internal.v1.PrefillService",
+    "decode-0": "baton.internal.v1.DecodeService",
 }
 
 
@@ -25,7 +25,9 @@ def test_every_server_lists_its_services(demo_cluster: Cluster, process: str) ->
     with grpc.insecure_channel(demo_cluster.address_of(process)) as channel:
         services = set(ProtoReflectionDescriptorDatabase(channel).get_services())
 
-    of_nodes = {"baton.v1.BlockService", "baton.v1.WorkerService"} if process.endswith("-0") else set()
+    of_nodes = (
+        {"baton.internal.v1.BlockService", "baton.internal.v1.WorkerService"} if process.endswith("-0") else set()
+    )
     assert services == {
         SERVICES[process],
         *of_nodes,

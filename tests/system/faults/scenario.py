@@ -10,9 +10,9 @@ from dataclasses import replace
 
 import grpc
 
+from baton.internal.v1.cache_index_service_pb2 import LookupRequest
+from baton.internal.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
 from baton.kv.hashing import block_hashes, join_hashes, root_hash
-from baton.v1.cache_index_service_pb2 import LookupRequest
-from baton.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
 from system.client import Ask, Outcome, Stream, open_grpc, open_rest
 from system.cluster import Cluster
 

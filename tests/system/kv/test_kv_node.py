@@ -11,7 +11,7 @@ from typing import cast
 import pytest
 
 from baton.decode.kv_stream.prefill_stream import TransportChoice
-from baton.v1.kv_pb2 import KV_TRANSPORT_FAST, KV_TRANSPORT_GRPC
+from baton.v1.generation_pb2 import KV_TRANSPORT_FAST, KV_TRANSPORT_GRPC
 from decode.pair import PREFILL_ID, Pair, generate, request_of, with_pair
 from engine.rig import EOS, LAYOUT, VOCABULARY_SIZE, expected_tokens, prompt_of
 

@@ -27,7 +27,7 @@ SLOW_RATES = (4e6, 2e6, 1e6, 5e5)
 """Of a link over which the KV of a prompt takes longer than its computation, 2.6 s and more; bytes/s."""
 LEAST_PREFILL_SECONDS = 1.0
 """Of a prompt, whatever the machine does: less than its layers' times together."""
-PREFILL_SPAN = "baton.v1.PrefillService/Prefill"
+PREFILL_SPAN = "baton.internal.v1.PrefillService/Prefill"
 MOCK = {"mock_shape": "llama-3.1-70b", "dtype": "bfloat16"}
 """80 layers of 131 kB each for this prompt, computed in 17 ms each by an M2: a link on this machine, even a busy one,
 is far quicker than that."""
@@ -137,7 +137,7 @@ def test_the_trace_tells_each_term_estimated_and_measured(bench: Bench) -> None:
     bench.link.bytes_per_second = 0.0
 
     trace_id, _ = _ask(bench, seed=3)
-    place, gateway = "baton.v1.RouterService/Place", names.SPAN_TEXT_COMPLETION
+    place, gateway = "baton.internal.v1.RouterService/Place", names.SPAN_TEXT_COMPLETION
     spans = bench.spans.wait_for_trace(bytes.fromhex(trace_id), (place, gateway), TIMEOUT_SECONDS)
 
     estimated = _numbers(spans[place], "baton.estimated.")

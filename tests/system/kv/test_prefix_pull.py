@@ -12,9 +12,9 @@ import grpc
 import pytest
 
 from baton.demo import checkpoint_dir
+from baton.internal.v1.cache_index_service_pb2 import LookupRequest
+from baton.internal.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
 from baton.kv.hashing import block_hashes, join_hashes, root_hash
-from baton.v1.cache_index_service_pb2 import LookupRequest
-from baton.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
 from system.cluster import Cluster
 from system.plan import MODEL_NAME
 from system.rest import COMPLETION_PATH, post

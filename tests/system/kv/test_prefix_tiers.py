@@ -9,12 +9,13 @@ from typing import Any
 import grpc
 
 from baton.demo import checkpoint_dir
+from baton.internal.v1 import decode_service_pb2, router_service_pb2
+from baton.internal.v1.cache_index_service_pb2 import LookupRequest, NodePrefix
+from baton.internal.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
+from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.kv.hashing import BlockHash, block_hashes, join_hashes, root_hash
-from baton.v1 import decode_service_pb2, generation_pb2, router_service_pb2
-from baton.v1.cache_index_service_pb2 import LookupRequest, NodePrefix
-from baton.v1.cache_index_service_pb2_grpc import CacheIndexServiceStub
-from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
-from baton.v1.router_service_pb2_grpc import RouterServiceStub
+from baton.v1 import generation_pb2
 from system.cluster import Cluster
 from system.plan import MODEL_NAME
 from system.rest import COMPLETION_PATH, post

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from baton.decode.kv_stream.prefill_stream import TransportChoice
-from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest as Request
+from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest as Request
 from decode.pair import SPARE_ID, Answer, Pair, generate, request_of
 from engine.rig import GREEDY, LAYOUT, expected_tokens, prompt_of
 from system.kv_faults.proxy import HOST, KINDS, Fault, FaultProxy, Kind

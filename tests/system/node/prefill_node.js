@@ -153,7 +153,7 @@ async function prefill(call) {
   call.end();
 }
 
-const definition = loader.loadSync(path.join(folder, "baton/v1/prefill_service.proto"), {
+const definition = loader.loadSync(path.join(folder, "baton/internal/v1/prefill_service.proto"), {
   includeDirs: [folder],
   keepCase: true,
   longs: Number,
@@ -161,7 +161,7 @@ const definition = loader.loadSync(path.join(folder, "baton/v1/prefill_service.p
   defaults: true,
   oneofs: true,
 });
-const service = definition["baton.v1.PrefillService"];
+const service = definition["baton.internal.v1.PrefillService"];
 const parse = service.Prefill.requestDeserialize;
 service.Prefill.requestDeserialize = (bytes) => ({ request: parse(bytes), key: crc32c(bytes) });
 const server = new grpc.Server();

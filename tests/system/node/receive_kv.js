@@ -12,14 +12,14 @@ const grpc = require("@grpc/grpc-js");
 const loader = require("@grpc/proto-loader");
 
 const [folder, address, request] = process.argv.slice(2);
-const definition = loader.loadSync(path.join(folder, "baton/v1/prefill_service.proto"), {
+const definition = loader.loadSync(path.join(folder, "baton/internal/v1/prefill_service.proto"), {
   includeDirs: [folder],
   keepCase: true,
   longs: Number,
   enums: String,
   oneofs: true,
 });
-const { PrefillService } = grpc.loadPackageDefinition(definition).baton.v1;
+const { PrefillService } = grpc.loadPackageDefinition(definition).baton.internal.v1;
 const client = new PrefillService(address, grpc.credentials.createInsecure(), { "grpc.max_receive_message_length": -1 });
 
 const kinds = [];

@@ -24,7 +24,12 @@ _WAIT_SECONDS = 400.0
 _NUM_PROMPT_TOKENS = 2000
 _NUM_LAYERS = 4
 _NAMES = {
-    *("baton.v1.RouterService/Place", "baton.v1.DecodeService/Serve", "receive_kv", "baton.v1.PrefillService/Prefill"),
+    *(
+        "baton.internal.v1.RouterService/Place",
+        "baton.internal.v1.DecodeService/Serve",
+        "receive_kv",
+        "baton.internal.v1.PrefillService/Prefill",
+    ),
     *(f"{verb} layer {layer}" for verb in ("compute", "transfer") for layer in range(_NUM_LAYERS)),
 }
 

@@ -19,11 +19,11 @@ from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes
 from baton.config.settings import load_settings
 from baton.errors import UnavailableError
+from baton.internal.v1 import agent_service_pb2, agent_service_pb2_grpc
+from baton.internal.v1.node_pb2 import SystemSample
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_from_rpc
 from baton.security.tls import TlsIdentity, secured_by
-from baton.v1 import agent_service_pb2, agent_service_pb2_grpc
-from baton.v1.node_pb2 import SystemSample
 from baton.wire.quantities import seconds_from_duration
 
 DEFAULT_AGENT = "127.0.0.1:8040"

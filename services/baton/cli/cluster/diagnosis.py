@@ -15,13 +15,13 @@ from baton.agent.health import is_serving
 from baton.capacity.kv_transfer import WireOption
 from baton.capacity.placement import Candidate
 from baton.errors import BatonError
+from baton.internal.v1 import node_pb2, router_service_pb2, router_service_pb2_grpc
 from baton.kv.stream import payload_crc32c
 from baton.kv_transport.kv_services import KvStub
 from baton.kv_transport.link_probe import measure_link
 from baton.router.kv_compatibility import wire_options
 from baton.router.proto import description_from_proto
 from baton.rpc.channel import open_channel
-from baton.v1 import node_pb2, router_service_pb2, router_service_pb2_grpc
 from baton.wire.node_roles import decodes, prefills, role_word
 from baton.wire.quantities import candidate_from_proto, seconds_from_duration
 

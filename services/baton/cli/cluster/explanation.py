@@ -14,7 +14,7 @@ from baton.capacity.cost import CostEstimate
 from baton.capacity.placement import Candidate
 from baton.capacity.placement_table import format_seconds
 from baton.cli.terminal.tables import format_bytes, print_table
-from baton.v1.router_service_pb2 import KnownLink, KnownNode, PlacementRecord, TermComparison
+from baton.internal.v1.router_service_pb2 import KnownLink, KnownNode, PlacementRecord, TermComparison
 from baton.wire.quantities import candidate_from_proto, estimate_from_proto
 
 _MEANINGS = {

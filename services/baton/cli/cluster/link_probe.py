@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 
 from baton.capacity.machine_profile import MeasuredLink, rate_of
 from baton.cli.cluster.router_call import CALL_SECONDS
+from baton.internal.v1 import node_pb2, router_service_pb2
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.kv_transport.kv_services import KvStub
 from baton.kv_transport.link_probe import measure_link
 from baton.rpc.channel import open_channel
-from baton.v1 import node_pb2, router_service_pb2
-from baton.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.wire.node_roles import prefills
 from baton.wire.quantities import seconds_from_duration
 

@@ -16,7 +16,7 @@ from baton.capacity.snapshot import DECLARED_LINK, Link, PlacementRequest
 from baton.cli.terminal.console import make_console
 from baton.cli.terminal.tables import format_bytes, print_table
 from baton.errors import NotFoundError
-from baton.v1 import router_service_pb2
+from baton.internal.v1 import router_service_pb2
 from baton.wire.node_roles import role_from_proto, role_word
 from baton.wire.quantities import profile_from_proto, seconds_from_duration, shape_from_proto
 

@@ -13,10 +13,10 @@ from pydantic_settings import SettingsConfigDict
 
 from baton.config.settings import load_settings
 from baton.errors import UnavailableError
+from baton.internal.v1 import router_service_pb2_grpc
 from baton.rpc.channel import open_channel
 from baton.rpc.status import error_from_rpc, error_info
 from baton.security.tls import TlsSettings, secured_by
-from baton.v1 import router_service_pb2_grpc
 
 DEFAULT_ROUTER = "127.0.0.1:8010"
 """Where `baton up` puts the router unless the port is taken."""

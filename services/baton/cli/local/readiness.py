@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 import grpc
 
+from baton.internal.v1 import router_service_pb2, router_service_pb2_grpc
 from baton.rpc.channel import open_channel
-from baton.v1 import router_service_pb2, router_service_pb2_grpc
 
 POLL_SECONDS = 0.2
 """Pause between questions."""

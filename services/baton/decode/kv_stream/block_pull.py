@@ -24,6 +24,7 @@ from baton.decode.kv_stream.receive_budget import FrameShape, ReceiveBudget
 from baton.engine.events import Admitted
 from baton.engine.runners.base import Runner
 from baton.errors import BatonError, InvalidFieldError, StreamBrokenError
+from baton.internal.v1 import block_service_pb2, decode_service_pb2, kv_pb2, router_service_pb2
 from baton.kv.hashing import HASH_BYTES, join_hashes
 from baton.kv.stream import KvProgress
 from baton.kv_transport.frame_codec import request_crc32c, serialize_request
@@ -31,7 +32,7 @@ from baton.kv_transport.kv_services import BlockStub
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.telemetry.tracing import tracer
-from baton.v1 import block_service_pb2, decode_service_pb2, kv_pb2, router_service_pb2
+from baton.v1 import generation_pb2
 from baton.v1.generation_pb2 import PlacementSummary
 from baton.wire.kv import layout_to_proto, wire_from_proto
 from baton.wire.quantities import duration_from_seconds, seconds_from_duration
@@ -112,7 +113,7 @@ class BlockPull(KvStreamReader):
         if self._break_reason:
             summary.kv_break_reasons.append(self._break_reason)
         if self.reception.wire is not None:
-            summary.kv_transport = kv_pb2.KV_TRANSPORT_GRPC
+            summary.kv_transport = generation_pb2.KV_TRANSPORT_GRPC
 
     async def run(self) -> None:
         """Take what there is, then let the engine compute the rest."""

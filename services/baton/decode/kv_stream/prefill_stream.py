@@ -25,6 +25,7 @@ from baton.decode.kv_stream.receive_budget import ReceiveBudget
 from baton.decode.measurement import LinkMeter, Reception
 from baton.engine.engine import Engine
 from baton.errors import StreamBrokenError, UnavailableError
+from baton.internal.v1 import kv_pb2, prefill_service_pb2
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvProgress, tokens_crc32c
 from baton.kv_transport.fast_channel import FastChannel, FastPathError, FastStream, Message
@@ -34,7 +35,6 @@ from baton.node.requests import token_from_proto
 from baton.shm.lender import Lender, Loan
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
-from baton.v1 import kv_pb2, prefill_service_pb2
 from baton.wire.kv import wire_from_proto
 from baton.wire.quantities import seconds_from_duration
 

@@ -18,6 +18,7 @@ from baton.decode.kv_stream.receive_budget import ReceiveBudget
 from baton.decode.measurement import Reception, ReceptionClock
 from baton.engine.engine import Engine
 from baton.errors import BatonError, MismatchError, StreamBrokenError, UnavailableError
+from baton.internal.v1 import block_service_pb2, kv_pb2, prefill_service_pb2
 from baton.kv.kv_format import KvLayout, is_kept_exactly
 from baton.kv.stream import KvFrame, KvProgress, StreamLedger, unpack_frame
 from baton.kv_transport.frame_codec import ReceivedFrame, totals_from_proto
@@ -25,7 +26,6 @@ from baton.rpc.error_interceptor import Undecodable
 from baton.rpc.status import error_from_rpc
 from baton.telemetry import names
 from baton.telemetry.tracing import LayerSpans, frame_attributes
-from baton.v1 import block_service_pb2, kv_pb2, prefill_service_pb2
 from baton.wire.kv import layout_from_proto, wire_from_proto
 
 MAX_FRAMES_IN_FLIGHT = 8

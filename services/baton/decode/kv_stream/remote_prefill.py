@@ -18,23 +18,24 @@ from baton.decode.kv_stream.recovery import Broken, PrefillOption, Recovery, cho
 from baton.decode.measurement import FrameTimeline
 from baton.engine.events import Admitted
 from baton.errors import AttemptReusedError, BatonError, StreamBrokenError, UnavailableError
+from baton.internal.v1 import decode_service_pb2, prefill_service_pb2
+from baton.internal.v1.router_service_pb2 import Placement, PrefillAlternative
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvProgress
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics, Transport
 from baton.telemetry.tracing import tracer
-from baton.v1 import decode_service_pb2, kv_pb2, prefill_service_pb2
+from baton.v1 import generation_pb2
 from baton.v1.generation_pb2 import PlacementSummary
-from baton.v1.router_service_pb2 import Placement, PrefillAlternative
 from baton.wire.kv import layout_to_proto
 from baton.wire.quantities import duration_from_seconds, estimate_from_proto, seconds_from_duration
 
 log = logging.getLogger(__name__)
 
-_TRANSPORTS: dict[Transport, kv_pb2.KvTransport] = {
-    "grpc": kv_pb2.KV_TRANSPORT_GRPC,
-    "fast": kv_pb2.KV_TRANSPORT_FAST,
-    "shared": kv_pb2.KV_TRANSPORT_SHARED,
+_TRANSPORTS: dict[Transport, generation_pb2.KvTransport] = {
+    "grpc": generation_pb2.KV_TRANSPORT_GRPC,
+    "fast": generation_pb2.KV_TRANSPORT_FAST,
+    "shared": generation_pb2.KV_TRANSPORT_SHARED,
 }
 
 

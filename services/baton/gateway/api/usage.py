@@ -8,7 +8,7 @@ import msgspec
 
 from baton.gateway.access.admission import RequestContext
 from baton.gateway.generation.requests import GenerationResult
-from baton.v1 import kv_pb2
+from baton.v1 import generation_pb2
 from baton.v1.generation_pb2 import PlacementSummary
 from baton.wire.quantities import seconds_from_duration
 
@@ -87,9 +87,9 @@ class PlacementBody(msgspec.Struct, omit_defaults=True):
 
 
 _TRANSPORTS: Mapping[int, str] = {
-    kv_pb2.KV_TRANSPORT_GRPC: "grpc",
-    kv_pb2.KV_TRANSPORT_FAST: "fast",
-    kv_pb2.KV_TRANSPORT_SHARED: "shared",
+    generation_pb2.KV_TRANSPORT_GRPC: "grpc",
+    generation_pb2.KV_TRANSPORT_FAST: "fast",
+    generation_pb2.KV_TRANSPORT_SHARED: "shared",
 }
 
 
@@ -152,7 +152,7 @@ def _placement(request_id: str, result: GenerationResult) -> PlacementBody:
 
 def _wire(summary: PlacementSummary) -> str:
     formats = [summary.key_wire_dtype, summary.value_wire_dtype]
-    known = [kv_pb2.KvDtype.Name(dtype).removeprefix("KV_DTYPE_").lower() for dtype in formats if dtype]
+    known = [generation_pb2.KvDtype.Name(dtype).removeprefix("KV_DTYPE_").lower() for dtype in formats if dtype]
     return "/".join(dict.fromkeys(known))
 
 

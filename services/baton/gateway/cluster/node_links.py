@@ -14,17 +14,17 @@ import grpc
 
 from baton.errors import StreamBrokenError, UnavailableError
 from baton.gateway.cluster.token_stream import TOKEN_TIMEOUT, Attempt, MakeAttempt, closed_error
-from baton.rpc.loop_channel import LoopChannel, LoopStream
-from baton.rpc.status import error_from_parts, error_from_rpc
-from baton.telemetry.tracing import current_context
-from baton.v1.decode_service_pb2 import (
+from baton.internal.v1.decode_service_pb2 import (
     DecodeServiceGenerateRequest,
     Finished,
     ServeRequest,
     ServeResponse,
     StreamStart,
 )
-from baton.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
+from baton.rpc.loop_channel import LoopChannel, LoopStream
+from baton.rpc.status import error_from_parts, error_from_rpc
+from baton.telemetry.tracing import current_context
 
 log = logging.getLogger(__name__)
 

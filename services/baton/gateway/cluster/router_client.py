@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 import grpc
 
 from baton.errors import BatonError, MismatchError, NotFoundError, UnavailableError
+from baton.internal.v1.node_pb2 import NodeDescription
+from baton.internal.v1.router_service_pb2 import ListNodesRequest, NodeState, PlaceRequest, PlaceResponse
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.kv.adapter import Adapter, adapted_revision
 from baton.rpc.loop_channel import LoopChannel
 from baton.rpc.status import error_from_rpc
-from baton.v1.node_pb2 import NodeDescription
-from baton.v1.router_service_pb2 import ListNodesRequest, NodeState, PlaceRequest, PlaceResponse
-from baton.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.wire.node_roles import decodes
 
 NO_NODE = "NO_NODE"

@@ -21,10 +21,12 @@ from baton.errors import (
 )
 from baton.gateway.cluster.router_client import RouterClient
 from baton.gateway.generation.requests import GenerationState
+from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest, Finished, PromptChunk
+from baton.internal.v1.node_pb2 import Adapter as AdapterMessage
+from baton.internal.v1.router_service_pb2 import Candidate, Placement, PlacementPin, PlaceRequest, PlaceResponse
 from baton.kv.adapter import Adapter
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
-from baton.v1.decode_service_pb2 import DecodeServiceGenerateRequest, Finished, PromptChunk
 from baton.v1.generation_pb2 import (
     FINISH_REASON_LENGTH,
     FINISH_REASON_STOP,
@@ -32,8 +34,6 @@ from baton.v1.generation_pb2 import (
     TokenLogprob,
     Usage,
 )
-from baton.v1.node_pb2 import Adapter as AdapterMessage
-from baton.v1.router_service_pb2 import Candidate, Placement, PlacementPin, PlaceRequest, PlaceResponse
 from baton.wire.quantities import duration_from_seconds
 
 log = logging.getLogger(__name__)

@@ -20,10 +20,10 @@ from baton.gateway.generation.requests import (
     PreparedPrompt,
     PromptLogprobs,
 )
+from baton.internal.v1.decode_service_pb2 import Finished
 from baton.telemetry.metrics import Metrics
 from baton.text.detokenizer import Detokenizers
 from baton.text.stop_strings import StopScanner
-from baton.v1.decode_service_pb2 import Finished
 from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, SamplingParameters, TokenLogprob
 
 OnDelta: TypeAlias = Callable[[Delta], None]

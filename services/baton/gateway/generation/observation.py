@@ -14,9 +14,9 @@ from baton.capacity.term_comparison import TermComparison
 from baton.errors import BatonError
 from baton.gateway.access.admission import RequestContext
 from baton.gateway.generation.requests import GenerationResult, GenerationState
+from baton.internal.v1.router_service_pb2 import Placement
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
-from baton.v1.router_service_pb2 import Placement
 from baton.wire.quantities import terms_beside
 
 MAX_ENTRIES = 64

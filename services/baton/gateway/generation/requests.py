@@ -10,11 +10,11 @@ from baton.capacity.objectives import Objectives
 from baton.capacity.snapshot import NodePair
 from baton.errors import InvalidFieldError
 from baton.gateway.generation.tools import ToolUse
+from baton.internal.v1.router_service_pb2 import Placement
 from baton.kv.adapter import Adapter
 from baton.text.tokenizer import Message
 from baton.text.tools import Tool
 from baton.v1.generation_pb2 import PlacementSummary, SamplingParameters, TokenLogprob
-from baton.v1.router_service_pb2 import Placement
 
 STRUCTURED_OUTPUT = "structured_output"
 """The core's name of the field that constrains the output."""

@@ -10,7 +10,7 @@ from baton.capacity.cost import NodeProfile
 from baton.capacity.kv_transfer import WireAbility
 from baton.engine.events import EngineLoad
 from baton.engine.runners.base import Runner
-from baton.v1 import node_pb2
+from baton.internal.v1 import node_pb2
 from baton.wire.kv import abilities_to_proto, layout_to_proto
 from baton.wire.quantities import profile_to_proto, shape_to_proto, tier_rates_to_proto
 

@@ -6,8 +6,8 @@ import logging
 
 from baton.discovery.endpoints import WatchError
 from baton.discovery.kubernetes_node import KubernetesNode, read_kubernetes_node
+from baton.internal.v1 import node_pb2
 from baton.node.settings import NodeSettings
-from baton.v1 import node_pb2
 
 log = logging.getLogger(__name__)
 

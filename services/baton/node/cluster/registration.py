@@ -15,10 +15,10 @@ from typing import NamedTuple, TypeAlias
 import grpc
 
 from baton.discovery.source import AddressSource
+from baton.internal.v1 import node_pb2, router_service_pb2
+from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.node.cluster.replicas import Replicas, stay_connected
-from baton.v1 import node_pb2, router_service_pb2
 from baton.v1.generation_pb2 import PlacementSummary
-from baton.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.wire.quantities import seconds_from_duration
 
 log = logging.getLogger(__name__)

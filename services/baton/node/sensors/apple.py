@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from xml.parsers.expat import ExpatError
 
+from baton.internal.v1.node_pb2 import SystemSample
 from baton.node.sensors.document_stream import DocumentStream
-from baton.v1.node_pb2 import SystemSample
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import psutil
 
-from baton.v1.node_pb2 import SystemSample
+from baton.internal.v1.node_pb2 import SystemSample
 
 _HYBRID_CLUSTERS = Path("/sys/devices")
 """Linux lists the cores of a hybrid CPU in cpu_core/cpus and cpu_atom/cpus below it."""

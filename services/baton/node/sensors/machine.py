@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from baton.internal.v1.node_pb2 import SystemSample
 from baton.node.sensors.apple import open_apple_sensor
 from baton.node.sensors.cpu import CpuSensor, read_cpu_temperature
 from baton.node.sensors.memory import read_memory
 from baton.node.sensors.nvidia import open_nvidia_sensor
 from baton.node.sensors.rapl import RaplSensor
-from baton.v1.node_pb2 import SystemSample
 
 log = logging.getLogger(__name__)
 

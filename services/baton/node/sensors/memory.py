@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 
 import psutil
 
-from baton.v1.node_pb2 import SystemSample
+from baton.internal.v1.node_pb2 import SystemSample
 
 log = logging.getLogger(__name__)
 

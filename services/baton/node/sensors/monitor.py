@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from baton.engine.runners.base import Runner
+from baton.internal.v1.node_pb2 import SystemSample
 from baton.node.sensors.machine import SensorSet
-from baton.v1.node_pb2 import SystemSample
 
 READ_SECONDS = 1.0
 """Pause between two readings."""

@@ -6,7 +6,7 @@ import logging
 import os
 from typing import Any
 
-from baton.v1.node_pb2 import SystemSample
+from baton.internal.v1.node_pb2 import SystemSample
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from baton.v1.node_pb2 import SystemSample
+from baton.internal.v1.node_pb2 import SystemSample
 
 _POWERCAP = Path("/sys/class/powercap")
 

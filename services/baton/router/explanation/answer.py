@@ -5,9 +5,10 @@ from __future__ import annotations
 from baton.capacity.cost import expected_seconds
 from baton.capacity.term_comparison import compare_terms
 from baton.errors import InvalidFieldError, NotFoundError
+from baton.internal.v1 import router_service_pb2
 from baton.router.explanation.decision_log import DecisionLog, DecisionRecord, KnownLink, KnownNode
 from baton.router.nodes import Outcome
-from baton.v1 import generation_pb2, router_service_pb2
+from baton.v1 import generation_pb2
 from baton.wire.quantities import candidate_to_proto, duration_from_seconds
 
 NOT_FOUND = "REQUEST_NOT_FOUND"

@@ -26,7 +26,7 @@ _GENERATION = re.compile(r"(?P<client>.+)\.[0-9a-f]{8}(?:-\d+)?")
 
 @dataclass(frozen=True, slots=True)
 class KnownNode:
-    """A node as it was seen when the decision was made (protos/baton/v1/router_service.proto)."""
+    """A node as it was seen when the decision was made (protos/baton/internal/v1/router_service.proto)."""
 
     node_id: str
     """The node."""
@@ -42,7 +42,7 @@ class KnownNode:
 
 @dataclass(frozen=True, slots=True)
 class KnownLink:
-    """A link as it was seen when the decision was made (protos/baton/v1/router_service.proto)."""
+    """A link as it was seen when the decision was made (protos/baton/internal/v1/router_service.proto)."""
 
     from_node_id: str
     """Node that sends."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from baton.gateway.server import RunningGateway
-from baton.v1 import decode_service_pb2 as decode
+from baton.internal.v1 import decode_service_pb2 as decode
 from baton.v1 import generation_pb2 as generation
 from gateway.fake_cluster import MODEL, FakeCluster, echo_token, tokens
 from gateway.rest import ask

@@ -12,8 +12,8 @@ from baton.gateway.api.exo.documents import INSTANCE_TAG
 from baton.gateway.api.exo.instances import MAX_INSTANCES
 from baton.gateway.server import RunningGateway
 from baton.gateway.settings import GatewaySettings
-from baton.v1 import node_pb2
-from baton.v1 import router_service_pb2 as router
+from baton.internal.v1 import node_pb2
+from baton.internal.v1 import router_service_pb2 as router
 from gateway.fake_cluster import MODEL, FakeCluster, Loop
 from gateway.rest import ask
 from system.plan import free_ports

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 from transformers import PreTrainedTokenizerFast
 
 from baton.gateway.server import RunningGateway
-from baton.v1 import decode_service_pb2 as decode
+from baton.internal.v1 import decode_service_pb2 as decode
 from gateway.bodies import SMALLEST
 from gateway.fake_cluster import FakeCluster
 from gateway.rest import Reply, ask

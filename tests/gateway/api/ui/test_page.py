@@ -9,7 +9,7 @@ from typing import Any
 
 from baton.errors import OutOfMemoryError
 from baton.gateway.server import RunningGateway
-from baton.v1 import decode_service_pb2 as decode
+from baton.internal.v1 import decode_service_pb2 as decode
 from baton.v1.generation_pb2 import KvFrameTiming, KvTimeline
 from gateway.fake_cluster import MODEL, FakeCluster, Loop, finished, tokens
 from gateway.rest import ask

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from baton.gateway.api.exo.instances import Instance
-from baton.v1.node_pb2 import NodeDescription, SystemSample
-from baton.v1.router_service_pb2 import NodeState
+from baton.internal.v1.node_pb2 import NodeDescription, SystemSample
+from baton.internal.v1.router_service_pb2 import NodeState
 from baton.wire.node_roles import role_word
 from baton.wire.quantities import seconds_from_duration
 

@@ -14,7 +14,7 @@ from baton.gateway.api.exo.documents import instance_document, models_document, 
 from baton.gateway.api.exo.instances import Instance, Instances, instance_of, instance_view
 from baton.gateway.api.exo.previews import count_in_query, fetch_previews
 from baton.gateway.cluster.router_client import ModelCatalog, RouterClient
-from baton.v1.node_pb2 import NodeDescription
+from baton.internal.v1.node_pb2 import NodeDescription
 
 _COUNT = {"type": "integer", "minimum": 1, "maximum": 2**31 - 1}
 PREVIEW_PARAMETERS: Sequence[Mapping[str, Any]] = [

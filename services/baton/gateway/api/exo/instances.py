@@ -11,7 +11,7 @@ import msgspec
 from baton.capacity.snapshot import NodePair
 from baton.errors import OverloadedError
 from baton.gateway.api.errors import invalid
-from baton.v1.node_pb2 import NodeDescription
+from baton.internal.v1.node_pb2 import NodeDescription
 from baton.wire.node_roles import decodes, prefills, role_word
 
 MAX_INSTANCES = 64

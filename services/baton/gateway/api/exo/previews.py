@@ -12,8 +12,8 @@ from baton.gateway.api.errors import invalid
 from baton.gateway.api.exo.documents import instance_document
 from baton.gateway.api.exo.instances import Instance
 from baton.gateway.cluster.router_client import RouterClient, describe
-from baton.v1.node_pb2 import NodeDescription
-from baton.v1.router_service_pb2 import Candidate, CostEstimate, PlaceRequest
+from baton.internal.v1.node_pb2 import NodeDescription
+from baton.internal.v1.router_service_pb2 import Candidate, CostEstimate, PlaceRequest
 
 PROMPT_TOKENS, OUTPUT_TOKENS = 1024, 128
 """The request whose cost is shown where the query names none; at most three and one quarters of the context."""

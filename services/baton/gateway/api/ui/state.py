@@ -8,8 +8,8 @@ from typing import Any
 from google.protobuf.json_format import MessageToDict
 
 from baton.gateway.generation.observation import JournalEntry
+from baton.internal.v1.router_service_pb2 import NodeState
 from baton.v1.generation_pb2 import KvTimeline
-from baton.v1.router_service_pb2 import NodeState
 from baton.wire.node_roles import role_word
 from baton.wire.quantities import seconds_from_duration, terms_beside
 

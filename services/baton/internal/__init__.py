@@ -1,0 +1,1 @@
+"""The protocol between Baton's own processes; what clients use is baton.v1."""

@@ -1,0 +1,1 @@
+"""Generated from protos/baton/internal/v1 by `make protos`."""
