@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
 from cli.commands import baton
 from system.plan import free_ports
 
 
-def test_a_part_that_cannot_start_is_named_and_all_is_stopped(tmp_path: Path) -> None:
-    """A model folder without anything in it fails in a worker or the gateway: status 1, its name and its last line."""
-    (tmp_path / "config.json").write_text("{}")
+def test_a_part_that_cannot_start_is_named_and_all_is_stopped() -> None:
+    """What nobody checks before, here a name that only the mock knows, is one line of the part: status 2."""
     ports = free_ports(["http", "grpc"])
 
     result = baton(
-        *("up", "--model", str(tmp_path), "--prefill", "mock", "--decode", "mock"),
+        *("up", "--prefill", "mock", "--decode", "mock"),
         *("--http-port", str(ports["http"]), "--grpc-port", str(ports["grpc"])),
+        environment={"BATON_DECODE_MOCK_HARDWARE": "abacus"},
     )
 
-    assert result.returncode == 1
-    assert "ended unexpectedly with exit status" in result.stdout
-    assert "Its last lines:" in result.stdout
+    assert result.returncode == 2
+    assert "decode-mock cannot start: hardware: 'abacus' is unknown; expected one of" in result.stdout
+    assert "INFO" not in result.stdout
 
 
 def test_all_is_stopped_in_order_when_nobody_reads_the_output() -> None:
@@ -33,7 +32,7 @@ def test_all_is_stopped_in_order_when_nobody_reads_the_output() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        process.stdout.readline()
+        next(line for line in process.stdout if b"is healthy" in line)
         process.stdout.close()
         errors = process.stderr.read()
 

@@ -13,7 +13,7 @@ from baton.demo import checkpoint_dir
 from baton.engine.kv_cache.pool_size import PoolBounds
 from baton.errors import ConfigurationError
 from baton.node.loading import load_runner
-from baton.node.memory import LONE_PROMPT, leave_room, shares_of
+from baton.node.memory import LONE_PROMPT, leave_room, share_memory, shares_of
 from baton.node.settings import NodeSettings
 from baton.prefill.settings import PrefillSettings
 from baton.worker.settings import WorkerSettings
@@ -87,4 +87,16 @@ def test_a_mock_that_sends_takes_no_prompt_that_it_has_no_room_for(monkeypatch: 
     token_bytes = sender.info.layout.num_token_bytes()
     assert sender.num_blocks * sender.block_tokens * token_bytes <= 0.75 * GIB
     assert sender.num_blocks_cause.startswith("the K and V of one prompt on its way out have ")
-    assert receiver.num_blocks == 2048
+    assert receiver.num_blocks == 8192
+
+
+def test_host_memory_for_kv_is_no_larger_than_the_pool_that_it_relieves() -> None:
+    """Of a small model some megabytes, not a gigabyte; a number that is given by hand is taken."""
+    settings = DecodeSettings(model_dir=checkpoint_dir(), engine="mock", num_blocks=64)
+    runner = load_runner(settings)
+    pool_bytes = 64 * 16 * runner.info.layout.num_token_bytes()
+
+    asked = share_memory(settings.model_copy(update={"host_kv_bytes": GIB}), runner)
+
+    assert share_memory(settings, runner)["host_kv_bytes"] == pool_bytes < 10 * MIB
+    assert asked["host_kv_bytes"] == GIB

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated, NamedTuple, NoReturn, cast
 
 import typer
@@ -126,6 +127,8 @@ def run_service(role: str, service: Service, settings: BaseSettings, level: str)
     exit_on_startup_signal()
     if role in _ENGINE_ROLES:
         sys.setswitchinterval(_SWITCH_SECONDS)
+    if role == "gateway" or getattr(settings, "engine", "torch") != "torch":
+        sys.modules.setdefault("torch", cast(ModuleType, None))  # else transformers loads it: seconds, and 150 MB
     level = str(getattr(settings, "log_level", level)).lower()
     check_level(level)
     configure_logging(_log_name(role, settings), level, log_format=wanted_log_format(os.environ))

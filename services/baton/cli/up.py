@@ -6,30 +6,39 @@ import asyncio
 import importlib.util
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, NamedTuple, NoReturn, cast
 
 import typer
 from rich.console import Console
 
 from baton.agent.health import is_serving
+from baton.capacity.snapshot import NodeRole
 from baton.cli.chat import DEFAULT_URL
 from baton.cli.cluster.gateway_client import KEY_VARIABLE
 from baton.cli.cluster.router_call import DEFAULT_ROUTER
 from baton.cli.local.launch import LocalCluster, ProcessPlan, plan_processes
 from baton.cli.local.ports import WantedPort, check_ports_are_free
-from baton.cli.local.processes import ChildDiedError, Processes
-from baton.cli.local.readiness import CALL_SECONDS, devices_of, is_ready, wait_until
-from baton.cli.local.topology import NodeSpec, default_topology, parse_engine, read_topology
+from baton.cli.local.preflight import check_site
+from baton.cli.local.processes import MISCONFIGURED, ChildDiedError, Processes
+from baton.cli.local.readiness import CALL_SECONDS, devices_of, is_ready, knows_nodes, wait_until
+from baton.cli.local.topology import default_topology, parse_engine, read_topology
 from baton.cli.serve import check_level
 from baton.cli.terminal.console import PrefixedLines, curl_line, make_console, print_death, processes_table
+from baton.cli.terminal.startup import QuietLines, StartingLine
 from baton.cli.terminal.tables import print_table
 from baton.errors import ConfigurationError
 from baton.telemetry.logs import configure_logging
 
 _KEYS_FILE_VARIABLE = "BATON_GATEWAY_API_KEYS_FILE"
 """Read by the gateway, to which it is passed on."""
+
+
+_LINK_SECONDS = 10.0
+"""Longest wait for the measurement of links, which a node's settings may also rule out."""
 
 
 class StopRequestedError(Exception):
@@ -61,6 +70,9 @@ def command(
         int, typer.Option(min=1, max=65535, help="Port of the public gRPC API.", envvar="BATON_GRPC_PORT")
     ] = 8001,
     log_level: Annotated[str, typer.Option(help="Level of all processes.", envvar="BATON_LOG_LEVEL")] = "info",
+    is_verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Print all that the processes log, not only their warnings.")
+    ] = False,
     is_restarting: Annotated[bool, typer.Option("--restart", help="Start a part that dies again.")] = False,
     start_timeout: Annotated[float, typer.Option(help="Longest time until all are healthy, seconds.")] = 300.0,
 ) -> None:
@@ -85,21 +97,36 @@ def command(
             WantedPort(grpc_port, "gRPC", "--grpc-port or BATON_GRPC_PORT"),
         ),
     )
-    raise typer.Exit(asyncio.run(run_up(site, specs, make_console(), is_restarting, start_timeout)))
+    console, plans = make_console(), plan_processes(site, specs)
+    needs = check_site(site, specs, partial(_say_checked, console))
+    started = _Started(site, plans, console, {name: need.main_bytes for name, need in needs.items()})
+    is_verbose = is_verbose or log_level.lower() == "debug"
+    raise typer.Exit(asyncio.run(run_up(started, start_timeout, is_verbose=is_verbose, is_restarting=is_restarting)))
 
 
-async def run_up(
-    site: LocalCluster, specs: Sequence[NodeSpec], console: Console, is_restarting: bool, start_timeout_seconds: float
-) -> int:
+class _Started(NamedTuple):
+    """What is started, and where that is told."""
+
+    site: LocalCluster
+    plans: Sequence[ProcessPlan]
+    console: Console
+    weight_bytes: Mapping[str, int]
+    """That nodes load into main memory, by node id."""
+
+
+async def run_up(started: _Started, start_timeout_seconds: float, *, is_verbose: bool, is_restarting: bool) -> int:
     """Start the processes, say when they are healthy, run until stopped; return the exit status."""
-    plans = plan_processes(site, specs)
-    lines = PrefixedLines(console, [plan.child.name for plan in plans])
-    processes = Processes([plan.child for plan in plans], lines, is_restarting=is_restarting)
+    console, names = started.console, [plan.child.name for plan in started.plans]
+    all_lines = PrefixedLines(console, names)
+    quiet_lines = QuietLines(all_lines)
+    on_line = all_lines if is_verbose else quiet_lines
+    processes = Processes([plan.child for plan in started.plans], on_line, is_restarting=is_restarting)
+    line = StartingLine(names, quiet_lines.events, started.weight_bytes, processes.process_id)
     status = 0
     try:
         async with asyncio.TaskGroup() as group:
             group.create_task(processes.run())
-            group.create_task(_announce(site, plans, processes, console, start_timeout_seconds))
+            group.create_task(_announce(started, processes, line, start_timeout_seconds))
             group.create_task(_raise_on_signal(processes, console))
     except* StopRequestedError:
         console.print("[bold]Baton is down.[/]")
@@ -107,19 +134,20 @@ async def run_up(
         for death in deaths.exceptions:
             if isinstance(death, ChildDiedError):
                 print_death(console, death)
-        status = 1
+                status = max(status, MISCONFIGURED if death.status == MISCONFIGURED else 1)
     except* TimeoutError:
         console.print(f"[bold red]Not healthy within {start_timeout_seconds:.0f} s; everything was stopped.[/]")
         status = 1
     return status
 
 
-async def _announce(
-    site: LocalCluster, plans: Sequence[ProcessPlan], processes: Processes, console: Console, timeout_seconds: float
-) -> None:
-    async with asyncio.timeout(timeout_seconds), asyncio.TaskGroup() as group:
-        for plan in plans:
-            group.create_task(_announce_one(site, plan, console))
+async def _announce(started: _Started, processes: Processes, line: StartingLine, timeout_seconds: float) -> None:
+    site, plans, console = started.site, started.plans, started.console
+    with console.status(line) if console.is_terminal else nullcontext():
+        async with asyncio.timeout(timeout_seconds), asyncio.TaskGroup() as group:
+            for plan in plans:
+                group.create_task(_announce_one(site, plan, console, line))
+        await _wait_until_acquainted(plans)
     router = next(plan.address for plan in plans if plan.role == "router")
     devices = await devices_of(router)
     process_ids = {plan.child.name: processes.process_id(plan.child.name) for plan in plans}
@@ -133,11 +161,24 @@ async def _announce(
     console.print("Ctrl-C stops everything.\n")
 
 
-async def _announce_one(site: LocalCluster, plan: ProcessPlan, console: Console) -> None:
+async def _announce_one(site: LocalCluster, plan: ProcessPlan, console: Console, line: StartingLine) -> None:
     await wait_until(lambda: is_serving(plan.address, CALL_SECONDS))
     if plan.role == "gateway":
         await wait_until(lambda: is_ready(site.host, site.http_port))
+    line.finish(plan.child.name)
     console.print(f"[green]✓[/] {plan.child.name} is healthy on {plan.address}", highlight=False)
+
+
+async def _wait_until_acquainted(plans: Sequence[ProcessPlan]) -> None:
+    """Wait until the router knows every node, and the links over which K and V will travel, but not for ever.
+
+    The first request is placed by what has been measured then, as all later ones are.
+    """
+    router = next(plan.address for plan in plans if plan.role == "router")
+    roles: Mapping[str, NodeRole] = {plan.child.name: cast(NodeRole, plan.role) for plan in plans if plan.engine}
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LINK_SECONDS):
+            await wait_until(lambda: knows_nodes(router, roles))
 
 
 async def _raise_on_signal(processes: Processes, console: Console) -> NoReturn:
@@ -154,6 +195,11 @@ async def _raise_on_signal(processes: Processes, console: Console) -> NoReturn:
     await is_asked.wait()
     console.print("\nStopping; once more to stop at once ...")
     raise StopRequestedError
+
+
+def _say_checked(console: Console, what: str, finding: str) -> None:
+    console.print(f"[green]✓[/] {what}: ", end="", highlight=False)
+    console.print(finding, markup=False, highlight=False, soft_wrap=True)
 
 
 def _chat_line(site: LocalCluster) -> str:

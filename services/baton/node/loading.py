@@ -43,7 +43,7 @@ def load_runner(settings: NodeSettings) -> Runner:
         ConfigurationError: If the folder holds no model that the engine can run.
         ImportError: If the framework is not installed; the message names the extra.
     """
-    _check_engine_has(settings)
+    check_engine_has(settings)
     chosen = choose_computing(settings, usable_cores())
     log.info("computing_chosen threads=%d threads_cause=%r dtype=%s dtype_cause=%r", *chosen)
     bounds = pool_bounds(settings)
@@ -150,7 +150,7 @@ def _num_blocks(settings: NodeSettings) -> int | None:
     return None if settings.num_blocks == "auto" else settings.num_blocks
 
 
-def _check_engine_has(settings: NodeSettings) -> None:
+def check_engine_has(settings: NodeSettings) -> None:
     """Refuse what the engine would ignore."""
     if settings.kv_quantization != "none" and settings.engine != "mlx":
         cause = f"engine {settings.engine} keeps K and V as they are; only mlx quantizes them"

@@ -155,8 +155,8 @@ class KvCacheSettings(ServiceSettings):
     group: ClassVar[str] = "KV cache"
 
     num_blocks: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
-    """KV blocks in the pool; auto: on a GPU what weights and passes leave of `device_memory_share`, on a CPU 2048, but
-    no more than a quarter of its free memory holds."""
+    """KV blocks in the pool; auto: on a GPU what weights and passes leave of `device_memory_share`, on a CPU 2048, or
+    as many as one sequence of the model's context needs, but no more than a quarter of its free memory holds."""
     device_memory_share: float = Field(default=0.9, gt=0, le=1)
     """Share of a GPU's memory that this node may take where num_blocks is auto, weights included; nodes on one GPU
     share it out."""
@@ -166,7 +166,7 @@ class KvCacheSettings(ServiceSettings):
     """For engine mlx: bits in which K and V are kept, with scales; none: `dtype`. The wire has `dtype` either way."""
     host_kv_bytes: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
     """Host memory for KV that leaves the pool, of requests and of the prefix cache; 0: it is always computed again;
-    auto: a share of the memory that the model leaves, up to 1 GiB."""
+    auto: a share of the memory that the model leaves, up to the size of the pool and 1 GiB."""
     disk_kv_dir: str = ""
     """Local folder for the KV of the prefix cache, which outlives the process; of one node. Empty: none."""
     disk_kv_bytes: int = Field(default=2**34, ge=1)

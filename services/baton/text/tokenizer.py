@@ -32,6 +32,7 @@ TOKENIZER_FILES = (
 )
 """Files that take part in the digest, sorted."""
 
+_VOCABULARY_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _DIGEST_BYTES = 16
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
@@ -176,9 +177,8 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     path = Path(folder)
     if not path.is_dir():
         raise ConfigurationError(f"model_dir: {path} is not a folder")
+    check_tokenizer_files(path)
     digest = tokenizer_digest(path)
-    if not digest:
-        raise ConfigurationError(f"model_dir: {path} holds no tokenizer files")
     try:
         tokenizer_class = _tokenizer_class(path)
     except ImportError as error:
@@ -188,6 +188,25 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     except Exception as error:  # transformers raises whatever its parsers raise; all of them mean the same here
         raise ConfigurationError(f"model_dir: cannot load the tokenizer of {path}: {error}") from error
     return Tokenizer(loaded, digest=digest)
+
+
+def check_tokenizer_files(folder: Path) -> None:
+    """Check without loading it that a folder holds a tokenizer.
+
+    Raises:
+        ConfigurationError: If it has no vocabulary, or a tokenizer.json that is none.
+    """
+    if not any((folder / name).is_file() for name in _VOCABULARY_FILES):
+        raise ConfigurationError(
+            f"model {folder}: no tokenizer: expected one of {', '.join(_VOCABULARY_FILES)}; copy the model's files here"
+        )
+    file = folder / "tokenizer.json"
+    try:
+        content = json.loads(file.read_bytes()) if file.is_file() else {"model": {}}
+    except ValueError as error:
+        raise ConfigurationError(f"model {folder}: tokenizer.json is not JSON: {error}; fetch it again") from error
+    if not isinstance(content, dict) or "model" not in content:
+        raise ConfigurationError(f"model {folder}: tokenizer.json has no `model`: it is no tokenizer")
 
 
 def tokenizer_digest(folder: str | Path) -> str:

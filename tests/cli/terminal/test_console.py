@@ -53,7 +53,7 @@ def test_names_are_coloured_on_a_terminal() -> None:
 
 
 def test_the_table_says_what_runs_where() -> None:
-    """Role, node, engine, device, address and process id of each."""
+    """Name, engine, device, addresses and process id of each."""
     console, stream = _console()
     plans = [
         ProcessPlan("decode", "mlx", "127.0.0.1:1", ChildSpec("decode-mlx", ())),
@@ -63,8 +63,8 @@ def test_the_table_says_what_runs_where() -> None:
     console.print(processes_table(plans, {"decode-mlx": "apple M3 Ultra"}, {"decode-mlx": 42, "gateway": 43}))
 
     text = " ".join(stream.getvalue().split())
-    assert "decode decode-mlx mlx apple M3 Ultra 127.0.0.1:1 42" in text
-    assert "gateway - - - http://127.0.0.1:3, gRPC 127.0.0.1:2 43" in text
+    assert "decode-mlx mlx, apple M3 Ultra 127.0.0.1:1 42" in text
+    assert "gateway - http://127.0.0.1:3 43 gRPC 127.0.0.1:2" in text
 
 
 def test_the_curl_line_can_be_pasted() -> None:
@@ -100,3 +100,12 @@ def test_a_death_is_told_with_the_last_lines() -> None:
 
     assert "decode-mlx ended unexpectedly with signal SIGKILL." in stream.getvalue()
     assert "  loading [1/2]\n" in stream.getvalue()
+
+
+def test_a_process_that_refuses_its_settings_is_told_by_what_it_says() -> None:
+    """One line, without those that it logged before."""
+    console, stream = _console()
+
+    print_death(console, ChildDiedError("gateway", 2, ["INFO starting", "error: model_dir: [none]"]))
+
+    assert stream.getvalue() == "gateway cannot start: model_dir: [none]\n"

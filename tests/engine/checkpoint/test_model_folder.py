@@ -153,6 +153,52 @@ def test_folders_that_are_no_models_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ConfigurationError, match="is not JSON"):
         read_checkpoint(tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    with pytest.raises(ConfigurationError, match=r"no \*\.safetensors"):
+    shutil.copy(checkpoint("llama") / "config.json", tmp_path)
+    with pytest.raises(ConfigurationError, match=r"no \*\.safetensors file: was it fetched whole"):
         read_checkpoint(tmp_path)
+    (tmp_path / "model.Q4_K_M.gguf").touch()
+    with pytest.raises(ConfigurationError, match=r"only model\.Q4_K_M\.gguf: export the model to safetensors"):
+        read_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("num_missing", [1, 100_000])
+def test_weights_that_are_cut_short_are_refused_with_both_sizes(tmp_path: Path, num_missing: int) -> None:
+    """Before anything of them is loaded: within the tensors as well as by one byte."""
+    folder = copy_with(tmp_path, "llama")
+    file = folder / "model.safetensors"
+    size = file.stat().st_size
+    with file.open("r+b") as stream:
+        stream.truncate(size - num_missing)
+
+    cut = rf"model\.safetensors is cut short: {size - num_missing} of {size} bytes are there; fetch it again"
+    with pytest.raises(ConfigurationError, match=cut):
+        read_checkpoint(folder)
+
+
+def test_a_pointer_of_git_lfs_is_named_with_the_command_that_fetches_it(tmp_path: Path) -> None:
+    """What `git clone` leaves where LFS is not installed."""
+    folder = copy_with(tmp_path, "llama")
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n"
+    (folder / "model.safetensors").write_text(pointer)
+
+    with pytest.raises(ConfigurationError, match="pointer of Git LFS; run `git lfs pull`"):
+        read_checkpoint(folder)
+
+
+def test_a_file_that_the_index_names_and_is_not_there_is_named(tmp_path: Path) -> None:
+    """Of a fetch that broke off between two files."""
+    folder = copy_with(tmp_path, "llama")
+    weight_map = {"a": "model.safetensors", "b": "model-2.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+    with pytest.raises(ConfigurationError, match=r"1 of 2 weight files are missing, among them model-2\.safetensors"):
+        read_checkpoint(folder)
+
+
+@pytest.mark.parametrize("value", [None, "many", 0])
+def test_a_configuration_without_a_size_is_refused_by_the_field(tmp_path: Path, value: object) -> None:
+    """It would fail somewhere in a framework."""
+    folder = copy_with(tmp_path, "llama", num_hidden_layers=value)
+
+    with pytest.raises(ConfigurationError, match=r"config\.json: num_hidden_layers: expected a whole number above 0"):
+        read_checkpoint(folder)

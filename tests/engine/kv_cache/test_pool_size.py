@@ -92,9 +92,17 @@ def test_rows_beside_the_blocks_get_their_part() -> None:
 
 def test_a_cpu_has_the_usual_number() -> None:
     """Several nodes may share a host, so that its memory is nobody's to fill."""
-    chosen = choose_pool_size(None, CPU, MODEL, DEFAULT_BOUNDS)
+    model = PoolModel(replace(SHAPE, max_context_tokens=4096), 16, MODEL.block_bytes)
 
-    assert chosen == (USUAL_BLOCKS, "the usual number on a CPU")
+    assert choose_pool_size(None, CPU, model, DEFAULT_BOUNDS) == (USUAL_BLOCKS, "the usual number on a CPU")
+
+
+def test_a_cpu_has_room_for_one_sequence_as_long_as_the_model_takes() -> None:
+    """Else a model of 65,536 tokens would be refused what it can do."""
+    model = PoolModel(replace(SHAPE, max_context_tokens=65_537), 16, MODEL.block_bytes)
+    chosen = choose_pool_size(None, CPU, model, DEFAULT_BOUNDS)
+
+    assert chosen == (4097, "as one sequence of 65537 tokens needs")
 
 
 def test_a_cpu_with_little_memory_has_fewer() -> None:

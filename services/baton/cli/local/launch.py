@@ -69,8 +69,8 @@ class ProcessPlan:
 
     @property
     def shown_address(self) -> str:
-        """Where it can be reached, for people."""
-        return f"{self.http_url}, gRPC {self.address}" if self.http_url else self.address
+        """Where it can be reached, for people, an address a line."""
+        return f"{self.http_url}\ngRPC {self.address}" if self.http_url else self.address
 
 
 def plan_processes(site: LocalCluster, nodes: Sequence[NodeSpec]) -> Sequence[ProcessPlan]:
@@ -102,7 +102,7 @@ def _sharing(site: LocalCluster, nodes: Sequence[NodeSpec]) -> Sequence[NodeSpec
     Raises:
         ConfigurationError: If a node's options or environment would be refused.
     """
-    told = [_settings_of(site, spec) for spec in nodes]
+    told = [settings_of(site, spec) for spec in nodes]
     counts: Counter[str] = Counter()
     for spec, settings in zip(nodes, told, strict=True):
         for gpu in _gpus_of(settings):
@@ -128,7 +128,7 @@ def _gpus_of(settings: NodeSettings) -> Sequence[str]:
     return [f"cuda:{index}" for index in range(first, first + settings.tensor_parallel)]
 
 
-def _settings_of(site: LocalCluster, spec: NodeSpec) -> NodeSettings:
+def settings_of(site: LocalCluster, spec: NodeSpec) -> NodeSettings:
     """Return what a node will read, but where others are: by its options, else by the environment that it inherits."""
     return load_settings(SETTINGS_CLASSES[spec.role], _node_flags(site, spec))
 

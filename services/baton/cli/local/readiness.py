@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import grpc
 
+from baton.capacity.snapshot import NodeRole, can_decode, can_prefill
 from baton.internal.v1 import router_service_pb2, router_service_pb2_grpc
 from baton.rpc.channel import open_channel
 
@@ -30,13 +31,35 @@ async def wait_until(is_true: Callable[[], Awaitable[bool]], *, poll_seconds: fl
 
 async def devices_of(router_address: str) -> Mapping[str, str]:
     """Return the device of each node that the router knows, by node id; empty if the router does not say."""
+    return {state.node.node_id: state.node.device for state in await _nodes_of(router_address)}
+
+
+async def knows_nodes(router_address: str, roles: Mapping[str, NodeRole]) -> bool:
+    """Return whether the router knows all nodes, and the links from those that prefill to the others that decode.
+
+    Args:
+        router_address: host:port of it.
+        roles: Of all nodes, by node id.
+    """
+    states = {state.node.node_id: state for state in await _nodes_of(router_address)}
+    links = {(link.from_node_id, node_id) for node_id, state in states.items() for link in state.links}
+    wanted = {
+        (sender, receiver)
+        for sender, role in roles.items()
+        for receiver in roles
+        if sender != receiver and can_prefill(role) and can_decode(roles[receiver])
+    }
+    return roles.keys() <= states.keys() and wanted <= links
+
+
+async def _nodes_of(router_address: str) -> Sequence[router_service_pb2.NodeState]:
     async with open_channel(router_address) as channel:
         stub = router_service_pb2_grpc.RouterServiceStub(channel)  # type: ignore[no-untyped-call]
         try:
             answer = await stub.ListNodes(router_service_pb2.ListNodesRequest(), timeout=CALL_SECONDS)
         except grpc.aio.AioRpcError:
-            return {}
-        return {state.node.node_id: state.node.device for state in answer.nodes}
+            return ()
+        return tuple(answer.nodes)
 
 
 def _get_status(host: str, port: int, path: str) -> int:

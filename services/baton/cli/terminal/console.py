@@ -16,9 +16,11 @@ from rich.text import Text
 
 from baton.cli.cluster.gateway_client import KEY_VARIABLE
 from baton.cli.local.launch import LocalCluster, ProcessPlan
-from baton.cli.local.processes import ChildDiedError
+from baton.cli.local.processes import MISCONFIGURED, ChildDiedError
 
 _COLORS = ("cyan", "magenta", "green", "yellow", "blue", "bright_red", "bright_cyan", "bright_magenta")
+_REFUSAL = "error: "
+"""Begins the last line of a process that cannot start with its settings."""
 EXAMPLE_QUESTION = "What is 12 + 30?"
 """A question that the demo model can answer."""
 
@@ -62,6 +64,7 @@ class PrefixedLines:
 def processes_table(plans: Sequence[ProcessPlan], devices: Mapping[str, str], process_ids: Mapping[str, int]) -> Table:
     """Return what runs where, one row per process."""
     table = Table(
+        *("process", "engine, device", "address"),
         box=box.SIMPLE_HEAD,
         collapse_padding=True,
         pad_edge=False,
@@ -69,13 +72,11 @@ def processes_table(plans: Sequence[ProcessPlan], devices: Mapping[str, str], pr
         title_justify="left",
         title_style="bold",
     )
-    for column in ("role", "node", "engine", "device", "address", "pid"):
-        table.add_column(column, justify="right" if column == "pid" else "left", no_wrap=True)
+    table.add_column("pid", justify="right")
     for plan in plans:
-        node_id = plan.child.name if plan.engine else "-"
-        device = devices.get(plan.child.name, "-")
-        process_id = str(process_ids.get(plan.child.name) or "-")
-        table.add_row(plan.role, node_id, plan.engine or "-", device, plan.shown_address, process_id)
+        name = plan.child.name
+        device = ", ".join(filter(None, (plan.engine, devices.get(name, "")))) or "-"
+        table.add_row(name, device, plan.shown_address, str(process_ids.get(name) or "-"))
     return table
 
 
@@ -93,7 +94,11 @@ def curl_line(site: LocalCluster) -> str:
 
 
 def print_death(console: Console, death: ChildDiedError) -> None:
-    """Print which process died, how, and its last words."""
+    """Print which process died, how, and its last words; of one that refuses its settings, only what is wrong."""
+    if death.status == MISCONFIGURED and death.last_lines and death.last_lines[-1].startswith(_REFUSAL):
+        console.print(f"[bold red]{death.name} cannot start:[/] ", end="")
+        console.print(death.last_lines[-1].removeprefix(_REFUSAL), markup=False, highlight=False, soft_wrap=True)
+        return
     console.print(f"[bold red]{death.message}.[/] Its last lines:")
     for line in death.last_lines or ("(it wrote nothing)",):
         console.print(Text.from_ansi(f"  {line}"), soft_wrap=True)

@@ -42,6 +42,10 @@ _SWITCHED_WINDOW_FAMILIES = ("qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "smollm
 _EXPERTS_OF_MLX = ".switch_mlp."
 _LAYER_KINDS = ("full_attention", "sliding_attention")
 """Values of `layer_types` whose caches can be carried; others keep a state that is no K and V per position."""
+_SIZES = ("hidden_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers", "vocab_size")
+_OTHER_WEIGHTS = ("*.gguf", "*.bin", "*.pth", "*.pt", "*.onnx")
+_POINTER_BEGIN = b"version "
+"""First bytes of what Git leaves where LFS keeps a file."""
 _DIGEST_PAGES = 64
 _PAGE_BYTES = 4096
 
@@ -112,6 +116,15 @@ class Checkpoint:
         num_chosen = int(self.config.get("num_experts_per_tok") or 0)
         return sum(sizes.values()) - num_expert + num_expert * num_chosen // max(1, self.num_experts)
 
+    def held_bytes(self, dtype: KvDtype) -> int:
+        """Return the bytes of all weights, embeddings included, held in `dtype`."""
+        return self._weight_bytes(self.num_parameters, dtype)
+
+    @property
+    def num_parameters(self) -> int:
+        """Return the elements of all tensors."""
+        return sum(map(math.prod, self.tensor_shapes.values()))
+
     def _weight_bytes(self, num_parameters: int, dtype: KvDtype) -> int:
         if self.quantization is None:
             return num_parameters * dtype.num_bytes
@@ -157,11 +170,10 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         raise ConfigurationError(
             f"model {directory}: model_type {family!r} is not supported; supported are {', '.join(SUPPORTED_FAMILIES)}"
         )
+    _check_sizes(directory, config)
     check_rope(directory, config)
     _check_layers(directory, config)
-    files = sorted(directory.glob("*.safetensors"))
-    if not files:
-        raise ConfigurationError(f"model {directory}: no *.safetensors file (other weight formats are not read)")
+    files = _weight_files(directory)
     shapes: dict[str, tuple[int, ...]] = {}
     for file in files:
         shapes.update(tensor_shapes(file))
@@ -171,6 +183,34 @@ def read_checkpoint(directory: Path) -> Checkpoint:
         shapes = quantization.shapes(shapes)
     revision_digest = _revision_digest(config, end_token_ids, files)
     return Checkpoint(directory, config, end_token_ids, shapes, revision_digest, quantization)
+
+
+def _check_sizes(directory: Path, config: Mapping[str, Any]) -> None:
+    """Check that the configuration has what the size of a model is computed from."""
+    for field in _SIZES:
+        value = config.get(field)
+        if not isinstance(value, int) or value < 1:
+            problem = f"config.json: {field}: expected a whole number above 0, got {json.dumps(value)}"
+            raise ConfigurationError(f"model {directory}: {problem}")
+
+
+def _weight_files(directory: Path) -> list[Path]:
+    """Return the files of the weights, all that the index names, if there is one.
+
+    Raises:
+        ConfigurationError: If there are none, or one is missing.
+    """
+    files = sorted(directory.glob("*.safetensors"))
+    if not files:
+        others = [path.name for kind in _OTHER_WEIGHTS for path in directory.glob(kind)]
+        found = f", only {others[0]}: export the model to safetensors" if others else ": was it fetched whole?"
+        raise ConfigurationError(f"model {directory}: no *.safetensors file{found}")
+    weight_map = read_json(directory / "model.safetensors.index.json").get("weight_map", {})
+    named = set(weight_map.values()) if isinstance(weight_map, dict) else set()
+    if missing := sorted(named - {file.name for file in files}):
+        problem = f"{len(missing)} of {len(named)} weight files are missing, among them {missing[0]}: fetch them"
+        raise ConfigurationError(f"model {directory}: {problem}")
+    return files
 
 
 def _is_of_experts(name: str) -> bool:
@@ -228,19 +268,34 @@ def tensor_shapes(file: Path, *, kind: str = "model") -> dict[str, tuple[int, ..
     """Return the shape of every tensor in a safetensors file.
 
     Raises:
-        ConfigurationError: If it is no such file; `kind` says what its folder is.
+        ConfigurationError: If it is no such file, or only the beginning of one; `kind` says what its folder is.
     """
     try:
-        header = json.loads(_safetensors_header(file))
+        text = _safetensors_header(file)
+        header = json.loads(text)
+        ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        _check_whole(file, 8 + len(text) + max(ends, default=0), kind)
         return {name: tuple(entry["shape"]) for name, entry in header.items() if name != "__metadata__"}
     except (struct.error, ValueError, LookupError, AttributeError, TypeError) as error:
         raise ConfigurationError(f"{kind} {file.parent}: {file.name} is not a safetensors file: {error}") from error
 
 
+def _check_whole(file: Path, num_bytes: int, kind: str) -> None:
+    if (num_present := file.stat().st_size) < num_bytes:
+        problem = f"{file.name} is cut short: {num_present} of {num_bytes} bytes are there; fetch it again"
+        raise ConfigurationError(f"{kind} {file.parent}: {problem}")
+
+
 def _safetensors_header(file: Path) -> bytes:
     with file.open("rb") as stream:
-        (num_bytes,) = struct.unpack("<Q", stream.read(8))
-        return stream.read(min(num_bytes, file.stat().st_size))  # any eight bytes are a length
+        begin = stream.read(8)
+        if begin == _POINTER_BEGIN:
+            raise ValueError("it is a pointer of Git LFS; run `git lfs pull` in the folder")
+        (num_bytes,) = struct.unpack("<Q", begin)
+        text = stream.read(min(num_bytes, file.stat().st_size))  # any eight bytes are a length
+    if len(text) < num_bytes:
+        raise ValueError("it ends within its header; fetch it again")
+    return text
 
 
 def _revision_digest(config: Mapping[str, Any], end_token_ids: tuple[int, ...], files: list[Path]) -> str:

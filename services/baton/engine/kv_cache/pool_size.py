@@ -128,7 +128,7 @@ def _automatic(memory: DeviceMemory, model: PoolModel, bounds: PoolBounds) -> Po
     """Return how many blocks there is room for, 0 or more, but no more than are of use."""
     workspace = pass_bytes(model.shape, bounds)
     if memory.is_main:
-        num_useful, why_useful = USUAL_BLOCKS, "the usual number on a CPU"
+        num_useful, why_useful = _useful_on_cpu(model)
         free_bytes = max(0, memory.free_bytes - bounds.beside_bytes)
         left, why_left = free_bytes // _CPU_PARTS, f"a quarter of the {_told(free_bytes)} that are free"
     else:
@@ -147,6 +147,14 @@ def _automatic(memory: DeviceMemory, model: PoolModel, bounds: PoolBounds) -> Po
         return PoolSize(num_useful, why_useful)
     beside = ", shared with rows that decode" if model.row_bytes else ""
     return PoolSize(num_fitting, f"{why_left}{beside}")
+
+
+def _useful_on_cpu(model: PoolModel) -> PoolSize:
+    """Return the usual number, or as many as the longest sequence of the model needs."""
+    num_longest = -(-model.shape.max_context_tokens // model.block_tokens)
+    if num_longest <= USUAL_BLOCKS:
+        return PoolSize(USUAL_BLOCKS, "the usual number on a CPU")
+    return PoolSize(num_longest, f"as one sequence of {model.shape.max_context_tokens} tokens needs")
 
 
 def _told(num_bytes: int) -> str:

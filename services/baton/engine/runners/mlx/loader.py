@@ -9,19 +9,16 @@ import mlx.core as mx
 from mlx_lm.models.rope_utils import YarnRoPE
 from mlx_lm.utils import load_model
 
-from baton.engine.checkpoint.model_folder import TORCH_ONLY_FAMILIES, Checkpoint
-from baton.engine.checkpoint.rope import Yarn, read_yarn, rope_parameters, rope_types
+from baton.engine.checkpoint.engine_support import check_mlx_computes
+from baton.engine.checkpoint.model_folder import Checkpoint
+from baton.engine.checkpoint.rope import Yarn, read_yarn, rope_parameters
 from baton.engine.runners.mlx.kv_cache.cells import group_size_of
 from baton.engine.runners.mlx.modules.cpu_modules import suit_cpu
 from baton.engine.runners.mlx.modules.llama_layers import fuse
 from baton.engine.runners.mlx.modules.weight_order import order_weights
 from baton.errors import ConfigurationError
 
-_ACTIVATIONS = ("silu", "swish")
-_GEMMA_ACTIVATIONS = ("gelu_pytorch_tanh",)
 _PLAIN_KV_FAMILIES = ("gemma2",)
-_SCALED_ROPE_FAMILIES = ("gemma3_text", "llama", "mistral", "qwen2", "qwen3", "smollm3")
-"""Those whose rotary embedding mlx-lm scales; it leaves the others' as if nothing were asked."""
 
 
 def compute_device() -> mx.Device:
@@ -45,15 +42,7 @@ def load_mlx_model(checkpoint: Checkpoint, dtype: mx.Dtype) -> Any:
     Raises:
         ConfigurationError: If mlx-lm cannot compute what the configuration asks for.
     """
-    if checkpoint.family in TORCH_ONLY_FAMILIES:
-        raise ConfigurationError(
-            f"model {checkpoint.directory}: model_type {checkpoint.family!r} is served by the torch engine alone"
-        )
-    is_gemma = checkpoint.family.startswith("gemma")
-    activation = checkpoint.config.get("hidden_activation" if is_gemma else "hidden_act")
-    if activation not in (None, *(_GEMMA_ACTIVATIONS if is_gemma else _ACTIVATIONS)):
-        raise ConfigurationError(f"model {checkpoint.directory}: the mlx engine has no hidden_act {activation!r}")
-    _check_rope(checkpoint)
+    check_mlx_computes(checkpoint)
     try:
         model, _ = load_model(checkpoint.directory, model_config=_overrides(checkpoint))
     except (ValueError, KeyError, TypeError, FileNotFoundError) as error:
@@ -83,21 +72,6 @@ def check_can_quantize_kv(checkpoint: Checkpoint) -> None:
         )
     if group_size_of(checkpoint.head_dim) is None:
         raise ConfigurationError(f"kv_quantization: heads of {checkpoint.head_dim} elements have no groups of 32 or 64")
-
-
-def _check_rope(checkpoint: Checkpoint) -> None:
-    """Refuse scaled rotary embeddings that mlx-lm would not scale.
-
-    Raises:
-        ConfigurationError: Naming the field, and what mlx-lm computes.
-    """
-    for name, kind in rope_types(checkpoint.config):
-        is_scaled = checkpoint.family in _SCALED_ROPE_FAMILIES and ".sliding_attention." not in name
-        if kind != "default" and not is_scaled:
-            raise ConfigurationError(
-                f"model {checkpoint.directory}: {name}: the mlx engine expected default, got {kind!r}:"
-                f" mlx-lm scales no such rotary embedding of {checkpoint.family}"
-            )
 
 
 def _set_yarn(model: Any, yarn: Yarn, periods: list[float]) -> None:

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.utils import logging as transformers_logging
 
+from baton.engine.checkpoint.engine_support import check_torch_computes
 from baton.engine.checkpoint.lora import LoraFolder, read_adapters
 from baton.engine.checkpoint.model_folder import read_checkpoint
 from baton.engine.kv_cache.pool_size import (
@@ -177,12 +178,7 @@ class _Whole(NamedTuple):
 def _read(options: LoadOptions) -> _Whole:
     options.check()
     checkpoint = read_checkpoint(options.directory)
-    if checkpoint.quantization is not None:
-        cause = f"quantization: weights of {checkpoint.quantization.bits} bits in MLX's format are for the mlx engine"
-        raise ConfigurationError(f"model {options.directory}: {cause}")
-    if quantization := checkpoint.config.get("quantization_config"):
-        cause = f"quantization_config {quantization.get('quant_method')!r}: the torch engine reads none"
-        raise ConfigurationError(f"model {options.directory}: {cause}")
+    check_torch_computes(checkpoint)
     device = _describe(options.torch_device)
     info = checkpoint.model_info(options.model_id, kv_dtype_of(options.dtype), engine="torch", device=device)
     saved_bits = 8 * options.torch_dtype.itemsize - weight_bits(options.weight_dtype, options.torch_dtype)

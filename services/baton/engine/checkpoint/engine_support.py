@@ -1,0 +1,49 @@
+"""Which engine computes what a model folder asks for, told without any framework: before one is loaded, and by it."""
+
+from __future__ import annotations
+
+from baton.engine.checkpoint.model_folder import TORCH_ONLY_FAMILIES, Checkpoint
+from baton.engine.checkpoint.rope import rope_types
+from baton.errors import ConfigurationError
+
+_ACTIVATIONS = ("silu", "swish")
+_GEMMA_ACTIVATIONS = ("gelu_pytorch_tanh",)
+_SCALED_ROPE_FAMILIES = ("gemma3_text", "llama", "mistral", "qwen2", "qwen3", "smollm3")
+"""Those whose rotary embedding mlx-lm scales; it leaves the others' as if nothing were asked."""
+
+
+def check_torch_computes(checkpoint: Checkpoint) -> None:
+    """Refuse weights in formats that the torch engine does not read.
+
+    Raises:
+        ConfigurationError: Naming the field.
+    """
+    if checkpoint.quantization is not None:
+        cause = f"quantization: weights of {checkpoint.quantization.bits} bits in MLX's format are for the mlx engine"
+        raise ConfigurationError(f"model {checkpoint.directory}: {cause}")
+    if quantization := checkpoint.config.get("quantization_config"):
+        cause = f"quantization_config {quantization.get('quant_method')!r}: the torch engine reads none"
+        raise ConfigurationError(f"model {checkpoint.directory}: {cause}")
+
+
+def check_mlx_computes(checkpoint: Checkpoint) -> None:
+    """Refuse what mlx-lm does not compute, or would compute otherwise than transformers.
+
+    Raises:
+        ConfigurationError: Naming the field, and what mlx-lm computes.
+    """
+    if checkpoint.family in TORCH_ONLY_FAMILIES:
+        raise ConfigurationError(
+            f"model {checkpoint.directory}: model_type {checkpoint.family!r} is served by the torch engine alone"
+        )
+    is_gemma = checkpoint.family.startswith("gemma")
+    activation = checkpoint.config.get("hidden_activation" if is_gemma else "hidden_act")
+    if activation not in (None, *(_GEMMA_ACTIVATIONS if is_gemma else _ACTIVATIONS)):
+        raise ConfigurationError(f"model {checkpoint.directory}: the mlx engine has no hidden_act {activation!r}")
+    for name, kind in rope_types(checkpoint.config):
+        is_scaled = checkpoint.family in _SCALED_ROPE_FAMILIES and ".sliding_attention." not in name
+        if kind != "default" and not is_scaled:
+            raise ConfigurationError(
+                f"model {checkpoint.directory}: {name}: the mlx engine expected default, got {kind!r}:"
+                f" mlx-lm scales no such rotary embedding of {checkpoint.family}"
+            )

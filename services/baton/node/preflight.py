@@ -1,0 +1,150 @@
+"""What a node needs, checked before its process starts: in milliseconds, without a framework, in the words of its own.
+
+A node checks all of it again while it loads; here nobody waits for that, and nothing has to be stopped.
+"""
+
+from __future__ import annotations
+
+import ast
+import ctypes
+import importlib.util
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from baton.config.container_limits import Memory, usable_cores
+from baton.config.memory_budget import told
+from baton.engine.checkpoint.engine_support import check_mlx_computes, check_torch_computes
+from baton.engine.checkpoint.lora import read_adapters
+from baton.engine.checkpoint.model_folder import Checkpoint
+from baton.engine.runners.base import kv_dtype_of
+from baton.errors import ConfigurationError
+from baton.node.loading import check_engine_has, choose_computing
+from baton.node.settings import NodeSettings
+
+_PACKAGES: Mapping[str, Sequence[str]] = {"torch": ("torch", "transformers"), "mlx": ("mlx", "mlx_lm")}
+"""What an engine imports."""
+_CHECKS = {"torch": check_torch_computes, "mlx": check_mlx_computes}
+_DRIVERS = ("libcuda.so.1", "nvcuda.dll")
+_ROUNDED_BITS = {"int8": 8, "fp8": 8, "int4": 4}
+
+
+class NodeNeeds(NamedTuple):
+    """What a node that can be started will take."""
+
+    where: str
+    """Engine and device, e.g. "torch on cpu"."""
+    dtype: str
+    """Number format of its weights, and of K and V."""
+    main_bytes: int
+    """Main memory of its weights; 0 where they are elsewhere, or there are none."""
+
+
+def check_node(settings: NodeSettings, checkpoint: Checkpoint) -> NodeNeeds:
+    """Check engine, device, family, and adapters of a node; return what it will take.
+
+    Raises:
+        ConfigurationError: If it could not start; the message names the key, and the remedy.
+    """
+    check_engine_has(settings)
+    _check_installed(settings.engine)
+    _check_device(settings)
+    if settings.engine in _CHECKS:
+        _CHECKS[settings.engine](checkpoint)
+        read_adapters(settings.adapter_folders, checkpoint)
+    dtype = choose_computing(settings, usable_cores()).dtype
+    place = f" on {settings.device}" if settings.engine == "torch" else ""
+    return NodeNeeds(f"{settings.engine}{place}", dtype, _main_bytes(settings, checkpoint, dtype))
+
+
+def check_main_memory(needs: Mapping[str, NodeNeeds], memory: Memory) -> str:
+    """Check that the weights of nodes fit into main memory together; return a line that says what they take.
+
+    Args:
+        needs: By node id.
+        memory: That they share.
+
+    Raises:
+        ConfigurationError: If they do not; the message has the sum.
+    """
+    total = sum(need.main_bytes for need in needs.values())
+    parts = " + ".join(f"{told(need.main_bytes)} ({node})" for node, need in needs.items() if need.main_bytes)
+    if total > memory.free_bytes:
+        is_wide = any(need.dtype == "float32" and need.main_bytes for need in needs.values())
+        remedy = 'dtype = "bfloat16" in a --nodes file halves them' if is_wide else "use a smaller model"
+        raise ConfigurationError(
+            f"memory: weights of {parts} = {told(total)} do not fit into the {told(memory.free_bytes)} that are free: "
+            f'{remedy}; one [[node]] with role = "worker" loads them once'
+        )
+    return f"weights of {parts or 'none'}; {told(memory.free_bytes)} are free"
+
+
+def _main_bytes(settings: NodeSettings, checkpoint: Checkpoint, dtype: str) -> int:
+    is_elsewhere = settings.engine == "mock" or (settings.engine == "torch" and settings.device != "cpu")
+    if is_elsewhere:
+        return 0
+    num_bytes = checkpoint.held_bytes(kv_dtype_of(dtype))
+    bits = _ROUNDED_BITS.get(settings.weight_dtype)
+    return num_bytes if bits is None else checkpoint.num_parameters * bits // 8
+
+
+def _check_installed(engine: str) -> None:
+    missing = [package for package in _PACKAGES.get(engine, ()) if importlib.util.find_spec(package) is None]
+    if missing:
+        raise ConfigurationError(
+            f"engine {engine}: {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed; "
+            f"install the extra: {extra_line(engine)}"
+        )
+
+
+def extra_line(extra: str) -> str:
+    """Return the command that installs an extra."""
+    return f"pip install 'baton[{extra}]'"
+
+
+def _check_device(settings: NodeSettings) -> None:
+    """Refuse devices that are not there, as far as that is known without torch."""
+    if settings.engine != "torch":
+        return
+    found = re.fullmatch(r"([a-z]+)(?::(\d+))?", settings.device)
+    if found is None:
+        raise ConfigurationError(f"device {settings.device!r}: expected cpu, cuda, cuda:N or mps")
+    if found[1] != "cuda":
+        return
+    if not _torch_has_cuda():
+        raise ConfigurationError(
+            f"device {settings.device!r}: the torch that is installed is built without CUDA; "
+            "install the one that https://pytorch.org names for it, or use device cpu"
+        )
+    first, num_present = int(found[2] or 0), _num_cuda_devices()
+    if first + settings.tensor_parallel > num_present:
+        wanted = f"cuda:{first + settings.tensor_parallel - 1}"
+        raise ConfigurationError(
+            f"device {wanted!r} is not present: this machine shows {num_present} CUDA devices (see nvidia-smi and "
+            "CUDA_VISIBLE_DEVICES); use device cpu, or one of those"
+        )
+
+
+def _torch_has_cuda() -> bool:
+    """Return whether torch is built for it, as its version file says; it takes seconds to import."""
+    spec = importlib.util.find_spec("torch")
+    folders = (spec.submodule_search_locations if spec else None) or ()
+    for file in (Path(folder) / "version.py" for folder in folders):
+        for line in ast.parse(file.read_text("utf-8")).body if file.is_file() else ():
+            targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
+            if any(isinstance(target, ast.Name) and target.id == "cuda" for target in targets):
+                return not isinstance(line.value, ast.Constant) or line.value.value is not None  # type: ignore[attr-defined]
+    return True
+
+
+def _num_cuda_devices() -> int:
+    """Return how many devices the driver shows to this process."""
+    for name in _DRIVERS:
+        try:
+            driver, count = ctypes.CDLL(name), ctypes.c_int(0)
+        except OSError:
+            continue
+        if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0:
+            return count.value
+    return 0
