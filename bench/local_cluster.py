@@ -35,6 +35,8 @@ def mock_node(role: str, hardware: str, time_scale: float) -> NodeTable:
     """Return a node that stands for a machine with Llama 3.1 8B in bfloat16, `time_scale` times slower than it is."""
     table = {"role": role, "engine": "mock", "mock_hardware": hardware, "mock_shape": "llama-3.1-8b"}
     scale = {"mock_time_scale": time_scale} if time_scale != 1 else {}
+    if scale and role == "decode":  # what is silence at full speed would be a queue
+        scale |= {"frame_timeout_seconds": 10 * time_scale, "prefill_queue_timeout_seconds": 30 * time_scale}
     return {**table, "dtype": "bfloat16", "num_blocks": 8192, **scale}
 
 
