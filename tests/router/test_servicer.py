@@ -459,6 +459,20 @@ def test_load_links_and_outcomes_are_listed() -> None:
     with_router(client)
 
 
+def test_the_listing_says_which_node_takes_no_requests_and_why() -> None:
+    """In words, with the age of its last report."""
+
+    async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
+        _mac, dgx = await register(stub, MAC), await register(stub, DGX)
+        await dgx.write(messages.RegisterRequest(load=node_pb2.LoadReport(is_draining=True)))
+        await list_until(stub, lambda listing: listing.nodes[0].unusable_reason != "")
+        shown_dgx, shown_mac = (await stub.ListNodes(messages.ListNodesRequest(), timeout=20)).nodes
+        assert (shown_dgx.unusable_reason, shown_mac.unusable_reason) == ("draining", "")
+        assert 0 < shown_mac.report_age.ToNanoseconds() < 60e9
+
+    with_router(client)
+
+
 def test_a_dry_run_leaves_no_trace() -> None:
     """`baton plan` does not fill the nodes with requests that never come."""
 

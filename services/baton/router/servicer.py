@@ -218,6 +218,8 @@ def _node_state(state: RouterState, node: Node) -> router_service_pb2.NodeState:
         links=_links(state, node),
         prefill_calibration=state.prefill_calibration.reported(description.node_id),
         decode_calibration=state.decode_calibration.reported(description.node_id),
+        unusable_reason=state.nodes.unusable_reason(node),
+        report_age=duration_from_seconds(state.nodes.report_age_seconds(node)),
     )
 
 
