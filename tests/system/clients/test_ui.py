@@ -60,7 +60,7 @@ def opened() -> Iterator[Opened]:
 def test_a_person_sees_nodes_talks_to_the_model_and_looks_into_a_request(opened: Opened) -> None:
     """Nodes with their links; an answer that streams; and the layers of a request, computed and on their way."""
     page = opened.page
-    expect(page.locator("#cluster [data-node]")).to_have_count(3)
+    expect(page.locator("#cluster .node")).to_have_count(3)
     expect(page.locator("#cluster .link")).to_have_count(4)  # from each other node that may hold a prefix
 
     page.fill("#question", "Hello?")
@@ -74,10 +74,10 @@ def test_a_person_sees_nodes_talks_to_the_model_and_looks_into_a_request(opened:
     assert reply.status == 200
     row = page.locator("#requests tbody tr.done", has_text="40").first
     row.click()
-    expect(page.locator("#waterfall .bar.transfer").first).to_be_attached()
-    expect(page.locator("#waterfall-note")).to_contain_text("40 prompt tokens on prefill-0")
+    expect(page.locator("#frames .bar.transfer").first).to_be_attached()
+    expect(page.locator("#waterfall-note")).to_contain_text("40 prompt tokens by prefill-0")
     expect(page.locator("#waterfall-note")).to_contain_text("% hidden")
-    expect(page.locator("#terms tbody tr", has_text="prefill").locator("td").nth(2)).to_contain_text("s")
+    expect(page.locator("#terms tbody tr", has_text="prefill").locator(".measured").first).to_contain_text("s")
 
 
 def test_a_gateway_that_is_gone_is_said_to_be(opened: Opened) -> None:
@@ -87,6 +87,7 @@ def test_a_gateway_that_is_gone_is_said_to_be(opened: Opened) -> None:
 
     opened.cluster.kill("gateway")
     expect(page.locator("#status.bad")).to_be_visible()
+    expect(page.locator("#alerts")).to_contain_text("does not answer")
     opened.cluster.restart("gateway")
     expect(page.locator("#status")).to_contain_text("3 nodes")
     opened.complaints[:] = [each for each in opened.complaints if "net::ERR_" not in each]

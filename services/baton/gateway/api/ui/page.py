@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from importlib.resources import files
+from urllib.parse import parse_qsl
 
 import baton
 from baton.gateway.api.answer import encode
@@ -13,7 +14,7 @@ from baton.gateway.cluster.router_client import RouterClient
 from baton.gateway.generation.observation import Journal
 
 _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-_SCRIPTS = ("app", "chat", "cluster", "dom", "requests", "waterfall")
+_SCRIPTS = ("app", "chat", "cluster", "dom", "layers", "requests", "waterfall")
 _FILES = ("index.html", "style.css", "icon.svg", *(f"{name}.js" for name in _SCRIPTS))
 _HEADERS = {
     "cache-control": "no-cache",
@@ -52,13 +53,15 @@ class Ui:
         exchange.response.send(200, data, headers=headers)
 
     async def send_state(self, exchange: Exchange) -> None:
-        """Send what the page shows, as JSON.
+        """Send what the page shows, as JSON; `?request=NAME` says of which generation it shows the frames.
 
         Raises:
             BatonError: If the router does not answer.
         """
         states = await self._router.list_node_states()
-        document = state_document(self._model, baton.__version__, states, self._journal.look(), self._clock())
+        name = dict(parse_qsl(exchange.request.query)).get("request", "")
+        entries = self._journal.look()
+        document = state_document(self._model, baton.__version__, states, entries, self._clock(), name=name)
         exchange.response.send(200, encode(document), headers={"cache-control": "no-store"})
 
 

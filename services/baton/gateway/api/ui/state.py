@@ -9,13 +9,18 @@ from google.protobuf.json_format import MessageToDict
 
 from baton.gateway.generation.observation import JournalEntry
 from baton.internal.v1.router_service_pb2 import NodeState
-from baton.v1.generation_pb2 import KvTimeline
 from baton.wire.node_roles import role_word
 from baton.wire.quantities import seconds_from_duration, terms_beside
 
 
 def state_document(
-    model: str, version: str, states: Sequence[NodeState], entries: Sequence[JournalEntry], now_seconds: float
+    model: str,
+    version: str,
+    states: Sequence[NodeState],
+    entries: Sequence[JournalEntry],
+    now_seconds: float,
+    *,
+    name: str = "",
 ) -> Mapping[str, Any]:
     """Return all that the page shows. Times are seconds, rates bytes/s and FLOP/s.
 
@@ -25,7 +30,10 @@ def state_document(
         states: Nodes as the router knows them.
         entries: Generations, the latest first.
         now_seconds: The event loop's time.
+        name: The generation whose frames are wanted: those of all would be megabytes; empty or forgotten: the latest
+            that has any.
     """
+    shown = _with_frames(entries, name)
     return {
         "model": model,
         "version": version,
@@ -41,6 +49,7 @@ def state_document(
             for link in state.links
         ],
         "requests": [_request(entry, now_seconds) for entry in entries],
+        "timeline": _timeline(shown) if shown is not None else None,
     }
 
 
@@ -49,16 +58,23 @@ def _node(state: NodeState) -> Mapping[str, Any]:
     return {
         "id": node.node_id,
         "role": role_word(node.role),
+        "model": node.model_id,
         "engine": node.engine,
         "device": node.device,
-        "profile": MessageToDict(node.profile, preserving_proto_field_name=True),
-        "block_count": node.block_count,
-        "block_count_cause": node.block_count_cause,
-        "free_block_count": load.free_block_count,
+        "prefill_flops": node.profile.prefill_flops,
+        "decode_bytes_per_second": node.profile.decode_bytes_per_second,
+        "profile_source": node.profile.source,
+        "pool_tokens": node.block_count * node.block_token_count,
+        "used_share": 1 - load.free_block_count / node.block_count
+        if state.HasField("load") and node.block_count
+        else 0,
         "running": load.running_request_count,
         "waiting": load.waiting_request_count,
-        "step_count": load.step_count,
-        "is_draining": load.is_draining,
+        "pending_prompt_tokens": load.pending_prompt_token_count,
+        "landing_bytes": load.landing_byte_count,
+        "trouble": state.unusable_reason or ("draining" if load.is_draining else ""),
+        "is_sparing_memory": load.is_sparing_memory,
+        "report_age_seconds": seconds_from_duration(state.report_age),
         "system": MessageToDict(load.system, preserving_proto_field_name=True),
     }
 
@@ -81,14 +97,17 @@ def _request(entry: JournalEntry, now_seconds: float) -> Mapping[str, Any]:
         "seconds": (ended if ended is not None else now_seconds) - entry.arrival_seconds,
         "decode_node": placement.decode_node_id if placement else "",
         "prefill_node": (placement.prefill_node_id or placement.decode_node_id) if placement else "",
+        "pull_node": placement.prefix_pull.node_id if placement else "",
         "terms": [pair._asdict() for pair in pairs],
     }
     if summary is not None:
+        document["decode_node"] = summary.decode_node_id or document["decode_node"]
+        document["prefill_node"] = summary.prefill_node_id or document["prefill_node"]
+        document["pull_node"] = summary.pull_node_id
         document["fallback_reason"] = summary.fallback_reason
         document["kv_bytes"] = summary.kv_byte_count
-        document["pull_node"] = summary.pull_node_id
         document["pulled_tokens"] = summary.pulled_token_count
-        document["timeline"] = _timeline(summary.kv_timeline) if summary.HasField("kv_timeline") else None
+        document["preemptions"] = summary.preemption_count
     return document
 
 
@@ -100,8 +119,16 @@ def _state(entry: JournalEntry) -> str:
     return "prefilling" if entry.placement is not None else "placing"
 
 
-def _timeline(timeline: KvTimeline) -> Mapping[str, Any]:
+def _with_frames(entries: Sequence[JournalEntry], name: str) -> JournalEntry | None:
+    timed = [entry for entry in entries if entry.result and entry.result.summary.HasField("kv_timeline")]
+    return next((entry for entry in timed if entry.name == name), timed[0] if timed else None)
+
+
+def _timeline(entry: JournalEntry) -> Mapping[str, Any]:
+    assert entry.result is not None
+    timeline = entry.result.summary.kv_timeline
     return {
+        "name": entry.name,
         "computed": timeline.computed_micros / 1e6,
         "frames": [
             [

@@ -1,12 +1,12 @@
 // The chat box: one conversation with the model, streamed.
 
-import { byId, duration, html } from "/ui/dom.js";
+import { byId, count, duration, html } from "/ui/dom.js";
 
 /** Make the chat box work; `headers` returns those of every request, `model` the model's name. */
 export function startChat(headers, model) {
   const history = [];
   let abort = null;
-  const note = byId("chat-note"), question = byId("question"), send = byId("send");
+  const note = byId("chat-note"), question = byId("question"), send = byId("send"), messages = byId("messages");
 
   async function ask(text) {
     history.push({ role: "user", content: text });
@@ -17,14 +17,15 @@ export function startChat(headers, model) {
     try {
       const answer = await stream(history, headers(), model(), abort.signal, (piece) => {
         shown.textContent += piece;
-        shown.scrollIntoView({ block: "end" });
+        messages.scrollTop = messages.scrollHeight;
       });
       history.push({ role: "assistant", content: shown.textContent });
-      note.textContent = `First token after ${duration(answer.first)}, ${answer.tokens} tokens, ${answer.rate} tokens/s.`;
+      note.textContent = `First token after ${duration(answer.first)}, ${count(answer.tokens, "token")}, ${answer.rate} tokens/s.`;
     } catch (error) {
       if (error.name !== "AbortError") {
         shown.className = "failed";
-        shown.textContent = error.message;
+        const reason = error instanceof TypeError ? "the gateway does not answer" : error.message; // a fetch that failed
+        shown.textContent = `No answer: ${reason}`;
         history.pop();
       } else {
         history.push({ role: "assistant", content: shown.textContent });
@@ -37,8 +38,8 @@ export function startChat(headers, model) {
 
   function show(kind, text) {
     const line = html("p", { class: kind, text });
-    byId("messages").append(line);
-    line.scrollIntoView({ block: "end" });
+    messages.append(line);
+    messages.scrollTop = messages.scrollHeight;
     return line;
   }
 
@@ -60,7 +61,7 @@ export function startChat(headers, model) {
   byId("forget").addEventListener("click", () => {
     if (abort) abort.abort();
     history.length = 0;
-    byId("messages").replaceChildren();
+    messages.replaceChildren();
     note.textContent = "";
   });
 }
@@ -69,7 +70,7 @@ async function stream(messages, headers, model, signal, onText) {
   const began = performance.now();
   const body = JSON.stringify({ model, messages, stream: true, stream_options: { include_usage: true } });
   const answer = await fetch("/v1/chat/completions", { method: "POST", headers, body, signal });
-  if (!answer.ok) throw new Error((await answer.json()).error.message);
+  if (!answer.ok) throw new Error((await answer.json().catch(() => null))?.error?.message ?? `status ${answer.status}`);
   let first = null, tokens = 0;
   for await (const event of events(answer.body)) {
     if (event.error) throw new Error(event.error.message);

@@ -1,77 +1,168 @@
-// The cluster as a picture: prefill nodes on the left, decode nodes on the right, links between them.
+// The cluster: who computes prompts, who generates, what each is doing, and over which links KV comes to whom.
 
-import { amount, duration, svg } from "/ui/dom.js";
+import { age, amount, byId, count, duration, put, span, stamp, svg, sync } from "/ui/dom.js";
 
-const WIDTH = 760, BOX_WIDTH = 250, BOX_HEIGHT = 92, GAP = 18, MARGIN = 6, LABEL_AT = 0.32;
+const MAX_DRAWN = 4; // nodes on either side between which lines are drawn
+const SHOWN_LINKS = 4;
+const SLOW_SHARE = 0.25; // of what half of the links reach
 
-/** Draw nodes and links; a link is busy where a request that is being prefilled uses it. */
-export function drawCluster(picture, state) {
-  const prefills = state.nodes.filter((node) => node.role === "prefill");
-  const decodes = state.nodes.filter((node) => node.role !== "prefill");
-  const rows = Math.max(prefills.length, decodes.length, 1);
-  const height = rows * (BOX_HEIGHT + GAP) - GAP + 2 * MARGIN;
-  picture.setAttribute("viewBox", `0 0 ${WIDTH} ${height}`);
-  const places = new Map([...column(prefills, MARGIN, height), ...column(decodes, WIDTH - BOX_WIDTH - MARGIN, height)]);
-  const busy = new Set(
-    state.requests
-      .filter((request) => request.state === "prefilling" && request.prefill_node !== request.decode_node)
-      .map((request) => `${request.prefill_node} ${request.decode_node}`),
-  );
-  picture.replaceChildren(
-    ...state.links.flatMap((link) => drawLink(link, places, busy)),
-    ...state.nodes.map((node) => drawNode(node, places.get(node.id))),
-  );
-  if (state.nodes.length === 0) {
-    picture.append(svg("text", { x: WIDTH / 2, y: height / 2, "text-anchor": "middle", text: "No node is registered." }));
+/** Draw all nodes: those registered, and those that no longer are. */
+export function drawCluster(state, nodes, isKnown) {
+  const senders = nodes.filter((node) => node.role === "prefill");
+  const receivers = nodes.filter((node) => node.role !== "prefill");
+  const links = linksInUse(state);
+  byId("no-node").hidden = !isKnown || nodes.length > 0;
+  byId("no-node").textContent =
+    "No node is registered with the router. Start one with `baton serve prefill`, `baton serve decode` or `baton serve worker` " +
+    "and the router's address (--router-address HOST:PORT); it appears here once it has loaded the model.";
+  byId("cluster").hidden = nodes.length === 0;
+  byId("cluster").className = senders.length && receivers.length && Math.max(senders.length, receivers.length) <= MAX_DRAWN ? "drawn" : "";
+  document.body.classList.toggle("many", nodes.length > 2 * MAX_DRAWN);
+  drawSide(byId("senders"), "Prefill", senders, links, state.model);
+  drawSide(byId("receivers"), receivers.some((node) => node.role === "worker") ? "Decode and workers" : "Decode", receivers, links, state.model);
+  drawSummary(state, nodes);
+  drawLines(links);
+}
+
+/** Return what a person should know: [kind, sentence]. */
+export function troubles(state, nodes) {
+  const found = [];
+  for (const node of nodes) {
+    if (node.gone_seconds !== undefined) found.push(["bad", `${node.id} has left the cluster, ${age(node.gone_seconds)} ago; if nobody stopped it, its log says why.`]);
+    else if (node.trouble === "draining") found.push(["warn", `${node.id} is draining: it finishes what it has and takes no new requests.`]);
+    else if (node.trouble) found.push(["bad", `${node.id} takes no requests: ${node.trouble}.`]);
+    else if (node.is_sparing_memory) found.push(["warn", `${node.id} is short of memory: it admits one request at a time.`]);
+  }
+  if (nodes.length && !nodes.some((node) => node.role !== "prefill" && !node.trouble && node.gone_seconds === undefined)) {
+    found.push(["bad", "No node can decode: requests wait, and are refused in the end."]);
+  }
+  const failed = state.requests.filter((request) => request.state === "failed");
+  if (failed.length) found.push(["bad", `${failed.length} of the last ${count(state.requests.length, "request")} failed; the latest: ${failed[0].error}`]);
+  return found;
+}
+
+/** Return each link with what goes over it: how many requests now, and the last one that did. */
+function linksInUse(state) {
+  const senders = new Set(state.nodes.filter((node) => node.role === "prefill").map((node) => node.id));
+  const rates = state.links.map((link) => link.bytes_per_second).sort((a, b) => a - b);
+  const fastest = rates.at(-1), slow = SLOW_SHARE * rates[Math.floor(rates.length / 2)];
+  return state.links.map((link) => {
+    const users = state.requests.filter((request) => request.decode_node === link.to && source(request) === link.from);
+    const last = users.find((request) => request.kv_bytes > 0);
+    const busy = users.filter(isOnItsWay).length;
+    return { ...link, share: link.bytes_per_second / fastest, is_slow: link.bytes_per_second < slow, is_peer: !senders.has(link.from), busy, last };
+  });
+}
+
+const isOnItsWay = (request) => request.state === "prefilling" || (request.state === "decoding" && request.output_tokens < 2);
+
+/** Return from where a request's KV comes; empty: it is computed where it is decoded. */
+const source = (request) => request.pull_node || (request.prefill_node === request.decode_node ? "" : request.prefill_node);
+
+function drawSide(side, title, nodes, links, model) {
+  side.hidden = nodes.length === 0;
+  put(side, "h3", `${title} · ${count(nodes.length, "node")}`);
+  sync(side.querySelector(".nodes"), nodes, (node) => node.id, () => stamp("node"), (card, node) => {
+    fillNode(card, node, model);
+    fillLinks(card, links.filter((link) => link.to === node.id));
+  });
+}
+
+function fillNode(card, node, model) {
+  const [kind, word] = condition(node);
+  card.className = `node ${kind}`;
+  put(card, ".name", node.id);
+  put(card, ".badge", word);
+  const speed = node.role === "prefill" ? amount(node.prefill_flops, "FLOP/s") : amount(node.decode_bytes_per_second, "B/s");
+  const parts = [node.role === "worker" ? "worker" : "", node.device.startsWith(node.engine) ? "" : node.engine, node.device, node.model === model ? "" : `serves ${node.model}`, `${speed} (${node.profile_source})`];
+  put(card, ".device", parts.filter(Boolean).join(" · "));
+  put(card, ".load", loadOf(node).join(" · "));
+  put(card, ".share", `${Math.round(100 * node.used_share)} % of ${amount(node.pool_tokens, "")} tokens`.replace("  ", " "));
+  span(card.querySelector(".kv .fill"), 0, node.used_share);
+}
+
+function loadOf({ running, waiting, pending_prompt_tokens: pending, landing_bytes: landing, system }) {
+  const parts = [`${running} running`, `${waiting} waiting`];
+  if (pending > 0) parts.push(`${count(Number(pending), "prompt token")} to compute`);
+  if (landing > 0) parts.push(`${amount(Number(landing), "B")} of KV landing`);
+  if (system.gpu_usage !== undefined) parts.push(`GPU ${Math.round(100 * system.gpu_usage)} %`);
+  if (system.temperature_celsius) parts.push(`${Math.round(system.temperature_celsius)} °C`);
+  if (system.power_watts) parts.push(`${Math.round(system.power_watts)} W`);
+  return parts;
+}
+
+function condition(node) {
+  if (node.gone_seconds !== undefined) return ["bad", `✕ left ${age(node.gone_seconds)} ago`];
+  if (node.trouble === "draining") return ["warn", "▽ draining"];
+  if (node.trouble) return ["bad", `✕ ${node.trouble}`];
+  if (node.is_sparing_memory) return ["warn", "! short of memory"];
+  return node.running + node.waiting > 0 ? ["good", "▶ busy"] : ["good", "○ idle"];
+}
+
+function fillLinks(card, links) {
+  const rank = (link) => (link.busy ? 0 : link.is_slow ? 1 : link.last ? 2 : link.is_peer ? 4 : 3);
+  const first = new Set([...links].sort((a, b) => rank(a) - rank(b)).slice(0, links.length > SHOWN_LINKS + 1 ? SHOWN_LINKS : SHOWN_LINKS + 1));
+  const rest = links.filter((link) => !first.has(link));
+  const fill = (list, some) => sync(list, some, (link) => link.from, () => stamp("link"), fillLink);
+  const [shown, folded] = card.querySelectorAll(".links"), details = card.querySelector("details");
+  fill(shown, links.filter((link) => first.has(link)));
+  fill(folded, rest);
+  details.hidden = rest.length === 0;
+  if (rest.length) {
+    const rates = rest.map((link) => link.bytes_per_second);
+    put(details, "summary", `${rest.length} more links, ${amount(Math.min(...rates), "B/s")} to ${amount(Math.max(...rates), "B/s")}`);
   }
 }
 
-function column(nodes, x, height) {
-  const top = (height - nodes.length * (BOX_HEIGHT + GAP) + GAP) / 2;
-  return nodes.map((node, index) => [node.id, { x, y: top + index * (BOX_HEIGHT + GAP) }]);
+function fillLink(line, link) {
+  line.className = `link${link.busy ? " busy" : ""}${link.is_slow ? " slow" : ""}`;
+  put(line, ".from", `← ${link.from}`);
+  put(line, ".rate", `${link.is_slow ? "slow: " : ""}${amount(link.bytes_per_second, "B/s")} · ${duration(link.round_trip_seconds)}`);
+  span(line.querySelector(".fill"), 0, link.share);
+  const transfer = link.last?.terms.find((pair) => pair.term === "transfer")?.measured_seconds;
+  const last = transfer > 0 ? `last ${amount(link.last.kv_bytes, "B")} in ${duration(transfer)}, ${amount(link.last.kv_bytes / transfer, "B/s")}` : "";
+  put(line, ".flow", link.busy ? `KV of ${count(link.busy, "request")} on its way` : last);
 }
 
-function drawLink(link, places, busy) {
-  const from = places.get(link.from), to = places.get(link.to);
-  if (!from || !to) return [];
-  const x1 = from.x + BOX_WIDTH, x2 = to.x, middle = (x1 + x2) / 2;
-  const y1 = from.y + BOX_HEIGHT / 2, y2 = to.y + BOX_HEIGHT / 2;
-  const kind = busy.has(`${link.from} ${link.to}`) ? "link busy" : "link";
-  const t = LABEL_AT, bend = 3 * t * t - 2 * t * t * t; // a point of the curve before links cross
-  const labelX = x1 * (1 - t) ** 3 + middle * 3 * t * (1 - t) + x2 * t ** 3;
-  const label = `${amount(link.bytes_per_second, "B/s")} · ${duration(link.round_trip_seconds)}`;
-  return [
-    svg("path", { class: kind, d: `M${x1} ${y1} C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}` }),
-    svg("text", { class: "dim", x: labelX, y: y1 + (y2 - y1) * bend - 5, "text-anchor": "middle", text: label }),
+function drawSummary({ requests, nodes }, all) {
+  const sum = (field) => nodes.reduce((total, node) => total + node[field], 0);
+  const ratios = requests.map((request) => request.terms.find((pair) => pair.term === "total")).map((pair) => pair?.measured_seconds / pair?.estimated_seconds);
+  const sorted = ratios.filter((ratio) => ratio > 0 && ratio < Infinity).sort((a, b) => a - b);
+  const decoders = nodes.filter((node) => node.role !== "prefill"), pool = decoders.reduce((total, node) => total + node.pool_tokens, 0);
+  const used = decoders.reduce((total, node) => total + node.used_share * node.pool_tokens, 0);
+  const ready = nodes.filter((node) => !node.trouble).length;
+  const placing = requests.filter((request) => request.state === "placing").length;
+  const facts = [
+    ["nodes ready", `${ready} of ${all.length}`],
+    ["running", sum("running")],
+    ["waiting", sum("waiting") + placing],
+    ["KV in use to decode", pool ? `${Math.round((100 * used) / pool)} %` : "–"],
+    ["measured ÷ estimated, median", sorted.length ? sorted[Math.floor(sorted.length / 2)].toFixed(2) : "–"],
   ];
+  sync(byId("summary"), facts, ([name]) => name, ([name]) => {
+    const fact = document.createElement("div");
+    fact.append(document.createElement("dt"), document.createElement("dd"));
+    put(fact, "dt", name);
+    return fact;
+  }, (fact, [, value]) => put(fact, "dd", value));
 }
 
-function drawNode(node, { x, y }) {
-  const used = node.block_count ? 1 - (node.free_block_count || 0) / node.block_count : 0;
-  const power = node.system.power_watts ? ` · ${Math.round(node.system.power_watts)} W` : "";
-  const load = `${node.running || 0} running · ${node.waiting || 0} waiting${node.is_draining ? " · draining" : ""}${power}`;
-  const kind = node.is_draining ? "node draining" : "node";
-  return svg(
-    "g",
-    { transform: `translate(${x} ${y})`, "data-node": node.id },
-    svg("rect", { class: kind, width: BOX_WIDTH, height: BOX_HEIGHT, rx: 8 }),
-    svg("text", { x: 12, y: 21, "font-weight": 600, text: node.id }),
-    svg("text", { x: BOX_WIDTH - 12, y: 21, "text-anchor": "end", class: "dim", text: node.role }),
-    svg("text", { x: 12, y: 39, class: "dim", text: clip(`${node.engine} · ${node.device}`, 38) }),
-    svg("text", { x: 12, y: 57, class: "dim", text: load }),
-    svg("text", { x: 12, y: 78, class: "dim", text: "KV" }),
-    svg("rect", { class: "track", x: 34, y: 70, width: BOX_WIDTH - 90, height: 8, rx: 4 }),
-    svg("rect", { class: "bar decode", x: 34, y: 70, width: (BOX_WIDTH - 90) * used, height: 8, rx: 4 }),
-    svg("text", { x: BOX_WIDTH - 12, y: 78, "text-anchor": "end", class: "dim", text: `${Math.round(100 * used)} %` }),
-    svg("title", { text: profile(node) }),
-  );
+/** Draw a line from each sender to its place in the receiver's list, where the sides are beside each other. */
+function drawLines(links) {
+  const picture = byId("lines"), box = picture.getBoundingClientRect();
+  if (box.width === 0) return;
+  const cards = new Map([...document.querySelectorAll(".node")].map((card) => [card.dataset.key, card]));
+  const lines = links.flatMap((link) => {
+    const card = cards.get(link.from);
+    const place = cards.get(link.to)?.querySelector(`.links > [data-key="${CSS.escape(link.from)}"] .from`);
+    if (!card || !place || !card.closest("#senders")) return [];
+    const from = card.getBoundingClientRect(), to = place.getBoundingClientRect();
+    if (to.height === 0) return [];
+    const x1 = from.right - box.left, x2 = cards.get(link.to).getBoundingClientRect().left - box.left, middle = (x1 + x2) / 2;
+    const y1 = from.top + from.height / 2 - box.top, y2 = to.top + to.height / 2 - box.top;
+    const kind = `line${link.busy ? " busy" : ""}${link.is_slow ? " slow" : ""}`;
+    const width = 1 + 2 * Math.sqrt(link.share);
+    return [svg("path", { class: kind, "stroke-width": link.busy ? width + 1 : width, d: `M${x1} ${y1} C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}` })];
+  });
+  picture.replaceChildren(...lines);
 }
-
-function profile(node) {
-  return Object.entries(node.profile)
-    .filter(([, value]) => typeof value === "number" && value > 0)
-    .map(([name, value]) => `${name.replaceAll("_", " ")}: ${value < 1 ? value.toPrecision(3) : amount(value, "")}`)
-    .join("\n");
-}
-
-const clip = (text, length) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);

@@ -1,32 +1,56 @@
-// The table of requests; a row that is chosen stays chosen while the table is filled again.
+// The table of requests: one row is chosen, by a click or by arrow keys, and stays chosen while the table is filled again.
 
-import { duration, html } from "/ui/dom.js";
+import { count, duration, put, stamp, sync } from "/ui/dom.js";
+
+const STEPS = { ArrowDown: 1, ArrowUp: -1, PageDown: 10, PageUp: -10, Home: -Infinity, End: Infinity };
 
 /** Fill the table; `choose` is called with the name of a request. */
 export function fillRequests(table, requests, chosen, choose) {
-  const focused = document.activeElement?.dataset?.name;
-  table.tBodies[0].replaceChildren(...requests.map((request) => row(request, chosen, choose)));
-  if (focused) table.querySelector(`tr[data-name="${CSS.escape(focused)}"]`)?.focus();
+  table.hidden = requests.length === 0;
+  sync(table.tBodies[0], requests, (request) => request.name, (request) => makeRow(request, choose), (row, request) => {
+    const total = request.terms.find((pair) => pair.term === "total");
+    const isChosen = request.name === chosen;
+    row.className = `${request.state}${isChosen ? " chosen" : ""}`;
+    row.tabIndex = isChosen ? 0 : -1;
+    row.setAttribute("aria-selected", isChosen);
+    put(row, ".state", stateOf(request));
+    put(row, ".path", pathOf(request));
+    put(row, ".cached", request.cached_tokens ?? "");
+    put(row, ".output", request.output_tokens.toLocaleString("en"));
+    put(row, ".first", duration(request.first_token_seconds));
+    put(row, ".estimated", duration(total?.estimated_seconds));
+    put(row, ".took", duration(request.seconds));
+  });
 }
 
-function row(request, chosen, choose) {
-  const kind = `${request.state}${request.name === chosen ? " chosen" : ""}`;
-  const line = html(
-    "tr",
-    { class: kind, tabindex: "0", "data-name": request.name, title: request.error || request.name },
-    html("td", { text: new Date(request.began_at * 1000).toLocaleTimeString() }),
-    html("td", { class: "state", text: request.error || request.fallback_reason || request.state }),
-    html("td", { text: request.prefill_node }),
-    html("td", { text: request.decode_node }),
-    number(request.prompt_tokens),
-    number(request.cached_tokens ?? ""),
-    number(request.output_tokens),
-    number(duration(request.first_token_seconds)),
-    number(duration(request.seconds)),
-  );
-  line.addEventListener("click", () => choose(request.name));
-  line.addEventListener("keydown", (event) => event.key === "Enter" && choose(request.name));
-  return line;
+/** Let keys move the choice from the row that has the focus. */
+export function watchKeys(table, choose) {
+  table.addEventListener("keydown", (event) => {
+    const rows = [...table.tBodies[0].rows], at = rows.indexOf(document.activeElement);
+    if (!(event.key in STEPS) || at < 0) return;
+    event.preventDefault();
+    const row = rows[Math.min(Math.max(at + STEPS[event.key], 0), rows.length - 1)];
+    choose(row.dataset.key);
+    row.focus();
+  });
 }
 
-const number = (text) => html("td", { class: "number", text: String(text) });
+function makeRow(request, choose) {
+  const row = stamp("request");
+  row.addEventListener("click", () => choose(request.name));
+  put(row, ".began", new Date(request.began_at * 1000).toLocaleTimeString());
+  put(row, ".prompt", request.prompt_tokens.toLocaleString("en"));
+  return row;
+}
+
+function stateOf(request) {
+  if (request.error) return `failed: ${request.error}`;
+  return request.fallback_reason ? `${request.state}, prefilled locally: ${request.fallback_reason}` : request.state;
+}
+
+/** Return over which nodes a request goes. */
+export function pathOf({ prefill_node: prefill, decode_node: decode, pull_node: pull }) {
+  if (!decode) return "not placed yet";
+  if (pull) return `cache of ${pull} → ${decode}`;
+  return prefill === decode ? decode : `${prefill} → ${decode}`;
+}

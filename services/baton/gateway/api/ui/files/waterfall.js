@@ -1,132 +1,103 @@
-// One request in time: what was estimated, what was measured, and below it every KV frame, computed and on its way.
+// One request term by term: what was estimated above what was measured, on one scale of time.
 
-import { amount, byId, duration, html, svg } from "/ui/dom.js";
+import { amount, byId, count, duration, html, put, span, stamp, sync } from "/ui/dom.js";
+import { pathOf } from "/ui/requests.js";
 
-const WIDTH = 1200, LABEL = 130, ROW = 20, FRAMES_HEIGHT = 420, MIN_ROW = 2;
+const OFF = 1.5, OFF_SHARE = 0.02; // a term stands out that is off by this factor, and by this share of the total
+const MEANINGS = {
+  queue: "until it is its turn",
+  pull: "prefix from another node's cache",
+  restore: "cached KV back onto the device",
+  prefill: "the prompt's computation",
+  transfer: "KV on the link, beside prefill",
+  exposed: "transfer that prefill did not hide",
+  join: "KV lands, waits for the running step",
+  start: "until decoding begins",
+  step: "per token",
+  decode: "all tokens but the first",
+  total: "until the last token",
+  imposed: "delay to other requests",
+};
+const NOT_DRAWN = ["step", "imposed"]; // they are no part of the request's time
 
 /** Draw a request; undefined: none is chosen. */
-export function drawWaterfall(picture, request) {
-  byId("waterfall-note").textContent = request ? sentence(request) : "Choose a request.";
-  byId("terms").hidden = !request?.terms.length;
-  byId("terms").tBodies[0].replaceChildren(...(request?.terms ?? []).map(termRow));
-  if (!request) {
-    picture.replaceChildren();
-    return;
-  }
-  const estimated = stages(request, "estimated_seconds"), measured = stages(request, "measured_seconds");
-  const frames = timedFrames(request);
-  const whole = scaleOf(Math.max(total(estimated), total(measured)));
-  const near = scaleOf(Math.max(...frames.map((frame) => Math.max(frame.ready, frame.arrived)), 0));
-  const rowHeight = Math.max(MIN_ROW, Math.min(ROW, FRAMES_HEIGHT / Math.max(1, frames.length)));
-  const top = 3 * ROW + 34, height = frames.length ? top + frames.length * rowHeight + 8 : 3 * ROW + 6;
-  picture.setAttribute("viewBox", `0 0 ${WIDTH} ${height}`);
-  picture.replaceChildren(
-    ...axis(whole, 12, 3 * ROW),
-    ...bars("estimated", estimated, ROW, whole.factor, "estimate"),
-    ...bars("measured", measured, 2 * ROW, whole.factor, ""),
-    ...(frames.length ? axis(near, top - 10, height) : []),
-    ...frames.flatMap((frame, index) => drawFrame(frame, top + index * rowHeight, rowHeight, near.factor)),
-  );
+export function drawWaterfall(request, isZoomed) {
+  const terms = request ? termsOf(request) : [];
+  byId("waterfall-section").hidden = !request;
+  if (request) byId("waterfall-note").textContent = sentence(request);
+  byId("terms").hidden = byId("zoom").hidden = terms.length === 0;
+  if (terms.length === 0) return;
+  const estimated = starts(terms, "estimated_seconds"), measured = starts(terms, "measured_seconds");
+  const ends = isZoomed ? [estimated.decode, measured.decode] : terms.filter(isDrawn).flatMap((pair) => [pair.estimated_seconds, pair.measured_seconds]);
+  const end = roundUp(Math.max(...ends.map((seconds) => seconds ?? 0), 1e-6));
+  const total = terms.find((pair) => pair.term === "total").measured_seconds;
+  drawAxis(byId("terms").querySelector(".axis"), end);
+  sync(byId("terms").tBodies[0], terms, (pair) => pair.term, () => stamp("term"), (row, pair) => {
+    const ratio = pair.estimated_seconds > 0 && pair.measured_seconds > 0 ? pair.measured_seconds / pair.estimated_seconds : null;
+    row.className = `${pair.term}${isOff(pair, ratio, total) ? " off" : ""}`;
+    put(row, ".term", pair.term);
+    put(row, ".meaning", MEANINGS[pair.term] ?? "");
+    put(row, ".estimated", duration(pair.estimated_seconds));
+    put(row, ".measured", pair.is_so_far ? `${duration(pair.measured_seconds)} so far` : duration(pair.measured_seconds));
+    put(row, ".ratio", ratio === null || pair.is_so_far ? "" : `× ${ratio.toFixed(2)}`);
+    const [above, below] = row.querySelectorAll(".bar");
+    drawBar(above, isDrawn(pair) ? estimated[pair.term] : null, pair.estimated_seconds, end);
+    drawBar(below, isDrawn(pair) ? measured[pair.term] : null, pair.measured_seconds, end);
+  });
 }
 
-/** Return a row of the table: a term as it was estimated and as it was measured. */
-function termRow({ term, estimated_seconds: estimated, measured_seconds: measured }) {
-  const ratio = estimated > 0 && measured > 0 ? measured / estimated : null;
-  const cells = [duration(estimated), duration(measured), ratio === null ? "" : ratio.toFixed(2)];
-  return html(
-    "tr",
-    { class: ratio !== null && (ratio > 1.5 || ratio < 0.67) ? "off" : "" },
-    html("td", { text: term }),
-    ...cells.map((text) => html("td", { class: "number", text })),
-  );
+const isOff = (pair, ratio, total) =>
+  ratio !== null && (ratio > OFF || ratio < 1 / OFF) && Math.abs(pair.measured_seconds - pair.estimated_seconds) > OFF_SHARE * total;
+
+const isDrawn = (pair) => !NOT_DRAWN.includes(pair.term);
+
+/** Return the terms; of a request that runs, its time so far stands for the measured total. */
+function termsOf({ terms, state, seconds }) {
+  const isRunning = state === "prefilling" || state === "decoding";
+  return terms.map((pair) => (isRunning && pair.term === "total" ? { ...pair, measured_seconds: seconds, is_so_far: true } : pair));
 }
 
-/** Return what maps seconds up to `end` to the width of the picture. */
-function scaleOf(end) {
-  const seconds = Math.max(end, 1e-6);
-  return { end: seconds, factor: (WIDTH - LABEL - 30) / seconds };
+/** Return when each term begins. A transfer ends when the last KV is there: what is not exposed ran beside the prefill. */
+function starts(terms, column) {
+  const of = Object.fromEntries(terms.map((pair) => [pair.term, pair[column] ?? 0]));
+  const { queue = 0, pull = 0, restore = 0, prefill = 0, transfer = 0, exposed = 0, join = 0 } = of;
+  const computed = queue + pull + restore + prefill, here = computed + exposed;
+  const decode = Math.max(of.start ?? 0, here + join);
+  return { queue: 0, pull: queue, restore: queue + pull, prefill: queue + pull + restore, transfer: Math.max(0, here - transfer), exposed: computed, join: here, start: 0, decode, total: 0 };
+}
+
+function drawBar(bar, start, seconds, end) {
+  bar.hidden = start === null || !(seconds > 0) || start >= end;
+  if (!bar.hidden) span(bar, start / end, Math.min(seconds, end - start) / end);
+  bar.classList.toggle("cut", !bar.hidden && start + seconds > end * (1 + 1e-9));
+}
+
+function drawAxis(axis, end) {
+  if (axis.dataset.end === String(end)) return;
+  axis.dataset.end = end;
+  const marks = [0, 0.5, 1].map((share) => html("span", { text: duration(end * share) }));
+  marks.forEach((mark, index) => (mark.style.left = `${50 * index}%`));
+  axis.replaceChildren(...marks);
+}
+
+/** Return the next number with a round half. */
+function roundUp(seconds) {
+  const power = 10 ** Math.floor(Math.log10(seconds));
+  return [1, 1.2, 1.6, 2, 2.4, 3, 4, 5, 6, 8, 10].find((step) => step * power >= seconds * (1 - 1e-9)) * power;
 }
 
 function sentence(request) {
-  const { measured, timeline } = request;
-  if (!measured) return request.error || `The request is ${request.state}.`;
-  const parts = [`${request.prompt_tokens} prompt tokens on ${request.prefill_node}, decoded on ${request.decode_node}`];
-  if (request.pull_node) {
-    const pulled = `${request.pulled_tokens} of them from the cache of ${request.pull_node}`;
-    parts.push(`${pulled}, ${amount(request.kv_bytes, "B")} in ${duration(measured.pull)}`);
-  } else if (request.kv_bytes > 0) {
-    const hidden = measured.transfer > 0 ? Math.max(0, 1 - measured.exposed / measured.transfer) : 1;
-    parts.push(`${amount(request.kv_bytes, "B")} of KV in ${duration(measured.transfer)}, ${Math.round(100 * hidden)} % hidden`);
-    if (!timeline) parts.push("frames are timed for requests that begin while this page is open");
+  const of = Object.fromEntries(request.terms.map((pair) => [pair.term, pair.measured_seconds]));
+  if (request.error) return `Failed after ${duration(request.seconds)}: ${request.error}`;
+  const parts = [`${count(request.prompt_tokens, "prompt token")} by ${pathOf(request)}`];
+  if (request.kv_bytes > 0 && of.transfer > 0) {
+    const hidden = Math.max(0, 1 - (of.exposed ?? 0) / of.transfer);
+    parts.push(`${amount(request.kv_bytes, "B")} of KV in ${duration(of.transfer)} (${amount(request.kv_bytes / of.transfer, "B/s")}), ${Math.round(100 * hidden)} % hidden`);
   }
+  if (request.pulled_tokens > 0) parts.push(`${count(request.pulled_tokens, "token")} from the cache of ${request.pull_node}`);
   if (request.fallback_reason) parts.push(`the remote prefill was given up: ${request.fallback_reason}`);
+  if (request.preemptions > 0) parts.push(`preempted ${count(request.preemptions, "time")} for want of memory`);
+  if (request.state === "done") parts.push(`the client saw its first token after ${duration(request.first_token_seconds)}, the last after ${duration(request.seconds)}`);
+  else parts.push(`the request is ${request.state}, for ${duration(request.seconds)} now`);
   return `${parts.join("; ")}.`;
-}
-
-/** Return the stages of one column of the table, one after the other: both bars are of as many tokens. */
-function stages(request, column) {
-  const of = Object.fromEntries(request.terms.map((pair) => [pair.term, pair[column] || 0]));
-  const kinds = [["queue", of.queue], ["pull", (of.pull || 0) + (of.restore || 0)], ["compute", of.prefill], ["exposed", (of.exposed || 0) + (of.join || 0)], ["decode", of.decode]];
-  let start = 0;
-  return kinds.map(([kind, seconds = 0]) => {
-    const stage = { kind, start, seconds };
-    start += seconds;
-    return stage;
-  });
-}
-
-const total = (list) => list.reduce((sum, stage) => sum + stage.seconds, 0);
-
-/** Return each frame with the intervals in which it was computed and on its way, hidden and exposed. */
-function timedFrames(request) {
-  if (!request.timeline) return [];
-  const { computed, frames } = request.timeline;
-  let lastReady = request.measured?.queue || 0, lastArrived = 0;
-  return frames.map(([layer, layers, token, tokens, bytes, ready, arrived]) => {
-    const begun = Math.max(ready, lastArrived);
-    const frame = { layer, layers, token, tokens, bytes, ready, arrived, begun, computing: Math.min(lastReady, ready) };
-    frame.shown = computed > 0 ? Math.min(Math.max(begun, computed), arrived) : arrived;
-    lastReady = Math.max(lastReady, ready);
-    lastArrived = Math.max(lastArrived, arrived);
-    return frame;
-  });
-}
-
-function axis({ end, factor }, y, bottom) {
-  const power = 10 ** Math.floor(Math.log10(end));
-  const step = end / power < 2 ? power / 4 : end / power < 5 ? power / 2 : power;
-  const marks = [];
-  for (let index = 0; index * step <= end; index += 1) {
-    const x = LABEL + index * step * factor;
-    marks.push(svg("line", { class: "axis", x1: x, x2: x, y1: y + 4, y2: bottom }));
-    marks.push(svg("text", { class: "dim", x, y, "text-anchor": "middle", text: index === 0 ? "0" : duration(index * step) }));
-  }
-  return marks;
-}
-
-function bars(label, list, y, scale, kind) {
-  return [
-    svg("text", { x: LABEL - 10, y: y + 14, "text-anchor": "end", class: "dim", text: list.length ? label : "" }),
-    ...list.map((stage) => bar(stage.start, stage.start + stage.seconds, y + 2, ROW - 5, scale, `${stage.kind} ${kind}`)),
-  ];
-}
-
-function bar(start, end, y, height, scale, kind, title = "") {
-  const box = { class: `bar ${kind}`, x: LABEL + start * scale, y, width: Math.max(0, (end - start) * scale), height };
-  return svg("rect", box, svg("title", { text: title || `${kind.split(" ")[0]} ${duration(end - start)}` }));
-}
-
-function drawFrame(frame, y, height, scale) {
-  const layers = frame.layers > 1 ? `layers ${frame.layer}–${frame.layer + frame.layers - 1}` : `layer ${frame.layer}`;
-  const name = `${layers}, positions ${frame.token}–${frame.token + frame.tokens - 1}, ${amount(frame.bytes, "B")}`;
-  const half = Math.max(1, (height - 1) / 2);
-  const marks = [
-    bar(frame.computing, frame.ready, y, half, scale, "compute", `${name}: computed ${duration(frame.ready - frame.computing)}`),
-    bar(frame.begun, frame.shown, y + half, half, scale, "transfer", `${name}: ${duration(frame.arrived - frame.begun)} on its way`),
-    bar(frame.shown, frame.arrived, y + half, half, scale, "exposed", `${name}: ${duration(frame.arrived - frame.shown)} exposed`),
-  ];
-  if (height >= 10) {
-    marks.push(svg("text", { x: LABEL - 10, y: y + height - 3, "text-anchor": "end", class: "dim", "font-size": 10, text: layers }));
-  }
-  return marks;
 }

@@ -1,0 +1,192 @@
+"""How the page /ui looks in a real Chromium, with few and many nodes, narrow and wide, light and dark, and by keyboard.
+
+`make matrix` looks at all of it; otherwise a sample is looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+
+from baton.gateway.server import RunningGateway
+from gateway.api.ui.pictures import picture
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_WAIT_MS = 60_000
+_WIDTHS = {"phone": 360, "desktop": 1400}
+_SAMPLE = {(5, "desktop", "light"), (16, "phone", "dark")}
+_LOOKS = [
+    look
+    for look in ((nodes, width, scheme) for nodes in (1, 5, 16) for width in _WIDTHS for scheme in ("light", "dark"))
+    if look in _SAMPLE or os.environ.get("BATON_MATRIX")
+]
+
+Opener: TypeAlias = Callable[..., Page]
+
+_SCRIPT = (Path(__file__).parent / "look.js").read_text()
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """Start a browser for all looks."""
+    path = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if path is None:
+        pytest.skip("Chromium is not installed")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def open_page(chromium: Browser, gateway: RunningGateway) -> Iterator[Opener]:
+    """Return what opens the page with a state, which may be a function; the browser must have no complaint."""
+    complaints: list[str] = []
+    contexts = []
+
+    def open_page(state: Mapping[str, Any], *, width: str = "desktop", scheme: str = "light", **options: Any) -> Page:
+        viewport = {"width": _WIDTHS[width], "height": 900}
+        context = chromium.new_context(viewport=viewport, color_scheme=scheme, **options)
+        contexts.append(context)
+        context.set_default_timeout(_WAIT_MS)
+        expect.set_options(timeout=_WAIT_MS)
+        page = context.new_page()
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.route("**/ui/state*", lambda route: answer(route, state))
+        page.goto(f"http://127.0.0.1:{gateway.http_port}/ui")
+        expect(page.locator("#status")).to_contain_text("Baton 0.1.0")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert [each for each in complaints if "Failed to load resource" not in each] == []
+
+
+def _measure(page: Page, name: str) -> Any:
+    """Return what a function of look.js finds on the page."""
+    return page.evaluate(f"() => {{ {_SCRIPT}\nreturn {name}(); }}")
+
+
+def answer(route: Route, state: Mapping[str, Any]) -> None:
+    """Answer a request for the state."""
+    route.fulfill(body=json.dumps(state), content_type="application/json")
+
+
+def test_a_line_flows_only_for_those_who_want_motion(open_page: Opener) -> None:
+    """It is thicker and coloured all the same."""
+    page = open_page(picture(5))
+    line = page.locator("#lines .busy")
+    expect(line).to_have_count(1)
+    for motion, animation in (("reduce", "none"), ("no-preference", "flow")):
+        page.emulate_media(reduced_motion=motion)
+        assert line.evaluate("each => getComputedStyle(each).animationName") == animation
+
+
+@pytest.mark.parametrize(("num_nodes", "width", "scheme"), _LOOKS)
+def test_everything_is_readable(open_page: Opener, num_nodes: int, width: str, scheme: str) -> None:
+    """No text lies over another or behind a box, is faint or tiny, and nothing leaves the window sideways."""
+    page = open_page(picture(num_nodes), width=width, scheme=scheme)
+    expect(page.locator(".node")).to_have_count(num_nodes)
+    page.set_viewport_size({"width": _WIDTHS[width], "height": page.evaluate("document.documentElement.scrollHeight")})
+
+    assert _measure(page, "overlaps") == []
+    assert _measure(page, "unreadable") == []
+    assert _measure(page, "tooWide") == []
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_bars_of_the_waterfall_are_as_long_as_its_numbers(open_page: Opener) -> None:
+    """On one scale: each begins where what comes before it ends, to a pixel; zoomed as well."""
+    state = picture(5)
+    page = open_page(state)
+    terms = next(request["terms"] for request in state["requests"] if request["state"] == "done")
+    seconds = {
+        (pair["term"], column): pair[column] for pair in terms for column in ("estimated_seconds", "measured_seconds")
+    }
+
+    def check(bars: Any, *, is_cut: bool) -> None:
+        by_name = {(bar["term"], bar["column"]): bar for bar in bars}
+        for key, bar in by_name.items():
+            if not (is_cut and key[0] in ("decode", "total")):
+                assert bar["seconds"] == pytest.approx(seconds[key], abs=2.1 * bar["pixel"])
+        for column in ("estimated_seconds", "measured_seconds"):
+            waited = seconds["queue", column] + seconds["prefill", column]
+            assert by_name["exposed", column]["start"] == pytest.approx(waited, abs=1.1 * bar["pixel"])
+            here = waited + seconds["exposed", column]
+            begun = here - seconds["transfer", column]
+            assert by_name["transfer", column]["start"] == pytest.approx(begun, abs=1.1 * bar["pixel"])
+
+    whole = _measure(page, "bars")
+    assert len(whole) == 16
+    check(whole, is_cut=False)
+    expect(page.locator("#terms .prefill .estimated")).to_have_text("440 ms")
+    expect(page.locator("#terms .prefill .measured")).to_have_text("520 ms")
+    expect(page.locator("#terms .prefill .ratio")).to_have_text("× 1.18")  # noqa: RUF001 - as people write it
+    page.click("#zoom")
+    check(_measure(page, "bars"), is_cut=True)
+
+
+def test_the_keyboard_reaches_all_that_can_be_used(open_page: Opener) -> None:
+    """In an order, visibly; arrow keys go through the requests, and the choice stays when the state comes again."""
+    page = open_page(picture(16))
+    reachable = _measure(page, "reachable")
+    reached = []
+    for _ in reachable:
+        page.keyboard.press("Tab")
+        name, is_visible = _measure(page, "focused")
+        assert is_visible, name
+        reached.append(name)
+
+    assert sorted(reached) == sorted(reachable)
+    page.locator("#requests tr.chosen").focus()
+    page.keyboard.press("ArrowDown")
+    expect(page.locator("#requests tr.chosen")).to_have_attribute("data-key", "chatcmpl-1")
+    expect(page.locator("#requests tr.chosen")).to_be_focused()
+    expect(page.locator("#latest")).to_have_attribute("aria-pressed", "false")
+    with page.expect_response("**/ui/state?request=chatcmpl-1"):
+        pass
+    expect(page.locator("#requests tr.chosen")).to_be_focused()
+
+
+def test_a_glance_says_what_is_wrong(open_page: Opener) -> None:
+    """Which node drains, which is silent, which link is slow, what failed; nothing says it by colour alone."""
+    page = open_page(picture(16))
+
+    alerts = page.locator("#alerts li")
+    expect(alerts.filter(has_text="decode-m3-ultra-2 is draining")).to_have_count(1)
+    expect(alerts.filter(has_text="prefill-dgx-spark-3 takes no requests: no report for 7.2 s")).to_have_count(1)
+    expect(alerts.filter(has_text="1 of the last 16 requests failed")).to_contain_text("no room for 131072 tokens")
+    expect(page.locator("[data-key=decode-m3-ultra-1] .link.slow")).to_contain_text("slow: 110 MB/s")
+    expect(page.locator("[data-key=decode-m3-ultra-0] .link.busy")).to_contain_text("KV of 1 request on its way")
+    expect(page.locator("#summary")).to_contain_text("14 of 16")
+
+
+def test_what_is_not_there_is_said_to_be_and_what_to_do(open_page: Opener) -> None:
+    """No node, a node that has left, a gateway that does not answer: with the last numbers, marked as old."""
+    page = open_page(picture(0), width="phone")
+    expect(page.locator("#no-node")).to_contain_text("baton serve decode")
+    expect(page.locator("#no-request pre")).to_contain_text("/v1/chat/completions")
+
+    page.route("**/ui/state*", lambda route: answer(route, picture(5)))
+    expect(page.locator(".node")).to_have_count(5)
+    expect(page.locator("#no-node")).to_be_hidden()
+    page.route("**/ui/state*", lambda route: answer(route, picture(4)))
+    expect(page.locator(".node[data-key=decode-m3-ultra-2]")).to_contain_text("left")
+    page.route("**/ui/state*", lambda route: route.abort())
+    expect(page.locator("#alerts")).to_contain_text("does not answer")
+    expect(page.locator("body")).to_have_class("stale")
+    expect(page.locator(".node")).to_have_count(5)
+    page.route("**/ui/state*", lambda route: route.fulfill(status=503, body='{"error": {"message": "no router"}}'))
+    expect(page.locator("#alerts")).to_contain_text("no router The gateway lives")
+    page.route("**/ui/state*", lambda route: answer(route, picture(5)))
+    expect(page.locator("body")).not_to_have_class("stale")
+    expect(page.locator("#alerts")).not_to_contain_text("no router")
