@@ -28,7 +28,7 @@ _QUIET = {
     "VERCEL_TELEMETRY_DISABLED": "1",
 }
 """No client may call out: there may be nothing to call."""
-_PROGRAMS = {"python": (), "node": ("node", "npm"), "java": ("java", "javac")}
+_PROGRAMS: Mapping[str, Sequence[str]] = {"python": (), "node": ("node", "npm"), "java": ("java", "javac")}
 _KEPT = ("HOME", "LANG", "PATH", "TMPDIR")
 """Variables of this process that clients see, beside those of proxies and certificates while they are installed."""
 
@@ -39,7 +39,8 @@ class InstallError(Exception):
 
 def missing_program(client: Client) -> str | None:
     """Return what the client's runtime lacks on this machine, as a word for people."""
-    missing = [name for name in _PROGRAMS[client.runtime] if shutil.which(name) is None]
+    needed = (f"python{client.python}",) if client.python else _PROGRAMS[client.runtime]
+    missing = [name for name in needed if shutil.which(name) is None]
     return f"not installed: {', '.join(missing)}" if missing else None
 
 
@@ -68,7 +69,9 @@ def script_environment(variables: Mapping[str, str]) -> Mapping[str, str]:
 
 def _installed(client: Client) -> Path:
     """Return the folder, installed if it is not there whole."""
-    versions = "\n".join((sys.version, *client.packages, client.script.read_text() if client.runtime == "java" else ""))
+    versions = "\n".join(
+        (client.python or sys.version, *client.packages, client.script.read_text() if client.runtime == "java" else "")
+    )
     folder = CACHE / f"{client.name}-{hashlib.sha256(versions.encode()).hexdigest()[:10]}"
     stamp = folder / ".installed"
     if not stamp.exists():
@@ -83,7 +86,8 @@ def _installed(client: Client) -> Path:
 def _install_commands(client: Client, folder: Path) -> Sequence[Sequence[str]]:
     if client.runtime == "python":
         pip = (str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check", "install", "--quiet")
-        return ((sys.executable, "-m", "venv", str(folder)), (*pip, *client.packages))
+        python = f"python{client.python}" if client.python else sys.executable
+        return ((python, "-m", "venv", str(folder)), (*pip, *client.packages))
     if client.runtime == "java":
         return (("javac", "-d", str(folder), str(client.script)),)
     npm = ("npm", "install", "--no-audit", "--no-fund", "--loglevel=error", *client.packages)

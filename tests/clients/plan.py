@@ -32,6 +32,8 @@ class Client:
     """Served meanwhile."""
     features: Sequence[str]
     """Its cells, in the order in which the script runs them."""
+    python: str = ""
+    """Version of Python that the client needs; empty: that of Baton."""
     limit_seconds: float = 300.0
     """Longest time of all features together."""
 
