@@ -13,7 +13,7 @@ MARKERS = ReasoningMarkers("<think>", "</think>")
 END_ID = 256
 TOKENIZER = LLTokenizer(tokenizer_text())
 FORMS: list[tuple[StructureKind, str, str]] = [
-    ("json_schema", '{"type": "object"}', '{"a": 1}'),
+    ("json_schema", '{"type": "object"}', '{"a":1}'),
     ("regex", "a/b+", "a/bb"),
     ("lark", 'start: a\na: "x" | "y"', "x"),
 ]

@@ -11,8 +11,8 @@ from baton.text.reasoning_parser import ReasoningMarkers
 StructureKind = Literal["json_schema", "regex", "lark"]
 """The language in which a structure is asked for, as generation.proto names it."""
 
-_SCHEMA_OPTIONS = {"whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,32}"}
-"""As nodes compile schemas that stand alone."""
+_SCHEMA_OPTIONS = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+"""As nodes compile schemas that stand alone; those of the schema itself go first."""
 
 
 def grammar_after_reasoning(
@@ -54,4 +54,6 @@ def as_grammar_rule(kind: StructureKind, text: str) -> str:
         schema = None
     if not isinstance(schema, dict):  # the node says what is wrong with it
         return f"%json {text}"
-    return "%json " + json.dumps({**schema, "x-guidance": _SCHEMA_OPTIONS}, ensure_ascii=False)
+    own = schema.get("x-guidance")
+    options = _SCHEMA_OPTIONS | (own if isinstance(own, dict) else {})
+    return "%json " + json.dumps({**schema, "x-guidance": options}, ensure_ascii=False)

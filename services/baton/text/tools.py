@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,7 @@ class Tool:
     description: str | None = None
     """What it does, for the model."""
     is_strict: bool = False
-    """Whether arguments must follow the schema also where the model is free not to call."""
+    """Whether arguments must follow the schema, closed, also where the model is free not to call."""
 
     @property
     def definition(self) -> dict[str, object]:
@@ -26,3 +28,28 @@ class Tool:
         if self.description is not None:
             function["description"] = self.description
         return {"type": "function", "function": {**function, "parameters": dict(self.parameters)}}
+
+
+_MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
+_LEFT_ALONE = frozenset({"const", "enum", "default", "examples", "allOf", "not", "if", "then", "else"})
+_OPENED_BY = frozenset({"additionalProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "$ref"})
+"""With one of these an object says itself what else it may have, or is put together of several schemas."""
+
+
+def closed(schema: Mapping[str, object]) -> dict[str, Any]:
+    """Return a schema whose objects have no properties but those it names, which is what `strict` asks for."""
+    result: dict[str, Any] = json.loads(json.dumps(schema))
+    pending: list[Any] = [result]
+    while pending:
+        value = pending.pop()
+        if isinstance(value, list):
+            pending += value
+        elif isinstance(value, dict):
+            for keyword, inner in value.items():
+                if keyword in _MAPS_OF_SCHEMAS and isinstance(inner, dict):
+                    pending += inner.values()
+                elif keyword not in _LEFT_ALONE:
+                    pending.append(inner)
+            if "properties" in value and not _OPENED_BY & value.keys():
+                value["additionalProperties"] = False
+    return result

@@ -62,7 +62,7 @@ def test_no_form_needs_no_constraint() -> None:
 @pytest.mark.parametrize(
     ("kind", "text", "sentence"),
     [
-        ("json_schema", '{"type": "object"}', '{"a": [1, {"b": null}]}'),
+        ("json_schema", '{"type": "object"}', '{"a":[1,{"b":null}]}'),
         ("json_schema", schema(enum=["x", 1]), "1"),
         ("json_schema", chain_of_references(MAX_REFERENCES - 1), "null"),
         ("regex", "a{2,3}b?", "aab"),

@@ -177,12 +177,12 @@ def test_an_answer_has_its_form_or_is_calls(has_special: bool, thought: str) -> 
     form = as_grammar_rule("json_schema", '{"type": "object", "properties": {"name": {"type": "string"}}}')
     tools = (replace(WEATHER, is_strict=True), NOW)
     lark = grammar.structure_or_calls(form, tools, is_parallel=True, is_in_reasoning=False)
-    answer, call = '{"name": "<tool_call>"}', '<tool_call>\n{"name": "now", "arguments": {"x": 1}}\n</tool_call>'
+    answer, call = '{"name":"<tool_call>"}', '<tool_call>\n{"name": "now", "arguments": {"x": 1}}\n</tool_call>'
 
     assert grammar.can_replace(is_json=True)
     assert grammar.can_replace(is_json=False) == has_special
     assert vocabulary.allows(lark, thought + answer) != has_special  # which is a token there, and no text
-    assert vocabulary.allows(lark, thought + '{"name": "x"}')
+    assert vocabulary.allows(lark, thought + '{"name":"x"}')
     assert vocabulary.allows(lark, f"{thought}{call}\n{call}")
     assert not vocabulary.allows(lark, thought + call.replace("now", "get_weather"))
     assert not vocabulary.allows(lark, f"{thought}{answer}\n{call}")

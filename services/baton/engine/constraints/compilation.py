@@ -20,8 +20,10 @@ NUM_THREADS = 2
 MAX_PENDING = 256
 """Requests waiting for their constraints at most; more are refused."""
 MAX_COMPILED = 64
-_JSON_OPTIONS: Any = {"lenient": False, "coerce_one_of": False, "whitespace_pattern": r"[\x20\x0A\x0D\x09]{1,32}"}
-"""No keyword is left out in silence; white space is bounded: a model that repeats itself would write it for ever."""
+_JSON_OPTIONS: Any = {"lenient": False, "coerce_one_of": False}
+"""No keyword is left out in silence."""
+_JSON_DEFAULTS: Any = {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"}
+"""White space costs tokens and says nothing; a schema that wants some says so in its `x-guidance`."""
 _LIMITS: dict[str, Any] = {
     "initial_lexer_fuel": 100_000,
     "step_lexer_fuel": 100_000,
@@ -212,5 +214,5 @@ def _grammar(kind: ConstraintKind, text: str) -> str:
     from llguidance import LLMatcher
 
     if kind == "json_schema":
-        return LLMatcher.grammar_from_json_schema(text, overrides=_JSON_OPTIONS)
+        return LLMatcher.grammar_from_json_schema(text, _JSON_DEFAULTS, _JSON_OPTIONS)
     return LLMatcher.grammar_from_regex(text) if kind == "regex" else LLMatcher.grammar_from_lark(text)

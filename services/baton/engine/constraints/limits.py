@@ -89,7 +89,7 @@ def _check_schema(kind: str, schema: dict[str, Any]) -> None:
 
 
 def _patterns(keyword: str, value: Any) -> list[str]:
-    if keyword == "pattern" and isinstance(value, str):
+    if keyword in ("pattern", "whitespace_pattern") and isinstance(value, str):
         return [value]
     return list(value) if keyword == "patternProperties" and isinstance(value, dict) else []
 

@@ -10,6 +10,7 @@ import msgspec
 
 from baton.gateway.api.errors import invalid, missing, refused
 from baton.gateway.api.tolerance import ClosedBody
+from baton.text.tools import closed
 from baton.v1.generation_pb2 import StructuredOutput
 
 MAX_CHOICES = 1000
@@ -26,7 +27,7 @@ class JsonSchemaParam(ClosedBody):
     """Draft 2020-12; null: any object. Keywords that cannot be enforced are refused."""
     description: str | None = None
     strict: bool | None = None
-    """Accepted; every schema is enforced."""
+    """Whether objects have no properties but those that are named; every schema is enforced."""
 
 
 class ResponseFormat(ClosedBody):
@@ -54,6 +55,12 @@ class StructuredOutputs(ClosedBody):
     """One of these strings."""
     grammar: str | None = None
     """In llguidance's dialect of Lark."""
+    whitespace_pattern: str | None = None
+    """With `json`: regular expression of the white space that may stand between its parts; null: none."""
+    disable_any_whitespace: bool | None = None
+    """Accepted; without a pattern there is none anyway."""
+    disable_additional_properties: bool | None = None
+    """With `json`: whether objects have no properties but those that are named."""
 
 
 class StructuredOutputFields(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -81,7 +88,7 @@ class TextFormat(ClosedBody):
     """For json_schema."""
     description: str | None = None
     strict: bool | None = None
-    """Accepted; every schema is enforced."""
+    """Whether objects have no properties but those that are named; every schema is enforced."""
 
 
 class TextParam(msgspec.Struct, forbid_unknown_fields=True):
@@ -178,17 +185,15 @@ def _of_response_format(form: ResponseFormat, field: str) -> StructuredOutput | 
         if not _NAME.fullmatch(form.json_schema.name):
             name = f"{field}.name" if field == "text.format" else f"{field}.json_schema.name"
             raise invalid(name, "expected 1 to 64 letters, digits, `_` or `-`")
-        return _of_schema(form.json_schema.schema)
+        return _of_schema(form.json_schema.schema, is_closed=bool(form.json_schema.strict))
     if form.regex is not None:
         return StructuredOutput(regex=form.regex)
     return StructuredOutput(lark=form.grammar)
 
 
 def _of_structured_outputs(outputs: StructuredOutputs, prefix: str) -> Iterator[OutputConstraint]:
-    if isinstance(outputs.json, str):
-        yield OutputConstraint(StructuredOutput(json_schema=outputs.json), f"{prefix}json")
-    elif outputs.json is not None:
-        yield OutputConstraint(_of_schema(outputs.json), f"{prefix}json")
+    if outputs.json is not None:
+        yield OutputConstraint(_of_json(outputs, outputs.json, f"{prefix}json"), f"{prefix}json")
     if outputs.json_object:
         yield OutputConstraint(StructuredOutput(json_schema=_ANY_OBJECT), f"{prefix}json_object")
     if outputs.regex is not None:
@@ -199,8 +204,26 @@ def _of_structured_outputs(outputs: StructuredOutputs, prefix: str) -> Iterator[
         yield OutputConstraint(StructuredOutput(lark=outputs.grammar), f"{prefix}grammar")
 
 
-def _of_schema(schema: dict[str, Any] | None) -> StructuredOutput:
-    return StructuredOutput(json_schema=_ANY_OBJECT if schema is None else msgspec.json.encode(schema).decode())
+def _of_json(outputs: StructuredOutputs, schema: dict[str, Any] | str, field: str) -> StructuredOutput:
+    if isinstance(schema, str):
+        if outputs.whitespace_pattern is None and not outputs.disable_additional_properties:
+            return StructuredOutput(json_schema=schema)
+        try:
+            schema = msgspec.json.decode(schema, type=dict[str, Any])
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise invalid(field, f"expected a JSON object: {error}") from error
+    if outputs.whitespace_pattern is not None:
+        schema = {
+            **schema,
+            "x-guidance": {"whitespace_flexible": True, "whitespace_pattern": outputs.whitespace_pattern},
+        }
+    return _of_schema(schema, is_closed=bool(outputs.disable_additional_properties))
+
+
+def _of_schema(schema: dict[str, Any] | None, *, is_closed: bool = False) -> StructuredOutput:
+    if schema is None:
+        return StructuredOutput(json_schema=_ANY_OBJECT)
+    return StructuredOutput(json_schema=msgspec.json.encode(closed(schema) if is_closed else schema).decode())
 
 
 def _of_choices(choices: list[str], field: str) -> StructuredOutput:

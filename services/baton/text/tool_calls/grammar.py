@@ -8,10 +8,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from baton.text.reasoning_parser import ReasoningMarkers
 from baton.text.tool_calls.notation import CallNotation
-from baton.text.tools import Tool
+from baton.text.tools import Tool, closed
 
 MAX_CALLS = 32
 """Calls of one answer that a grammar allows."""
@@ -137,6 +138,8 @@ class CallGrammar:
             begin, end = (
                 self._literal(part.replace("NAME", tool.name)) for part in (before, self._notation.after_call)
             )
+            if tool.is_strict:
+                tool = replace(tool, parameters=closed(tool.parameters))
             arguments = self._arguments(tool) if tool.is_strict or not is_loose else self._any_arguments()
             yield f"call_{index}: {begin} {arguments} {end}"
 
