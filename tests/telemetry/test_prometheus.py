@@ -61,8 +61,13 @@ def test_open_metrics_has_an_example_of_a_trace_per_bucket() -> None:
     with tracer.start_as_current_span("request") as span:
         histogram.record(0.25)
     histogram.record(4.0)
-    text = Scrape(reader).text("application/openmetrics-text;version=1.0.0,text/plain;q=0.5").decode()
+    scrape = Scrape(reader)
+    assert b"trace_id" not in scrape.text()
+    texts = [scrape.text("application/openmetrics-text;version=1.0.0,text/plain;q=0.5").decode() for _ in range(2)]
     provider.shutdown()
+
+    assert texts[0] == texts[1]  # whoever reads first takes nothing from the others
+    text = texts[1]
 
     trace_id = format_trace_id(span.get_span_context().trace_id)
     lines = text.splitlines()

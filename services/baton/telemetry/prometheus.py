@@ -14,7 +14,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from opentelemetry import metrics
 from opentelemetry.metrics import Meter
@@ -35,22 +35,39 @@ _OPEN_METRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 MEDIA_TYPES = tuple(each.partition(";")[0] for each in (_TEXT, _OPEN_METRICS))
 """What a client can get, the default first."""
 
+Exemplars: TypeAlias = dict[tuple[str, frozenset[tuple[str, Any]]], dict[int, Exemplar]]
+"""The latest traced value of each bucket, by its index, of each series: a metric and its attributes."""
+
 _UNITS = {"s": "_seconds", "By": "_bytes", "W": "_watts", "Cel": "_celsius"}
 """Suffix of a name by its UCUM unit; counted things and shares have none."""
 
 
 class Scrape:
-    """The metrics of one meter."""
+    """The metrics of one meter; every scraper sees all exemplars, each until a later one of its bucket replaces it."""
 
     def __init__(self, reader: InMemoryMetricReader) -> None:
         self._reader = reader
+        self._exemplars: Exemplars = {}
 
     def text(self, accept: str = "") -> bytes:
         """Return all values as they are, in the format that a header `Accept` asks for."""
         data = self._reader.get_metrics_data()
         is_open_metrics = content_type(accept) == _OPEN_METRICS
-        text = render(data, has_exemplars=is_open_metrics) if data is not None else b""
+        if data is None:
+            text = b""
+        else:
+            self._keep_exemplars(data)
+            text = render(data, self._exemplars if is_open_metrics else None)
         return text + b"# EOF\n" if is_open_metrics else text
+
+    def _keep_exemplars(self, data: MetricsData) -> None:
+        """Note what came since the last reading, after which the library has forgotten it, whoever read."""
+        for metric in _metrics(data):
+            for point in metric.data.data_points:
+                if isinstance(point, HistogramDataPoint) and point.exemplars:
+                    self._exemplars.setdefault(_series(metric.name, point), {}).update(
+                        {bisect_left(point.explicit_bounds, exemplar.value): exemplar for exemplar in point.exemplars}
+                    )
 
 
 class ScrapedMeter(NamedTuple):
@@ -94,44 +111,47 @@ def content_type(accept: str) -> str:
     return _OPEN_METRICS if "application/openmetrics-text" in accept else _TEXT
 
 
-def render(data: MetricsData, *, has_exemplars: bool = False) -> bytes:
+def render(data: MetricsData, exemplars: Exemplars | None = None) -> bytes:
     """Return metrics as text; with exemplars it is OpenMetrics, without its end."""
-    lines = [
-        line
-        for resource in data.resource_metrics
-        for scope in resource.scope_metrics
-        for metric in scope.metrics
-        for line in _metric_lines(metric, has_exemplars=has_exemplars)
-    ]
+    lines = [line for metric in _metrics(data) for line in _metric_lines(metric, exemplars)]
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _metric_lines(metric: Metric, *, has_exemplars: bool) -> Iterator[str]:
+def _metrics(data: MetricsData) -> list[Metric]:
+    return [
+        metric for resource in data.resource_metrics for scope in resource.scope_metrics for metric in scope.metrics
+    ]
+
+
+def _series(name: str, point: HistogramDataPoint) -> tuple[str, frozenset[tuple[str, Any]]]:
+    return name, frozenset((point.attributes or {}).items())
+
+
+def _metric_lines(metric: Metric, exemplars: Exemplars | None) -> Iterator[str]:
     is_counter = isinstance(metric.data, Sum) and metric.data.is_monotonic
     is_gauge = isinstance(metric.data, Gauge)
     family = family_name(metric.name, metric.unit or "", is_gauge=is_gauge)
     name = family + "_total" if is_counter else family
     is_number = is_gauge or isinstance(metric.data, Sum)
-    titled = family if has_exemplars else name  # OpenMetrics names the family, the older format the sample
+    titled = name if exemplars is None else family  # OpenMetrics names the family, the older format the sample
     yield f"# HELP {titled} {_escape(metric.description or '')}"
     yield f"# TYPE {titled} {'counter' if is_counter else 'gauge' if is_number else 'histogram'}"
     for point in metric.data.data_points:
         if isinstance(point, NumberDataPoint):
             yield _line(name, point.attributes, point.value)
         elif isinstance(point, HistogramDataPoint):
-            yield from _histogram_lines(name, point, has_exemplars=has_exemplars)
+            of_buckets = (exemplars or {}).get(_series(metric.name, point), {})
+            yield from _histogram_lines(name, point, of_buckets)
 
 
-def _histogram_lines(name: str, point: HistogramDataPoint, *, has_exemplars: bool) -> Iterator[str]:
+def _histogram_lines(name: str, point: HistogramDataPoint, exemplars: Mapping[int, Exemplar]) -> Iterator[str]:
     count = 0
     bounds = [*point.explicit_bounds, math.inf]
-    exemplars = {bisect_left(point.explicit_bounds, exemplar.value): exemplar for exemplar in point.exemplars}
     for index, (bound, bucket_count) in enumerate(zip(bounds, point.bucket_counts, strict=True)):
         count += bucket_count
         limit = "+Inf" if bound == math.inf else f"{bound:g}"
         line = _line(f"{name}_bucket", {**(point.attributes or {}), "le": limit}, count)
-        exemplar = exemplars.get(index) if has_exemplars else None
-        yield line + _exemplar(exemplar) if exemplar else line
+        yield line + _exemplar(exemplars[index]) if index in exemplars else line
     yield _line(f"{name}_sum", point.attributes, point.sum)
     yield _line(f"{name}_count", point.attributes, point.count)
 
