@@ -18,7 +18,7 @@ from baton.engine.constraints.constraint import Constraint
 from baton.engine.request import SamplingParams, StructuredOutput
 from baton.engine.runners.base import NOT_FINITE
 from baton.engine.sampling import SampledToken, SamplingContext, sample, uniform
-from baton.errors import ConstraintError, NonFiniteLogitsError
+from baton.errors import ConstraintError, InvalidFieldError, NonFiniteLogitsError
 from engine.tokens import EOS as END
 from engine.tokens import VOCABULARY_SIZE as BYTES
 from engine.tokens import text_of, tokenizer_text, tokens_of
@@ -440,3 +440,31 @@ def test_a_masked_end_costs_a_row_only_where_it_would_have_been_chosen() -> None
 
     assert [token.token_id for token in tokens if isinstance(token, SampledToken)] == [1, 1, 2]
     assert logits.copied == [1]
+
+
+def test_bad_words_lose_their_last_token_where_the_output_ends_with_the_others() -> None:
+    """Of the output alone, whatever the prompt ends with; a word of one token never comes."""
+    row = [0.0, 1.0, 2.0, 3.0]
+    params = greedy(bad_words=((3,), (0, 2)))
+
+    assert choose(row, params).token_id == 2
+    assert choose(row, params, prompt=(0,)).token_id == 2
+    assert choose(row, params, output=(0,)).token_id == 1
+    assert choose(row, params, output=(0, 1)).token_id == 2
+    assert choose(row, replace(params, logit_bias={3: 100.0}), output=(0,)).token_id == 1
+    assert chosen_set(row, bad_words=((3,), (0,))) == {1, 2}
+
+
+def test_bad_words_that_leave_nothing_are_named() -> None:
+    """It is the request that asks for the impossible."""
+    (outcome,) = sample(Rows([0.0, 1.0]), [context(greedy(bad_words=((0,), (1,))))])
+
+    assert isinstance(outcome, InvalidFieldError)
+    assert outcome.field == "bad_words"
+
+
+@pytest.mark.parametrize("words", [((),), ((NUM_TOKENS,),), ((-1,),), ((0,) * 65,), ((0,),) * 257])
+def test_bad_words_out_of_bounds_are_named(words: tuple[tuple[int, ...], ...]) -> None:
+    """Before anything is computed."""
+    with pytest.raises(InvalidFieldError, match="bad_words"):
+        SamplingParams(bad_words=words).check(NUM_TOKENS)

@@ -21,6 +21,8 @@ EXPORT_TOKENS = 512
 """Cached positions handed out at once, so that no frame grows with the prompt."""
 MAX_LOGIT_BIAS_ENTRIES = 1024
 MAX_STOP_TOKENS = 64
+MAX_BAD_WORDS = 256
+MAX_BAD_WORD_TOKENS = 64
 MAX_TOP_LOGPROBS = 20
 
 
@@ -81,6 +83,8 @@ class SamplingParams:
     """Alternatives reported per prompt token, 0 to 20; None: no log-probabilities of the prompt."""
     structured_output: StructuredOutput | None = None
     """Form that the whole output must have; None: any."""
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    """Sequences of tokens that the output cannot contain; 256 at most, each of 1 to 64."""
 
     needs_rows: bool = field(init=False, compare=False)
     """Whether choosing needs more of the logits than their argmax, be that no masked end token."""
@@ -110,7 +114,11 @@ class SamplingParams:
     def shifts_logits(self) -> bool:
         """Return whether any logits but those of masked end tokens are edited."""
         return bool(
-            self.logit_bias or self.repetition_penalty != 1.0 or self.presence_penalty or self.frequency_penalty
+            self.logit_bias
+            or self.repetition_penalty != 1.0
+            or self.presence_penalty
+            or self.frequency_penalty
+            or self.bad_words
         )
 
     def check(self, vocabulary_size: int) -> None:
@@ -149,6 +157,12 @@ class SamplingParams:
         for token_id in self.stop_token_ids:
             if not 0 <= token_id < vocabulary_size:
                 raise InvalidFieldError("stop_token_ids", f"token id {token_id} is not in 0 to {vocabulary_size - 1}")
+        if len(self.bad_words) > MAX_BAD_WORDS:
+            raise InvalidFieldError("bad_words", f"expected at most {MAX_BAD_WORDS} entries")
+        if not all(1 <= len(word) <= MAX_BAD_WORD_TOKENS for word in self.bad_words):
+            raise InvalidFieldError("bad_words", f"expected 1 to {MAX_BAD_WORD_TOKENS} tokens each")
+        if not all(0 <= token_id < vocabulary_size for word in self.bad_words for token_id in word):
+            raise InvalidFieldError("bad_words", f"expected token ids of 0 to {vocabulary_size - 1}")
 
 
 class Purpose(Enum):

@@ -15,7 +15,7 @@ import numpy as np
 from baton.engine.constraints.constraint import Constraint, Mask
 from baton.engine.request import SamplingParams
 from baton.engine.runners.base import NOT_FINITE, Array, Logits
-from baton.errors import NonFiniteLogitsError
+from baton.errors import InvalidFieldError, NonFiniteLogitsError
 
 Array64 = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 """Float64 values, one per token id."""
@@ -180,6 +180,9 @@ def _sample_row(row: Array, context: SamplingContext) -> SampledToken:
     if context.constraint is not None:
         edited = np.where(_allowed(context.constraint, context, len(row)), edited, -np.inf)
     if edited is not row and not np.isfinite(edited.max()):
+        if params.bad_words:
+            problem = f"without them no token can follow the first {context.num_output_tokens} of the output"
+            raise InvalidFieldError("bad_words", problem)
         raise NonFiniteLogitsError("every token that may come next has no probability at all")
     if params.is_greedy:
         token_id = int(edited.argmax())
@@ -192,7 +195,7 @@ def _sample_row(row: Array, context: SamplingContext) -> SampledToken:
 
 
 def _edit(row: Array, context: SamplingContext) -> Array:
-    """Apply end-token mask, bias and penalties, in the order that generation.proto documents."""
+    """Apply end-token mask, bias, penalties and bad words, in the order that generation.proto documents."""
     params, edited = context.params, row.copy()
     if context.constraint is None and context.num_output_tokens < params.min_tokens and context.end_token_ids:
         edited[list(context.end_token_ids)] = -np.inf
@@ -206,6 +209,10 @@ def _edit(row: Array, context: SamplingContext) -> Array:
     if (params.presence_penalty or params.frequency_penalty) and output_token_ids:
         tokens, counts = np.unique(np.asarray(output_token_ids, dtype=np.int64), return_counts=True)
         edited[tokens] -= (params.presence_penalty + params.frequency_penalty * counts).astype(np.float32)
+    for *beginning, last in params.bad_words:
+        num_before = len(output_token_ids) - len(beginning)
+        if num_before >= 0 and list(output_token_ids[num_before:]) == beginning:
+            edited[last] = -np.inf
     return edited
 
 

@@ -70,6 +70,7 @@ def sampling_from_proto(message: generation_pb2.SamplingParameters) -> SamplingP
         max_tokens=message.max_token_count if message.HasField("max_token_count") else None,
         num_top_logprobs=message.top_logprob_count if message.HasField("top_logprob_count") else None,
         num_prompt_logprobs=message.prompt_logprob_count if message.HasField("prompt_logprob_count") else None,
+        bad_words=tuple(tuple(word.token_ids) for word in message.bad_words),
         structured_output=_structured_output_from_proto(message),
     )
 
