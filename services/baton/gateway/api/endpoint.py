@@ -91,7 +91,7 @@ class Endpoint(NamedTuple):
     span: str = ""
     """Name of its span, for what costs work: such requests are admitted, traced and limited in time; empty: no such."""
     errors: ErrorFormat | None = None
-    """How its errors are written; None: as OpenAI writes them."""
+    """How its errors are written; None: as Anthropic writes them for its clients, as OpenAI does for all others."""
     request_id_header: str = ""
     """Where the clients of its API look for the name of the request, beside `x-request-id`."""
     access: Access = Access.KEY

@@ -89,6 +89,8 @@ def to_api_error(error: Exception) -> ApiError | None:
     """Return the answer to an expected failure, or None if it is not one."""
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, RecursionError):
+        return ApiError(400, "The body is nested too deeply", code="invalid_value")
     if isinstance(error, TimeoutError | asyncio.TimeoutError):
         return ApiError(504, "the request took too long", kind="server_error", code="timeout")
     return _from_baton_error(error) if isinstance(error, BatonError) else None

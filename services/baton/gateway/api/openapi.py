@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 
 import msgspec
 
@@ -30,7 +31,7 @@ def openapi_body(endpoints: Sequence[Endpoint], *, is_strict: bool) -> bytes:
     """
     told = [endpoint for endpoint in endpoints if endpoint.summary]
     bodies = [endpoint.body for endpoint in told if endpoint.body is not None]
-    answers = [endpoint.returns for endpoint in told]
+    answers = [kind for endpoint in told for kind in _alternatives(endpoint.returns)]
     references, schemas = msgspec.json.schema_components(
         [*bodies, *answers, ErrorAnswer, ErrorBody], ref_template=_REFERENCE
     )
@@ -39,12 +40,16 @@ def openapi_body(endpoints: Sequence[Endpoint], *, is_strict: bool) -> bytes:
     for name, schema in schemas.items():
         if not is_strict and name not in closed:
             schema.pop("additionalProperties", None)
-    openai_error, anthropic_error = map(_error, references[-2:])
+    either = {"anyOf": list(references[-2:])}
+    errors = {None: either, ANTHROPIC_ERRORS: references[-1]}
     paths: dict[str, dict[str, Any]] = {}
-    for endpoint, answer in zip(told, references[len(bodies) :], strict=False):
+    answer_schemas = iter(references[len(bodies) :])
+    for endpoint in told:
+        parts = [next(answer_schemas) for _ in _alternatives(endpoint.returns)]
+        answer = parts[0] if len(parts) == 1 else {"anyOf": parts}
         if endpoint.body is not None:
             _mark_unserved(schemas[endpoint.body.__name__]["properties"], endpoint.unserved)
-        error = anthropic_error if endpoint.errors is ANTHROPIC_ERRORS else openai_error
+        error = _error(errors.get(endpoint.errors, references[-2]))
         operation = _operation(endpoint, body_schemas, answer, error)
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
     document = {
@@ -61,6 +66,11 @@ def openapi_body(endpoints: Sequence[Endpoint], *, is_strict: bool) -> bytes:
         "security": [{"bearer": []}, {"key": []}, {}],
     }
     return msgspec.json.encode(document)
+
+
+def _alternatives(returns: Any) -> tuple[Any, ...]:
+    """Return the types of which an answer is one; msgspec takes no union of several objects."""
+    return get_args(returns) if isinstance(returns, UnionType) else (returns,)
 
 
 def _mark_unserved(properties: dict[str, Any], unserved: Unserved) -> None:

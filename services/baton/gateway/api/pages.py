@@ -9,6 +9,9 @@ import msgspec
 
 import baton
 from baton.gateway.api.answer import encode
+from baton.gateway.api.anthropic.errors import is_anthropic
+from baton.gateway.api.anthropic.models import AnthropicModel, anthropic_model, anthropic_models
+from baton.gateway.api.docs import DOCS_HEADERS, docs_page
 from baton.gateway.api.endpoint import Endpoint, Exchange
 from baton.gateway.api.errors import ApiError
 from baton.gateway.api.openapi import openapi_body
@@ -25,6 +28,8 @@ class ModelBody(msgspec.Struct):
     owned_by: str
     max_context_tokens: int
     """Longest sequence, prompt and output together; 0 while no node has been seen."""
+    max_model_len: int
+    """The same, as vLLM calls it."""
     tool_call_parser: str
     """Format in which the model calls tools."""
     reasoning_parser: str
@@ -70,7 +75,11 @@ class Pages:
     async def send_models(self, exchange: Exchange) -> None:
         """Send the model and its adapters."""
         names = (self._catalog.model_name, *self._catalog.adapter_names)
-        exchange.response.send(200, encode(ModelListBody([self._model(name) for name in names])))
+        if is_anthropic(exchange.request.headers):
+            body = encode(anthropic_models([self._anthropic_model(name) for name in names]))
+        else:
+            body = encode(ModelListBody([self._model(name) for name in names]))
+        exchange.response.send(200, body)
 
     async def send_model(self, exchange: Exchange) -> None:
         """Send one model.
@@ -81,7 +90,8 @@ class Pages:
         name = unquote(exchange.request.path.removeprefix("/v1/models/"))
         if name not in self._catalog.adapter_names:
             self._catalog.check_model_name(name)
-        exchange.response.send(200, encode(self._model(name)))
+        is_for_anthropic = is_anthropic(exchange.request.headers)
+        exchange.response.send(200, encode(self._anthropic_model(name) if is_for_anthropic else self._model(name)))
 
     async def send_health(self, exchange: Exchange) -> None:
         """Send that the process is alive."""
@@ -113,6 +123,13 @@ class Pages:
         """Send the OpenAPI document."""
         exchange.response.send(200, self._openapi_body)
 
+    async def send_docs(self, exchange: Exchange) -> None:
+        """Send the same for people."""
+        exchange.response.send(200, docs_page(self._openapi_body), headers=DOCS_HEADERS)
+
+    def _anthropic_model(self, name: str) -> AnthropicModel:
+        return anthropic_model(name, self._created_seconds, self._catalog.max_context_tokens)
+
     def _model(self, name: str) -> ModelBody:
         model_name = self._catalog.model_name
         return ModelBody(
@@ -120,6 +137,7 @@ class Pages:
             created=self._created_seconds,
             owned_by="baton",
             max_context_tokens=self._catalog.max_context_tokens,
+            max_model_len=self._catalog.max_context_tokens,
             tool_call_parser=self._output_format.tool_format or NONE,
             reasoning_parser=self._output_format.reasoning_format or NONE,
             root=model_name,

@@ -18,9 +18,10 @@ from baton.gateway.access.admission import (
     objectives_of,
 )
 from baton.gateway.access.cors import Cors
+from baton.gateway.api.anthropic.errors import ANTHROPIC_ERRORS, is_anthropic
 from baton.gateway.api.body import decode_body
 from baton.gateway.api.endpoint import Access, Endpoint, Exchange
-from baton.gateway.api.errors import ApiError, to_api_error
+from baton.gateway.api.errors import ApiError, ErrorFormat, to_api_error
 from baton.gateway.api.openai.errors import OPENAI_ERRORS
 from baton.gateway.api.tolerance import unrecognized
 from baton.gateway.http.messages import JSON, HttpRequest
@@ -70,7 +71,9 @@ class RestApi:
                     log.exception("request_failed method=%s path=%s", request.method, request.path)
                     api_error = ApiError(500, "internal error", kind="server_error", code="internal_error")
                 context.error_code = api_error.code or api_error.kind
-                _send_error(response, api_error, methods, context)
+                form = next((endpoint.errors for endpoint in methods.values()), None)
+                form = form or (ANTHROPIC_ERRORS if is_anthropic(request.headers) else OPENAI_ERRORS)
+                _send_error(response, api_error, form, context)
             context.status = str(response.status)
 
     def _route(self, path: str) -> str:
@@ -88,7 +91,7 @@ class RestApi:
             if access is Access.ADMIN and not key.is_admin:
                 raise ApiError(403, f"{request.path} needs the API key of an administrator", code="admin_key_needed")
         if not methods:
-            raise ApiError(404, f"Unknown path: {request.method} {request.path}", code="unknown_url")
+            raise self._unknown_path(request)
         endpoint = methods.get("GET" if request.method == "HEAD" else request.method)
         if endpoint is None:
             text = f"{request.path} takes {' or '.join(methods)}, not {request.method}"
@@ -99,6 +102,16 @@ class RestApi:
             await self._work(endpoint, exchange)
         else:
             await _answer(endpoint, exchange)
+
+    def _unknown_path(self, request: HttpRequest) -> ApiError:
+        """Return the error of a path that nothing serves, with what was probably meant, or what is served."""
+        text, path = f"Unknown path: {request.method} {request.path}", request.path
+        meant = next((each for each in (f"/v1{path}", path.removeprefix("/v1")) if each in self._endpoints), None)
+        if meant is not None:
+            return ApiError(404, f"{text}; {meant} is served", code="unknown_url")
+        served = [path for path, methods in self._endpoints.items() if any(each.span for each in methods.values())]
+        text = f"{text}. This server generates text; served are {', '.join(served)}, and what GET /docs lists"
+        return ApiError(404, text, code="unknown_url")
 
     async def _work(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """Answer what costs work: bounded in number and time, and traced."""
@@ -159,11 +172,8 @@ def _check_media_type(request: HttpRequest) -> None:
         raise ApiError(415, text, code="unsupported_content_encoding", headers={"accept-encoding": "identity"})
 
 
-def _send_error(
-    response: HttpResponse, error: ApiError, methods: Mapping[str, Endpoint], context: RequestContext
-) -> None:
+def _send_error(response: HttpResponse, error: ApiError, form: ErrorFormat, context: RequestContext) -> None:
     """Send an error with its status, or as the last event of a stream that has begun."""
-    form = next((endpoint.errors for endpoint in methods.values()), None) or OPENAI_ERRORS
     if not response.is_begun:
         response.send(error.status, form.body(error, context), headers=error.headers)
     elif response.is_stream:

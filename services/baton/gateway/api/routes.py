@@ -7,6 +7,7 @@ from typing import Any
 
 from baton.gateway.api.anthropic.endpoint import answer_count_tokens, answer_messages
 from baton.gateway.api.anthropic.errors import ANTHROPIC_ERRORS
+from baton.gateway.api.anthropic.models import AnthropicModel, AnthropicModelList
 from baton.gateway.api.anthropic.schema import (
     COUNT_UNSERVED,
     ConversationBody,
@@ -21,6 +22,7 @@ from baton.gateway.api.exo.endpoints import PREVIEW_PARAMETERS, ExoApi
 from baton.gateway.api.exo.instances import InstanceBody
 from baton.gateway.api.openai.chat import answer_chat
 from baton.gateway.api.openai.completions import answer_completion
+from baton.gateway.api.openai.errors import OPENAI_ERRORS
 from baton.gateway.api.openai.schema import MESSAGE_UNSERVED, ChatAnswer, ChatBody, CompletionAnswer, CompletionBody
 from baton.gateway.api.openai.schema import UNSERVED as OPENAI_UNSERVED
 from baton.gateway.api.pages import ModelBody, ModelListBody, Pages
@@ -61,6 +63,7 @@ def _openai_endpoints(generator: TextGenerator) -> list[Endpoint]:
             body=ChatBody,
             unserved=OPENAI_UNSERVED,
             span=names.SPAN_CHAT,
+            errors=OPENAI_ERRORS,
         ),
         Endpoint(
             "POST",
@@ -71,6 +74,7 @@ def _openai_endpoints(generator: TextGenerator) -> list[Endpoint]:
             body=CompletionBody,
             unserved=OPENAI_UNSERVED,
             span=names.SPAN_TEXT_COMPLETION,
+            errors=OPENAI_ERRORS,
         ),
         Endpoint(
             "POST",
@@ -153,11 +157,13 @@ def _further_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[E
 def page_endpoints(pages: Pages) -> list[Endpoint]:
     """Return what is answered from what the gateway knows."""
     status, model = dict[str, str], [{"name": "model", **_IN_PATH}]
-    is_open = Access.OPEN
+    is_open, lists, one = Access.OPEN, ModelListBody | AnthropicModelList, ModelBody | AnthropicModel
     return [
-        Endpoint("GET", "/v1/models", pages.send_models, "The models that are served.", ModelListBody),
-        Endpoint("GET", "/v1/models/{model}", pages.send_model, "One model.", ModelBody, parameters=model),
+        Endpoint("GET", "/v1/models", pages.send_models, "The models that are served.", lists),
+        Endpoint("GET", "/v1/models/{model}", pages.send_model, "One model.", one, parameters=model),
         Endpoint("GET", "/health", pages.send_health, "Whether the process is alive.", status, access=is_open),
+        Endpoint("GET", "/ping", pages.send_health, "The same, as SageMaker asks.", status, access=is_open),
+        Endpoint("POST", "/ping", pages.send_health, "The same.", status, access=is_open),
         Endpoint(
             "GET",
             "/ready",
@@ -169,6 +175,7 @@ def page_endpoints(pages: Pages) -> list[Endpoint]:
         Endpoint("GET", "/version", pages.send_version, "Version of Baton.", status, access=is_open),
         Endpoint("GET", "/metrics", pages.send_metrics, "Metrics in Prometheus's text format.", None),
         Endpoint("GET", "/openapi.json", pages.send_openapi, "This API.", None),
+        Endpoint("GET", "/docs", pages.send_docs, access=is_open),
     ]
 
 

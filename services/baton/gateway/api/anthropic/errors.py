@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from baton.gateway.access.admission import RequestContext
@@ -41,6 +43,11 @@ def _body(error: ApiError, context: RequestContext) -> bytes:
 
 def _event(error: ApiError, context: RequestContext) -> bytes:
     return b"event: error\ndata: " + _body(error, context) + b"\n\n"
+
+
+def is_anthropic(headers: Mapping[str, str]) -> bool:
+    """Return whether a request's headers are those of Anthropic's clients."""
+    return "anthropic-version" in headers
 
 
 ANTHROPIC_ERRORS = ErrorFormat(_body, _event)
