@@ -90,21 +90,22 @@ class FakeDecode(DecodeServiceServicer):
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
         self.num_calls += 1
         streams: dict[int, asyncio.Task[None]] = {}
-        turn = asyncio.Lock()
+        responses: asyncio.Queue[decode.ServeResponse] = asyncio.Queue()
 
-        async def write(response: decode.ServeResponse) -> None:
-            async with turn:
-                await context.write(response)
+        async def write_all() -> None:  # by a task that no stream's end cancels in the middle of a message
+            while True:
+                await context.write(await responses.get())
 
-        beating = asyncio.create_task(self._beat(write))
+        writing = asyncio.create_task(write_all())
+        beating = asyncio.create_task(self._beat(responses.put))
         try:
             async for request in request_iterator:
                 for start in request.starts:
-                    streams[start.stream_id] = asyncio.create_task(self._serve(start, write))
+                    streams[start.stream_id] = asyncio.create_task(self._serve(start, responses.put))
                 for stream_id in request.cancelled_stream_ids:
                     streams[stream_id].cancel()
         finally:
-            for task in (beating, *streams.values()):
+            for task in (writing, beating, *streams.values()):
                 task.cancel()
 
     async def _beat(self, write: Any) -> None:

@@ -88,9 +88,10 @@ class TextGenerator:
         try:
             with observer:
                 finished = await self._token_streams.follow(generation, output.take)
+                del generation.output_token_ids[observer.num_tokens :]  # what the node sent after a stop string
                 if finished is not None:
                     output.flush()
-                result = _result(generation, finished)._replace(stop=output.stop)
+                result = _result(generation, finished, output.stop)
                 result = _with_prompt(self._with_reasoning(result, generation), generation)
                 observer.note_result(result)
                 return result
@@ -107,12 +108,17 @@ class TextGenerator:
 
 
 class _Output:
-    """Text of one generation: tokens to characters, cut at the first stop string."""
+    """Text of one generation: tokens to characters, cut at the first stop string.
+
+    Every token counts, and is told with its log-probability, up to the one that ends the generation: an end token,
+    which has no text, or that which completes a stop string. How tokens are batched on their way changes nothing.
+    """
 
     def __init__(
         self, prompt: PreparedPrompt, detokenizers: Detokenizers, observer: GenerationObserver, on_delta: OnDelta
     ) -> None:
         self._end_token_ids = prompt.end_token_ids
+        self._is_stop_shown = prompt.request.is_stop_shown
         self._detokenizer = detokenizers.make(prompt.kept_token_ids)
         self._scanner = StopScanner(prompt.request.stop) if prompt.request.stop else None
         self._observer = observer
@@ -123,17 +129,16 @@ class _Output:
         """The stop string that was found."""
 
     def take(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprob]) -> bool:
-        """Hand on what tokens add, an ending one dropped; return whether a stop string ends the text."""
-        if token_ids[-1] in self._end_token_ids:
-            token_ids, logprobs = token_ids[:-1], logprobs[: len(token_ids) - 1]
-        text = self._detokenizer.push(token_ids)
-        if self._scanner is not None:
-            text, self.stop = self._scanner.push(text)
+        """Hand on what tokens add; return whether a stop string ends the text."""
+        if self._scanner is None:
+            text = self._text(token_ids)
+        else:
+            text, num_taken = self._scan(self._scanner, token_ids)
+            token_ids, logprobs = token_ids[:num_taken], logprobs[:num_taken]
         self._observer.num_tokens += len(token_ids)
         if not self._has_begun:
-            if token_ids:
-                self._has_begun = True
-                self._observer.note_first_token()
+            self._has_begun = True
+            self._observer.note_first_token()
         elif self._times_tokens:
             self._observer.note_tokens()
         self._on_delta(Delta(text, token_ids, logprobs))
@@ -143,10 +148,29 @@ class _Output:
         """Hand on the text held back at the end; it may still hold a stop string."""
         text = self._detokenizer.flush()
         if self._scanner is not None:
-            text, self.stop = self._scanner.push(text)
+            text = self._shown(self._scanner, text)
             text += self._scanner.flush() if self.stop is None else ""
         if text:
             self._on_delta(Delta(text, (), ()))
+
+    def _text(self, token_ids: Sequence[int]) -> str:
+        """Return the text that tokens add; that of an end token only where what stops is to be shown."""
+        if token_ids[-1] in self._end_token_ids and not self._is_stop_shown:
+            token_ids = token_ids[:-1]
+        return self._detokenizer.push(token_ids)
+
+    def _scan(self, scanner: StopScanner, token_ids: Sequence[int]) -> tuple[str, int]:
+        """Return the text of tokens up to a stop string, and how many of them it takes."""
+        shown = ""
+        for index, token_id in enumerate(token_ids):
+            shown += self._shown(scanner, self._text((token_id,)))
+            if self.stop is not None:
+                return shown, index + 1
+        return shown, len(token_ids)
+
+    def _shown(self, scanner: StopScanner, text: str) -> str:
+        shown, self.stop = scanner.push(text)
+        return shown + self.stop if self.stop is not None and self._is_stop_shown else shown
 
 
 def _choice_sampling(sampling: SamplingParameters, choice: int) -> SamplingParameters:
@@ -181,25 +205,28 @@ def _with_prompt(result: GenerationResult, generation: GenerationState) -> Gener
     return result._replace(prompt=PromptLogprobs(prompt.token_ids[0], logprobs))
 
 
-def _result(generation: GenerationState, finished: Finished | None) -> GenerationResult:
+def _result(generation: GenerationState, finished: Finished | None, stop: str | None) -> GenerationResult:
     """Return how a generation ended.
 
     Args:
         generation: What it has come to.
         finished: The node's report; None: a stop string has ended it here, so that no node reports.
+        stop: The stop string that ended the text; it may have become complete with the node's report only.
     """
+    is_cut = finished is not None and finished.reason == FINISH_REASON_LENGTH and stop is None
     assert generation.placement is not None
     num_prompt_tokens = len(generation.prompt.token_ids)
     num_cached_tokens, summary = generation.num_expected_cached_tokens, planned_summary(generation.placement)
     if finished is not None:
         num_cached_tokens, summary = finished.usage.cached_token_count, finished.summary
     return GenerationResult(
-        reason="length" if finished is not None and finished.reason == FINISH_REASON_LENGTH else "stop",
+        reason="length" if is_cut else "stop",
         num_prompt_tokens=num_prompt_tokens,
         num_cached_tokens=min(num_cached_tokens, num_prompt_tokens),
         num_completion_tokens=len(generation.output_token_ids),
         seed=generation.sampling.seed,
         num_attempts=generation.num_attempts,
         summary=summary,
+        stop=stop,
         degraded_max_tokens=generation.degraded_max_tokens,
     )

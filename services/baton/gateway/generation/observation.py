@@ -59,7 +59,7 @@ class GenerationObserver:
         self._first_seconds: float | None = None
         self._last_seconds = 0.0
         self.num_tokens = 0
-        """Tokens handed on, without one that ends the generation; those of its result once that is noted."""
+        """Tokens handed on; those of its result once that is noted."""
         self.times_tokens = metrics.times_tokens()
         """Whether `note_tokens` is to be called."""
 

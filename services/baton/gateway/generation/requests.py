@@ -71,6 +71,10 @@ class GenerationRequest:
     """How tokens are chosen; an unset seed is drawn by the gateway."""
     stop: tuple[str, ...] = ()
     """Strings that end the generation and are cut from it."""
+    is_stop_shown: bool = False
+    """Whether the text ends with what stopped it: the stop string, or the text of a stop token that has one."""
+    bad_words: tuple[str, ...] = ()
+    """Texts that cannot be generated, at the beginning of a word or not."""
     cache_salt: str = ""
     """Separates prefix caches."""
     priority: int = 0
@@ -179,7 +183,7 @@ class Delta(NamedTuple):
     text: str
     """Complete characters; may be empty while a character or a stop string is incomplete."""
     token_ids: Sequence[int]
-    """Tokens, without one that ends the generation."""
+    """Tokens, one that ends the generation included, although it has no text."""
     logprobs: Sequence[TokenLogprob]
     """One per token if asked for, else empty."""
 

@@ -110,6 +110,10 @@ class MessagesBody(ConversationBody, kw_only=True):
     stop_sequences: list[str] | None = None
     stream: bool | None = None
     temperature: float | None = None
+    ignore_eos: bool | None = None
+    """Whether the model's end tokens are ordinary tokens, as vLLM has it."""
+    min_tokens: int | None = None
+    """Tokens before which no end token can come, as vLLM has it."""
     top_k: int | None = None
     top_p: float | None = None
 

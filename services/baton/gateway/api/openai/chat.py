@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import msgspec
 
@@ -22,7 +22,7 @@ from baton.gateway.api.body import (
     token_limit,
 )
 from baton.gateway.api.endpoint import Exchange
-from baton.gateway.api.errors import refused, unsupported
+from baton.gateway.api.errors import invalid, refused, unsupported
 from baton.gateway.api.openai.logprobs import ChatLogprobs, TokenBytes, chat_logprobs, prompt_positions
 from baton.gateway.api.openai.messages import chat_messages, chat_tools
 from baton.gateway.api.openai.schema import ChatBody, CommonBody
@@ -63,12 +63,16 @@ async def answer_chat(generator: TextGenerator, exchange: Exchange) -> None:
             model=chat.model,
             prompt=ChatPrompt(
                 chat_messages(chat.messages),
+                add_generation_prompt=chat.add_generation_prompt is not False,
+                continue_final_message=_is_continued(chat),
                 tools=use.offered,
                 template_variables=_template_variables(generator, chat, exchange),
             ),
             sampling=_sampling(chat, constraint.constraint),
             field_names=FIELD_NAMES | {STRUCTURED_OUTPUT: constraint.field},
             stop=stop_strings(chat),
+            is_stop_shown=bool(chat.include_stop_str_in_output),
+            bad_words=tuple(chat.bad_words or ()),
             cache_salt=chat.cache_salt or "",
             priority=chat.priority or 0,
             tool_use=use,
@@ -76,7 +80,7 @@ async def answer_chat(generator: TextGenerator, exchange: Exchange) -> None:
     )
     job = AnswerJob(exchange.context, [prompt], num_choices(chat))
     read = partial(read_answer, generator.preparation.model_format, prompt, use)
-    form = ChatFormat(exchange.context, chat, generator.token_bytes, read)
+    form = ChatFormat(job, chat, generator.token_bytes, read)
     await send_answer(exchange.response, generator, job, form, is_stream=bool(chat.stream))
 
 
@@ -130,35 +134,61 @@ def _template_variables(generator: TextGenerator, chat: ChatBody, exchange: Exch
     return {**(chat.chat_template_kwargs or {}), **effort_variable(known, effort, "reasoning_effort", exchange)}
 
 
+def _is_continued(chat: ChatBody) -> bool:
+    """Return whether the last message is left open; as vLLM has it, only where no answer is begun after it."""
+    if chat.continue_final_message and chat.add_generation_prompt is not False:
+        raise invalid("continue_final_message", "expected `add_generation_prompt` to be false with it")
+    return bool(chat.continue_final_message)
+
+
 class CompletionWriter:
     """What the answers of chat and text completions have in common. What stays the same in every event is encoded once.
 
     An event is `start choice end`; the last one of a choice, and the one with the usage, bring `baton`.
     """
 
-    def __init__(self, context: RequestContext, id_prefix: str, kind: str, body: CommonBody) -> None:
+    _CHOICE_END: ClassVar[bytes]
+    """What follows the text of a choice that goes on and has no log-probabilities."""
+
+    def __init__(self, job: AnswerJob, id_prefix: str, kind: str, body: CommonBody) -> None:
         """Begin an answer.
 
         Args:
-            context: The request.
+            job: What is generated.
             id_prefix: What precedes it in the answer's id.
             kind: `object` of an event.
             body: What was asked.
         """
-        self._context = context
+        self._context = context = job.context
         self._common = {
             "id": f"{id_prefix}-{context.request_id}",
             "object": kind,
             "created": int(time.time()),
             "model": body.model,
         }
-        self._num_choices = body.n or 1
-        self._has_usage = bool(body.stream_options and body.stream_options.include_usage)
+        self._num_choices = job.num_choices
+        self._num_prompt_tokens = [len(prompt.token_ids) for prompt in job.prompts]
+        self._num_tokens = [0] * job.num_generations
+        options = body.stream_options
+        self._has_usage = bool(options and options.include_usage)
+        self._has_running_usage = bool(options and options.include_usage and options.continuous_usage_stats)
         self._start = b"data: " + encode(self._common)[:-1] + b',"choices":['
         self._tail = b',"usage":null' if self._has_usage else b""
+        self._end = self._CHOICE_END + self._tail + b"}\n\n"
 
-    def _last_event(self, choice: bytes, results: Sequence[GenerationResult]) -> bytes:
+    def _count(self, index: int, num_tokens: int) -> None:
+        """Count tokens of a choice; where that was asked for, its next event tells the usage of the choice so far."""
+        if not self._has_running_usage:
+            return
+        self._num_tokens[index] += num_tokens
+        counts = self._num_prompt_tokens[index // self._num_choices], self._num_tokens[index]
+        names = b',"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}'
+        self._tail = names % (*counts, sum(counts))
+        self._end = self._CHOICE_END + self._tail + b"}\n\n"
+
+    def _last_event(self, index: int, choice: bytes, results: Sequence[GenerationResult]) -> bytes:
         """Return the event that ends a choice, and those that end the stream if there are results of all."""
+        self._count(index, 0)
         event = self._start + choice + b"]" + self._tail
         if not results:
             return event + b"}\n\n"
@@ -181,32 +211,35 @@ class CompletionWriter:
 class ChatFormat(CompletionWriter):
     """Writes one chat answer."""
 
-    def __init__(self, context: RequestContext, body: ChatBody, token_bytes: TokenBytes, read: ReadAnswer) -> None:
+    _CHOICE_END = b'},"logprobs":null,"finish_reason":null}]'
+
+    def __init__(self, job: AnswerJob, body: ChatBody, token_bytes: TokenBytes, read: ReadAnswer) -> None:
         """Begin an answer.
 
         Args:
-            context: The request.
+            job: What is generated.
             body: What was asked.
             token_bytes: Gives the bytes of a token.
             read: Makes what reads one choice's answer; None from it: the text is all.
         """
-        super().__init__(context, "chatcmpl", "chat.completion.chunk", body)
+        super().__init__(job, "chatcmpl", "chat.completion.chunk", body)
         self._has_logprobs = bool(body.logprobs)
         self._num_prompt_logprobs = body.prompt_logprobs
         self._token_bytes = token_bytes
         self._read = read
         self._readers: dict[int, ChoiceReader] = {}
-        self._end = b'},"logprobs":null,"finish_reason":null}]' + self._tail + b"}\n\n"
 
     def start(self, index: int) -> bytes:
         """Return the event with the role."""
         if reader := self._read():
             self._readers[index] = reader
+        self._count(index, 0)
         role = b'{"index":%d,"delta":{"role":"assistant","content":""' % index
         return self._start + role + self._end
 
     def delta(self, index: int, delta: Delta) -> bytes:
         """Return the events for new output of a choice."""
+        self._count(index, len(delta.token_ids))
         if index in self._readers:
             return self._read_delta(index, delta)
         if self._has_logprobs and delta.logprobs:
@@ -221,11 +254,12 @@ class ChatFormat(CompletionWriter):
     def finish(self, index: int, result: GenerationResult, results: Sequence[GenerationResult]) -> bytes:
         """Return the event with the finish reason, and what ends the stream."""
         rest, reason = b"", str(result.reason)
+        self._count(index, 0)
         if reader := self._readers.get(index):
             rest = self._part_events(index, reader.finish(), None)
             reason = reader.finish_reason(result.reason)
         choice = b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"}' % (index, reason.encode())
-        return rest + self._last_event(choice, results)
+        return rest + self._last_event(index, choice, results)
 
     def whole(self, choices: Sequence[FinishedChoice]) -> bytes:
         """Return the body of an answer that is not streamed."""

@@ -51,7 +51,7 @@ async def answer_completion(generator: TextGenerator, exchange: Exchange) -> Non
     completion: CompletionBody = exchange.body
     job = await _prepare(generator, exchange.context, completion)
     echoes = await _echoes(generator, job) if completion.echo else ()
-    form = CompletionFormat(exchange.context, completion, generator.token_bytes, echoes)
+    form = CompletionFormat(job, completion, generator.token_bytes, echoes)
     await send_answer(exchange.response, generator, job, form, is_stream=bool(completion.stream))
 
 
@@ -70,6 +70,8 @@ async def _prepare(generator: TextGenerator, context: RequestContext, completion
             prompt=prompt,
             sampling=sampling,
             stop=stop,
+            is_stop_shown=bool(completion.include_stop_str_in_output),
+            bad_words=tuple(completion.bad_words or ()),
             cache_salt=completion.cache_salt or "",
             priority=completion.priority or 0,
             field_names=FIELD_NAMES | {STRUCTURED_OUTPUT: constraint.field},
@@ -148,24 +150,25 @@ def _token_prompt(token_ids: Sequence[int]) -> TokenPrompt:
 class CompletionFormat(CompletionWriter):
     """Writes one text completion."""
 
+    _CHOICE_END = b',"logprobs":null,"finish_reason":null}]'
+
     def __init__(
-        self, context: RequestContext, body: CompletionBody, token_bytes: TokenBytes, echoes: Sequence[str] = ()
+        self, job: AnswerJob, body: CompletionBody, token_bytes: TokenBytes, echoes: Sequence[str] = ()
     ) -> None:
         """Begin an answer.
 
         Args:
-            context: The request.
+            job: What is generated.
             body: What was asked.
             token_bytes: Gives the bytes of a token.
             echoes: The prompt's text per choice, to be repeated before its output; empty: not asked for.
         """
-        super().__init__(context, "cmpl", "text_completion", body)
+        super().__init__(job, "cmpl", "text_completion", body)
         self._num_logprobs = body.logprobs
         self._num_prompt_logprobs = body.prompt_logprobs
         self._token_bytes = token_bytes
         self._num_characters: dict[int, int] = {}
         self._echoes = dict(enumerate(echoes))
-        self._end = b',"logprobs":null,"finish_reason":null}]' + self._tail + b"}\n\n"
 
     def start(self, index: int) -> bytes:  # noqa: ARG002
         """Return nothing: a choice begins with its first text."""
@@ -173,6 +176,7 @@ class CompletionFormat(CompletionWriter):
 
     def delta(self, index: int, delta: Delta) -> bytes:
         """Return the event for new output of a choice, its echo before the first; empty if there is nothing to see."""
+        self._count(index, len(delta.token_ids))
         end = self._end
         text = self._echoes.pop(index, "") + delta.text if self._echoes else delta.text
         if self._num_logprobs is not None and delta.logprobs:
@@ -186,7 +190,7 @@ class CompletionFormat(CompletionWriter):
         """Return the event with the finish reason, and what ends the stream."""
         rest, reason = encode(self._echoes.pop(index, "")), result.reason.encode()
         choice = b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":"%b"}' % (index, rest, reason)
-        return self._last_event(choice, results)
+        return self._last_event(index, choice, results)
 
     def whole(self, choices: Sequence[FinishedChoice]) -> bytes:
         """Return the body of an answer that is not streamed."""

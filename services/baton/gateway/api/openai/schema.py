@@ -20,6 +20,8 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
     include_usage: bool | None = None
     """Whether a last chunk reports the usage."""
+    continuous_usage_stats: bool | None = None
+    """With `include_usage`: whether every chunk reports the usage of its choice so far, as vLLM has it."""
     include_obfuscation: bool | None = None
     """Accepted; nothing is obfuscated."""
 
@@ -45,6 +47,10 @@ class CommonBody(StructuredOutputFields, forbid_unknown_fields=True, kw_only=Tru
     min_tokens: int | None = None
     stop_token_ids: list[int] | None = None
     ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    """Whether the text ends with what stopped it."""
+    bad_words: list[str] | None = None
+    """Texts whose last token cannot come after their others, as vLLM has it."""
     prompt_logprobs: int | None = None
     """Alternatives told per token of the prompt, as vLLM does; not in a stream."""
     cache_salt: str | None = None
@@ -140,6 +146,10 @@ class ChatBody(CommonBody, kw_only=True):
     """none, auto, required, or the function that must be called; null: auto."""
     parallel_tool_calls: bool | None = None
     """Whether an answer may have several calls; null: yes."""
+    add_generation_prompt: bool | None = None
+    """Whether the beginning of an answer follows the messages; null: yes."""
+    continue_final_message: bool | None = None
+    """Whether the last message is left open, to be continued; with `add_generation_prompt` false."""
     chat_template_kwargs: dict[str, Any] | None = None
     """Further variables of the chat template, such as `enable_thinking`."""
     reasoning_effort: str | None = None

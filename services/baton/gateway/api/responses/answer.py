@@ -226,8 +226,10 @@ class ResponsesFormat:
 
     def _close(self, result: GenerationResult) -> bytes:
         rest = self._write(self._parser.finish()) if self._parser is not None else b""
-        opening = self._items.open_message() if not self._items.items else b""
-        return rest + opening + self._items.close(_status(result))
+        rest += self._items.open_message() if not self._items.items else b""
+        if self._pending and self._items.items[-1].type == "message":  # of tokens without text: the end token
+            rest += self._items.write(Content(""), self._pending)
+        return rest + self._items.close(_status(result))
 
     def _response(self, result: GenerationResult) -> ResponseObject:
         return msgspec.structs.replace(

@@ -106,6 +106,10 @@ class ResponsesBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """`message.output_text.logprobs`, `reasoning.encrypted_content`; others are left out."""
     top_logprobs: int | None = None
     """Alternatives per token, 0 to 20; with `include`."""
+    ignore_eos: bool | None = None
+    """Whether the model's end tokens are ordinary tokens, as vLLM has it."""
+    min_tokens: int | None = None
+    """Tokens before which no end token can come, as vLLM has it."""
     text: TextParam | None = None
     """Form of the output."""
 
