@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -25,10 +24,9 @@ from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import invalid, refused, unsupported
 from baton.gateway.api.openai.logprobs import ChatLogprobs, TokenBytes, chat_logprobs, prompt_positions
 from baton.gateway.api.openai.messages import chat_messages, chat_tools
+from baton.gateway.api.openai.events import CompletionWriter
 from baton.gateway.api.openai.schema import ChatBody, CommonBody
-from baton.gateway.api.sse import DONE
 from baton.gateway.api.structured_output import OutputConstraint, StructuredOutputFields, output_constraint
-from baton.gateway.api.usage import placement_body, usage_body
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.requests import (
     STRUCTURED_OUTPUT,
@@ -139,73 +137,6 @@ def _is_continued(chat: ChatBody) -> bool:
     if chat.continue_final_message and chat.add_generation_prompt is not False:
         raise invalid("continue_final_message", "expected `add_generation_prompt` to be false with it")
     return bool(chat.continue_final_message)
-
-
-class CompletionWriter:
-    """What the answers of chat and text completions have in common. What stays the same in every event is encoded once.
-
-    An event is `start choice end`; the last one of a choice, and the one with the usage, bring `baton`.
-    """
-
-    _CHOICE_END: ClassVar[bytes]
-    """What follows the text of a choice that goes on and has no log-probabilities."""
-
-    def __init__(self, job: AnswerJob, id_prefix: str, kind: str, body: CommonBody) -> None:
-        """Begin an answer.
-
-        Args:
-            job: What is generated.
-            id_prefix: What precedes it in the answer's id.
-            kind: `object` of an event.
-            body: What was asked.
-        """
-        self._context = context = job.context
-        self._common = {
-            "id": f"{id_prefix}-{context.request_id}",
-            "object": kind,
-            "created": int(time.time()),
-            "model": body.model,
-        }
-        self._num_choices = job.num_choices
-        self._num_prompt_tokens = [len(prompt.token_ids) for prompt in job.prompts]
-        self._num_tokens = [0] * job.num_generations
-        options = body.stream_options
-        self._has_usage = bool(options and options.include_usage)
-        self._has_running_usage = bool(options and options.include_usage and options.continuous_usage_stats)
-        self._start = b"data: " + encode(self._common)[:-1] + b',"choices":['
-        self._tail = b',"usage":null' if self._has_usage else b""
-        self._end = self._CHOICE_END + self._tail + b"}\n\n"
-
-    def _count(self, index: int, num_tokens: int) -> None:
-        """Count tokens of a choice; where that was asked for, its next event tells the usage of the choice so far."""
-        if not self._has_running_usage:
-            return
-        self._num_tokens[index] += num_tokens
-        counts = self._num_prompt_tokens[index // self._num_choices], self._num_tokens[index]
-        names = b',"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}'
-        self._tail = names % (*counts, sum(counts))
-        self._end = self._CHOICE_END + self._tail + b"}\n\n"
-
-    def _last_event(self, index: int, choice: bytes, results: Sequence[GenerationResult]) -> bytes:
-        """Return the event that ends a choice, and those that end the stream if there are results of all."""
-        self._count(index, 0)
-        event = self._start + choice + b"]" + self._tail
-        if not results:
-            return event + b"}\n\n"
-        placement = b',"baton":' + encode(placement_body(self._context, results)) + b"}\n\n"
-        if not self._has_usage:
-            return event + placement + DONE
-        usage = encode(usage_body(results, self._num_choices))
-        return event + b"}\n\n" + self._start + b'],"usage":' + usage + placement + DONE
-
-    def _body(self, choices: Sequence[FinishedChoice], bodies: Sequence[dict[str, object]]) -> dict[str, object]:
-        results = [choice.result for choice in choices]
-        return {
-            **self._common,
-            "choices": bodies,
-            "usage": usage_body(results, self._num_choices),
-            "baton": placement_body(self._context, results),
-        }
 
 
 class ChatFormat(CompletionWriter):

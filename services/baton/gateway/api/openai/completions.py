@@ -9,7 +9,8 @@ from baton.gateway.api.answer import AnswerJob, FinishedChoice, encode, send_ans
 from baton.gateway.api.body import FIELD_NAMES, num_choices, num_logprobs, token_limit
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import invalid, refused
-from baton.gateway.api.openai.chat import CompletionWriter, completion_sampling, refuse_in_stream, stop_strings
+from baton.gateway.api.openai.chat import completion_sampling, refuse_in_stream, stop_strings
+from baton.gateway.api.openai.events import CompletionWriter
 from baton.gateway.api.openai.logprobs import (
     CompletionLogprobs,
     TokenBytes,
