@@ -23,12 +23,17 @@ BODIES: dict[str, dict[str, Any]] = {
 }
 SCHEMA = {"type": "object", "properties": {"z": {"type": "integer"}, "ä": {"enum": [1, "ö"]}}, "required": ["z"]}
 SCHEMA_TEXT = json.dumps(SCHEMA, ensure_ascii=False, separators=(",", ":"))
+CLOSED_TEXT = SCHEMA_TEXT[:-1] + ',"additionalProperties":false}'
 ANY_OBJECT = '{"type":"object"}'
 
 FORMS: list[tuple[dict[str, Any], tuple[str, str]]] = [
     ({"response_format": {"type": "json_object"}}, ("json_schema", ANY_OBJECT)),
     (
         {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA, "strict": True}}},
+        ("json_schema", CLOSED_TEXT),
+    ),
+    (
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}},
         ("json_schema", SCHEMA_TEXT),
     ),
     ({"response_format": {"type": "json_schema", "json_schema": {"name": "n"}}}, ("json_schema", ANY_OBJECT)),
@@ -36,6 +41,10 @@ FORMS: list[tuple[dict[str, Any], tuple[str, str]]] = [
     ({"response_format": {"type": "grammar", "grammar": 'start: "a"'}}, ("lark", 'start: "a"')),
     ({"structured_outputs": {"json": SCHEMA}}, ("json_schema", SCHEMA_TEXT)),
     ({"structured_outputs": {"json": SCHEMA_TEXT}}, ("json_schema", SCHEMA_TEXT)),
+    (
+        {"structured_outputs": {"json": SCHEMA_TEXT, "disable_additional_properties": True}},
+        ("json_schema", CLOSED_TEXT),
+    ),
     ({"structured_outputs": {"json_object": True}}, ("json_schema", ANY_OBJECT)),
     ({"structured_outputs": {"regex": "a+"}}, ("regex", "a+")),
     ({"structured_outputs": {"choice": ["yes", 'n"o']}}, ("lark", r'start: "yes" | "n\"o"')),

@@ -132,7 +132,7 @@ def test_a_seed_repeats_an_answer(client: openai.OpenAI) -> None:
 
 
 def test_log_probabilities_belong_to_the_tokens(client: openai.OpenAI) -> None:
-    """A greedy token is the most probable one; the tokens make up the text."""
+    """A greedy token is the most probable one; the tokens make up the text, and the end token is the last."""
     answer = client.chat.completions.create(
         model=MODEL_NAME, messages=QUESTION, temperature=0, logprobs=True, top_logprobs=3
     )
@@ -140,7 +140,11 @@ def test_log_probabilities_belong_to_the_tokens(client: openai.OpenAI) -> None:
 
     assert choice.logprobs is not None
     assert choice.logprobs.content is not None
-    assert "".join(entry.token for entry in choice.logprobs.content) == choice.message.content
+    *content, last = choice.logprobs.content
+    assert "".join(entry.token for entry in content) == choice.message.content
+    assert (choice.finish_reason, last.token) == ("stop", "<|end|>")
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == len(choice.logprobs.content)
     assert all(entry.top_logprobs[0].token == entry.token for entry in choice.logprobs.content)
     assert all(len(entry.top_logprobs) == 3 and entry.logprob <= 0 for entry in choice.logprobs.content)
 

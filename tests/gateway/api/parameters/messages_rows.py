@@ -148,6 +148,8 @@ MESSAGES_ROWS = [
     Row("stream", {"stream": True}, lambda seen: seen.events[-1]["type"] == "message_stop"),
     Row("temperature", {"temperature": 0.5}, sampled(temperature=0.5)),
     Row("top_k", {"top_k": 5}, sampled(top_k=5)),
+    Row("ignore_eos", {"ignore_eos": True}, sampled(ignore_eos=True)),
+    Row("min_tokens", {"min_tokens": 1}, sampled(min_token_count=1)),
     Row("top_p", {"top_p": 0.5}, sampled(top_p=0.5)),
     *(
         Row(field, {field: value}, ignored(field))

@@ -42,6 +42,23 @@ def _differ(seen: Seen) -> bool:
     return len(seen.reply.body["choices"]) == 3 and len({request.sampling.seed for request in seen.requests}) == 3
 
 
+def _ends_with(text: str) -> Any:
+    """Expect a text and the end by a stop string."""
+
+    def check(seen: Seen) -> bool:
+        choice = seen.reply.body["choices"][0]
+        found = choice["text"] if "text" in choice else choice["message"]["content"]
+        return bool(found == text and choice["finish_reason"] == "stop")
+
+    return check
+
+
+def _has_bad_words(seen: Seen) -> bool:
+    """Expect the tokens of the word, and those that it has after a space."""
+    words = [list(word.token_ids) for word in seen.sampling.bad_words]
+    return words[0] == tokens_of(seen, "wo") and all(word == tokens_of(seen, " wo") for word in words[1:])
+
+
 def message_rows(*, options: dict[str, Any]) -> list[Row]:
     """Return the rows of messages, which several endpoints take; `options` are those of their templates."""
 
@@ -138,8 +155,18 @@ _COMMON = [
     Row("max_tokens", {"max_tokens": 1}, sampled(max_token_count=1)),
     Row("max_tokens", {"max_tokens": 1}, answered("choices", 0, "finish_reason", value="length")),
     Row("min_tokens", {"min_tokens": 2}, sampled(min_token_count=2)),
+    Row(
+        "stream_options.continuous_usage_stats",
+        STREAM | {"stream_options": {"include_usage": True, "continuous_usage_stats": True}},
+        lambda seen: all(event["usage"]["total_tokens"] for event in seen.events) and _last_usage(seen),
+    ),
     Row("stop_token_ids", {"stop_token_ids": [9]}, sampled(stop_token_ids=[9])),
     Row("ignore_eos", {"ignore_eos": True}, sampled(ignore_eos=True)),
+    Row("stop", {"stop": [" wor"], "include_stop_str_in_output": True}, _ends_with("hello wor")),
+    Row("include_stop_str_in_output", {"stop": " wor", "include_stop_str_in_output": True}, _ends_with("hello wor")),
+    Row("bad_words", {"bad_words": ["wo"]}, _has_bad_words),
+    Row("bad_words", {"bad_words": [" "]}, refused("bad_words[0]")),
+    Row("bad_words", {"bad_words": ["x"] * 129}, refused("bad_words")),
     Row("cache_salt", {"cache_salt": "s"}, lambda seen: seen.requests[0].cache_salt == "s"),
     Row("priority", {"priority": -3}, lambda seen: seen.requests[0].priority == -3),
     Row("priority", {"priority": 101}, refused("priority")),
@@ -197,6 +224,13 @@ CHAT_ROWS = [
         {"chat_template_kwargs": {"enable_thinking": True}},
         prompted([TURN], enable_thinking=True),
     ),
+    Row("add_generation_prompt", {"add_generation_prompt": False}, prompted([TURN], add_generation_prompt=False)),
+    Row(
+        "continue_final_message",
+        {"continue_final_message": True, "add_generation_prompt": False},
+        prompted([TURN], add_generation_prompt=False, continue_final_message=True),
+    ),
+    Row("continue_final_message", {"continue_final_message": True}, refused("continue_final_message")),
     Row("chat_template_kwargs", {"chat_template_kwargs": {"x": 1}}, refused("chat_template_kwargs.x")),
     Row("reasoning_effort", {"reasoning_effort": "high"}, ignored("reasoning_effort")),
     *(

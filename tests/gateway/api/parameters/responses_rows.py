@@ -77,6 +77,8 @@ RESPONSES_ROWS = [
     Row("top_p", {"top_p": 0.5}, sampled(top_p=0.5)),
     Row("stream", {"stream": True}, lambda seen: seen.events[-1]["type"] == "response.completed"),
     Row("stream_options", {"stream_options": {}}, refused("stream_options")),
+    Row("ignore_eos", {"ignore_eos": True}, sampled(ignore_eos=True)),
+    Row("min_tokens", {"min_tokens": 1}, sampled(min_token_count=1)),
     Row(
         "stream_options.include_obfuscation",
         {"stream": True, "stream_options": {"include_obfuscation": False}},

@@ -36,6 +36,10 @@ def _schema_row(field: str, effect: Effect, **changes: Any) -> Row:
     return Row(f"response_format.json_schema{field}", {"response_format": body}, effect)
 
 
+def _outputs_row(field: str, effect: Effect, **fields: Any) -> Row:
+    return Row(f"structured_outputs.{field}", {"structured_outputs": {"json": _SCHEMA} | fields}, effect)
+
+
 FORM_ROWS = [
     Row("response_format", {"response_format": {"type": "text"}}, unconstrained),
     Row("response_format", {"response_format": {"type": "json_object"}}, constrained("object")),
@@ -46,9 +50,18 @@ FORM_ROWS = [
     _schema_row(".name", refused("response_format.json_schema.name"), name="a b"),
     _schema_row(".schema", constrained("other"), schema={"type": "object", "properties": {"other": {}}}),
     _schema_row(".description", constrained("answer"), description="What it is."),
-    _schema_row(".strict", constrained("answer"), strict=True),
+    _schema_row(".strict", constrained("answer", '"additionalProperties"'), strict=True),
     Row("structured_outputs", {"structured_outputs": {}}, unconstrained),
     Row("structured_outputs.json", {"structured_outputs": {"json": _SCHEMA}}, constrained("answer")),
+    _outputs_row(
+        "whitespace_pattern", constrained("answer", "whitespace_flexible", "[ ]{1,2}"), whitespace_pattern="[ ]{1,2}"
+    ),
+    _outputs_row("disable_any_whitespace", constrained("answer"), disable_any_whitespace=True),
+    _outputs_row(
+        "disable_additional_properties",
+        constrained('"additionalProperties"'),
+        disable_additional_properties=True,
+    ),
     Row("structured_outputs.json_object", {"structured_outputs": {"json_object": True}}, constrained("object")),
     Row("structured_outputs.regex", {"structured_outputs": {"regex": "[a-c]{3}"}}, constrained("[a-c]{3}")),
     Row("structured_outputs.choice", {"structured_outputs": {"choice": ["yes", "no"]}}, constrained('"yes" | "no"')),
@@ -75,6 +88,6 @@ TEXT_ROWS = [
     _text_row(".name", refused("text.format.name"), name="a b"),
     _text_row(".schema", constrained("other"), schema={"type": "object", "properties": {"other": {}}}),
     _text_row(".description", constrained("answer"), description="What it is."),
-    _text_row(".strict", constrained("answer"), strict=True),
+    _text_row(".strict", constrained("answer", '"additionalProperties"'), strict=True),
 ]
 """Of /v1/responses."""

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from baton.gateway.access.admission import RequestContext, generation_name
+from baton.gateway.access.admission import generation_name
 from baton.gateway.api.answer import AnswerJob, FinishedChoice, encode, send_answer
 from baton.gateway.api.body import (
     FIELD_NAMES,
@@ -22,9 +22,9 @@ from baton.gateway.api.body import (
 )
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import invalid, refused, unsupported
+from baton.gateway.api.openai.events import CompletionWriter
 from baton.gateway.api.openai.logprobs import ChatLogprobs, TokenBytes, chat_logprobs, prompt_positions
 from baton.gateway.api.openai.messages import chat_messages, chat_tools
-from baton.gateway.api.openai.events import CompletionWriter
 from baton.gateway.api.openai.schema import ChatBody, CommonBody
 from baton.gateway.api.structured_output import OutputConstraint, StructuredOutputFields, output_constraint
 from baton.gateway.generation.generator import TextGenerator

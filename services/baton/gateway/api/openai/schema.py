@@ -20,10 +20,15 @@ class StreamOptions(msgspec.Struct, forbid_unknown_fields=True):
 
     include_usage: bool | None = None
     """Whether a last chunk reports the usage."""
-    continuous_usage_stats: bool | None = None
-    """With `include_usage`: whether every chunk reports the usage of its choice so far, as vLLM has it."""
     include_obfuscation: bool | None = None
     """Accepted; nothing is obfuscated."""
+
+
+class CompletionStreamOptions(StreamOptions, forbid_unknown_fields=True):
+    """How a stream of completions is sent."""
+
+    continuous_usage_stats: bool | None = None
+    """With `include_usage`: whether every chunk reports the usage of its choice so far, as vLLM has it."""
 
 
 class CommonBody(StructuredOutputFields, forbid_unknown_fields=True, kw_only=True):
@@ -31,7 +36,7 @@ class CommonBody(StructuredOutputFields, forbid_unknown_fields=True, kw_only=Tru
 
     model: str
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: CompletionStreamOptions | None = None
     n: int | None = None
     stop: str | list[str] | None = None
     seed: int | None = None
