@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Processes that run tests at a time; most tests keep one core busy.
 WORKERS ?= 2
 
-.PHONY: help up test check matrix clients kubernetes lint fmt protos public-api chart clean
+.PHONY: help up wheel test check matrix clients kubernetes lint fmt protos public-api chart clean
 .DEFAULT_GOAL := help
 
 help: ## List the targets
@@ -15,11 +15,15 @@ help: ## List the targets
 $(STAMP): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Baton and its tools into $(VENV) (once) ..."
+	@$(BIN)/python -m pip uninstall -qq --yes baton # what the package was called in older checkouts
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
 up: $(STAMP) ## Start all of Baton on this machine with the demo model (UP='--model DIR ...' for options)
 	@$(BIN)/baton up $(UP)
+
+wheel: $(STAMP) ## Build the wheel, dist/baton_serve-*.whl
+	@$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
 
 test: lint ## Run all gates and all tests (TEST=tests/kv for some of them)
 	@$(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=loadfile --durations=15 $(TEST)

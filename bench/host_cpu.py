@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-try:
-    import psutil
-except ImportError as error:  # pragma: no cover
-    raise ImportError("the share of the host's CPU needs psutil: pip install 'baton[bench]'") from error
+import psutil
 
 BUSY_SHARE = 0.85
 """Above it the host itself delays passes and messages, and what was measured says so."""

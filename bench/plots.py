@@ -22,7 +22,7 @@ def new_figure(width: float, height: float) -> Figure:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError as error:  # pragma: no cover
-        raise ImportError("plots need matplotlib: pip install 'baton[bench]'") from error
+        raise ImportError("plots need matplotlib, of the extra `bench`") from error
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

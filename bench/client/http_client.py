@@ -10,10 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-try:
-    import httptools
-except ImportError as error:  # pragma: no cover
-    raise ImportError("the bench's HTTP client needs httptools: pip install 'baton[gateway]'") from error
+import httptools
 
 _READ_BYTES = 65536
 

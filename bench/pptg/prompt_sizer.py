@@ -115,10 +115,8 @@ def tokenizer_count(folder: str) -> Count:
     Raises:
         ImportError: If transformers is not installed.
     """
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:  # pragma: no cover
-        raise ImportError("--tokenizer needs transformers: pip install 'baton[gateway]'") from error
+    from transformers import AutoTokenizer
+
     tokenizer = AutoTokenizer.from_pretrained(folder)
 
     async def count(content: str) -> int:

@@ -1,4 +1,4 @@
-"""What `pip install baton[EXTRA]` brings, by pyproject.toml and what the packages of this environment say they need."""
+"""What an extra of `baton-serve` brings, by pyproject.toml and what the packages of this environment say they need."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from importlib import metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from baton.installation import DISTRIBUTION
 from house.repository import ROOT
 
 _PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
 def brought_by(*wanted_extras: str) -> set[str]:
-    """Return the names of the distributions that `pip install baton[EXTRAS]` brings; "" is no extra."""
+    """Return the names of the distributions that `pip install baton-serve[EXTRAS]` brings; "" is no extra."""
     extras = _PROJECT["optional-dependencies"]
     brought, seen = set[str](), set[tuple[str, str]]()
     waiting = [
-        Requirement(text) for text in (*_PROJECT["dependencies"], f"baton[{','.join(filter(None, wanted_extras))}]")
+        Requirement(text)
+        for text in (*_PROJECT["dependencies"], f"{DISTRIBUTION}[{','.join(filter(None, wanted_extras))}]")
     ]
     while waiting:
         requirement = waiting.pop()
@@ -29,7 +31,7 @@ def brought_by(*wanted_extras: str) -> set[str]:
             if (name, wanted) in seen:
                 continue
             seen.add((name, wanted))
-            if name == "baton":
+            if name == DISTRIBUTION:
                 waiting += [Requirement(text) for text in extras.get(wanted, ())]
                 continue
             brought.add(name)
@@ -42,7 +44,7 @@ def modules_beyond(brought: set[str]) -> set[str]:
     return {
         module
         for module, distributions in metadata.packages_distributions().items()
-        if not {canonicalize_name(name) for name in distributions} & {*brought, "baton"}
+        if not {canonicalize_name(name) for name in distributions} & {*brought, "baton", DISTRIBUTION}
     }
 
 

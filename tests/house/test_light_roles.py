@@ -51,7 +51,7 @@ _MODULES = {
 
 @pytest.mark.parametrize(("extra", "what"), _MODULES, ids=lambda word: str(word or "base").replace(" ", "_"))
 def test_an_extra_alone_brings_what_its_roles_import(extra: str, what: str) -> None:
-    """All packages that this environment has beyond `baton[extra]` and its dependencies are hidden."""
+    """All packages that this environment has beyond `baton-serve[extra]` and its dependencies are hidden."""
     modules = [f"baton.{module}" for module in _MODULES[extra, what]]
     absent = sorted(modules_beyond(brought_by(extra)))
     assert {"pytest", "hypothesis"} <= set(absent)

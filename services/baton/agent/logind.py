@@ -12,6 +12,8 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from baton.installation import install_line
+
 if TYPE_CHECKING:
     from dbus_fast import Message
     from dbus_fast.aio import MessageBus
@@ -51,7 +53,7 @@ class LogindEvents:
             from dbus_fast import BusType
             from dbus_fast.aio import MessageBus
         except ImportError:
-            log.info("sleep_not_announced cause='dbus-fast is not installed; it comes with baton[agent]'")
+            log.info("sleep_not_announced cause=%r", f"dbus-fast is not installed: {install_line('agent')}")
             return
         bus = MessageBus(bus_type=BusType.SYSTEM, negotiate_unix_fd=True)
         try:

@@ -11,7 +11,7 @@ import typer
 
 from baton.errors import ConfigurationError
 
-app = typer.Typer(no_args_is_help=True, help="Certificates and join token of a deployment (needs baton[agent]).")
+app = typer.Typer(no_args_is_help=True, help="Certificates and join token of a deployment (needs the extra `agent`).")
 
 _AUTHORITY_DAYS = 3650
 FOLDER = Annotated[Path, typer.Argument(help="Folder of the files.")]

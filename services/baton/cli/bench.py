@@ -18,6 +18,7 @@ import typer
 
 import baton
 from baton.errors import ConfigurationError
+from baton.installation import install_line
 
 
 class Benchmark(NamedTuple):
@@ -79,8 +80,7 @@ def run_benchmark(name: str, arguments: list[str]) -> None:
     try:
         runpy.run_module(f"bench.{BENCHMARKS[name].module}", run_name="__main__")
     except ImportError as error:
-        message = f"bench {name} cannot run here: {error}; install the extra: pip install 'baton[bench]'"
-        raise ConfigurationError(message) from error
+        raise ConfigurationError(f"bench {name} cannot run here: {error}; {install_line('bench')}") from error
 
 
 def find_bench_home() -> Path:

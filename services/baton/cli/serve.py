@@ -32,6 +32,7 @@ from baton.config.settings import (
     read_file,
 )
 from baton.errors import ConfigurationError
+from baton.installation import install_line
 from baton.rpc.process import exit_on_startup_signal
 from baton.security.tls import TlsSettings, secured_by
 from baton.telemetry.logs import LOG_FORMATS, LogFormat, configure_logging
@@ -108,7 +109,8 @@ def load_service(role: str) -> Service:
         settings_module = importlib.import_module(f"{package}.settings")
         host_module = importlib.import_module(_WORKER if role in _ENGINE_ROLES else f"{package}.server")
     except ModuleNotFoundError as error:
-        raise ConfigurationError(f"role {role} cannot run here: {error}; install the extra of this role") from error
+        extra = "gateway" if role == "gateway" else "worker"
+        raise ConfigurationError(f"role {role} cannot run here: {error}: {install_line(extra)}") from error
     name = "".join(part.capitalize() for part in role.split("-")) + "Settings"
     run = getattr(host_module, f"serve_{role}" if role in _ENGINE_ROLES else "serve")
     return Service(getattr(settings_module, name), cast(Callable[[BaseSettings], Awaitable[None]], run))

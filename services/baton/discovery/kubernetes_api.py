@@ -15,6 +15,7 @@ from typing import Any
 from baton.discovery.endpoints import GONE, Event, ExpiredError, Listing, WatchError, event_of, listing_of
 from baton.discovery.target import ServiceTarget
 from baton.errors import ConfigurationError
+from baton.installation import install_line
 
 _NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _CONNECT_SECONDS = 5.0
@@ -151,7 +152,7 @@ def in_cluster_configuration() -> Any:
         from kubernetes.client import Configuration
         from kubernetes.config import ConfigException, load_incluster_config
     except ModuleNotFoundError as error:
-        raise ConfigurationError("asking Kubernetes needs its client: install baton[kubernetes]") from error
+        raise ConfigurationError(f"asking Kubernetes needs its client: {install_line('kubernetes')}") from error
     configuration = Configuration()
     try:
         load_incluster_config(client_configuration=configuration)

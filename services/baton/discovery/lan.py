@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from baton.errors import ConfigurationError, UnavailableError
+from baton.installation import install_line
 
 if TYPE_CHECKING:
     from zeroconf.asyncio import AsyncZeroconf
@@ -107,7 +108,7 @@ def _open(interfaces: list[str] | None) -> AsyncZeroconf:
         from zeroconf import InterfaceChoice
         from zeroconf.asyncio import AsyncZeroconf
     except ModuleNotFoundError as error:
-        raise ConfigurationError("finding routers needs zeroconf: pip install 'baton[agent]'") from error
+        raise ConfigurationError(f"finding routers needs zeroconf: {install_line('agent')}") from error
     try:
         return AsyncZeroconf(interfaces=InterfaceChoice.All if interfaces is None else interfaces)
     except (OSError, ValueError) as error:

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from baton.errors import ConfigurationError, InvalidFieldError
+from baton.installation import install_line
 
 try:
     from cryptography import x509
@@ -16,7 +17,7 @@ try:
     from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ModuleNotFoundError as missing:
-    raise ConfigurationError("joining needs the package cryptography: pip install 'baton[agent]'") from missing
+    raise ConfigurationError(f"joining needs the package cryptography: {install_line('agent')}") from missing
 
 _CLOCK_SKEW = timedelta(minutes=5)
 """Certificates begin so much earlier: the clock of a machine that joins may be behind."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from baton.errors import ConfigurationError, InvalidFieldError
+from baton.installation import install_line
 from baton.text.tools import Tool
 
 Message: TypeAlias = Mapping[str, object]
@@ -182,7 +183,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
     try:
         tokenizer_class = _tokenizer_class(path)
     except ImportError as error:
-        raise ConfigurationError("tokenizers need transformers: install baton[gateway]") from error
+        raise ConfigurationError(f"tokenizers need transformers: {install_line('gateway')}") from error
     try:
         loaded = tokenizer_class.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers raises whatever its parsers raise; all of them mean the same here

@@ -13,6 +13,7 @@ from baton.engine.constraints.constraint import Constraint, problem_of
 from baton.engine.constraints.limits import STACK_BYTES, check_limits
 from baton.engine.request import ConstraintKind, StructuredOutput
 from baton.errors import BatonError, ConfigurationError, InvalidFieldError, OverloadedError
+from baton.installation import install_line
 
 TIMEOUT_SECONDS = 10.0
 """A compilation that takes longer is refused. What its counters allow takes a second or two."""
@@ -194,7 +195,7 @@ class ConstraintCompiler:
         try:
             import llguidance
         except ImportError as error:
-            raise ConfigurationError("llguidance is not installed: install baton[worker], [torch] or [mlx]") from error
+            raise ConfigurationError(f"llguidance is not installed: {install_line('worker')}") from error
         text, eos_token_ids = self._load_tokenizer(), self._eos_token_ids or None
         try:
             return llguidance.LLTokenizer(text, n_vocab=self._vocabulary_size, eos_token=eos_token_ids)

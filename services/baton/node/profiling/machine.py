@@ -21,6 +21,7 @@ from baton.capacity.machine_profile import MachineProfile, MeasuredRate, measure
 from baton.config.container_limits import usable_memory
 from baton.engine.runners.yardstick import Work, Yardstick
 from baton.errors import ConfigurationError
+from baton.installation import install_line
 
 Clock = Callable[[], float]
 
@@ -50,7 +51,7 @@ def open_yardstick(engine: str) -> Yardstick:
         except (ImportError, ConfigurationError) as error:
             if engine != "auto":
                 raise ConfigurationError(f"engine {engine}: {error}") from error
-    raise ConfigurationError("no engine to measure by: pip install 'baton[torch]' or 'baton[mlx]'")
+    raise ConfigurationError(f"no engine to measure by: {install_line('torch')}, or {install_line('mlx')}")
 
 
 def measure_machine(

@@ -37,7 +37,7 @@ def kernel_errors() -> dict[str, Any]:
 @pytest.mark.parametrize("name", CASES)
 def test_kernel_computes_what_float64_does(name: str) -> None:
     """Interpreted, the kernel differs from exact arithmetic by rounding; NaN in blocks of others reaches nobody."""
-    pytest.importorskip("triton", reason="triton is not installed: pip install 'baton[cuda]'")
+    pytest.importorskip("triton", reason="triton is not installed: the extra cuda")
     errors = kernel_errors()
 
     assert errors["attention"][name] <= _MAX_RELATIVE_ERROR[CASES[name].dtype], f"seed {errors['seed']}"
@@ -45,7 +45,7 @@ def test_kernel_computes_what_float64_does(name: str) -> None:
 
 def test_kernels_between_products_compute_what_float64_does() -> None:
     """Rotation and storing, gates, sums and norms; nothing is written beside the slots."""
-    pytest.importorskip("triton", reason="triton is not installed: pip install 'baton[cuda]'")
+    pytest.importorskip("triton", reason="triton is not installed: the extra cuda")
     errors = kernel_errors()["between"]
 
     assert len(errors) == 14
@@ -55,7 +55,7 @@ def test_kernels_between_products_compute_what_float64_does() -> None:
 
 def test_a_model_computes_the_same_with_all_kernels() -> None:
     """A packed pass of two prompts and a decode pass over static buffers, as CUDA runs them, give the same logits."""
-    pytest.importorskip("triton", reason="triton is not installed: pip install 'baton[cuda]'")
+    pytest.importorskip("triton", reason="triton is not installed: the extra cuda")
     errors = kernel_errors()["model"]
 
     assert errors.keys() == {"packed", "decode"}

@@ -13,7 +13,7 @@ import torch
 
 from baton.engine.runners.torch.ops.cuda.paged_queries import Tiles, padded, tiles_for
 
-triton = pytest.importorskip("triton", reason="triton is not installed: pip install 'baton[cuda]'")
+triton = pytest.importorskip("triton", reason="triton is not installed: the extra cuda")
 
 
 class Shape(NamedTuple):
