@@ -5,12 +5,16 @@ The bytes of requests that a process holds are bounded over all connections: cli
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.utils import formatdate
+from functools import lru_cache
 from http import HTTPStatus
 
 from baton.errors import ConfigurationError, OverloadedError
+from baton.installation import install_line
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream; charset=utf-8"
@@ -49,10 +53,16 @@ class HttpRequest:
 
 def head(status: int, headers: Mapping[str, str]) -> bytes:
     """Return the bytes of a response's head."""
-    lines = [
-        f"HTTP/1.1 {status} {_PHRASES.get(status, 'Unknown')}",
-        *(f"{name}: {value}" for name, value in headers.items()),
-    ]
+    return _lines(f"HTTP/1.1 {status} {_PHRASES.get(status, 'Unknown')}\r\ndate: {_date(int(time.time()))}", headers)
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    return formatdate(second, usegmt=True)
+
+
+def _lines(first: str, headers: Mapping[str, str]) -> bytes:
+    lines = [first, *(f"{name}: {value}" for name, value in headers.items())]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 
 
@@ -70,10 +80,12 @@ _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 try:
     import httptools
 except ImportError as import_error:
-    raise ConfigurationError("the gateway needs httptools: install baton[gateway]") from import_error
+    raise ConfigurationError(f"the gateway needs httptools: {install_line('gateway')}") from import_error
 
-_ONCE = frozenset({"host", "authorization", "x-api-key"})
+_ONCE = frozenset({"host", "authorization", "x-api-key", "transfer-encoding"})
 """Headers of which a request has one: a proxy before the gateway may have gone by another than the gateway would."""
+_UPGRADE = frozenset({"upgrade", "http2-settings"})
+"""Headers of an offer to go on by another protocol, and their names in `Connection`."""
 
 
 class RequestReader:
@@ -106,9 +118,10 @@ class RequestReader:
         self._complete = []
         was_in_head = self.phase != "body"
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as error:
-            raise HttpError(400, "protocol upgrades are not supported") from error
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as upgrade:
+                self._feed_without_upgrade(data, upgrade)
         except httptools.HttpParserCallbackError as error:
             if isinstance(error.__context__, HttpError):
                 raise error.__context__ from None
@@ -178,6 +191,27 @@ class RequestReader:
         self._begin()
         self.phase = "idle"
 
+    def _feed_without_upgrade(self, data: bytes, upgrade: httptools.HttpParserUpgrade) -> None:
+        """Read requests as if they offered no other protocol, as servers may (RFC 9110, 7.8).
+
+        The parser takes such a request for complete at the end of its head: another one gets the head without the offer
+        before what follows it.
+        """
+        while True:
+            request = self._complete.pop()
+            self._held.give_back(request.num_held_bytes)
+            if request.method == "CONNECT":
+                raise HttpError(400, "CONNECT asks a proxy for a tunnel, and this is none")
+            self._parser = httptools.HttpRequestParser(self)
+            self._parser.feed_data(_head_without_upgrade(request))
+            data = data[upgrade.args[0] :]
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as another:
+                upgrade = another
+            else:
+                return
+
     def _begin(self) -> None:
         self._request = HttpRequest()
         self._url = b""
@@ -211,6 +245,16 @@ class RequestReader:
     def _check_body_bytes(self, num_bytes: int) -> None:
         if num_bytes > self._max_body_bytes:
             raise HttpError(413, f"the request's body is larger than {self._max_body_bytes} bytes")
+
+
+def _head_without_upgrade(request: HttpRequest) -> bytes:
+    """Return the head of a request, without the offer of another protocol."""
+    headers = {name: value for name, value in request.headers.items() if name not in _UPGRADE}
+    options = [option.strip() for option in headers.pop("connection", "").split(",")]
+    if kept := ", ".join(option for option in options if option.lower() not in _UPGRADE):
+        headers["connection"] = kept
+    target, version = f"{request.path}?{request.query}".rstrip("?"), "1.1" if request.has_chunks else "1.0"
+    return _lines(f"{request.method} {target} HTTP/{version}", headers)
 
 
 def _without_origin(path: bytes) -> bytes:
