@@ -29,6 +29,7 @@ from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.observation import Journal
 from baton.gateway.generation.preparation import Preparation
 from baton.gateway.http.connection import HttpLimits
+from baton.gateway.http.content_coding import BodyInflater
 from baton.gateway.http.messages import HeldBytes
 from baton.gateway.http.server import HttpServer, raise_open_files_limit
 from baton.gateway.memory import gateway_memory
@@ -132,7 +133,8 @@ async def _run(
             endpoints += ui_endpoints(Ui(router, journal, settings.served_name, clock))
         pages.describe(endpoints, is_strict=settings.strict)
         origins = split_addresses(settings.cors_allow_origins)
-        rest = RestApi(endpoints, access, Cors(origins) if origins else None, is_strict=settings.strict)
+        inflater = BodyInflater(held, memory.max_body_bytes)
+        rest = RestApi(endpoints, access, Cors(origins) if origins else None, inflater, is_strict=settings.strict)
         servicer = GenerationServicer(generator, catalog, access, held)
         limits = http_limits(settings, memory.max_body_bytes)
         async with _serving(settings, rest, servicer, catalog, access, limits=limits, held=held) as running:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gc
 import re
 from collections.abc import Collection, Iterator, Mapping, Sized
@@ -44,7 +45,7 @@ def decode_body(data: bytes, body_type: type[AnyBody], unserved: Unserved, ignor
     """Return a body; what its fields may hold is left to check.
 
     Args:
-        data: JSON.
+        data: JSON, with or without a byte order mark.
         body_type: What the endpoint takes.
         unserved: Fields that others serve.
         ignore: Is told which of the body's fields are left out.
@@ -52,6 +53,7 @@ def decode_body(data: bytes, body_type: type[AnyBody], unserved: Unserved, ignor
     Raises:
         ApiError: 400, naming the parameter that is missing, of a wrong type or not served.
     """
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
         data.decode()
     except UnicodeDecodeError as error:

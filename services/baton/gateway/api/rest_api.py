@@ -24,7 +24,8 @@ from baton.gateway.api.endpoint import Access, Endpoint, Exchange
 from baton.gateway.api.errors import ApiError, ErrorFormat, to_api_error
 from baton.gateway.api.openai.errors import OPENAI_ERRORS
 from baton.gateway.api.tolerance import unrecognized
-from baton.gateway.http.messages import JSON, HttpRequest
+from baton.gateway.http.content_coding import ACCEPTED_CODINGS, BodyInflater
+from baton.gateway.http.messages import JSON, HttpError, HttpRequest
 from baton.gateway.http.response import ClientGoneError, HttpResponse
 from baton.telemetry import names
 from baton.telemetry.tracing import tracer
@@ -36,7 +37,13 @@ class RestApi:
     """Answers HTTP requests from a table of endpoints; `handle` is the server's handler."""
 
     def __init__(
-        self, endpoints: Sequence[Endpoint], access: AccessControl, cors: Cors | None, *, is_strict: bool = False
+        self,
+        endpoints: Sequence[Endpoint],
+        access: AccessControl,
+        cors: Cors | None,
+        inflater: BodyInflater,
+        *,
+        is_strict: bool = False,
     ) -> None:
         """Make it.
 
@@ -44,10 +51,12 @@ class RestApi:
             endpoints: All that is served.
             access: Who may ask.
             cors: What pages of other origins may read; None: nothing.
+            inflater: Inflates what comes compressed.
             is_strict: Whether a request is refused where something of it would be left out.
         """
         self._access = access
         self._cors = cors
+        self._inflater = inflater
         self._is_strict = is_strict
         self._endpoints: dict[str, dict[str, Endpoint]] = {}
         for endpoint in endpoints:
@@ -98,6 +107,8 @@ class RestApi:
             raise ApiError(405, text, code="method_not_allowed", headers={"allow": ", ".join(methods)})
         if endpoint.body is not None:
             _check_media_type(request)
+            if (coding := request.headers.get("content-encoding", "").strip().lower()) not in ("", "identity"):
+                await self._inflate(request, coding)
         if endpoint.span:
             await self._work(endpoint, exchange)
         else:
@@ -112,6 +123,15 @@ class RestApi:
         served = [path for path, methods in self._endpoints.items() if any(each.span for each in methods.values())]
         text = f"{text}. This server generates text; served are {', '.join(served)}, and what GET /docs lists"
         return ApiError(404, text, code="unknown_url")
+
+    async def _inflate(self, request: HttpRequest, coding: str) -> None:
+        try:
+            await self._inflater.inflate(request, coding)
+        except HttpError as error:
+            code, headers = "invalid_content_encoding", dict[str, str]()
+            if error.status == 415:
+                code, headers = "unsupported_content_encoding", {"accept-encoding": ACCEPTED_CODINGS}
+            raise ApiError(error.status, error.message, code=code, headers=headers) from error
 
     async def _work(self, endpoint: Endpoint, exchange: Exchange) -> None:
         """Answer what costs work: bounded in number and time, and traced."""
@@ -167,9 +187,6 @@ def _check_media_type(request: HttpRequest) -> None:
     if media_type != JSON:
         text = f"The content type must be {JSON}, got {media_type or 'none'}"
         raise ApiError(415, text, code="unsupported_media_type")
-    if (coding := request.headers.get("content-encoding", "").strip().lower()) not in ("", "identity"):
-        text = f"The body must not be compressed, got content encoding {coding}"
-        raise ApiError(415, text, code="unsupported_content_encoding", headers={"accept-encoding": "identity"})
 
 
 def _send_error(response: HttpResponse, error: ApiError, form: ErrorFormat, context: RequestContext) -> None:

@@ -10,6 +10,8 @@ three rounds in turns: 32 streams of 200 events of 200 bytes, one each 10 ms, an
 | uvicorn alone | 23.4 | 24.6 | 23.6 |
 | uvicorn and starlette | 27.7 | 28.9 | 38.9 |
 
+A client that asks for gzip adds 2.2 to each event, and gets 12 of its 215 bytes (2026-11-23).
+
 8 of each event are the timer that makes it. Tokens come to the gateway by callback, which an ASGI application can only
 put into a queue for its task. Beside the costs: limits of headers, bodies and slow clients, and comments in idle
 streams, which uvicorn leaves to a proxy. Throw the own code away once ASGI has a `send` that need not be awaited, or

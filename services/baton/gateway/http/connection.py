@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, cast
 
+from baton.gateway.http.content_coding import GzipResponse, accepts_gzip
 from baton.gateway.http.messages import CONTINUE, HeldBytes, HttpError, HttpRequest, RequestReader
 from baton.gateway.http.response import ClientGoneError, HttpResponse
 
@@ -183,7 +184,8 @@ class HttpConnection(asyncio.Protocol):
                 await self.wait_writable()
                 request = self._waiting.popleft()
                 idle_seconds = self._limits.stream_idle_seconds
-                response = HttpResponse(self, request, is_last=self._is_last, stream_idle_seconds=idle_seconds)
+                kind = GzipResponse if accepts_gzip(request.headers.get("accept-encoding", "")) else HttpResponse
+                response = kind(self, request, is_last=self._is_last, stream_idle_seconds=idle_seconds)
                 try:
                     await self._handler(request, response)
                 finally:

@@ -85,12 +85,13 @@ class HttpResponse:
         self.is_begun = True
         self._outlet.write(head(status, fields | self._connection_header()) + (b"" if self._is_head_only else body))
 
-    def start_stream(self) -> None:
+    def start_stream(self, headers: Mapping[str, str] | None = None) -> None:
         """Choose a stream of server-sent events.
 
         The head goes out with the first `write`, so that an error before it still has a status of its own.
         """
         fields = {"content-type": EVENT_STREAM, "cache-control": "no-cache", "x-accel-buffering": "no", **self.headers}
+        fields |= headers or {}
         if self._has_chunks:
             fields["transfer-encoding"] = "chunked"
         else:
