@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import os
+import shlex
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -25,7 +25,7 @@ from baton.cli.local.ports import WantedPort, check_ports_are_free
 from baton.cli.local.preflight import check_site
 from baton.cli.local.processes import MISCONFIGURED, ChildDiedError, Processes
 from baton.cli.local.readiness import CALL_SECONDS, devices_of, is_ready, knows_nodes, wait_until
-from baton.cli.local.topology import default_topology, parse_engine, read_topology
+from baton.cli.local.topology import NodeSpec, default_topology, parse_engine, read_topology
 from baton.cli.serve import check_level
 from baton.cli.terminal.console import PrefixedLines, curl_line, make_console, print_death, processes_table
 from baton.cli.terminal.startup import QuietLines, StartingLine
@@ -33,8 +33,20 @@ from baton.cli.terminal.tables import print_table
 from baton.errors import ConfigurationError
 from baton.telemetry.logs import configure_logging
 
-_KEYS_FILE_VARIABLE = "BATON_GATEWAY_API_KEYS_FILE"
-"""Read by the gateway, to which it is passed on."""
+_KeysFile = Annotated[
+    str, typer.Option(help="File with a `name:key` per line: who may ask.", envvar="BATON_GATEWAY_API_KEYS_FILE")
+]
+_Origins = Annotated[
+    str,
+    typer.Option(
+        help="Comma-separated origins whose pages may ask, `*`: any.", envvar="BATON_GATEWAY_CORS_ALLOW_ORIGINS"
+    ),
+]
+_CertFile = Annotated[
+    str, typer.Option(help="Certificate of the REST port, PEM: HTTPS.", envvar="BATON_GATEWAY_HTTPS_CERT_FILE")
+]
+_KeyFile = Annotated[str, typer.Option(help="Key of that certificate, PEM.", envvar="BATON_GATEWAY_HTTPS_KEY_FILE")]
+"""Settings of the gateway, to which they are passed on."""
 
 
 _LINK_SECONDS = 10.0
@@ -69,6 +81,10 @@ def command(
     grpc_port: Annotated[
         int, typer.Option(min=1, max=65535, help="Port of the public gRPC API.", envvar="BATON_GRPC_PORT")
     ] = 8001,
+    api_keys_file: _KeysFile = "",
+    cors_allow_origins: _Origins = "",
+    https_cert_file: _CertFile = "",
+    https_key_file: _KeyFile = "",
     log_level: Annotated[str, typer.Option(help="Level of all processes.", envvar="BATON_LOG_LEVEL")] = "info",
     is_verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print all that the processes log, not only their warnings.")
@@ -88,20 +104,37 @@ def command(
         )
     )
     name = model_name or _served_name(model, model_dir)
-    needs_key = bool(os.environ.get(_KEYS_FILE_VARIABLE))
-    site = LocalCluster(host, http_port, grpc_port, model_dir, name, log_level, needs_key, ",".join(lora or ()))
+    given = _given(
+        api_keys_file=api_keys_file,
+        cors_allow_origins=cors_allow_origins,
+        https_cert_file=https_cert_file,
+        https_key_file=https_key_file,
+    )
+    site = LocalCluster(host, http_port, grpc_port, model_dir, name, log_level, ",".join(lora or ()), given)
+    is_verbose = is_verbose or log_level.lower() == "debug"
+    raise typer.Exit(_start(site, specs, start_timeout, is_verbose=is_verbose, is_restarting=is_restarting))
+
+
+def _start(
+    site: LocalCluster,
+    specs: Sequence[NodeSpec],
+    start_timeout_seconds: float,
+    *,
+    is_verbose: bool,
+    is_restarting: bool,
+) -> int:
+    """Check what can be known before anything runs, then run it; return the exit status."""
     check_ports_are_free(
-        host,
+        site.host,
         (
-            WantedPort(http_port, "HTTP", "--http-port or BATON_HTTP_PORT"),
-            WantedPort(grpc_port, "gRPC", "--grpc-port or BATON_GRPC_PORT"),
+            WantedPort(site.http_port, "HTTP", "--http-port or BATON_HTTP_PORT"),
+            WantedPort(site.grpc_port, "gRPC", "--grpc-port or BATON_GRPC_PORT"),
         ),
     )
     console, plans = make_console(), plan_processes(site, specs)
     needs = check_site(site, specs, partial(_say_checked, console))
     started = _Started(site, plans, console, {name: need.main_bytes for name, need in needs.items()})
-    is_verbose = is_verbose or log_level.lower() == "debug"
-    raise typer.Exit(asyncio.run(run_up(started, start_timeout, is_verbose=is_verbose, is_restarting=is_restarting)))
+    return asyncio.run(run_up(started, start_timeout_seconds, is_verbose=is_verbose, is_restarting=is_restarting))
 
 
 class _Started(NamedTuple):
@@ -164,7 +197,7 @@ async def _announce(started: _Started, processes: Processes, line: StartingLine,
 async def _announce_one(site: LocalCluster, plan: ProcessPlan, console: Console, line: StartingLine) -> None:
     await wait_until(lambda: is_serving(plan.address, CALL_SECONDS))
     if plan.role == "gateway":
-        await wait_until(lambda: is_ready(site.host, site.http_port))
+        await wait_until(lambda: is_ready(site.url))
     line.finish(plan.child.name)
     console.print(f"[green]✓[/] {plan.child.name} is healthy on {plan.address}", highlight=False)
 
@@ -202,8 +235,13 @@ def _say_checked(console: Console, what: str, finding: str) -> None:
     console.print(finding, markup=False, highlight=False, soft_wrap=True)
 
 
+def _given(**clients: str) -> Mapping[str, str]:
+    return {name: value for name, value in clients.items() if value}
+
+
 def _chat_line(site: LocalCluster) -> str:
-    return "baton chat" if site.url == DEFAULT_URL else f"baton chat --url {site.url}"
+    trust = f"SSL_CERT_FILE={shlex.quote(site.https_cert_file)} " if site.https_cert_file else ""
+    return "baton chat" if site.url == DEFAULT_URL else f"{trust}baton chat --url {site.url}"
 
 
 def _nodes_line(router: str) -> str:

@@ -168,7 +168,9 @@ async def _serving(
     )
     async with HttpServer(rest.handle, http_error_body, limits, held) as http_server:
         running = RunningGateway(
-            http_port=await http_server.start(settings.http_host, settings.http_port, is_shared=settings.is_shared),
+            http_port=await http_server.start(
+                settings.http_host, settings.http_port, is_shared=settings.is_shared, tls=settings.https_context()
+            ),
             grpc_port=await grpc_server.start(is_serving=False),
         )
         await grpc_server.set_serving(False, is_alive=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
+from ssl import SSLContext
 from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from baton.config.settings import ServiceSettings, process_index
-from baton.security.tls import TlsSettings
+from baton.security.tls import PublicCertificate, TlsSettings
 
 
 class ChatModelSettings(ServiceSettings):
@@ -124,6 +125,37 @@ class ClientSettings(ServiceSettings):
     """
 
 
+class HttpsSettings(ServiceSettings):
+    """What the REST port shows to clients."""
+
+    group: ClassVar[str] = "HTTPS"
+
+    https_cert_file: Path | None = None
+    """Certificate of the REST port with those of intermediate authorities, PEM; none: HTTP.
+
+    It and its key are read again when they change. A metrics port stays HTTP.
+    """
+    https_key_file: Path | None = None
+    """Key of that certificate without a passphrase, PEM."""
+
+    @model_validator(mode="after")
+    def _check_both_or_none(self) -> Self:
+        if (self.https_cert_file is None) != (self.https_key_file is None):
+            missing = "https_cert_file" if self.https_cert_file is None else "https_key_file"
+            raise ValueError(f"{missing} missing: HTTPS needs a certificate and its key")
+        return self
+
+    def https_context(self) -> SSLContext | None:
+        """Return what the REST port shows; None: it speaks HTTP.
+
+        Raises:
+            ConfigurationError: If the files cannot be read or do not belong together.
+        """
+        if self.https_cert_file is None or self.https_key_file is None:
+            return None
+        return PublicCertificate(self.https_cert_file, self.https_key_file).context
+
+
 class DeadlineSettings(ServiceSettings):
     """How long a request may take, how often it is tried, and how the gateway ends."""
 
@@ -170,7 +202,13 @@ class HttpSettings(ServiceSettings):
 
 
 class GatewaySettings(
-    ChatModelSettings, GatewayAddressSettings, ClientSettings, DeadlineSettings, HttpSettings, TlsSettings
+    ChatModelSettings,
+    GatewayAddressSettings,
+    ClientSettings,
+    DeadlineSettings,
+    HttpSettings,
+    HttpsSettings,
+    TlsSettings,
 ):
     """Read from the environment, prefix BATON_GATEWAY_; arguments win."""
 

@@ -20,6 +20,7 @@ from baton.engine.checkpoint.lora import read_adapters
 from baton.engine.checkpoint.model_folder import Checkpoint
 from baton.engine.runners.base import kv_dtype_of
 from baton.errors import ConfigurationError
+from baton.installation import install_line
 from baton.node.loading import check_engine_has, choose_computing
 from baton.node.settings import NodeSettings
 
@@ -94,13 +95,8 @@ def _check_installed(engine: str) -> None:
     if missing:
         raise ConfigurationError(
             f"engine {engine}: {' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not installed; "
-            f"install the extra: {extra_line(engine)}"
+            f"{install_line(engine)}"
         )
-
-
-def extra_line(extra: str) -> str:
-    """Return the command that installs an extra."""
-    return f"pip install 'baton[{extra}]'"
 
 
 def _check_device(settings: NodeSettings) -> None:

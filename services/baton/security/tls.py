@@ -111,6 +111,47 @@ class TlsIdentity:
             raise ConfigurationError(f"tls: {error}") from error
 
 
+class PublicCertificate:
+    """What a server shows to clients who show none; files that change are taken for connections that come later.
+
+    Args:
+        cert_file: Certificate, with those of intermediate authorities, PEM.
+        key_file: Key of that, PEM.
+
+    Raises:
+        ConfigurationError: If they cannot be read or do not belong together.
+    """
+
+    def __init__(self, cert_file: Path, key_file: Path) -> None:
+        self._files = (cert_file, key_file)
+        self._current = self._load()
+        self.context = self._load()
+        """Of the server; each handshake goes on with the files as they are then."""
+        self._stamps = self._look()
+        self.context.sni_callback = self._renew  # called for every handshake, whether it names a server or not
+
+    def _renew(self, connection: ssl.SSLObject, _server_name: str | None, _context: ssl.SSLContext) -> None:
+        try:
+            if (stamps := self._look()) != self._stamps:
+                self._current, self._stamps = self._load(), stamps
+        except (OSError, ConfigurationError) as error:
+            log.warning("tls_files_kept cause=%r", str(error))
+        connection.context = self._current
+
+    def _look(self) -> list[tuple[int, int]]:
+        return [(status.st_mtime_ns, status.st_ino) for status in (path.stat() for path in self._files)]
+
+    def _load(self) -> ssl.SSLContext:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.set_alpn_protocols(["http/1.1"])
+        try:
+            context.load_cert_chain(*self._files, password="")
+        except OSError as error:  # ssl's own error is one
+            raise ConfigurationError("https_cert_file {}, https_key_file {}: {}".format(*self._files, error)) from error
+        return context
+
+
 class TlsSettings(BaseSettings):
     """Settings of services that call others: all three files, or none for connections without TLS."""
 

@@ -79,7 +79,7 @@ def test_the_curl_line_can_be_pasted() -> None:
 
 def test_the_curl_line_sends_the_users_key_where_the_gateway_asks_for_one() -> None:
     """From the environment, by the shell: a key is in no command line and no terminal."""
-    site = LocalCluster("127.0.0.1", 8000, 8001, Path(), "m", "info", needs_key=True)
+    site = LocalCluster("127.0.0.1", 8000, 8001, Path(), "m", "info", clients={"api_keys_file": "keys"})
     printed = subprocess.run(
         ["sh", "-c", f"curl() {{ printf '%s\\n' \"$@\"; }}; {curl_line(site)}"],
         env={"BATON_API_KEY": "sk-1"},

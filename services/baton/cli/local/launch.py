@@ -6,7 +6,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from baton.agent.child import ChildSpec
@@ -14,6 +14,8 @@ from baton.cli.local.environment import threads_per_worker, worker_environment
 from baton.cli.local.ports import free_ports
 from baton.cli.local.topology import SETTINGS_CLASSES, NodeSpec, node_ids
 from baton.config.settings import flag_of, load_settings
+from baton.gateway.access.api_keys import ApiKeys
+from baton.gateway.settings import GatewaySettings
 from baton.node.settings import NodeSettings
 from baton.rpc.server import host_port
 
@@ -41,15 +43,25 @@ class LocalCluster:
     """Name under which it is served."""
     log_level: str
     """Level of every process."""
-    needs_key: bool = False
-    """Whether the gateway asks for API keys."""
     lora: str = ""
     """NAME=FOLDER of the adapters that all nodes load, separated by commas."""
+    clients: Mapping[str, str] = field(default_factory=dict)
+    """Settings of the gateway by field name: who may ask it, and what it shows to them."""
+
+    @property
+    def needs_key(self) -> bool:
+        """Whether the gateway asks for API keys."""
+        return "api_keys_file" in self.clients
+
+    @property
+    def https_cert_file(self) -> str:
+        """The REST port's certificate; empty: it speaks HTTP."""
+        return self.clients.get("https_cert_file", "")
 
     @property
     def url(self) -> str:
         """Address of the REST API."""
-        return f"http://{host_port(self.host, self.http_port)}"
+        return f"http{'s' if self.https_cert_file else ''}://{host_port(self.host, self.http_port)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +89,7 @@ def plan_processes(site: LocalCluster, nodes: Sequence[NodeSpec]) -> Sequence[Pr
     """Return all processes in the order of their start; internal ports are free ones.
 
     Raises:
-        ConfigurationError: If the options or the environment of a node would be refused.
+        ConfigurationError: If the options or the environment of a node or of the gateway would be refused.
     """
     workers = node_ids(_sharing(site, nodes))
     ports = free_ports(
@@ -134,8 +146,12 @@ def settings_of(site: LocalCluster, spec: NodeSpec) -> NodeSettings:
 
 
 def _gateway(site: LocalCluster, router_address: str) -> ProcessPlan:
-    address = host_port(site.host, site.grpc_port)
-    child = ChildSpec("gateway", _command(site, "gateway", _gateway_settings(site, router_address)))
+    address, flags = host_port(site.host, site.grpc_port), _gateway_settings(site, router_address)
+    settings = load_settings(GatewaySettings, flags)
+    settings.https_context()
+    if settings.api_keys_file is not None:
+        ApiKeys(settings.api_keys_file).load()
+    child = ChildSpec("gateway", _command(site, "gateway", flags))
     return ProcessPlan("gateway", "", address, child, site.url)
 
 
@@ -152,6 +168,7 @@ def _gateway_settings(site: LocalCluster, router_address: str) -> Mapping[str, s
         "http_port": str(site.http_port),
         "grpc_host": site.host,
         "grpc_port": str(site.grpc_port),
+        **site.clients,
     }
 
 

@@ -8,6 +8,8 @@ from baton.cli.local.launch import LocalCluster, settings_of
 from baton.cli.local.topology import NodeSpec, node_ids
 from baton.config.container_limits import usable_memory
 from baton.engine.checkpoint.model_folder import Checkpoint, read_checkpoint
+from baton.errors import ConfigurationError
+from baton.installation import install_line, lacking
 from baton.node.preflight import NodeNeeds, check_main_memory, check_node
 from baton.text.tokenizer import check_tokenizer_files
 
@@ -25,6 +27,7 @@ def check_site(
     Raises:
         ConfigurationError: If something is not; the message names the key, and the remedy.
     """
+    _check_installed(nodes)
     checkpoint = read_checkpoint(site.model_dir)
     say("model", f"{site.model_name}: {_described(checkpoint)}")
     check_tokenizer_files(site.model_dir)
@@ -37,6 +40,13 @@ def check_site(
         say("adapter", f"{part.replace('=', ' in ', 1)} fits the model")
     say("memory", check_main_memory(needs, usable_memory()))
     return needs
+
+
+def _check_installed(nodes: Sequence[NodeSpec]) -> None:
+    """Name all that is missing at once, with one line that installs it."""
+    extras = ("gateway", *sorted({spec.engine for spec in nodes} - {"mock"}))
+    if missing := lacking(*extras):
+        raise ConfigurationError(f"`baton up` needs {', '.join(missing)} here: {install_line(*extras)}")
 
 
 def _described(checkpoint: Checkpoint) -> str:

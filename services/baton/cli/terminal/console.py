@@ -81,7 +81,10 @@ def processes_table(plans: Sequence[ProcessPlan], devices: Mapping[str, str], pr
 
 
 def curl_line(site: LocalCluster) -> str:
-    """Return a command to paste that asks the served model a question, with the key of the user's environment."""
+    """Return a command to paste that asks the served model a question, with the key of the user's environment.
+
+    It believes the served certificate, which does as it is where that is its own authority and names the host.
+    """
     body = {
         "model": site.model_name,
         "messages": [{"role": "user", "content": EXAMPLE_QUESTION}],
@@ -90,7 +93,8 @@ def curl_line(site: LocalCluster) -> str:
     }
     key = f' -H "Authorization: Bearer ${KEY_VARIABLE}"' if site.needs_key else ""
     headers = f"-H 'Content-Type: application/json'{key}"
-    return f"curl -s {site.url}/v1/chat/completions {headers} -d {shlex.quote(json.dumps(body))}"
+    trust = f" --cacert {shlex.quote(site.https_cert_file)}" if site.https_cert_file else ""
+    return f"curl -s{trust} {site.url}/v1/chat/completions {headers} -d {shlex.quote(json.dumps(body))}"
 
 
 def print_death(console: Console, death: ChildDiedError) -> None:

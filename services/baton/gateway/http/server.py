@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import ssl
 from functools import partial
 from types import TracebackType
 
@@ -53,25 +54,35 @@ class HttpServer:
         # Told of no error: a task group would wrap it in a group, and the caller expects it as it is.
         await self._tasks.__aexit__(None, None, None)
 
-    async def start(self, host: str, port: int, *, is_shared: bool = False) -> int:
+    async def start(self, host: str, port: int, *, is_shared: bool = False, tls: ssl.SSLContext | None = None) -> int:
         """Listen; return the port.
 
         Args:
             host: Address.
             port: 0: any free one.
             is_shared: Whether other processes listen on the same port.
+            tls: What connections show to clients; None: they are plain.
 
         Raises:
             ConfigurationError: If the address cannot be bound.
         """
         loop = asyncio.get_running_loop()
         connect = partial(HttpConnection, self._handler, self._error_body, self._limits, self._connections, self._tasks)
+        handshake_seconds = self._limits.header_timeout_seconds if tls else None
         try:
-            self._server = await loop.create_server(connect, host, port, backlog=_BACKLOG, reuse_port=is_shared or None)
+            self._server = await loop.create_server(
+                connect,
+                host,
+                port,
+                backlog=_BACKLOG,
+                reuse_port=is_shared or None,
+                ssl=tls,
+                ssl_handshake_timeout=handshake_seconds,
+            )
         except OSError as error:
             raise ConfigurationError(f"http_port: cannot listen on {host}:{port}: {error}") from error
         self.port = int(self._server.sockets[0].getsockname()[1])
-        log.info("http_listening host=%s port=%d", host, self.port)
+        log.info("http_listening host=%s port=%d tls=%s", host, self.port, tls is not None)
         return self.port
 
     async def drain(self, grace_seconds: float, *, pause_seconds: float = 0.0) -> None:
