@@ -29,8 +29,8 @@ _QUIET = {
 }
 """No client may call out: there may be nothing to call."""
 _PROGRAMS: Mapping[str, Sequence[str]] = {"python": (), "node": ("node", "npm"), "java": ("java", "javac")}
-_KEPT = ("HOME", "LANG", "PATH", "TMPDIR")
-"""Variables of this process that clients see, beside those of proxies and certificates while they are installed."""
+_KEPT = ("EXO_CHECKOUT", "HOME", "LANG", "PATH", "TMPDIR")
+"""Variables of this process that clients see."""
 
 
 class InstallError(Exception):

@@ -50,6 +50,10 @@ _ABORT_SECONDS = 3.0
 _MESSAGE_CHARACTERS = 400
 
 
+class AbsentError(Exception):
+    """What a feature needs is not on this machine: its cell is skipped."""
+
+
 def run(features: Mapping[str, Feature]) -> None:
     """Run the features that the command line names, or all."""
     for name in sys.argv[1:] or features:
@@ -57,6 +61,8 @@ def run(features: Mapping[str, Feature]) -> None:
         line: dict[str, Any] = {"feature": name}
         try:
             line["note"] = features[name]() or ""
+        except AbsentError as error:
+            line["skip"] = str(error)
         except Exception as error:
             text = " ".join(str(error).split()) or "no message"
             line["error"] = f"{type(error).__name__}: {text}"[:_MESSAGE_CHARACTERS]

@@ -20,6 +20,7 @@ from baton.gateway.api.endpoint import Access, Endpoint
 from baton.gateway.api.exo.bench import BenchAnswer, BenchBody, BenchEndpoint
 from baton.gateway.api.exo.endpoints import PREVIEW_PARAMETERS, ExoApi
 from baton.gateway.api.exo.instances import InstanceBody
+from baton.gateway.api.exo.links import LinkBody
 from baton.gateway.api.openai.chat import answer_chat
 from baton.gateway.api.openai.completions import answer_completion
 from baton.gateway.api.openai.errors import OPENAI_ERRORS
@@ -181,7 +182,7 @@ def page_endpoints(pages: Pages) -> list[Endpoint]:
 
 def exo_endpoints(exo: ExoApi) -> list[Endpoint]:
     """Return what tools for exo's cluster ask; it shows and pins nodes, so that it is for administrators."""
-    part, instance = [{"name": "path", **_IN_PATH}], [{"name": "instance_id", **_IN_PATH}]
+    part, instance, link = ([{"name": name, **_IN_PATH}] for name in ("path", "instance_id", "link_id"))
     rows = [
         Endpoint("GET", "/models", exo.send_models, "The models that are served, as exo lists them."),
         Endpoint("GET", "/state", exo.send_state, "Instances, runners, and what the nodes' sensors say."),
@@ -215,6 +216,15 @@ def exo_endpoints(exo: ExoApi) -> list[Endpoint]:
             "Lift a pin; no process ends.",
             parameters=instance,
         ),
+        Endpoint("GET", "/v1/instance-links", exo.send_links, "The links between pinned placements."),
+        Endpoint(
+            "POST",
+            "/v1/instance-links",
+            exo.create_link,
+            "Have pinned placements compute the prompts of others.",
+            body=LinkBody,
+        ),
+        Endpoint("DELETE", "/v1/instance-links/{link_id}", exo.delete_link, "End a link.", parameters=link),
     ]
     return [row._replace(access=Access.ADMIN) for row in rows]
 

@@ -266,3 +266,44 @@ def test_nothing_is_pinned_where_several_processes_share_the_port(
         assert refused.error == (404, None, "instances_unavailable")
         assert ask(running, "/state/instances").body == {}
         assert len(ask(running, PREVIEWS).body["previews"]) == 1
+
+
+LINKS = "/v1/instance-links"
+
+
+def test_a_link_has_one_instance_compute_for_another(gateway: RunningGateway, cluster: FakeCluster) -> None:
+    """Benchmarks run on the decode node of the one with the node of the other; without the link, on either."""
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "x"}], "max_tokens": 1}
+    for index in range(2):
+        ask(gateway, "/instance", view(f"i-{index}", f"decode-{index}"))
+    link = {"prefill_instances": ["i-1"], "decode_instances": ["i-1"]}
+    created = ask(gateway, LINKS, link).body
+    (shown,) = ask(gateway, LINKS).body
+    ask(gateway, "/bench/chat/completions", body)
+    pins = [(pin.decode_node_id, pin.prefill_node_id) for pin in cluster.router.requests[-1].pins]
+    deleted = ask(gateway, f"{LINKS}/{shown['linkId']}", method="DELETE")
+
+    assert shown == {"linkId": created["link_id"], "prefillInstances": ["i-1"], "decodeInstances": ["i-1"]}
+    assert pins == [("decode-0", ""), ("decode-1", "")]
+    assert (deleted.status, ask(gateway, LINKS).body) == (200, [])
+    assert ask(gateway, f"{LINKS}/{shown['linkId']}", method="DELETE").status == 404
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode", "param"),
+    [
+        ([], ["i-0"], "prefill_instances"),
+        (["i-0"], ["gone"], "decode_instances[0]"),
+        (["i-0", "gone"], ["i-0"], "prefill_instances[1]"),
+        (["i-0"], ["i-1"], "prefill_instances[0]"),  # its node decodes, and computes for nobody else
+    ],
+)
+def test_what_cannot_be_linked_is_refused_by_name(
+    gateway: RunningGateway, prefill: list[str], decode: list[str], param: str
+) -> None:
+    """Nothing is linked then."""
+    for index in range(2):
+        ask(gateway, "/instance", view(f"i-{index}", f"decode-{index}"))
+
+    assert ask(gateway, LINKS, {"prefill_instances": prefill, "decode_instances": decode}).error[:2] == (400, param)
+    assert ask(gateway, LINKS).body == []

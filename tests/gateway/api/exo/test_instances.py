@@ -6,7 +6,7 @@ import pytest
 
 from baton.capacity.snapshot import NodePair
 from baton.errors import OverloadedError
-from baton.gateway.api.exo.instances import GRACE_SECONDS, MAX_INSTANCES, Instance, Instances
+from baton.gateway.api.exo.instances import GRACE_SECONDS, MAX_INSTANCES, Instance, InstanceLink, Instances
 
 
 def instance(name: str = "i", model: str = "m", decode: str = "d", prefill: str = "p") -> Instance:
@@ -74,3 +74,42 @@ def test_there_are_never_too_many() -> None:
 
     with pytest.raises(OverloadedError):
         instances.add(instance("one more"))
+
+
+def test_a_linked_instance_decodes_what_the_others_node_computes() -> None:
+    """The one that computes takes no requests of its own; a node linked to itself computes alone."""
+    instances = Instances(Clock())
+    for each in (instance("a", prefill="p"), instance("b", decode="e", prefill=""), instance("c", prefill="q")):
+        instances.add(each)
+    instances.link(InstanceLink("l", ("a",), ("b",)))
+    assert instances.pins("m") == (NodePair("e", "p"), NodePair("d", "q"))
+
+    assert instances.unlink("l")
+    assert not instances.unlink("l")
+    instances.link(InstanceLink("l", ("b",), ("b",)))
+    assert instances.pins("m") == (NodePair("d", "p"), NodePair("e", ""), NodePair("d", "q"))
+
+
+def test_a_link_ends_with_the_first_of_its_instances() -> None:
+    """What is left of them is pinned as before."""
+    instances = Instances(Clock())
+    instances.add(instance("a"))
+    instances.add(instance("b", prefill=""))
+    instances.link(InstanceLink("l", ("a",), ("b",)))
+
+    instances.remove("a")
+
+    assert instances.links() == []
+    assert instances.pins("m") == (NodePair("d", ""),)
+
+
+def test_links_take_room_beside_instances() -> None:
+    """The router takes so many pins, and no more."""
+    instances = Instances(Clock())
+    names = tuple(str(index) for index in range(8))
+    for name in names:
+        instances.add(instance(name))
+    instances.link(InstanceLink("l", names[:7], names[:7]))
+
+    with pytest.raises(OverloadedError):
+        instances.link(InstanceLink("one more", names[:2], names[:4]))

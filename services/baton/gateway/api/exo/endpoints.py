@@ -12,6 +12,7 @@ from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import ApiError, missing
 from baton.gateway.api.exo.documents import instance_document, models_document, state_document
 from baton.gateway.api.exo.instances import Instance, Instances, instance_of, instance_view
+from baton.gateway.api.exo.links import link_of, links_document
 from baton.gateway.api.exo.previews import count_in_query, fetch_previews
 from baton.gateway.cluster.router_client import ModelCatalog, RouterClient
 from baton.internal.v1.node_pb2 import NodeDescription
@@ -83,14 +84,12 @@ class ExoApi:
 
     async def create_instance(self, exchange: Exchange) -> None:
         """Pin a placement."""
-        if self._is_shared:
-            text = "several processes share this port; a pin would hold for one of them only"
-            raise ApiError(404, text, code="instances_unavailable")
+        self._check_alone()
         view = instance_view(exchange.body)
         instance = instance_of(view, await self._nodes())
         self._catalog.check_model_name(instance.model)
         self._instances.add(instance)
-        _send_receipt(exchange, instance.instance_id)
+        _send_receipt(exchange, instance_id=instance.instance_id)
 
     async def send_instance(self, exchange: Exchange) -> None:
         """Send a pinned placement."""
@@ -101,7 +100,31 @@ class ExoApi:
         """Lift a pin."""
         instance = self._instance(exchange)
         self._instances.remove(instance.instance_id)
-        _send_receipt(exchange, instance.instance_id)
+        _send_receipt(exchange, instance_id=instance.instance_id)
+
+    async def create_link(self, exchange: Exchange) -> None:
+        """Have pinned placements compute the prompts of others."""
+        self._check_alone()
+        link = link_of(str(uuid.uuid4()), exchange.body, self._instances, await self._nodes())
+        self._instances.link(link)
+        _send_receipt(exchange, link_id=link.link_id)
+
+    async def send_links(self, exchange: Exchange) -> None:
+        """Send the links."""
+        await self._nodes()
+        _send(exchange, links_document(self._instances.links()))
+
+    async def delete_link(self, exchange: Exchange) -> None:
+        """End a link."""
+        link_id = unquote(exchange.request.path.removeprefix("/v1/instance-links/"))
+        if not self._instances.unlink(link_id):
+            raise ApiError(404, f"There is no link {link_id[:64]!r}", code="not_found")
+        _send_receipt(exchange, link_id=link_id)
+
+    def _check_alone(self) -> None:
+        if self._is_shared:
+            text = "several processes share this port; a pin would hold for one of them only"
+            raise ApiError(404, text, code="instances_unavailable")
 
     def _instance(self, exchange: Exchange) -> Instance:
         instance_id = unquote(exchange.request.path.removeprefix("/instance/"))
@@ -116,9 +139,8 @@ class ExoApi:
         return nodes
 
 
-def _send_receipt(exchange: Exchange, instance_id: str) -> None:
-    receipt = {"message": "Command received.", "command_id": str(uuid.uuid4()), "instance_id": instance_id}
-    _send(exchange, receipt)
+def _send_receipt(exchange: Exchange, **names: str) -> None:
+    _send(exchange, {"message": "Command received.", "command_id": str(uuid.uuid4()), **names})
 
 
 def _send(exchange: Exchange, document: object) -> None:

@@ -37,9 +37,26 @@ class Instance:
         decode, prefill = self.nodes
         return (prefill, decode) if prefill else (decode,)
 
+    @property
+    def prefiller(self) -> str:
+        """Return the node that computes prompts."""
+        return self.node_ids[0]
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceLink:
+    """Has some instances' nodes compute the prompts of others; it ends with the first of them that does."""
+
+    link_id: str
+    """Chosen by the gateway."""
+    prefill_ids: tuple[str, ...]
+    """Instances whose nodes compute prompts, and take no requests of their own."""
+    decode_ids: tuple[str, ...]
+    """Instances whose nodes generate."""
+
 
 class Instances:
-    """The pins of one gateway process, in the order in which they were made.
+    """The pins of one gateway process, and the links between them, in the order in which they were made.
 
     Invariant: every instance's nodes have been listed by the router within `GRACE_SECONDS` of the router's last answer.
 
@@ -51,6 +68,7 @@ class Instances:
         self._clock = clock
         self._instances: dict[str, Instance] = {}
         self._absent_since: dict[str, float] = {}
+        self._links: dict[str, InstanceLink] = {}
 
     def add(self, instance: Instance) -> None:
         """Pin; an instance of the same id is replaced.
@@ -58,14 +76,17 @@ class Instances:
         Raises:
             OverloadedError: If there are too many.
         """
-        if instance.instance_id not in self._instances and len(self._instances) >= MAX_INSTANCES:
-            raise OverloadedError(f"there are {MAX_INSTANCES} instances already: delete one first")
+        if instance.instance_id not in self._instances:
+            self._check_room(1)
         self._instances[instance.instance_id] = instance
         self._absent_since.pop(instance.instance_id, None)
 
     def remove(self, instance_id: str) -> bool:
-        """Lift a pin; return whether there was one."""
+        """Lift a pin, and its links; return whether there was one."""
         self._absent_since.pop(instance_id, None)
+        self._links = {
+            name: link for name, link in self._links.items() if instance_id not in link.prefill_ids + link.decode_ids
+        }
         return self._instances.pop(instance_id, None) is not None
 
     def get(self, instance_id: str) -> Instance | None:
@@ -78,7 +99,28 @@ class Instances:
 
     def pins(self, model: str) -> tuple[NodePair, ...]:
         """Return the only places for benchmarks of a model; empty: any."""
-        return tuple(instance.nodes for instance in self._instances.values() if instance.model == model)
+        sources = {source for link in self._links.values() for source in link.prefill_ids}
+        targets = {target for link in self._links.values() for target in link.decode_ids}
+        own = [instance for instance in self._instances.values() if instance.model == model]
+        taken = [instance for instance in own if instance.instance_id in targets or instance.instance_id not in sources]
+        return tuple(dict.fromkeys(pair for instance in taken for pair in self._pairs(instance)))
+
+    def link(self, link: InstanceLink) -> None:
+        """Link instances.
+
+        Raises:
+            OverloadedError: If there are too many.
+        """
+        self._check_room(len(link.prefill_ids) * len(link.decode_ids))
+        self._links[link.link_id] = link
+
+    def unlink(self, link_id: str) -> bool:
+        """End a link; return whether there was one."""
+        return self._links.pop(link_id, None) is not None
+
+    def links(self) -> list[InstanceLink]:
+        """Return every link."""
+        return list(self._links.values())
 
     def note_nodes(self, node_ids: Collection[str]) -> None:
         """Take the nodes that the router lists now; drop instances whose nodes have been away for too long."""
@@ -88,6 +130,18 @@ class Instances:
                 self._absent_since.pop(instance.instance_id, None)
             elif now - self._absent_since.setdefault(instance.instance_id, now) >= GRACE_SECONDS:
                 self.remove(instance.instance_id)
+
+    def _pairs(self, instance: Instance) -> list[NodePair]:
+        """Return an instance's nodes, or, where it is linked, its decode node with each that computes for it."""
+        decode = instance.nodes.decode_node_id
+        linked = [link for link in self._links.values() if instance.instance_id in link.decode_ids]
+        prefillers = [self._instances[source].prefiller for link in linked for source in link.prefill_ids]
+        return [NodePair(decode, "" if node == decode else node) for node in prefillers] or [instance.nodes]
+
+    def _check_room(self, num_more: int) -> None:
+        num_pairs = sum(len(link.prefill_ids) * len(link.decode_ids) for link in self._links.values())
+        if len(self._instances) + num_pairs + num_more > MAX_INSTANCES:
+            raise OverloadedError(f"there are {MAX_INSTANCES} instances and links already: delete one first")
 
 
 _INSTANCE_ID = re.compile(r"[A-Za-z0-9-]{1,64}")

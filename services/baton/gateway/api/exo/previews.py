@@ -78,11 +78,13 @@ def _preview(
     model: str, candidate: Candidate, reference: ReferenceRequest, nodes: Mapping[str, NodeDescription]
 ) -> dict[str, Any]:
     pair = NodePair(candidate.decode_node_id, candidate.prefill_node_id)
+    instance = Instance(str(uuid.uuid4()), model, pair)
     return {
         "model_id": model,
         "sharding": "Pipeline",
         "instance_meta": "BatonRing",
-        "instance": instance_document(Instance(str(uuid.uuid4()), model, pair), nodes),
+        "instance": instance_document(instance, nodes),
+        "nodes": instance.node_ids,
         "memory_delta_by_node": {},
         "error": None,
         "reference_request": reference._asdict(),
