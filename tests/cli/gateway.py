@@ -17,7 +17,7 @@ def running_gateway(*, key: str = "") -> Iterator[str]:
         if key and request.headers.get("Authorization") != f"Bearer {key}":
             return Answer(401, b'{"error": {"message": "no such key"}}')
         if request.method == "GET":
-            return Answer(200, b'{"data": [{"id": "tiny"}]}')
+            return Answer(200, b'{"data": [{"id": "tiny"}, {"id": "failing"}, {"id": "cut"}]}')
         return _chat(request.body)
 
     with serving(answer) as url:

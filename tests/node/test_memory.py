@@ -90,7 +90,7 @@ def test_a_mock_that_sends_takes_no_prompt_that_it_has_no_room_for(monkeypatch: 
     assert receiver.num_blocks == 8192
 
 
-def test_host_memory_for_kv_is_no_larger_than_the_pool_that_it_relieves() -> None:
+def test_host_memory_for_kv_is_no_larger_than_half_the_pool_that_it_relieves() -> None:
     """Of a small model some megabytes, not a gigabyte; a number that is given by hand is taken."""
     settings = DecodeSettings(model_dir=checkpoint_dir(), engine="mock", num_blocks=64)
     runner = load_runner(settings)
@@ -98,5 +98,5 @@ def test_host_memory_for_kv_is_no_larger_than_the_pool_that_it_relieves() -> Non
 
     asked = share_memory(settings.model_copy(update={"host_kv_bytes": GIB}), runner)
 
-    assert share_memory(settings, runner)["host_kv_bytes"] == pool_bytes < 10 * MIB
+    assert share_memory(settings, runner)["host_kv_bytes"] == pool_bytes // 2 < 10 * MIB
     assert asked["host_kv_bytes"] == GIB

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from baton.errors import ConfigurationError
-from baton.security.authority import create_authority
+from baton.security.authority import check_intact, create_authority
 from baton.security.join_token import JoinToken, create_secret, first_certificate, parse_join_token, read_secret
+
+
+def _swapped(text: str) -> str:
+    """Return a text with a letter near its end, within the signature, changed."""
+    place = len(text) - 20
+    return text[:place] + ("A" if text[place] != "A" else "B") + text[place + 1 :]
 
 
 def test_a_token_comes_back_as_it_was() -> None:
@@ -32,8 +39,19 @@ def test_other_text_is_refused_without_being_repeated(text: str) -> None:
 
 def test_a_token_whose_authority_is_damaged_is_refused() -> None:
     """It would be believed by nobody later."""
-    with pytest.raises(ConfigurationError, match="no base64"):
+    with pytest.raises(ConfigurationError, match=r"no base64.*copy all of what `baton authority token` prints"):
         parse_join_token(f"baton1.{'s' * 32}.%%%%%")
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[:-40], lambda text: text[:200] + text[210:], _swapped])
+def test_a_certificate_that_has_lost_or_changed_letters_is_refused(damage: Callable[[str], str]) -> None:
+    """It still is base64, and no router would ever be believed by it."""
+    authority = create_authority(datetime.now(UTC), timedelta(days=1)).certificate
+    secret, _, encoded = JoinToken("s" * 32, authority).text.rpartition(".")
+    check_intact(parse_join_token(f"{secret}.{encoded}").authority)
+
+    with pytest.raises(ConfigurationError, match="a part of it is missing or changed"):
+        check_intact(parse_join_token(f"{secret}.{damage(encoded)}").authority)
 
 
 def test_secrets_must_be_long(tmp_path: Path) -> None:

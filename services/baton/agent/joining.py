@@ -19,7 +19,7 @@ from baton.errors import BatonError, ConfigurationError, OverloadedError, Unavai
 from baton.internal.v1 import join_service_pb2 as messages
 from baton.internal.v1.join_service_pb2_grpc import JoinServiceStub
 from baton.rpc.status import error_from_rpc, error_info
-from baton.security.authority import certificate_request
+from baton.security.authority import certificate_request, check_intact
 from baton.security.join_token import JoinToken, parse_join_token
 from baton.security.tls import TlsIdentity
 
@@ -159,6 +159,7 @@ def joiner_of(settings: AgentSettings) -> Joiner:
         ConfigurationError: If its token is none.
     """
     token = parse_join_token(read_token(settings.join_token.get_secret_value(), settings.join_token_file))
+    check_intact(token.authority)
     membership = Membership(settings.state_folder, settings.tls_server_name)
     return Joiner(token, settings.node_id, membership, finder(settings.join_address))
 

@@ -118,6 +118,8 @@ def command(
     if not models:
         raise NotFoundError(f"the gateway at {url} serves no model")
     model = model or models[0]
+    if model not in models:
+        raise NotFoundError(f"--model: {model!r} is not served at {url}; served are {', '.join(models)}")
     conversation: list[ChatMessage] = []
     for question in _questions(console, message):
         conversation.append(ChatMessage("user", question))

@@ -39,6 +39,7 @@ def command(
 
     With --nodes: which of the live nodes should prefill, which decode, and what fits in memory, whatever they do today.
     """
+    assumed_prefixes = [_assumed(text) for text in cached or ()]
     if is_cluster:
         states = _live_nodes(router)
         size = PlacementRequest(prompt_tokens, max_tokens)
@@ -51,7 +52,7 @@ def command(
         prompt_token_count=prompt_tokens,
         max_token_count=max_tokens,
         is_dry_run=True,
-        assumed_prefixes=[_assumed(text) for text in cached or ()],
+        assumed_prefixes=assumed_prefixes,
     )
     answer = ask_router(router, lambda stub: stub.Place(request, timeout=CALL_SECONDS))
     console = make_console()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import re
 import shlex
 import signal
 from collections.abc import Mapping, Sequence
@@ -254,8 +255,20 @@ def _check_model(model: Path | None) -> Path:
 
         model = checkpoint_dir()
     if not (model / "config.json").is_file():
-        raise ConfigurationError(f"--model: {model} is no checkpoint folder (it has no config.json)")
+        raise ConfigurationError(f"--model: {model} is no model folder: {_why_no_model(model)}")
     return model.resolve()
+
+
+def _why_no_model(model: Path) -> str:
+    """Return what stands in the way, and what to do about it."""
+    if model.is_dir():
+        return "it has no config.json; give the folder that has it beside the *.safetensors files"
+    if model.is_file():
+        return "it is a file; give the folder with config.json, tokenizer and *.safetensors files (GGUF is not read)"
+    if re.fullmatch(r"[\w.-]+/[\w.-]+", str(model)):
+        fetch = f"`hf download {model} --local-dir {model.name}`, then --model {model.name}"
+        return f"there is no such folder, and names of a hub are not fetched; run {fetch}"
+    return "there is no such folder"
 
 
 def _served_name(model: Path | None, model_dir: Path) -> str:

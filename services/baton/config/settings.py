@@ -7,10 +7,11 @@ where users need the flag, variable or key that they wrote.
 
 from __future__ import annotations
 
+import difflib
 import inspect
 import os
 import tomllib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, ClassVar, Literal, NamedTuple, TypeVar, get_args, get_origin
@@ -31,6 +32,8 @@ PROCESS_INDEX_VARIABLE = "BATON_PROCESS_INDEX"
 
 SettingsT = TypeVar("SettingsT", bound=BaseSettings)
 
+_LIKENESS = 0.65
+"""Of a name and the one that was meant: 1 is the same."""
 _SECRET_ENDINGS = ("_key", "_keys", "_secret", "_password", "_credentials")
 _MASK = "**********"
 
@@ -44,6 +47,8 @@ class ServiceSettings(BaseSettings):
 
     group: ClassVar[str] = ""
     """Heading, in help and documents, of the fields that a class brings in."""
+    aliases: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Fields that a flag stands for, by the name under which other services have it."""
     dropped: ClassVar[Mapping[str, str]] = {}
     """What holds instead, by the name of a setting that a class no longer has: to give it is an error that says so."""
 
@@ -154,6 +159,11 @@ def parse_flags(settings_class: type[BaseModel], arguments: Sequence[str]) -> Ma
     remaining = list(arguments)
     while remaining:
         flag, equals, value = remaining.pop(0).partition("=")
+        if aliased := _aliases(settings_class).get(flag.removeprefix("--")):
+            given = [] if equals or not remaining else [remaining.pop(0)]
+            value = given[0] if given else value
+            remaining[:0] = [f"{flag_of(field)}={value}" for field in aliased if field not in values]
+            continue
         name, implied = _field_of(settings_class, flag)
         if name in values and not _is_repeatable(settings_class, name):
             raise ConfigurationError(f"flag {flag} is given twice")
@@ -207,7 +217,8 @@ def _check_known(settings_class: type[BaseSettings], sources: _Sources) -> None:
         if key in dropped:
             raise ConfigurationError(f"{sources.name_of(key)} is no more: {dropped[key]}")
         if key not in settings_class.model_fields:
-            raise ConfigurationError(f"unknown {sources.name_of(key)}")
+            hint = nearest(key, settings_class.model_fields) or f"known are {', '.join(settings_class.model_fields)}"
+            raise ConfigurationError(f"unknown {sources.name_of(key)}; {hint}")
 
 
 def _field_of(settings_class: type[BaseModel], flag: str) -> tuple[str, str | None]:
@@ -221,7 +232,15 @@ def _field_of(settings_class: type[BaseModel], flag: str) -> tuple[str, str | No
     dropped = _dropped(settings_class)
     if flag.startswith("--") and (successor := dropped.get(name) or dropped.get(negated)):
         raise ConfigurationError(f"flag {flag} is no more: {successor}")
-    raise ConfigurationError(f"unknown flag {flag}; this service takes {', '.join(map(flag_of, fields))}")
+    flags = [*map(flag_of, fields), *(f"--{alias}" for alias in _aliases(settings_class))]
+    hint = nearest(flag, flags) or f"this service takes {', '.join(flags)}"
+    raise ConfigurationError(f"unknown flag {flag}; {hint}")
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the question whether a name that is known was meant; empty where none is like it."""
+    found = difflib.get_close_matches(name, list(known), 1, _LIKENESS)
+    return f"did you mean {found[0]}?" if found else ""
 
 
 def _is_repeatable(settings_class: type[BaseModel], name: str) -> bool:
@@ -232,6 +251,10 @@ def _is_repeatable(settings_class: type[BaseModel], name: str) -> bool:
 def _is_flag(settings_class: type[BaseModel], argument: str) -> bool:
     name = argument.partition("=")[0]
     return name.startswith("--") and name.removeprefix("--").replace("-", "_") in settings_class.model_fields
+
+
+def _aliases(settings_class: type[BaseModel]) -> Mapping[str, Sequence[str]]:
+    return getattr(settings_class, "aliases", {})
 
 
 def _dropped(settings_class: type[BaseModel]) -> Mapping[str, str]:

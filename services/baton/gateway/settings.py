@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from ssl import SSLContext
@@ -42,6 +42,7 @@ class GatewayAddressSettings(ServiceSettings):
     """Where clients and scrapers reach the gateway, and where it finds the router."""
 
     group: ClassVar[str] = "Addresses"
+    aliases: ClassVar[Mapping[str, Sequence[str]]] = {"host": ("http_host", "grpc_host"), "port": ("http_port",)}
     dropped: ClassVar[Mapping[str, str]] = {
         "process_index": "the processes that --processes asks for are numbered by their parent",
     }

@@ -50,14 +50,14 @@ def leave_room(bounds: PoolBounds, claims: Sequence[Claim], memory: Memory, mach
 def share_memory(settings: NodeSettings, runner: Runner) -> Mapping[str, int]:
     """Return the bytes of each claim by its setting, and of a lone prompt, once the model is loaded.
 
-    Host memory for KV is no larger than the pool that it relieves, where nobody says how large it is.
+    Host memory for KV is no larger than half the pool that it relieves, where nobody says how large it is.
 
     Raises:
         ConfigurationError: If what was given by hand does not fit; the message has the sum.
     """
-    pool_bytes = runner.num_blocks * runner.block_tokens * runner.info.layout.num_token_bytes()
+    relief_bytes = runner.num_blocks * runner.block_tokens * runner.info.layout.num_token_bytes() // 2
     claims = [
-        replace(claim, most_bytes=min(claim.most_bytes, pool_bytes)) if claim.setting == "host_kv_bytes" else claim
+        replace(claim, most_bytes=min(claim.most_bytes, relief_bytes)) if claim.setting == "host_kv_bytes" else claim
         for claim in settings.memory_claims()
     ]
     return shares_of(claims, usable_memory(), machine_memory(), untaken_bytes=runner.untaken_bytes)

@@ -103,7 +103,7 @@ def _check_device(settings: NodeSettings) -> None:
     """Refuse devices that are not there, as far as that is known without torch."""
     if settings.engine != "torch":
         return
-    found = re.fullmatch(r"([a-z]+)(?::(\d+))?", settings.device)
+    found = re.fullmatch(r"(cpu|cuda|mps|xpu)(?::(\d+))?", settings.device)
     if found is None:
         raise ConfigurationError(f"device {settings.device!r}: expected cpu, cuda, cuda:N or mps")
     if found[1] != "cuda":

@@ -166,7 +166,7 @@ class KvCacheSettings(ServiceSettings):
     """For engine mlx: bits in which K and V are kept, with scales; none: `dtype`. The wire has `dtype` either way."""
     host_kv_bytes: Annotated[int, Field(ge=0)] | Literal["auto"] = "auto"
     """Host memory for KV that leaves the pool, of requests and of the prefix cache; 0: it is always computed again;
-    auto: a share of the memory that the model leaves, up to the size of the pool and 1 GiB."""
+    auto: a share of the memory that the model leaves, up to half the size of the pool and 1 GiB."""
     disk_kv_dir: str = ""
     """Local folder for the KV of the prefix cache, which outlives the process; of one node. Empty: none."""
     disk_kv_bytes: int = Field(default=2**34, ge=1)

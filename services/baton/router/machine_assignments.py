@@ -56,8 +56,9 @@ def assigned(assignments: Sequence[MachineAssignment], node_id: str) -> MachineA
         if fnmatch.fnmatchcase(node_id, assignment.node_id):
             return assignment
     patterns = ", ".join(repr(assignment.node_id) for assignment in assignments) or "nothing"
+    remedy = "--worker-node-id gives this machine a name that fits"
     raise NotFoundError(
-        f"no assignment for node {node_id!r}: the router has some for {patterns}", reason="NO_ASSIGNMENT"
+        f"no assignment for node {node_id!r}: the router has some for {patterns}; {remedy}", reason="NO_ASSIGNMENT"
     )
 
 

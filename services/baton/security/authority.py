@@ -23,6 +23,23 @@ _CLOCK_SKEW = timedelta(minutes=5)
 """Certificates begin so much earlier: the clock of a machine that joins may be behind."""
 
 
+def check_intact(certificate: bytes) -> None:
+    """Check the authority's certificate in a token, PEM, which may have lost or changed letters on its way.
+
+    Raises:
+        ConfigurationError: If it is no certificate, or one that signs itself and has another signature.
+    """
+    try:
+        authority = x509.load_pem_x509_certificate(certificate)
+        if authority.issuer == authority.subject:
+            authority.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm) as error:
+        raise ConfigurationError(
+            "join token: a part of it is missing or changed: its authority is no certificate. Copy all of what "
+            "`baton authority token` prints, on one line"
+        ) from error
+
+
 @dataclass(frozen=True, slots=True)
 class Authority:
     """Signs certificates: its own certificate and the key of it, PEM."""

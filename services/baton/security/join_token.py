@@ -51,7 +51,9 @@ def parse_join_token(text: str) -> JoinToken:
     try:
         der = base64.b64decode(authority + "=" * (-len(authority) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as error:
-        raise ConfigurationError(f"join token: its authority is no base64: {error}") from error
+        raise ConfigurationError(
+            f"join token: its authority is no base64: {error}; copy all of what `baton authority token` prints"
+        ) from error
     return JoinToken(secret, ssl.DER_cert_to_PEM_cert(der).encode("ascii"))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -34,7 +36,7 @@ def test_text_usage_and_placement_arrive(url: str) -> None:
 
 def test_models_are_listed(url: str) -> None:
     """By name."""
-    assert list_models(url) == ["tiny"]
+    assert list_models(url) == ["tiny", "failing", "cut"]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +55,32 @@ def test_a_gateway_that_is_not_there_is_named() -> None:
         list_models("http://127.0.0.1:1")
 
 
-def test_an_address_without_scheme_is_refused() -> None:
-    """`--url` is named."""
-    with pytest.raises(ConfigurationError, match="--url"):
-        list_models("127.0.0.1:8000")
+@pytest.mark.parametrize("write", ["{host}", "http://{host}/", "http://{host}/v1", "{host}/v1/"])
+def test_an_address_may_be_as_other_clients_have_it(write: str) -> None:
+    """Without the scheme, and with the path that OpenAI's clients have in theirs."""
+    with running_gateway() as url:
+        assert "tiny" in list_models(write.format(host=url.removeprefix("http://")))
+
+
+@pytest.mark.parametrize("url", ["ftp://127.0.0.1", "http://", "http://127.0.0.1:many", ""])
+def test_what_is_no_address_is_refused(url: str) -> None:
+    """The flag is named, with what was expected."""
+    with pytest.raises(ConfigurationError, match="--url: expected http://host:port"):
+        list_models(url)
+
+
+def test_a_port_that_speaks_no_http_is_told_as_such() -> None:
+    """As the gateway's gRPC port does: its bytes are kept from the terminal."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=_greet_as_http2, args=(server,))
+        thread.start()
+        with pytest.raises(UnavailableError, match=r"not in HTTP: is it a gRPC port\?"):
+            list_models(f"http://127.0.0.1:{server.getsockname()[1]}")
+        thread.join()
+
+
+def _greet_as_http2(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(4096)
+        connection.sendall(b"\0\0\x12\4\0\0\0\0\0\0\3\0\0\0\x64" + b"\0" * 9)

@@ -10,6 +10,10 @@ from typing import NamedTuple, cast
 
 from baton.errors import ConfigurationError, UnavailableError
 
+_NO_HTTP = (
+    "something answers there, but not in HTTP: is it a gRPC port? `baton up` prints the address of the REST API, by "
+    "default http://127.0.0.1:8000; https:// may be needed too"
+)
 SILENCE_SECONDS = 120.0
 """Longest pause between two pieces of an answer."""
 
@@ -105,16 +109,17 @@ def parse_event(event: Json) -> StreamPiece:
 def _request(
     url: str, method: str, path: str, body: Json | None, api_key: str
 ) -> tuple[http.client.HTTPConnection, http.client.HTTPResponse]:
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigurationError(f"--url: expected http://host:port, got {url}")
+    parts = _address_of(url)
     connect = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {api_key}"} if api_key else {})
-    connection = connect(parts.hostname, parts.port, timeout=SILENCE_SECONDS)
+    connection = connect(parts.hostname or "", parts.port, timeout=SILENCE_SECONDS)
     try:
         payload = None if body is None else json.dumps(body)
         connection.request(method, parts.path.rstrip("/") + path, payload, headers)
         response = connection.getresponse()
+    except http.client.BadStatusLine as error:
+        connection.close()
+        raise UnavailableError(f"{url}: {_NO_HTTP}") from error
     except (OSError, http.client.HTTPException) as error:
         connection.close()
         raise UnavailableError(f"{url}: {error}; is `baton up` running?") from error
@@ -123,6 +128,18 @@ def _request(
         connection.close()
         raise UnavailableError(f"{url}: HTTP {response.status}: {_refusal(text)}")
     return connection, response
+
+
+def _address_of(url: str) -> urllib.parse.SplitResult:
+    """Return the parts of an address as people give it: http:// may be left out, and OpenAI's /v1 be there."""
+    parts = urllib.parse.urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        is_address = False
+    if not is_address:
+        raise ConfigurationError(f"--url: expected http://host:port, got {url}")
+    return parts._replace(path=parts.path.rstrip("/").removesuffix("/v1"))
 
 
 def _refusal(text: bytes) -> str:

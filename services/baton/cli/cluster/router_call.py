@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated, TypeAlias, TypeVar
@@ -22,6 +23,7 @@ DEFAULT_ROUTER = "127.0.0.1:8010"
 """Where `baton up` puts the router unless the port is taken."""
 CALL_SECONDS = 5.0
 """Time for the answer."""
+_LOOK_SECONDS = 1.0
 
 
 class CommandTlsSettings(TlsSettings):
@@ -55,12 +57,28 @@ def ask_router(
             return asyncio.run(ask())
     except grpc.aio.AioRpcError as error:
         cause = error_from_rpc(error)
-        hint = f"; {_remedy(os.environ)}" if error_info(error) is None else ""
+        hint = f"; {_remedy(address, os.environ)}" if error_info(error) is None else ""
         raise UnavailableError(f"router at {address}: {cause.message}{hint}", reason=cause.reason) from error
 
 
-def _remedy(environment: Mapping[str, str]) -> str:
-    """Return what to look at where nobody answers."""
+def _speaks_http(host: str, port: int) -> bool:
+    connection = http.client.HTTPConnection(host, port, timeout=_LOOK_SECONDS)
+    try:
+        connection.request("GET", "/health")
+        return connection.getresponse().status > 0
+    except (OSError, http.client.HTTPException, OverflowError):
+        return False
+    finally:
+        connection.close()
+
+
+def _remedy(address: str, environment: Mapping[str, str]) -> str:
+    """Return what to look at where nobody answers, or somebody else does."""
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()):
+        return "expected host:port"
+    if _speaks_http(host.strip("[]"), int(port)):
+        return f"the REST API is there; the router's port is another, by default {DEFAULT_ROUTER}"
     if "KUBERNETES_SERVICE_HOST" in environment:
         return "is its pod ready, and may this one connect to it? `kubectl get pods,networkpolicies`"
     return "is `baton up` running there?"

@@ -36,9 +36,18 @@ def check_ports_are_free(host: str, wanted: Sequence[WantedPort]) -> None:
         except OSError as error:
             reason = error.strerror or str(error)
             raise ConfigurationError(
-                f"port {item.port} ({item.what}) on {host} cannot be used: {reason}; "
+                f"port {item.port} ({item.what}) on {host} cannot be used: {reason}{_free_port(host)}; "
                 f"choose another with {item.change_with}"
             ) from error
+
+
+def _free_port(host: str) -> str:
+    """Return which port is free instead; nothing where the address is what is wrong."""
+    try:
+        with _bind(host, 0) as bound:
+            return f"; {bound.getsockname()[1]} is free"
+    except OSError:
+        return ""
 
 
 def free_ports(host: str, keys: Sequence[str], preferred: Mapping[str, int]) -> Mapping[str, int]:

@@ -19,6 +19,7 @@ from baton.worker.settings import WorkerSettings
 
 RESERVED = ("host", "port", "node_id", "model_dir", "model_name", "router_address", "cache_index_address", "log_level")
 """Settings of workers that `baton up` gives out itself."""
+_FLAGS_OF_UP = {"host": "--host", "model_dir": "--model", "model_name": "--model-name", "log_level": "--log-level"}
 SETTINGS_CLASSES: Mapping[NodeRole, type[NodeSettings]] = {
     "prefill": PrefillSettings,
     "decode": DecodeSettings,
@@ -104,7 +105,8 @@ def _read_node(table: Mapping[str, object], where: str) -> NodeSpec:
         raise ConfigurationError(f"{where}.count: expected 1 to {MAX_COUNT}, got {count!r}")
     reserved = sorted(set(RESERVED) & set(table))
     if reserved:
-        raise ConfigurationError(f"{where}.{reserved[0]}: chosen by `baton up`")
+        flag = _FLAGS_OF_UP.get(reserved[0])
+        raise ConfigurationError(f"{where}.{reserved[0]}: chosen by `baton up`{f'; use its {flag}' if flag else ''}")
     options = {key: setting_text(value) for key, value in table.items() if key not in ("role", "engine", "count")}
     spec = NodeSpec(cast(NodeRole, role), parse_engine(str(engine), f"{where}.engine"), count, options)
     values = {"model_dir": checkpoint_dir(), "engine": spec.engine, **options}  # any model: options are checked here
