@@ -9,7 +9,7 @@ from rich.table import Table
 
 from baton.capacity.cost import CostEstimate
 from baton.capacity.placement import Candidate
-from baton.cli.nodes import devices_table, links_table, nodes_table, places_table, pools_table
+from baton.cli.nodes import devices_table, links_table, nodes_table, places_table, pools_table, speeds_table
 from baton.cli.plan import plan_table
 from baton.cli.terminal.tables import format_bytes, format_rate
 from baton.internal.v1 import node_pb2, router_service_pb2
@@ -56,11 +56,8 @@ def test_nodes_and_links_are_shown_with_units() -> None:
     link = node_pb2.LinkMeasurement(from_node_id="prefill-a", bytes_per_second=1.25e9)
     state = router_service_pb2.NodeState(node=node, links=[link], decode_calibration=1.1)
 
-    text = _text(nodes_table([state]))
-
-    assert "decode-a decode mlx apple M3 Ultra" in text
-    assert "26 TFLOP/s 819 GB/s" in text
-    assert "- / 1.10" in text
+    assert "decode-a decode mlx apple M3 Ultra" in _text(nodes_table([state]))
+    assert "decode-a 26 TFLOP/s 819 GB/s 0 - / 1.10" in _text(speeds_table([state]))
     assert "prefill-a decode-a 1.25 GB/s" in _text(links_table([state]))
 
 
@@ -76,14 +73,16 @@ def test_devices_are_shown_that_nodes_share() -> None:
 
 
 def test_pools_are_shown_with_their_cause() -> None:
-    """Tokens of all blocks; a node that does not say why has no row."""
+    """Beside the load and the free blocks; a node may not say why."""
     told = node_pb2.NodeDescription(
         node_id="decode-a", block_count=10, block_token_count=16, block_count_cause="num_blocks says so"
     )
     states = [router_service_pb2.NodeState(node=node) for node in (told, node_pb2.NodeDescription(node_id="old"))]
+    states[0].load.running_request_count, states[0].load.free_block_count = 2, 7
 
-    assert "decode-a 160 num_blocks says so" in _text(pools_table(states))
-    assert pools_table(states[1:]).row_count == 0
+    text = _text(pools_table(states))
+    assert "decode-a 2 run, 0 wait 7/10 × 16 num_blocks says so" in text  # noqa: RUF001 - tokens of each
+    assert text.endswith("0/0 × 0 -")  # noqa: RUF001
 
 
 def test_quantities_have_three_digits_and_a_prefix() -> None:

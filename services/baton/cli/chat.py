@@ -52,7 +52,10 @@ class Answer:
         if self._first_seconds is None:
             return "no text"
         num_tokens = int(number(self._usage, "completion_tokens")) or self._num_pieces
-        parts = [f"TTFT {format_seconds(self._first_seconds - self._began_seconds)}", f"{num_tokens} tokens"]
+        parts = [
+            f"TTFT {format_seconds(self._first_seconds - self._began_seconds)}",
+            f"{num_tokens} token{'s' if num_tokens != 1 else ''}",
+        ]
         decode_seconds = number(self._placement, "decode_seconds") or self._last_seconds - self._first_seconds
         if num_tokens > 1 and decode_seconds > 0:
             parts.append(f"{(num_tokens - 1) / decode_seconds:.1f} tokens/s")

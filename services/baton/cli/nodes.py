@@ -26,10 +26,8 @@ def command(router: RouterOption = DEFAULT_ROUTER) -> None:
     if not answer.nodes:
         console.print(f"The router at {router} knows no nodes.")
         return
-    print_table(console, nodes_table(answer.nodes))
-    pools = pools_table(answer.nodes)
-    if pools.row_count:
-        print_table(console, pools)
+    for table in (nodes_table(answer.nodes), speeds_table(answer.nodes), pools_table(answer.nodes)):
+        print_table(console, table)
     devices = devices_table(answer.nodes)
     if devices.row_count:
         print_table(console, devices)
@@ -42,43 +40,40 @@ def command(router: RouterOption = DEFAULT_ROUTER) -> None:
 
 
 def nodes_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
-    """Return one row per node; overhead is that of a step, calibration is measured / predicted time, 1 is perfect."""
-    table = Table(
-        *("node", "role", "engine", "device", "address", "prefill", "decode", "overhead", "load", "free blocks"),
-        *("calibration p/d",),
-        box=box.SIMPLE_HEAD,
-        collapse_padding=True,
-        pad_edge=False,
-        title="nodes",
-        title_justify="left",
-    )
+    """Return one row per node: what it is, and where."""
+    table = _table("nodes", "node", "role", "engine", "device", "address")
     for state in states:
-        node, profile, load = state.node, state.node.profile, state.load
+        node = state.node
+        table.add_row(node.node_id, role_word(node.role), node.engine, node.device, node.address)
+    return table
+
+
+def speeds_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
+    """Return one row per node; overhead is that of a step, calibration is measured / predicted time, 1 is perfect."""
+    table = _table("speed", "node", "prefill", "decode", "overhead", "calibration p/d")
+    for state in states:
+        profile = state.node.profile
         table.add_row(
-            node.node_id,
-            role_word(node.role),
-            node.engine,
-            node.device,
-            node.address,
+            state.node.node_id,
             format_rate(profile.prefill_flops, "FLOP/s"),
             format_rate(profile.decode_bytes_per_second, "B/s"),
             format_seconds(profile.step_overhead.ToNanoseconds() / 1e9),
-            "draining" if load.is_draining else f"{load.running_request_count} run, {load.waiting_request_count} wait",
-            f"{load.free_block_count}/{node.block_count} × {node.block_token_count}",  # noqa: RUF001 - tokens of each
             f"{_calibration(state.prefill_calibration)} / {_calibration(state.decode_calibration)}",
         )
     return table
 
 
 def pools_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
-    """Return one row per node that says why its pool is as large as it is."""
-    table = Table(
-        "node", "tokens", "why so many", box=box.SIMPLE_HEAD, pad_edge=False, title="pools of KV", title_justify="left"
-    )
+    """Return one row per node: what it does, what of its pool is free, and why that is as large as it is."""
+    table = _table("load and pools of KV", "node", "load", "free blocks", "why so many")
     for state in states:
-        node = state.node
-        if node.block_count_cause:
-            table.add_row(node.node_id, str(node.block_count * node.block_token_count), node.block_count_cause)
+        node, load = state.node, state.load
+        table.add_row(
+            node.node_id,
+            "draining" if load.is_draining else f"{load.running_request_count} run, {load.waiting_request_count} wait",
+            f"{load.free_block_count}/{node.block_count} × {node.block_token_count}",  # noqa: RUF001 - tokens of each
+            node.block_count_cause or "-",
+        )
     return table
 
 
@@ -126,6 +121,12 @@ def links_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
             round_trip = format_seconds(link.round_trip.ToNanoseconds() / 1e9)
             table.add_row(link.from_node_id, state.node.node_id, f"{format_bytes(link.bytes_per_second)}/s", round_trip)
     return table
+
+
+def _table(title: str, *headings: str) -> Table:
+    return Table(
+        *headings, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False, title=title, title_justify="left"
+    )
 
 
 def _calibration(ratio: float) -> str:

@@ -43,10 +43,10 @@ def _pair(link_bytes_per_second: float) -> list[router_service_pb2.NodeState]:
 
 def test_the_table_says_who_does_what_and_changes_with_the_link() -> None:
     """Over 10 Gb/s the pair works together; over 8 Mb/s each would serve alone."""
-    for rate, roles in ((1.25e9, ["prefill", "decode"]), (1e6, ["prefill and decode"] * 2)):
+    for rate, roles in ((1.25e9, ["prefill", "decode"]), (1e6, ["both"] * 2)):
         states = _pair(rate)
 
-        table = cluster_table(states, plan_states(states, LLAMA_3_1_8B, REQUEST))
+        table = cluster_table(states, plan_states(states, LLAMA_3_1_8B, REQUEST), LLAMA_3_1_8B)
 
         cells = {str(column.header): list(column.cells) for column in table.columns}
         assert cells["plan"] == roles
@@ -74,6 +74,20 @@ def test_free_memory_counts_where_the_engine_computes_in_it() -> None:
     assert plan_node(gpu).usable_bytes == held
     gpu.load.system.available_gpu_memory_byte_count = 5 * 10**9
     assert plan_node(gpu).usable_bytes == held + 5 * 10**9
+
+
+def test_the_context_is_the_models_own_where_memory_holds_more() -> None:
+    """Tokens of all sequences stand beside it; what a small pool announces today bounds no plan."""
+    states = _pair(1.25e9)
+    for state in states:
+        state.node.model_shape.max_context_token_count = 4096
+        state.node.model_context_token_count = 131_072
+    shape = planned_shape(states, "llama")
+    table = cluster_table(states, plan_states(states, shape, REQUEST), shape)
+
+    cells = {str(column.header): list(column.cells) for column in table.columns}
+    assert cells["context"] == ["131072"] * 2
+    assert cells["tokens"] == ["778 k"] * 2
 
 
 def test_models_are_found_by_served_name_or_as_reference() -> None:

@@ -51,7 +51,7 @@ def print_record(console: Console, record: PlacementRecord, *, index: int, recor
     if record.terms:
         print_table(console, terms_table(record.terms))
     if record.others:
-        console.print(others_table(record))
+        print_table(console, others_table(record))
     _print_lines(console, _known_lines(record))
     console.print()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich import box
 from rich.table import Table
@@ -14,7 +15,7 @@ from baton.capacity.planner import PASS_TOKENS, ClusterPlan, PlanNode, plan_clus
 from baton.capacity.reference_models import REFERENCE_MODELS
 from baton.capacity.snapshot import DECLARED_LINK, Link, PlacementRequest
 from baton.cli.terminal.console import make_console
-from baton.cli.terminal.tables import format_bytes, print_table
+from baton.cli.terminal.tables import format_bytes, format_rate, print_table
 from baton.errors import NotFoundError
 from baton.internal.v1 import router_service_pb2
 from baton.wire.node_roles import role_from_proto, role_word
@@ -30,7 +31,7 @@ def print_cluster_plan(states: Sequence[router_service_pb2.NodeState], model: st
     shape = planned_shape(states, model)
     plan = plan_states(states, shape, request)
     console = make_console()
-    print_table(console, cluster_table(states, plan))
+    print_table(console, cluster_table(states, plan, shape))
     for sentence in sentences(plan, shape, model, request):
         console.print(sentence, highlight=False)
 
@@ -43,7 +44,8 @@ def planned_shape(states: Sequence[router_service_pb2.NodeState], model: str) ->
     """
     for state in states:
         if state.node.model_id == model:
-            return shape_from_proto(state.node.model_shape)
+            shape, own = shape_from_proto(state.node.model_shape), state.node.model_context_token_count
+            return replace(shape, max_context_tokens=own) if own else shape
     if model in REFERENCE_MODELS:
         return REFERENCE_MODELS[model]
     raise NotFoundError(f"model {model!r} is neither served nor one of {', '.join(REFERENCE_MODELS)}")
@@ -84,23 +86,26 @@ def plan_node(state: router_service_pb2.NodeState) -> PlanNode:
     )
 
 
-def cluster_table(states: Sequence[router_service_pb2.NodeState], plan: ClusterPlan) -> Table:
-    """Return one row per node."""
-    headings = ("node", "engine", "device", "today", "plan", "prefill", "step", "left for KV", "context", "note")
+def cluster_table(states: Sequence[router_service_pb2.NodeState], plan: ClusterPlan, shape: ModelShape) -> Table:
+    """Return one row per node; what serves the request soonest is bold.
+
+    The context is that of one sequence, as the model or the memory bounds it; tokens are those of all sequences.
+    """
+    reasons = ["note"] if any(part.reason for part in plan.parts) else []
+    headings = ("node", "today", "plan", "prefill", "step", "room for KV", "tokens", "context", *reasons)
     table = Table(*headings, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     chosen = {plan.choice.decode_node_id, plan.choice.prefill_node_id} if plan.choice else set()
     for state, part in zip(states, plan.parts, strict=True):
         table.add_row(
             part.node_id,
-            state.node.engine,
-            state.node.device,
             role_word(state.node.role),
-            "-" if part.role == "none" else "prefill and decode" if part.role == "both" else part.role,
+            "-" if part.role == "none" else part.role,
             format_seconds(part.prefill_seconds),
             format_seconds(part.step_seconds),
             format_bytes(part.free_bytes),
-            f"{part.context_tokens} tokens",
-            part.reason or ("serves it soonest" if part.node_id in chosen else ""),
+            format_rate(part.context_tokens, ""),
+            str(min(part.context_tokens, shape.max_context_tokens)),
+            *([part.reason] if reasons else []),
             style="bold green" if part.node_id in chosen else None,
         )
     return table

@@ -32,13 +32,17 @@ _SEPARATOR = " · "
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table; where it is wider than the console, each row as a paragraph instead.
+    """Print a table; where it is wider than the console, with its rows as columns, or each row as a paragraph.
 
-    A paragraph begins with the row's first cell; the other cells follow behind their headings, "-" left out.
+    Rows become columns where several of them, or all, fit beside the headings; what is left goes below. A paragraph
+    begins with the row's first cell; the other cells follow behind their headings, "-" left out.
     """
-    unbounded = console.options.update(max_width=_UNBOUNDED_COLUMNS)
-    if Measurement.get(console, unbounded, table).maximum <= console.width:
+    if _fits(console, table):
         console.print(table)
+        return
+    if turned := _turned(console, table):
+        for part in turned:
+            console.print(part)
         return
     if table.title:
         console.print(table.title, style="bold")
@@ -51,6 +55,37 @@ def print_table(console: Console, table: Table) -> None:
         for line in _lines(facts, console.width - len(_INDENT)):
             console.print(_INDENT + line, markup=False, highlight=False, soft_wrap=True)
     console.print()
+
+
+def _fits(console: Console, table: Table) -> bool:
+    unbounded = console.options.update(max_width=_UNBOUNDED_COLUMNS)
+    return Measurement.get(console, unbounded, table).maximum <= console.width
+
+
+def _turned(console: Console, table: Table) -> list[Table]:
+    """Return a table with its rows as columns, in parts that fit; none where only one row of several would."""
+    parts: list[Table] = []
+    for end in range(table.row_count, 0, -1):  # the longest beginning that fits
+        beginning = _columns_of(table, range(end))
+        if _fits(console, beginning):
+            if end == 1 < table.row_count:
+                return []
+            starts = range(0, table.row_count, end)
+            parts = [_columns_of(table, range(start, min(start + end, table.row_count))) for start in starts]
+            break
+    return parts if all(_fits(console, part) for part in parts) else []
+
+
+def _columns_of(table: Table, rows: range) -> Table:
+    """Return some rows of a table as columns, each in its row's style."""
+    cells = [list(column.cells) for column in table.columns]
+    turned = Table(box=table.box, collapse_padding=True, pad_edge=False, title=table.title, title_justify="left")
+    turned.add_column(table.columns[0].header, no_wrap=True)
+    for row in rows:
+        turned.add_column(cells[0][row], no_wrap=True, style=table.rows[row].style or "")
+    for column, texts in zip(table.columns[1:], cells[1:], strict=True):
+        turned.add_row(column.header, *(texts[row] for row in rows))
+    return turned
 
 
 def _lines(facts: Sequence[str], width: int) -> Iterator[str]:

@@ -119,6 +119,8 @@ class ServedModel:
     """Rows of the output projection."""
     eos_token_ids: frozenset[int]
     """Tokens that end a generation."""
+    context_bound: str = ""
+    """Why the longest sequence is shorter than the model's own, in words; empty: it is not."""
     adapter: Adapter | None = None
     """What is computed besides the model; None: nothing."""
 
@@ -259,18 +261,32 @@ def adapters_of(model_name: str, nodes: Iterable[NodeDescription]) -> tuple[Adap
     return tuple(adapters.values())
 
 
+def _context_bound(node: NodeDescription) -> str:
+    """Return why a node takes no sequences as long as the model does; nothing where it does."""
+    num_tokens = node.model_shape.max_context_token_count
+    if node.model_context_token_count <= num_tokens:
+        return ""
+    cause = f" ({node.block_count_cause})" if node.block_count_cause else ""
+    return (
+        f"The KV pool of node {node.node_id} holds {num_tokens} tokens{cause}, fewer than the "
+        f"{node.model_context_token_count} that the model takes; a larger --num-blocks there raises it."
+    )
+
+
 def describe(model_name: str, nodes: Iterable[NodeDescription]) -> ServedModel | None:
     """Return a model as the first of its decode nodes describes it, or None if there is none."""
     decode_nodes = [node for node in nodes if decodes(node) and node.model_id == model_name]
     if not decode_nodes:
         return None
     first = min(decode_nodes, key=lambda node: node.node_id)
+    roomiest = max(decode_nodes, key=lambda node: node.model_shape.max_context_token_count)
     return ServedModel(
         name=model_name,
         revision_digest=first.kv_layout.model_revision_digest,
         tokenizer_digest=first.tokenizer_digest or first.kv_layout.tokenizer_digest,
         block_tokens=max(1, first.block_token_count),
-        max_context_tokens=max(node.model_shape.max_context_token_count for node in decode_nodes),
+        max_context_tokens=roomiest.model_shape.max_context_token_count,
+        context_bound=_context_bound(roomiest),
         vocabulary_size=first.model_shape.vocabulary_size,
         eos_token_ids=frozenset(first.eos_token_ids),
     )

@@ -56,27 +56,31 @@ class Tokenization(NamedTuple):
 class ContextLengthError(InvalidFieldError):
     """Prompt and output do not fit the model's context."""
 
-    def __init__(self, field: str, max_context_tokens: int, num_tokens: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self, field: str, max_context_tokens: int, num_tokens: tuple[int, int] | None = None, bound: str = ""
+    ) -> None:
         """Make it.
 
         Args:
             field: The prompt's.
-            max_context_tokens: Longest sequence of the model.
+            max_context_tokens: Longest sequence that is served.
             num_tokens: Of the prompt and of the output that was asked for; None: a prompt too long to be tokenized.
+            bound: Why that is shorter than what the model takes, a sentence; empty: it is not.
         """
-        problem = f"far longer than the model's context of {max_context_tokens} tokens"
+        problem = bound or f"far longer than the model's context of {max_context_tokens} tokens"
         if num_tokens is not None:
+            limit = bound or f"This model's maximum context length is {max_context_tokens} tokens."
             problem = (
-                f"This model's maximum context length is {max_context_tokens} tokens. However, you requested "
+                f"{limit} However, you requested "
                 f"{sum(num_tokens)} tokens ({num_tokens[0]} in the {field}, {num_tokens[1]} in the completion). "
                 f"Please reduce the length of the {field} or completion."
             )
         super().__init__(field, problem)
-        self._counts = max_context_tokens, num_tokens
+        self._causes = max_context_tokens, num_tokens, bound
 
     def renamed(self, field: str) -> ContextLengthError:
         """Return the same error of a prompt that the caller knows by another name."""
-        return ContextLengthError(field, *self._counts)
+        return ContextLengthError(field, *self._causes)
 
 
 class Preparation:
@@ -198,7 +202,7 @@ class Preparation:
 
     def _text(self, prompt: Prompt, model: ServedModel) -> str:
         """Return the text of a prompt, a conversation rendered; empty for tokens."""
-        _check_prompt_bytes(prompt, model.max_context_tokens)
+        _check_prompt_bytes(prompt, model)
         if isinstance(prompt, TextPrompt):
             return prompt.text
         if isinstance(prompt, TokenPrompt):
@@ -218,16 +222,16 @@ class Preparation:
         return prompt.token_ids
 
 
-def _check_prompt_bytes(prompt: Prompt, max_context_tokens: int) -> None:
+def _check_prompt_bytes(prompt: Prompt, model: ServedModel) -> None:
     if isinstance(prompt, TokenPrompt):
         num_bytes = len(prompt.token_ids)
-        limit = max_context_tokens
+        limit = model.max_context_tokens
     else:
         num_bytes = len(prompt.text) if isinstance(prompt, TextPrompt) else _num_characters(prompt)
-        limit = max_context_tokens * MAX_BYTES_PER_TOKEN
+        limit = model.max_context_tokens * MAX_BYTES_PER_TOKEN
     if num_bytes > limit:
         field = "messages" if isinstance(prompt, ChatPrompt) else "prompt"
-        raise ContextLengthError(field, max_context_tokens)
+        raise ContextLengthError(field, model.max_context_tokens, bound=model.context_bound)
 
 
 def _num_characters(prompt: ChatPrompt) -> int:
@@ -247,7 +251,7 @@ def _complete_sampling(request: GenerationRequest, num_prompt_tokens: int, model
     room = model.max_context_tokens - num_prompt_tokens
     wanted = sampling.max_token_count if sampling.HasField("max_token_count") else 1
     if wanted > room:
-        raise ContextLengthError(field, model.max_context_tokens, (num_prompt_tokens, wanted))
+        raise ContextLengthError(field, model.max_context_tokens, (num_prompt_tokens, wanted), model.context_bound)
     if not sampling.HasField("max_token_count"):
         sampling.max_token_count = min(room, request.default_max_tokens or room)
     if sampling.min_token_count > sampling.max_token_count:

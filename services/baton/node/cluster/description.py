@@ -48,6 +48,7 @@ def describe_node(
         kv_layout=layout_to_proto(info.layout),
         model_shape=shape_to_proto(replace(info.shape, max_context_tokens=max_context_tokens)),
         profile=message,
+        model_context_token_count=info.max_context_tokens,
         block_count=runner.num_blocks,
         block_count_cause=runner.num_blocks_cause,
         block_token_count=runner.block_tokens,
