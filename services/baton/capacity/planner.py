@@ -14,7 +14,16 @@ from typing import Literal
 from baton.capacity import cost
 from baton.capacity.cost import ModelShape, NodeProfile
 from baton.capacity.placement import Candidate, place
-from baton.capacity.snapshot import ClusterSnapshot, Link, NodeLoad, NodeRole, NodeSnapshot, PlacementRequest
+from baton.capacity.snapshot import (
+    ClusterSnapshot,
+    Link,
+    NodeLoad,
+    NodeRole,
+    NodeSnapshot,
+    PlacementRequest,
+    can_decode,
+    can_prefill,
+)
 
 PlannedRole = Literal["prefill", "decode", "both", "none"]
 """both: decodes, and computes its prompts itself. none: it can serve nothing of the model."""
@@ -70,6 +79,8 @@ class ClusterPlan:
     """The pair that serves the request soonest; None: no node can."""
     alone: Candidate | None
     """The best single node; None: no node can."""
+    today: Candidate | None = None
+    """The best that nodes can do in the roles that they have; None: none can."""
 
 
 def plan_cluster(
@@ -94,9 +105,11 @@ def plan_cluster(
     candidates = _candidates(able, shape, sized, known, default_link)
     choice = candidates[0] if candidates and candidates[0].estimate else None
     alone = next((each for each in candidates if each.is_local and each.estimate), None)
+    today = {node.node_id: node.role for node in able}
+    as_is = next((each for each in candidates if each.estimate and _is_possible(each, today)), None)
     roles = {node.node_id: _role(node.node_id, choice, candidates) for node in able}
     return ClusterPlan(
-        tuple(_part(node, shape, sized, roles.get(node.node_id, "none")) for node in nodes), choice, alone
+        tuple(_part(node, shape, sized, roles.get(node.node_id, "none")) for node in nodes), choice, alone, as_is
     )
 
 
@@ -111,6 +124,11 @@ def _candidates(
     workers = tuple(_snapshot(node, shape) for node in nodes)
     snapshot = ClusterSnapshot(workers, default_link, links, float(request.max_tokens))
     return place(snapshot, request).candidates
+
+
+def _is_possible(candidate: Candidate, roles: Mapping[str, NodeRole]) -> bool:
+    is_able = candidate.is_local or can_prefill(roles[candidate.prefill_node_id])
+    return is_able and can_decode(roles[candidate.decode_node_id])
 
 
 def _snapshot(node: PlanNode, shape: ModelShape) -> NodeSnapshot:

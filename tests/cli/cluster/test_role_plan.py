@@ -62,7 +62,21 @@ def test_the_sentences_compare_the_pair_with_the_best_single_node() -> None:
 
     assert "spark prefills, ultra decodes" in lines[1]
     assert lines[2].startswith("Without a second node: ultra alone")
+    assert len(lines) == 3
     assert none[1] == "No node can serve 8192 prompt tokens and 256 new ones."
+
+
+def test_the_plan_is_set_beside_what_the_roles_of_today_give() -> None:
+    """Where the pair is dearer than one of it alone, both are told, and each with its time."""
+    states = _pair(1e6)
+    states[0].node.profile.CopyFrom(profile_to_proto(PRESETS["h200"].profile(), source="declared"))
+    lines = sentences(plan_states(states, LLAMA_3_1_8B, REQUEST), LLAMA_3_1_8B, "llama", REQUEST)
+
+    assert "spark alone, first token after" in lines[1]
+    assert lines[2].startswith("In the roles of today: ultra alone, first token after")
+    states.pop()
+    alone = sentences(plan_states(states, LLAMA_3_1_8B, REQUEST), LLAMA_3_1_8B, "llama", REQUEST)
+    assert alone[2] == "In the roles of today no node can serve it."
 
 
 def test_free_memory_counts_where_the_engine_computes_in_it() -> None:

@@ -122,6 +122,10 @@ def sentences(plan: ClusterPlan, shape: ModelShape, model: str, request: Placeme
     lines = [first, f"{size}: {_described(plan.choice)}."]
     if plan.alone and not plan.choice.is_local:
         lines.append(f"Without a second node: {_described(plan.alone)}.")
+    if plan.today is None:
+        lines.append("In the roles of today no node can serve it.")
+    elif plan.today != plan.choice:
+        lines.append(f"In the roles of today: {_described(plan.today)}.")
     return lines
 
 
