@@ -9,9 +9,10 @@ import pytest
 
 from baton.capacity.placement import Candidate
 from baton.capacity.snapshot import TierRates
+from baton.errors import InvalidFieldError
 from baton.internal.v1.router_service_pb2 import PlaceRequest
 from baton.kv.tiers import HeldPrefix
-from baton.router.placer import Placer
+from baton.router.placer import NoCacheLookup, Placer
 from baton.router.state import RouterState, StateLimits
 from baton.wire.quantities import candidate_from_proto
 from router.samples import IDLE, MAC, MODEL, Clock, busy_report
@@ -69,3 +70,76 @@ def test_an_idle_node_that_has_a_prefix_is_chosen_wherever_it_has_it(held: HeldP
 
     assert (choice.decode_node_id, choice.decode_restored_tokens) == ("mac", num_restored)
     assert choice.decode_cached_tokens == 8000
+
+
+class Sessions:
+    """Places requests on equal nodes that nobody knows to have anything cached."""
+
+    def __init__(self, num_nodes: int = 2) -> None:
+        self._clock = Clock()
+        self.state = RouterState(self._clock, StateLimits())
+        self.reports = dict.fromkeys((f"mac-{index}" for index in range(num_nodes)), IDLE)
+        """What each node says of itself before the next request."""
+        self._nodes = {node_id: self.state.register(replace(MAC, node_id=node_id)) for node_id in self.reports}
+        self._placer = Placer(self.state, NoCacheLookup())
+
+    def place(self, session: bytes = b"", tenant: str = "", **fields: object) -> str:
+        """Return the node of a request."""
+        request = PlaceRequest(
+            request_id="r", model_id=MODEL, prompt_token_count=8192, max_token_count=32, session=session, tenant=tenant
+        )
+        for name, value in fields.items():
+            setattr(request, name, value)
+        self._clock.seconds += 60.0  # what comes at once weighs on the node, and is spread
+        for node_id, report in self.reports.items():
+            self.state.report(self._nodes[node_id], report)
+        placement = asyncio.run(self._placer.place(request)).placement
+        node = self._nodes[placement.decode_node_id]
+        self.state.report(node, replace(IDLE, accepted_placement_ids=(placement.placement_id,)))
+        return placement.decode_node_id
+
+
+@pytest.mark.parametrize("num_nodes", [2, 5])
+def test_requests_of_a_session_go_to_its_node(num_nodes: int) -> None:
+    """Others go on to those that were used longest ago."""
+    sessions = Sessions(num_nodes)
+    first = sessions.place(b"s")
+
+    assert [sessions.place(b"s") for _ in range(3)] == [first] * 3
+    assert sessions.place() != first
+
+
+def test_a_tenants_session_says_nothing_of_anothers() -> None:
+    """Whatever it is called."""
+    sessions = Sessions()
+    first = sessions.place(b"s", "ada")
+
+    assert sessions.place(b"s", "bob") != first
+    assert sessions.place(b"s", "ada") == first
+
+
+def test_a_session_leaves_a_node_that_has_no_room() -> None:
+    """For one where it takes less by more than a tenth, and then stays there."""
+    sessions = Sessions()
+    first = sessions.place(b"s")
+    sessions.reports[first] = FULL
+    second = sessions.place(b"s")
+    sessions.reports[first] = IDLE
+
+    assert second != first
+    assert sessions.place(b"s") == second
+
+
+def test_who_only_asks_leaves_no_session() -> None:
+    """A plan is no placement."""
+    sessions = Sessions()
+    sessions.place(b"s", is_dry_run=True)
+    first = sessions.place()
+
+    assert sessions.place(b"s") != first
+
+
+def test_a_name_that_is_too_long_is_refused() -> None:
+    """The gateway sends a digest."""
+    with pytest.raises(InvalidFieldError, match="session"):
+        Sessions().place(b"s" * 33)

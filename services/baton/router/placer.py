@@ -28,6 +28,7 @@ from baton.router.admission.control import (
     Asker,
     RefusedRequest,
 )
+from baton.router.affinity import SessionAffinity
 from baton.router.explanation.decision_log import DecisionRecord, best_candidates, infeasible_reasons
 from baton.router.proto import adapter_of, asker_of, place_response, placement_request
 from baton.router.round_robin import RoundRobin
@@ -131,6 +132,7 @@ class Placer:
         self._metrics = metrics or Metrics()
         self._new_search = new_search
         self._searches: dict[str, PlacementSearch] = {}
+        self._affinity = SessionAffinity()
 
     async def place(self, message: PlaceRequest) -> PlaceResponse:
         """Choose where a request runs.
@@ -152,6 +154,8 @@ class Placer:
         is_searched = not message.is_dry_run and self._policy != "round-robin"
         snapshot = self._state.snapshot(message.model_id, adapter, holder_ids=_longest(request), are_kept=is_searched)
         decision, max_tokens = self._decide(message, snapshot, request), 0
+        if message.session and not (message.is_dry_run or request.pins or self._policy == "round-robin"):
+            decision = self._affinity.prefer(message.tenant, message.session, snapshot, request, decision)
         if decision.choice is None:
             error = _no_choice(request, snapshot, decision)
             self._remember(message, decision, refusal=error.message)
@@ -167,6 +171,7 @@ class Placer:
         placement_id = self._new_id()
         self._remember(message, decision, placement_id=placement_id, max_tokens=max_tokens)
         if not message.is_dry_run:
+            self._affinity.note(message.tenant, message.session, choice.decode_node_id)
             self._state.account(placement_id, choice, request, decision.runner_up)
             if self._admission is not None:
                 num_tokens, is_degraded = max_tokens or request.max_tokens, max_tokens > 0

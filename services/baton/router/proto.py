@@ -40,6 +40,7 @@ from baton.wire.quantities import (
 )
 
 MAX_PINS = 64
+MAX_SESSION_BYTES = 32
 MAX_TENANT_CHARACTERS = 64
 MAX_ALTERNATIVES = 2
 """Prefill nodes named beside the chosen one."""
@@ -252,6 +253,8 @@ def placement_request(message: router_service_pb2.PlaceRequest) -> PlacementRequ
         if prefix.token_count < 1:
             field = f"assumed_prefixes[{index}].token_count"
             raise InvalidFieldError(field, f"must be at least 1, got {prefix.token_count}")
+    if len(message.session) > MAX_SESSION_BYTES:
+        raise InvalidFieldError("session", f"expected at most {MAX_SESSION_BYTES} bytes, got {len(message.session)}")
     if len(message.pins) > MAX_PINS:
         raise InvalidFieldError("pins", f"expected at most {MAX_PINS}, got {len(message.pins)}")
     return PlacementRequest(

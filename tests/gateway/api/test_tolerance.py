@@ -244,6 +244,19 @@ def test_it_is_counted_by_name_and_logged_once(
     ]
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses"])
+def test_a_prompt_cache_key_reaches_the_router(loop: Loop, cluster: FakeCluster, path: str) -> None:
+    """As a digest, whatever its length; none without one."""
+    with loop.running(cluster) as gateway:
+        for key in ("a", "a", "b" * 1000, None):
+            assert _told(ask(gateway, path, SMALLEST[path] | {"prompt_cache_key": key})) == []
+
+    sessions = [request.session for request in cluster.router.requests]
+    assert len(set(sessions)) == 3
+    assert sessions[0] == sessions[1]
+    assert [len(session) for session in sessions] == [16, 16, 16, 0]
+
+
 def test_reasoning_comes_back_as_clients_send_it(tolerant: RunningGateway) -> None:
     """`reasoning.encrypted_content` of an answer, which other servers' cannot replace."""
     items = [{"role": "user", "content": "x"}, {"type": "reasoning", "summary": [], "encrypted_content": "gAAA"}]

@@ -7,6 +7,7 @@ import gc
 import re
 from collections.abc import Collection, Iterator, Mapping, Sized
 from contextlib import contextmanager
+from hashlib import blake2b
 from typing import TypeVar
 
 import msgspec
@@ -101,6 +102,11 @@ def sampling_parameters(body: msgspec.Struct, constraint: StructuredOutput | Non
                 _check_integer(name, value, _INT64_MAX if name == "seed" else _INT32_MAX)
             setattr(sampling, name, value)
     return sampling
+
+
+def session_name(prompt_cache_key: str | None) -> bytes:
+    """Return a body's `prompt_cache_key` as the router takes it; of any length, and not to be read."""
+    return blake2b(prompt_cache_key.encode(), digest_size=16).digest() if prompt_cache_key else b""
 
 
 def effort_variable(known: Collection[str], effort: str | None, name: str, exchange: Exchange) -> dict[str, object]:

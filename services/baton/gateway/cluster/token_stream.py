@@ -124,6 +124,7 @@ class TokenStreams:
             ttft_objective=_duration(generation.objectives.ttft_seconds),
             tpot_objective=_duration(generation.objectives.tpot_seconds),
             is_admitted=generation.placement is not None,
+            session=prompt.request.session,
         )
         response = await self._router.place(request)
         if (max_tokens := response.placement.degraded_max_token_count) and max_tokens < sampling.max_token_count:

@@ -81,6 +81,8 @@ class GenerationRequest:
     """Where requests wait: lower comes earlier; -100 to 100."""
     timeout_seconds: float | None = None
     """Time until the client gives up; None: as long as the gateway allows."""
+    session: bytes = b""
+    """Names what requests with a common beginning belong to, at most 32 bytes; empty: nothing."""
     bypass_prefix_cache: bool = False
     """Whether no node may read or fill its prefix cache."""
     pins: tuple[NodePair, ...] = ()

@@ -168,6 +168,7 @@ _COMMON = [
     Row("bad_words", {"bad_words": [" "]}, refused("bad_words[0]")),
     Row("bad_words", {"bad_words": ["x"] * 129}, refused("bad_words")),
     Row("cache_salt", {"cache_salt": "s"}, lambda seen: seen.requests[0].cache_salt == "s"),
+    Row("prompt_cache_key", {"prompt_cache_key": "k"}, accepted),
     Row("priority", {"priority": -3}, lambda seen: seen.requests[0].priority == -3),
     Row("priority", {"priority": 101}, refused("priority")),
     Row("user", {"user": "me"}, accepted),

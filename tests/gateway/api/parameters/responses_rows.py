@@ -85,6 +85,7 @@ RESPONSES_ROWS = [
         accepted,
     ),
     Row("user", {"user": "me"}, answered("user", value="me")),
+    Row("prompt_cache_key", {"prompt_cache_key": "k"}, accepted),
     Row("safety_identifier", {"safety_identifier": "me"}, accepted),
     Row("metadata", {"metadata": {"a": "b"}}, answered("metadata", value={"a": "b"})),
     Row("tools", {"tools": [_TOOL]}, prompted([TURN], tools=[_OFFERED])),

@@ -18,6 +18,7 @@ from baton.gateway.api.body import (
     num_choices,
     num_logprobs,
     sampling_parameters,
+    session_name,
     token_limit,
 )
 from baton.gateway.api.endpoint import Exchange
@@ -72,6 +73,7 @@ async def answer_chat(generator: TextGenerator, exchange: Exchange) -> None:
             is_stop_shown=bool(chat.include_stop_str_in_output),
             bad_words=tuple(chat.bad_words or ()),
             cache_salt=chat.cache_salt or "",
+            session=session_name(chat.prompt_cache_key),
             priority=chat.priority or 0,
             tool_use=use,
         )

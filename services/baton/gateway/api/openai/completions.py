@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from baton.gateway.access.admission import RequestContext, generation_name
 from baton.gateway.api.answer import AnswerJob, FinishedChoice, encode, send_answer
-from baton.gateway.api.body import FIELD_NAMES, num_choices, num_logprobs, token_limit
+from baton.gateway.api.body import FIELD_NAMES, num_choices, num_logprobs, session_name, token_limit
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import invalid, refused
 from baton.gateway.api.openai.chat import completion_sampling, refuse_in_stream, stop_strings
@@ -74,6 +74,7 @@ async def _prepare(generator: TextGenerator, context: RequestContext, completion
             is_stop_shown=bool(completion.include_stop_str_in_output),
             bad_words=tuple(completion.bad_words or ()),
             cache_salt=completion.cache_salt or "",
+            session=session_name(completion.prompt_cache_key),
             priority=completion.priority or 0,
             field_names=FIELD_NAMES | {STRUCTURED_OUTPUT: constraint.field},
             default_max_tokens=DEFAULT_MAX_TOKENS,

@@ -59,6 +59,8 @@ class CommonBody(StructuredOutputFields, forbid_unknown_fields=True, kw_only=Tru
     prompt_logprobs: int | None = None
     """Alternatives told per token of the prompt, as vLLM does; not in a stream."""
     cache_salt: str | None = None
+    prompt_cache_key: str | None = None
+    """Requests with the same go to the node that has the others' beginning, where nodes are about as good."""
     priority: int | None = None
     """Whose turn it is where requests wait, as vLLM has it: lower comes earlier."""
     user: str | None = None
@@ -188,7 +190,6 @@ UNSERVED = Unserved(
     hints={
         **MESSAGE_UNSERVED.hints,
         "prediction": (),
-        "prompt_cache_key": (),
         "prompt_cache_retention": (),
         "service_tier": ("auto", "default"),
         "store": (False,),

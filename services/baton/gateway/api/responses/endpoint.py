@@ -8,7 +8,14 @@ import msgspec
 
 from baton.gateway.access.admission import RequestContext, generation_name
 from baton.gateway.api.answer import AnswerJob, send_answer
-from baton.gateway.api.body import FIELD_NAMES, check_int32, effort_variable, sampling_parameters, token_limit
+from baton.gateway.api.body import (
+    FIELD_NAMES,
+    check_int32,
+    effort_variable,
+    sampling_parameters,
+    session_name,
+    token_limit,
+)
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import refused, unsupported
 from baton.gateway.api.responses.answer import ResponsesFormat
@@ -62,6 +69,7 @@ def _request(generator: TextGenerator, exchange: Exchange, body: ResponsesBody) 
         sampling=_sampling(body, constraint.constraint, exchange),
         field_names=_FIELD_NAMES | {STRUCTURED_OUTPUT: constraint.field},
         tool_use=use,
+        session=session_name(body.prompt_cache_key),
     )
 
 

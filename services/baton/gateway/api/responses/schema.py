@@ -93,6 +93,8 @@ class ResponsesBody(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     stream: bool | None = None
     stream_options: ResponsesStreamOptions | None = None
     user: str | None = None
+    prompt_cache_key: str | None = None
+    """Requests with the same go to the node that has the others' beginning, where nodes are about as good."""
     safety_identifier: str | None = None
     """Accepted as `user` is."""
     metadata: dict[str, str] | None = None
@@ -128,7 +130,6 @@ UNSERVED = Unserved(
         "input[].content[].annotations": ([],),
         "input[].content[].logprobs": ([],),
         "max_tool_calls": (),
-        "prompt_cache_key": (),
         "prompt_cache_options": ({},),
         "prompt_cache_retention": (),
         "reasoning.summary": (),
