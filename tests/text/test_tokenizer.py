@@ -78,6 +78,18 @@ def test_a_template_that_refuses_messages_is_quoted() -> None:
         Tokenizer(original).render_chat([{"role": "user", "content": "x"}])
 
 
+@pytest.mark.parametrize("needs_text", [True, False])
+def test_a_template_may_need_the_text_of_a_message_without_one(*, needs_text: bool) -> None:
+    """Qwen3's first template does, where a message has calls alone; others ask whether there is one."""
+    original = byte_level()
+    test = "'x' in message.content" if needs_text else "message.content is defined"
+    original.chat_template = "{% for message in messages %}{{ " + test + " }} {% endfor %}"
+
+    text = Tokenizer(original).render_chat([{"role": "user", "content": "x"}, {"role": "assistant", "content": None}])
+
+    assert text == "True False "
+
+
 @pytest.mark.parametrize(
     ("name", "problem"), [("missing", "is not a folder"), ("empty", "no tokenizer files"), ("bad", "cannot load")]
 )

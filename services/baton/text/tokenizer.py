@@ -136,18 +136,23 @@ class Tokenizer:
                 raise InvalidFieldError(f"chat_template_kwargs.{name}", "the chat template has no such variable")
         import jinja2
 
-        try:
-            text: str = self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages],
-                tools=[tool.definition for tool in tools] or None,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-                **(template_variables or {}),
-            )
-        except (jinja2.TemplateError, TypeError, ValueError) as error:
-            raise InvalidFieldError("messages", f"the chat template refused them: {error}") from error
-        return text
+        # Some templates, Qwen3's first one among them, read the text of a message that has calls alone.
+        written = [{**message, "content": message.get("content") or ""} for message in messages]
+        is_silent = any(message.get("content") is None for message in messages)
+        for turns in (list(map(dict, messages)), written) if is_silent else (written,):
+            try:
+                text: str = self._tokenizer.apply_chat_template(
+                    turns,
+                    tools=[tool.definition for tool in tools] or None,
+                    tokenize=False,
+                    add_generation_prompt=add_generation_prompt,
+                    continue_final_message=continue_final_message,
+                    **(template_variables or {}),
+                )
+                return text
+            except (jinja2.TemplateError, TypeError, ValueError) as error:
+                refusal = error
+        raise InvalidFieldError("messages", f"the chat template refused them: {refusal}") from refusal
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of tokens, special tokens left out or written as their names."""

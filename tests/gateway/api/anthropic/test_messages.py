@@ -181,6 +181,16 @@ def test_tokens_are_counted_as_they_would_be_used(client: anthropic.Anthropic, c
     assert cluster.router.requests == []
 
 
+def test_a_limit_beyond_the_context_ends_where_the_context_does(gateway: RunningGateway, cluster: FakeCluster) -> None:
+    """Clients name what their models can at most; the reason says that it was the context."""
+    reply = ask(gateway, "/v1/messages", {"model": MODEL, "max_tokens": 32_000, "messages": [TURN]})
+
+    limit = cluster.decodes[0].requests[0].sampling.max_token_count
+    assert reply.body["stop_reason"] == "model_context_window_exceeded"
+    assert reply.body["usage"]["output_tokens"] == limit
+    assert limit + len(cluster.decodes[0].requests[0].prompt_token_ids) == cluster.context_tokens
+
+
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
@@ -189,7 +199,6 @@ def test_tokens_are_counted_as_they_would_be_used(client: anthropic.Anthropic, c
         ({"n": 2}, "n"),
         ({"max_tokens": None}, "max_tokens"),
         ({"max_tokens": 0}, "max_tokens"),
-        ({"max_tokens": 1000}, "maximum context length"),
         ({"temperature": -1}, "temperature"),
         ({"top_p": 0}, "top_p"),
         ({"top_k": 2**40}, "top_k"),

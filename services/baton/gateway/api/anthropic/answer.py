@@ -14,6 +14,7 @@ from baton.gateway.access.admission import RequestContext
 from baton.gateway.api.answer import FinishedChoice, encode
 from baton.gateway.api.anthropic.schema import (
     MessageAnswer,
+    MessagesBody,
     MessagesUsage,
     OutputBlock,
     TextBlock,
@@ -115,19 +116,20 @@ class MessageFormat:
     """Writes one message: thinking, text and calls as blocks of their own."""
 
     def __init__(
-        self, context: RequestContext, model: str, num_prompt_tokens: int, parser: OutputParser | None
+        self, context: RequestContext, body: MessagesBody, num_prompt_tokens: int, parser: OutputParser | None
     ) -> None:
         """Begin an answer.
 
         Args:
             context: The request.
-            model: Served name.
+            body: What was asked.
             num_prompt_tokens: Tokens of the prompt.
             parser: Reads the answer; None: all of it is text.
         """
         self._id = f"msg_{context.request_id}"
         self._ignored = ignored_body(context)
-        self._model = model
+        self._model = body.model
+        self._max_tokens = body.max_tokens
         self._num_prompt_tokens = num_prompt_tokens
         self._parser = parser
         self._blocks = BlockWriter()
@@ -184,7 +186,8 @@ class MessageFormat:
         if result.stop is not None:
             return "stop_sequence"
         if result.reason == "length":
-            return "max_tokens"
+            is_full = result.num_completion_tokens < self._max_tokens and not result.degraded_max_tokens
+            return "model_context_window_exceeded" if is_full else "max_tokens"
         return "tool_use" if self._blocks.has_calls else "end_turn"
 
 

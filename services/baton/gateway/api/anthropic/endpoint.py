@@ -18,7 +18,6 @@ from baton.gateway.api.usage import ignored_body
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.requests import STRUCTURED_OUTPUT, ChatPrompt, GenerationRequest
 from baton.gateway.generation.tools import ToolUse
-from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
 
 _FIELD_NAMES = FIELD_NAMES | {"stop": "stop_sequences"}
 _EFFORTS = {"xhigh": "high", "max": "high"}
@@ -39,7 +38,9 @@ async def answer_messages(generator: TextGenerator, exchange: Exchange) -> None:
         request_id=generation_name(context.request_id),
         model=body.model,
         prompt=_prompt(generator, exchange, use),
-        sampling=_sampling(body, constraint.constraint),
+        sampling=sampling_parameters(body, constraint.constraint),
+        # Clients must name a limit, and name what their models can at most: what the context has no room for is cut.
+        default_max_tokens=token_limit("max_tokens", body.max_tokens),
         stop=tuple(body.stop_sequences or ()),
         field_names=_FIELD_NAMES | {STRUCTURED_OUTPUT: constraint.field},
         tool_use=use,
@@ -48,7 +49,7 @@ async def answer_messages(generator: TextGenerator, exchange: Exchange) -> None:
     parser = generator.preparation.model_format.parser(
         use.offered, is_in_reasoning=prompt.is_in_reasoning, is_parallel=use.is_parallel
     )
-    form = MessageFormat(context, body.model, len(prompt.token_ids), parser)
+    form = MessageFormat(context, body, len(prompt.token_ids), parser)
     await send_answer(exchange.response, generator, AnswerJob(context, [prompt]), form, is_stream=bool(body.stream))
 
 
@@ -65,12 +66,6 @@ async def answer_count_tokens(generator: TextGenerator, exchange: Exchange) -> N
     context, num_tokens = exchange.context, len(tokenization.token_ids)
     context.num_prompt_tokens = num_tokens
     exchange.response.send(200, msgspec.json.encode(CountAnswer(num_tokens, ignored_body(context))))
-
-
-def _sampling(body: MessagesBody, constraint: StructuredOutput | None) -> SamplingParameters:
-    sampling = sampling_parameters(body, constraint)
-    sampling.max_token_count = token_limit("max_tokens", body.max_tokens)
-    return sampling
 
 
 def _prompt(generator: TextGenerator, exchange: Exchange, use: ToolUse) -> ChatPrompt:
