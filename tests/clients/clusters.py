@@ -13,6 +13,7 @@ from baton.demo import checkpoint_dir
 from system.clients.tool_checkpoint import tool_checkpoint
 from system.cluster import Cluster
 from system.plan import EngineName
+from tests.clients.agents import write_agent_model
 
 
 class Served(NamedTuple):
@@ -62,5 +63,15 @@ def _tools(folder: Path) -> Served:
     return Served(Cluster(model_dir, prefill=("torch",), decode=(_decode_engine(),)), model_dir)
 
 
-CLUSTERS: Mapping[str, Callable[[Path], Served]] = {"demo": _demo, "tools": _tools}
+def _agents(folder: Path) -> Served:
+    """A model that agents work with, and room for their prompts."""
+    model_dir = write_agent_model(folder)
+    nodes = {"num_blocks": "4096"}
+    cluster = Cluster(
+        model_dir, prefill=("torch",), decode=(_decode_engine(),), settings={"prefill": nodes, "decode": nodes}
+    )
+    return Served(cluster, model_dir)
+
+
+CLUSTERS: Mapping[str, Callable[[Path], Served]] = {"demo": _demo, "tools": _tools, "agents": _agents}
 """By name; each takes a folder for what it writes, and returns a cluster that is not started yet."""

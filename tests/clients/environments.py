@@ -50,7 +50,7 @@ def command_of(client: Client) -> Sequence[str]:
     Raises:
         InstallError: If they cannot be.
     """
-    folder = _installed(client)
+    folder = installed(client)
     if client.runtime == "python":
         return (str(folder / "bin" / "python"), str(client.script))
     if client.runtime == "java":
@@ -67,7 +67,7 @@ def script_environment(variables: Mapping[str, str]) -> Mapping[str, str]:
     return {**kept, **_QUIET, "no_proxy": "*", "PYTHONUNBUFFERED": "1", **variables}
 
 
-def _installed(client: Client) -> Path:
+def installed(client: Client) -> Path:
     """Return the folder, installed if it is not there whole."""
     versions = "\n".join(
         (client.python or sys.version, *client.packages, client.script.read_text() if client.runtime == "java" else "")
