@@ -47,6 +47,9 @@ _CertFile = Annotated[
     str, typer.Option(help="Certificate of the REST port, PEM: HTTPS.", envvar="BATON_GATEWAY_HTTPS_CERT_FILE")
 ]
 _KeyFile = Annotated[str, typer.Option(help="Key of that certificate, PEM.", envvar="BATON_GATEWAY_HTTPS_KEY_FILE")]
+_IsStrict = Annotated[
+    bool, typer.Option("--strict", help="Refuse unknown fields and hints with 400.", envvar="BATON_GATEWAY_STRICT")
+]
 """Settings of the gateway, to which they are passed on."""
 
 
@@ -86,6 +89,7 @@ def command(
     cors_allow_origins: _Origins = "",
     https_cert_file: _CertFile = "",
     https_key_file: _KeyFile = "",
+    is_strict: _IsStrict = False,
     log_level: Annotated[str, typer.Option(help="Level of all processes.", envvar="BATON_LOG_LEVEL")] = "info",
     is_verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print all that the processes log, not only their warnings.")
@@ -110,6 +114,7 @@ def command(
         cors_allow_origins=cors_allow_origins,
         https_cert_file=https_cert_file,
         https_key_file=https_key_file,
+        strict="true" if is_strict else "",
     )
     site = LocalCluster(host, http_port, grpc_port, model_dir, name, log_level, ",".join(lora or ()), given)
     is_verbose = is_verbose or log_level.lower() == "debug"
