@@ -87,7 +87,7 @@ def test_the_control_image_has_no_torch() -> None:
     for name, (chosen,) in installed.items():
         requirements = " ".join(text for extra in chosen.split(",") for text in _closure(extras, extra))
         assert ("torch" in requirements) == (name != "build-control")
-        assert "crc32c" in requirements
+        assert "llguidance" in requirements
 
 
 @pytest.mark.parametrize("name", _IMAGES)
@@ -154,7 +154,7 @@ def _set(values: dict[str, Any], path: str, value: object) -> None:
 
 def _closure(extras: dict[str, list[str]], extra: str) -> Iterator[str]:
     for requirement in extras[extra]:
-        nested = re.match(r"baton\[([a-z,]+)\]", requirement)
+        nested = re.match(r"baton-serve\[([a-z,]+)\]", requirement)
         if nested:
             for name in nested[1].split(","):
                 yield from _closure(extras, name)

@@ -41,7 +41,7 @@ def load_runner(settings: NodeSettings) -> Runner:
 
     Raises:
         ConfigurationError: If the folder holds no model that the engine can run.
-        ImportError: If the framework is not installed; the message names the extra.
+        ConfigurationError: If the framework is not installed; the message has the line that installs it.
     """
     check_engine_has(settings)
     chosen = choose_computing(settings, usable_cores())

@@ -184,7 +184,8 @@ class HttpConnection(asyncio.Protocol):
                 await self.wait_writable()
                 request = self._waiting.popleft()
                 idle_seconds = self._limits.stream_idle_seconds
-                kind = GzipResponse if accepts_gzip(request.headers.get("accept-encoding", "")) else HttpResponse
+                accepted = request.headers.get("accept-encoding", "")
+                kind = GzipResponse if accepted and accepts_gzip(accepted) else HttpResponse
                 response = kind(self, request, is_last=self._is_last, stream_idle_seconds=idle_seconds)
                 try:
                     await self._handler(request, response)

@@ -7,13 +7,14 @@ or `transformers_model`. `ops` is what a device does for a model; `cuda_graph` d
 
 from __future__ import annotations
 
+from baton.errors import ConfigurationError
 from baton.installation import install_line
 
 try:
     import torch  # noqa: F401 (imported only to name the extra where it is missing)
     import transformers  # noqa: F401
 except ImportError as error:
-    raise ImportError(f"the torch engine needs torch and transformers: {install_line('torch')}") from error
+    raise ConfigurationError(f"the torch engine needs torch and transformers: {install_line('torch')}") from error
 
 from baton.engine.runners.torch.loader import LoadOptions, load_alone, load_torch_runner
 from baton.engine.runners.torch.runner import TorchRunner

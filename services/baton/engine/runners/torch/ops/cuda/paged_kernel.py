@@ -9,13 +9,14 @@ Source: FlashAttention-2 (Dao, 2023) for the running softmax; Flash-Decoding (Da
 
 from __future__ import annotations
 
+from baton.errors import ConfigurationError
 from baton.installation import install_line
 
 try:
     import triton
     import triton.language as tl
 except ImportError as error:
-    raise ImportError(f"torch on CUDA needs triton for its attention: {install_line('cuda')}") from error
+    raise ConfigurationError(f"torch on CUDA needs triton for its attention: {install_line('cuda')}") from error
 
 LOG2_E = tl.constexpr(1.4426950408889634)
 
