@@ -8,15 +8,15 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
+from playwright.sync_api import Page, expect, sync_playwright
 
-from baton.gateway.server import RunningGateway
 from gateway.api.ui.pictures import picture
+from gateway.fake_cluster import FakeCluster, Loop
 
 _BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 _WAIT_MS = 60_000
@@ -28,47 +28,44 @@ _LOOKS = [
     if look in _SAMPLE or os.environ.get("BATON_MATRIX")
 ]
 
-Opener: TypeAlias = Callable[..., Page]
-
 _SCRIPT = (Path(__file__).parent / "look.js").read_text()
 
 
 @pytest.fixture(scope="module")
-def chromium() -> Iterator[Browser]:
-    """Start a browser for all looks."""
+def page(model_dir: Path) -> Iterator[Page]:
+    """Start a gateway, and a browser with one window for all looks; it must have no complaint."""
     path = next(filter(None, map(shutil.which, _BROWSERS)), None)
     if path is None:
         pytest.skip("Chromium is not installed")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def open_page(chromium: Browser, gateway: RunningGateway) -> Iterator[Opener]:
-    """Return what opens the page with a state, which may be a function; the browser must have no complaint."""
-    complaints: list[str] = []
-    contexts = []
-
-    def open_page(state: Mapping[str, Any], *, width: str = "desktop", scheme: str = "light", **options: Any) -> Page:
-        viewport = {"width": _WIDTHS[width], "height": 900}
-        context = chromium.new_context(viewport=viewport, color_scheme=scheme, **options)
-        contexts.append(context)
-        context.set_default_timeout(_WAIT_MS)
+    loop, complaints = Loop(), []
+    with loop.running(FakeCluster(model_dir)) as gateway, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(base_url=f"http://127.0.0.1:{gateway.http_port}")
+        page.set_default_timeout(_WAIT_MS)
         expect.set_options(timeout=_WAIT_MS)
-        page = context.new_page()
         page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.route("**/ui/state*", lambda route: answer(route, state))
-        page.goto(f"http://127.0.0.1:{gateway.http_port}/ui")
-        expect(page.locator("#status")).to_contain_text("Baton 0.1.0")
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
+        yield page
+        browser.close()
+    loop.close()
     assert [each for each in complaints if "Failed to load resource" not in each] == []
+
+
+def show(page: Page, state: Mapping[str, Any], *, width: str = "desktop", scheme: Any = "light") -> None:
+    """Open the page anew with a state."""
+    page.set_viewport_size({"width": _WIDTHS[width], "height": 900})
+    page.emulate_media(color_scheme=scheme, reduced_motion="no-preference")
+    tell(page, state)
+    page.goto("/ui")
+    expect(page.locator("#status")).to_contain_text("Baton 0.1.0")
+
+
+def tell(page: Page, state: Mapping[str, Any] | None, **answer: Any) -> None:
+    """Let the gateway answer with a state; without one, otherwise or not at all."""
+    if state is not None:
+        answer = {"body": json.dumps(state), "content_type": "application/json"}
+    page.unroute("**/ui/state*")
+    page.route("**/ui/state*", lambda route: route.fulfill(**answer) if answer else route.abort())
 
 
 def _measure(page: Page, name: str) -> Any:
@@ -76,14 +73,9 @@ def _measure(page: Page, name: str) -> Any:
     return page.evaluate(f"() => {{ {_SCRIPT}\nreturn {name}(); }}")
 
 
-def answer(route: Route, state: Mapping[str, Any]) -> None:
-    """Answer a request for the state."""
-    route.fulfill(body=json.dumps(state), content_type="application/json")
-
-
-def test_a_line_flows_only_for_those_who_want_motion(open_page: Opener) -> None:
+def test_a_line_flows_only_for_those_who_want_motion(page: Page) -> None:
     """It is thicker and coloured all the same."""
-    page = open_page(picture(5))
+    show(page, picture(5))
     line = page.locator("#lines .busy")
     expect(line).to_have_count(1)
     for motion, animation in (("reduce", "none"), ("no-preference", "flow")):
@@ -92,9 +84,9 @@ def test_a_line_flows_only_for_those_who_want_motion(open_page: Opener) -> None:
 
 
 @pytest.mark.parametrize(("num_nodes", "width", "scheme"), _LOOKS)
-def test_everything_is_readable(open_page: Opener, num_nodes: int, width: str, scheme: str) -> None:
+def test_everything_is_readable(page: Page, num_nodes: int, width: str, scheme: str) -> None:
     """No text lies over another or behind a box, is faint or tiny, and nothing leaves the window sideways."""
-    page = open_page(picture(num_nodes), width=width, scheme=scheme)
+    show(page, picture(num_nodes), width=width, scheme=scheme)
     expect(page.locator(".node")).to_have_count(num_nodes)
     page.set_viewport_size({"width": _WIDTHS[width], "height": page.evaluate("document.documentElement.scrollHeight")})
 
@@ -104,10 +96,10 @@ def test_everything_is_readable(open_page: Opener, num_nodes: int, width: str, s
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
 
 
-def test_the_bars_of_the_waterfall_are_as_long_as_its_numbers(open_page: Opener) -> None:
+def test_the_bars_of_the_waterfall_are_as_long_as_its_numbers(page: Page) -> None:
     """On one scale: each begins where what comes before it ends, to a pixel; zoomed as well."""
     state = picture(5)
-    page = open_page(state)
+    show(page, state)
     terms = next(request["terms"] for request in state["requests"] if request["state"] == "done")
     seconds = {
         (pair["term"], column): pair[column] for pair in terms for column in ("estimated_seconds", "measured_seconds")
@@ -135,9 +127,9 @@ def test_the_bars_of_the_waterfall_are_as_long_as_its_numbers(open_page: Opener)
     check(_measure(page, "bars"), is_cut=True)
 
 
-def test_the_keyboard_reaches_all_that_can_be_used(open_page: Opener) -> None:
+def test_the_keyboard_reaches_all_that_can_be_used(page: Page) -> None:
     """In an order, visibly; arrow keys go through the requests, and the choice stays when the state comes again."""
-    page = open_page(picture(16))
+    show(page, picture(16))
     reachable = _measure(page, "reachable")
     reached = []
     for _ in reachable:
@@ -157,9 +149,9 @@ def test_the_keyboard_reaches_all_that_can_be_used(open_page: Opener) -> None:
     expect(page.locator("#requests tr.chosen")).to_be_focused()
 
 
-def test_a_glance_says_what_is_wrong(open_page: Opener) -> None:
+def test_a_glance_says_what_is_wrong(page: Page) -> None:
     """Which node drains, which is silent, which link is slow, what failed; nothing says it by colour alone."""
-    page = open_page(picture(16))
+    show(page, picture(16))
 
     alerts = page.locator("#alerts li")
     expect(alerts.filter(has_text="decode-m3-ultra-2 is draining")).to_have_count(1)
@@ -170,23 +162,23 @@ def test_a_glance_says_what_is_wrong(open_page: Opener) -> None:
     expect(page.locator("#summary")).to_contain_text("14 of 16")
 
 
-def test_what_is_not_there_is_said_to_be_and_what_to_do(open_page: Opener) -> None:
+def test_what_is_not_there_is_said_to_be_and_what_to_do(page: Page) -> None:
     """No node, a node that has left, a gateway that does not answer: with the last numbers, marked as old."""
-    page = open_page(picture(0), width="phone")
+    show(page, picture(0), width="phone")
     expect(page.locator("#no-node")).to_contain_text("baton serve decode")
     expect(page.locator("#no-request pre")).to_contain_text("/v1/chat/completions")
 
-    page.route("**/ui/state*", lambda route: answer(route, picture(5)))
+    tell(page, picture(5))
     expect(page.locator(".node")).to_have_count(5)
     expect(page.locator("#no-node")).to_be_hidden()
-    page.route("**/ui/state*", lambda route: answer(route, picture(4)))
+    tell(page, picture(4))
     expect(page.locator(".node[data-key=decode-m3-ultra-2]")).to_contain_text("left")
-    page.route("**/ui/state*", lambda route: route.abort())
+    tell(page, None)
     expect(page.locator("#alerts")).to_contain_text("does not answer")
     expect(page.locator("body")).to_have_class("stale")
     expect(page.locator(".node")).to_have_count(5)
-    page.route("**/ui/state*", lambda route: route.fulfill(status=503, body='{"error": {"message": "no router"}}'))
+    tell(page, None, status=503, body='{"error": {"message": "no router"}}')
     expect(page.locator("#alerts")).to_contain_text("no router The gateway lives")
-    page.route("**/ui/state*", lambda route: answer(route, picture(5)))
+    tell(page, picture(5))
     expect(page.locator("body")).not_to_have_class("stale")
     expect(page.locator("#alerts")).not_to_contain_text("no router")
