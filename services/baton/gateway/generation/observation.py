@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -19,6 +20,8 @@ from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.wire.quantities import terms_beside
 
+CANCELLED = "the client left before the end"
+"""Of a generation whose client went away: no failure."""
 MAX_ENTRIES = 64
 """Generations remembered; the oldest goes first."""
 _WATCHED_SECONDS = 15.0
@@ -71,7 +74,7 @@ class GenerationObserver:
     ) -> None:
         """Note the end, and count what was generated, finished or not."""
         if error is not None:
-            self._entry.error = error.message if isinstance(error, BatonError) else type(error).__name__
+            self._entry.error = _in_words(error)
         self._entry.end(self._clock())
         num_prompt_tokens = len(self._prompt.token_ids) if self._is_first_choice else 0
         self._request.num_prompt_tokens += num_prompt_tokens
@@ -123,6 +126,12 @@ class GenerationObserver:
                 names.PULL_NODE_ID: result.summary.pull_node_id,
             }
         )
+
+
+def _in_words(error: BaseException) -> str:
+    if isinstance(error, asyncio.CancelledError | GeneratorExit):
+        return CANCELLED
+    return error.message if isinstance(error, BatonError) else type(error).__name__
 
 
 def _term_attributes(pairs: Sequence[TermComparison]) -> dict[str, float]:

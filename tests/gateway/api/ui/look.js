@@ -27,7 +27,7 @@ function overlaps() {
     });
     const found = others.map((b) => `${a.text} | ${b.text}`);
     const top = document.elementFromPoint((a.left + a.right) / 2, (a.top + a.bottom) / 2);
-    const isSeen = top !== null && (top.contains(a.element) || a.element.contains(top));
+    const isSeen = top !== null && a.element.contains(top);
     return isSeen ? found : [...found, `${a.text} is behind ${top?.outerHTML.slice(0, 80)}`];
   });
 }

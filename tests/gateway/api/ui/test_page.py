@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
+import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -88,6 +91,26 @@ def test_a_request_that_failed_says_why(gateway: RunningGateway, cluster: FakeCl
     assert reply.status >= 400
     assert request["state"] == "failed"
     assert "no room for 3 tokens" in request["error"]
+
+
+def test_a_client_that_leaves_has_not_failed(gateway: RunningGateway, cluster: FakeCluster) -> None:
+    """Somebody has pressed Stop: that is said, in words."""
+
+    async def script(request: decode.DecodeServiceGenerateRequest) -> AsyncIterator[Any]:
+        yield tokens(0, [8])
+        await asyncio.Event().wait()
+
+    for node in cluster.decodes:
+        node.script = script
+    connection = http.client.HTTPConnection("127.0.0.1", gateway.http_port, timeout=20)
+    headers = {"content-type": "application/json"}
+    connection.request("POST", "/v1/completions", json.dumps({**_COMPLETION, "stream": True}), headers)
+    assert connection.getresponse().readline().startswith(b"data: ")
+    connection.close()
+    while (request := _state(gateway)["requests"][0])["state"] in ("placing", "prefilling", "decoding"):
+        pass
+
+    assert (request["state"], request["error"]) == ("cancelled", "the client left before the end")
 
 
 def test_the_state_needs_a_key_and_the_files_do_not(loop: Loop, cluster: FakeCluster, tmp_path: Path) -> None:

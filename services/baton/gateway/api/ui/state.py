@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from google.protobuf.json_format import MessageToDict
 
-from baton.gateway.generation.observation import JournalEntry
+from baton.gateway.generation.observation import CANCELLED, JournalEntry
 from baton.internal.v1.router_service_pb2 import NodeState
 from baton.wire.node_roles import role_word
 from baton.wire.quantities import seconds_from_duration, terms_beside
+
+_PLACE = attrgetter("layer_begin", "layer_count", "token_begin", "token_count", "byte_count")
+"""What a frame holds."""
 
 
 def state_document(
@@ -113,7 +117,7 @@ def _request(entry: JournalEntry, now_seconds: float) -> Mapping[str, Any]:
 
 def _state(entry: JournalEntry) -> str:
     if entry.ended_seconds is not None:
-        return "failed" if entry.error else "done"
+        return "cancelled" if entry.error == CANCELLED else "failed" if entry.error else "done"
     if entry.first_token_seconds is not None:
         return "decoding"
     return "prefilling" if entry.placement is not None else "placing"
@@ -130,16 +134,5 @@ def _timeline(entry: JournalEntry) -> Mapping[str, Any]:
     return {
         "name": entry.name,
         "computed": timeline.computed_micros / 1e6,
-        "frames": [
-            [
-                frame.layer_begin,
-                frame.layer_count,
-                frame.token_begin,
-                frame.token_count,
-                frame.byte_count,
-                frame.ready_micros / 1e6,
-                frame.arrived_micros / 1e6,
-            ]
-            for frame in timeline.frames
-        ],
+        "frames": [[*_PLACE(frame), frame.ready_micros / 1e6, frame.arrived_micros / 1e6] for frame in timeline.frames],
     }

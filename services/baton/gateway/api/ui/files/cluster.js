@@ -160,9 +160,11 @@ function drawLines(links) {
     if (to.height === 0) return [];
     const x1 = from.right - box.left, x2 = cards.get(link.to).getBoundingClientRect().left - box.left, middle = (x1 + x2) / 2;
     const y1 = from.top + from.height / 2 - box.top, y2 = to.top + to.height / 2 - box.top;
-    const kind = `line${link.busy ? " busy" : ""}${link.is_slow ? " slow" : ""}`;
-    const width = 1 + 2 * Math.sqrt(link.share);
-    return [svg("path", { class: kind, "stroke-width": link.busy ? width + 1 : width, d: `M${x1} ${y1} C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}` })];
+    const width = 1 + 2 * Math.sqrt(link.share) + (link.busy ? 1 : 0);
+    const look = { class: `line${link.busy ? " busy" : ""}${link.is_slow ? " slow" : ""}`, "stroke-width": width };
+    return [{ key: `${link.from} ${link.to}`, ...look, d: `M${x1} ${y1} C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}` }];
   });
-  picture.replaceChildren(...lines);
+  sync(picture, lines, (line) => line.key, () => svg("path"), (path, { key, ...attributes }) => {
+    for (const [name, value] of Object.entries(attributes)) path.setAttribute(name, value);
+  });
 }

@@ -44,7 +44,7 @@ function makeRow(request, choose) {
 }
 
 function stateOf(request) {
-  if (request.error) return `failed: ${request.error}`;
+  if (request.error) return `${request.state}: ${request.error}`;
   return request.fallback_reason ? `${request.state}, prefilled locally: ${request.fallback_reason}` : request.state;
 }
 

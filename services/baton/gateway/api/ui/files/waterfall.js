@@ -88,7 +88,7 @@ function roundUp(seconds) {
 
 function sentence(request) {
   const of = Object.fromEntries(request.terms.map((pair) => [pair.term, pair.measured_seconds]));
-  if (request.error) return `Failed after ${duration(request.seconds)}: ${request.error}`;
+  if (request.error) return `The request ${request.state === "failed" ? "failed" : "was cancelled"} after ${duration(request.seconds)}: ${request.error}.`;
   const parts = [`${count(request.prompt_tokens, "prompt token")} by ${pathOf(request)}`];
   if (request.kv_bytes > 0 && of.transfer > 0) {
     const hidden = Math.max(0, 1 - (of.exposed ?? 0) / of.transfer);
