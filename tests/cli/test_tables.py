@@ -73,16 +73,17 @@ def test_devices_are_shown_that_nodes_share() -> None:
 
 
 def test_pools_are_shown_with_their_cause() -> None:
-    """Beside the load and the free blocks; a node may not say why."""
+    """Beside the load, or why there is none, and the free blocks; a node may not say why."""
     told = node_pb2.NodeDescription(
         node_id="decode-a", block_count=10, block_token_count=16, block_count_cause="num_blocks says so"
     )
     states = [router_service_pb2.NodeState(node=node) for node in (told, node_pb2.NodeDescription(node_id="old"))]
     states[0].load.running_request_count, states[0].load.free_block_count = 2, 7
+    states[1].unusable_reason = "no report for 7.2 s"
 
     text = _text(pools_table(states))
     assert "decode-a 2 run, 0 wait 7/10 × 16 num_blocks says so" in text  # noqa: RUF001 - tokens of each
-    assert text.endswith("0/0 × 0 -")  # noqa: RUF001
+    assert text.endswith("no report for 7.2 s 0/0 × 0 -")  # noqa: RUF001
 
 
 def test_quantities_have_three_digits_and_a_prefix() -> None:

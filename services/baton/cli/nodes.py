@@ -70,7 +70,7 @@ def pools_table(states: Sequence[router_service_pb2.NodeState]) -> Table:
         node, load = state.node, state.load
         table.add_row(
             node.node_id,
-            "draining" if load.is_draining else f"{load.running_request_count} run, {load.waiting_request_count} wait",
+            state.unusable_reason or f"{load.running_request_count} run, {load.waiting_request_count} wait",
             f"{load.free_block_count}/{node.block_count} × {node.block_token_count}",  # noqa: RUF001 - tokens of each
             node.block_count_cause or "-",
         )
