@@ -13,6 +13,7 @@ from baton.capacity.snapshot import Link, LowerPrefix, PlacementRequest, TierRat
 from baton.internal.v1 import node_pb2
 from baton.kv.kv_format import KvDtype
 from baton.router.cluster.snapshots import RENEWAL_SECONDS
+from baton.router.cluster.streams import StreamsInFlight
 from baton.router.nodes import LinkMeasurement, Outcome
 from baton.router.proto import load_from_proto, load_to_proto
 from baton.router.state import RouterState, StateLimits
@@ -217,6 +218,19 @@ def test_a_hidden_transfer_teaches_what_its_frames_take() -> None:
 
     links = [each.snapshot(MODEL).link("dgx", "mac") for each in (state, plain)]
     assert [link.frame_seconds for link in links] == pytest.approx([0.0005 * 1.25, 0.0005])
+
+
+@pytest.mark.parametrize(("transfer_seconds", "factor"), [(0.2, 1.25), (2.0, 1.0)])
+def test_a_shared_transfer_teaches_that_a_link_is_faster_alone(
+    monkeypatch: pytest.MonkeyPatch, transfer_seconds: float, factor: float
+) -> None:
+    """0.859 s were expected; what made it longer may have been another stream, what made it shorter was not."""
+    state = pair_state()
+    monkeypatch.setattr(StreamsInFlight, "has_shared", lambda *_: True)
+
+    settle_remote(state, replace(OUTCOME, transfer_seconds=transfer_seconds, exposed_seconds=transfer_seconds))
+
+    assert state.snapshot(MODEL).link("dgx", "mac").bytes_per_second == pytest.approx(1.25e9 * factor)
 
 
 def test_a_fallback_teaches_nothing_of_the_link() -> None:

@@ -8,7 +8,9 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
 
+from baton.internal.v1.health_list_pb2 import HealthList
 from baton.rpc.server import GrpcServer
 
 SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -47,5 +49,36 @@ def test_a_client_that_never_pauses_is_told_to_connect_anew_and_loses_nothing(mo
                 while len(peers.known) < 2:
                     assert (await stub.Check(health_pb2.HealthCheckRequest())).status == SERVING
         await server.drain(10.0)
+
+    asyncio.run(run())
+
+
+def test_health_is_listed_and_both_reflections_answer() -> None:
+    """grpc.health.v1 has List since 2024; buf curl asks for reflection v1 alone."""
+
+    async def run() -> None:
+        server = GrpcServer("127.0.0.1:0", is_public=True)
+        server.add("baton.v1.GenerationService", lambda _: None)
+        port = await server.start(is_serving=False)
+        await server.set_serving(False, is_alive=True)
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            ask = channel.unary_unary("/grpc.health.v1.Health/List", response_deserializer=HealthList.FromString)
+            statuses = (await ask(b"")).statuses
+            assert {name: state.status for name, state in statuses.items()} == {"": 1, "baton.v1.GenerationService": 2}
+            request = reflection_pb2.ServerReflectionRequest(list_services="")
+            for version in ("v1", "v1alpha"):
+                reflect = channel.stream_stream(
+                    f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+                    request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+                    response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+                )
+                async for answer in reflect(iter([request])):
+                    names = {service.name for service in answer.list_services_response.service}
+                    assert "baton.v1.GenerationService" in names
+            await server.set_serving(True)
+            await server._health.stop()
+            statuses = (await ask(b"")).statuses
+            assert {state.status for state in statuses.values()} == {2}
+        await server.drain(1.0)
 
     asyncio.run(run())

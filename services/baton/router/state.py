@@ -322,6 +322,8 @@ class RouterState:
     def _learn_link(self, placed: PlacedRequest, outcome: Outcome) -> None:
         """Learn of the link by itself: what other streams did to a transfer is no property of the link.
 
+        They only ever slow one down: one that was faster than expected shows a link that is.
+
         What a hidden one took beyond its bytes is what its frames took to be sent and received, each by itself.
         """
         sender_id = outcome.pull_node_id or outcome.prefill_node_id
@@ -344,7 +346,7 @@ class RouterState:
             if outcome.kv_frames:
                 usual_seconds = frame_seconds(link.round_trip_seconds)
                 self.frame_calibration.add(pair, beyond_seconds / outcome.kv_frames, usual_seconds)
-        elif not self._streams.has_shared(outcome.placement_id):
+        elif measured < estimated or not self._streams.has_shared(outcome.placement_id):
             self.link_calibration.add(pair, measured, estimated / factor)
         self._links.forget(pair)
 

@@ -8,13 +8,11 @@ import signal
 from collections.abc import Callable, Sequence
 
 import grpc
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
-from grpc_reflection.v1alpha import reflection
 
 from baton.errors import ConfigurationError
 from baton.rpc.channel import MAX_MESSAGE_BYTES
 from baton.rpc.error_interceptor import ErrorInterceptor
+from baton.rpc.introspection import Health, reflect
 from baton.rpc.trace_interceptors import server_interceptors
 from baton.security.tls import current_identity
 
@@ -69,7 +67,7 @@ class GrpcServer:
         )
         options = (*own_options, *_OPTIONS)
         self._server = grpc.aio.server(options=options, interceptors=(*server_interceptors(), ErrorInterceptor()))
-        self._health = HealthServicer()
+        self._health = Health()
         self._names: list[str] = []
         self.port = 0
 
@@ -89,11 +87,8 @@ class GrpcServer:
         Raises:
             ConfigurationError: If the address cannot be bound.
         """
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        reflection.enable_server_reflection(
-            (*self._names, health_pb2.DESCRIPTOR.services_by_name["Health"].full_name, reflection.SERVICE_NAME),
-            self._server,
-        )
+        self._health.serve_on(self._server)
+        reflect(self._server, self._names)
         try:
             if self._identity:
                 credentials = self._identity.server_credentials(demands_certificate=self._demands_certificate)
@@ -112,7 +107,7 @@ class GrpcServer:
         """Serve health, and nothing else, without TLS to those who have no certificate: Kubernetes' probes."""
         if self._probed and self._identity:
             host = self._address.rpartition(":")[0]
-            health_pb2_grpc.add_HealthServicer_to_server(self._health, self._probed)
+            self._health.serve_on(self._probed)
             self._probed.add_insecure_port(f"{host}:{self._identity.health_port}")
             await self._probed.start()
 
@@ -124,10 +119,9 @@ class GrpcServer:
             is_alive: Whether the server as a whole is sound; None: the same. One that will serve again need not be
                 started again.
         """
-        status = health_pb2.HealthCheckResponse
         healths = dict.fromkeys(self._names, is_serving) | {"": is_serving if is_alive is None else is_alive}
         for name, is_well in healths.items():
-            await self._health.set(name, status.SERVING if is_well else status.NOT_SERVING)
+            await self._health.set(name, is_serving=is_well)
 
     async def drain(self, grace_seconds: float, *, pause_seconds: float = 0.0) -> None:
         """Report NOT_SERVING, refuse new calls, wait for running ones, cut those that outlast the grace.
@@ -136,7 +130,7 @@ class GrpcServer:
             grace_seconds: For running calls.
             pause_seconds: For which calls are still taken: connections that grow old meanwhile are made anew elsewhere.
         """
-        await self._health.enter_graceful_shutdown()
+        await self._health.stop()
         await asyncio.sleep(pause_seconds)
         await self._server.stop(grace_seconds)
         if self._probed:

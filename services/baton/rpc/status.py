@@ -68,6 +68,9 @@ def details_of(error: errors.BatonError) -> bytes:
     info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
     status = status_pb2.Status(code=code_of(error).value[0], message=error.message)
     status.details.add().Pack(info)
+    if isinstance(error, errors.InvalidFieldError):
+        violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=error.problem)
+        status.details.add().Pack(error_details_pb2.BadRequest(field_violations=[violation]))
     if retry_after := error.metadata.get("retry_after_seconds"):
         status.details.add().Pack(
             error_details_pb2.RetryInfo(retry_delay=duration_pb2.Duration(seconds=int(retry_after)))

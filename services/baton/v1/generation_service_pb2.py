@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from baton.v1 import generation_pb2 as baton_dot_v1_dot_generation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!baton/v1/generation_service.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\"\xf8\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12.\n\x0c\x63onversation\x18\x03 \x01(\x0b\x32\x16.baton.v1.ConversationH\x00\x12)\n\x06tokens\x18\x04 \x01(\x0b\x32\x17.baton.v1.TokenSequenceH\x00\x12.\n\x08sampling\x18\x05 \x01(\x0b\x32\x1c.baton.v1.SamplingParameters\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x12\n\ncache_salt\x18\x07 \x01(\t\x12\x10\n\x08priority\x18\x08 \x01(\x05\x42\x07\n\x05input\"7\n\x0c\x43onversation\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.baton.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\"\n\rTokenSequence\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\x88\x01\n\x10GenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12(\n\x08logprobs\x18\x03 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\x12)\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x17.baton.v1.GenerationEnd\"\xd9\x01\n\rGenerationEnd\x12&\n\x06reason\x18\x01 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1e\n\x05usage\x18\x02 \x01(\x0b\x32\x0f.baton.v1.Usage\x12-\n\tplacement\x18\x03 \x01(\x0b\x32\x1a.baton.v1.PlacementSummary\x12/\n\x0fprompt_logprobs\x18\x04 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\x12 \n\x18\x64\x65graded_max_token_count\x18\x05 \x01(\x05\"\x13\n\x11ListModelsRequest\"5\n\x12ListModelsResponse\x12\x1f\n\x06models\x18\x01 \x03(\x0b\x32\x0f.baton.v1.Model\"F\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1f\n\x17max_context_token_count\x18\x02 \x01(\x05\x12\x0e\n\x06parent\x18\x03 \x01(\t2\xa1\x01\n\x11GenerationService\x12\x43\n\x08Generate\x12\x19.baton.v1.GenerateRequest\x1a\x1a.baton.v1.GenerateResponse0\x01\x12G\n\nListModels\x12\x1b.baton.v1.ListModelsRequest\x1a\x1c.baton.v1.ListModelsResponseBf\n\x08\x62\x61ton.v1B\x16GenerationServiceProtoP\x01Z\x10\x62\x61ton/v1;batonv1\xa2\x02\x03\x42TN\xaa\x02\x08\x42\x61ton.V1\xba\x02\x05\x42\x61ton\xca\x02\x08\x42\x61ton\\V1\xea\x02\tBaton::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!baton/v1/generation_service.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\"\xf8\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12.\n\x0c\x63onversation\x18\x03 \x01(\x0b\x32\x16.baton.v1.ConversationH\x00\x12)\n\x06tokens\x18\x04 \x01(\x0b\x32\x17.baton.v1.TokenSequenceH\x00\x12.\n\x08sampling\x18\x05 \x01(\x0b\x32\x1c.baton.v1.SamplingParameters\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x12\n\ncache_salt\x18\x07 \x01(\t\x12\x10\n\x08priority\x18\x08 \x01(\x05\x42\x07\n\x05input\"7\n\x0c\x43onversation\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.baton.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\"\n\rTokenSequence\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\xb9\x01\n\x10GenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12(\n\x08logprobs\x18\x03 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\x12)\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x17.baton.v1.GenerationEnd\x12/\n\x0fprompt_logprobs\x18\x05 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\"\xbf\x01\n\rGenerationEnd\x12&\n\x06reason\x18\x01 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1e\n\x05usage\x18\x02 \x01(\x0b\x32\x0f.baton.v1.Usage\x12-\n\tplacement\x18\x03 \x01(\x0b\x32\x1a.baton.v1.PlacementSummary\x12 \n\x18\x64\x65graded_max_token_count\x18\x05 \x01(\x05J\x04\x08\x04\x10\x05R\x0fprompt_logprobs\"\x13\n\x11ListModelsRequest\"5\n\x12ListModelsResponse\x12\x1f\n\x06models\x18\x01 \x03(\x0b\x32\x0f.baton.v1.Model\"F\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1f\n\x17max_context_token_count\x18\x02 \x01(\x05\x12\x0e\n\x06parent\x18\x03 \x01(\t2\xa1\x01\n\x11GenerationService\x12\x43\n\x08Generate\x12\x19.baton.v1.GenerateRequest\x1a\x1a.baton.v1.GenerateResponse0\x01\x12G\n\nListModels\x12\x1b.baton.v1.ListModelsRequest\x1a\x1c.baton.v1.ListModelsResponseBf\n\x08\x62\x61ton.v1B\x16GenerationServiceProtoP\x01Z\x10\x62\x61ton/v1;batonv1\xa2\x02\x03\x42TN\xaa\x02\x08\x42\x61ton.V1\xba\x02\x05\x42\x61ton\xca\x02\x08\x42\x61ton\\V1\xea\x02\tBaton::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,15 +32,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TOKENSEQUENCE']._serialized_start=428
   _globals['_TOKENSEQUENCE']._serialized_end=462
   _globals['_GENERATERESPONSE']._serialized_start=465
-  _globals['_GENERATERESPONSE']._serialized_end=601
-  _globals['_GENERATIONEND']._serialized_start=604
-  _globals['_GENERATIONEND']._serialized_end=821
-  _globals['_LISTMODELSREQUEST']._serialized_start=823
-  _globals['_LISTMODELSREQUEST']._serialized_end=842
-  _globals['_LISTMODELSRESPONSE']._serialized_start=844
-  _globals['_LISTMODELSRESPONSE']._serialized_end=897
-  _globals['_MODEL']._serialized_start=899
-  _globals['_MODEL']._serialized_end=969
-  _globals['_GENERATIONSERVICE']._serialized_start=972
-  _globals['_GENERATIONSERVICE']._serialized_end=1133
+  _globals['_GENERATERESPONSE']._serialized_end=650
+  _globals['_GENERATIONEND']._serialized_start=653
+  _globals['_GENERATIONEND']._serialized_end=844
+  _globals['_LISTMODELSREQUEST']._serialized_start=846
+  _globals['_LISTMODELSREQUEST']._serialized_end=865
+  _globals['_LISTMODELSRESPONSE']._serialized_start=867
+  _globals['_LISTMODELSRESPONSE']._serialized_end=920
+  _globals['_MODEL']._serialized_start=922
+  _globals['_MODEL']._serialized_end=992
+  _globals['_GENERATIONSERVICE']._serialized_start=995
+  _globals['_GENERATIONSERVICE']._serialized_end=1156
 # @@protoc_insertion_point(module_scope)

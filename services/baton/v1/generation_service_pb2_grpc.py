@@ -57,13 +57,19 @@ class GenerationServiceServicer(object):
     """
 
     def Generate(self, request, context):
-        """Generates and streams. The last message carries `finished`; a stream that ends without it has failed.
+        """Generates and streams. The last message carries `finished`; a stream that ends without it has failed. No message is larger than
+        4 MiB, what clients take without being told.
 
-        Errors: INVALID_ARGUMENT INVALID_FIELD (the field is named in ErrorInfo.metadata["field"]), NOT_FOUND MODEL_NOT_FOUND,
-        RESOURCE_EXHAUSTED and UNAVAILABLE when no node can take it; DEADLINE_EXCEEDED. Where the service asks for API keys, sent as
-        metadata `authorization: Bearer KEY`: UNAUTHENTICATED INVALID_API_KEY, RESOURCE_EXHAUSTED KEY_RATE and KEY_CONCURRENCY.
-        Under overload: RESOURCE_EXHAUSTED OVERLOADED and FAIR_SHARE; RetryInfo says when to ask again. Metadata `x-baton-ttft-seconds` and
-        `x-baton-tpot-seconds` are the request's objectives of latency.
+        Metadata: `authorization: Bearer KEY` or `x-api-key: KEY` where the service asks for keys; `x-request-id`, the client's name of the
+        request, 1 to 96 letters, digits and "._:-", which comes back, or a random one, in the initial metadata; `x-baton-ttft-seconds` and
+        `x-baton-tpot-seconds`, what the client wants of the latency; `traceparent`.
+
+        Errors, as google.rpc.Status in `grpc-status-details-bin` with an ErrorInfo of the domain "baton.dev", whose reason is:
+        INVALID_ARGUMENT INVALID_FIELD (the field in ErrorInfo.metadata["field"] and in a BadRequest); NOT_FOUND MODEL_NOT_FOUND;
+        UNAUTHENTICATED INVALID_API_KEY; RESOURCE_EXHAUSTED KEY_RATE, KEY_CONCURRENCY (limits of the key), OVERLOADED, FAIR_SHARE (the cluster
+        has more work than it promises to do in time), QUEUE_FULL (every node's queue), OUT_OF_MEMORY; UNAVAILABLE NO_NODE (no node serves
+        the model), DRAINING (ask another replica), ROUTER_UNAVAILABLE. Where to wait is wise, a RetryInfo says how long.
+        DEADLINE_EXCEEDED: the client's deadline, or the service's own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import grpc
 import pytest
+from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
+from baton.gateway.api.grpc_api import GrpcWriter
+from baton.gateway.generation.requests import Delta
 from baton.gateway.server import RunningGateway
 from baton.v1 import generation_pb2 as generation
 from baton.v1 import generation_service_pb2 as messages
@@ -68,8 +73,18 @@ def test_text_and_conversations_are_tokenized(channel: grpc.Channel, cluster: Fa
         ({"text": "x", "model": "other"}, grpc.StatusCode.NOT_FOUND, "other"),
         ({"text": "x", "stop": [""]}, grpc.StatusCode.INVALID_ARGUMENT, "stop"),
         ({"conversation": {}}, grpc.StatusCode.INVALID_ARGUMENT, "conversation.messages"),
-        ({"text": "x", "sampling": {"top_p": 2}}, grpc.StatusCode.INVALID_ARGUMENT, "top_p"),
-        ({"text": "x", "sampling": {"max_token_count": 0}}, grpc.StatusCode.INVALID_ARGUMENT, "max_token_count"),
+        ({"text": "x", "sampling": {"top_p": 2}}, grpc.StatusCode.INVALID_ARGUMENT, "sampling.top_p"),
+        (
+            {"text": "x", "sampling": {"max_token_count": 0}},
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "sampling.max_token_count",
+        ),
+        ({"text": "x", "sampling": {"logit_bias": {-1: 1}}}, grpc.StatusCode.INVALID_ARGUMENT, "sampling.logit_bias"),
+        (
+            {"text": "x", "sampling": {"structured_output": {"json_schema": ""}}},
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "sampling.structured_output.json_schema",
+        ),
         ({"text": "x" * 1000}, grpc.StatusCode.INVALID_ARGUMENT, "context"),
     ],
 )
@@ -82,12 +97,87 @@ def test_a_request_that_cannot_be_served_is_refused_by_the_field(
     assert failure.value.code() is code
 
 
-def test_a_prompt_is_judged_in_the_last_message(channel: grpc.Channel) -> None:
+def test_a_refused_field_is_named_as_google_names_them(channel: grpc.Channel) -> None:
+    """BadRequest beside ErrorInfo: what libraries of every language show."""
+    with pytest.raises(grpc.RpcError) as failure:
+        _generate(channel, text="x", sampling={"temperature": -1})
+
+    trailers = dict(failure.value.trailing_metadata())
+    details = status_pb2.Status.FromString(trailers["grpc-status-details-bin"]).details
+    info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+    assert details[0].Unpack(info)
+    assert details[1].Unpack(bad)
+    assert (info.domain, info.reason, info.metadata["field"]) == ("baton.dev", "INVALID_FIELD", "sampling.temperature")
+    (violation,) = bad.field_violations
+    assert violation.field == "sampling.temperature"
+    assert violation.description.startswith("expected")
+
+
+def test_no_message_is_larger_than_clients_take(channel: grpc.Channel, cluster: FakeCluster) -> None:
+    """Tokens that wait for a slow client, and those of a prompt, come in messages of 1024."""
+    written: list[Any] = []
+
+    async def slow(response: Any) -> None:
+        written.append(response)
+
+    async def run() -> None:
+        writer = GrpcWriter(slow)
+        logprob = generation.TokenLogprob(token_id=7, alternatives=[generation.TokenLogprob(token_id=7)] * 20)
+        for _ in range(3000):
+            writer.take(Delta("x", (7,), (logprob,)))
+        writer.close()
+        await writer.run()
+
+    asyncio.run(run())
+    assert [len(response.token_ids) for response in written] == [1024, 1024, 952]
+    assert "".join(response.text for response in written) == "x" * 3000
+    assert max(response.ByteSize() for response in written) < 4 << 20
+
+
+@pytest.mark.parametrize("given", ["", "mine-1"])
+def test_a_request_is_named_in_the_initial_metadata(channel: grpc.Channel, given: str) -> None:
+    """By the client or at random, also where it fails."""
+    metadata = [("x-request-id", given)] if given else []
+    calls = [
+        GenerationServiceStub(channel).Generate(request, timeout=20, metadata=metadata)
+        for request in (messages.GenerateRequest(text="x", sampling=LIMIT), messages.GenerateRequest())
+    ]
+    names = [dict(call.initial_metadata()).get("x-request-id") for call in calls]
+
+    assert all(names)
+    assert not given or names == [given, given]
+
+
+def test_a_deadline_is_counted_as_one(
+    channel: grpc.Channel, cluster: FakeCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not as a cancellation, which the client would have meant."""
+
+    async def hang(request: Any) -> AsyncIterator[Any]:
+        yield tokens(0, [echo_token(request, 0)])
+        await asyncio.sleep(60)
+
+    caplog.set_level(logging.DEBUG, logger="baton.gateway.access.admission")
+    cluster.decodes[0].script = hang
+    request = messages.GenerateRequest(text="hello", sampling=LIMIT)
+    with pytest.raises(grpc.RpcError) as failure:
+        list(GenerationServiceStub(channel).Generate(request, timeout=0.5))
+
+    assert failure.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert cluster.decodes[0].cancelled.wait(20)
+    deadline = time.monotonic() + 20
+    while not any("status=DEADLINE_EXCEEDED" in record.getMessage() for record in caplog.records):
+        assert time.monotonic() < deadline, "no line says so"
+        time.sleep(0.01)
+
+
+def test_a_prompt_is_judged_before_the_last_message(channel: grpc.Channel) -> None:
     """One entry per token from the second on."""
     sampling = {"max_token_count": 2, "temperature": 0, "prompt_logprob_count": 1}
     responses = _generate(channel, tokens={"token_ids": [97, 98, 99]}, sampling=sampling)
 
-    judged = responses[-1].finished.prompt_logprobs
+    judged = responses[-2].prompt_logprobs
+    assert responses[-1].HasField("finished")
     assert [(entry.token_id, entry.logprob, entry.rank) for entry in judged] == [(98, -1, 1), (99, -2, 2)]
     assert [len(entry.alternatives) for entry in judged] == [1, 1]
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import grpc
@@ -33,7 +34,14 @@ from baton.gateway.generation.requests import (
 from baton.gateway.http.messages import HeldBytes
 from baton.rpc.error_interceptor import Context
 from baton.rpc.status import code_of
-from baton.v1.generation_pb2 import FINISH_REASON_LENGTH, FINISH_REASON_STOP, Usage
+from baton.v1.generation_pb2 import (
+    FINISH_REASON_LENGTH,
+    FINISH_REASON_STOP,
+    SamplingParameters,
+    StructuredOutput,
+    TokenLogprob,
+    Usage,
+)
 from baton.v1.generation_service_pb2 import (
     GenerateRequest,
     GenerateResponse,
@@ -56,17 +64,18 @@ class GrpcWriter:
 
     def __init__(self, write: Write) -> None:
         self._write = write
-        self._waiting: GenerateResponse | None = None
+        self._waiting: deque[GenerateResponse] = deque()
         self._has_news = asyncio.Event()
         self._is_closed = False
 
     def take(self, delta: Delta) -> None:
         """Take the next output."""
-        if self._waiting is None:
-            self._waiting = GenerateResponse()
-        self._waiting.text += delta.text
-        self._waiting.token_ids.extend(delta.token_ids)
-        self._waiting.logprobs.extend(delta.logprobs)
+        if not self._waiting or len(self._waiting[-1].token_ids) >= _MAX_ENTRIES:
+            self._waiting.append(GenerateResponse())
+        waiting = self._waiting[-1]
+        waiting.text += delta.text
+        waiting.token_ids.extend(delta.token_ids)
+        waiting.logprobs.extend(delta.logprobs)
         self._has_news.set()
 
     def close(self) -> None:
@@ -79,9 +88,8 @@ class GrpcWriter:
         while True:
             await self._has_news.wait()
             self._has_news.clear()
-            while self._waiting is not None:
-                response, self._waiting = self._waiting, None
-                await self._write(response)
+            while self._waiting:
+                await self._write(self._waiting.popleft())
             if self._is_closed:
                 return
 
@@ -91,6 +99,14 @@ SERVICE_NAME = "baton.v1.GenerationService"
 _ROLES = ("system", "user", "assistant")
 _INPUT_FIELDS = {"text": "text", "conversation": "conversation.messages", "tokens": "tokens.token_ids"}
 """What is to blame for a bad prompt, by the input that was given."""
+_FIELD_NAMES = {name: f"sampling.{name}" for name in SamplingParameters.DESCRIPTOR.fields_by_name} | {
+    f"structured_output.{name}": f"sampling.structured_output.{name}"
+    for name in StructuredOutput.DESCRIPTOR.fields_by_name
+}
+_MAX_ENTRIES = 1024
+"""Of a message: tokens with 20 alternatives each are then well below the 4 MiB that clients take."""
+_LATE_SECONDS = 0.05
+"""Clients cancel a call whose deadline comes as it comes, or a moment before."""
 _REASONS = {"stop": FINISH_REASON_STOP, "length": FINISH_REASON_LENGTH}
 
 
@@ -111,8 +127,12 @@ class GenerationServicer(GenerationServiceServicer):
 
     async def Generate(self, request: GenerateRequest, context: Context) -> None:  # noqa: N802
         """Generate and stream."""
+        with self._watch(context) as asked:
+            await context.send_initial_metadata(((REQUEST_ID_HEADER, asked.request_id),))
+            await self._generate(request, asked, context)
+
+    async def _generate(self, request: GenerateRequest, asked: RequestContext, context: Context) -> None:
         with (
-            self._watch(context) as asked,
             self._access.admission.slot(asked.key_name),
             self._held.holding(request.ByteSize()),
             self._access.refusals.watch(asked.key_name, request.ByteSize(), has_objectives=any(asked.objectives)),
@@ -121,6 +141,8 @@ class GenerationServicer(GenerationServiceServicer):
                 async with self._access.deadlines.limit():
                     prompt = await self._generator.prepare(self._from_wire(request, asked, context.time_remaining()))
                     result = await self._stream(prompt, asked, context.write)
+                    for logprobs in _pieces(result.prompt.logprobs if result.prompt else ()):
+                        await context.write(GenerateResponse(prompt_logprobs=logprobs))
                     await context.write(_end(result))
             except TimeoutError:
                 asked.status = grpc.StatusCode.DEADLINE_EXCEEDED.name
@@ -148,6 +170,11 @@ class GenerationServicer(GenerationServiceServicer):
                 asked.objectives = objectives_of(metadata)
                 yield asked
                 asked.status = grpc.StatusCode.OK.name
+            except asyncio.CancelledError:
+                seconds = context.time_remaining()
+                if seconds is not None and seconds < _LATE_SECONDS:
+                    asked.status = grpc.StatusCode.DEADLINE_EXCEEDED.name
+                raise
             except BatonError as error:
                 asked.status, asked.error_code = code_of(error).name, error.reason
                 raise
@@ -176,7 +203,7 @@ class GenerationServicer(GenerationServiceServicer):
             cache_salt=request.cache_salt,
             priority=request.priority,
             timeout_seconds=timeout_seconds,
-            field_names={"prompt": input_name, "messages": input_name},
+            field_names=_FIELD_NAMES | {"prompt": input_name, "messages": input_name, "tokens": input_name},
         )
 
 
@@ -204,6 +231,11 @@ def _prompt(request: GenerateRequest) -> Prompt:
             raise InvalidFieldError("input", "expected text, conversation or tokens")
 
 
+def _pieces(logprobs: Sequence[TokenLogprob]) -> Iterator[Sequence[TokenLogprob]]:
+    for begin in range(0, len(logprobs), _MAX_ENTRIES):
+        yield logprobs[begin : begin + _MAX_ENTRIES]
+
+
 def _end(result: GenerationResult) -> GenerateResponse:
     usage = Usage(
         prompt_token_count=result.num_prompt_tokens,
@@ -215,7 +247,6 @@ def _end(result: GenerationResult) -> GenerateResponse:
         reason=_REASONS[result.reason],
         usage=usage,
         placement=result.summary,
-        prompt_logprobs=result.prompt.logprobs if result.prompt else (),
         degraded_max_token_count=result.degraded_max_tokens,
     )
     return GenerateResponse(finished=end)

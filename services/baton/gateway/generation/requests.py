@@ -100,7 +100,7 @@ class GenerationRequest:
 
     def in_words_of_client(self, error: InvalidFieldError) -> InvalidFieldError:
         """Return an error with the name that the client knows its field by."""
-        if not error.field.startswith(STRUCTURED_OUTPUT):
+        if error.field in self.field_names or not error.field.startswith(STRUCTURED_OUTPUT):
             name = self.field_names.get(error.field, error.field)
         elif not (name := self.field_names.get(STRUCTURED_OUTPUT, "")):  # it is the grammar of calls
             name = "tools" if self.tool_use and self.tool_use.offered else error.field
