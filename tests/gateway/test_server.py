@@ -52,7 +52,7 @@ def test_a_taken_port_is_named_and_nothing_starts(model_dir: Path, protocol: str
 
 def test_a_folder_without_tokenizer_is_refused_at_the_start(tmp_path: Path) -> None:
     """Before any port is bound."""
-    with pytest.raises(ConfigurationError, match="model_dir"):
+    with pytest.raises(ConfigurationError, match="no tokenizer"):
         _start(GatewaySettings(model_dir=tmp_path))
 
 

@@ -24,6 +24,7 @@ from baton.rpc.server import GrpcServer
 from baton.rpc.status import error_from_rpc
 from baton.security.tls import secured_by
 from system.plan import free_ports
+from tcp_proxy import TcpProxy
 from tests.security.test_tls import identity
 
 SECONDS = 60.0
@@ -423,3 +424,85 @@ async def called_at_peer(frames: bytes) -> grpc.aio.AioRpcError:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await unary(channel, "Echo")(b"")
         return caught.value
+
+
+class _Balancer(TcpProxy):
+    """Stands for an address behind which the process of the first `num_dead` connections is dead."""
+
+    def __init__(self, upstream: int, num_dead: int) -> None:
+        super().__init__(0)
+        self._upstream = upstream
+        self._num_dead = num_dead
+        self.num_connections = 0
+        self.silence = asyncio.Event()
+        """Set: nothing that lives passes any more; connections that come later are the next process's."""
+
+    async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Pass both ways on, or leave the client without an answer."""
+        self.num_connections += 1
+        if self.num_connections <= self._num_dead:
+            await asyncio.sleep(SECONDS)
+        upstream_reader, upstream = await asyncio.open_connection("127.0.0.1", self._upstream)
+        silence = self.silence
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(_pass_on(reader, upstream, silence))
+                tasks.create_task(_pass_on(upstream_reader, writer, silence))
+        finally:
+            upstream.close()
+
+
+async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, silence: asyncio.Event) -> None:
+    while data := await reader.read(1 << 16):
+        if not silence.is_set():
+            writer.write(data)
+            await writer.drain()
+
+
+def test_another_process_behind_the_address_is_found_while_the_first_is_silent() -> None:
+    """A Service names dead pods for as long as its control plane is away: connections to them are never made."""
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(SECONDS),
+            serving() as (port, _),
+            _Balancer(port, num_dead=3) as balancer,
+            LoopChannel(f"127.0.0.1:{balancer.port}", is_balanced=True) as channel,
+        ):
+            assert await unary(channel, "Echo")(b"found") == b"found"
+            assert balancer.num_connections >= 4
+
+    asyncio.run(main())
+
+
+def test_a_balanced_process_that_falls_silent_is_left_within_a_second() -> None:
+    """The call that finds out ends, and the next one is another process's."""
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(SECONDS),
+            serving() as (port, _),
+            _Balancer(port, num_dead=0) as balancer,
+            LoopChannel(f"127.0.0.1:{balancer.port}", is_balanced=True) as channel,
+        ):
+            assert await unary(channel, "Echo")(b"first") == b"first"
+            balancer.silence.set()
+            with pytest.raises(grpc.aio.AioRpcError) as failure:
+                await unary(channel, "Echo")(b"lost", timeout=SECONDS)
+            assert failure.value.code() is grpc.StatusCode.UNAVAILABLE
+            balancer.silence = asyncio.Event()
+            assert await unary(channel, "Echo")(b"second") == b"second"
+
+    asyncio.run(main())
+
+
+def test_a_balanced_address_that_refuses_fails_at_once() -> None:
+    """Nothing is tried again where nobody listens: whoever calls decides that."""
+    port = free_ports(["port"])["port"]
+
+    async def main() -> None:
+        async with LoopChannel(f"127.0.0.1:{port}", is_balanced=True) as channel:
+            with pytest.raises(grpc.aio.AioRpcError, match="failed to connect"):
+                await asyncio.wait_for(unary(channel, "Echo")(b""), SECONDS)
+
+    asyncio.run(main())

@@ -39,13 +39,12 @@ class Health:
     def serve_on(self, server: grpc.aio.Server) -> None:
         """Add the service to a server that has not started."""
         health_pb2_grpc.add_HealthServicer_to_server(self._servicer, server)
-        listing: Handler = grpc.unary_unary_rpc_method_handler(
-            self._list, response_serializer=HealthList.SerializeToString
-        )
+        listing: Handler = grpc.unary_unary_rpc_method_handler(self._list)  # bytes to bytes
         server.add_generic_rpc_handlers((_only(_HEALTH, "List", listing),))
 
-    async def _list(self, request: bytes, context: object) -> HealthList:  # noqa: ARG002
-        return HealthList(statuses={name: HealthState(status=status) for name, status in self._statuses.items()})
+    async def _list(self, request: object, context: object) -> bytes:  # noqa: ARG002
+        states = {name: HealthState(status=status) for name, status in self._statuses.items()}
+        return HealthList(statuses=states).SerializeToString()
 
 
 def reflect(server: grpc.aio.Server, names: Sequence[str]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import grpc
@@ -36,6 +37,9 @@ _TIMING = Timing(
     idle_seconds=KEEPALIVE_MILLISECONDS / 1000,
     ping_seconds=PING_TIMEOUT_MILLISECONDS / 1000,
 )
+_BALANCED_TIMING = replace(_TIMING, idle_seconds=0.25, ping_seconds=0.5)
+_STAGGER_SECONDS = 0.25
+"""Pause after which one more connection is tried, where another may meet another process."""
 
 
 class LoopChannel:
@@ -45,18 +49,21 @@ class LoopChannel:
 
     Args:
         address: host:port.
+        is_balanced: Whether several processes may stand behind the address, as behind a Service of Kubernetes: one that
+            falls silent is left within a second, and while a connection is not made another one is tried.
 
     Raises:
         ConfigurationError: If the address is another.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, *, is_balanced: bool = False) -> None:
         host, _, port = address.rpartition(":")
         if not host or not port.isascii() or not port.isdigit():
             raise ConfigurationError(f"expected host:port, got {address!r}")
         self._address = address
         self._host, self._port = host.strip("[]"), int(port)
         self._identity = current_identity()
+        self._is_balanced = is_balanced
         self._connecting: asyncio.Task[LoopConnection] | None = None
         self._connection: LoopConnection | None = None
         self._retired = list[LoopConnection]()
@@ -101,7 +108,7 @@ class LoopChannel:
             self._retired = [each for each in (*self._retired, self._connection) if not each.is_lost]
             self._connection = None
         try:
-            connection = await self._connect()
+            connection = await (self._connect_first() if self._is_balanced else self._connect(_TIMING))
         except (OSError, ConfigurationError) as error:
             text = f"failed to connect to {self._address}: {error or type(error).__name__}"
             raise rpc_error(Status(Code.UNAVAILABLE, text)) from error
@@ -183,11 +190,36 @@ class LoopChannel:
 
         return headers
 
-    async def _connect(self) -> LoopConnection:
+    async def _connect(self, timing: Timing) -> LoopConnection:
         if self._identity is None:
-            return await connect(self._host, self._port, limits=_LIMITS, timing=_TIMING)
+            return await connect(self._host, self._port, limits=_LIMITS, timing=timing)
         context, name = self._identity.client_context(), self._identity.server_name
-        return await connect(self._host, self._port, limits=_LIMITS, timing=_TIMING, tls=context, server_name=name)
+        return await connect(self._host, self._port, limits=_LIMITS, timing=timing, tls=context, server_name=name)
+
+    async def _connect_first(self) -> LoopConnection:
+        """Return the first connection that is made, of several begun one after the other.
+
+        Raises:
+            OSError: If all that were begun have failed, or none was made in the time for one.
+        """
+        attempts: set[asyncio.Task[LoopConnection]] = set()
+        try:
+            async with asyncio.timeout(_TIMING.connect_seconds):
+                while True:
+                    attempts.add(asyncio.create_task(self._connect(_BALANCED_TIMING)))
+                    done, waiting = await asyncio.wait(
+                        attempts, timeout=_STAGGER_SECONDS, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    if made := [task for task in done if task.exception() is None]:
+                        attempts.discard(made[0])
+                        return made[0].result()
+                    if done and not waiting:
+                        done.pop().result()
+                    attempts -= done
+        finally:
+            for task in attempts:
+                if not task.cancel() and not task.exception():
+                    task.result().shut_down(CANCELLED_HERE)
 
 
 class LoopStream(Generic[T]):

@@ -31,7 +31,7 @@ class RouterClient:
     def __init__(self, address: str, *, timeout_seconds: float) -> None:
         self._address = address
         self._timeout_seconds = timeout_seconds
-        self._channel = LoopChannel(address)
+        self._channel = LoopChannel(address, is_balanced=True)
         self._stub = RouterServiceStub(self._channel)  # type: ignore[no-untyped-call]
 
     async def place(self, request: PlaceRequest) -> PlaceResponse:
