@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -20,6 +20,8 @@ class Tool:
     """What it does, for the model."""
     is_strict: bool = False
     """Whether arguments must follow the schema, closed, also where the model is free not to call."""
+    place: int = field(default=0, compare=False)
+    """Among the tools that a request declares, those that are left out included; for errors."""
 
     @property
     def definition(self) -> dict[str, object]:

@@ -263,3 +263,14 @@ def test_reasoning_comes_back_as_clients_send_it(tolerant: RunningGateway) -> No
     reply = ask(tolerant, "/v1/responses", SMALLEST["/v1/responses"] | {"input": items})
 
     assert (reply.status, _told(reply)) == (200, ["input[].encrypted_content"])
+
+
+def test_a_tool_is_named_by_its_place_among_all_that_were_sent(loop: Loop, model_folder: Path) -> None:
+    """Also behind one that is dropped: where its name is wrong, and where its schema cannot be strict."""
+    named, strict = {"type": "function", "name": "a b"}, {"type": "function", "name": "f", "strict": True}
+    strict["parameters"] = {"type": "object", "properties": {"x": {"type": "string", "pattern": "a+"}}}
+    with loop.running(FakeCluster(model_folder, num_nodes=1), tool_call_parser="qwen_coder") as gateway:
+        bodies = (SMALLEST["/v1/responses"] | {"tools": [{"type": "web_search"}, tool]} for tool in (named, strict))
+        fields = [_field(ask(gateway, "/v1/responses", body)) for body in bodies]
+
+    assert fields == ["tools[1].name", "tools[1].parameters.properties.x.pattern"]

@@ -7,7 +7,7 @@ import re
 import secrets
 import string
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
@@ -96,9 +96,10 @@ def read_tools(
     declared = declared or ()
     if len(declared) > MAX_TOOLS:
         raise InvalidFieldError("tools", f"expected at most {MAX_TOOLS}, got {len(declared)}")
-    tools = {index: tool for index, each in enumerate(declared) if (tool := read(f"tools[{index}]", each)) is not None}
+    read_each = ((index, read(f"tools[{index}]", tool)) for index, tool in enumerate(declared))
+    tools = tuple(replace(tool, place=index) for index, tool in read_each if tool is not None)
     _check_tools(tools, fields)
-    return tuple(tools.values())
+    return tools
 
 
 def choose(use: ToolUse, choice: str) -> ToolUse:
@@ -147,18 +148,18 @@ def parsed_arguments(field: str, arguments: str) -> dict[str, object]:
     return parsed
 
 
-def _check_tools(tools: Mapping[int, Tool], fields: ToolFields) -> None:
-    """Check names and schemas of tools by their places."""
+def _check_tools(tools: Sequence[Tool], fields: ToolFields) -> None:
+    """Check names and schemas."""
     names: set[str] = set()
     num_bytes = 0
-    for index, tool in tools.items():
-        field = f"tools[{index}].{fields.name}"
+    for tool in tools:
+        field = f"tools[{tool.place}].{fields.name}"
         if not _NAME.fullmatch(tool.name):
             raise InvalidFieldError(field, "expected 1 to 64 letters, digits, `_` or `-`")
         if tool.name in names:
             raise InvalidFieldError(field, f"`{tool.name}` is declared twice")
         names.add(tool.name)
-        num_bytes += _check_schema(f"tools[{index}].{fields.parameters}", tool.parameters)
+        num_bytes += _check_schema(f"tools[{tool.place}].{fields.parameters}", tool.parameters)
         if num_bytes > MAX_SCHEMA_BYTES:
             raise InvalidFieldError("tools", f"the schemas are larger than {MAX_SCHEMA_BYTES} bytes together")
 
@@ -227,7 +228,7 @@ def plan_reading(
     if sampling.HasField("structured_output"):
         _let_call(use, model_format, sampling, is_in_reasoning=is_in_reasoning)
         return plan
-    strict = next((index for index, tool in enumerate(use.tools) if tool.is_strict), None)
+    strict = next((tool.place for tool in use.tools if tool.is_strict), None)
     if use.forced:
         lark = model_format.grammar.forced(use.forced, is_parallel=use.is_parallel, is_in_reasoning=is_in_reasoning)
     elif strict is None:
@@ -247,10 +248,10 @@ def _check_strict(use: ToolUse, grammar: CallGrammar) -> None:
     Raises:
         InvalidFieldError: If there is one.
     """
-    for index, tool in enumerate(use.tools):
+    for tool in use.tools:
         keyword = grammar.unheld_keyword(tool) if tool.is_strict else None
         if keyword is not None:
-            field = f"tools[{index}].{use.fields.parameters}.{keyword}"
+            field = f"tools[{tool.place}].{use.fields.parameters}.{keyword}"
             raise InvalidFieldError(field, "this model writes strings unquoted, so that it cannot be made strict here")
 
 
