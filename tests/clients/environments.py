@@ -44,6 +44,15 @@ def missing_program(client: Client) -> str | None:
     return f"not installed: {', '.join(missing)}" if missing else None
 
 
+def versions_of(client: Client) -> Sequence[str]:
+    """Return what was run: the pinned packages, or where there are none, what the runtime calls itself."""
+    if client.packages:
+        return client.packages
+    program = _PROGRAMS[client.runtime][0]
+    told = subprocess.run((program, "-version"), capture_output=True, text=True, timeout=60, check=False)
+    return told.stderr.splitlines()[:1]
+
+
 def command_of(client: Client) -> Sequence[str]:
     """Return the command that runs a client's script, its packages installed.
 

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from bench.results_file import describe_machine, write_results
+from tests.clients.environments import versions_of
 from tests.clients.plan import ROOT, Client, all_clients
 from tests.clients.runs import Outcome
 
@@ -25,7 +26,7 @@ class Table:
         machine = describe_machine()
         about = {key: machine[key] for key in ("time", "commit", "is_modified")}
         cells = {name: {key: value for key, value in asdict(each).items() if value} for name, each in outcomes.items()}
-        self._lines[client.name] = {**about, "versions": list(client.packages), "cells": cells}
+        self._lines[client.name] = {**about, "versions": list(versions_of(client)), "cells": cells}
 
     def write(self) -> None:
         """Write both files; cells that were not run this time are kept as they were."""

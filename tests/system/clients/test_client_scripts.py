@@ -12,8 +12,8 @@ from tests.clients.plan import FOLDER
 from tests.clients.runs import Outcome, run_script
 
 _SAMPLE = {
-    "openai_client.py": ("create", "stream", "structured", "errors", "abort", "cached"),
-    "anthropic_client.py": ("create", "stream", "usage", "cached"),
+    "openai_client.py": ("create", "stream", "usage", "logprobs", "structured", "errors", "hints", "abort", "cached"),
+    "anthropic_client.py": ("create", "stream", "usage", "structured", "models", "errors", "hints", "abort", "cached"),
 }
 _LIMIT_SECONDS = 200.0
 
