@@ -78,6 +78,14 @@ class ContextLengthError(InvalidFieldError):
         super().__init__(field, problem)
         self._causes = max_context_tokens, num_tokens, bound
 
+    @property
+    def excess(self) -> str:
+        """Return by how much the prompt is too long, for clients that shorten a conversation when they are told so."""
+        max_context_tokens, num_tokens, bound = self._causes
+        if num_tokens is None:
+            return self.problem
+        return f"{num_tokens[0]} tokens > {max_context_tokens - 1} maximum{f'; {bound}' if bound else ''}"
+
     def renamed(self, field: str) -> ContextLengthError:
         """Return the same error of a prompt that the caller knows by another name."""
         return ContextLengthError(field, *self._causes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -179,6 +180,24 @@ def test_tokens_are_counted_as_they_would_be_used(client: anthropic.Anthropic, c
 
     assert count.input_tokens == len(_prompt_tokens({"role": "system", "content": "be brief"}, TURN))
     assert cluster.router.requests == []
+
+
+@pytest.mark.parametrize(
+    ("length", "message"),
+    [
+        (300, r"prompt is too long: 3\d\d tokens > 255 maximum"),
+        (100_000, "prompt is too long: far longer than the model's context of 256 tokens"),
+    ],
+)
+def test_a_prompt_beyond_the_context_is_told_in_anthropics_words(
+    gateway: RunningGateway, length: int, message: str
+) -> None:
+    """Claude Code compacts its conversation when it reads them."""
+    body = {"model": MODEL, "max_tokens": 9, "messages": [{"role": "user", "content": "x" * length}]}
+    reply = ask(gateway, "/v1/messages", body)
+
+    assert reply.status == 400
+    assert re.fullmatch(message, reply.body["error"]["message"])
 
 
 def test_a_limit_beyond_the_context_ends_where_the_context_does(gateway: RunningGateway, cluster: FakeCluster) -> None:

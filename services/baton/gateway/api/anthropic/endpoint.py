@@ -12,10 +12,11 @@ from baton.gateway.api.anthropic.schema import ConversationBody, CountAnswer, Me
 from baton.gateway.api.anthropic.tools import message_tools
 from baton.gateway.api.body import FIELD_NAMES, effort_variable, sampling_parameters, token_limit
 from baton.gateway.api.endpoint import Exchange
-from baton.gateway.api.errors import invalid
+from baton.gateway.api.errors import invalid, refused
 from baton.gateway.api.structured_output import message_constraint
 from baton.gateway.api.usage import ignored_body
 from baton.gateway.generation.generator import TextGenerator
+from baton.gateway.generation.preparation import ContextLengthError
 from baton.gateway.generation.requests import STRUCTURED_OUTPUT, ChatPrompt, GenerationRequest
 from baton.gateway.generation.tools import ToolUse
 
@@ -45,7 +46,11 @@ async def answer_messages(generator: TextGenerator, exchange: Exchange) -> None:
         field_names=_FIELD_NAMES | {STRUCTURED_OUTPUT: constraint.field},
         tool_use=use,
     )
-    prompt = await generator.prepare(request)
+    try:
+        prompt = await generator.prepare(request)
+    except ContextLengthError as error:  # in the words at which Claude Code compacts its conversation
+        problem = f"prompt is too long: {error.excess}"
+        raise refused(error.field, problem, code="context_length_exceeded") from error
     parser = generator.preparation.model_format.parser(
         use.offered, is_in_reasoning=prompt.is_in_reasoning, is_parallel=use.is_parallel
     )
