@@ -59,10 +59,13 @@ function colorBehind(element) {
   return [255, 255, 255];
 }
 
-/** Return what leaves the window at its right. */
+/** Return what leaves the window at its right, and the texts that leave what they stand in. */
 function tooWide() {
+  const inside = (section) => section.getBoundingClientRect().right - parseFloat(getComputedStyle(section).paddingRight);
+  const outside = texts().filter(({ element, right }) => right > inside(element.closest("section, header, li") ?? document.body) + 0.5);
   const seen = [...document.querySelectorAll("body *")].filter((each) => each.checkVisibility() && !each.matches(".skip"));
-  return seen.filter((each) => each.getBoundingClientRect().right > innerWidth + 0.5).map((each) => each.outerHTML.slice(0, 100));
+  const wide = seen.filter((each) => each.getBoundingClientRect().right > innerWidth + 0.5);
+  return [...wide.map((each) => each.outerHTML.slice(0, 100)), ...outside.map(({ text }) => text)];
 }
 
 const nameOf = (element) => element.id || element.dataset.key || element.textContent;

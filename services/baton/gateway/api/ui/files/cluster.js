@@ -3,7 +3,7 @@
 import { age, amount, byId, count, duration, put, span, stamp, svg, sync } from "/ui/dom.js";
 
 const MAX_DRAWN = 4; // nodes on either side between which lines are drawn
-const SHOWN_LINKS = 4;
+const SHOWN_LINKS = 4; // into a node; of more than one beyond, only those of which there is something to say
 const SLOW_SHARE = 0.25; // of what half of the links reach
 
 /** Draw all nodes: those registered, and those that no longer are. */
@@ -43,14 +43,13 @@ export function troubles(state, nodes) {
 
 /** Return each link with what goes over it: how many requests now, and the last one that did. */
 function linksInUse(state) {
-  const senders = new Set(state.nodes.filter((node) => node.role === "prefill").map((node) => node.id));
   const rates = state.links.map((link) => link.bytes_per_second).sort((a, b) => a - b);
   const fastest = rates.at(-1), slow = SLOW_SHARE * rates[Math.floor(rates.length / 2)];
   return state.links.map((link) => {
     const users = state.requests.filter((request) => request.decode_node === link.to && source(request) === link.from);
     const last = users.find((request) => request.kv_bytes > 0);
     const busy = users.filter(isOnItsWay).length;
-    return { ...link, share: link.bytes_per_second / fastest, is_slow: link.bytes_per_second < slow, is_peer: !senders.has(link.from), busy, last };
+    return { ...link, share: link.bytes_per_second / fastest, is_slow: link.bytes_per_second < slow, busy, last };
   });
 }
 
@@ -76,7 +75,7 @@ function fillNode(card, node, model) {
   const speed = node.role === "prefill" ? amount(node.prefill_flops, "FLOP/s") : amount(node.decode_bytes_per_second, "B/s");
   const parts = [node.role === "worker" ? "worker" : "", node.device.startsWith(node.engine) ? "" : node.engine, node.device, node.model === model ? "" : `serves ${node.model}`, `${speed} (${node.profile_source})`];
   put(card, ".device", parts.filter(Boolean).join(" · "));
-  put(card, ".load", loadOf(node).join(" · "));
+  put(card, ".load", loadOf(node).map((part) => part.replaceAll(" ", "\u00a0")).join(" · "));
   put(card, ".share", `${Math.round(100 * node.used_share)} % of ${amount(node.pool_tokens, "")} tokens`.replace("  ", " "));
   span(card.querySelector(".kv .fill"), 0, node.used_share);
 }
@@ -100,8 +99,9 @@ function condition(node) {
 }
 
 function fillLinks(card, links) {
-  const rank = (link) => (link.busy ? 0 : link.is_slow ? 1 : link.last ? 2 : link.is_peer ? 4 : 3);
-  const first = new Set([...links].sort((a, b) => rank(a) - rank(b)).slice(0, links.length > SHOWN_LINKS + 1 ? SHOWN_LINKS : SHOWN_LINKS + 1));
+  const rank = (link) => (link.busy ? 0 : link.is_slow ? 1 : link.last ? 2 : 3);
+  const told = links.filter((link) => links.length <= SHOWN_LINKS + 1 || rank(link) < 3);
+  const first = new Set(told.sort((a, b) => rank(a) - rank(b)).slice(0, SHOWN_LINKS + 1));
   const rest = links.filter((link) => !first.has(link));
   const fill = (list, some) => sync(list, some, (link) => link.from, () => stamp("link"), fillLink);
   const [shown, folded] = card.querySelectorAll(".links"), details = card.querySelector("details");
@@ -110,7 +110,7 @@ function fillLinks(card, links) {
   details.hidden = rest.length === 0;
   if (rest.length) {
     const rates = rest.map((link) => link.bytes_per_second);
-    put(details, "summary", `${rest.length} more links, ${amount(Math.min(...rates), "B/s")} to ${amount(Math.max(...rates), "B/s")}`);
+    put(details, "summary", `${first.size ? "other links" : "links"} from ${count(rest.length, "node")}, ${amount(Math.min(...rates), "B/s")} to ${amount(Math.max(...rates), "B/s")}`);
   }
 }
 

@@ -55,9 +55,9 @@ export function sync(parent, items, keyOf, make, fill) {
 export function duration(seconds) {
   if (seconds === null || seconds === undefined) return "";
   if (seconds === 0) return "0";
-  if (seconds < 0.0009995) return `${Math.round(seconds * 1e6)} µs`;
-  if (seconds < 0.9995) return `${(seconds * 1e3).toPrecision(3)} ms`;
-  return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+  if (seconds < 0.0009995) return `${Math.round(seconds * 1e6)}\u00a0µs`;
+  if (seconds < 0.9995) return `${(seconds * 1e3).toPrecision(3)}\u00a0ms`;
+  return `${seconds.toFixed(seconds < 10 ? 2 : 1)}\u00a0s`;
 }
 
 /** Return how long something is ago, for people. */
@@ -71,7 +71,7 @@ export function amount(value, unit) {
     value /= 1000;
     index += 1;
   }
-  return `${value >= 100 || Number.isInteger(value) ? Math.round(value) : value.toPrecision(3)} ${prefixes[index]}${unit}`;
+  return `${value >= 100 || Number.isInteger(value) ? Math.round(value) : value.toPrecision(3)}\u00a0${prefixes[index]}${unit}`;
 }
 
 /** Return a count with its noun, such as "1 node" and "2 nodes". */
