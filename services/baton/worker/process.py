@@ -12,6 +12,7 @@ from typing import Any
 
 from baton.decode.service import decode_service
 from baton.decode.settings import DecodeSettings
+from baton.errors import ConfigurationError
 from baton.internal.v1.worker_service_pb2_grpc import add_WorkerServiceServicer_to_server
 from baton.kv_transport.kv_services import BLOCK_SERVICE_NAME, add_block_service
 from baton.node.block_servicer import BlockServicer
@@ -91,7 +92,11 @@ class WorkerProcess:
         port = await self._server.start(is_serving=False)
         if self._fast is not None:
             self._fast.start()
-        self._node.start(port, self._fast.advertised_address if self._fast else "", on_peers=self._tell_peers)
+        try:
+            self._node.start(port, self._fast.advertised_address if self._fast else "", on_peers=self._tell_peers)
+        except ConfigurationError:
+            await self._server.drain(0)  # its destructor would otherwise write below the error
+            raise
         await self._tell_health()
         async with asyncio.TaskGroup() as tasks:
             background = [tasks.create_task(work) for work in self._work()]
