@@ -5,12 +5,11 @@ A node checks all of it again while it loads; here nobody waits for that, and no
 
 from __future__ import annotations
 
-import ast
 import ctypes
 import importlib.util
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from importlib import metadata
 from typing import NamedTuple
 
 from baton.config.container_limits import Memory, usable_cores
@@ -123,15 +122,8 @@ def _check_device(settings: NodeSettings) -> None:
 
 
 def _torch_has_cuda() -> bool:
-    """Return whether torch is built for it, as its version file says; it takes seconds to import."""
-    spec = importlib.util.find_spec("torch")
-    folders = (spec.submodule_search_locations if spec else None) or ()
-    for file in (Path(folder) / "version.py" for folder in folders):
-        for line in ast.parse(file.read_text("utf-8")).body if file.is_file() else ():
-            targets = line.targets if isinstance(line, ast.Assign) else [getattr(line, "target", None)]
-            if any(isinstance(target, ast.Name) and target.id == "cuda" for target in targets):
-                return not isinstance(line.value, ast.Constant) or line.value.value is not None  # type: ignore[attr-defined]
-    return True
+    """Return whether torch is built for it, as its version says; it takes seconds to import."""
+    return not metadata.version("torch").endswith("+cpu")
 
 
 def _num_cuda_devices() -> int:

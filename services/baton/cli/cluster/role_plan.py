@@ -92,7 +92,7 @@ def cluster_table(states: Sequence[router_service_pb2.NodeState], plan: ClusterP
     The context is that of one sequence, as the model or the memory bounds it; tokens are those of all sequences.
     """
     reasons = ["note"] if any(part.reason for part in plan.parts) else []
-    headings = ("node", "today", "plan", "prefill", "step", "room for KV", "tokens", "context", *reasons)
+    headings = ("node", "today", "plan", "prefill", "step", "KV room", "tokens", "context", *reasons)
     table = Table(*headings, box=box.SIMPLE_HEAD, collapse_padding=True, pad_edge=False)
     chosen = {plan.choice.decode_node_id, plan.choice.prefill_node_id} if plan.choice else set()
     for state, part in zip(states, plan.parts, strict=True):
