@@ -53,12 +53,12 @@ class HttpRequest:
 
 def head(status: int, headers: Mapping[str, str]) -> bytes:
     """Return the bytes of a response's head."""
-    return _lines(f"HTTP/1.1 {status} {_PHRASES.get(status, 'Unknown')}\r\ndate: {_date(int(time.time()))}", headers)
+    return _lines(_status_and_date(status, int(time.time())), headers)
 
 
-@lru_cache(maxsize=1)
-def _date(second: int) -> str:
-    return formatdate(second, usegmt=True)
+@lru_cache(maxsize=8)
+def _status_and_date(status: int, second: int) -> str:
+    return f"HTTP/1.1 {status} {_PHRASES.get(status, 'Unknown')}\r\ndate: {formatdate(second, usegmt=True)}"
 
 
 def _lines(first: str, headers: Mapping[str, str]) -> bytes:
