@@ -76,6 +76,11 @@ OVERVIEW = Dashboard(
             _quantiles(names.INTER_TOKEN_LATENCY, 0.5, 0.99),
             "s",
         ),
+        Panel(
+            "Fields left out",
+            "That clients sent and nobody knows, or that are hints, by name.",
+            [Query(per_second(names.GATEWAY_IGNORED_FIELDS, names.FIELD), "{{baton_field}}")],
+        ),
         Panel("Whole answer", "From arrival to the last byte.", _quantiles(names.REQUEST_DURATION, 0.5, 0.95), "s"),
         Panel(
             "Prompt tokens not computed",
