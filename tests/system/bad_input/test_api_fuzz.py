@@ -1,20 +1,24 @@
-"""Must show 5: requests with random bad bodies to every endpoint of the OpenAPI document, whichever those are.
+"""Random requests: bad bodies to every endpoint of the OpenAPI document, and what is odd about a request beside it.
 
-`BATON_FUZZ_REQUESTS=10000 python -m pytest tests/system/bad_input/test_api_fuzz.py` is the full version, for each of
-the two fuzzers; without it a sample runs. BATON_FUZZ_SEED draws others.
+`make matrix` runs thousands of each of the three fuzzers, BATON_FUZZ_REQUESTS any number, and otherwise a sample runs.
+BATON_FUZZ_SEED draws others.
 """
 
 from __future__ import annotations
 
 import concurrent.futures
+import gzip
 import http.client
 import json
 import os
 import random
 import re
+import socket
+import struct
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import grpc
 import pytest
@@ -28,11 +32,13 @@ from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from system.bad_input.api_bodies import LENGTH_LIMITS, BodyDrawer
 from system.bad_input.api_document import Operation, operations_of, read_document
 from system.bad_input.mutation import Mutator
+from system.bad_input.wire_requests import WireDrawer, WireRequest
 from system.cluster import Cluster
+from system.load.memory import grown, read_resident
 from system.plan import MODEL_NAME
 from system.rest import COMPLETION, COMPLETION_PATH, ask, num_active_requests
 
-NUM_REQUESTS = int(os.environ.get("BATON_FUZZ_REQUESTS", "120"))
+NUM_REQUESTS = int(os.environ.get("BATON_FUZZ_REQUESTS", "4000" if os.environ.get("BATON_MATRIX") else "120"))
 """Requests of each fuzzer."""
 SEED = int(os.environ.get("BATON_FUZZ_SEED", "20260101"))
 MAX_CONCURRENT_REQUESTS = 4
@@ -42,6 +48,7 @@ IDLE_SECONDS = 60.0
 _DAMAGED_SHARE, _LEFT_SHARE, _ODD_METHOD_SHARE = 0.7, 0.03, 0.03
 _BODILESS_WEIGHT = 0.1
 _REFUSALS = frozenset({400, 404, 405, 413, 415, 422})
+_WIRE_STATUSES = _REFUSALS | {200, 204, 401, 408, 417, 431}
 _CHECKS = (
     checks.not_a_server_error,
     checks.status_code_conformance,
@@ -125,6 +132,68 @@ def test_schemathesis_finds_nothing(fuzzed_cluster: Cluster, capsys: pytest.Capt
 
     assert sum(statuses.values()) >= 0.5 * NUM_REQUESTS
     _check_nothing_is_left(fuzzed_cluster)
+
+
+@pytest.mark.timeout(600 + NUM_REQUESTS / 5)
+def test_odd_requests_are_answered_or_refused(fuzzed_cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Headers, encodings, nesting, numbers, clients that go: what is promised is kept, and no memory."""
+    operations = {(each.method, each.path): each for each in operations_of(read_document(fuzzed_cluster))}
+    drawer, statuses = WireDrawer(SEED), Counter[str]()
+    started, before = time.monotonic(), read_resident(fuzzed_cluster)
+    for index in range(NUM_REQUESTS):
+        if index == NUM_REQUESTS // 4:
+            before = read_resident(fuzzed_cluster)  # by then each kind of request has been served
+        request = drawer.draw()
+        answer = _exchange(fuzzed_cluster, request)
+        statuses["left" if answer is None else str(answer.status)] += 1
+        if answer is None:
+            continue
+        shown = (request.data[:600], answer.status, answer.data[:600])
+        assert answer.status in _WIRE_STATUSES, shown
+        operation = operations.get((request.method, request.path))
+        if operation is not None and not answer.is_no_http:
+            assert not operation.complaint(answer.status, answer.media_type, answer.data), shown
+        elif answer.status >= 400 and request.method != "HEAD":
+            assert json.loads(answer.data)["error"]["message"], shown
+    with capsys.disabled():
+        print(f"\n{NUM_REQUESTS} odd requests, {time.monotonic() - started:.0f} s: {dict(sorted(statuses.items()))}")
+    _check_nothing_is_left(fuzzed_cluster)
+    front = {"gateway", "router", "cache-index"}
+    assert not front & set(grown(before, read_resident(fuzzed_cluster)))
+    assert statuses["200"] > NUM_REQUESTS / 20
+    assert statuses["400"] > NUM_REQUESTS / 10
+
+
+class _Answer(NamedTuple):
+    status: int
+    media_type: str
+    data: bytes
+
+    @property
+    def is_no_http(self) -> bool:
+        """Return whether the request was refused before its path was looked at: whose dialect it is nobody knows."""
+        return self.status in (400, 408, 413, 431) and b'"param":null,"code":null' in self.data
+
+
+def _exchange(cluster: Cluster, request: WireRequest) -> _Answer | None:
+    """Send a request on a connection of its own; None where the client goes, or the server has gone while it sent."""
+    with socket.create_connection(cluster.http_address, timeout=60) as connection:
+        try:
+            connection.sendall(request.data)
+            if request.is_cut:
+                if request.num_answer_bytes:
+                    connection.recv(request.num_answer_bytes)
+                if request.is_reset:
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                return None
+            response = http.client.HTTPResponse(connection, method=request.method)
+            response.begin()
+            media_type, data = (response.headers["content-type"] or "").partition(";")[0], response.read()
+            if data and response.headers["content-encoding"] == "gzip":
+                data = gzip.decompress(data)
+            return _Answer(response.status, media_type, data)
+        except (BrokenPipeError, ConnectionResetError):
+            return None
 
 
 def _run_operation(
