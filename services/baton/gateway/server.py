@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import NamedTuple
 
 from baton.gateway.access.admission import AccessControl, AccessLog, Admission, Deadlines, RecentRefusals
@@ -33,11 +33,11 @@ from baton.gateway.http.content_coding import BodyInflater
 from baton.gateway.http.messages import HeldBytes
 from baton.gateway.http.server import HttpServer, raise_open_files_limit
 from baton.gateway.memory import gateway_memory
-from baton.gateway.metrics_page import http_limits, metrics_page
 from baton.gateway.settings import GatewaySettings
 from baton.rpc.process import freeze_loaded_objects
 from baton.rpc.server import GrpcServer, host_port, split_addresses, wait_for_stop_signal
 from baton.telemetry.metrics import Metrics
+from baton.telemetry.metrics_server import serving_metrics
 from baton.telemetry.prometheus import Scrape, scraped_meter
 from baton.text.detokenizer import Detokenizers
 from baton.text.output_format import ModelOutputFormat, detect_output_format
@@ -77,9 +77,8 @@ async def serve(settings: GatewaySettings) -> None:
 @asynccontextmanager
 async def run_gateway(settings: GatewaySettings) -> AsyncIterator[RunningGateway]:
     """Run a gateway for as long as the context lasts; leaving it drains."""
-    with scraped_meter() as (meter, scrape):
+    with scraped_meter() as (meter, scrape), _own_metrics(settings, scrape):
         async with (
-            metrics_page(settings, scrape),
             NodeLinks() as links,
             _run(settings, links, Metrics(meter), scrape) as running,
         ):
@@ -136,7 +135,7 @@ async def _run(
         inflater = BodyInflater(held, memory.max_body_bytes)
         rest = RestApi(endpoints, access, Cors(origins) if origins else None, inflater, is_strict=settings.strict)
         servicer = GenerationServicer(generator, catalog, access, held)
-        limits = http_limits(settings, memory.max_body_bytes)
+        limits = _http_limits(settings, memory.max_body_bytes)
         async with _serving(settings, rest, servicer, catalog, access, limits=limits, held=held) as running:
             yield running
     finally:
@@ -217,3 +216,21 @@ def _key_limits(settings: GatewaySettings, clock: Callable[[], float]) -> KeyLim
     if requests_per_minute == max_requests == 0:
         return None
     return KeyLimits(requests_per_minute=requests_per_minute, max_concurrent_requests=max_requests, clock=clock)
+
+
+def _own_metrics(settings: GatewaySettings, scrape: Scrape) -> AbstractContextManager[object]:
+    """Serve this process's metrics, if a port is set for them: of several that share theirs, each is scraped alone."""
+    port = settings.own_metrics_port
+    return serving_metrics(scrape, settings.http_host, port) if port else nullcontext()
+
+
+def _http_limits(settings: GatewaySettings, max_body_bytes: int) -> HttpLimits:
+    """Return the bounds of a connection that the settings set."""
+    return HttpLimits(
+        max_body_bytes=max_body_bytes,
+        header_timeout_seconds=settings.header_timeout_seconds,
+        body_timeout_seconds=settings.body_timeout_seconds,
+        keep_alive_timeout_seconds=settings.keep_alive_timeout_seconds,
+        slow_client_timeout_seconds=settings.slow_client_timeout_seconds,
+        stream_idle_seconds=settings.stream_idle_seconds,
+    )

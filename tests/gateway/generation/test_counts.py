@@ -104,6 +104,8 @@ def test_counts_agree_on_every_route(ending: RunningGateway, cluster: FakeCluste
 
         _check_completions(ending, options, token_ids, text, reason)
         _check_chats(ending, options, token_ids, text, reason)
+        if not case.stops:
+            _check_responses(ending, len(case.token_ids), token_ids, text)
         if not case.is_stop_shown:
             responses = list(_by_grpc(channel, case, seed))
             assert [each for response in responses for each in response.token_ids] == token_ids, seed
@@ -159,3 +161,18 @@ def _check_chats(
     assert logprobs == [[-token_id / 64 for token_id in token_ids]] * 2, options
     assert reasons == [reason] * 2, options
     assert counts == [len(token_ids)] * 2, options
+
+
+def _check_responses(gateway: RunningGateway, limit: int, token_ids: Sequence[int], text: str) -> None:
+    body = {"model": MODEL, "input": "x", "max_output_tokens": limit, "include": ["message.output_text.logprobs"]}
+    whole = ask(gateway, "/v1/responses", body).body
+    events = _events(ask(gateway, "/v1/responses", body | {"stream": True}).data)
+    expected = [-token_id / 64 for token_id in token_ids]
+    told = [each["logprob"] for event in events if event["type"].endswith("text.delta") for each in event["logprobs"]]
+    assert told == expected
+    for response in (whole, events[-1]["response"]):
+        (part,) = response["output"][0]["content"]
+        assert (part["text"], [each["logprob"] for each in part["logprobs"]]) == (text, expected)
+        assert response["usage"]["output_tokens"] == len(token_ids)
+    message = {"model": MODEL, "messages": [TURN], "max_tokens": limit}
+    assert ask(gateway, "/v1/messages", message).body["usage"]["output_tokens"] == len(token_ids)

@@ -131,6 +131,7 @@ def test_strict_tools_leave_text_free_and_hold_calls_to_their_schemas(has_specia
     )
     assert not vocabulary.allows(lark, call("get_weather", '{"city": 1}'))
     assert not vocabulary.allows(lark, call("get_weather", "{}"))
+    assert not vocabulary.allows(lark, call("get_weather", '{"city": "Paris", "country": "FR"}'))
     assert not vocabulary.allows(lark, call("other", "{}"))
 
 

@@ -16,7 +16,7 @@ DOCS_HEADERS = {
 _STYLE = """
 :root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }
 body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
-summary { cursor: pointer; padding: .25rem 0 } code { font-size: 14px }
+code { font-size: 14px }
 table { border-collapse: collapse; margin: .5rem 0 1rem } td { padding: .1rem 1rem .1rem 0; vertical-align: top }
 """
 
@@ -35,30 +35,21 @@ def docs_page(document: bytes) -> bytes:
         f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
         f'<meta name="viewport" content="width=device-width"><style>{_STYLE}</style><h1>{escape(title)}</h1>'
         '<p>The machine-readable form is <a href="/openapi.json">/openapi.json</a>.</p>'
-        f"{operations}<h2>Objects</h2>{schemas}</html>"
+        f"<table>{operations}</table><h2>Objects</h2>{schemas}</html>"
     ).encode()
 
 
 def _operation(method: str, path: str, operation: Mapping[str, Any]) -> str:
-    lines = [escape(operation["summary"])]
-    if "requestBody" in operation:
-        lines.append("Takes " + _kind(operation["requestBody"]["content"]["application/json"]["schema"]))
-    answers = operation["responses"]["200"].get("content", {})
-    lines += [f"Answers {escape(media)} {_kind(answer.get('schema', {}))}" for media, answer in answers.items()]
-    rows = "".join(f"<p>{line}</p>" for line in lines)
-    return f"<details><summary><code>{method.upper()} {escape(path)}</code></summary>{rows}</details>"
+    body = operation.get("requestBody", {}).get("content", {}).get("application/json")
+    takes = f"; takes {_kind(body['schema'])}" if body else ""
+    return f"<tr><td><code>{method.upper()} {escape(path)}</code><td>{escape(operation['summary'])}{takes}"
 
 
 def _schema(name: str, schema: Mapping[str, Any]) -> str:
-    needed = schema.get("required", ())
     rows = "".join(
-        f"<tr><td><code>{escape(field)}</code>{' *' if field in needed else ''}<td>{_kind(part)}"
-        for field, part in schema.get("properties", {}).items()
+        f"<tr><td><code>{escape(field)}</code><td>{_kind(part)}" for field, part in schema.get("properties", {}).items()
     )
-    about = escape(schema.get("description", ""))
-    return (
-        f'<details open id="{escape(name)}"><summary>{escape(name)}: {about}</summary><table>{rows}</table></details>'
-    )
+    return f'<h3 id="{escape(name)}">{escape(name)}</h3>{escape(schema.get("description", ""))}<table>{rows}</table>'
 
 
 def _kind(schema: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from urllib.parse import unquote
 
@@ -10,7 +11,7 @@ import msgspec
 import baton
 from baton.gateway.api.answer import encode
 from baton.gateway.api.anthropic.errors import is_anthropic
-from baton.gateway.api.anthropic.models import AnthropicModel, anthropic_model, anthropic_models
+from baton.gateway.api.anthropic.schema import ModelObject, ModelPage
 from baton.gateway.api.docs import DOCS_HEADERS, docs_page
 from baton.gateway.api.endpoint import Endpoint, Exchange
 from baton.gateway.api.errors import ApiError
@@ -76,7 +77,7 @@ class Pages:
         """Send the model and its adapters."""
         names = (self._catalog.model_name, *self._catalog.adapter_names)
         if is_anthropic(exchange.request.headers):
-            body = encode(anthropic_models([self._anthropic_model(name) for name in names]))
+            body = encode(ModelPage([self._anthropic_model(name) for name in names], names[0], names[-1]))
         else:
             body = encode(ModelListBody([self._model(name) for name in names]))
         exchange.response.send(200, body)
@@ -127,8 +128,9 @@ class Pages:
         """Send the same for people."""
         exchange.response.send(200, docs_page(self._openapi_body), headers=DOCS_HEADERS)
 
-    def _anthropic_model(self, name: str) -> AnthropicModel:
-        return anthropic_model(name, self._created_seconds, self._catalog.max_context_tokens)
+    def _anthropic_model(self, name: str) -> ModelObject:
+        created_at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._created_seconds))
+        return ModelObject(name, name, created_at, self._catalog.max_context_tokens, self._catalog.max_context_tokens)
 
     def _model(self, name: str) -> ModelBody:
         model_name = self._catalog.model_name

@@ -7,13 +7,14 @@ from typing import Any
 
 from baton.gateway.api.anthropic.endpoint import answer_count_tokens, answer_messages
 from baton.gateway.api.anthropic.errors import ANTHROPIC_ERRORS
-from baton.gateway.api.anthropic.models import AnthropicModel, AnthropicModelList
 from baton.gateway.api.anthropic.schema import (
     COUNT_UNSERVED,
     ConversationBody,
     CountAnswer,
     MessageAnswer,
     MessagesBody,
+    ModelObject,
+    ModelPage,
 )
 from baton.gateway.api.anthropic.schema import UNSERVED as ANTHROPIC_UNSERVED
 from baton.gateway.api.endpoint import Access, Endpoint
@@ -158,7 +159,7 @@ def _further_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[E
 def page_endpoints(pages: Pages) -> list[Endpoint]:
     """Return what is answered from what the gateway knows."""
     status, model = dict[str, str], [{"name": "model", **_IN_PATH}]
-    is_open, lists, one = Access.OPEN, ModelListBody | AnthropicModelList, ModelBody | AnthropicModel
+    is_open, lists, one = Access.OPEN, ModelListBody | ModelPage, ModelBody | ModelObject
     return [
         Endpoint("GET", "/v1/models", pages.send_models, "The models that are served.", lists),
         Endpoint("GET", "/v1/models/{model}", pages.send_model, "One model.", one, parameters=model),

@@ -39,7 +39,6 @@ MAX_STOP_TOKENS = 64
 MAX_BAD_WORDS = 128
 """Texts; each is up to two sequences of tokens."""
 MAX_BAD_WORD_CHARACTERS = 256
-MAX_BAD_WORD_TOKENS = 64
 MAX_TOP_LOGPROBS = 20
 MAX_CONSTRAINT_BYTES = 256 * 1024
 
@@ -115,7 +114,6 @@ class Preparation:
         arrival_seconds = loop.time()
         self._catalog.check_name(request.model)
         _check_stop(request.stop)
-        _check_bad_words(request.bad_words)
         _check_cache_salt(request.cache_salt)
         _check_priority(request.priority)
         model = await self._catalog.model(request.model)
@@ -192,17 +190,17 @@ class Preparation:
         """Yield the tokens of each word, and those that it is after a space where a first one of as many is another.
 
         Raises:
-            InvalidFieldError: If a word takes too many tokens.
+            InvalidFieldError: If there are too many words, or one is blank or too long.
         """
-        for index, word in enumerate(words):
-            bare, spaced = (
-                self._tokenizer.encode(space + word.lstrip(), add_special_tokens=False) for space in ("", " ")
-            )
-            if not 1 <= len(bare) <= MAX_BAD_WORD_TOKENS:
-                problem = f"expected 1 to {MAX_BAD_WORD_TOKENS} tokens, got {len(bare)}"
+        if len(words) > MAX_BAD_WORDS:
+            raise InvalidFieldError("bad_words", f"expected at most {MAX_BAD_WORDS} strings, got {len(words)}")
+        for index, word in enumerate(map(str.lstrip, words)):
+            if not 1 <= len(word) <= MAX_BAD_WORD_CHARACTERS:
+                problem = f"expected 1 to {MAX_BAD_WORD_CHARACTERS} characters, not all of them white space"
                 raise InvalidFieldError(f"bad_words[{index}]", problem)
+            bare, spaced = (self._tokenizer.encode(space + word, add_special_tokens=False) for space in ("", " "))
             yield bare
-            if len(spaced) == len(bare) and spaced[0] != bare[0]:
+            if len(spaced) == len(bare) and spaced[:1] != bare[:1]:
                 yield spaced
 
     def _tokenize(self, prompt: Prompt, model: ServedModel) -> Sequence[int]:
@@ -300,20 +298,6 @@ def _check_stop(stops: Sequence[str]) -> None:
             raise InvalidFieldError("stop", f"expected strings of 1 to {MAX_STOP_CHARACTERS} characters")
 
 
-def _check_bad_words(words: Sequence[str]) -> None:
-    """Check what cannot be generated.
-
-    Raises:
-        InvalidFieldError: If there are too many words, or one is empty or too long.
-    """
-    if len(words) > MAX_BAD_WORDS:
-        raise InvalidFieldError("bad_words", f"expected at most {MAX_BAD_WORDS} strings, got {len(words)}")
-    for index, word in enumerate(words):
-        if not word.strip() or len(word) > MAX_BAD_WORD_CHARACTERS:
-            problem = f"expected 1 to {MAX_BAD_WORD_CHARACTERS} characters that are not all white space"
-            raise InvalidFieldError(f"bad_words[{index}]", problem)
-
-
 def _check_cache_salt(salt: str) -> None:
     """Check the name of a prefix cache.
 
@@ -368,12 +352,6 @@ def _check_tokens(sampling: SamplingParameters, vocabulary_size: int) -> None:
     if len(sampling.stop_token_ids) > MAX_STOP_TOKENS:
         raise InvalidFieldError("stop_token_ids", f"expected at most {MAX_STOP_TOKENS} entries")
     _check_token_ids("stop_token_ids", sampling.stop_token_ids, vocabulary_size)
-    if len(sampling.bad_words) > 2 * MAX_BAD_WORDS:
-        raise InvalidFieldError("bad_words", f"expected at most {2 * MAX_BAD_WORDS} entries")
-    for word in sampling.bad_words:
-        if not 1 <= len(word.token_ids) <= MAX_BAD_WORD_TOKENS:
-            raise InvalidFieldError("bad_words", f"expected 1 to {MAX_BAD_WORD_TOKENS} tokens each")
-        _check_token_ids("bad_words", word.token_ids, vocabulary_size)
 
 
 def _check_token_ids(field: str, token_ids: Sequence[int], vocabulary_size: int) -> None:

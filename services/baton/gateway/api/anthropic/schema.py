@@ -211,3 +211,27 @@ class CountAnswer(msgspec.Struct):
 
     input_tokens: int
     baton: IgnoredBody | msgspec.UnsetType = msgspec.UNSET
+
+
+class ModelObject(msgspec.Struct):
+    """Anthropic's model object."""
+
+    id: str
+    display_name: str
+    created_at: str
+    """When the gateway started, as RFC 3339 has it."""
+    max_input_tokens: int
+    """Longest sequence, prompt and output together; 0 while no node has been seen."""
+    max_tokens: int
+    """The same: any part of it may be output."""
+    type: str = "model"
+    lifecycle: str = "active"
+
+
+class ModelPage(msgspec.Struct):
+    """Anthropic's list of models, all on one page."""
+
+    data: list[ModelObject]
+    first_id: str
+    last_id: str
+    has_more: bool = False
