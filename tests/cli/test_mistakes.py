@@ -94,7 +94,7 @@ MISTAKES = (
     Mistake("chat --url 127.0.0.1:{port} -m hi", "Connection refused; is `baton up` running?", 1),
     Mistake("chat --url ftp://here -m hi", "--url: expected http://host:port, got ftp://here"),
     Mistake("chat --url {gateway}/v1 --model tini -m hi", "'tini' is not served at {gateway}/v1; served are tiny", 1),
-    Mistake("chat --url {keyed} -m hi", "HTTP 401: no such key", 1),
+    Mistake("chat --url {keyed} -m hi", "HTTP 401: no such key; put one into BATON_API_KEY", 1),
     Mistake("chat --url http://127.0.0.1:{noise} -m hi", "not in HTTP: is it a gRPC port?", 1),
     Mistake("nodes --router 127.0.0.1:{port}", "is `baton up` running there?", 1),
     Mistake("nodes --router {gateway_host}", "the REST API is there; the router's port is another", 1),
@@ -142,7 +142,7 @@ def table() -> Iterator[list[str]]:
     """Print what has been shown, a line for each mistake."""
     rows: list[str] = []
     yield rows
-    print(f"\n{len(rows)} mistakes\n" + "\n".join(rows))
+    print(f"\n{len(rows) // 2} mistakes\n" + "\n".join(rows))
 
 
 @pytest.fixture(autouse=True)

@@ -126,7 +126,8 @@ def _request(
     if response.status != http.client.OK:
         text = response.read()
         connection.close()
-        raise UnavailableError(f"{url}: HTTP {response.status}: {_refusal(text)}")
+        hint = f"; put one into {KEY_VARIABLE}" if response.status == http.client.UNAUTHORIZED else ""
+        raise UnavailableError(f"{url}: HTTP {response.status}: {_refusal(text)}{hint}")
     return connection, response
 
 
