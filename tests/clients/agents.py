@@ -73,7 +73,7 @@ def _script(workspace: Path) -> dict[str, str]:
     edit, test = {"old_string": "a - b", "new_string": "a + b"}, {"description": "Run the test"}
     claude_code = {
         f"{_CLAUDE_SKILLS}{opening}": _call("Read", file_path=path),
-        f"{read}1\tdef add(a, b):\n2\t    return a - b\n3\t{result}": _call("Edit", file_path=path, **edit),
+        f"{read}1\tdef add(a, b):\n2\t    return a - b\n3\t{result}": _call("Edit", **edit, file_path=path),
         f"{edited}{result}": _call("Bash", command="python3 test_calc.py", **test),
         f"{_PASSES}{result}": _LAST_WORDS,
     }
