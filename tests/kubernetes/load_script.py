@@ -11,12 +11,15 @@ import asyncio
 import json
 import os
 import random
+import socket
 import time
 import urllib.parse
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 URL = urllib.parse.urlsplit(os.environ["URL"])
+ADDRESS = socket.gethostbyname(URL.hostname or "")
+"""Asked once: that no name is found while DNS is away is no fault of a release."""
 MODEL, KEY = os.environ["MODEL"], os.environ.get("API_KEY", "")
 NUM_CLIENTS, NUM_TOKENS = int(os.environ["CLIENTS"]), int(os.environ["TOKENS"])
 PROMPT_CHARACTERS, NUM_PROMPTS = int(os.environ["CHARACTERS"]), int(os.environ["PROMPTS"])
@@ -44,7 +47,7 @@ class Client:
         """Return the connection, a new one unless it is there and was not closed."""
         if self.writer is None or self.reader.at_eof() or self.writer.is_closing():
             self.close()
-            self.reader, self.writer = await asyncio.open_connection(URL.hostname, URL.port or 80)
+            self.reader, self.writer = await asyncio.open_connection(ADDRESS, URL.port or 80)
         return self.writer
 
     def close(self) -> None:
