@@ -506,3 +506,35 @@ def test_a_balanced_address_that_refuses_fails_at_once() -> None:
                 await asyncio.wait_for(unary(channel, "Echo")(b""), SECONDS)
 
     asyncio.run(main())
+
+
+def test_an_address_is_remembered_while_its_name_server_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One question waits for its answer, however often a connection is tried meanwhile."""
+    questions: list[str] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        ask = loop.getaddrinfo
+        is_away = False
+
+        async def getaddrinfo(host: str, *arguments: Any, **options: Any) -> Any:
+            questions.append(host)
+            if is_away:
+                await asyncio.sleep(SECONDS)
+            return await ask(host, *arguments, **options)
+
+        monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
+        async with (
+            asyncio.timeout(SECONDS),
+            serving() as (port, _),
+            _Balancer(port, num_dead=0) as balancer,
+            LoopChannel(f"localhost:{balancer.port}", is_balanced=True) as channel,
+        ):
+            assert await unary(channel, "Echo")(b"first") == b"first"
+            is_away = True
+            for _ in range(3):
+                (await channel.connected()).retire()
+                assert await unary(channel, "Echo")(b"again") == b"again"
+
+    asyncio.run(main())
+    assert questions == ["localhost", "localhost"]

@@ -7,7 +7,9 @@ what the library costs beside it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import itertools
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -64,6 +66,8 @@ class LoopChannel:
         self._host, self._port = host.strip("[]"), int(port)
         self._identity = current_identity()
         self._is_balanced = is_balanced
+        self._resolving: asyncio.Future[Any] | None = None
+        self._hosts: Sequence[str] = ()
         self._connecting: asyncio.Task[LoopConnection] | None = None
         self._connection: LoopConnection | None = None
         self._retired = list[LoopConnection]()
@@ -79,8 +83,9 @@ class LoopChannel:
     async def close(self) -> None:
         """End every connection and every call on it."""
         self._is_closed = True
-        if self._connecting is not None:
-            self._connecting.cancel()
+        for task in (self._connecting, self._resolving):
+            if task is not None:
+                task.cancel()
         if self._connection is not None:
             self._connection.shut_down(CANCELLED_HERE)
         for connection in self._retired:
@@ -108,7 +113,7 @@ class LoopChannel:
             self._retired = [each for each in (*self._retired, self._connection) if not each.is_lost]
             self._connection = None
         try:
-            connection = await (self._connect_first() if self._is_balanced else self._connect(_TIMING))
+            connection = await (self._connect_first() if self._is_balanced else self._connect(self._host, _TIMING))
         except (OSError, ConfigurationError) as error:
             text = f"failed to connect to {self._address}: {error or type(error).__name__}"
             raise rpc_error(Status(Code.UNAVAILABLE, text)) from error
@@ -190,11 +195,11 @@ class LoopChannel:
 
         return headers
 
-    async def _connect(self, timing: Timing) -> LoopConnection:
+    async def _connect(self, host: str, timing: Timing) -> LoopConnection:
         if self._identity is None:
-            return await connect(self._host, self._port, limits=_LIMITS, timing=timing)
+            return await connect(host, self._port, limits=_LIMITS, timing=timing)
         context, name = self._identity.client_context(), self._identity.server_name
-        return await connect(self._host, self._port, limits=_LIMITS, timing=timing, tls=context, server_name=name)
+        return await connect(host, self._port, limits=_LIMITS, timing=timing, tls=context, server_name=name)
 
     async def _connect_first(self) -> LoopConnection:
         """Return the first connection that is made, of several begun one after the other.
@@ -205,21 +210,44 @@ class LoopChannel:
         attempts: set[asyncio.Task[LoopConnection]] = set()
         try:
             async with asyncio.timeout(_TIMING.connect_seconds):
-                while True:
-                    attempts.add(asyncio.create_task(self._connect(_BALANCED_TIMING)))
+                for number in itertools.count():
+                    hosts = await self._resolved()
+                    attempts.add(asyncio.create_task(self._connect(hosts[number % len(hosts)], _BALANCED_TIMING)))
                     done, waiting = await asyncio.wait(
                         attempts, timeout=_STAGGER_SECONDS, return_when=asyncio.FIRST_COMPLETED
                     )
                     if made := [task for task in done if task.exception() is None]:
                         attempts.discard(made[0])
                         return made[0].result()
-                    if done and not waiting:
+                    if done and not waiting and number + 1 >= len(hosts):
                         done.pop().result()
                     attempts -= done
+            raise AssertionError("counting ended")
         finally:
             for task in attempts:
                 if not task.cancel() and not task.exception():
                     task.result().shut_down(CANCELLED_HERE)
+
+    async def _resolved(self) -> Sequence[str]:
+        """Return the addresses of the host; the last known ones where its name is not found at once.
+
+        A name server may be away with the process that is looked for. One question is asked at a time: each takes a
+        thread for as long as it is not answered.
+
+        Raises:
+            OSError: If no address is known, and none is found.
+        """
+        if self._resolving is None:
+            question = asyncio.get_running_loop().getaddrinfo(self._host, self._port, type=socket.SOCK_STREAM)
+            self._resolving = asyncio.ensure_future(question)
+        await asyncio.wait([self._resolving], timeout=_STAGGER_SECONDS if self._hosts else None)
+        if self._resolving.done():
+            answer, self._resolving = self._resolving, None
+            if answer.exception() is None:
+                self._hosts = [str(entry[4][0]) for entry in answer.result()]
+            elif not self._hosts:
+                answer.result()
+        return self._hosts
 
 
 class LoopStream(Generic[T]):
