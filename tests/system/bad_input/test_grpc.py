@@ -93,7 +93,7 @@ def test_a_sampling_parameter_out_of_bounds_is_refused_by_name(channel: grpc.Cha
         sampling = SamplingParameters(**{"max_token_count": 3, field: value})  # type: ignore[arg-type]
         refusal = refusal_of(generate, GenerateRequest(text="abc", sampling=sampling))
 
-        assert refusal == Refusal("INVALID_ARGUMENT", "INVALID_FIELD", field), value
+        assert refusal == Refusal("INVALID_ARGUMENT", "INVALID_FIELD", f"sampling.{field}"), value
 
 
 def test_more_tokens_than_the_context_are_refused(channel: grpc.Channel) -> None:
