@@ -217,7 +217,7 @@ def exo_endpoints(exo: ExoApi) -> list[Endpoint]:
             "Lift a pin; no process ends.",
             parameters=instance,
         ),
-        Endpoint("GET", "/v1/instance-links", exo.send_links, "The links between pinned placements."),
+        Endpoint("GET", "/v1/instance-links", exo.send_links, "The links between pinned placements.", list[Any]),
         Endpoint(
             "POST",
             "/v1/instance-links",
