@@ -91,7 +91,8 @@ def test_a_template_may_need_the_text_of_a_message_without_one(*, needs_text: bo
 
 
 @pytest.mark.parametrize(
-    ("name", "problem"), [("missing", "is not a folder"), ("empty", "no tokenizer files"), ("bad", "cannot load")]
+    ("name", "problem"),
+    [("missing", "is not a folder"), ("empty", "no tokenizer: expected one of"), ("bad", "is not JSON")],
 )
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path, name: str, problem: str) -> None:
     """Each cause has its own sentence."""

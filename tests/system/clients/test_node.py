@@ -69,8 +69,8 @@ def test_a_node_client_gets_errors_in_full(node_folder: Path, demo_cluster: Clus
     assert answer["error"] == {
         "code": "INVALID_ARGUMENT",
         "reason": "INVALID_FIELD",
-        "field": "temperature",
-        "details": "temperature: expected 0 to 100, got -1.0",
+        "field": "sampling.temperature",
+        "details": "sampling.temperature: expected 0 to 100, got -1.0",
     }
 
 
