@@ -133,9 +133,9 @@ def test_a_call_that_breaks_moves_all_of_its_streams(loop: Loop, cluster: FakeCl
         texts = list(answers)
 
     assert texts == [(chr(97 + index) + chr(98 + index)) * 2 for index in range(8)]
-    assert [list(request.output_token_ids) for request in cluster.decodes[1].requests] == [
-        [request.prompt_token_ids[0]] for request in cluster.decodes[1].requests
-    ]
+    moved = [(list(request.output_token_ids), request.prompt_token_ids[0]) for request in cluster.decodes[1].requests]
+    assert all(known in ([], [first]) for known, first in moved)  # what was on its way may be lost with the call
+    assert any(known for known, _ in moved)
 
 
 def test_a_request_that_waits_for_a_live_engine_keeps_its_place(loop: Loop, cluster: FakeCluster) -> None:
