@@ -16,7 +16,7 @@ from baton.gateway.access.key_limits import KeyLimits
 from baton.gateway.api.exo.bench import BenchEndpoint
 from baton.gateway.api.exo.endpoints import ExoApi
 from baton.gateway.api.exo.instances import Instances
-from baton.gateway.api.grpc_api import SERVICE_NAME, GenerationServicer
+from baton.gateway.api.grpc_api.servicer import SERVICE_NAME, GenerationServicer
 from baton.gateway.api.openai.errors import http_error_body
 from baton.gateway.api.pages import Pages
 from baton.gateway.api.rest_api import RestApi

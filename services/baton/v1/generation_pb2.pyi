@@ -12,6 +12,7 @@ class FinishReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     FINISH_REASON_UNSPECIFIED: _ClassVar[FinishReason]
     FINISH_REASON_STOP: _ClassVar[FinishReason]
     FINISH_REASON_LENGTH: _ClassVar[FinishReason]
+    FINISH_REASON_TOOL_CALLS: _ClassVar[FinishReason]
 
 class KvDtype(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -32,6 +33,7 @@ class KvTransport(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
 FINISH_REASON_UNSPECIFIED: FinishReason
 FINISH_REASON_STOP: FinishReason
 FINISH_REASON_LENGTH: FinishReason
+FINISH_REASON_TOOL_CALLS: FinishReason
 KV_DTYPE_UNSPECIFIED: KvDtype
 KV_DTYPE_FLOAT32: KvDtype
 KV_DTYPE_FLOAT16: KvDtype
@@ -106,28 +108,34 @@ class StructuredOutput(_message.Message):
     def __init__(self, json_schema: _Optional[str] = ..., regex: _Optional[str] = ..., lark: _Optional[str] = ...) -> None: ...
 
 class TokenLogprob(_message.Message):
-    __slots__ = ("token_id", "logprob", "alternatives", "rank")
+    __slots__ = ("token_id", "logprob", "alternatives", "rank", "text", "text_bytes")
     TOKEN_ID_FIELD_NUMBER: _ClassVar[int]
     LOGPROB_FIELD_NUMBER: _ClassVar[int]
     ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_BYTES_FIELD_NUMBER: _ClassVar[int]
     token_id: int
     logprob: float
     alternatives: _containers.RepeatedCompositeFieldContainer[TokenLogprob]
     rank: int
-    def __init__(self, token_id: _Optional[int] = ..., logprob: _Optional[float] = ..., alternatives: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., rank: _Optional[int] = ...) -> None: ...
+    text: str
+    text_bytes: bytes
+    def __init__(self, token_id: _Optional[int] = ..., logprob: _Optional[float] = ..., alternatives: _Optional[_Iterable[_Union[TokenLogprob, _Mapping]]] = ..., rank: _Optional[int] = ..., text: _Optional[str] = ..., text_bytes: _Optional[bytes] = ...) -> None: ...
 
 class Usage(_message.Message):
-    __slots__ = ("prompt_token_count", "cached_token_count", "completion_token_count", "seed")
+    __slots__ = ("prompt_token_count", "cached_token_count", "completion_token_count", "seed", "reasoning_token_count")
     PROMPT_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     SEED_FIELD_NUMBER: _ClassVar[int]
+    REASONING_TOKEN_COUNT_FIELD_NUMBER: _ClassVar[int]
     prompt_token_count: int
     cached_token_count: int
     completion_token_count: int
     seed: int
-    def __init__(self, prompt_token_count: _Optional[int] = ..., cached_token_count: _Optional[int] = ..., completion_token_count: _Optional[int] = ..., seed: _Optional[int] = ...) -> None: ...
+    reasoning_token_count: int
+    def __init__(self, prompt_token_count: _Optional[int] = ..., cached_token_count: _Optional[int] = ..., completion_token_count: _Optional[int] = ..., seed: _Optional[int] = ..., reasoning_token_count: _Optional[int] = ...) -> None: ...
 
 class PlacementSummary(_message.Message):
     __slots__ = ("decode_node_id", "prefill_node_id", "placement_id", "decode_cached_token_count", "prefill_cached_token_count", "kv_byte_count", "kv_frame_count", "queue_duration", "prefill_duration", "transfer_duration", "exposed_duration", "decode_duration", "fallback_reason", "preemption_count", "completion_token_count", "decode_peak_memory_byte_count", "prefill_peak_memory_byte_count", "prefill_energy_joules", "decode_energy_joules", "kv_transport", "kv_transport_reason", "kv_break_reasons", "kv_resume_count", "kv_kept_token_count", "kv_timeline", "key_wire_dtype", "value_wire_dtype", "pull_node_id", "pulled_token_count", "pull_duration", "shared_token_count", "join_duration")

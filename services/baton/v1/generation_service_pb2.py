@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from baton.v1 import generation_pb2 as baton_dot_v1_dot_generation__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!baton/v1/generation_service.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\"\xf8\x01\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12.\n\x0c\x63onversation\x18\x03 \x01(\x0b\x32\x16.baton.v1.ConversationH\x00\x12)\n\x06tokens\x18\x04 \x01(\x0b\x32\x17.baton.v1.TokenSequenceH\x00\x12.\n\x08sampling\x18\x05 \x01(\x0b\x32\x1c.baton.v1.SamplingParameters\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x12\n\ncache_salt\x18\x07 \x01(\t\x12\x10\n\x08priority\x18\x08 \x01(\x05\x42\x07\n\x05input\"7\n\x0c\x43onversation\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.baton.v1.ChatMessage\",\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\"\"\n\rTokenSequence\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\xb9\x01\n\x10GenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12(\n\x08logprobs\x18\x03 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\x12)\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x17.baton.v1.GenerationEnd\x12/\n\x0fprompt_logprobs\x18\x05 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\"\xbf\x01\n\rGenerationEnd\x12&\n\x06reason\x18\x01 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1e\n\x05usage\x18\x02 \x01(\x0b\x32\x0f.baton.v1.Usage\x12-\n\tplacement\x18\x03 \x01(\x0b\x32\x1a.baton.v1.PlacementSummary\x12 \n\x18\x64\x65graded_max_token_count\x18\x05 \x01(\x05J\x04\x08\x04\x10\x05R\x0fprompt_logprobs\"\x13\n\x11ListModelsRequest\"5\n\x12ListModelsResponse\x12\x1f\n\x06models\x18\x01 \x03(\x0b\x32\x0f.baton.v1.Model\"F\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1f\n\x17max_context_token_count\x18\x02 \x01(\x05\x12\x0e\n\x06parent\x18\x03 \x01(\t2\xa1\x01\n\x11GenerationService\x12\x43\n\x08Generate\x12\x19.baton.v1.GenerateRequest\x1a\x1a.baton.v1.GenerateResponse0\x01\x12G\n\nListModels\x12\x1b.baton.v1.ListModelsRequest\x1a\x1c.baton.v1.ListModelsResponseBf\n\x08\x62\x61ton.v1B\x16GenerationServiceProtoP\x01Z\x10\x62\x61ton/v1;batonv1\xa2\x02\x03\x42TN\xaa\x02\x08\x42\x61ton.V1\xba\x02\x05\x42\x61ton\xca\x02\x08\x42\x61ton\\V1\xea\x02\tBaton::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!baton/v1/generation_service.proto\x12\x08\x62\x61ton.v1\x1a\x19\x62\x61ton/v1/generation.proto\"\xc6\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12.\n\x0c\x63onversation\x18\x03 \x01(\x0b\x32\x16.baton.v1.ConversationH\x00\x12)\n\x06tokens\x18\x04 \x01(\x0b\x32\x17.baton.v1.TokenSequenceH\x00\x12.\n\x08sampling\x18\x05 \x01(\x0b\x32\x1c.baton.v1.SamplingParameters\x12\x0c\n\x04stop\x18\x06 \x03(\t\x12\x12\n\ncache_salt\x18\x07 \x01(\t\x12\x10\n\x08priority\x18\x08 \x01(\x05\x12\x14\n\x0c\x63hoice_count\x18\t \x01(\x05\x12\x1c\n\x14include_stop_in_text\x18\n \x01(\x08\x12\x18\n\x10prompt_cache_key\x18\x0b \x01(\tB\x07\n\x05input\"\xcf\x02\n\x0c\x43onversation\x12\'\n\x08messages\x18\x01 \x03(\x0b\x32\x15.baton.v1.ChatMessage\x12\x1d\n\x05tools\x18\x02 \x03(\x0b\x32\x0e.baton.v1.Tool\x12)\n\x0btool_choice\x18\x03 \x01(\x0b\x32\x14.baton.v1.ToolChoice\x12 \n\x13parallel_tool_calls\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x18\n\x10reasoning_effort\x18\x05 \x01(\t\x12\x1a\n\x12template_arguments\x18\x06 \x01(\t\x12\"\n\x15\x61\x64\x64_generation_prompt\x18\x07 \x01(\x08H\x01\x88\x01\x01\x12\x1e\n\x16\x63ontinue_final_message\x18\x08 \x01(\x08\x42\x16\n\x14_parallel_tool_callsB\x18\n\x16_add_generation_prompt\"\x8b\x01\n\x0b\x43hatMessage\x12\x0c\n\x04role\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12&\n\ntool_calls\x18\x03 \x03(\x0b\x32\x12.baton.v1.ToolCall\x12\x14\n\x0ctool_call_id\x18\x04 \x01(\t\x12\x11\n\treasoning\x18\x05 \x01(\t\x12\x0c\n\x04name\x18\x06 \x01(\t\"M\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x12\n\nparameters\x18\x03 \x01(\t\x12\x0e\n\x06strict\x18\x04 \x01(\x08\"J\n\nToolChoice\x12\"\n\x04mode\x18\x01 \x01(\x0e\x32\x12.baton.v1.ToolModeH\x00\x12\x0e\n\x04name\x18\x02 \x01(\tH\x00\x42\x08\n\x06\x63hoice\"7\n\x08ToolCall\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x11\n\targuments\x18\x03 \x01(\t\"\"\n\rTokenSequence\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\"\x8f\x02\n\x10GenerateResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\x12(\n\x08logprobs\x18\x03 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\x12)\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x17.baton.v1.GenerationEnd\x12/\n\x0fprompt_logprobs\x18\x05 \x03(\x0b\x32\x16.baton.v1.TokenLogprob\x12\x11\n\treasoning\x18\x06 \x01(\t\x12+\n\ntool_calls\x18\x07 \x03(\x0b\x32\x17.baton.v1.ToolCallDelta\x12\x14\n\x0c\x63hoice_index\x18\x08 \x01(\x05\"K\n\rToolCallDelta\x12\r\n\x05index\x18\x01 \x01(\x05\x12\n\n\x02id\x18\x02 \x01(\t\x12\x0c\n\x04name\x18\x03 \x01(\t\x12\x11\n\targuments\x18\x04 \x01(\t\"\x90\x02\n\rGenerationEnd\x12&\n\x06reason\x18\x01 \x01(\x0e\x32\x16.baton.v1.FinishReason\x12\x1e\n\x05usage\x18\x02 \x01(\x0b\x32\x0f.baton.v1.Usage\x12-\n\tplacement\x18\x03 \x01(\x0b\x32\x1a.baton.v1.PlacementSummary\x12 \n\x18\x64\x65graded_max_token_count\x18\x05 \x01(\x05\x12\x0c\n\x04stop\x18\x06 \x01(\t\x12\x12\n\nrequest_id\x18\x07 \x01(\t\x12\x15\n\rattempt_count\x18\x08 \x01(\x05\x12\x16\n\x0eignored_fields\x18\t \x03(\tJ\x04\x08\x04\x10\x05R\x0fprompt_logprobs\"\x13\n\x11ListModelsRequest\"5\n\x12ListModelsResponse\x12\x1f\n\x06models\x18\x01 \x03(\x0b\x32\x0f.baton.v1.Model\"F\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x1f\n\x17max_context_token_count\x18\x02 \x01(\x05\x12\x0e\n\x06parent\x18\x03 \x01(\t\"\xb9\x01\n\x0fTokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12.\n\x0c\x63onversation\x18\x03 \x01(\x0b\x32\x16.baton.v1.ConversationH\x00\x12\x1f\n\x12\x61\x64\x64_special_tokens\x18\x04 \x01(\x08H\x01\x88\x01\x01\x12\x16\n\x0einclude_pieces\x18\x05 \x01(\x08\x42\x07\n\x05inputB\x15\n\x13_add_special_tokens\"V\n\x10TokenizeResponse\x12\x11\n\ttoken_ids\x18\x01 \x03(\x05\x12\x1f\n\x17max_context_token_count\x18\x02 \x01(\x05\x12\x0e\n\x06pieces\x18\x03 \x03(\t\"5\n\x11\x44\x65tokenizeRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\x05\"\"\n\x12\x44\x65tokenizeResponse\x12\x0c\n\x04text\x18\x01 \x01(\t\"l\n\x12\x43ountTokensRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0e\n\x04text\x18\x02 \x01(\tH\x00\x12.\n\x0c\x63onversation\x18\x03 \x01(\x0b\x32\x16.baton.v1.ConversationH\x00\x42\x07\n\x05input\"K\n\x13\x43ountTokensResponse\x12\x13\n\x0btoken_count\x18\x01 \x01(\x05\x12\x1f\n\x17max_context_token_count\x18\x02 \x01(\x05*e\n\x08ToolMode\x12\x19\n\x15TOOL_MODE_UNSPECIFIED\x10\x00\x12\x12\n\x0eTOOL_MODE_AUTO\x10\x01\x12\x12\n\x0eTOOL_MODE_NONE\x10\x02\x12\x16\n\x12TOOL_MODE_REQUIRED\x10\x03\x32\xf9\x02\n\x11GenerationService\x12\x43\n\x08Generate\x12\x19.baton.v1.GenerateRequest\x1a\x1a.baton.v1.GenerateResponse0\x01\x12G\n\nListModels\x12\x1b.baton.v1.ListModelsRequest\x1a\x1c.baton.v1.ListModelsResponse\x12\x41\n\x08Tokenize\x12\x19.baton.v1.TokenizeRequest\x1a\x1a.baton.v1.TokenizeResponse\x12G\n\nDetokenize\x12\x1b.baton.v1.DetokenizeRequest\x1a\x1c.baton.v1.DetokenizeResponse\x12J\n\x0b\x43ountTokens\x12\x1c.baton.v1.CountTokensRequest\x1a\x1d.baton.v1.CountTokensResponseBf\n\x08\x62\x61ton.v1B\x16GenerationServiceProtoP\x01Z\x10\x62\x61ton/v1;batonv1\xa2\x02\x03\x42TN\xaa\x02\x08\x42\x61ton.V1\xba\x02\x05\x42\x61ton\xca\x02\x08\x42\x61ton\\V1\xea\x02\tBaton::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -23,24 +23,46 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'baton.v1.generation_service
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\010baton.v1B\026GenerationServiceProtoP\001Z\020baton/v1;batonv1\242\002\003BTN\252\002\010Baton.V1\272\002\005Baton\312\002\010Baton\\V1\352\002\tBaton::V1'
+  _globals['_TOOLMODE']._serialized_start=2459
+  _globals['_TOOLMODE']._serialized_end=2560
   _globals['_GENERATEREQUEST']._serialized_start=75
-  _globals['_GENERATEREQUEST']._serialized_end=323
-  _globals['_CONVERSATION']._serialized_start=325
-  _globals['_CONVERSATION']._serialized_end=380
-  _globals['_CHATMESSAGE']._serialized_start=382
-  _globals['_CHATMESSAGE']._serialized_end=426
-  _globals['_TOKENSEQUENCE']._serialized_start=428
-  _globals['_TOKENSEQUENCE']._serialized_end=462
-  _globals['_GENERATERESPONSE']._serialized_start=465
-  _globals['_GENERATERESPONSE']._serialized_end=650
-  _globals['_GENERATIONEND']._serialized_start=653
-  _globals['_GENERATIONEND']._serialized_end=844
-  _globals['_LISTMODELSREQUEST']._serialized_start=846
-  _globals['_LISTMODELSREQUEST']._serialized_end=865
-  _globals['_LISTMODELSRESPONSE']._serialized_start=867
-  _globals['_LISTMODELSRESPONSE']._serialized_end=920
-  _globals['_MODEL']._serialized_start=922
-  _globals['_MODEL']._serialized_end=992
-  _globals['_GENERATIONSERVICE']._serialized_start=995
-  _globals['_GENERATIONSERVICE']._serialized_end=1156
+  _globals['_GENERATEREQUEST']._serialized_end=401
+  _globals['_CONVERSATION']._serialized_start=404
+  _globals['_CONVERSATION']._serialized_end=739
+  _globals['_CHATMESSAGE']._serialized_start=742
+  _globals['_CHATMESSAGE']._serialized_end=881
+  _globals['_TOOL']._serialized_start=883
+  _globals['_TOOL']._serialized_end=960
+  _globals['_TOOLCHOICE']._serialized_start=962
+  _globals['_TOOLCHOICE']._serialized_end=1036
+  _globals['_TOOLCALL']._serialized_start=1038
+  _globals['_TOOLCALL']._serialized_end=1093
+  _globals['_TOKENSEQUENCE']._serialized_start=1095
+  _globals['_TOKENSEQUENCE']._serialized_end=1129
+  _globals['_GENERATERESPONSE']._serialized_start=1132
+  _globals['_GENERATERESPONSE']._serialized_end=1403
+  _globals['_TOOLCALLDELTA']._serialized_start=1405
+  _globals['_TOOLCALLDELTA']._serialized_end=1480
+  _globals['_GENERATIONEND']._serialized_start=1483
+  _globals['_GENERATIONEND']._serialized_end=1755
+  _globals['_LISTMODELSREQUEST']._serialized_start=1757
+  _globals['_LISTMODELSREQUEST']._serialized_end=1776
+  _globals['_LISTMODELSRESPONSE']._serialized_start=1778
+  _globals['_LISTMODELSRESPONSE']._serialized_end=1831
+  _globals['_MODEL']._serialized_start=1833
+  _globals['_MODEL']._serialized_end=1903
+  _globals['_TOKENIZEREQUEST']._serialized_start=1906
+  _globals['_TOKENIZEREQUEST']._serialized_end=2091
+  _globals['_TOKENIZERESPONSE']._serialized_start=2093
+  _globals['_TOKENIZERESPONSE']._serialized_end=2179
+  _globals['_DETOKENIZEREQUEST']._serialized_start=2181
+  _globals['_DETOKENIZEREQUEST']._serialized_end=2234
+  _globals['_DETOKENIZERESPONSE']._serialized_start=2236
+  _globals['_DETOKENIZERESPONSE']._serialized_end=2270
+  _globals['_COUNTTOKENSREQUEST']._serialized_start=2272
+  _globals['_COUNTTOKENSREQUEST']._serialized_end=2380
+  _globals['_COUNTTOKENSRESPONSE']._serialized_start=2382
+  _globals['_COUNTTOKENSRESPONSE']._serialized_end=2457
+  _globals['_GENERATIONSERVICE']._serialized_start=2563
+  _globals['_GENERATIONSERVICE']._serialized_end=2940
 # @@protoc_insertion_point(module_scope)

@@ -50,6 +50,21 @@ class GenerationServiceStub(object):
                 request_serializer=baton_dot_v1_dot_generation__service__pb2.ListModelsRequest.SerializeToString,
                 response_deserializer=baton_dot_v1_dot_generation__service__pb2.ListModelsResponse.FromString,
                 _registered_method=True)
+        self.Tokenize = channel.unary_unary(
+                '/baton.v1.GenerationService/Tokenize',
+                request_serializer=baton_dot_v1_dot_generation__service__pb2.TokenizeRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_generation__service__pb2.TokenizeResponse.FromString,
+                _registered_method=True)
+        self.Detokenize = channel.unary_unary(
+                '/baton.v1.GenerationService/Detokenize',
+                request_serializer=baton_dot_v1_dot_generation__service__pb2.DetokenizeRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_generation__service__pb2.DetokenizeResponse.FromString,
+                _registered_method=True)
+        self.CountTokens = channel.unary_unary(
+                '/baton.v1.GenerationService/CountTokens',
+                request_serializer=baton_dot_v1_dot_generation__service__pb2.CountTokensRequest.SerializeToString,
+                response_deserializer=baton_dot_v1_dot_generation__service__pb2.CountTokensResponse.FromString,
+                _registered_method=True)
 
 
 class GenerationServiceServicer(object):
@@ -57,8 +72,8 @@ class GenerationServiceServicer(object):
     """
 
     def Generate(self, request, context):
-        """Generates and streams. The last message carries `finished`; a stream that ends without it has failed. No message is larger than
-        4 MiB, what clients take without being told.
+        """Generates and streams. Each choice ends with a message that carries `finished`; a stream that ends without that of every choice has
+        failed. No message is larger than 4 MiB, what clients take without being told.
 
         Metadata: `authorization: Bearer KEY` or `x-api-key: KEY` where the service asks for keys; `x-request-id`, the client's name of the
         request, 1 to 96 letters, digits and "._:-", which comes back, or a random one, in the initial metadata; `x-baton-ttft-seconds` and
@@ -82,6 +97,27 @@ class GenerationServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Tokenize(self, request, context):
+        """Returns the tokens of a text or a conversation, as Generate would continue them. Errors: as Generate.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Detokenize(self, request, context):
+        """Returns the text of tokens. Errors: as Generate.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CountTokens(self, request, context):
+        """Returns how many tokens Tokenize would, however many. Errors: as Generate.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_GenerationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -94,6 +130,21 @@ def add_GenerationServiceServicer_to_server(servicer, server):
                     servicer.ListModels,
                     request_deserializer=baton_dot_v1_dot_generation__service__pb2.ListModelsRequest.FromString,
                     response_serializer=baton_dot_v1_dot_generation__service__pb2.ListModelsResponse.SerializeToString,
+            ),
+            'Tokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Tokenize,
+                    request_deserializer=baton_dot_v1_dot_generation__service__pb2.TokenizeRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_generation__service__pb2.TokenizeResponse.SerializeToString,
+            ),
+            'Detokenize': grpc.unary_unary_rpc_method_handler(
+                    servicer.Detokenize,
+                    request_deserializer=baton_dot_v1_dot_generation__service__pb2.DetokenizeRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_generation__service__pb2.DetokenizeResponse.SerializeToString,
+            ),
+            'CountTokens': grpc.unary_unary_rpc_method_handler(
+                    servicer.CountTokens,
+                    request_deserializer=baton_dot_v1_dot_generation__service__pb2.CountTokensRequest.FromString,
+                    response_serializer=baton_dot_v1_dot_generation__service__pb2.CountTokensResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -150,6 +201,87 @@ class GenerationService(object):
             '/baton.v1.GenerationService/ListModels',
             baton_dot_v1_dot_generation__service__pb2.ListModelsRequest.SerializeToString,
             baton_dot_v1_dot_generation__service__pb2.ListModelsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.GenerationService/Tokenize',
+            baton_dot_v1_dot_generation__service__pb2.TokenizeRequest.SerializeToString,
+            baton_dot_v1_dot_generation__service__pb2.TokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Detokenize(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.GenerationService/Detokenize',
+            baton_dot_v1_dot_generation__service__pb2.DetokenizeRequest.SerializeToString,
+            baton_dot_v1_dot_generation__service__pb2.DetokenizeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CountTokens(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/baton.v1.GenerationService/CountTokens',
+            baton_dot_v1_dot_generation__service__pb2.CountTokensRequest.SerializeToString,
+            baton_dot_v1_dot_generation__service__pb2.CountTokensResponse.FromString,
             options,
             channel_credentials,
             insecure,

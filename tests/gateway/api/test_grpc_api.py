@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
-from baton.gateway.api.grpc_api import GrpcWriter
+from baton.gateway.api.grpc_api.answer import MAX_ENTRIES, GrpcWriter
 from baton.gateway.generation.requests import Delta
 from baton.gateway.server import RunningGateway
 from baton.v1 import generation_pb2 as generation
@@ -73,6 +73,7 @@ def test_text_and_conversations_are_tokenized(channel: grpc.Channel, cluster: Fa
         ({"text": "x", "model": "other"}, grpc.StatusCode.NOT_FOUND, "other"),
         ({"text": "x", "stop": [""]}, grpc.StatusCode.INVALID_ARGUMENT, "stop"),
         ({"conversation": {}}, grpc.StatusCode.INVALID_ARGUMENT, "conversation.messages"),
+        ({"text": "x", "choice_count": 17}, grpc.StatusCode.INVALID_ARGUMENT, "choice_count"),
         ({"text": "x", "sampling": {"top_p": 2}}, grpc.StatusCode.INVALID_ARGUMENT, "sampling.top_p"),
         (
             {"text": "x", "sampling": {"max_token_count": 0}},
@@ -114,23 +115,23 @@ def test_a_refused_field_is_named_as_google_names_them(channel: grpc.Channel) ->
 
 
 def test_no_message_is_larger_than_clients_take(channel: grpc.Channel, cluster: FakeCluster) -> None:
-    """Tokens that wait for a slow client, and those of a prompt, come in messages of 1024."""
+    """Tokens that wait for a slow client come in messages of as many as fit, however long their texts are."""
     written: list[Any] = []
 
     async def slow(response: Any) -> None:
         written.append(response)
 
     async def run() -> None:
-        writer = GrpcWriter(slow)
+        writer = GrpcWriter(slow, lambda _: b"x" * 256, lambda: None)
         logprob = generation.TokenLogprob(token_id=7, alternatives=[generation.TokenLogprob(token_id=7)] * 20)
-        for _ in range(3000):
-            writer.take(Delta("x", (7,), (logprob,)))
+        for _ in range(600):
+            writer.take(0, Delta("x", (7,), (logprob,)))
         writer.close()
         await writer.run()
 
     asyncio.run(run())
-    assert [len(response.token_ids) for response in written] == [1024, 1024, 952]
-    assert "".join(response.text for response in written) == "x" * 3000
+    assert [len(response.token_ids) for response in written] == [MAX_ENTRIES, MAX_ENTRIES, 600 - 2 * MAX_ENTRIES]
+    assert "".join(response.text for response in written) == "x" * 600
     assert max(response.ByteSize() for response in written) < 4 << 20
 
 

@@ -1,4 +1,4 @@
-"""Runs the generations of one REST request and writes its answer, streamed or whole, the moment output comes."""
+"""Runs the generations of one request, and writes the answer of REST, streamed or whole, the moment output comes."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def _stream(response: HttpResponse, generator: TextGenerator, job: AnswerJ
 
     async def forward(index: int) -> None:
         with EventWriter(response, form, index) as writer:
-            result = await _generate(generator, job, index, writer.take)
+            result = await generate_choice(generator, job, index, writer.take)
             await writer.settle()
         results[index] = result
         ordered = [results[each] for each in sorted(results)] if len(results) == job.num_generations else ()
@@ -96,7 +96,7 @@ async def _stream(response: HttpResponse, generator: TextGenerator, job: AnswerJ
 
     response.start_stream()
     with KeepAlive(response, response.stream_idle_seconds):
-        await _run_all(job.num_generations, forward)
+        await run_all(job.num_generations, forward)
 
 
 async def _send_whole(response: HttpResponse, generator: TextGenerator, job: AnswerJob, form: AnswerFormat) -> None:
@@ -104,10 +104,10 @@ async def _send_whole(response: HttpResponse, generator: TextGenerator, job: Ans
 
     async def collect(index: int) -> None:
         deltas: list[Delta] = []
-        result = await _generate(generator, job, index, deltas.append)
+        result = await generate_choice(generator, job, index, deltas.append)
         choices[index] = FinishedChoice(deltas, result)
 
-    await _run_all(job.num_generations, collect)
+    await run_all(job.num_generations, collect)
     finished = [choices[index] for index in sorted(choices)]
     if any(choice.result.prompt is not None for choice in finished):  # up to 20 alternatives a token: seconds
         body = await asyncio.to_thread(form.whole, finished)
@@ -116,13 +116,14 @@ async def _send_whole(response: HttpResponse, generator: TextGenerator, job: Ans
     response.send(200, body)
 
 
-async def _generate(generator: TextGenerator, job: AnswerJob, index: int, on_delta: OnDelta) -> GenerationResult:
+async def generate_choice(generator: TextGenerator, job: AnswerJob, index: int, on_delta: OnDelta) -> GenerationResult:
+    """Run one of a job's generations; see `TextGenerator.generate` for its errors."""
     prompt_index, choice = divmod(index, job.num_choices)
     name = f"-{index}" if job.num_generations > 1 else ""
     return await generator.generate(job.prompts[prompt_index], job.context, on_delta, choice=choice, name=name)
 
 
-async def _run_all(num_generations: int, run: Callable[[int], Coroutine[None, None, None]]) -> None:
+async def run_all(num_generations: int, run: Callable[[int], Coroutine[None, None, None]]) -> None:
     """Run generations at once; the first failure cancels the others and is raised as it is."""
     if num_generations == 1:
         await run(0)

@@ -19,8 +19,6 @@ from baton.gateway.generation.preparation import MAX_LOGIT_BIAS_ENTRIES, MAX_STO
 from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
 
 MAX_CHOICES = 16
-MAX_MESSAGES = 2048
-"""Messages of a conversation, in any API."""
 
 FIELD_NAMES = {
     "max_token_count": "max_tokens",

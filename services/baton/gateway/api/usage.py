@@ -77,7 +77,21 @@ class PlacementBody(msgspec.Struct, omit_defaults=True):
     """Why each KV stream of the request broke, in order."""
     kv_resumes: int | None = None
     """KV streams that went on where another had broken."""
+    kv_kept_tokens: int | None = None
+    """Prompt tokens whose KV was kept where a stream broke; left out where none did."""
     preemptions: int | None = None
+    shared_tokens: int | None = None
+    """Prompt tokens that another request of the same beginning computed meanwhile; left out where none were."""
+    join_seconds: float | None = None
+    """From when all KV had come until the request could join the batch, part of `decode_seconds`; left out without."""
+    prefill_energy_joules: float | None = None
+    """What the computing node's machine drew over the prefill, all its work counted; left out without a sensor."""
+    decode_energy_joules: float | None = None
+    """The same of the decode node's, from the first to the last token."""
+    prefill_peak_memory_bytes: int | None = None
+    """Peak of a remote prefill node's process since its start, of the accelerator's memory where it has its own."""
+    decode_peak_memory_bytes: int | None = None
+    """The same of the decode node's; both are left out where they are not known."""
     degraded_max_tokens: int | None = None
     """Output tokens to which the request was cut, because the cluster was overloaded; left out where it was not."""
     ignored: list[str] = []
@@ -182,4 +196,14 @@ def _measure(body: PlacementBody, summary: PlacementSummary) -> None:
     body.fallback_reason = summary.fallback_reason
     body.kv_breaks = list(summary.kv_break_reasons)
     body.kv_resumes = summary.kv_resume_count
+    body.kv_kept_tokens = summary.kv_kept_token_count or None
     body.preemptions = summary.preemption_count
+    body.shared_tokens = summary.shared_token_count or None
+    if summary.HasField("join_duration"):
+        body.join_seconds = seconds_from_duration(summary.join_duration)
+    if summary.HasField("prefill_energy_joules"):
+        body.prefill_energy_joules = summary.prefill_energy_joules
+    if summary.HasField("decode_energy_joules"):
+        body.decode_energy_joules = summary.decode_energy_joules
+    body.prefill_peak_memory_bytes = summary.prefill_peak_memory_byte_count or None
+    body.decode_peak_memory_bytes = summary.decode_peak_memory_byte_count or None

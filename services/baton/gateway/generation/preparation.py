@@ -209,6 +209,8 @@ class Preparation:
     def _text(self, prompt: Prompt, model: ServedModel) -> str:
         """Return the text of a prompt, a conversation rendered; empty for tokens."""
         _check_prompt_bytes(prompt, model)
+        if isinstance(prompt, ChatPrompt) and prompt.continue_final_message and prompt.add_generation_prompt:
+            raise InvalidFieldError("continue_final_message", "expected `add_generation_prompt` to be false with it")
         if isinstance(prompt, TextPrompt):
             return prompt.text
         if isinstance(prompt, TokenPrompt):

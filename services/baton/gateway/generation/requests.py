@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
@@ -57,6 +58,16 @@ class TokenPrompt(NamedTuple):
 Prompt: TypeAlias = TextPrompt | ChatPrompt | TokenPrompt
 
 
+def client_name(field: str, names: Mapping[str, str]) -> str:
+    """Return what a client calls a field, given names of fields, or of what they are a part of."""
+    whole = _WHOLE.match(field)
+    assert whole is not None
+    return names.get(field) or names.get(whole[0], whole[0]) + field[whole.end() :]
+
+
+_WHOLE = re.compile(r"[^.[]*")
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One prompt and how to continue it."""
@@ -100,10 +111,11 @@ class GenerationRequest:
 
     def in_words_of_client(self, error: InvalidFieldError) -> InvalidFieldError:
         """Return an error with the name that the client knows its field by."""
-        if error.field in self.field_names or not error.field.startswith(STRUCTURED_OUTPUT):
-            name = self.field_names.get(error.field, error.field)
-        elif not (name := self.field_names.get(STRUCTURED_OUTPUT, "")):  # it is the grammar of calls
-            name = "tools" if self.tool_use and self.tool_use.offered else error.field
+        names = self.field_names
+        if names.get(error.field) or not error.field.startswith(STRUCTURED_OUTPUT):
+            name = client_name(error.field, names)
+        elif not (name := names.get(STRUCTURED_OUTPUT, "")):  # it is the grammar of calls
+            name = names.get("tools", "tools") if self.tool_use and self.tool_use.offered else error.field
         return error if name == error.field else error.renamed(name)
 
 

@@ -15,6 +15,7 @@ from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import invalid, refused
 from baton.gateway.api.structured_output import message_constraint
 from baton.gateway.api.usage import ignored_body
+from baton.gateway.generation.answer_reader import answer_parser
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.preparation import ContextLengthError
 from baton.gateway.generation.requests import STRUCTURED_OUTPUT, ChatPrompt, GenerationRequest
@@ -51,9 +52,7 @@ async def answer_messages(generator: TextGenerator, exchange: Exchange) -> None:
     except ContextLengthError as error:  # in the words at which Claude Code compacts its conversation
         problem = f"prompt is too long: {error.excess}"
         raise refused(error.field, problem, code="context_length_exceeded") from error
-    parser = generator.preparation.model_format.parser(
-        use.offered, is_in_reasoning=prompt.is_in_reasoning, is_parallel=use.is_parallel
-    )
+    parser = answer_parser(generator.preparation.model_format, prompt)
     form = MessageFormat(context, body, len(prompt.token_ids), parser)
     await send_answer(exchange.response, generator, AnswerJob(context, [prompt]), form, is_stream=bool(body.stream))
 

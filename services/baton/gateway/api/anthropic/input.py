@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from baton.gateway.api.anthropic.schema import Block, ConversationBody, MessageParam
-from baton.gateway.api.body import MAX_MESSAGES
 from baton.gateway.api.errors import invalid, unsupported
+from baton.gateway.generation.conversation import MAX_MESSAGES
 from baton.gateway.generation.tools import call_of_answer
 from baton.text.tokenizer import Message
 

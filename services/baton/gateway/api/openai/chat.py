@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias
 
 import msgspec
 
@@ -22,12 +21,13 @@ from baton.gateway.api.body import (
     token_limit,
 )
 from baton.gateway.api.endpoint import Exchange
-from baton.gateway.api.errors import invalid, refused, unsupported
+from baton.gateway.api.errors import refused, unsupported
 from baton.gateway.api.openai.events import CompletionWriter
 from baton.gateway.api.openai.logprobs import ChatLogprobs, TokenBytes, chat_logprobs, prompt_positions
 from baton.gateway.api.openai.messages import chat_messages, chat_tools
 from baton.gateway.api.openai.schema import ChatBody, CommonBody
 from baton.gateway.api.structured_output import OutputConstraint, StructuredOutputFields, output_constraint
+from baton.gateway.generation.answer_reader import AnswerReader, answer_reader
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.requests import (
     STRUCTURED_OUTPUT,
@@ -36,11 +36,7 @@ from baton.gateway.generation.requests import (
     EndReason,
     GenerationRequest,
     GenerationResult,
-    PreparedPrompt,
 )
-from baton.gateway.generation.tools import ToolUse, new_tool_call_id
-from baton.text.output_format import ModelOutputFormat
-from baton.text.output_parser import OutputParser
 from baton.text.output_parts import CallArguments, CallStart, Content, OutputPart, Reasoning, joined
 from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
 
@@ -63,7 +59,7 @@ async def answer_chat(generator: TextGenerator, exchange: Exchange) -> None:
             prompt=ChatPrompt(
                 chat_messages(chat.messages),
                 add_generation_prompt=chat.add_generation_prompt is not False,
-                continue_final_message=_is_continued(chat),
+                continue_final_message=bool(chat.continue_final_message),
                 tools=use.offered,
                 template_variables=_template_variables(generator, chat, exchange),
             ),
@@ -79,8 +75,9 @@ async def answer_chat(generator: TextGenerator, exchange: Exchange) -> None:
         )
     )
     job = AnswerJob(exchange.context, [prompt], num_choices(chat))
-    read = partial(read_answer, generator.preparation.model_format, prompt, use)
-    form = ChatFormat(job, chat, generator.token_bytes, read)
+    form = ChatFormat(
+        job, chat, generator.token_bytes, partial(answer_reader, generator.preparation.model_format, prompt)
+    )
     await send_answer(exchange.response, generator, job, form, is_stream=bool(chat.stream))
 
 
@@ -134,19 +131,14 @@ def _template_variables(generator: TextGenerator, chat: ChatBody, exchange: Exch
     return {**(chat.chat_template_kwargs or {}), **effort_variable(known, effort, "reasoning_effort", exchange)}
 
 
-def _is_continued(chat: ChatBody) -> bool:
-    """Return whether the last message is left open; as vLLM has it, only where no answer is begun after it."""
-    if chat.continue_final_message and chat.add_generation_prompt is not False:
-        raise invalid("continue_final_message", "expected `add_generation_prompt` to be false with it")
-    return bool(chat.continue_final_message)
-
-
 class ChatFormat(CompletionWriter):
     """Writes one chat answer."""
 
     _CHOICE_END = b'},"logprobs":null,"finish_reason":null}]'
 
-    def __init__(self, job: AnswerJob, body: ChatBody, token_bytes: TokenBytes, read: ReadAnswer) -> None:
+    def __init__(
+        self, job: AnswerJob, body: ChatBody, token_bytes: TokenBytes, read: Callable[[], AnswerReader | None]
+    ) -> None:
         """Begin an answer.
 
         Args:
@@ -165,7 +157,7 @@ class ChatFormat(CompletionWriter):
     def start(self, index: int) -> bytes:
         """Return the event with the role."""
         if reader := self._read():
-            self._readers[index] = reader
+            self._readers[index] = ChoiceReader(reader)
         self._count(index, 0)
         role = b'{"index":%d,"delta":{"role":"assistant","content":""' % index
         return self._start + role + self._end
@@ -224,8 +216,9 @@ class ChatFormat(CompletionWriter):
         text, reason = choice.text, str(choice.result.reason)
         message: dict[str, object] = {"role": "assistant", "content": text, "refusal": None}
         if reader := self._read():
-            message |= reader.message(text)
-            reason = reader.finish_reason(choice.result.reason)
+            reading = ChoiceReader(reader)
+            message |= reading.message(text)
+            reason = reading.finish_reason(choice.result.reason)
         return {
             "index": index,
             "message": message,
@@ -261,28 +254,26 @@ class DeltaBody(msgspec.Struct, omit_defaults=True):
 
 
 class ChoiceReader:
-    """Reads one choice of an answer, streamed or whole: text, reasoning and calls."""
+    """Writes what is read of one choice, streamed or whole: text, reasoning and calls."""
 
-    def __init__(self, parser: OutputParser, tool_format: str) -> None:
-        self._parser = parser
-        self._tool_format = tool_format
-        self._has_calls = False
+    def __init__(self, reader: AnswerReader) -> None:
+        self._reader = reader
 
     def push(self, text: str) -> list[DeltaBody]:
         """Return what became known by the next text."""
-        return self._bodies(self._parser.push(text)) if text else []
+        return self._bodies(self._reader.push(text))
 
     def finish(self) -> list[DeltaBody]:
         """Return what was held back; no more text comes."""
-        return self._bodies(self._parser.finish())
+        return self._bodies(self._reader.finish())
 
     def finish_reason(self, reason: EndReason) -> str:
         """Return why the choice ended, in OpenAI's words; after all text was read."""
-        return "tool_calls" if self._has_calls and reason == "stop" else reason
+        return self._reader.end(reason)
 
     def message(self, text: str) -> dict[str, object]:
         """Return the fields of a whole message."""
-        parts = self._parser.read(text)
+        parts = joined([*self._reader.push(text), *self._reader.finish()])
         content = "".join(part.text for part in parts if isinstance(part, Content))
         reasoning = "".join(part.text for part in parts if isinstance(part, Reasoning))
         calls: list[ToolCallBody] = []
@@ -291,14 +282,13 @@ class ChoiceReader:
                 calls.append(self._opened_call(part.name))
             elif isinstance(part, CallArguments):
                 calls[-1].function.arguments += part.text
-        self._has_calls = bool(calls)
         fields: dict[str, object] = {"content": content if content or not calls else None}
         if reasoning:
             fields |= {"reasoning_content": reasoning, "reasoning": reasoning}
         return {**fields, "tool_calls": calls} if calls else fields
 
     def _bodies(self, parts: Sequence[OutputPart]) -> list[DeltaBody]:
-        return [body for part in joined(parts) if (body := self._body(part)) is not None]
+        return [body for part in parts if (body := self._body(part)) is not None]
 
     def _body(self, part: OutputPart) -> DeltaBody | None:
         match part:
@@ -307,7 +297,6 @@ class ChoiceReader:
             case Reasoning(text):
                 return DeltaBody(reasoning_content=text, reasoning=text)
             case CallStart(call_index, name):
-                self._has_calls = True
                 call = self._opened_call(name)
                 call.index = call_index
                 return DeltaBody(tool_calls=[call])
@@ -317,14 +306,4 @@ class ChoiceReader:
                 return None
 
     def _opened_call(self, name: str) -> ToolCallBody:
-        return ToolCallBody(FunctionBody("", name), id=new_tool_call_id(self._tool_format), type="function")
-
-
-ReadAnswer: TypeAlias = Callable[[], ChoiceReader | None]
-"""Makes what reads one choice; None: its text is all there is."""
-
-
-def read_answer(model_format: ModelOutputFormat, prompt: PreparedPrompt, use: ToolUse) -> ChoiceReader | None:
-    """Return what reads one choice of an answer."""
-    parser = model_format.parser(use.offered, is_in_reasoning=prompt.is_in_reasoning, is_parallel=use.is_parallel)
-    return ChoiceReader(parser, model_format.output_format.tool_format) if parser is not None else None
+        return ToolCallBody(FunctionBody("", name), id=self._reader.new_call_id(), type="function")

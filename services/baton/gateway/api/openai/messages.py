@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from baton.gateway.api.body import MAX_MESSAGES
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import invalid, missing, refused, unsupported
 from baton.gateway.api.openai.schema import ChatBody, ContentPart, Message, ToolCallParam, ToolParam
+from baton.gateway.generation.conversation import MAX_MESSAGES, ChatTurn, template_message
 from baton.gateway.generation.tools import (
     CHAT_FIELDS,
     NO_PARAMETERS,
@@ -22,15 +22,13 @@ from baton.gateway.generation.tools import (
 from baton.text.tokenizer import Message as TemplateMessage
 from baton.text.tools import Tool
 
-ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
-"""Roles that are served, as chat templates know them."""
-
 
 def chat_messages(messages: Sequence[Message]) -> tuple[TemplateMessage, ...]:
     """Return a conversation as chat templates know it.
 
     Raises:
         ApiError: 400, naming the message that cannot be served.
+        InvalidFieldError: The same.
     """
     if not messages:
         raise refused("messages", "Invalid value for `messages`: expected at least one message", code="empty_array")
@@ -40,31 +38,17 @@ def chat_messages(messages: Sequence[Message]) -> tuple[TemplateMessage, ...]:
 
 
 def _message(param: str, message: Message) -> TemplateMessage:
-    role = ROLES.get(message.role)
-    if role is None:
-        raise invalid(f"{param}.role", f"`{message.role}` is none of {', '.join(ROLES)}")
-    if message.content is None and not message.tool_calls:
-        raise invalid(f"{param}.content", "expected text")
-    content = None if message.content is None else _text(param, message.content)
-    fields: dict[str, object] = {"role": role, "content": content}
-    if message.name is not None:
-        fields["name"] = message.name
-    return {**fields, **_assistant_fields(param, message), **_tool_fields(param, message)}
-
-
-def _assistant_fields(param: str, message: Message) -> dict[str, object]:
-    if message.role != "assistant":
-        for field in ("tool_calls", "reasoning_content", "reasoning"):
-            if getattr(message, field):
-                raise invalid(f"{param}.{field}", "expected only with role assistant")
-        return {}
-    fields: dict[str, object] = {}
-    if reasoning := message.reasoning_content or message.reasoning:
-        fields["reasoning_content"] = reasoning
-    if message.tool_calls:
-        calls = enumerate(message.tool_calls)
-        fields["tool_calls"] = [_call(f"{param}.tool_calls[{index}]", call) for index, call in calls]
-    return fields
+    calls = enumerate(message.tool_calls or ())
+    turn = ChatTurn(
+        role=message.role,
+        content=None if message.content is None else _text(param, message.content),
+        name=message.name,
+        calls=[_call(f"{param}.tool_calls[{index}]", call) for index, call in calls],
+        tool_call_id=message.tool_call_id,
+        reasoning=message.reasoning_content or message.reasoning or "",
+        reasoning_field="reasoning_content" if message.reasoning_content else "reasoning",
+    )
+    return template_message(param, turn)
 
 
 def _call(param: str, call: ToolCallParam) -> dict[str, object]:
@@ -72,16 +56,6 @@ def _call(param: str, call: ToolCallParam) -> dict[str, object]:
         raise refused(f"{param}.type", f"Unsupported parameter: `{param}.type`: only functions are served")
     arguments = parsed_arguments(f"{param}.function.arguments", call.function.arguments)
     return call_of_answer(call.id, call.function.name, arguments)
-
-
-def _tool_fields(param: str, message: Message) -> dict[str, object]:
-    if message.role == "tool":
-        if message.tool_call_id is None:
-            raise invalid(f"{param}.tool_call_id", "expected the id of the call that this answers")
-        return {"tool_call_id": message.tool_call_id}
-    if message.tool_call_id is not None:
-        raise invalid(f"{param}.tool_call_id", "expected only with role tool")
-    return {}
 
 
 def _text(param: str, content: str | list[ContentPart]) -> str:

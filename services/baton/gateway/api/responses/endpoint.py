@@ -23,9 +23,9 @@ from baton.gateway.api.responses.input import conversation
 from baton.gateway.api.responses.schema import ResponseObject, ResponsesBody
 from baton.gateway.api.responses.tools import response_tools
 from baton.gateway.api.structured_output import TextParam, text_constraint
+from baton.gateway.generation.answer_reader import answer_parser
 from baton.gateway.generation.generator import TextGenerator
 from baton.gateway.generation.requests import STRUCTURED_OUTPUT, ChatPrompt, GenerationRequest
-from baton.gateway.generation.tools import NO_TOOLS
 from baton.v1.generation_pb2 import SamplingParameters, StructuredOutput
 
 _FIELD_NAMES = FIELD_NAMES | {"messages": "input", "max_token_count": "max_output_tokens"}
@@ -43,13 +43,12 @@ async def answer_responses(generator: TextGenerator, exchange: Exchange) -> None
     body: ResponsesBody = exchange.body
     context = exchange.context
     prompt = await generator.prepare(_request(generator, exchange, body))
-    model_format, use = generator.preparation.model_format, prompt.request.tool_use or NO_TOOLS
-    parser = model_format.parser(use.offered, is_in_reasoning=prompt.is_in_reasoning, is_parallel=use.is_parallel)
+    model_format = generator.preparation.model_format
     include = body.include or ()
     form = ResponsesFormat(
         context,
         _opening(context, body),
-        parser,
+        answer_parser(model_format, prompt),
         model_format.output_format.tool_format,
         token_bytes=generator.token_bytes if _LOGPROBS in include else None,
         is_sealing=_SEALED_REASONING in include,

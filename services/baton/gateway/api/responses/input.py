@@ -6,10 +6,10 @@ import re
 from base64 import b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 
-from baton.gateway.api.body import MAX_MESSAGES
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import invalid, missing, unsupported
 from baton.gateway.api.responses.schema import InputItem, InputPart, ResponsesBody
+from baton.gateway.generation.conversation import MAX_MESSAGES
 from baton.gateway.generation.tools import call_of_answer, parsed_arguments
 from baton.text.tokenizer import Message
 

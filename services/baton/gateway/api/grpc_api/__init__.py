@@ -1,0 +1,1 @@
+"""The public gRPC API, a view of the same core as the REST APIs."""

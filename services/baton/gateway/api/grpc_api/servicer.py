@@ -1,0 +1,177 @@
+"""baton.v1.GenerationService: who asks, for how long, and which part of the core answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from functools import partial
+from typing import TypeAlias
+
+import grpc
+
+from baton.errors import BatonError, InvalidFieldError
+from baton.gateway.access.admission import (
+    REQUEST_ID_HEADER,
+    AccessControl,
+    RequestContext,
+    accept_request_id,
+    objectives_of,
+)
+from baton.gateway.api.answer import AnswerJob, generate_choice, run_all
+from baton.gateway.api.grpc_api.answer import GrpcWriter, Write
+from baton.gateway.api.grpc_api.input import generation_request, in_words_of, prompt_of
+from baton.gateway.cluster.router_client import ModelCatalog
+from baton.gateway.generation.answer_reader import answer_reader
+from baton.gateway.generation.generator import TextGenerator
+from baton.gateway.generation.preparation import Tokenization
+from baton.gateway.http.messages import HeldBytes
+from baton.rpc.error_interceptor import Context
+from baton.rpc.status import code_of
+from baton.v1 import generation_service_pb2 as wire
+from baton.v1.generation_service_pb2_grpc import GenerationServiceServicer
+
+SERVICE_NAME = "baton.v1.GenerationService"
+
+Work: TypeAlias = wire.GenerateRequest | wire.TokenizeRequest | wire.DetokenizeRequest | wire.CountTokensRequest
+"""Requests that cost work."""
+
+_MAX_BYTES = (4 << 20) - 1024
+"""Of one message: what clients take without being told."""
+_LATE_SECONDS = 0.05
+"""Clients cancel a call whose deadline comes as it comes, or a moment before."""
+
+
+class GenerationServicer(GenerationServiceServicer):
+    """Serves baton.v1.GenerationService."""
+
+    def __init__(self, generator: TextGenerator, catalog: ModelCatalog, access: AccessControl, held: HeldBytes) -> None:
+        self._generator = generator
+        self._catalog = catalog
+        self._access = access
+        self._held = held
+
+    async def Generate(self, request: wire.GenerateRequest, context: Context) -> None:  # noqa: N802
+        """Generate and stream."""
+        async with self._working("Generate", request, context) as asked:
+            await self._generate(request, asked, context.write, context.time_remaining())
+
+    async def Tokenize(self, request: wire.TokenizeRequest, context: Context) -> wire.TokenizeResponse:  # noqa: N802
+        """Answer with the tokens of a text or a conversation."""
+        async with self._working("Tokenize", request, context) as asked:
+            token_ids, max_context_tokens = await self._tokenize(request, asked)
+            response = wire.TokenizeResponse(token_ids=token_ids, max_context_token_count=max_context_tokens)
+            if request.include_pieces:
+                response.pieces.extend(piece or "" for piece in self._generator.preparation.pieces(token_ids))
+            if response.ByteSize() > _MAX_BYTES:
+                problem = f"its {len(token_ids)} tokens are more than one answer can tell; CountTokens counts them"
+                raise InvalidFieldError(request.WhichOneof("input") or "input", problem)
+            return response
+
+    async def Detokenize(  # noqa: N802
+        self, request: wire.DetokenizeRequest, context: Context
+    ) -> wire.DetokenizeResponse:
+        """Answer with the text of tokens."""
+        async with self._working("Detokenize", request, context):
+            try:
+                text = await self._generator.preparation.detokenize(request.model, request.token_ids)
+            except InvalidFieldError as error:
+                raise error.renamed("token_ids") from error
+            return wire.DetokenizeResponse(text=text)
+
+    async def CountTokens(  # noqa: N802
+        self, request: wire.CountTokensRequest, context: Context
+    ) -> wire.CountTokensResponse:
+        """Answer with the number of tokens of a text or a conversation."""
+        async with self._working("CountTokens", request, context) as asked:
+            token_ids, max_context_tokens = await self._tokenize(request, asked)
+            return wire.CountTokensResponse(token_count=len(token_ids), max_context_token_count=max_context_tokens)
+
+    async def ListModels(  # noqa: N802
+        self,
+        request: wire.ListModelsRequest,  # noqa: ARG002
+        context: Context,
+    ) -> wire.ListModelsResponse:
+        """List the models."""
+        self._access.authenticate(_metadata(context))
+        catalog = self._catalog
+        names = (catalog.model_name, *catalog.adapter_names)
+        models = [wire.Model(name=name, max_context_token_count=catalog.max_context_tokens) for name in names]
+        for model in models[1:]:
+            model.parent = catalog.model_name
+        return wire.ListModelsResponse(models=models)
+
+    async def _generate(
+        self, request: wire.GenerateRequest, asked: RequestContext, write: Write, timeout_seconds: float | None
+    ) -> None:
+        generator, model_format = self._generator, self._generator.preparation.model_format
+        wanted = generation_request(request, asked, model_format.template_names, timeout_seconds=timeout_seconds)
+        prompt = await generator.prepare(replace(wanted, model=wanted.model or self._catalog.model_name))
+        job = AnswerJob(asked, [prompt], max(1, request.choice_count))
+        writer = GrpcWriter(write, generator.token_bytes, partial(answer_reader, model_format, prompt))
+
+        async def answer(choice: int) -> None:
+            result = await generate_choice(generator, job, choice, partial(writer.take, choice))
+            await writer.finish(choice, result, asked)
+
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(writer.run())
+                await run_all(job.num_generations, answer)
+                writer.close()
+        except* BatonError as group:
+            raise group.exceptions[0] from None
+
+    async def _tokenize(
+        self, request: wire.TokenizeRequest | wire.CountTokensRequest, asked: RequestContext
+    ) -> Tokenization:
+        preparation = self._generator.preparation
+        prompt = prompt_of(request, asked, preparation.model_format.template_names)
+        with in_words_of(request):
+            tokenization = await preparation.tokenize(request.model, prompt)
+        asked.num_prompt_tokens = len(tokenization.token_ids)
+        return tokenization
+
+    @asynccontextmanager
+    async def _working(self, rpc: str, request: Work, context: Context) -> AsyncIterator[RequestContext]:
+        """Do what costs work: known by name, admitted, and limited in time."""
+        with self._watch(rpc, context) as asked:
+            await context.send_initial_metadata(((REQUEST_ID_HEADER, asked.request_id),))
+            num_bytes = request.ByteSize()
+            with (
+                self._access.admission.slot(asked.key_name),
+                self._held.holding(num_bytes),
+                self._access.refusals.watch(asked.key_name, num_bytes, has_objectives=any(asked.objectives)),
+            ):
+                try:
+                    async with self._access.deadlines.limit():
+                        yield asked
+                except TimeoutError:
+                    asked.status = grpc.StatusCode.DEADLINE_EXCEEDED.name
+                    await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the request took too long")
+
+    @contextmanager
+    def _watch(self, rpc: str, context: Context) -> Iterator[RequestContext]:
+        """Name the caller, and tell logs and metrics what becomes of its call."""
+        metadata = _metadata(context)
+        asked = RequestContext(route=f"{SERVICE_NAME}/{rpc}", status=grpc.StatusCode.CANCELLED.name)
+        with self._access.log.watch(asked):
+            try:
+                asked.key_name = self._access.authenticate(metadata).name
+                asked.request_id = accept_request_id(metadata.get(REQUEST_ID_HEADER, ""))
+                asked.objectives = objectives_of(metadata)
+                yield asked
+                asked.status = grpc.StatusCode.OK.name
+            except asyncio.CancelledError:
+                seconds = context.time_remaining()
+                if seconds is not None and seconds < _LATE_SECONDS:
+                    asked.status = grpc.StatusCode.DEADLINE_EXCEEDED.name
+                raise
+            except BatonError as error:
+                asked.status, asked.error_code = code_of(error).name, error.reason
+                raise
+
+
+def _metadata(context: Context) -> Mapping[str, str]:
+    return {name: value for name, value in context.invocation_metadata() or () if isinstance(value, str)}
