@@ -18,14 +18,29 @@ def table(clock: Clock) -> NodeTable:
     return NodeTable(clock, stuck_seconds=20.0, silent_seconds=5.0)
 
 
-def test_a_greater_epoch_replaces_and_a_smaller_one_is_refused() -> None:
-    """The later process wins; the earlier one cannot come back."""
-    nodes = table(Clock())
-    nodes.register(MAC)
-    later = nodes.register(replace(MAC, epoch=2))
+@pytest.mark.parametrize("epoch", [0, 2, 2**63 - 1])
+def test_no_epoch_takes_a_name_from_a_process_that_is_heard(epoch: int) -> None:
+    """Any process can choose a great one; the name is free again when its owner is silent."""
+    clock = Clock()
+    nodes = table(clock)
+    first = nodes.register(MAC)
 
+    with pytest.raises(SupersededError, match=MAC.address):
+        nodes.register(replace(MAC, epoch=epoch))
+    assert nodes.get("mac") is first
+    clock.seconds += 1.6
+    assert nodes.register(replace(MAC, epoch=epoch)) is nodes.get("mac")
     with pytest.raises(SupersededError):
         nodes.register(MAC)
+
+
+def test_a_process_that_drains_leaves_its_name_to_the_next() -> None:
+    """An update starts the next process before the last one has ended."""
+    nodes = table(Clock())
+    nodes.report(nodes.register(MAC), replace(IDLE, is_draining=True))
+
+    later = nodes.register(replace(MAC, epoch=2))
+
     assert nodes.get("mac") is later
 
 

@@ -62,6 +62,9 @@ def test_unlike_layouts_are_named() -> None:
     """The reason names the field in which the two caches differ."""
     state = pair_state()
     assert state.snapshot(MODEL).link("dgx", "mac").mismatch == ""
+    dgx = state.nodes.get("dgx")
+    assert dgx is not None
+    state.remove(dgx)
     state.register(replace(DGX, epoch=2, layout=replace(LAYOUT, dtype=KvDtype.FLOAT32)))
 
     mismatch = state.snapshot(MODEL).link("dgx", "mac").mismatch
@@ -272,6 +275,9 @@ def test_a_restarted_node_begins_without_corrections() -> None:
 
     state.register(DGX)
     assert state.prefill_calibration.reported("dgx") > 1.0
+    dgx = state.nodes.get("dgx")
+    assert dgx is not None
+    state.remove(dgx)
     state.register(replace(DGX, epoch=2))
     assert state.prefill_calibration.reported("dgx") == 0.0
 

@@ -26,7 +26,7 @@ class NodeDescription(NodeSnapshot):
     load: NodeLoad = NodeLoad()
     """No work: what a node does is in its reports."""
     epoch: int
-    """Greater for every later start of the process."""
+    """Tells one start of the process from another; of one machine, later ones have greater epochs."""
     address: str
     """host:port of its gRPC server."""
     engine: str
@@ -221,8 +221,9 @@ DOUBT_SHARE = 0.3
 class NodeTable:
     """Nodes by id.
 
-    Invariant, kept by `register` and `remove`: an entry belongs to the registration that came last among those with
-    the greatest epoch; `remove` by an earlier registration leaves it alone.
+    Invariant, kept by `register` and `remove`: an entry belongs to the process that had the name first, for as long as
+    it is heard, and of that to the registration that came last; `remove` by an earlier registration leaves it alone.
+    No epoch, which a process chooses by itself, takes a name away.
 
     Args:
         clock: Seconds, monotonic.
@@ -265,15 +266,16 @@ class NodeTable:
         return [each for each in self._by_device.get(device_id, ()) if each is not node]
 
     def register(self, description: NodeDescription) -> Node:
-        """Add a node, in place of an entry with the same id and no greater epoch.
+        """Add a node, in place of an entry of the same process, or of one that is no longer heard or drains.
 
         Raises:
-            SupersededError: If a process with a greater epoch is registered under this id.
+            SupersededError: If another process has the name, and is heard.
         """
         known = self._nodes.get(description.node_id)
-        if known and known.description.epoch > description.epoch:
+        if known and known.description.epoch != description.epoch and self._keeps_name(known):
             raise SupersededError(
-                f"node {description.node_id}: epoch {known.description.epoch} is registered, got {description.epoch}"
+                f"node {description.node_id}: another process has this name and is heard, at "
+                f"{known.description.address}: give one of them another --node-id"
             )
         now = self._clock()
         self._hear(description, now)
@@ -331,6 +333,10 @@ class NodeTable:
         if node.report is None or not node.report.has_work:
             return silent_at
         return min(silent_at, node.progressed_at_seconds + self._stuck_seconds)
+
+    def _keeps_name(self, node: Node) -> bool:
+        is_leaving = node.report is not None and node.report.is_draining
+        return not is_leaving and self.report_age_seconds(node) <= DOUBT_SHARE * self._silent_seconds
 
     def _is_doubtful(self, node: Node, silent_seconds: float, now: float) -> bool:
         """Return whether a node is silent for long enough to do without it, where others are heard."""

@@ -106,7 +106,7 @@ class RouterState:
         """Add a node; a process that has started again begins without corrections.
 
         Raises:
-            SupersededError: If a process with a greater epoch is registered under this id.
+            SupersededError: If another process has the name, and is heard.
         """
         known = self.nodes.get(description.node_id)
         node = self.nodes.register(description)

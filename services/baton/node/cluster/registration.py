@@ -89,11 +89,7 @@ class RouterRegistration:
         self._report(router_service_pb2.RegisterRequest(load=self._load()))
 
     async def run(self) -> None:
-        """Register and report until cancelled.
-
-        Raises:
-            SupersededError: If a newer process has taken this node's name.
-        """
+        """Register and report until cancelled."""
         await stay_connected("router", self._router_address, self._register)
 
     async def _register(self, channel: grpc.aio.Channel) -> None:
@@ -227,11 +223,7 @@ class RouterRegistrations:
         self.report_load()
 
     async def run(self) -> None:
-        """Register and report until cancelled.
-
-        Raises:
-            ExceptionGroup: Of a SupersededError, if a newer process has taken this node's name.
-        """
+        """Register and report until cancelled."""
         await self._replicas.run()
 
     def _member(self, address: str) -> _Member:

@@ -95,8 +95,7 @@ async def stay_connected(service: str, address: str, use: Callable[[grpc.aio.Cha
         address: host:port.
         use: Runs one stream to its end.
 
-    Raises:
-        SupersededError: If a newer process has taken this node's name.
+    Another process that has this node's name does not end this one: it waits, and has the name once the other has gone.
     """
     pause, is_lost = _RETRY_SECONDS, False
     while True:
@@ -106,10 +105,9 @@ async def stay_connected(service: str, address: str, use: Callable[[grpc.aio.Cha
                 await use(channel)
         except grpc.aio.AioRpcError as rpc_error:
             error = error_from_rpc(rpc_error)
-            if isinstance(error, SupersededError):
-                raise error from rpc_error
             level = logging.DEBUG if is_lost else logging.WARNING
-            log.log(level, "connection_lost service=%s address=%s cause=%s", service, address, error.message)
+            event = "name_taken" if isinstance(error, SupersededError) else "connection_lost"
+            log.log(level, "%s service=%s address=%s cause=%s", event, service, address, error.message)
         has_lasted = asyncio.get_running_loop().time() - started > _MAX_RETRY_SECONDS
         is_lost = not has_lasted
         pause = _RETRY_SECONDS if has_lasted else min(2 * pause, _MAX_RETRY_SECONDS)
