@@ -4,13 +4,14 @@
 BatonError
 ├── InvalidFieldError        a request field has a value that cannot be served          INVALID_ARGUMENT
 ├── AuthenticationError      a caller shows no key or token, or one that is not known   UNAUTHENTICATED
+├── ForbiddenError           a caller may not call this, or speak for another node       PERMISSION_DENIED
 ├── NotFoundError            a model or node does not exist                             NOT_FOUND
 ├── MismatchError            two nodes disagree on a field                              FAILED_PRECONDITION
 ├── OutOfMemoryError         a request can never fit                                    RESOURCE_EXHAUSTED
 ├── OverloadedError          a request does not fit now, or would come too late         RESOURCE_EXHAUSTED
 ├── UnavailableError         a node or service cannot take requests now                 UNAVAILABLE
 ├── AttemptReusedError       (request_id, attempt) is running already                   ABORTED
-├── SupersededError          another process took this node's place                     ABORTED
+├── SupersededError          another process has this node's name                       ABORTED
 ├── StreamBrokenError        a KV stream broke its own rules                            DATA_LOSS
 ├── NonFiniteLogitsError     a model gave no number to choose a token by                INTERNAL
 ├── ConstraintError          an output cannot be continued in its form                  INTERNAL
@@ -55,6 +56,12 @@ class AuthenticationError(BatonError):
     """A caller shows no API key or join token, or one that is not known."""
 
     reason = "INVALID_API_KEY"
+
+
+class ForbiddenError(BatonError):
+    """A process of the deployment calls what is not for it, or speaks for another."""
+
+    reason = "NOT_ALLOWED"
 
 
 class NotFoundError(BatonError):
@@ -102,7 +109,7 @@ class AttemptReusedError(BatonError):
 
 
 class SupersededError(BatonError):
-    """A newer process registered under the same node id."""
+    """Another process is registered under the same node id."""
 
     reason = "NODE_SUPERSEDED"
 

@@ -290,11 +290,13 @@ def test_prefixes_are_assumed_for_plans_alone(changed: dict[str, Any], field: st
     with_router(client)
 
 
-def test_a_greater_epoch_ends_the_old_stream() -> None:
+def test_a_process_that_takes_a_free_name_ends_the_old_stream() -> None:
     """The old process is told NODE_SUPERSEDED; the new one is a peer under its epoch."""
 
     async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
         old = await register(stub, DGX)
+        await old.write(messages.RegisterRequest(load=node_pb2.LoadReport(is_draining=True)))
+        await list_until(stub, lambda listing: listing.nodes[0].load.is_draining)
         new = await register(stub, replace(DGX, epoch=2, address="127.0.0.1:7200"))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await old.read()
@@ -309,15 +311,17 @@ def test_a_greater_epoch_ends_the_old_stream() -> None:
     with_router(client)
 
 
-def test_a_smaller_epoch_is_refused() -> None:
-    """A process that was replaced cannot come back."""
+def test_a_name_that_is_in_use_is_refused() -> None:
+    """The process that has it stays registered, whatever the other's epoch."""
 
     async def client(stub: service.RouterServiceStub, channel: grpc.aio.Channel) -> None:
-        new = await register(stub, replace(DGX, epoch=2))
+        owner = await register(stub, replace(DGX, epoch=2))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await register(stub, DGX)
+            await register(stub, replace(DGX, epoch=time.time_ns()))
         assert caught.value.code() is grpc.StatusCode.ABORTED
-        new.cancel()
+        listing = await stub.ListNodes(messages.ListNodesRequest(), timeout=20)
+        assert [state.node.epoch for state in listing.nodes] == [2]
+        owner.cancel()
 
     with_router(client)
 
@@ -326,6 +330,8 @@ def test_a_smaller_epoch_is_refused() -> None:
     ("changed", "field"),
     [
         ({"node_id": "No Spaces"}, "node.node_id"),
+        ({"epoch": 0}, "node.epoch"),
+        ({"epoch": 2**63 - 1}, "node.epoch"),
         ({"role": 0}, "node.role"),
         ({"address": ""}, "node.address"),
         ({"block_token_count": 0}, "node.block_token_count"),

@@ -26,6 +26,7 @@ from baton.rpc.status import DOMAIN, error_from_rpc, error_info
 ERRORS: list[tuple[errors.BatonError, grpc.StatusCode]] = [
     (errors.InvalidFieldError("top_p", "expected above 0"), grpc.StatusCode.INVALID_ARGUMENT),
     (errors.AuthenticationError("no API key"), grpc.StatusCode.UNAUTHENTICATED),
+    (errors.ForbiddenError("node mac-1 may not call Place"), grpc.StatusCode.PERMISSION_DENIED),
     (errors.NotFoundError("no such model"), grpc.StatusCode.NOT_FOUND),
     (errors.NotFoundError("no such node", reason="NODE_NOT_FOUND"), grpc.StatusCode.NOT_FOUND),
     (errors.MismatchError("layers", "4", "5"), grpc.StatusCode.FAILED_PRECONDITION),

@@ -21,20 +21,11 @@ from baton.router.settings import RouterSettings
 from baton.rpc.channel import open_channel
 from baton.rpc.server import GrpcServer
 from baton.security.tls import TlsIdentity, secured_by
+from security.identities import identity
 from system.plan import free_ports
 
 TIMEOUT_SECONDS = 60.0
 SERVING = health_pb2.HealthCheckResponse.SERVING
-
-
-def identity(folder: Path, authority: trustme.CA, *, name: str = "baton", health_port: int = 0) -> TlsIdentity:
-    """Write a certificate of an authority and return who holds it."""
-    folder.mkdir(exist_ok=True)
-    certificate = authority.issue_cert(name)
-    (folder / "tls.crt").write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
-    (folder / "tls.key").write_bytes(certificate.private_key_pem.bytes())
-    (folder / "ca.crt").write_bytes(authority.cert_pem.bytes())
-    return TlsIdentity(folder / "tls.crt", folder / "tls.key", folder / "ca.crt", "baton", health_port)
 
 
 async def ask(address: str, who: TlsIdentity | None) -> int:

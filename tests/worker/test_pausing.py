@@ -25,6 +25,8 @@ _LONG_SECONDS = 600.0
 class Node:
     """A node with one request."""
 
+    node_id = "mac-1"
+
     def __init__(self) -> None:
         self.num_running = 1
         self.is_paused = asyncio.Event()
@@ -97,7 +99,13 @@ def test_a_lease_that_ends_lets_the_node_work_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("request_", "field"), [(_request(-1.0), "wait"), (_request(4000.0), "wait"), (_request(0.0, 0.0), "lease")]
+    ("request_", "field"),
+    [
+        (_request(-1.0), "wait"),
+        (_request(4000.0), "wait"),
+        (_request(0.0, 0.0), "lease"),
+        (_request(0.0, 1e8), "lease"),
+    ],
 )
 def test_times_that_make_no_sense_are_refused_by_name(request_: messages.PauseRequest, field: str) -> None:
     """Nothing is paused then."""

@@ -24,6 +24,7 @@ from baton.agent.supervisor import SupervisedState, Supervisor
 from baton.errors import UnavailableError
 from baton.internal.v1 import agent_service_pb2, agent_service_pb2_grpc
 from baton.rpc.server import GrpcServer, host_port, wait_for_stop_signal
+from baton.security.access import current_caller
 from baton.security.tls import TlsIdentity, secured_by
 from baton.wire.quantities import duration_from_seconds
 
@@ -61,6 +62,7 @@ class AgentServicer(agent_service_pb2_grpc.AgentServiceServicer):
         self, _request: agent_service_pb2.GetStatusRequest, _context: grpc.aio.ServicerContext[object, object]
     ) -> agent_service_pb2.GetStatusResponse:
         """Say what is supervised and how that has been going."""
+        current_caller().check_speaks_for(self._node_id)
         message = status_message(self._node_id, self._supervisor)
         if self._rest is not None:
             message.sleep_count = self._rest.num_sleeps

@@ -14,6 +14,7 @@ from baton.internal.v1 import cache_index_service_pb2 as messages
 from baton.internal.v1 import cache_index_service_pb2_grpc as service
 from baton.kv.hashing import BlockHash, split_hashes
 from baton.kv.tiers import BlockEvents, HeldPrefix, Tier
+from baton.security.access import current_caller
 
 _TIERS = {messages.BLOCK_TIER_HOST: Tier.HOST, messages.BLOCK_TIER_DISK: Tier.DISK}
 log = logging.getLogger(__name__)
@@ -32,6 +33,7 @@ class PublishStream:
 
         Raises:
             InvalidFieldError: If the report breaks the stream's rules.
+            ForbiddenError: If the caller is another node.
             SupersededError: If a later stream publishes this node.
         """
         if request.HasField("snapshot"):
@@ -52,6 +54,7 @@ class PublishStream:
     def _take_snapshot(self, snapshot: messages.BlockSnapshot) -> None:
         if not snapshot.node_id or (self._node_id and snapshot.node_id != self._node_id):
             raise InvalidFieldError("snapshot.node_id", f"expected one node per stream, got {snapshot.node_id!r}")
+        current_caller().check_speaks_for(snapshot.node_id)
         hashes = hashes_from_wire("snapshot.block_hashes", snapshot.block_hashes)
         if not self._node_id:  # the order of first snapshots counts, not that in which the calls were opened
             self._publisher = self._index.open_publisher()

@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from baton.grpc_sockets.connection import SILENCE_SECONDS
 from baton.grpc_sockets.limits import Limits, Timing
@@ -105,13 +105,15 @@ class GrpcSocketServer:
         try:
             prepare(sock, receive_seconds=SILENCE_SECONDS, send_seconds=self._timing.send_seconds)
             stream: ByteStream = sock
+            peer_names: Sequence[str] | None = None
             if self._tls is not None:
-                stream = TlsStream.accept(sock, self._tls(), self._timing.connect_seconds)
+                stream = secured = TlsStream.accept(sock, self._tls(), self._timing.connect_seconds)
+                peer_names = secured.peer_names()
         except Exception as error:  # whatever the peer, or a file of a certificate, has wrong ends this connection only
             log.info("h2_handshake_failed cause=%s", error)
             sock.close()
             return
-        connection = ServerConnection(stream, self._handlers, self._limits, self._timing)
+        connection = ServerConnection(stream, self._handlers, self._limits, self._timing, peer_names)
         with self._lock:
             self._connections.add(connection)
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from baton.grpc_sockets.connection import ThreadConnection
 from baton.grpc_sockets.flow_control import ReceiveWindow, StreamEndedError
@@ -30,6 +30,7 @@ class ServerCall:
         metadata: What the caller sent beyond the protocol's headers.
         request: The request message.
         timeout_seconds: Time that the caller gives; None: no limit.
+        peer_names: Common names of the caller's certificate; None: the connection has no TLS.
     """
 
     def __init__(
@@ -40,7 +41,9 @@ class ServerCall:
         metadata: Mapping[str, str | bytes],
         request: bytes,
         timeout_seconds: float | None,
+        peer_names: Sequence[str] | None = None,
     ) -> None:
+        self.peer_names = peer_names
         self.path = path
         self.metadata = metadata
         self.request = request
@@ -153,10 +156,19 @@ class ServerConnection(ThreadConnection):
         handlers: By path.
         limits: Bounds.
         timing: How long the caller is waited for.
+        peer_names: Common names of the caller's certificate; None: the connection has no TLS.
     """
 
-    def __init__(self, stream: ByteStream, handlers: Mapping[str, Handler], limits: Limits, timing: Timing) -> None:
+    def __init__(
+        self,
+        stream: ByteStream,
+        handlers: Mapping[str, Handler],
+        limits: Limits,
+        timing: Timing,
+        peer_names: Sequence[str] | None = None,
+    ) -> None:
         super().__init__(stream, limits, timing)
+        self._peer_names = peer_names
         self._handlers = handlers
         self._lock = threading.Lock()
         self._incoming: dict[int, _Incoming] = {}
@@ -263,7 +275,8 @@ class ServerConnection(ThreadConnection):
             self._refuse(stream_id, error.status, has_ended=True)
             return
         del self._incoming[stream_id]
-        call = ServerCall(self, stream_id, incoming.path, metadata, bytes(incoming.messages[0]), timeout)
+        request = bytes(incoming.messages[0])
+        call = ServerCall(self, stream_id, incoming.path, metadata, request, timeout, self._peer_names)
         self.windows.open(stream_id)
         with self._lock:
             self._calls[stream_id] = call

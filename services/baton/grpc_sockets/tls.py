@@ -57,6 +57,12 @@ class TlsStream:
         stream._shake_hands(time.monotonic() + timeout_seconds)
         return stream
 
+    def peer_names(self) -> Sequence[str]:
+        """Return the common names of the peer's certificate."""
+        certificate = self._tls.getpeercert() or {}
+        subject = cast("Sequence[Sequence[tuple[str, str]]]", certificate.get("subject", ()))
+        return [value for names in subject for name, value in names if name == "commonName"]
+
     def recv_into(self, buffer: memoryview, num_bytes: int, flags: int, /) -> int:  # noqa: ARG002
         """Receive some bytes; 0 at the end."""
         while True:

@@ -35,6 +35,7 @@ from baton.kv_transport.frame_codec import (
 from baton.rpc.error_interceptor import tolerant
 from baton.rpc.server import host_port
 from baton.rpc.status import code_of, details_of
+from baton.security.access import caller_of, current_caller, set_caller
 from baton.security.tls import current_identity
 from baton.telemetry import names
 from baton.telemetry.tracing import rpc_attributes, server_span, tracer
@@ -209,6 +210,9 @@ def _guarded(handler: PrefillHandler) -> Callable[[ServerCall], None]:
             with tracer().start_as_current_span(
                 server_span(call.path), kind=trace.SpanKind.SERVER, attributes=attributes
             ):
+                if call.peer_names is not None:
+                    set_caller(caller_of(call.peer_names))
+                    current_caller().check_may_call(call.path)
                 handler.serve(_request_of(call), call)
         except BatonError as error:
             raise _call_error(error) from error

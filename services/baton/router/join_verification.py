@@ -25,6 +25,7 @@ from baton.internal.v1 import join_service_pb2_grpc as service
 from baton.router.machine_assignments import assigned, read_assignments
 from baton.router.settings import JoinSettings
 from baton.rpc.server import GrpcServer, host_port
+from baton.security.access import RESERVED_NAMES
 from baton.security.authority import Authority
 from baton.security.join_token import read_secret
 from baton.wire.node_roles import role_to_proto
@@ -125,6 +126,8 @@ def join(policy: JoinPolicy, request: messages.JoinRequest, now: datetime) -> me
     """
     if not _NODE_ID.fullmatch(request.node_id):
         raise InvalidFieldError("node_id", f"expected 1 to 63 characters of a-z 0-9 -, got {request.node_id[:80]!r}")
+    if request.node_id in RESERVED_NAMES:
+        raise InvalidFieldError("node_id", f"{request.node_id!r} is the name of a part of the deployment, not a node's")
     assignment = assigned(read_assignments(policy.assignments_file), request.node_id)
     certificate = policy.authority.sign(
         request.certificate_request,

@@ -79,7 +79,7 @@ def description_from_proto(message: node_pb2.NodeDescription) -> NodeDescription
     for name in ("address", "model_id"):
         if not getattr(message, name):
             raise InvalidFieldError(f"node.{name}", "must not be empty")
-    for name in ("block_count", "block_token_count", "max_batch_size"):
+    for name in ("epoch", "block_count", "block_token_count", "max_batch_size"):
         if getattr(message, name) < 1:
             raise InvalidFieldError(f"node.{name}", f"must be at least 1, got {getattr(message, name)}")
     if message.max_step_token_count < 0:

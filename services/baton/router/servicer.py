@@ -32,6 +32,7 @@ from baton.router.proto import (
     reports_from_proto,
 )
 from baton.router.state import RouterState
+from baton.security.access import current_caller
 from baton.telemetry.metrics import Metrics
 from baton.wire.quantities import duration_from_seconds
 
@@ -41,6 +42,9 @@ log = logging.getLogger(__name__)
 QUIET_SECONDS = 0.3
 """Time without another node after which those that are known are taken for all: they all come back at once."""
 _LOOK_SECONDS = 0.02
+MAX_CLOCK_LEAD_NANOSECONDS = 86_400 * 10**9
+"""What a machine's clock may be ahead of the router's. Epochs, which are times, order processes of one name where
+routers disagree: none may lie so far ahead that no later start comes after it."""
 
 
 class RegistrationSession:
@@ -101,7 +105,9 @@ class NodeRegistrations:
         report_interval_seconds: float,
         admission: AdmissionControl | None = None,
         metrics: Metrics | None = None,
+        now_nanoseconds: Callable[[], int] = time.time_ns,
     ) -> None:
+        self._now_nanoseconds = now_nanoseconds
         self._state = state
         self._admission = admission
         self._greeting = registered_to_proto(report_interval_seconds)
@@ -150,6 +156,7 @@ class NodeRegistrations:
         elif isinstance(report, LinkMeasurement):
             self._state.measure_link(session.node, report)
         else:
+            current_caller().check_speaks_for(report.decode_node_id)
             self._settle(report)
 
     def _settle(self, outcome: Outcome) -> None:
@@ -166,6 +173,12 @@ class NodeRegistrations:
     def _register(self, session: RegistrationSession, description: NodeDescription) -> None:
         if session.node is not None:
             raise InvalidFieldError("report", "node must be sent once, as the first message")
+        current_caller().check_speaks_for(description.node_id)
+        if description.epoch > self._now_nanoseconds() + MAX_CLOCK_LEAD_NANOSECONDS:
+            problem = (
+                f"expected a start of the process, got {description.epoch}, more than a day from now: set its clock"
+            )
+            raise InvalidFieldError("node.epoch", problem)
         session.begin(self._state.register(description), self._greeting)
         earlier = self._sessions.get(description.node_id)
         self._sessions[description.node_id] = session

@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 import grpc
 
 from baton.errors import ConfigurationError
+from baton.rpc.access_interceptor import AccessInterceptor
 from baton.rpc.channel import MAX_MESSAGE_BYTES
 from baton.rpc.error_interceptor import ErrorInterceptor
 from baton.rpc.introspection import Health, reflect
 from baton.rpc.trace_interceptors import server_interceptors
+from baton.security.access import Party
 from baton.security.tls import current_identity
 
 log = logging.getLogger(__name__)
@@ -66,10 +68,17 @@ class GrpcServer:
             *((("grpc.max_connection_age_ms", round(connection_seconds * 1000)),) if connection_seconds else ()),
         )
         options = (*own_options, *_OPTIONS)
-        self._server = grpc.aio.server(options=options, interceptors=(*server_interceptors(), ErrorInterceptor()))
+        interceptors = (*server_interceptors(), *self._access_interceptors(is_public), ErrorInterceptor())
+        self._server = grpc.aio.server(options=options, interceptors=interceptors)
         self._health = Health()
         self._names: list[str] = []
         self.port = 0
+
+    def _access_interceptors(self, is_public: bool) -> Sequence[grpc.aio.ServerInterceptor]:
+        """Return what tells callers apart; nothing does without TLS, where none has a name."""
+        if is_public:
+            return (AccessInterceptor(Party.CLIENT),)
+        return (AccessInterceptor(None if self._demands_certificate else Party.JOINER),) if self._identity else ()
 
     def add(self, service_name: str, register: Callable[[grpc.aio.Server], None]) -> None:
         """Add a service.

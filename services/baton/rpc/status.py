@@ -19,6 +19,7 @@ _DETAILS_KEY = "grpc-status-details-bin"
 _CODES: dict[type[errors.BatonError], grpc.StatusCode] = {
     errors.InvalidFieldError: grpc.StatusCode.INVALID_ARGUMENT,
     errors.AuthenticationError: grpc.StatusCode.UNAUTHENTICATED,
+    errors.ForbiddenError: grpc.StatusCode.PERMISSION_DENIED,
     errors.NotFoundError: grpc.StatusCode.NOT_FOUND,
     errors.MismatchError: grpc.StatusCode.FAILED_PRECONDITION,
     errors.OutOfMemoryError: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -41,6 +42,7 @@ _CLASSES: dict[str, type[errors.BatonError]] = {
     "INVALID_API_KEY": errors.AuthenticationError,
     "INVALID_JOIN_TOKEN": errors.AuthenticationError,
     "JOIN_RATE": errors.OverloadedError,
+    "NOT_ALLOWED": errors.ForbiddenError,
     "ATTEMPT_REUSED": errors.AttemptReusedError,
     "NODE_SUPERSEDED": errors.SupersededError,
     "KV_STREAM_BROKEN": errors.StreamBrokenError,

@@ -12,6 +12,7 @@ from baton.engine.events import EngineLoad
 from baton.errors import InvalidFieldError
 from baton.internal.v1 import worker_service_pb2
 from baton.internal.v1.worker_service_pb2_grpc import WorkerServiceServicer
+from baton.security.access import current_caller
 from baton.wire.quantities import seconds_from_duration
 
 log = logging.getLogger(__name__)
@@ -19,10 +20,15 @@ log = logging.getLogger(__name__)
 SERVICE_NAME = "baton.internal.v1.WorkerService"
 _POLL_SECONDS = 0.02
 _LONGEST_WAIT_SECONDS = 3600.0
+_LONGEST_LEASE_SECONDS = 3600.0
+"""Who wants a node to rest for longer asks again: nobody takes one away for ever."""
 
 
 class PausableNode(Protocol):
     """The node of this process; `baton.node.node.WorkerNode` is one."""
+
+    node_id: str
+    """Its name."""
 
     def set_paused(self, *, is_paused: bool) -> None:
         """Take no new work, or take it again, and tell the routers."""
@@ -46,11 +52,12 @@ class PausingServicer(WorkerServiceServicer):
         self, request: worker_service_pb2.PauseRequest, _context: grpc.aio.ServicerContext[Any, Any]
     ) -> worker_service_pb2.PauseResponse:
         """Pause, and wait for what runs."""
+        current_caller().check_speaks_for(self._node.node_id)
         wait, lease = seconds_from_duration(request.wait), seconds_from_duration(request.lease)
         if not 0 <= wait <= _LONGEST_WAIT_SECONDS:
             raise InvalidFieldError("wait", f"must be 0 to {_LONGEST_WAIT_SECONDS:.0f} seconds, got {wait:g}")
-        if lease <= 0:
-            raise InvalidFieldError("lease", f"must be above 0 seconds, got {lease:g}")
+        if not 0 < lease <= _LONGEST_LEASE_SECONDS:
+            raise InvalidFieldError("lease", f"must be above 0 and up to {_LONGEST_LEASE_SECONDS:.0f} s, got {lease:g}")
         loop = asyncio.get_running_loop()
         self._end_lease()
         self._lease = loop.call_later(lease, self._resume)
@@ -65,6 +72,7 @@ class PausingServicer(WorkerServiceServicer):
         self, _request: worker_service_pb2.ResumeRequest, _context: grpc.aio.ServicerContext[Any, Any]
     ) -> worker_service_pb2.ResumeResponse:
         """Take work again."""
+        current_caller().check_speaks_for(self._node.node_id)
         self._resume()
         return worker_service_pb2.ResumeResponse()
 

@@ -70,8 +70,8 @@ class RouterServiceServicer(object):
         """Registers a node for as long as the stream lasts. The node sends `node` first, then reports; the router answers with
         `registered`, then with the peers of the node whenever they change.
 
-        Errors: INVALID_ARGUMENT INVALID_FIELD for a bad description, ABORTED NODE_SUPERSEDED when the same node_id registers with a
-        greater epoch.
+        Errors: INVALID_ARGUMENT INVALID_FIELD for a bad description, ABORTED NODE_SUPERSEDED while another process that
+        has the node_id is heard, and to that once it was silent and another has come. Who is refused asks again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

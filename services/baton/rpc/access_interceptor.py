@@ -1,0 +1,64 @@
+"""Enforces the table of `baton.security.access` on a server: a connection's certificate says who calls."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
+
+import grpc
+
+from baton.errors import ForbiddenError
+from baton.rpc.error_interceptor import Behavior, Context, Handler, StreamBehavior, wrap_handler
+from baton.rpc.status import abort
+from baton.security.access import Party, caller_of, set_caller
+
+
+class AccessInterceptor(grpc.aio.ServerInterceptor):
+    """Ends calls of those who may not make them with PERMISSION_DENIED, before anything of the request is looked at.
+
+    Args:
+        without_certificate: What callers of the server are if it demands no certificate; None: it does.
+    """
+
+    def __init__(self, without_certificate: Party | None) -> None:
+        self._without_certificate = without_certificate
+
+    async def intercept_service(  # type: ignore[override]
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """Return the handler of the call behind a check of its caller."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return handler
+        check = partial(self._check, handler_call_details.method)
+        return wrap_handler(handler, partial(_guard, check=check), partial(_guard_stream, check=check))
+
+    async def _check(self, method: str, context: Context) -> None:
+        """Name the caller to whoever serves the call, which has a task of its own, or end the call."""
+        names = context.auth_context().get("x509_common_name", ())
+        try:
+            shown = [name.decode("utf-8", "replace") for name in names]
+            caller = caller_of(shown, without_certificate=self._without_certificate)
+            caller.check_may_call(method)
+        except ForbiddenError as error:
+            await abort(context, error)
+        set_caller(caller)
+
+
+def _guard(behavior: Behavior, check: Callable[[Context], Awaitable[None]]) -> Behavior:
+    async def guarded(request: object, context: Context) -> object:
+        await check(context)
+        return await behavior(request, context)
+
+    return guarded
+
+
+def _guard_stream(behavior: StreamBehavior, check: Callable[[Context], Awaitable[None]]) -> StreamBehavior:
+    async def guarded(request: object, context: Context) -> AsyncIterator[object]:
+        await check(context)
+        async for response in behavior(request, context):
+            yield response
+
+    return guarded

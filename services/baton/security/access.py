@@ -1,0 +1,152 @@
+"""Who may call what: one table, method by caller, and the names in certificates by which callers are told apart.
+
+A certificate names a process, not its part: what a node may do next is the router's to say, not its certificate's. Its
+common name is the id of a node, or one of the names below. A process of the deployment whose certificate has none of
+its own, as where all share one, speaks for any of them. Without TLS, on loopback or by `--insecure`, whoever connects
+does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+from enum import Enum
+
+from baton.errors import ForbiddenError
+
+log = logging.getLogger(__name__)
+
+
+class Party(Enum):
+    """What a caller is; the value is the common name of its certificate, but for nodes and those who show none."""
+
+    GATEWAY = "gateway"
+    """Serves clients."""
+    ROUTER = "router"
+    """Places requests."""
+    CACHE_INDEX = "cache-index"
+    """Knows which node holds which block."""
+    ADMIN = "admin"
+    """A person, by commands such as `baton nodes`."""
+    NODE = "node"
+    """Computes; its certificate bears its id. The agent of its machine has the same."""
+    JOINER = "joiner"
+    """Shows no certificate to the port where machines join."""
+    CLIENT = "client"
+    """Shows no certificate to the public API, which asks for API keys."""
+
+
+_INTERNAL = "baton.internal.v1."
+METHODS: Mapping[str, frozenset[Party]] = {
+    f"{_INTERNAL}RouterService/Register": frozenset({Party.NODE}),
+    f"{_INTERNAL}RouterService/Place": frozenset({Party.GATEWAY, Party.ADMIN}),
+    f"{_INTERNAL}RouterService/ListNodes": frozenset({Party.GATEWAY, Party.ADMIN}),
+    f"{_INTERNAL}RouterService/Explain": frozenset({Party.ADMIN}),
+    f"{_INTERNAL}CacheIndexService/Publish": frozenset({Party.NODE}),
+    f"{_INTERNAL}CacheIndexService/Lookup": frozenset({Party.ROUTER}),
+    f"{_INTERNAL}DecodeService/Generate": frozenset({Party.GATEWAY}),
+    f"{_INTERNAL}DecodeService/Serve": frozenset({Party.GATEWAY}),
+    f"{_INTERNAL}PrefillService/Prefill": frozenset({Party.NODE}),
+    f"{_INTERNAL}PrefillService/ProbeLink": frozenset({Party.NODE, Party.ADMIN}),
+    f"{_INTERNAL}BlockService/PullBlocks": frozenset({Party.NODE}),
+    f"{_INTERNAL}BlockService/ProbeLink": frozenset({Party.NODE}),
+    f"{_INTERNAL}WorkerService/Pause": frozenset({Party.NODE, Party.ADMIN}),
+    f"{_INTERNAL}WorkerService/Resume": frozenset({Party.NODE, Party.ADMIN}),
+    f"{_INTERNAL}AgentService/GetStatus": frozenset({Party.NODE, Party.ADMIN}),
+    f"{_INTERNAL}JoinService/Join": frozenset({Party.JOINER}),
+    "baton.v1.GenerationService/*": frozenset({Party.CLIENT}),
+    "grpc.health.v1.Health/*": frozenset(Party),
+    "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": frozenset({Party.ADMIN, Party.CLIENT}),
+    "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": frozenset({Party.ADMIN, Party.CLIENT}),
+}
+"""Who may call each method, `*` being all of a service; one that is not named, nobody.
+
+A node may pause, publish and register itself alone, and ask its own agent: `Caller.check_speaks_for`.
+"""
+
+
+def parties_of(path: str) -> frozenset[Party]:
+    """Return who may call a method, given as "/package.Service/Method"."""
+    path = path.removeprefix("/")
+    return METHODS.get(path) or METHODS.get(f"{path.rpartition('/')[0]}/*", frozenset())
+
+
+DEPLOYMENT = "baton"
+"""Common name of a certificate that processes share; one without a common name is such a one, too."""
+_NAMED = {party.value: party for party in (Party.GATEWAY, Party.ROUTER, Party.CACHE_INDEX, Party.ADMIN)}
+RESERVED_NAMES = frozenset({DEPLOYMENT, *(party.value for party in Party)})
+"""No node can be called so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls."""
+
+    party: Party | None
+    """What it is; None: a process of the deployment, whichever."""
+    node_id: str = ""
+    """Of a node; empty otherwise."""
+
+    def __str__(self) -> str:
+        name = self.party.value if self.party else "deployment"
+        return f"{name} {self.node_id}".rstrip()
+
+    def check_may_call(self, path: str) -> None:
+        """Check that the table lets the caller call a method.
+
+        Args:
+            path: "/package.Service/Method".
+
+        Raises:
+            ForbiddenError: If it does not.
+        """
+        if self.party is None or self.party in parties_of(path):
+            return
+        log.warning("call_refused caller=%r method=%s", str(self), path)
+        raise ForbiddenError(f"{self} may not call {path.rpartition('.')[2]}")
+
+    def check_speaks_for(self, node_id: str) -> None:
+        """Check that what the caller says, or asks, of a node is about itself.
+
+        Raises:
+            ForbiddenError: If it is another node.
+        """
+        if self.party is Party.NODE and self.node_id != node_id:
+            log.warning("call_refused caller=%r node=%r", str(self), node_id[:64])
+            raise ForbiddenError(f"{self} does not speak for node {node_id[:64]}")
+
+
+def caller_of(common_names: Sequence[str], *, without_certificate: Party | None = None) -> Caller:
+    """Return who calls over TLS.
+
+    Args:
+        common_names: Of the certificate's subject.
+        without_certificate: What those are that show none, where a port demands none; None: it demands one.
+
+    Raises:
+        ForbiddenError: If the certificate has several names.
+    """
+    if without_certificate is not None:
+        return Caller(without_certificate)
+    names = list(filter(None, common_names))  # gRPC tells of a certificate without a name as one with an empty one
+    if len(names) > 1:
+        raise ForbiddenError(f"a certificate names one process, this one {len(names)}")
+    name = names[0] if names else DEPLOYMENT
+    if name == DEPLOYMENT:
+        return Caller(None)
+    return Caller(_NAMED[name]) if name in _NAMED else Caller(Party.NODE, name)
+
+
+_CALLER: ContextVar[Caller | None] = ContextVar("baton_caller", default=None)
+
+
+def set_caller(caller: Caller) -> None:
+    """Make `current_caller` return a caller in this task or thread, which serves one call, and in tasks begun in it."""
+    _CALLER.set(caller)
+
+
+def current_caller() -> Caller:
+    """Return who made the call that is being served; without TLS, a process of the deployment."""
+    return _CALLER.get() or Caller(None)
