@@ -58,6 +58,24 @@ def test_a_rollback_loses_nothing(cluster: Cluster, namespace: str, measured: Me
     report.check(num_least=20)
 
 
+def test_scaling_up_and_down_loses_nothing(cluster: Cluster, namespace: str, measured: Measured) -> None:
+    """Gateway and both pools go to three pods and back to one by `kubectl scale`, twice, while clients stream."""
+    release = _installed(cluster, namespace)
+    selector = "app.kubernetes.io/component in (gateway, prefill, decode)"
+    scaled = ("deployment", "--namespace", namespace, "--selector", selector)
+    with loading(release) as load:
+        for replicas in (3, 1, 3, 1):
+            cluster.kubectl("scale", *scaled, f"--replicas={replicas}")
+            cluster.kubectl("rollout", "status", *scaled, "--timeout", "120s")
+            release.wait_ready()
+            assert [len(release.pods(role)) for role in ("gateway", "prefill", "decode")] == [replicas] * 3
+            time.sleep(3)
+        report = load.stop()
+
+    measured(report.line, **report.numbers)
+    report.check(num_least=20)
+
+
 @pytest.mark.parametrize("flaw", FLAWS)
 def test_an_upgrade_that_would_not_serve_fails_and_the_old_pods_serve(
     cluster: Cluster, namespace: str, flaw: str, tmp_path: Path, measured: Measured
