@@ -109,7 +109,7 @@ def test_a_cpu_with_little_memory_has_fewer() -> None:
     """A quarter of 8 GB has room for 953 blocks of 2 MiB."""
     chosen = choose_pool_size(None, CPU._replace(free_bytes=8 * GB), MODEL, DEFAULT_BOUNDS)
 
-    assert chosen == (2 * GB // MODEL.block_bytes, "a quarter of the 8 GB that are free")
+    assert chosen == (2 * GB // MODEL.block_bytes, "a quarter of the 8 GB that are free of 64 GB")
 
 
 @pytest.mark.parametrize("memory", [GPU, CPU])
@@ -145,7 +145,7 @@ def test_what_others_of_the_process_need_is_left_to_them() -> None:
 @pytest.mark.parametrize("memory", [GPU._replace(own_bytes=75 * GB, free_bytes=4 * GB), CPU._replace(free_bytes=1)])
 def test_a_device_that_the_model_fills_is_refused_with_its_figures(memory: DeviceMemory) -> None:
     """No pool of nothing: the node does not start."""
-    with pytest.raises(ConfigurationError, match=r"num_blocks auto: .* GB .*: no room for a block of 2097152 bytes on"):
+    with pytest.raises(ConfigurationError, match=r"num_blocks auto: .* GB.*: no room for a block of 2097152 bytes on"):
         choose_pool_size(None, memory, MODEL, DEFAULT_BOUNDS)
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from baton.capacity.cost import ModelShape
+from baton.config.memory_budget import told
 from baton.errors import ConfigurationError
 
 USUAL_BLOCKS = 2048
@@ -130,7 +131,8 @@ def _automatic(memory: DeviceMemory, model: PoolModel, bounds: PoolBounds) -> Po
     if memory.is_main:
         num_useful, why_useful = _useful_on_cpu(model)
         free_bytes = max(0, memory.free_bytes - bounds.beside_bytes)
-        left, why_left = free_bytes // _CPU_PARTS, f"a quarter of the {_told(free_bytes)} that are free"
+        left = free_bytes // _CPU_PARTS
+        why_left = f"a quarter of the {told(free_bytes)} that are free of {told(memory.total_bytes)}"
     else:
         context_tokens = model.shape.max_context_tokens
         in_use = bounds.max_batch_size * -(-context_tokens // model.block_tokens)
@@ -138,10 +140,10 @@ def _automatic(memory: DeviceMemory, model: PoolModel, bounds: PoolBounds) -> Po
         why_useful = f"no more than {bounds.max_batch_size} sequences of {context_tokens} tokens can use"
         allowed = int(memory.total_bytes * bounds.memory_share) - memory.own_bytes
         left = min(allowed, memory.free_bytes) - workspace - RESERVE_BYTES
-        source = f"{bounds.memory_share:g} of {_told(memory.total_bytes)} less {_told(memory.own_bytes)} of the model"
+        source = f"{bounds.memory_share:g} of {told(memory.total_bytes)} less {told(memory.own_bytes)} of the model"
         if allowed > memory.free_bytes:
-            source = f"the {_told(memory.free_bytes)} that are free beside the model"
-        why_left = f"{source}, less {_told(workspace)} of the largest pass and {_told(RESERVE_BYTES)} in reserve"
+            source = f"the {told(memory.free_bytes)} that are free beside the model"
+        why_left = f"{source}, less {told(workspace)} of the largest pass and {told(RESERVE_BYTES)} in reserve"
     num_fitting = max(0, left) // (model.block_bytes + model.row_bytes)
     if num_useful <= num_fitting:
         return PoolSize(num_useful, why_useful)
@@ -155,7 +157,3 @@ def _useful_on_cpu(model: PoolModel) -> PoolSize:
     if num_longest <= USUAL_BLOCKS:
         return PoolSize(USUAL_BLOCKS, "the usual number on a CPU")
     return PoolSize(num_longest, f"as one sequence of {model.shape.max_context_tokens} tokens needs")
-
-
-def _told(num_bytes: int) -> str:
-    return f"{num_bytes / 1e9:.3g} GB"
