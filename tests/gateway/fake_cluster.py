@@ -53,6 +53,10 @@ def finished(
         key_wire_dtype=generation_pb2.KV_DTYPE_BFLOAT16,
         value_wire_dtype=generation_pb2.KV_DTYPE_INT8,
         kv_transport=generation_pb2.KV_TRANSPORT_FAST,
+        prefill_energy_joules=1.5,
+        decode_energy_joules=0.25,
+        prefill_peak_memory_byte_count=1 << 30,
+        decode_peak_memory_byte_count=1 << 31,
     )
     summary.decode_duration.FromMilliseconds(300)
     summary.transfer_duration.FromMilliseconds(100)

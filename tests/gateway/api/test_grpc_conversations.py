@@ -124,13 +124,14 @@ def _rest_loop(client: openai.OpenAI, cluster: FakeCluster, script: Sequence[str
     for text in script:
         answer_with(cluster, text)
         options: Any = {"model": MODEL, "messages": turns, "tools": [TOOL], "max_tokens": 500, "seed": 7}
-        body: Any = client.chat.completions.create(**options)
+        body: Any = client.chat.completions.create(**options, extra_body={"return_token_ids": True})
         message = body.choices[0].message
         calls = message.tool_calls or ()
         called = [(call.function.name, call.function.arguments) for call in calls]
         reasoning = getattr(message, "reasoning_content", None) or ""
         usage = body.usage.prompt_tokens, body.usage.completion_tokens
-        seen.append((message.content or "", reasoning, called, body.choices[0].finish_reason, usage))
+        told = body.choices[0].finish_reason, usage, body.choices[0].token_ids
+        seen.append((message.content or "", reasoning, called, *told))
         turns.append(message.model_dump(exclude_none=True))
         results = zip(calls, RESULTS, strict=False)
         turns += [{"role": "tool", "tool_call_id": call.id, "content": result} for call, result in results]
@@ -146,7 +147,7 @@ def _grpc_loop(stub: GenerationServiceStub, cluster: FakeCluster, script: Sequen
         (answer,) = _generate(stub, messages=turns)
         reason = generation.FinishReason.Name(answer.end.reason).removeprefix("FINISH_REASON_").lower()
         usage = answer.end.usage.prompt_token_count, answer.end.usage.completion_token_count
-        seen.append((answer.text, answer.reasoning, answer.called, reason, usage))
+        seen.append((answer.text, answer.reasoning, answer.called, reason, usage, answer.token_ids))
         echo = {"content": answer.text, "reasoning": answer.reasoning, "tool_calls": answer.calls}
         turns.append({"role": "assistant", **echo})
         results = zip(answer.calls, RESULTS, strict=False)

@@ -48,7 +48,7 @@ PROMISES: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(("stop_token_ids", "tools"), ([],)),
     **dict.fromkeys(("logit_bias", "structured_outputs"), ({},)),
     **dict.fromkeys(("continue_final_message", "echo", "ignore_eos", "include_stop_str_in_output"), (False,)),
-    **dict.fromkeys(("logprobs", "use_beam_search"), (False,)),
+    **dict.fromkeys(("logprobs", "return_token_ids", "use_beam_search"), (False,)),
     **dict.fromkeys(("add_generation_prompt", "detokenize", "skip_special_tokens"), (True,)),
     "spaces_between_special_tokens": (True,),
     **dict.fromkeys(("frequency_penalty", "min_p", "presence_penalty", "top_a"), (0, 0.0)),

@@ -33,6 +33,9 @@ def test_a_chat_completion_has_text_usage_and_placement(client: openai.OpenAI, c
     assert answer.baton["exposed_share"] == 0.25  # type: ignore[attr-defined]
     assert answer.baton["kv_wire"] == "bfloat16/int8"  # type: ignore[attr-defined]
     assert answer.baton["kv_transport"] == "fast"  # type: ignore[attr-defined]
+    joules = [answer.baton[f"{phase}_energy_joules"] for phase in ("prefill", "decode")]  # type: ignore[attr-defined]
+    peaks = [answer.baton[f"{phase}_peak_memory_bytes"] for phase in ("prefill", "decode")]  # type: ignore[attr-defined]
+    assert (joules, peaks) == ([1.5, 0.25], [1 << 30, 1 << 31])
 
 
 def test_the_prompt_is_placed_with_its_block_hashes(client: openai.OpenAI, cluster: FakeCluster) -> None:

@@ -53,6 +53,15 @@ def _ends_with(text: str) -> Any:
     return check
 
 
+def _has_token_ids(seen: Seen) -> bool:
+    """Expect the tokens of prompt and output, at the places where vLLM has them."""
+    bodies = seen.events or [seen.reply.body]
+    choices = [choice for body in bodies for choice in body["choices"]]
+    prompts = [holder["prompt_token_ids"] for holder in (*bodies, *choices) if "prompt_token_ids" in holder]
+    output = [token_id for choice in choices for token_id in choice.get("token_ids", ())]
+    return prompts == [list(seen.requests[0].prompt_token_ids)] and output == tokens_of(seen, "hello world")
+
+
 def _has_bad_words(seen: Seen) -> bool:
     """Expect the tokens of the word, and those that it has after a space."""
     words = [list(word.token_ids) for word in seen.sampling.bad_words]
@@ -164,6 +173,11 @@ _COMMON = [
     Row("ignore_eos", {"ignore_eos": True}, sampled(ignore_eos=True)),
     Row("stop", {"stop": [" wor"], "include_stop_str_in_output": True}, _ends_with("hello wor")),
     Row("include_stop_str_in_output", {"stop": " wor", "include_stop_str_in_output": True}, _ends_with("hello wor")),
+    Row("return_token_ids", {"return_token_ids": True}, _has_token_ids),
+    Row("return_token_ids", {"return_token_ids": True, "stream": True}, _has_token_ids),
+    Row("return_token_ids", {"return_token_ids": False}, lambda seen: b"token_ids" not in seen.reply.data),
+    Row("stop", {"stop": "world"}, answered("choices", 0, "stop_reason", value="world")),
+    Row("stop", {"stop": "world", "stream": True}, lambda seen: b'"stop_reason":"world"' in seen.reply.data),
     Row("bad_words", {"bad_words": ["wo"]}, _has_bad_words),
     Row("bad_words", {"bad_words": [" "]}, refused("bad_words[0]")),
     Row("bad_words", {"bad_words": ["x"] * 129}, refused("bad_words")),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -23,7 +23,7 @@ from baton.gateway.api.body import (
 from baton.gateway.api.endpoint import Exchange
 from baton.gateway.api.errors import refused, unsupported
 from baton.gateway.api.openai.events import CompletionWriter
-from baton.gateway.api.openai.logprobs import ChatLogprobs, TokenBytes, chat_logprobs, prompt_positions
+from baton.gateway.api.openai.logprobs import TokenBytes, chat_logprobs, prompt_positions
 from baton.gateway.api.openai.messages import chat_messages, chat_tools
 from baton.gateway.api.openai.schema import ChatBody, CommonBody
 from baton.gateway.api.structured_output import OutputConstraint, StructuredOutputFields, output_constraint
@@ -160,20 +160,20 @@ class ChatFormat(CompletionWriter):
             self._readers[index] = ChoiceReader(reader)
         self._count(index, 0)
         role = b'{"index":%d,"delta":{"role":"assistant","content":""' % index
-        return self._start + role + self._end
+        ids = self._token_ids(self._prompts[0], b"prompt_token_ids") if index == 0 else b""
+        return self._start + role + (self._end[:-3] + ids + b"}\n\n" if ids else self._end)
 
     def delta(self, index: int, delta: Delta) -> bytes:
         """Return the events for new output of a choice."""
         self._count(index, len(delta.token_ids))
         if index in self._readers:
             return self._read_delta(index, delta)
+        logprobs = b"null"
         if self._has_logprobs and delta.logprobs:
             logprobs = encode(chat_logprobs(delta.logprobs, self._token_bytes))
-            end = b'},"logprobs":' + logprobs + b',"finish_reason":null}]' + self._tail + b"}\n\n"
-        elif delta.text:
-            end = self._end
-        else:
+        elif not (delta.text or self._has_token_ids):
             return b""
+        end = self._end_of(delta, logprobs)
         return b'%b{"index":%d,"delta":{"content":%b%b' % (self._start, index, encode(delta.text), end)
 
     def finish(self, index: int, result: GenerationResult, results: Sequence[GenerationResult]) -> bytes:
@@ -181,9 +181,10 @@ class ChatFormat(CompletionWriter):
         rest, reason = b"", str(result.reason)
         self._count(index, 0)
         if reader := self._readers.get(index):
-            rest = self._part_events(index, reader.finish(), None)
+            rest = self._part_events(index, reader.finish(), {})
             reason = reader.finish_reason(result.reason)
-        choice = b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"}' % (index, reason.encode())
+        choice = b'{"index":%d,"delta":{},"logprobs":null,"finish_reason":"%b"%b}'
+        choice %= index, reason.encode(), self._stop_reason(result)
         return rest + self._last_event(index, choice, results)
 
     def whole(self, choices: Sequence[FinishedChoice]) -> bytes:
@@ -193,23 +194,27 @@ class ChatFormat(CompletionWriter):
         prompt = choices[0].result.prompt
         if self._num_prompt_logprobs is not None and prompt is not None:
             body["prompt_logprobs"] = prompt_positions(prompt, self._num_prompt_logprobs, self._token_bytes)
+        if self._has_token_ids:
+            body["prompt_token_ids"] = list(self._prompts[0])
         return encode(body)
 
     def _read_delta(self, index: int, delta: Delta) -> bytes:
-        logprobs = None
+        told: dict[str, object] = {}
         if self._has_logprobs and delta.logprobs:
-            logprobs = chat_logprobs(delta.logprobs, self._token_bytes)
-        return self._part_events(index, self._readers[index].push(delta.text), logprobs)
+            told["logprobs"] = chat_logprobs(delta.logprobs, self._token_bytes)
+        if self._has_token_ids:
+            told["token_ids"] = list(delta.token_ids)
+        return self._part_events(index, self._readers[index].push(delta.text), told)
 
-    def _part_events(self, index: int, parts: Sequence[DeltaBody], logprobs: ChatLogprobs | None) -> bytes:
-        """Return one event per part; the first has the log-probabilities, also of tokens that gave no part yet."""
-        if logprobs is not None and not parts:
+    def _part_events(self, index: int, parts: Sequence[DeltaBody], told: Mapping[str, object]) -> bytes:
+        """Return one event per part; the first has what is told of tokens, also of those that gave no part yet."""
+        if told and not parts:
             parts = [DeltaBody()]
         events = []
         for part in parts:
-            choice = {"index": index, "delta": part, "logprobs": logprobs, "finish_reason": None}
+            choice = {"index": index, "delta": part, "logprobs": None, "finish_reason": None, **told}
             events.append(self._start + encode(choice) + b"]" + self._tail + b"}\n\n")
-            logprobs = None
+            told = {}
         return b"".join(events)
 
     def _whole_choice(self, index: int, choice: FinishedChoice) -> dict[str, object]:
@@ -224,6 +229,7 @@ class ChatFormat(CompletionWriter):
             "message": message,
             "logprobs": chat_logprobs(choice.logprobs, self._token_bytes) if self._has_logprobs else None,
             "finish_reason": reason,
+            **self._further_fields(choice),
         }
 
 

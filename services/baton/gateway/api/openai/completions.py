@@ -172,26 +172,29 @@ class CompletionFormat(CompletionWriter):
         self._num_characters: dict[int, int] = {}
         self._echoes = dict(enumerate(echoes))
 
-    def start(self, index: int) -> bytes:  # noqa: ARG002
-        """Return nothing: a choice begins with its first text."""
-        return b""
+    def start(self, index: int) -> bytes:
+        """Return nothing, as a choice begins with its first text, or the event with the prompt's tokens."""
+        if not self._has_token_ids:
+            return b""
+        ids = self._token_ids(self._prompts[index // self._num_choices], b"prompt_token_ids")
+        return b'%b{"index":%d,"text":""%b%b}]%b}\n\n' % (self._start, index, self._CHOICE_END[:-2], ids, self._tail)
 
     def delta(self, index: int, delta: Delta) -> bytes:
         """Return the event for new output of a choice, its echo before the first; empty if there is nothing to see."""
         self._count(index, len(delta.token_ids))
-        end = self._end
+        logprobs = b"null"
         text = self._echoes.pop(index, "") + delta.text if self._echoes else delta.text
         if self._num_logprobs is not None and delta.logprobs:
             logprobs = self._logprobs(index, delta)
-            end = b',"logprobs":' + logprobs + b',"finish_reason":null}]' + self._tail + b"}\n\n"
-        elif not text:
+        elif not (text or self._has_token_ids):
             return b""
-        return b'%b{"index":%d,"text":%b%b' % (self._start, index, encode(text), end)
+        return b'%b{"index":%d,"text":%b%b' % (self._start, index, encode(text), self._end_of(delta, logprobs))
 
     def finish(self, index: int, result: GenerationResult, results: Sequence[GenerationResult]) -> bytes:
         """Return the event with the finish reason, and what ends the stream."""
         rest, reason = encode(self._echoes.pop(index, "")), result.reason.encode()
-        choice = b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":"%b"}' % (index, rest, reason)
+        choice = b'{"index":%d,"text":%b,"logprobs":null,"finish_reason":"%b"%b}'
+        choice %= index, rest, reason, self._stop_reason(result)
         return self._last_event(index, choice, results)
 
     def whole(self, choices: Sequence[FinishedChoice]) -> bytes:
@@ -204,12 +207,15 @@ class CompletionFormat(CompletionWriter):
         return encode(body)
 
     def _whole_choice(self, index: int, choice: FinishedChoice) -> dict[str, object]:
-        body = {
+        body: dict[str, object] = {
             "index": index,
             "text": self._echoes.get(index, "") + choice.text,
             "logprobs": self._whole_logprobs(index, choice),
             "finish_reason": choice.result.reason,
+            **self._further_fields(choice),
         }
+        if self._has_token_ids:
+            body["prompt_token_ids"] = list(self._prompts[index // self._num_choices])
         prompt = choice.result.prompt
         if self._num_prompt_logprobs is not None and prompt is not None:
             body["prompt_logprobs"] = prompt_positions(prompt, self._num_prompt_logprobs, self._token_bytes)

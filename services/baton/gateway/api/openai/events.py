@@ -10,7 +10,7 @@ from baton.gateway.api.answer import AnswerJob, FinishedChoice, encode
 from baton.gateway.api.openai.schema import CommonBody
 from baton.gateway.api.sse import DONE
 from baton.gateway.api.usage import placement_body, usage_body
-from baton.gateway.generation.requests import GenerationResult
+from baton.gateway.generation.requests import Delta, GenerationResult
 
 
 class CompletionWriter:
@@ -39,7 +39,8 @@ class CompletionWriter:
             "model": body.model,
         }
         self._num_choices = job.num_choices
-        self._num_prompt_tokens = [len(prompt.token_ids) for prompt in job.prompts]
+        self._prompts = [prompt.token_ids for prompt in job.prompts]
+        self._has_token_ids = bool(body.return_token_ids)
         self._num_tokens = [0] * job.num_generations
         options = body.stream_options
         self._has_usage = bool(options and options.include_usage)
@@ -53,10 +54,32 @@ class CompletionWriter:
         if not self._has_running_usage:
             return
         self._num_tokens[index] += num_tokens
-        counts = self._num_prompt_tokens[index // self._num_choices], self._num_tokens[index]
+        counts = len(self._prompts[index // self._num_choices]), self._num_tokens[index]
         names = b',"usage":{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d}'
         self._tail = names % (*counts, sum(counts))
         self._end = self._CHOICE_END + self._tail + b"}\n\n"
+
+    def _end_of(self, delta: Delta, logprobs: bytes = b"null") -> bytes:
+        """Return what follows the text of a choice that goes on: its log-probabilities as JSON, and its tokens."""
+        if logprobs == b"null" and not self._has_token_ids:
+            return self._end
+        start, ids = self._CHOICE_END.partition(b"null")[0], self._token_ids(delta.token_ids)
+        return start + logprobs + b',"finish_reason":null' + ids + b"}]" + self._tail + b"}\n\n"
+
+    def _token_ids(self, token_ids: Sequence[int], name: bytes = b"token_ids") -> bytes:
+        """Return a field of tokens, where they were asked for."""
+        return b',"%b":%b' % (name, encode(list(token_ids))) if self._has_token_ids else b""
+
+    def _stop_reason(self, result: GenerationResult) -> bytes:
+        """Return the field of the stop string that ended a choice."""
+        return b',"stop_reason":' + encode(result.stop) if result.stop is not None else b""
+
+    def _further_fields(self, choice: FinishedChoice) -> dict[str, object]:
+        """Return the same fields of a whole choice."""
+        fields: dict[str, object] = {} if choice.result.stop is None else {"stop_reason": choice.result.stop}
+        if self._has_token_ids:
+            fields["token_ids"] = [token_id for delta in choice.deltas for token_id in delta.token_ids]
+        return fields
 
     def _last_event(self, index: int, choice: bytes, results: Sequence[GenerationResult]) -> bytes:
         """Return the event that ends a choice, and those that end the stream if there are results of all."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from baton.gateway.api.openai.logprobs import ChatLogprobs, CompletionLogprobs
+from baton.gateway.api.openai.logprobs import ChatLogprobs, CompletionLogprobs, PromptPosition
 from baton.gateway.api.structured_output import StructuredOutputFields
 from baton.gateway.api.tolerance import PROMISES, ClosedBody, Unserved
 from baton.gateway.api.usage import PlacementBody, UsageBody
@@ -58,6 +58,8 @@ class CommonBody(StructuredOutputFields, forbid_unknown_fields=True, kw_only=Tru
     """Texts whose last token cannot come after their others, as vLLM has it."""
     prompt_logprobs: int | None = None
     """Alternatives told per token of the prompt, as vLLM does; not in a stream."""
+    return_token_ids: bool | None = None
+    """Whether the answer tells the tokens of prompt and output, as vLLM has it."""
     cache_salt: str | None = None
     prompt_cache_key: str | None = None
     """Requests with the same go to the node that has the others' beginning, where nodes are about as good."""
@@ -204,6 +206,12 @@ class AnswerMessage(msgspec.Struct):
 
     role: str
     content: str | None
+    refusal: None = None
+    reasoning_content: str | None = None
+    """Left out where there is none, as `reasoning` and `tool_calls`."""
+    reasoning: str | None = None
+    """The same."""
+    tool_calls: list[ToolCallParam] | None = None
 
 
 class ChatChoice(msgspec.Struct):
@@ -213,9 +221,14 @@ class ChatChoice(msgspec.Struct):
     message: AnswerMessage
     logprobs: ChatLogprobs | None
     finish_reason: str
+    """stop, length or tool_calls."""
+    stop_reason: str | None = None
+    """The stop string that ended the text; left out where none did, as vLLM has it."""
+    token_ids: list[int] | None = None
+    """Of the output, where `return_token_ids` asks for them."""
 
 
-class ChatAnswer(msgspec.Struct):
+class ChatAnswer(msgspec.Struct, kw_only=True):
     """A chat completion."""
 
     id: str
@@ -225,6 +238,9 @@ class ChatAnswer(msgspec.Struct):
     choices: list[ChatChoice]
     usage: UsageBody
     baton: PlacementBody
+    prompt_logprobs: list[PromptPosition] | None = None
+    prompt_token_ids: list[int] | None = None
+    """Of the prompt, where `return_token_ids` asks for them."""
 
 
 class CompletionChoice(msgspec.Struct):
@@ -234,6 +250,11 @@ class CompletionChoice(msgspec.Struct):
     text: str
     logprobs: CompletionLogprobs | None
     finish_reason: str
+    stop_reason: str | None = None
+    """As in chat completions, and so are the next three."""
+    prompt_logprobs: list[PromptPosition] | None = None
+    prompt_token_ids: list[int] | None = None
+    token_ids: list[int] | None = None
 
 
 class CompletionAnswer(msgspec.Struct):
