@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -85,3 +85,27 @@ def test_public_files_name_packages_of_every_language(files: list[pb.FileDescrip
     missing = [(file.name, option) for file in public for option in _OPTIONS if not getattr(file.options, option)]
     assert missing == []
     assert all(file.options.java_multiple_files for file in public)
+
+
+def test_no_field_has_a_name_that_java_gives_to_another(files: list[pb.FileDescriptorProto]) -> None:
+    """A string `text` has `getTextBytes`, a repeated field `...Count` and `...List`, an enum `...Value`."""
+    clashes = [
+        f"{message.name}.{name}{suffix}"
+        for file in files
+        if file.package == PACKAGE
+        for message in file.message_type
+        for name, suffix in _taken_by_java(message)
+        if f"{name}{suffix}" in {field.name for field in message.field}
+    ]
+
+    assert clashes == []
+
+
+def _taken_by_java(message: pb.DescriptorProto) -> Iterator[tuple[str, str]]:
+    for field in message.field:
+        if field.label == pb.FieldDescriptorProto.LABEL_REPEATED:
+            yield from ((field.name, "_count"), (field.name, "_list"))
+        if field.type == pb.FieldDescriptorProto.TYPE_STRING:
+            yield field.name, "_bytes"
+        if field.type == pb.FieldDescriptorProto.TYPE_ENUM:
+            yield field.name, "_value"

@@ -229,7 +229,7 @@ def test_tokens_are_told_with_their_text(stub: GenerationServiceStub, gateway: R
     body = {"model": MODEL, "messages": [TURN], "logprobs": True, "max_tokens": 500}
     told = ask(gateway, "/v1/chat/completions", body).body["choices"][0]["logprobs"]["content"]
 
-    ours = [(entry.text, list(entry.text_bytes)) for entry in answer.logprobs]
+    ours = [(entry.text, list(entry.token_bytes)) for entry in answer.logprobs]
     assert ours == [(entry["token"], entry["bytes"]) for entry in told]
     assert any("�" in text for text, _ in ours)
 

@@ -133,8 +133,8 @@ def _tell(logprobs: Iterable[TokenLogprob], token_bytes: TokenBytes) -> None:
     """Write beside tokens what they stand for."""
     for entry in logprobs:
         for each in (entry, *entry.alternatives):
-            each.text_bytes = token_bytes(each.token_id)
-            each.text = each.text_bytes.decode(errors="replace")
+            each.token_bytes = token_bytes(each.token_id)
+            each.text = each.token_bytes.decode(errors="replace")
 
 
 def _judgement(logprobs: Sequence[TokenLogprob], token_bytes: TokenBytes) -> GenerateResponse:
