@@ -165,7 +165,7 @@ async def _serving(
         SERVICE_NAME,
         lambda server: add_GenerationServiceServicer_to_server(servicer, server),  # type: ignore[no-untyped-call]
     )
-    async with HttpServer(rest.handle, http_error_body, limits, held) as http_server:
+    async with HttpServer(rest, http_error_body, limits, held) as http_server:
         running = RunningGateway(
             http_port=await http_server.start(
                 settings.http_host, settings.http_port, is_shared=settings.is_shared, tls=settings.https_context()

@@ -39,13 +39,17 @@ class Client:
         return rest
 
 
-async def _answer(_request: HttpRequest, response: HttpResponse) -> None:
-    response.send(200, b"{}")
+class _Handler:
+    def is_body_wanted(self, _request: HttpRequest) -> bool:
+        return True
+
+    async def handle(self, _request: HttpRequest, response: HttpResponse) -> None:
+        response.send(200, b"{}")
 
 
 def _run(test: object) -> None:
     async def run() -> None:
-        async with asyncio.timeout(60), HttpServer(_answer, lambda _error: b"", LIMITS) as server:
+        async with asyncio.timeout(60), HttpServer(_Handler(), lambda _error: b"", LIMITS) as server:
             await server.start("127.0.0.1", 0)
             await test(server)  # type: ignore[operator]
 

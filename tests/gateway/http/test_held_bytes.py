@@ -1,4 +1,4 @@
-"""Bodies of requests are bounded over all connections, from their announcement to the end of the answer."""
+"""Bodies of requests are bounded over all connections, from their arrival to the end of the answer."""
 
 from __future__ import annotations
 
@@ -37,7 +37,11 @@ class Scene:
         self.port = 0
         self._writers: list[asyncio.StreamWriter] = []
 
-    async def answer(self, _request: HttpRequest, response: HttpResponse) -> None:
+    def is_body_wanted(self, _request: HttpRequest) -> bool:
+        """Return that it is."""
+        return True
+
+    async def handle(self, _request: HttpRequest, response: HttpResponse) -> None:
         """Answer when that may be."""
         await self.may_answer.wait()
         response.send(200, b"{}")
@@ -65,7 +69,7 @@ def _run(scenario: Callable[[Scene], Awaitable[None]]) -> None:
         scene = Scene()
         async with (
             asyncio.timeout(60),
-            HttpServer(scene.answer, lambda error: error.message.encode(), LIMITS, scene.held) as server,
+            HttpServer(scene, lambda error: error.message.encode(), LIMITS, scene.held) as server,
         ):
             scene.port = await server.start("127.0.0.1", 0)
             await scenario(scene)
@@ -75,22 +79,22 @@ def _run(scenario: Callable[[Scene], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
-def test_a_request_has_its_room_from_its_announcement_to_its_answer() -> None:
-    """What is announced counts before it comes; whoever finds none left is told to come again."""
+def test_a_request_has_its_room_from_its_arrival_to_its_answer() -> None:
+    """What is announced takes none, for it may never come; whoever finds none left is told to come again."""
 
     async def scenario(scene: Scene) -> None:
-        await scene.send("Content-Length: 60", b"x" * 10)
-        await scene.until_held(60)
-        refused, _ = await scene.send("Content-Length: 60", b"x" * 60)
+        await scene.send("Content-Length: 90", b"x" * 10)
+        await scene.until_held(10)
+        served, _ = await scene.send("Content-Length: 60", b"x" * 60)
+        await scene.until_held(70)
+        refused, _ = await scene.send("Content-Length: 40", b"")
         refusal = await refused.read()
-        served, _ = await scene.send("Content-Length: 40", b"x" * 40)
-        await scene.until_held(100)
         scene.may_answer.set()
 
         assert refusal.startswith(b"HTTP/1.1 429 ")
-        assert b"60 bytes of requests are in work" in refusal
+        assert b"70 bytes of requests are in work" in refusal
         assert (await served.read()).startswith(b"HTTP/1.1 200 ")
-        await scene.until_held(60)
+        await scene.until_held(10)
 
     _run(scenario)
 

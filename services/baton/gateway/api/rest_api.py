@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from opentelemetry.propagate import extract
 from opentelemetry.trace import SpanKind, Status, StatusCode
 
 from baton.capacity.objectives import Objectives
-from baton.errors import InvalidFieldError
+from baton.errors import AuthenticationError, InvalidFieldError
 from baton.gateway.access.admission import (
     REQUEST_ID_HEADER,
     AccessControl,
@@ -63,6 +64,14 @@ class RestApi:
             self._endpoints.setdefault(endpoint.path, {})[endpoint.method] = endpoint
         self._prefixes = {path.partition("{")[0]: path for path in self._endpoints if "{" in path}
 
+    def is_body_wanted(self, request: HttpRequest) -> bool:
+        """Return whether a request is not refused for its head alone; `handle` says why."""
+        try:
+            request.verdict = self._judge(self._endpoints.get(self._route(request.path), {}), request)
+        except (ApiError, AuthenticationError):
+            return False
+        return True
+
     async def handle(self, request: HttpRequest, response: HttpResponse) -> None:
         """Answer one request: expected failures become error objects, bugs a 500 and a traceback."""
         context = RequestContext(route=self._route(request.path))
@@ -93,10 +102,26 @@ class RestApi:
 
     async def _dispatch(self, methods: Mapping[str, Endpoint], exchange: Exchange) -> None:
         request, context = exchange.request, exchange.context
-        access = next((endpoint.access for endpoint in methods.values()), Access.KEY)
+        verdict = request.verdict if isinstance(request.verdict, _Verdict) else self._judge(methods, request)
+        endpoint, context.key_name = verdict
+        if endpoint.body is not None and (coding := _coding(request)) not in ("", "identity"):
+            await self._inflate(request, coding)
+        if endpoint.span:
+            await self._work(endpoint, exchange)
+        else:
+            await _answer(endpoint, exchange)
+
+    def _judge(self, methods: Mapping[str, Endpoint], request: HttpRequest) -> _Verdict:
+        """Return who asks for what, by the head of a request.
+
+        Raises:
+            ApiError: If that is not served, or not to whoever asks.
+            AuthenticationError: If a key is needed, and none is shown that is known.
+        """
+        access, key_name = next((endpoint.access for endpoint in methods.values()), Access.KEY), ""
         if access is not Access.OPEN:
             key = self._access.authenticate(request.headers)
-            context.key_name = key.name
+            key_name = key.name
             if access is Access.ADMIN and not key.is_admin:
                 raise ApiError(403, f"{request.path} needs the API key of an administrator", code="admin_key_needed")
         if not methods:
@@ -107,12 +132,7 @@ class RestApi:
             raise ApiError(405, text, code="method_not_allowed", headers={"allow": ", ".join(methods)})
         if endpoint.body is not None:
             _check_media_type(request)
-            if (coding := request.headers.get("content-encoding", "").strip().lower()) not in ("", "identity"):
-                await self._inflate(request, coding)
-        if endpoint.span:
-            await self._work(endpoint, exchange)
-        else:
-            await _answer(endpoint, exchange)
+        return _Verdict(endpoint, key_name)
 
     def _unknown_path(self, request: HttpRequest) -> ApiError:
         """Return the error of a path that nothing serves, with what was probably meant, or what is served."""
@@ -152,6 +172,11 @@ class RestApi:
                 raise
 
 
+class _Verdict(NamedTuple):
+    endpoint: Endpoint
+    key_name: str
+
+
 async def _answer(endpoint: Endpoint, exchange: Exchange) -> None:
     if endpoint.request_id_header:
         exchange.response.headers[endpoint.request_id_header] = exchange.context.request_id
@@ -179,6 +204,10 @@ def _objectives(request: HttpRequest) -> Objectives:
         return objectives_of(request.headers)
     except InvalidFieldError as error:
         raise ApiError(400, error.message, field=error.field, code="invalid_value") from error
+
+
+def _coding(request: HttpRequest) -> str:
+    return request.headers.get("content-encoding", "").strip().lower()
 
 
 def _check_media_type(request: HttpRequest) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 from baton.gateway.http.content_coding import GzipResponse, accepts_gzip
 from baton.gateway.http.messages import CONTINUE, HeldBytes, HttpError, HttpRequest, RequestReader
@@ -15,8 +15,16 @@ from baton.gateway.http.response import ClientGoneError, HttpResponse
 
 log = logging.getLogger(__name__)
 
-Handler: TypeAlias = Callable[[HttpRequest, HttpResponse], Awaitable[None]]
-"""Answers a request. Its errors end the connection; it is cancelled when the client goes."""
+
+class Handler(Protocol):
+    """Answers requests."""
+
+    def is_body_wanted(self, request: HttpRequest) -> bool:
+        """Return whether the body of a request is to be read, given its head; if not, it is answered without."""
+
+    async def handle(self, request: HttpRequest, response: HttpResponse) -> None:
+        """Answer a request. Errors end the connection; cancelled when the client goes."""
+
 
 ErrorBody: TypeAlias = Callable[[HttpError], bytes]
 """Makes the body of an answer to a request that is no proper HTTP."""
@@ -66,7 +74,10 @@ class HttpConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._held = connections.held
         self._reader = RequestReader(
-            max_header_bytes=MAX_HEADER_BYTES, max_body_bytes=limits.max_body_bytes, held=connections.held
+            max_header_bytes=MAX_HEADER_BYTES,
+            max_body_bytes=limits.max_body_bytes,
+            held=connections.held,
+            is_body_wanted=handler.is_body_wanted,
         )
         self._waiting: deque[HttpRequest] = deque()
         self._task: asyncio.Task[None] | None = None
@@ -188,7 +199,7 @@ class HttpConnection(asyncio.Protocol):
                 kind = GzipResponse if accepted and accepts_gzip(accepted) else HttpResponse
                 response = kind(self, request, is_last=self._is_last, stream_idle_seconds=idle_seconds)
                 try:
-                    await self._handler(request, response)
+                    await self._handler.handle(request, response)
                 finally:
                     self._held.give_back(request.num_held_bytes)
                 if not response.is_keep_alive:

@@ -6,7 +6,7 @@ The bytes of requests that a process holds are bounded over all connections: cli
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email.utils import formatdate
@@ -42,13 +42,15 @@ class HttpRequest:
     headers: dict[str, str] = field(default_factory=dict)
     """By lower-case name; the last of equal names wins."""
     body: bytes = b""
-    """Complete body."""
+    """Complete body; empty if the request is to be refused for its head."""
     is_keep_alive: bool = True
     """Whether the connection may serve another request."""
     has_chunks: bool = True
     """Whether the client understands chunked answers (HTTP/1.1)."""
     num_held_bytes: int = 0
     """Bytes that are held for it, until its answer has ended."""
+    verdict: object = None
+    """What whoever judged its head has kept for its answer."""
 
 
 def head(status: int, headers: Mapping[str, str]) -> bytes:
@@ -88,19 +90,34 @@ _UPGRADE = frozenset({"upgrade", "http2-settings"})
 """Headers of an offer to go on by another protocol, and their names in `Connection`."""
 
 
+class _UnwantedBodyError(Exception):
+    """A request will be refused for its head: its body is not read."""
+
+
 class RequestReader:
     """Turns the bytes of one connection into requests.
 
     `phase` says what is awaited: "idle" (no byte of a request has come), "head" or "body".
 
     Args:
-        max_header_bytes: Of a request's head.
+        max_header_bytes: Of a request's head; also of what stands between the parts of a body, or behind it.
         max_body_bytes: Of a request's body.
         held: Counts bodies, of complete requests too: whoever takes one gives its `num_held_bytes` back.
+        is_body_wanted: Judges a request by its head. Where it says no, the request is complete without its body, and
+            nothing behind it is read.
     """
 
-    def __init__(self, *, max_header_bytes: int, max_body_bytes: int, held: HeldBytes) -> None:
+    def __init__(
+        self,
+        *,
+        max_header_bytes: int,
+        max_body_bytes: int,
+        held: HeldBytes,
+        is_body_wanted: Callable[[HttpRequest], bool] = lambda _request: True,
+    ) -> None:
         self._held = held
+        self._is_body_wanted = is_body_wanted
+        self._is_over = False
         self._max_header_bytes = max_header_bytes
         self._max_body_bytes = max_body_bytes
         self._parser = httptools.HttpRequestParser(self)
@@ -116,7 +133,9 @@ class RequestReader:
             HttpError: If they are no HTTP, or exceed a limit.
         """
         self._complete = []
-        was_in_head = self.phase != "body"
+        if self._is_over:
+            return self._complete
+        was_in_head, num_body_bytes = self.phase != "body", self._num_body_bytes
         try:
             try:
                 self._parser.feed_data(data)
@@ -125,11 +144,15 @@ class RequestReader:
         except httptools.HttpParserCallbackError as error:
             if isinstance(error.__context__, HttpError):
                 raise error.__context__ from None
-            raise HttpError(400, "malformed request") from error
+            if not isinstance(error.__context__, _UnwantedBodyError):
+                raise HttpError(400, "malformed request") from error
+            self._is_over = True
         except httptools.HttpParserError as error:
             raise HttpError(400, f"malformed request: {error}") from error
         if self.phase == "head" and was_in_head:
             self._count_header_bytes(len(data))
+        elif self.phase == "body" and not was_in_head and not self._complete:
+            self._count_framing_bytes(len(data), self._num_body_bytes - num_body_bytes)
         return self._complete
 
     def take_continue(self) -> bool:
@@ -149,7 +172,9 @@ class RequestReader:
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header."""
+        """Take a header; fields behind a body are dropped: they came after the request was judged."""
+        if self.phase == "body":
+            return
         key = name.decode("latin-1").lower()
         if key in _ONCE and key in self._request.headers:
             raise HttpError(400, f"malformed request: Duplicate {key.title()}")
@@ -159,34 +184,42 @@ class RequestReader:
             raise HttpError(431, f"the request's head is larger than {self._max_header_bytes} bytes")
 
     def on_headers_complete(self) -> None:
-        """Finish the head; refuse a body that is known to be too large."""
+        """Finish the head; refuse a body that is known to be too large, or not wanted."""
         if len(self._url) + self._num_named_header_bytes > self._max_header_bytes:
             raise HttpError(431, f"the request's head is larger than {self._max_header_bytes} bytes")
-        headers = self._request.headers
-        if "host" not in headers and self._parser.get_http_version() == "1.1":
+        request, version = self._request, self._parser.get_http_version()
+        headers = request.headers
+        if "host" not in headers and version == "1.1":
             raise HttpError(400, "malformed request: Missing Host")
+        request.method, request.has_chunks = self._parser.get_method().decode("latin-1"), version != "1.0"
+        path, _, query = self._url.partition(b"?")
+        request.path, request.query = _without_origin(path).decode("latin-1"), query.decode("latin-1")
         num_body_bytes = int(headers.get("content-length", "0"))
+        if (num_body_bytes or "transfer-encoding" in headers) and not self._is_body_wanted(request):
+            request.is_keep_alive = False
+            self._complete.append(request)
+            self._begin()
+            self.phase = "idle"
+            raise _UnwantedBodyError
         self._check_body_bytes(num_body_bytes)
-        self._hold(num_body_bytes)
+        self._check_room(num_body_bytes)
         self._is_continue_wanted = headers.get("expect", "").lower() == "100-continue"
         self.phase = "body"
 
     def on_body(self, body: bytes) -> None:
         """Take a part of the body."""
-        self._body.append(body)
         self._num_body_bytes += len(body)
         self._check_body_bytes(self._num_body_bytes)
-        self._hold(self._num_body_bytes)
+        self._check_room(len(body))
+        self._held.take(len(body))
+        self._request.num_held_bytes += len(body)
+        self._body += body
 
     def on_message_complete(self) -> None:
         """Finish a request."""
         request = self._request
-        request.method = self._parser.get_method().decode("latin-1")
-        path, _, query = self._url.partition(b"?")
-        request.path, request.query = _without_origin(path).decode("latin-1"), query.decode("latin-1")
-        request.body = b"".join(self._body)
+        request.body = bytes(self._body)
         request.is_keep_alive = self._parser.should_keep_alive()
-        request.has_chunks = self._parser.get_http_version() != "1.0"
         self._complete.append(request)
         self._begin()
         self.phase = "idle"
@@ -215,8 +248,9 @@ class RequestReader:
     def _begin(self) -> None:
         self._request = HttpRequest()
         self._url = b""
-        self._body: list[bytes] = []
+        self._body = bytearray()
         self._num_body_bytes = 0
+        self._framing_room_bytes = self._max_header_bytes
         self._num_unnamed_header_bytes = 0
         self._num_named_header_bytes = 0
 
@@ -225,16 +259,22 @@ class RequestReader:
         self._held.give_back(self._request.num_held_bytes)
         self._request.num_held_bytes = 0
 
-    def _hold(self, num_bytes: int) -> None:
-        """Hold so many bytes for the request, or refuse it: a body that is announced has its room before it comes."""
-        more = num_bytes - self._request.num_held_bytes
-        if more <= 0:
-            return
+    def _check_room(self, num_bytes: int) -> None:
+        """Refuse what memory has no room for; what is announced is not reserved, for it may never come."""
         try:
-            self._held.take(more)
+            self._held.check(num_bytes)
         except OverloadedError as error:
             raise HttpError(429, error.message) from error
-        self._request.num_held_bytes += more
+
+    def _count_framing_bytes(self, num_bytes: int, num_body_bytes: int) -> None:
+        """Bound what is no body between chunks and behind them; the parser would gather a line of it for ever.
+
+        Framing may be as long as the body, and longer by a head at any time.
+        """
+        room = self._framing_room_bytes - num_bytes + 2 * num_body_bytes
+        self._framing_room_bytes = min(room, self._max_header_bytes)
+        if room < 0:
+            raise HttpError(431, f"more than {self._max_header_bytes} bytes between parts of the body, or behind it")
 
     def _count_header_bytes(self, num_bytes: int) -> None:
         """Bound a head whose end has not come: the parser itself would gather a line for ever."""
@@ -279,17 +319,25 @@ class HeldBytes:
         self.num_bytes = 0
         """Bytes that are held."""
 
-    def take(self, num_bytes: int) -> None:
-        """Take bytes.
+    def check(self, num_bytes: int) -> None:
+        """Return if so many bytes could be taken.
 
         Raises:
-            OverloadedError: If there is no room beside those that are held.
+            OverloadedError: If there is no room for them beside those that are held.
         """
         if self.num_bytes and self.num_bytes + num_bytes > self.max_bytes:
             raise OverloadedError(
                 f"{self.num_bytes} bytes of requests are in work, and memory has room for {self.max_bytes};"
                 " try again soon"
             )
+
+    def take(self, num_bytes: int) -> None:
+        """Take bytes.
+
+        Raises:
+            OverloadedError: As `check`.
+        """
+        self.check(num_bytes)
         self.num_bytes += num_bytes
 
     def give_back(self, num_bytes: int) -> None:
