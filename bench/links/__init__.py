@@ -1,1 +1,1 @@
-"""Deployments across links of a given rate: the hand-over, and a bare machine that joins. Linux, root."""
+"""Two nodes on two hosts and a link of a given rate: the hand-over, predicted and measured. Linux, root."""

@@ -55,9 +55,6 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "shaped": Benchmark(
             "links.shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."
         ),
-        "two-hosts": Benchmark(
-            "links.two_hosts", "A bare machine joins over a link, serves, fails and comes back (root)."
-        ),
     }
 )
 """By the word after `baton bench`. A benchmark is one line here, `python -m bench.MODULE` with its own --help."""

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from baton.demo import checkpoint_dir
-from bench.links.two_hosts import DEFAULT_BITS_PER_SECOND, run
+from system.two_hosts.scenario import DEFAULT_BITS_PER_SECOND, run
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("BATON_TWO_HOSTS") != "1" or sys.platform != "linux" or os.geteuid() != 0,
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 def test_a_machine_is_found_joins_serves_fails_and_comes_back() -> None:
     """By multicast DNS, by token, over a shaped link; the plan follows when the link is halved."""
-    results = run(checkpoint_dir(), DEFAULT_BITS_PER_SECOND, has_profiles=False)
+    results = run(checkpoint_dir(), DEFAULT_BITS_PER_SECOND)
 
     before, after = results["link_bits_per_second"]
     assert "join token is not that of this deployment" in results["refusal"]
