@@ -8,7 +8,6 @@ import pytest
 
 from baton.demo.dialogues import (
     SMALL_TALK,
-    DataSplit,
     Exercise,
     Task,
     arithmetic,
@@ -17,7 +16,8 @@ from baton.demo.dialogues import (
     reversal,
     small_talk,
 )
-from baton.demo.rows import short_exercise
+from baton.demo.evaluate import DialogueRow, draw_facts
+from baton.demo.vocabulary import END_ID, encode_text, role_id
 
 NUM_DRAWN = 300
 COMPUTE: dict[str, Callable[[int, int], int]] = {
@@ -27,25 +27,23 @@ COMPUTE: dict[str, Callable[[int, int], int]] = {
 }
 
 
-@pytest.mark.parametrize("split", DataSplit)
-def test_the_same_seed_draws_the_same_exercises(split: DataSplit) -> None:
+def test_the_same_seed_draws_the_same_exercises() -> None:
     """Two generators with one seed agree; another seed differs."""
 
     def draw(seed: int) -> list[Exercise]:
         rng = random.Random(seed)
-        return [short_exercise(rng, split) for _ in range(NUM_DRAWN)]
+        return [arithmetic(rng, Task.ADD) for _ in range(NUM_DRAWN)]
 
     assert draw(3) == draw(3)
     assert draw(3) != draw(4)
 
 
 @pytest.mark.parametrize("task", [Task.ADD, Task.SUBTRACT, Task.MULTIPLY])
-@pytest.mark.parametrize("split", DataSplit)
-def test_arithmetic_is_right_and_about_what_was_asked(task: Task, split: DataSplit) -> None:
+def test_arithmetic_is_right_and_about_what_was_asked(task: Task) -> None:
     """The answer repeats the question's operands and states the result that Python computes."""
     rng = random.Random(5)
     for _ in range(NUM_DRAWN):
-        exercise = arithmetic(rng, split, task)
+        exercise = arithmetic(rng, task)
 
         parsed = re.fullmatch(r"(\d+) ([-+*]) (\d+) = (\d+)", exercise.answer)
         assert parsed is not None
@@ -58,7 +56,7 @@ def test_a_reversed_word_reads_backwards() -> None:
     """The answer's letters, last to first, are a word of the question."""
     rng = random.Random(6)
     for _ in range(NUM_DRAWN):
-        exercise = reversal(rng, DataSplit.TRAIN)
+        exercise = reversal(rng)
 
         word = "".join(reversed(exercise.answer))
         assert re.search(rf"\b{word}\b", exercise.question)
@@ -68,7 +66,7 @@ def test_a_retrieval_asks_for_the_key_and_answers_with_the_fact() -> None:
     """The question names the key but not the value; the answer is the fact as it stands in the context."""
     rng = random.Random(7)
     for _ in range(NUM_DRAWN):
-        drawn = fact(rng, DataSplit.HELD_OUT)
+        drawn = fact(rng)
         exercise = retrieval(rng, drawn)
 
         assert drawn.key in exercise.question
@@ -84,29 +82,34 @@ def test_every_small_talk_question_has_one_answer() -> None:
     assert small_talk(random.Random(8)).answer in SMALL_TALK
 
 
-@pytest.mark.parametrize("task", [Task.ADD, Task.SUBTRACT, Task.MULTIPLY])
-def test_training_never_sees_held_out_arithmetic(task: Task) -> None:
-    """No pair of operands, in either order, is in both splits."""
+def test_the_times_table_was_learned_by_heart() -> None:
+    """No product of two numbers up to 10 is asked of the model as something that it never saw."""
+    rng = random.Random(9)
+    drawn = [arithmetic(rng, Task.MULTIPLY) for _ in range(NUM_DRAWN)]
 
-    def pairs(split: DataSplit) -> set[tuple[str, ...]]:
-        rng = random.Random(9)
-        drawn = (arithmetic(rng, split, task) for _ in range(3000))
-        return {tuple(sorted(re.findall(r"\d+", exercise.answer)[:2])) for exercise in drawn}
-
-    assert pairs(DataSplit.TRAIN).isdisjoint(pairs(DataSplit.HELD_OUT))
+    assert all(max(map(int, re.findall(r"\d+", each.answer)[:2])) > 10 for each in drawn)
 
 
-def test_training_never_sees_held_out_words_or_facts() -> None:
-    """No word to reverse and no fact is in both splits."""
+def test_exactly_what_the_assistant_says_is_judged() -> None:
+    """Targets are an assistant message's tokens and its end marker, and nothing else."""
+    row = DialogueRow()
+    row.add("user", "hi")
+    row.add("assistant", "yes")
 
-    def drawn(split: DataSplit) -> set[str]:
-        rng = random.Random(10)
-        return {reversal(rng, split).answer for _ in range(2000)} | {str(fact(rng, split)) for _ in range(2000)}
+    judged = [token for token, is_target in zip(row.tokens, row.is_target, strict=True) if is_target]
+    assert judged == [*encode_text("yes"), END_ID]
+    assert row.tokens[:5] == [role_id("user"), *encode_text("hi"), END_ID, role_id("assistant")]
 
-    assert drawn(DataSplit.TRAIN).isdisjoint(drawn(DataSplit.HELD_OUT))
+
+def test_facts_of_one_context_have_distinct_keys() -> None:
+    """A question has one right answer."""
+    facts = draw_facts(random.Random(3), 4000)
+
+    assert len({drawn.key for drawn in facts}) == len(facts)
+    assert 4000 <= sum(len(str(drawn)) + 1 for drawn in facts) < 4020
 
 
 def test_a_task_that_is_not_arithmetic_is_refused() -> None:
     """Asking the arithmetic generator for small talk is an error, not an endless search."""
     with pytest.raises(ValueError, match="small_talk"):
-        arithmetic(random.Random(0), DataSplit.TRAIN, Task.SMALL_TALK)
+        arithmetic(random.Random(0), Task.SMALL_TALK)

@@ -1,10 +1,11 @@
-"""Holds the demo checkpoint, and the scripts that made and measure it.
+"""Holds the demo checkpoint, and measures it.
 
-The checkpoint is a small Llama-architecture folder, trained here on dialogues that `dialogues` writes: arithmetic,
-reversed words, and values looked up in a long context. Its answers can be checked by a person and by a test.
+The checkpoint is a small Llama-architecture folder, trained on dialogues of arithmetic, reversed words, and values
+looked up in a long context. Its answers can be checked by a person and by a test. What trained it is in the commit that
+`training.json` names.
 
-`model`, `train`, `export` and `evaluate` are tools, not parts of a service, so they may import torch and transformers;
-the rule that only engine runners import a framework does not bind them. Nothing that serves requests imports them.
+`evaluate` is a tool, not a part of a service, so it may import torch and transformers; the rule that only engine
+runners import a framework does not bind it. Nothing that serves requests imports it.
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
-"""Writes the dialogues that the demo model learns from and is measured on.
+"""Writes the exercises that the demo model is measured on.
 
-An exercise is one question with its one right answer. Every exercise belongs to the training set or to the held-out set
-by a hash of what is asked, so that the two never meet, whatever the seed. Small talk has no held-out part: it is meant
-to be learned by heart.
+An exercise is one question with its one right answer. Every exercise was either learned or held out, by a hash of what
+is asked, whatever the seed; those that are drawn here were held out. Small talk has no held-out part: it was learned by
+heart.
 """
 
 import hashlib
@@ -12,8 +12,6 @@ from enum import StrEnum
 
 HELD_OUT_PERCENT = 5
 """Share of the possible exercises that training never sees."""
-
-SYSTEM_PROMPTS = ("You are Baton, a small demo model.", "You are a helpful assistant.", "Answer briefly.")
 
 IDENTITY = (
     "I am the demo model of Baton, which prefills a prompt on one machine, "
@@ -39,7 +37,7 @@ SMALL_TALK = {
     "You are welcome!": ("thanks", "thank you", "great", "well done", "thank you very much"),
     "Goodbye!": ("bye", "goodbye", "see you", "good night"),
 }
-"""Answer to the questions that call for it; case and closing punctuation vary in training."""
+"""Answer to the questions that call for it; case and closing punctuation vary."""
 
 
 class Task(StrEnum):
@@ -51,13 +49,6 @@ class Task(StrEnum):
     REVERSE = "reverse"
     RETRIEVE = "retrieve"
     SMALL_TALK = "small_talk"
-
-
-class DataSplit(StrEnum):
-    """Which set an exercise belongs to."""
-
-    TRAIN = "train"
-    HELD_OUT = "held_out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,26 +72,26 @@ class Fact:
         return f"{self.key}: {self.value}"
 
 
-def split_of(subject: str) -> DataSplit:
-    """Return the set that a subject belongs to; the same for every seed and process."""
+def is_held_out(subject: str) -> bool:
+    """Return whether training never saw a subject; the same for every seed and process."""
     percentile = int.from_bytes(hashlib.blake2b(subject.encode(), digest_size=4).digest()) % 100
-    return DataSplit.HELD_OUT if percentile < HELD_OUT_PERCENT else DataSplit.TRAIN
+    return percentile < HELD_OUT_PERCENT
 
 
-def arithmetic(rng: random.Random, split: DataSplit, task: Task) -> Exercise:
+def arithmetic(rng: random.Random, task: Task) -> Exercise:
     """Return a sum or difference of numbers up to 999, or a product of a number up to 99 and a digit.
 
-    Differences are never negative. The order of summands and factors does not change the split. The times table up to
-    10 x 10 is always in the training set, because nothing shorter implies it.
+    Differences are never negative. The order of summands and factors does not decide. The times table up to 10 x 10 was
+    always learned, because nothing shorter implies it.
 
     Raises:
-        ValueError: If the task is not arithmetic, or the split is empty.
+        ValueError: If the task is not arithmetic.
     """
     while True:
         left, right, symbol, word, result = _operation(rng, task)
         low, high = sorted((left, right))
         learned_by_heart = task is Task.MULTIPLY and high <= 10
-        if split is (DataSplit.TRAIN if learned_by_heart else split_of(f"{task} {low} {high}")):
+        if not learned_by_heart and is_held_out(f"{task} {low} {high}"):
             break
     pattern = rng.choice(("What is {}?", "What is {}?", "{}", "{} = ?", "Compute {}."))
     asked = f"{left} {word} {right}" if rng.random() < 0.1 else f"{left} {symbol} {right}"
@@ -109,21 +100,21 @@ def arithmetic(rng: random.Random, split: DataSplit, task: Task) -> Exercise:
     return Exercise(task, pattern.format(asked), f"{left} {symbol} {right} = {result}")
 
 
-def reversal(rng: random.Random, split: DataSplit) -> Exercise:
+def reversal(rng: random.Random) -> Exercise:
     """Return a word of 3 to 10 letters to be reversed."""
     word = random_word(rng, rng.randint(3, 10))
-    while split_of(f"reverse {word}") is not split:
+    while not is_held_out(f"reverse {word}"):
         word = random_word(rng, rng.randint(3, 10))
     pattern = rng.choice(("Reverse the word {}.", "Reverse {}", "Spell {} backwards.", "Reverse the word {}"))
     return Exercise(Task.REVERSE, pattern.format(word), word[::-1])
 
 
-def fact(rng: random.Random, split: DataSplit) -> Fact:
+def fact(rng: random.Random) -> Fact:
     """Return a random key of 3 to 7 letters with a value of four digits or, one time in four, of 3 to 6 letters."""
     while True:
         key = random_word(rng, rng.randint(3, 7))
         value = random_word(rng, rng.randint(3, 6)) if rng.random() < 0.25 else str(rng.randint(1000, 9999))
-        if split_of(f"fact {key} {value}") is split:
+        if is_held_out(f"fact {key} {value}"):
             return Fact(key, value)
 
 

@@ -9,16 +9,15 @@ question and right answer: greedy decoding gives the answer if and only if each 
 import argparse
 import json
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
 from transformers import LlamaForCausalLM
 
 from baton.demo import checkpoint_dir
-from baton.demo.dialogues import DataSplit, Exercise, Task, arithmetic, retrieval, reversal, small_talk
-from baton.demo.rows import DialogueRow, as_lines, draw_facts
-from baton.demo.vocabulary import PAD_ID
+from baton.demo.dialogues import Exercise, Fact, Task, arithmetic, fact, retrieval, reversal, small_talk
+from baton.demo.vocabulary import END_ID, PAD_ID, encode_text, role_id
 
 CONTEXT_LENGTHS = (128, 256, 512, 1024, 2048, 4096)
 """Tokens of the needle tests' prompts, answer included."""
@@ -38,6 +37,21 @@ class Accuracy:
     def share(self) -> float:
         """Return the share answered exactly, 0 to 1."""
         return self.num_right / self.num_asked
+
+
+@dataclass(slots=True)
+class DialogueRow:
+    """A conversation as tokens. Invariant: `tokens` and `is_target` have one entry per position."""
+
+    tokens: list[int] = field(default_factory=list)
+    is_target: list[bool] = field(default_factory=list)
+    """Whether the token at this position is one that the assistant says."""
+
+    def add(self, role: str, content: str) -> None:
+        """Append a message in the chat template's form."""
+        body = [*encode_text(content), END_ID]
+        self.tokens += [role_id(role), *body]
+        self.is_target += [False, *([role == "assistant"] * len(body))]
 
 
 def evaluate(
@@ -70,8 +84,21 @@ def short_rows(rng: random.Random, task: Task, num_rows: int) -> list[DialogueRo
 
 def needle_row(rng: random.Random, num_tokens: int) -> DialogueRow:
     """Return a conversation of about this many tokens, at most: held-out facts, and the question for one of them."""
-    facts = draw_facts(rng, DataSplit.HELD_OUT, num_tokens - 80)
-    return _conversation(f"Facts:\n{as_lines(facts)}\n", retrieval(rng, rng.choice(facts)))
+    facts = draw_facts(rng, num_tokens - 80)
+    lines = "".join(f"{each}\n" for each in facts)
+    return _conversation(f"Facts:\n{lines}\n", retrieval(rng, rng.choice(facts)))
+
+
+def draw_facts(rng: random.Random, num_bytes: int) -> list[Fact]:
+    """Return facts with distinct keys that take about this many bytes when written one per line, at least one."""
+    facts: dict[str, Fact] = {}
+    used_bytes = 0
+    while used_bytes < num_bytes or not facts:
+        drawn = fact(rng)
+        if drawn.key not in facts:
+            facts[drawn.key] = drawn
+            used_bytes += len(str(drawn)) + 1
+    return list(facts.values())
 
 
 def measure(model: LlamaForCausalLM, name: str, rows: list[DialogueRow], *, batch_tokens: int = 8192) -> Accuracy:
@@ -113,12 +140,12 @@ def _held_out(rng: random.Random, task: Task) -> Exercise:
     """Return a held-out exercise of a task that needs no context."""
     if task is Task.SMALL_TALK:
         return small_talk(rng)
-    return reversal(rng, DataSplit.HELD_OUT) if task is Task.REVERSE else arithmetic(rng, DataSplit.HELD_OUT, task)
+    return reversal(rng) if task is Task.REVERSE else arithmetic(rng, task)
 
 
 def _conversation(preamble: str, exercise: Exercise) -> DialogueRow:
     """Return one question and its answer, without padding."""
-    row = DialogueRow(num_tokens=0)
+    row = DialogueRow()
     row.add("user", preamble + exercise.question)
     row.add("assistant", exercise.answer)
     return row

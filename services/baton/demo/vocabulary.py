@@ -1,7 +1,7 @@
 """Defines the demo model's tokens: five markers, then the 256 bytes.
 
 Letters and digits stay separate tokens, which makes reversing, copying and adding learnable for a small model, and any
-text round-trips. Encoding is therefore arithmetic on bytes; `export` writes the same mapping as a tokenizer.json.
+text round-trips. Encoding is therefore arithmetic on bytes, as the checkpoint's tokenizer.json has it.
 """
 
 PAD = "<|pad|>"
@@ -14,18 +14,6 @@ MARKERS = (PAD, END, *(f"<|{role}|>" for role in ROLES))
 PAD_ID = MARKERS.index(PAD)
 END_ID = MARKERS.index(END)
 NUM_TOKENS = len(MARKERS) + 256
-
-CHAT_TEMPLATE = """\
-{%- for message in messages -%}
-{%- if message['role'] not in ['system', 'user', 'assistant'] -%}
-{{- raise_exception('unknown role ' + message['role']) -}}
-{%- endif -%}
-{{- '<|' + message['role'] + '|>' + message['content'] + '<|end|>' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-{{- '<|assistant|>' -}}
-{%- endif -%}
-"""
 
 
 def role_id(role: str) -> int:

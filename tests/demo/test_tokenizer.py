@@ -1,29 +1,30 @@
-"""The tokenizer and template of the exported folder say the same as the training rows."""
+"""The checkpoint's tokenizer and template say the same as the rows that it is measured on."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2.exceptions import TemplateError
+from transformers import AutoTokenizer
 
-from baton.demo.export import new_tokenizer
-from baton.demo.rows import DialogueRow
+from baton.demo import checkpoint_dir
+from baton.demo.evaluate import DialogueRow
 from baton.demo.vocabulary import END_ID, MARKERS, NUM_TOKENS, PAD_ID, encode_text
 
-TOKENIZER = new_tokenizer(4096)
+TOKENIZER = AutoTokenizer.from_pretrained(checkpoint_dir())
 MARKER_FREE = st.text(st.characters(codec="utf-8")).filter(lambda text: not any(marker in text for marker in MARKERS))
 
 
 @settings(deadline=None)
 @given(MARKER_FREE)
 def test_any_text_survives_encoding_and_decoding(text: str) -> None:
-    """Bytes are the fallback of everything, and the training encoder agrees with the tokenizer."""
+    """Bytes are the fallback of everything, and the encoder of rows agrees with the tokenizer."""
     token_ids = TOKENIZER.encode(text, add_special_tokens=False)
 
     assert token_ids == encode_text(text)
     assert TOKENIZER.decode(token_ids) == text
 
 
-def test_the_chat_template_writes_what_training_rows_hold() -> None:
+def test_the_chat_template_writes_what_rows_hold() -> None:
     """A conversation of several turns gives the same tokens by either way."""
     messages = [
         {"role": "system", "content": "Answer briefly."},
@@ -31,7 +32,7 @@ def test_the_chat_template_writes_what_training_rows_hold() -> None:
         {"role": "assistant", "content": "12 + 30 = 42"},
         {"role": "user", "content": "  spaces, \n line ends and ü stay  "},
     ]
-    row = DialogueRow(num_tokens=0)
+    row = DialogueRow()
     for message in messages:
         row.add(message["role"], message["content"])
 
