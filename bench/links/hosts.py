@@ -96,9 +96,9 @@ def hosted_cluster(
         index = f"--cache-index-address={_CACHE_INDEX}"
         for role, address, flags in (("cache-index", _CACHE_INDEX, ()), ("router", ROUTER, (index,))):
             host, _, port = address.partition(":")
-            hosts.serve(role, f"--host={host}", f"--port={port}", *flags)
+            hosts.serve(role, f"--host={host}", f"--port={port}", "--insecure", *flags)
         for number, node in enumerate(nodes):
             host = FAR_ADDRESS if node.is_far else NEAR_ADDRESS
-            place = (f"--host={host}", f"--port={_NODE_PORT + number}", f"--node-id=node-{number}", index)
+            place = (f"--host={host}", f"--port={_NODE_PORT + number}", f"--node-id=node-{number}", index, "--insecure")
             hosts.serve(node.role, *place, *node.flags, is_far=node.is_far)
         yield hosts, hosts.wait_for_nodes(len(nodes), num_links)

@@ -85,6 +85,13 @@ MISTAKES = (
     Mistake("up --nodes {no_decode}", 'at least one must have role = "decode" or "worker"'),
     Mistake("serve rooter", "unknown role rooter; did you mean router?"),
     Mistake("serve router --prot 1", "unknown flag --prot; did you mean --port?"),
+    Mistake(
+        "serve router --host 192.0.2.1", "would be believed without a certificate: set tls_cert_file, tls_key_file"
+    ),
+    Mistake(
+        "serve gateway --model-dir m --host 192.0.2.1", "set api_keys_file; or pass --insecure if none but friends"
+    ),
+    Mistake("up --host 0.0.0.0 --http-port {port} --grpc-port {other_port}", "have no certificates: pass --insecure"),
     Mistake("serve router --port many", "flag --port: Input should be a valid integer"),
     Mistake("serve router --port", "flag --port needs a value"),
     Mistake("serve router --config {tmp}/none.toml", "{tmp}/none.toml: "),

@@ -66,6 +66,7 @@ args:
   {{- if $values.apiKeys.existingSecret }}
   - "--api-keys-file=/etc/baton/api-keys/keys"
   {{- end }}
+  {{- include "baton.tls.publicFlags" . | trim | nindent 2 }}
   {{- with include "baton.tls.flags" (dict "root" . "isServer" false) | trim }}
   {{- . | nindent 2 }}
   {{- end }}

@@ -14,6 +14,20 @@
 {{- if .isServer }}
 - "--tls-health-port={{ (include "baton.ports" .root | fromYaml).health }}"
 {{- end }}
+{{- else if .isServer }}
+- "--insecure=true"
+{{- end }}
+{{- end -}}
+
+{{/* What the gateway's public ports rely on: who ends TLS before them; else that none but friends reach them. */}}
+{{- define "baton.tls.publicFlags" -}}
+{{- $gateway := .Values.gateway -}}
+{{- $endsTls := or (and $gateway.ingress.enabled $gateway.ingress.tlsSecret) $gateway.httpRoute.enabled -}}
+{{- if $endsTls }}
+- "--tls-ends-upstream=true"
+{{- end }}
+{{- if not (and $endsTls $gateway.apiKeys.existingSecret) }}
+- "--insecure=true"
 {{- end }}
 {{- end -}}
 

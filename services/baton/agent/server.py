@@ -91,6 +91,7 @@ def worker_command(settings: AgentSettings, role: str) -> Sequence[str]:
     return (
         *(sys.executable, "-m", "baton.cli", "serve", role),
         *own,
+        *(("--insecure",) if settings.insecure else ()),
         *shlex.split(settings.worker_arguments),
     )
 

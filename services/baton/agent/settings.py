@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
@@ -90,6 +90,10 @@ class AgentSettings(SupervisedWorkerSettings, MembershipSettings, MetricsSetting
     """Port of the agent; 0: any free one."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Lowest level that is logged."""
+
+    def open_doors(self) -> Sequence[str]:
+        """Return what other machines are served without a certificate; one that joins gets one first."""
+        return () if self.is_joining else super().open_doors()
 
     @model_validator(mode="after")
     def _check_join(self) -> Self:

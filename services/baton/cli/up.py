@@ -32,6 +32,7 @@ from baton.cli.terminal.console import PrefixedLines, curl_line, make_console, p
 from baton.cli.terminal.startup import QuietLines, StartingLine
 from baton.cli.terminal.tables import print_table
 from baton.errors import ConfigurationError
+from baton.security.exposure import is_loopback
 from baton.telemetry.logs import configure_logging
 
 _KeysFile = Annotated[
@@ -51,6 +52,7 @@ _IsStrict = Annotated[
     bool, typer.Option("--strict", help="Refuse unknown fields and hints with 400.", envvar="BATON_GATEWAY_STRICT")
 ]
 """Settings of the gateway, to which they are passed on."""
+_IsInsecure = Annotated[bool, typer.Option("--insecure", help="Serve beyond loopback without TLS and without keys.")]
 
 
 _LINK_SECONDS = 10.0
@@ -90,6 +92,7 @@ def command(
     https_cert_file: _CertFile = "",
     https_key_file: _KeyFile = "",
     is_strict: _IsStrict = False,
+    is_insecure: _IsInsecure = False,
     log_level: Annotated[str, typer.Option(help="Level of all processes.", envvar="BATON_LOG_LEVEL")] = "info",
     is_verbose: Annotated[
         bool, typer.Option("--verbose", "-v", help="Print all that the processes log, not only their warnings.")
@@ -116,7 +119,8 @@ def command(
         https_key_file=https_key_file,
         strict="true" if is_strict else "",
     )
-    site = LocalCluster(host, http_port, grpc_port, model_dir, name, log_level, ",".join(lora or ()), given)
+    adapters = ",".join(lora or ())
+    site = LocalCluster(host, http_port, grpc_port, model_dir, name, log_level, adapters, given, is_insecure)
     is_verbose = is_verbose or log_level.lower() == "debug"
     raise typer.Exit(_start(site, specs, start_timeout, is_verbose=is_verbose, is_restarting=is_restarting))
 
@@ -137,6 +141,11 @@ def _start(
             WantedPort(site.grpc_port, "gRPC", "--grpc-port or BATON_GRPC_PORT"),
         ),
     )
+    if not site.is_insecure and not is_loopback(site.host):
+        raise ConfigurationError(
+            f"--host {site.host}: whoever reaches it from another machine would be believed, for the processes of "
+            "`baton up` have no certificates: pass --insecure, or start them by `baton serve` (docs/operations.md)"
+        )
     console, plans = make_console(), plan_processes(site, specs)
     needs = check_site(site, specs, partial(_say_checked, console))
     started = _Started(site, plans, console, {name: need.main_bytes for name, need in needs.items()})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import NamedTuple
 
@@ -36,6 +36,7 @@ from baton.gateway.memory import gateway_memory
 from baton.gateway.settings import GatewaySettings
 from baton.rpc.process import freeze_loaded_objects
 from baton.rpc.server import GrpcServer, host_port, split_addresses, wait_for_stop_signal
+from baton.security.exposure import is_loopback
 from baton.telemetry.metrics import Metrics
 from baton.telemetry.metrics_server import serving_metrics
 from baton.telemetry.prometheus import Scrape, scraped_meter
@@ -129,7 +130,7 @@ async def _run(
             exo = ExoApi(router, catalog, instances, created_seconds=started, is_shared=settings.is_shared)
             endpoints += exo_endpoints(exo)
         if settings.ui:
-            endpoints += ui_endpoints(Ui(router, journal, settings.served_name, clock))
+            endpoints += ui_endpoints(Ui(router, journal, settings.served_name, clock, _open_doors(settings)))
         pages.describe(endpoints, is_strict=settings.strict)
         origins = split_addresses(settings.cors_allow_origins)
         inflater = BodyInflater(held, memory.max_body_bytes)
@@ -216,6 +217,14 @@ def _key_limits(settings: GatewaySettings, clock: Callable[[], float]) -> KeyLim
     if requests_per_minute == max_requests == 0:
         return None
     return KeyLimits(requests_per_minute=requests_per_minute, max_concurrent_requests=max_requests, clock=clock)
+
+
+def _open_doors(settings: GatewaySettings) -> Sequence[str]:
+    """Return what is open to others: public ports, and what the gateway and those behind it say to each other."""
+    host = settings.router_address.rpartition(":")[0]
+    if is_loopback(host) or settings.tls_identity() is not None:
+        return settings.open_doors()
+    return (*settings.open_doors(), f"router_address {settings.router_address}: it is asked without TLS")
 
 
 def _own_metrics(settings: GatewaySettings, scrape: Scrape) -> AbstractContextManager[object]:

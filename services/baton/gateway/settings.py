@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from ipaddress import ip_address
 from pathlib import Path
 from ssl import SSLContext
 from typing import Annotated, ClassVar, Literal, Self
@@ -12,6 +11,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import SettingsConfigDict
 
 from baton.config.settings import ServiceSettings, process_index
+from baton.security.exposure import ExposureSettings, is_loopback
 from baton.security.tls import PublicCertificate, TlsSettings
 
 
@@ -126,8 +126,8 @@ class ClientSettings(ServiceSettings):
     """
 
 
-class HttpsSettings(ServiceSettings):
-    """What the REST port shows to clients."""
+class HttpsSettings(ServiceSettings, ExposureSettings):
+    """What the public ports show to clients."""
 
     group: ClassVar[str] = "HTTPS"
 
@@ -138,6 +138,9 @@ class HttpsSettings(ServiceSettings):
     """
     https_key_file: Path | None = None
     """Key of that certificate without a passphrase, PEM."""
+    tls_ends_upstream: bool = False
+    """Whether what stands before the public ports, an Ingress or a Gateway, ends clients' TLS, and alone reaches them.
+    """
 
     @model_validator(mode="after")
     def _check_both_or_none(self) -> Self:
@@ -218,9 +221,24 @@ class GatewaySettings(
     @property
     def has_exo_endpoints(self) -> bool:
         """Return whether exo's cluster API is served: to administrators, or where only this machine can ask."""
-        if self.api_keys_file is not None or self.http_host == "localhost":
-            return True
-        try:
-            return ip_address(self.http_host).is_loopback
-        except ValueError:
-            return False
+        return self.api_keys_file is not None or is_loopback(self.http_host)
+
+    def open_doors(self) -> Sequence[str]:
+        """Return what clients on other machines could read or use."""
+        open_hosts = {name: getattr(self, name) for name in ("http_host", "grpc_host")}
+        open_hosts = {name: host for name, host in open_hosts.items() if not is_loopback(host)}
+        doors = []
+        if "http_host" in open_hosts and self.https_cert_file is None and not self.tls_ends_upstream:
+            doors.append(
+                f"http_host {self.http_host}: keys and prompts would travel in clear: set https_cert_file and "
+                "https_key_file, or tls_ends_upstream where an Ingress ends TLS"
+            )
+        if "grpc_host" in open_hosts and not self.tls_ends_upstream:
+            doors.append(
+                f"grpc_host {self.grpc_host}: keys and prompts would travel in clear: set tls_ends_upstream where an "
+                "Ingress ends TLS"
+            )
+        if open_hosts and self.api_keys_file is None:
+            name, host = next(iter(open_hosts.items()))
+            doors.append(f"{name} {host}: whoever reaches it from another machine may ask: set api_keys_file")
+        return doors

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -21,6 +21,7 @@ from pydantic import Field, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from baton.errors import ConfigurationError
+from baton.security.exposure import ExposureSettings, is_loopback
 
 log = logging.getLogger(__name__)
 
@@ -186,8 +187,8 @@ class TlsSettings(BaseSettings):
         return TlsIdentity(self.tls_cert_file, self.tls_key_file, self.tls_ca_file, self.tls_server_name)
 
 
-class ServerTlsSettings(TlsSettings):
-    """Settings of services that are called by others of the deployment."""
+class ServerTlsSettings(TlsSettings, ExposureSettings):
+    """Settings of services that are called by others of the deployment; a class that has them has a `host`, too."""
 
     group: ClassVar[str] = "TLS"
 
@@ -198,6 +199,15 @@ class ServerTlsSettings(TlsSettings):
         """Return who this process is, and where it serves health without TLS; None: connections have no TLS."""
         identity = super().tls_identity()
         return identity and replace(identity, health_port=self.tls_health_port)
+
+    def open_doors(self) -> Sequence[str]:
+        """Return that other machines are served without a certificate, if they are."""
+        host = str(getattr(self, "host", "localhost"))
+        if is_loopback(host) or self.tls_cert_file is not None:
+            return ()
+        remedy = "set tls_cert_file, tls_key_file and tls_ca_file (`baton authority create` makes them)"
+        problem = "whoever reaches it from another machine would be believed without a certificate"
+        return (f"host {host}: {problem}: {remedy}",)
 
 
 _CURRENT: ContextVar[TlsIdentity | None] = ContextVar("baton_tls_identity", default=None)

@@ -91,7 +91,7 @@ class Deployment:
         index = f"--cache-index-address={_CACHE_INDEX}"
         self._begin("serve", "router", here, "--port=18950", index, "--prefill-policy=remote", *tls, *join)
         model = (f"--model-dir={self._model}", f"--model-name={MODEL}", f"--router-address={ROUTER}")
-        http = (f"--http-host={NEAR_ADDRESS}", f"--http-port={HTTP_PORT}", f"--grpc-host={NEAR_ADDRESS}")
+        http = (f"--http-host={NEAR_ADDRESS}", f"--http-port={HTTP_PORT}", f"--grpc-host={NEAR_ADDRESS}", "--insecure")
         self._begin("serve", "gateway", *model, *http, "--grpc-port=18957", *tls)
         self._begin(*self._agent("near-1", NEAR_ADDRESS, self.token), f"--join-address={NEAR_ADDRESS}:{_JOIN_PORT}")
         self._begin(*self._agent("far-1", FAR_ADDRESS, self.token), is_far=True)

@@ -47,6 +47,8 @@ class LocalCluster:
     """NAME=FOLDER of the adapters that all nodes load, separated by commas."""
     clients: Mapping[str, str] = field(default_factory=dict)
     """Settings of the gateway by field name: who may ask it, and what it shows to them."""
+    is_insecure: bool = False
+    """Whether other machines may reach all of it."""
 
     @property
     def needs_key(self) -> bool:
@@ -147,7 +149,7 @@ def settings_of(site: LocalCluster, spec: NodeSpec) -> NodeSettings:
 
 def _gateway(site: LocalCluster, router_address: str) -> ProcessPlan:
     address, flags = host_port(site.host, site.grpc_port), _gateway_settings(site, router_address)
-    settings = load_settings(GatewaySettings, flags)
+    settings = load_settings(GatewaySettings, flags | {"insecure": site.is_insecure})
     settings.https_context()
     if settings.api_keys_file is not None:
         ApiKeys(settings.api_keys_file).load()
@@ -159,7 +161,7 @@ def _router_settings(site: LocalCluster, port: int, cache_index_address: str) ->
     return {"host": site.host, "port": str(port), "cache_index_address": cache_index_address}
 
 
-def _gateway_settings(site: LocalCluster, router_address: str) -> Mapping[str, str]:
+def _gateway_settings(site: LocalCluster, router_address: str) -> dict[str, str]:
     return {
         "model_dir": str(site.model_dir),
         "model_name": site.model_name,
@@ -206,4 +208,5 @@ def _node_flags(site: LocalCluster, spec: NodeSpec) -> Mapping[str, str]:
 
 def _command(site: LocalCluster, role: str, settings: Mapping[str, str]) -> Sequence[str]:
     flags = [f"{flag_of(name)}={value}" for name, value in settings.items()]
+    flags += ["--insecure"] if site.is_insecure else []
     return (sys.executable, "-m", "baton.cli", "serve", role, *flags, f"--log-level={site.log_level}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib.resources import files
 from urllib.parse import parse_qsl
 
@@ -32,9 +32,18 @@ class Ui:
         journal: Knows the requests of this process.
         model: Served name.
         clock: The event loop's.
+        open_doors: What is open to others, as the gateway was told to leave it.
     """
 
-    def __init__(self, router: RouterClient, journal: Journal, model: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        router: RouterClient,
+        journal: Journal,
+        model: str,
+        clock: Callable[[], float],
+        open_doors: Sequence[str] = (),
+    ) -> None:
+        self._open_doors = open_doors
         self._router = router
         self._journal = journal
         self._model = model
@@ -62,6 +71,7 @@ class Ui:
         name = dict(parse_qsl(exchange.request.query)).get("request", "")
         entries = self._journal.look()
         document = state_document(self._model, baton.__version__, states, entries, self._clock(), name=name)
+        document = {**document, "open_doors": self._open_doors}
         exchange.response.send(200, encode(document), headers={"cache-control": "no-store"})
 
 

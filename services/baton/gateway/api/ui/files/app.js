@@ -65,7 +65,8 @@ function draw() {
   fillRequests(byId("requests"), requests, chosen, choose);
   drawWaterfall(request, isZoomed);
   drawLayers(request, state.timeline);
-  drawAlerts([...(problem ? [["bad", `${problem.message} ${ADVICE[problem.status] ?? ""}`]] : []), ...troubles(state, nodes)]);
+  const doors = (state.open_doors ?? []).map((door) => ["bad", `Insecure: ${door}.`]);
+  drawAlerts([...doors, ...(problem ? [["bad", `${problem.message} ${ADVICE[problem.status] ?? ""}`]] : []), ...troubles(state, nodes)]);
 }
 
 /** Return the nodes that were registered while this page was open and no longer are. */
