@@ -8,7 +8,7 @@ import pytest
 
 from baton.capacity.kv_transfer import FramePlan, Stream, slowdown
 from baton.capacity.snapshot import Link
-from baton.capacity.terms import StreamWindow, card_rate
+from baton.capacity.terms import StreamWindow, link_rates
 from capacity.samples import node
 
 RATE = 1e9
@@ -66,6 +66,6 @@ def test_other_links_on_a_card_take_half_of_it_at_most() -> None:
     others = [Stream(1e9, 0.0, 0.0, 0.0, "p", "e")] * 3
     senders = [idle, *(replace(idle, sending=tuple(sending)) for sending in ([stream(1e9)], others[:1], others))]
 
-    rates = [card_rate(sender, receiver, Link(RATE, 0.0), window) for sender in senders]
+    rates = [link_rates(sender, receiver, Link(RATE, 0.0), window).together for sender in senders]
 
     assert rates == pytest.approx([RATE, RATE, RATE / 2, RATE / 2])

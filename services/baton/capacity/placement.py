@@ -24,6 +24,7 @@ from baton.capacity.terms import (
     PrefillTerms,
     RemoteTerms,
     decode_terms,
+    landing_terms,
     local_terms,
     prefill_terms,
     remote_terms,
@@ -191,7 +192,7 @@ def _candidate(
     if prefiller is None or link is None:
         return local_candidate(request, decode)
     prefill = prefill_terms(request, prefiller)
-    stream = stream_terms(request, decode, prefill, link, snapshot.wire_policy)
+    stream = stream_terms(decode, prefill, landing_terms(request, decode, prefill), link, snapshot.wire_policy)
     return remote_candidate(decode, prefill, link, remote_terms(decode, prefill, link, stream))
 
 
@@ -253,7 +254,8 @@ def local_candidate(request: PlacementRequest, decode: DecodeTerms, pull: Pull |
 def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, terms: RemoteTerms) -> Candidate:
     """Return the candidate that computes on one node and decodes on another."""
     stream, frames, here, there = terms.stream, terms.frames, decode.match, prefill.match
-    queue, computing = prefill.queue_seconds + stream.reading_seconds, frames.compute_seconds - stream.reading_seconds
+    landing, num_sent = stream.landing, stream.landing.num_sent_tokens
+    queue, computing = prefill.queue_seconds + landing.reading_seconds, frames.compute_seconds - landing.reading_seconds
     estimate = CostEstimate(
         queue_seconds=queue,
         prefill_seconds=computing,
@@ -265,7 +267,7 @@ def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, ter
         step_seconds=decode.step_seconds,
         expected_output_tokens=decode.expected_output_tokens,
         imposed_seconds=terms.imposed_seconds,
-        restore_seconds=stream.restore_seconds,
+        restore_seconds=landing.restore_seconds,
         uncertainty_seconds=_uncertainty_seconds(
             decode,
             prefill.node,
@@ -280,12 +282,12 @@ def remote_candidate(decode: DecodeTerms, prefill: PrefillTerms, link: Link, ter
         prefill.node.node_id,
         here.num_tokens,
         there.num_tokens,
-        stream.num_sent_tokens * stream.wire.token_bytes,
+        num_sent * stream.wire.token_bytes,
         frames.layers_per_frame,
         estimate,
         chunk_tokens=frames.chunk_tokens,
         is_link_declared=not link.is_measured,
-        wire=stream.wire.estimate(stream.num_sent_tokens, stream.bytes_per_second),
+        wire=stream.wire.estimate(num_sent, stream.bytes_per_second),
         decode_restored_tokens=here.restore.num_tokens,
         prefill_restored_tokens=there.restore.num_tokens,
         last_used=(decode.node.last_used, prefill.node.last_used),

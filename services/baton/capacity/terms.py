@@ -82,21 +82,39 @@ class LocalTerms(NamedTuple):
     """Slow-down of the requests that are there."""
 
 
-class TransferTerms(NamedTuple):
-    """What KV meets on its way from one node to another."""
+class StreamWindow(NamedTuple):
+    """A stream that would be sent."""
+
+    num_bytes: int
+    """All of it."""
+    begin_seconds: float
+    """When its first byte is ready, from now on."""
+    compute_seconds: float
+    """Time over which its bytes become ready."""
+
+
+class LandingTerms(NamedTuple):
+    """What KV meets on its way from one node to another, whatever link is between them."""
 
     restore_seconds: float
     """Cached positions come back on both, as far as the queue does not hide it."""
     reading_seconds: float
     """What the one has cached and the other lacks is read, before the rest is computed."""
-    begin_seconds: float
-    """Until reading or computing begins."""
-    compute_seconds: float
-    """Time of both."""
-    wire: WireChoice
-    """In what KV travels."""
     num_sent_tokens: int
     """Positions that travel."""
+    window: StreamWindow
+    """When they are read or computed."""
+    landing_seconds: float
+    """To write them into the memory of the device, after what waits there and beside what comes; 0: not known."""
+
+
+class TransferTerms(NamedTuple):
+    """What KV meets on its way from one node to another."""
+
+    landing: LandingTerms
+    """What is so over any link."""
+    wire: WireChoice
+    """In what KV travels."""
     bytes_per_second: float
     """Rate of the link, as far as other streams leave it."""
     transfer_seconds: float
@@ -267,17 +285,17 @@ def remote_terms(decode: DecodeTerms, prefill: PrefillTerms, link: Link, stream:
 
     The pipeline is of reading [c_d, c_p) on p, prefill_p(c_p, n), the way over the link, and the transfer of [c_d, n).
     """
-    node = prefill.node
+    node, landing, window = prefill.node, stream.landing, stream.landing.window
     frames = plan_frames(
         prefill.num_computed_tokens,
         node.shape.num_layers,
         max_chunk_tokens=node.max_step_tokens,
-        compute_seconds=stream.compute_seconds,
+        compute_seconds=window.compute_seconds,
         send_seconds=stream.send_seconds,
         least_pass_seconds=node.shape.step_bytes(1, 0) / node.profile.decode_bytes_per_second,
         pass_overhead_seconds=node.profile.prefill_overhead_seconds,
     )
-    first_token = stream.begin_seconds + frames.compute_seconds + link.round_trip_seconds
+    first_token = window.begin_seconds + frames.compute_seconds + link.round_trip_seconds
     return RemoteTerms(
         stream=stream,
         frames=frames,
@@ -287,39 +305,39 @@ def remote_terms(decode: DecodeTerms, prefill: PrefillTerms, link: Link, stream:
         start_seconds=max(first_token + frames.exposed_seconds + decode.join_seconds, decode.room_seconds),
         imposed_seconds=decode.slowdown_seconds
         + prefill.imposed_seconds
-        + stream.reading_seconds * min(node.load.num_generating, node.max_batch_size),
+        + landing.reading_seconds * min(node.load.num_generating, node.max_batch_size),
     )
 
 
-def stream_terms(
-    request: PlacementRequest, decode: DecodeTerms, prefill: PrefillTerms, link: Link, policy: WirePolicy
-) -> TransferTerms:
-    """Return the way of a prompt's KV from the node that computes it to the one that decodes.
+def landing_terms(request: PlacementRequest, decode: DecodeTerms, prefill: PrefillTerms) -> LandingTerms:
+    """Return what of the way of a prompt's KV does not depend on the link.
 
     Interval table: [0, c_d) is on d already, or brought back before p is called; [c_d, n) travels; [0, c_p) is on p,
     or brought back there; [c_p, n) is computed on p. What reaches d has yet to be written into its device's memory.
     """
-    here, there, node = decode.match, prefill.match, prefill.node
+    here, there, queue = decode.match, prefill.match, prefill.queue_seconds
     num_sent = request.num_prompt_tokens - here.num_tokens
-    queue = prefill.queue_seconds
     restoring = here.restore.seconds + max(0.0, there.restore.read_seconds - queue) + there.restore.copy_seconds
+    reading = reading_seconds(prefill.node, there.num_tokens - here.num_tokens)
+    num_bytes = num_sent * decode.node.shape.kv_bytes_per_token
+    window = StreamWindow(num_bytes, queue + restoring, reading + prefill.prefill_seconds)
+    return LandingTerms(restoring, reading, num_sent, window, landing_seconds(decode.node, window))
+
+
+def stream_terms(
+    decode: DecodeTerms, prefill: PrefillTerms, landing: LandingTerms, link: Link, policy: WirePolicy
+) -> TransferTerms:
+    """Return the way of a prompt's KV from the node that computes it to the one that decodes."""
+    num_sent, computing = landing.num_sent_tokens, landing.window.compute_seconds
     options = link.wires or (cache_option(decode.node.shape.kv_bytes_per_token),)
-    reading = reading_seconds(node, there.num_tokens - here.num_tokens)
-    computing = reading + prefill.prefill_seconds
-    window = StreamWindow(num_sent * decode.node.shape.kv_bytes_per_token, queue + restoring, computing)
-    rate = shared_rate(node, decode.node, link, window)
-    wire = choose_wire(options, policy, num_tokens=num_sent, bytes_per_second=rate, compute_seconds=computing)
-    sending = wire.transfer_seconds(num_sent, rate)
+    rates = link_rates(prefill.node, decode.node, link, landing.window)
+    wire = choose_wire(options, policy, num_tokens=num_sent, bytes_per_second=rates.shared, compute_seconds=computing)
     return TransferTerms(
-        restore_seconds=restoring,
-        reading_seconds=reading,
-        begin_seconds=window.begin_seconds,
-        compute_seconds=computing,
+        landing=landing,
         wire=wire,
-        num_sent_tokens=num_sent,
-        bytes_per_second=rate,
-        transfer_seconds=wire.transfer_seconds(num_sent, card_rate(node, decode.node, link, window)),
-        send_seconds=max(sending, landing_seconds(decode.node, window, sending)),
+        bytes_per_second=rates.shared,
+        transfer_seconds=wire.transfer_seconds(num_sent, rates.together),
+        send_seconds=max(wire.transfer_seconds(num_sent, rates.shared), landing.landing_seconds),
     )
 
 
@@ -331,42 +349,32 @@ def join_seconds(node: NodeSnapshot) -> float:
     return JOIN_STEPS * cost.step_seconds(node.shape, node.profile, num_decoding, node.load.mean_context_tokens)
 
 
-class StreamWindow(NamedTuple):
-    """A stream that would be sent."""
+class LinkRates(NamedTuple):
+    """What other streams leave of a link."""
 
-    num_bytes: int
-    """All of it."""
-    begin_seconds: float
-    """When its first byte is ready, from now on."""
-    compute_seconds: float
-    """Time over which its bytes become ready."""
+    shared: float
+    """For one stream, beside what else is on the link and on both network cards by then, bytes/s."""
+    together: float
+    """For all streams of the link together, beside those of other links on both network cards."""
 
 
-def shared_rate(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window: StreamWindow) -> float:
-    """Return the rate of a link for a stream, beside what else is on it and on both network cards by then."""
-    on_link = [stream for stream in sender.sending if stream.receiver_id == receiver.node_id]
-    return kv_transfer.least_rate(
-        window.num_bytes,
-        window.begin_seconds,
-        window.compute_seconds,
-        (
-            (link.bytes_per_second, on_link),
-            (sender.send_bytes_per_second, sender.sending),
-            (receiver.receive_bytes_per_second, receiver.receiving),
-        ),
-    )
-
-
-def card_rate(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window: StreamWindow) -> float:
-    """Return the rate of a link for all of its streams together, beside those of other links on both network cards.
+def link_rates(sender: NodeSnapshot, receiver: NodeSnapshot, link: Link, window: StreamWindow) -> LinkRates:
+    """Return what other streams leave of a link.
 
     Links share a card evenly, and all others count as one: what is on them comes and goes.
     """
-    sending = [stream for stream in sender.sending if stream.receiver_id != receiver.node_id]
-    receiving = [stream for stream in receiver.receiving if stream.sender_id != sender.node_id]
-    cards = ((sender.send_bytes_per_second, sending), (receiver.receive_bytes_per_second, receiving))
-    rate = kv_transfer.least_rate(*window, ((link.bytes_per_second, ()), *cards))
-    return max(rate, link.bytes_per_second / 2)
+    rate, sending, receiving = link.bytes_per_second, sender.sending, receiver.receiving
+    if not (sending or receiving):
+        return LinkRates(rate, rate)
+    send_rate, receive_rate = sender.send_bytes_per_second, receiver.receive_bytes_per_second
+    on_link = [stream for stream in sending if stream.receiver_id == receiver.node_id]
+    shared = kv_transfer.least_rate(*window, ((rate, on_link), (send_rate, sending), (receive_rate, receiving)))
+    others = [stream for stream in receiving if stream.sender_id != sender.node_id]
+    if not on_link and len(others) == len(receiving):
+        return LinkRates(shared, max(shared, rate / 2))
+    beside = [stream for stream in sending if stream.receiver_id != receiver.node_id]
+    together = kv_transfer.least_rate(*window, ((rate, ()), (send_rate, beside), (receive_rate, others)))
+    return LinkRates(shared, max(together, rate / 2))
 
 
 def reading_seconds(sender: NodeSnapshot, num_tokens: int) -> float:
@@ -375,19 +383,13 @@ def reading_seconds(sender: NodeSnapshot, num_tokens: int) -> float:
     return max(0, num_tokens) * sender.shape.kv_bytes_per_token / rate if rate else 0.0
 
 
-def landing_seconds(receiver: NodeSnapshot, window: StreamWindow, transfer_seconds: float = 0.0) -> float:
-    """Return the time to write a stream into the memory of the device, after what waits there; 0: not known.
-
-    Where it hides behind `transfer_seconds` even if all other streams carried as much, it counts as 0.
-    """
+def landing_seconds(receiver: NodeSnapshot, window: StreamWindow) -> float:
+    """Return the time to write a stream into the memory of the device, after what waits there; 0: not known."""
     rate = receiver.load.landing_bytes_per_second
     if not rate:
         return 0.0
     waiting_seconds = max(0.0, receiver.load.num_landing_bytes / rate - window.begin_seconds)
-    alone_seconds = window.num_bytes / rate
-    if waiting_seconds + alone_seconds * (1 + len(receiver.receiving)) <= transfer_seconds:
-        return 0.0
     shared = kv_transfer.slowdown(
         window.num_bytes, rate, window.begin_seconds, window.compute_seconds, receiver.receiving
     )
-    return waiting_seconds + alone_seconds * shared
+    return waiting_seconds + window.num_bytes / rate * shared

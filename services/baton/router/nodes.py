@@ -195,6 +195,8 @@ class Node:
     """Number of the last placement that used it."""
     snapshot: NodeSnapshot | None = None
     """What placement sees of it, as it was worked out last; None: something has changed. Kept by `RouterState`."""
+    current: NodeSnapshot | None = None
+    """The same at a later moment; None: nobody has asked. Kept by `NodeSnapshots`."""
     snapshot_until_seconds: float = 0.0
     """When it has to be worked out again, though nothing has been heard."""
     queued_work: tuple[QueuedWork, ...] = ()

@@ -312,6 +312,7 @@ def place_response(
         decision: What it was compared with.
         has_all: Whether the answer lists every candidate of the decision, or the choice alone.
     """
+    candidates = [candidate_to_proto(candidate) for candidate in (decision.candidates if has_all else (choice,))]
     placement = router_service_pb2.Placement(
         placement_id=placement_id,
         decode_node_id=choice.decode_node_id,
@@ -319,12 +320,11 @@ def place_response(
         prefill_node_id=choice.prefill_node_id,
         layers_per_frame=0 if choice.pull_node_id else choice.layers_per_frame,
         chunk_token_count=choice.chunk_tokens,
-        estimate=estimate_to_proto(choice.estimate) if choice.estimate else None,
+        estimate=candidates[0].estimate,
         alternatives=[_alternative_to_proto(candidate) for candidate in decision.alternatives[:MAX_ALTERNATIVES]],
         prefix_pull=_pull_to_proto(choice, decoder.block_tokens) if choice.pull_node_id else None,
     )
     _set_wire(placement, choice)
-    candidates = [candidate_to_proto(candidate) for candidate in (decision.candidates if has_all else (choice,))]
     return router_service_pb2.PlaceResponse(placement=placement, candidates=candidates)
 
 

@@ -40,12 +40,12 @@ Offer: TypeAlias = tuple[Rank, Parts]
 
 
 class Best:
-    """The first few candidates in the order of `place`, of those offered."""
+    """The first few candidates in the order of `place`, of those offered within a limit."""
 
-    def __init__(self, num_kept: int) -> None:
+    def __init__(self, num_kept: int, limit: Limit = (True, math.inf)) -> None:
         self._num_kept = num_kept
         self.kept: list[Offer] = []
-        self.limit: Limit = (True, math.inf)
+        self.limit = limit
         """No candidate whose floor is beyond this can get among them."""
 
     def excludes(self, least: Rank) -> bool:

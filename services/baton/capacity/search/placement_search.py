@@ -44,8 +44,6 @@ NUM_ALTERNATIVES = 2
 """Other prefill nodes that a decision names for the chosen decode node, at most."""
 MAX_DIRECT_NODES = 2
 """Nodes up to which all candidates are priced: of two nodes that takes half as long as a search, of four longer."""
-FIRST_PAIRS = 16
-"""Prefill nodes of a decode node that are priced before its others are looked at: few of those are left then."""
 
 
 class PlacementSearch:
@@ -150,7 +148,7 @@ class _Search:
         is_back, first = best.kept[0][0][0], best.kept[0][1].candidate(self._request)
         assert first.estimate is not None
         made = {best.kept[0][0]: first}
-        rank, choice = self._plainest(best.kept[0], (is_back, latest_tie(first.estimate)))
+        rank, choice = self._plainest(best, (is_back, latest_tie(first.estimate)))
         others = dict(best.kept)
         if choice.prefill:
             alternatives = Best(1 + NUM_ALTERNATIVES)
@@ -162,8 +160,10 @@ class _Search:
         candidates += self._infeasible(choice.decode.node)
         return Decision(tuple(candidates), num_left_out=max(0, num_pairs - len(candidates)))
 
-    def _plainest(self, best: Offer, limit: Limit) -> Offer:
+    def _plainest(self, best: Best, limit: Limit) -> Offer:
         """Return the candidate of least `Candidate.plainness` among those that are as good as the best one."""
+        if all(rank[:2] > limit for rank, _ in best.kept[1:]):
+            return best.kept[0]
         while self._entries and self._entries[0][:2] <= limit:
             self._reach(heapq.heappop(self._entries))
         nodes = {index: self._decoders[index].compute.node for _, _, _, index in self._reached}
@@ -178,17 +178,18 @@ class _Search:
             self._plainest_remotes(of_kind(REMOTE), limit),
             filter(None, map(self._pricing.pulling, map(self._pricing.decode, of_kind(PULL)))),
         )
-        return next((offer for offer in offers if offer[0][:2] <= limit), best)
+        return next((offer for offer in offers if offer[0][:2] <= limit), best.kept[0])
 
     def _plainest_remotes(self, decoders: Iterable[NodeSnapshot], limit: Limit) -> Iterator[Offer]:
         """Give the remote candidates that may be within a limit by when their nodes were used, then by ids."""
+        within = Best(0, limit)
         for _, group in groupby(decoders, key=lambda node: node.last_used):
             equals = list(group)
             if len(equals) == 1:
                 decode = self._pricing.decode(equals[0])
-                pairs = self._pairs(decode, self._floors.prefillers, limit)
-                pairs.sort(key=lambda pair: (pair[2].node.last_used, pair[1]))
-                yield from self._within(decode, pairs, limit)
+                pairs = self._pairs(decode, self._floors.prefillers, within)
+                by_use_and_id = sorted(pairs, key=lambda pair: (pair[2].node.last_used, pair[1]))
+                yield from self._within(decode, by_use_and_id, limit)
                 continue
             by_use = dict[int, list[PrefillerFloor]]()
             for prefiller in self._floors.prefillers:
@@ -196,9 +197,8 @@ class _Search:
             for last_used in sorted(by_use):
                 for node in equals:
                     decode = self._pricing.decode(node)
-                    pairs = self._pairs(decode, by_use[last_used], limit)
-                    pairs.sort(key=itemgetter(1))
-                    yield from self._within(decode, pairs, limit)
+                    pairs = self._pairs(decode, by_use[last_used], within)
+                    yield from self._within(decode, sorted(pairs, key=itemgetter(1)), limit)
 
     def _infeasible(self, chosen: NodeSnapshot) -> Iterator[Candidate]:
         """Return why some nodes cannot run the request, as the candidates that they would be part of."""
@@ -250,21 +250,16 @@ class _Search:
 
     def _price_remotes(self, decode: DecodeTerms, best: Best) -> None:
         """Price the prefill nodes of a decode node, as far as they can be among the best."""
-        prefillers, is_back = self._floors.prefillers, self._floors.are_remotes_back
-        for some in (prefillers[:FIRST_PAIRS], prefillers[FIRST_PAIRS:]):
-            pairs = self._pairs(decode, some, best.limit)
-            if not pairs:
-                return
-            pairs.sort(key=itemgetter(0, 1))
-            for seconds, prefill_id, compute, link in pairs:
-                if best.excludes((is_back, seconds, True, False, decode.node.node_id, prefill_id)):
-                    break
-                offer = self._pricing.remote(decode, compute.node, link, best.limit)
-                if offer is not None:
-                    best.offer(offer)
+        is_back, decode_id = self._floors.are_remotes_back, decode.node.node_id
+        for seconds, prefill_id, compute, link in self._pairs(decode, self._floors.prefillers, best):
+            if best.excludes((is_back, seconds, True, False, decode_id, prefill_id)):
+                break
+            offer = self._pricing.remote(decode, compute.node, link, best.limit)
+            if offer is not None:
+                best.offer(offer)
 
-    def _pairs(self, decode: DecodeTerms, prefillers: Sequence[PrefillerFloor], limit: Limit) -> list[_Pair]:
-        """Return the prefill nodes that may be within a limit: the floor of the pair, the node, and the link.
+    def _pairs(self, decode: DecodeTerms, prefillers: Sequence[PrefillerFloor], best: Best) -> Iterator[_Pair]:
+        """Give the prefill nodes that may be among the best, least first: floor of the pair, node, and link.
 
         Of G frames at most, the shorter one of computation and transfer shows 1 / G at least beside the longer one.
         Where room is what a pair waits for, its floor is its total to the last bit, so that ties end a search, too.
@@ -272,22 +267,24 @@ class _Search:
         Args:
             decode: Decode node.
             prefillers: Least floor first.
-            limit: The floor at most.
+            best: Its limit is that of floors.
         """
-        snapshot, node, room = self._snapshot, decode.node, decode.room_seconds
+        snapshot, node = self._snapshot, decode.node
         restore, is_back, link_of = decode.match.restore.seconds, self._floors.are_remotes_back, snapshot.links.get
         decode_id, token_bytes = node.node_id, node.shape.kv_bytes_per_token
-        after = decode.total_seconds(0.0, decode.slowdown_seconds)
-        with_room = decode.total_seconds(room, decode.slowdown_seconds)
-        most = math.inf if is_back < limit[0] else limit[1] if is_back == limit[0] else -math.inf
+        after = decode.total_seconds(decode.join_seconds, decode.slowdown_seconds)
+        with_room = decode.total_seconds(decode.room_seconds, decode.slowdown_seconds)
         num_tokens = self._request.num_prompt_tokens
         num_sent = num_tokens - decode.match.num_tokens
         landing_rate = node.load.landing_bytes_per_second
         landing = num_sent * token_bytes / landing_rate if landing_rate else 0.0
         landed = landing + node.load.num_landing_bytes / landing_rate if landing_rate else 0.0
-        pairs = []
+        pairs: list[_Pair] = []
         for ready, queue, stall, _, compute in prefillers:
-            if (restore + ready + after) * SLACK > most or with_room > most:
+            least = max((restore + ready + after) * SLACK, with_room)
+            while pairs and pairs[0][0] < least:
+                yield heapq.heappop(pairs)
+            if (is_back, least) > best.limit:
                 break
             prefill_id = compute.node.node_id
             link = link_of((prefill_id, decode_id), snapshot.default_link)
@@ -300,17 +297,15 @@ class _Search:
             own = ready - stall - queue
             least_step = compute.node.max_step_tokens or num_tokens
             num_frames = max(num_tokens / MIN_CHUNK_TOKENS, num_tokens / least_step, sent / FRAME_OVERHEAD_SECONDS) + 1
-            arrived = queue + (own + sent / num_frames if own > sent else sent + own / num_frames)
-            arrived += restore
+            arrived = restore + queue + (own + sent / num_frames if own > sent else sent + own / num_frames)
             if landed > arrived:
                 arrived = landed
             arrived += link.round_trip_seconds + FRAME_OVERHEAD_SECONDS
-            seconds = (arrived + after + stall) * SLACK
-            if with_room > seconds:
-                seconds = with_room
-            if seconds <= most:
-                pairs.append((seconds, prefill_id, compute, link))
-        return pairs
+            seconds = max((arrived + after + stall) * SLACK, with_room)
+            if (is_back, seconds) <= best.limit:
+                heapq.heappush(pairs, (seconds, prefill_id, compute, link))
+        while pairs:
+            yield heapq.heappop(pairs)
 
     def _within(self, decode: DecodeTerms, pairs: Iterable[_Pair], limit: Limit) -> Iterator[Offer]:
         """Give those of a decode node's remote candidates that may be within a limit."""

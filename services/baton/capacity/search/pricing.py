@@ -13,9 +13,10 @@ from baton.capacity.search.offers import Limit, Offer, Parts
 from baton.capacity.snapshot import ClusterSnapshot, Link, NodeSnapshot, PlacementRequest, expected_output_tokens
 from baton.capacity.terms import (
     DecodeTerms,
+    LandingTerms,
     PrefillTerms,
-    TransferTerms,
     decode_terms,
+    landing_terms,
     local_terms,
     prefill_terms,
     queue_seconds,
@@ -38,7 +39,7 @@ class Pricing:
         self._are_locals_back, self._are_remotes_back = policy == "remote", policy == "local"
         self._decode_terms: dict[str, DecodeTerms] = {}
         self._prefill_terms: dict[str, PrefillTerms] = {}
-        self._streams: dict[tuple[str, str], TransferTerms] = {}
+        self._landings: dict[tuple[str, str], LandingTerms] = {}
         self._priced: dict[tuple[str, str], Offer] = {}
         self._nodes: dict[str, NodeSnapshot] = {}
         self._holders_only: ClusterSnapshot | None = None
@@ -91,17 +92,21 @@ class Pricing:
         if prefill is None:
             prefill = prefill_terms(self._request, self._current(prefiller))
             self._prefill_terms[prefiller.node_id] = prefill
-        imposed, is_back = decode.slowdown_seconds + prefill.imposed_seconds, self._are_remotes_back
+        is_back = self._are_remotes_back
+        after = decode.total_seconds(decode.join_seconds, decode.slowdown_seconds + prefill.imposed_seconds)
         start = prefill.queue_seconds + decode.match.restore.seconds + prefill.prefill_seconds + link.round_trip_seconds
-        if (is_back, decode.total_seconds(start + decode.join_seconds, imposed) * SLACK) > limit:
+        if (is_back, (start + after) * SLACK) > limit:
             return None
-        stream = self._streams.get(pair)
-        if stream is None:
-            stream = stream_terms(self._request, decode, prefill, link, self._snapshot.wire_policy)
-            self._streams[pair] = stream
-        start = stream.begin_seconds + max(stream.compute_seconds, stream.send_seconds) + link.round_trip_seconds
-        start += decode.join_seconds
-        if (is_back, decode.total_seconds(start, imposed) * SLACK) > limit:
+        landing = self._landings.get(pair)
+        if landing is None:
+            landing = self._landings[pair] = landing_terms(self._request, decode, prefill)
+        _, begin, computing = landing.window
+        start = begin + max(computing, landing.landing_seconds) + link.round_trip_seconds
+        if (is_back, (start + after) * SLACK) > limit:
+            return None
+        stream = stream_terms(decode, prefill, landing, link, self._snapshot.wire_policy)
+        start = begin + max(computing, stream.send_seconds) + link.round_trip_seconds
+        if (is_back, (start + after) * SLACK) > limit:
             return None
         terms = remote_terms(decode, prefill, link, stream)
         total = decode.total_seconds(terms.start_seconds, terms.imposed_seconds)

@@ -86,6 +86,8 @@ class NodeSnapshots:
         node = self._nodes.get(kept.node_id)
         if node is None:
             return kept
+        if kept is node.snapshot and node.current is not None and now - node.current.at_seconds < MOVE_SECONDS:
+            return node.current
         sending, receiving = self._known.streams.of_node(kept.node_id)
         values = list(_values_of(kept))  # `replace` takes twice as long
         values[_QUEUE], values[_SENDING], values[_RECEIVING], values[_AT] = (
@@ -94,7 +96,10 @@ class NodeSnapshots:
             receiving,
             now,
         )
-        return NodeSnapshot(*values)
+        current = NodeSnapshot(*values)
+        if kept is node.snapshot:
+            node.current = current
+        return current
 
     def changed(self, *node_ids: str) -> None:
         """Work snapshots out again when they are wanted."""
@@ -172,6 +177,7 @@ class NodeSnapshots:
             last_used=node.last_used,
             at_seconds=now_seconds,
         )
+        node.current = None
         node.snapshot_until_seconds = min(
             now_seconds + RENEWAL_SECONDS,
             self._nodes.usable_until_seconds(node),

@@ -173,11 +173,7 @@ class StreamsInFlight:
         active = [flow for flow in self._flows.values() if flow.num_computed_bytes > flow.num_sent_bytes]
         if not active:
             return
-        room = dict[tuple[str, str], float]()
-        for flow in self._flows.values():
-            for resource, rate in flow.rates.items():
-                if rate * elapsed_seconds > room.get(resource, 0.0):
-                    room[resource] = rate * elapsed_seconds
+        room = {resource: rate * elapsed_seconds for flow in active for resource, rate in flow.rates.items()}
         for turn in range(2):
             users = Counter(resource for flow in active for resource in flow.rates)
             if not turn:
