@@ -57,8 +57,9 @@ protos: $(STAMP) ## Generate services/baton/v1 and services/baton/internal/v1 fr
 	@$(BIN)/python -m grpc_tools.protoc -Iprotos --python_out=services --pyi_out=services protos/baton/v1/*.proto protos/baton/internal/v1/*.proto
 	@$(BIN)/python -m grpc_tools.protoc -Iprotos --grpc_python_out=services protos/baton/v1/*_service.proto protos/baton/internal/v1/*_service.proto
 
-public-api: $(STAMP) ## Add what is new in the public protos to what may not change any more
+public-api: $(STAMP) ## Add what is new in the public protos to what may not change any more, and write the table of dialects
 	@PYTHONPATH=tests $(BIN)/python -m house.public_api
+	@PYTHONPATH=tests $(BIN)/python -m house.dialects.table
 
 chart: $(STAMP) ## Write the chart's schema, table of values and rendered examples
 	@$(BIN)/python -m charts.document
