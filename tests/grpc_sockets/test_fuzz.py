@@ -16,7 +16,7 @@ from baton.grpc_sockets.client import ClientConnection
 from baton.grpc_sockets.connection import Connection
 from baton.grpc_sockets.frame_io import message_prefix
 from baton.grpc_sockets.frames import PREFACE, FrameType, pack_header, settings_frame
-from baton.grpc_sockets.limits import Timing
+from baton.grpc_sockets.limits import ServerBudgets, ServerLimits, Timing
 from baton.grpc_sockets.server_connection import ServerCall, ServerConnection
 from baton.grpc_sockets.sockets import prepare
 from grpc_sockets.peers import PATH, SECONDS, SMALL, Listener
@@ -100,8 +100,11 @@ def test_a_server_survives_any_client(data: bytes, has_greeted: bool) -> None:
         call.send(call.request)
 
     greeting = PREFACE + settings_frame({}) if has_greeted else b""
+    budgets = ServerBudgets(ServerLimits())
     connection = converse(
-        lambda sock: ServerConnection(sock, {PATH: answer}, SMALL, TIMING), greeting + data, lambda _connection: None
+        lambda sock: ServerConnection(sock, {PATH: answer}, SMALL, TIMING, None, budgets),
+        greeting + data,
+        lambda _connection: None,
     )
 
     assert isinstance(connection, ServerConnection)

@@ -13,6 +13,11 @@ class StreamEndedError(Exception):
     """A stream was cancelled, or its connection lost, while somebody sent on it."""
 
 
+_MOST_UPDATES = 2_000
+_UPDATES_PER_GRANT, _BYTES_PER_UPDATE = 10, 1024
+"""What is sent lets the peer open windows so often; one that does it more often has nothing to open them for."""
+
+
 class PeerWindows:
     """What the peer takes on one connection and on each stream; for one thread, or an event loop.
 
@@ -24,6 +29,7 @@ class PeerWindows:
         self._initial = DEFAULT_WINDOW_BYTES
         self._connection = DEFAULT_WINDOW_BYTES
         self._streams: dict[int, int] = {}
+        self._num_updates_left = _MOST_UPDATES
 
     def __contains__(self, stream_id: int) -> bool:
         return stream_id in self._streams
@@ -47,16 +53,22 @@ class PeerWindows:
         granted = max(0, min(num_bytes, self._connection, self._streams[stream_id]))
         self._connection -= granted
         self._streams[stream_id] -= granted
+        if granted:
+            more = _UPDATES_PER_GRANT + granted // _BYTES_PER_UPDATE
+            self._num_updates_left = min(_MOST_UPDATES, self._num_updates_left + more)
         return granted
 
     def add(self, stream_id: int, num_bytes: int) -> None:
         """Take note of a WINDOW_UPDATE; 0 is the connection.
 
         Raises:
-            ProtocolError: If it is 0 or the window grows too large.
+            ProtocolError: If it is 0, the window grows too large, or there were far too many for what was sent.
         """
         if num_bytes == 0:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, "WINDOW_UPDATE of 0 bytes")
+        self._num_updates_left -= 1
+        if self._num_updates_left < 0:
+            raise ProtocolError(ErrorCode.ENHANCE_YOUR_CALM, "too many WINDOW_UPDATE frames")
         if stream_id == 0:
             self._connection = _checked(self._connection + num_bytes)
         elif stream_id in self._streams:

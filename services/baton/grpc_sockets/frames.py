@@ -191,6 +191,14 @@ class FrameChecker:
         self._block: Frame | None = None
         self._control = ControlBudget(limits.num_control_frames_per_second)
 
+    def spend(self) -> None:
+        """Count a frame that costs work and no window to speak of.
+
+        Raises:
+            ProtocolError: If there were too many.
+        """
+        self._control.spend()
+
     def check_data(self, stream_id: int, num_bytes: int) -> None:
         """Check a DATA frame of so many bytes, padding included.
 

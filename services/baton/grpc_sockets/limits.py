@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 
@@ -29,7 +30,8 @@ class Limits:
     num_held_bytes: int = 64 << 20
     """Messages of one call that were received and not yet released; then its window stays shut."""
     num_control_frames_per_second: int = 2_000
-    """PING, SETTINGS, PRIORITY and RST_STREAM frames taken; a peer that sends more is cut off."""
+    """PING, SETTINGS, PRIORITY and RST_STREAM frames taken, by servers also HEADERS, and small or late DATA; who sends
+    more is cut off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,3 +46,58 @@ class Timing:
     """Time for that sign; then the connection is dead."""
     send_seconds: float = 10.0
     """Longest time in which a peer takes nothing from its socket; then the connection is dead."""
+    request_seconds: float = 20.0
+    """From the first byte of a request to its last; a caller that takes longer is cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerLimits:
+    """Bounds of a server, over all connections."""
+
+    num_connections: int = 256
+    """At once, from their acceptance on; more are closed at once."""
+    num_address_connections: int = 64
+    """The same of one address."""
+    num_calls: int = 1024
+    """Calls that arrive or are served, each in a thread; more are refused."""
+    num_request_bytes: int = 256 << 20
+    """Their requests, as far as they have come; what there is no room for is refused."""
+
+
+class Budget:
+    """Something of which all connections of a server have only so much. Safe from any thread.
+
+    Args:
+        most: How much there is.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self._lock = threading.Lock()
+
+    def take(self, amount: int) -> bool:
+        """Take some if there is so much left; return whether there was."""
+        with self._lock:
+            if amount > self._left:
+                return False
+            self._left -= amount
+            return True
+
+    def give_back(self, amount: int) -> None:
+        """Give back what was taken."""
+        with self._lock:
+            self._left += amount
+
+
+class ServerBudgets:
+    """What all connections of a server share.
+
+    Args:
+        limits: How much.
+    """
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self.calls = Budget(limits.num_calls)
+        """Calls that arrive or are served."""
+        self.request_bytes = Budget(limits.num_request_bytes)
+        """Bytes of their requests."""

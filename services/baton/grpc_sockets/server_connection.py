@@ -6,16 +6,17 @@ The serving side of one connection: requests are collected, each call is served 
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 
 from baton.grpc_sockets.connection import ThreadConnection
-from baton.grpc_sockets.flow_control import ReceiveWindow, StreamEndedError
-from baton.grpc_sockets.frame_io import MessageAssembler
+from baton.grpc_sockets.flow_control import StreamEndedError
 from baton.grpc_sockets.frames import PREFACE, ErrorCode, ProtocolError, Setting, goaway_frame, reset_frame
 from baton.grpc_sockets.headers import RESPONSE_HEADERS, metadata_of, timeout_of, trailers_of
-from baton.grpc_sockets.limits import Limits, Timing
+from baton.grpc_sockets.incoming_request import IncomingRequest
+from baton.grpc_sockets.limits import Limits, ServerBudgets, Timing
 from baton.grpc_sockets.sockets import Buffer, ByteStream
 from baton.grpc_sockets.status import OK, CallError, Code, Status
 
@@ -130,22 +131,8 @@ Handler = Callable[[ServerCall], None]
 """Serves a call: sends responses, returns for OK, raises CallError for another status. Runs in the call's thread."""
 
 
-class _Incoming:
-    """A request that is still arriving."""
-
-    def __init__(self, path: str, headers: Mapping[str, str], limits: Limits) -> None:
-        self.path = path
-        self.headers = headers
-        self.window = ReceiveWindow(limits.stream_window_bytes, limits.message_bytes)
-        self.messages: list[memoryview] = []
-        self.assembler = MessageAssembler(
-            lambda num_bytes: memoryview(bytearray(num_bytes)), self._take, limits.message_bytes
-        )
-
-    def _take(self, message: memoryview) -> None:
-        if self.messages:
-            raise CallError(Code.UNIMPLEMENTED, "more than one request message")
-        self.messages.append(message)
+_SMALL_BYTES = 64
+"""DATA frames below, but for a request's last, count as control frames: they cost as much."""
 
 
 class ServerConnection(ThreadConnection):
@@ -157,6 +144,7 @@ class ServerConnection(ThreadConnection):
         limits: Bounds.
         timing: How long the caller is waited for.
         peer_names: Common names of the caller's certificate; None: the connection has no TLS.
+        budgets: Shared with other connections.
     """
 
     def __init__(
@@ -165,13 +153,17 @@ class ServerConnection(ThreadConnection):
         handlers: Mapping[str, Handler],
         limits: Limits,
         timing: Timing,
-        peer_names: Sequence[str] | None = None,
+        peer_names: Sequence[str] | None,
+        budgets: ServerBudgets,
     ) -> None:
         super().__init__(stream, limits, timing)
+        self._budgets = budgets
+        self.due_seconds = time.monotonic() + timing.connect_seconds
+        """When the caller must have sent what it has begun, monotonic; whoever watches cuts it off, drip as it may."""
         self._peer_names = peer_names
         self._handlers = handlers
         self._lock = threading.Lock()
-        self._incoming: dict[int, _Incoming] = {}
+        self._incoming: dict[int, IncomingRequest] = {}
         self._calls: dict[int, ServerCall] = {}
         self._idle = threading.Condition(self._lock)
         self._highest_id = 0
@@ -200,10 +192,15 @@ class ServerConnection(ThreadConnection):
     def _has_calls(self) -> bool:
         return bool(self._calls or self._incoming)
 
+    def _on_greeting(self) -> None:
+        super()._on_greeting()
+        self._set_due()
+
     def _last_stream_id(self) -> int:
         return self._highest_id
 
     def _on_headers(self, stream_id: int, headers: Mapping[str, str], *, is_last: bool) -> None:
+        self._checker.spend()
         if stream_id in self._incoming and is_last:
             self._request_ended(stream_id)  # trailers of a request say nothing in gRPC
             return
@@ -221,12 +218,19 @@ class ServerConnection(ThreadConnection):
         if problem is not None:
             self._refuse(stream_id, problem, has_ended=is_last)
             return
-        self._incoming[stream_id] = _Incoming(path, headers, self.limits)
+        if not self._budgets.calls.take(1):
+            self.writer.post(reset_frame(stream_id, ErrorCode.REFUSED_STREAM))
+            return
+        due, budget = time.monotonic() + self.timing.request_seconds, self._budgets.request_bytes
+        self._incoming[stream_id] = IncomingRequest(path, headers, self.limits, due, budget)
+        self._set_due()
         if is_last:
             self._request_ended(stream_id)
 
     def _on_data(self, stream_id: int, num_bytes: int, padding: int, *, is_last: bool) -> None:
         incoming = self._incoming.get(stream_id)
+        if incoming is None or (num_bytes < _SMALL_BYTES and not is_last):
+            self._checker.spend()
         if incoming is None:
             if stream_id > self._highest_id:
                 raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"DATA on stream {stream_id}, which is not open")
@@ -234,7 +238,7 @@ class ServerConnection(ThreadConnection):
             return
         opened = incoming.window.received(num_bytes + padding)
         try:
-            incoming.assembler.fill(self._reader, num_bytes)
+            incoming.fill(self._reader, num_bytes)
         except CallError as error:
             self._reader.skip(padding)
             self._refuse(stream_id, error.status, has_ended=is_last)
@@ -248,7 +252,7 @@ class ServerConnection(ThreadConnection):
     def _on_reset(self, stream_id: int, code: int) -> None:  # noqa: ARG002
         if stream_id > self._highest_id:
             raise ProtocolError(ErrorCode.PROTOCOL_ERROR, f"RST_STREAM on stream {stream_id}, which is not open")
-        self._incoming.pop(stream_id, None)
+        self._drop(stream_id)
         call = self._calls.get(stream_id)
         if call is not None:
             call.cancelled()
@@ -258,7 +262,8 @@ class ServerConnection(ThreadConnection):
 
     def _ended(self, cause: Exception) -> None:
         log.debug("h2_connection_ended cause=%s", cause)
-        self._incoming.clear()
+        for stream_id in list(self._incoming):
+            self._drop(stream_id)
         with self._lock:
             calls = list(self._calls.values())
         for call in calls:
@@ -266,7 +271,8 @@ class ServerConnection(ThreadConnection):
 
     def _request_ended(self, stream_id: int) -> None:
         incoming = self._incoming[stream_id]
-        if not incoming.assembler.is_between_messages or len(incoming.messages) != 1:
+        message = incoming.message()
+        if message is None:
             self._refuse(stream_id, Status(Code.INTERNAL, "expected one whole request message"), has_ended=True)
             return
         try:
@@ -275,14 +281,15 @@ class ServerConnection(ThreadConnection):
             self._refuse(stream_id, error.status, has_ended=True)
             return
         del self._incoming[stream_id]
-        request = bytes(incoming.messages[0])
-        call = ServerCall(self, stream_id, incoming.path, metadata, request, timeout, self._peer_names)
+        self._set_due()
+        call = ServerCall(self, stream_id, incoming.path, metadata, message, timeout, self._peer_names)
         self.windows.open(stream_id)
         with self._lock:
             self._calls[stream_id] = call
-        threading.Thread(target=self._serve, args=(stream_id, call), name="h2-call", daemon=True).start()
+        serving = threading.Thread(target=self._serve, args=(stream_id, call, incoming), name="h2-call", daemon=True)
+        serving.start()
 
-    def _serve(self, stream_id: int, call: ServerCall) -> None:
+    def _serve(self, stream_id: int, call: ServerCall, incoming: IncomingRequest) -> None:
         try:
             self._handlers[call.path](call)
             status = OK
@@ -298,16 +305,33 @@ class ServerConnection(ThreadConnection):
         try:
             call.end(status)
         finally:
+            self._give_back(incoming)
             with self._idle:
                 del self._calls[stream_id]
                 self._idle.notify_all()
 
     def _refuse(self, stream_id: int, status: Status, *, has_ended: bool) -> None:
         """End a call without serving it."""
-        self._incoming.pop(stream_id, None)
+        self._drop(stream_id)
         self.writer.send_headers(stream_id, [*RESPONSE_HEADERS, *trailers_of(status)], is_last=True)
         if not has_ended:
             self.writer.post(reset_frame(stream_id, ErrorCode.NO_ERROR))
+
+    def _drop(self, stream_id: int) -> None:
+        """Forget a request that is arriving, if there is one."""
+        incoming = self._incoming.pop(stream_id, None)
+        if incoming is not None:
+            self._give_back(incoming)
+            self._set_due()
+
+    def _give_back(self, incoming: IncomingRequest) -> None:
+        self._budgets.calls.give_back(1)
+        self._budgets.request_bytes.give_back(incoming.num_bytes)
+
+    def _set_due(self) -> None:
+        """Wait for the oldest request that is arriving."""
+        oldest = next(iter(self._incoming.values()), None)
+        self.due_seconds = math.inf if oldest is None else oldest.due_seconds
 
 
 def _problem_of(headers: Mapping[str, str]) -> Status | None:

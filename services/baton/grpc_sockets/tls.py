@@ -6,6 +6,7 @@ works on memory under a lock, and the socket itself is read and written outside 
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import threading
@@ -118,12 +119,11 @@ class TlsStream:
                 self._tls.do_handshake()
                 break
             except ssl.SSLWantReadError:
-                try:
+                with contextlib.suppress(BlockingIOError):
                     self._feed()
-                except BlockingIOError:
-                    if time.monotonic() >= deadline:
-                        close_quietly(self._socket)
-                        raise TimeoutError("the TLS handshake takes too long") from None
+                if time.monotonic() >= deadline:
+                    close_quietly(self._socket)
+                    raise TimeoutError("the TLS handshake takes too long") from None
         self._flush()
         if self._tls.selected_alpn_protocol() not in ("h2", None):
             raise ConnectionError("the peer speaks no HTTP/2")

@@ -1,0 +1,70 @@
+"""A request on its way to a server: what has come of it, counted against what all requests together may take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from baton.grpc_sockets.flow_control import ReceiveWindow
+from baton.grpc_sockets.frame_io import PREFIX_BYTES, FrameReader, message_bytes
+from baton.grpc_sockets.limits import Budget, Limits
+from baton.grpc_sockets.status import CallError, Code
+
+_PIECE_BYTES = 16 << 10
+
+
+class IncomingRequest:
+    """A request that is arriving. It takes memory as it comes, never as it was announced.
+
+    Args:
+        path: Of its method.
+        headers: Of its call.
+        limits: Bounds.
+        due_seconds: When it must be complete, monotonic.
+        budget: Bytes of requests; `num_bytes` are taken from it, to be given back by whoever drops the request.
+    """
+
+    def __init__(
+        self, path: str, headers: Mapping[str, str], limits: Limits, due_seconds: float, budget: Budget
+    ) -> None:
+        self.path = path
+        self.headers = headers
+        self.window = ReceiveWindow(limits.stream_window_bytes, limits.message_bytes)
+        self.due_seconds = due_seconds
+        self.num_bytes = 0
+        self._max_bytes = limits.message_bytes
+        self._budget = budget
+        self._data = bytearray()
+
+    def fill(self, reader: FrameReader, num_bytes: int) -> None:
+        """Receive the next bytes.
+
+        Raises:
+            CallError: If they are no uncompressed message, or too large a one; those that remain are skipped.
+            OSError: If the connection breaks.
+        """
+        while num_bytes:
+            piece = reader.read(min(num_bytes, _PIECE_BYTES))
+            num_bytes -= len(piece)
+            try:
+                self._add(piece)
+            except CallError:
+                reader.skip(num_bytes)
+                raise
+
+    def message(self) -> bytes | None:
+        """Return the whole message; None: it is not whole."""
+        num_bytes = len(self._data) - PREFIX_BYTES
+        if num_bytes < 0 or num_bytes < message_bytes(self._data, 0, self._max_bytes):
+            return None
+        message, self._data = bytes(memoryview(self._data)[PREFIX_BYTES:]), bytearray()
+        return message
+
+    def _add(self, piece: bytes) -> None:
+        if not self._budget.take(len(piece)):
+            raise CallError(Code.RESOURCE_EXHAUSTED, "there is no memory for more requests; try again soon")
+        self.num_bytes += len(piece)
+        self._data += piece
+        if len(self._data) < PREFIX_BYTES:
+            return
+        if len(self._data) > PREFIX_BYTES + message_bytes(self._data, 0, self._max_bytes):
+            raise CallError(Code.UNIMPLEMENTED, "more than one request message")
