@@ -87,18 +87,50 @@ def test_batches_that_a_snapshot_covers_are_left_out() -> None:
     assert index.longest_prefixes(HASHES) == {"a": 1}
 
 
-def test_a_later_stream_takes_the_node_over() -> None:
-    """A restarted node's stream wins: the old one can neither change nor forget its blocks."""
-    index, publishers = index_of({"a": HASHES[:1]})
-    later = index.open_publisher()
-    index.replace(later, "a", HASHES[:2], 0)
+def test_a_node_is_its_streams_until_that_ends() -> None:
+    """Another can neither take it over nor forget its blocks; once it has ended, another is welcome."""
+    index, publishers = index_of({"a": HASHES[:2]})
+    other = index.open_publisher()
 
     with pytest.raises(SupersededError):
-        index.apply(publishers["a"], "a", 0, removed=[HASHES[0]], stored=[])
+        index.replace(other, "a", [], 0)
     with pytest.raises(SupersededError):
-        index.replace(publishers["a"], "a", [], 0)
-    index.forget(publishers["a"], "a")
+        index.apply(other, "a", 0, removed=[HASHES[0]], stored=[])
+    with pytest.raises(SupersededError):
+        index.extend(other, "a", HASHES)
+    assert not index.shrink(other, "a", 1)
+    index.forget(other, "a")
     assert index.longest_prefixes(HASHES) == {"a": 2}
+
+    index.forget(publishers["a"], "a")
+    index.replace(other, "a", HASHES[:1], 0)
+    assert index.longest_prefixes(HASHES) == {"a": 1}
+
+
+def test_a_snapshot_comes_and_goes_in_parts() -> None:
+    """Others look up between them."""
+    index, publishers = index_of({"a": []})
+
+    assert index.extend(publishers["a"], "a", HASHES[:2])
+    assert index.extend(publishers["a"], "a", HASHES[2:4])
+    assert index.longest_prefixes(HASHES) == {"a": 4}
+    while index.shrink(publishers["a"], "a", 3):
+        pass
+    assert index.num_entries == 0
+
+
+def test_a_node_has_its_share_and_no_more() -> None:
+    """In whichever tier; others have theirs."""
+    index = CacheIndex(max_blocks=8, max_node_blocks=4)
+    greedy, other = index.open_publisher(), index.open_publisher()
+    index.replace(greedy, "a", HASHES[:2], 0)
+    lower = [BlockEvents(HASHES[2:], (), Tier.DISK)]
+    index.apply(greedy, "a", 0, removed=(), stored=HASHES[:1], lower=lower)
+    assert not index.extend(greedy, "a", HASHES)
+    index.replace(other, "b", HASHES[:3], 0)
+
+    assert index.held_prefixes(HASHES) == {"a": HeldPrefix(2, 0, 2, 2), "b": HeldPrefix(3)}
+    assert index.num_entries == 7
 
 
 def test_a_forgotten_node_leaves_nothing_behind() -> None:
@@ -210,7 +242,7 @@ class IndexMachine(RuleBasedStateMachine):
     @rule(node_id=nodes, hashes=hash_sets, number=st.integers(0, 9))
     def snapshot(self, node_id: str, hashes: set[BlockHash], number: int) -> None:
         """Publish a node on a stream of its own."""
-        publisher = self.index.open_publisher()
+        publisher = self.known[node_id].publisher if node_id in self.known else self.index.open_publisher()
         self.index.replace(publisher, node_id, hashes, number)
         self.known[node_id] = Known(publisher, number, set(hashes))
 

@@ -10,6 +10,7 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from baton.cache_index.server import BLOCK_BYTES, build_server, max_blocks
+from baton.cache_index.servicer import MAX_EVENTS_BYTES
 from baton.cache_index.settings import CacheIndexSettings
 from baton.config.container_limits import Memory
 from baton.errors import ConfigurationError
@@ -147,21 +148,39 @@ def test_broken_publications_are_refused_by_field(reports: list[messages.Publish
     with_index(client)
 
 
-def test_a_second_stream_of_a_node_supersedes_the_first() -> None:
-    """The first stream's next event ends it with ABORTED; the blocks are the second's."""
+def test_a_second_stream_of_a_node_waits_for_the_end_of_the_first() -> None:
+    """It is refused with ABORTED, and neither what it says nor its end touches the first one's blocks."""
 
     async def client(stub: service.CacheIndexServiceStub, channel: grpc.aio.Channel) -> None:
         first, second = stub.Publish(), stub.Publish()
         await first.write(snapshot(HASHES[:1]))
         await holds(stub, {"a": 1})
         await second.write(snapshot(HASHES[:3]))
-        await holds(stub, {"a": 3})
-        await first.write(events(0, [HASHES[3]]))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await first.read()
+            await second.read()
         assert caught.value.code() is grpc.StatusCode.ABORTED
+        await first.write(events(0, [HASHES[1]]))
+        await holds(stub, {"a": 2})
+        await first.done_writing()
+        await holds(stub, {})
+        third = stub.Publish()
+        await third.write(snapshot(HASHES[:3]))
         await holds(stub, {"a": 3})
-        second.cancel()
+        third.cancel()
+
+    with_index(client)
+
+
+def test_more_changes_than_nodes_send_at_once_are_refused() -> None:
+    """Whoever has more sends a snapshot."""
+
+    async def client(stub: service.CacheIndexServiceStub, channel: grpc.aio.Channel) -> None:
+        call = stub.Publish()
+        await call.write(snapshot([]))
+        await call.write(events(0, HASHES * (MAX_EVENTS_BYTES // 64)))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call.read()
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
 
     with_index(client)
 

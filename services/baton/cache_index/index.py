@@ -27,6 +27,11 @@ class _NodeBlocks:
     lower: dict[Tier, set[BlockHash]] = field(default_factory=lambda: {tier: set() for tier in LOWER_TIERS})
     """Blocks that it can bring back there."""
 
+    @property
+    def num_entries(self) -> int:
+        """Return how many blocks it has, each as often as it is held."""
+        return len(self.hashes) + sum(map(len, self.lower.values()))
+
     def below(self, hashes: Sequence[BlockHash], num_blocks: int) -> HeldPrefix:
         """Return what the node holds of a prompt of which these leading blocks are on the device."""
         host, disk = self.lower[Tier.HOST], self.lower[Tier.DISK]
@@ -45,15 +50,18 @@ class CacheIndex:
     """Finds the longest prefix of a prompt that each node holds.
 
     Invariant, kept by `_store` and `_remove`: a node is in `_holders[hash]` exactly if the hash is in the node's own
-    set, and no entry of `_holders` is empty. A node belongs to the stream that published it last. Of all nodes and
-    tiers there are never more than `max_blocks`: what comes when they are there is not known, and so not counted on.
+    set, and no entry of `_holders` is empty. A node belongs to one stream until that forgets it. Of all nodes and tiers
+    there are never more than `max_blocks`, of one node never more than `max_node_blocks`: what comes beyond them is not
+    known, and so not counted on.
 
     Args:
         max_blocks: Bound, 1 or more; None: any number.
+        max_node_blocks: The same of one node.
     """
 
-    def __init__(self, max_blocks: int | None = None) -> None:
+    def __init__(self, max_blocks: int | None = None, max_node_blocks: int | None = None) -> None:
         self._max_blocks = sys.maxsize if max_blocks is None else max_blocks
+        self._max_node_blocks = sys.maxsize if max_node_blocks is None else max_node_blocks
         self.num_entries = 0
         """Blocks of all nodes and tiers, each as often as it is held."""
         self._holders: dict[BlockHash, set[str]] = {}
@@ -71,7 +79,7 @@ class CacheIndex:
         return len(self._nodes)
 
     def open_publisher(self) -> int:
-        """Return a number for a stream; later streams have greater ones."""
+        """Return a number for a stream."""
         self._num_publishers += 1
         return self._num_publishers
 
@@ -79,15 +87,32 @@ class CacheIndex:
         """Take a snapshot: all blocks on a node's device; what it has below is told again. O(blocks).
 
         Raises:
-            SupersededError: If a later stream publishes this node.
+            SupersededError: If another stream publishes this node.
         """
         known = self._nodes.get(node_id)
-        if known and known.publisher > publisher:
-            raise SupersededError(f"node {node_id} is published by a later stream")
         if known:
+            self._published(publisher, node_id)
             self._drop(node_id, known)
         self._nodes[node_id] = _NodeBlocks(publisher, next_sequence_number)
         self._store(node_id, self._nodes[node_id], hashes)
+
+    def extend(self, publisher: int, node_id: str, hashes: Iterable[BlockHash]) -> bool:
+        """Take more of a snapshot; return whether there is room for more.
+
+        Raises:
+            SupersededError: If the node is not published by this stream.
+        """
+        known = self._published(publisher, node_id)
+        self._store(node_id, known, hashes)
+        return self._room(known) > 0
+
+    def shrink(self, publisher: int, node_id: str, num_blocks: int) -> bool:
+        """Forget some of the blocks on the device of a node that this stream publishes; return whether it had any."""
+        known = self._nodes.get(node_id)
+        if known is None or known.publisher != publisher or not known.hashes:
+            return False
+        self._remove(node_id, known, tuple(islice(known.hashes, num_blocks)))
+        return True
 
     def apply(
         self,
@@ -114,9 +139,7 @@ class CacheIndex:
         Raises:
             SupersededError: If the node is not published by this stream.
         """
-        known = self._nodes.get(node_id)
-        if known is None or known.publisher != publisher:
-            raise SupersededError(f"node {node_id} is published by another stream")
+        known = self._published(publisher, node_id)
         if known.is_snapshot_awaited or sequence_number < known.next_sequence_number:
             return False
         if sequence_number > known.next_sequence_number:
@@ -126,11 +149,11 @@ class CacheIndex:
         self._remove(node_id, known, removed)
         self._store(node_id, known, stored)
         for events in lower:
-            self._change_lower(known.lower[events.tier], events)
+            self._change_lower(known, known.lower[events.tier], events)
         return False
 
     def forget(self, publisher: int, node_id: str) -> None:
-        """Drop a node, unless a later stream publishes it."""
+        """Drop a node, unless another stream publishes it."""
         known = self._nodes.get(node_id)
         if known and known.publisher == publisher:
             self._drop(node_id, known)
@@ -158,17 +181,29 @@ class CacheIndex:
         held = {node_id: known.below(hashes, lengths.get(node_id, 0)) for node_id, known in self._nodes.items()}
         return {node_id: prefix for node_id, prefix in held.items() if prefix.num_blocks or prefix.num_lower_blocks}
 
+    def _published(self, publisher: int, node_id: str) -> _NodeBlocks:
+        known = self._nodes.get(node_id)
+        if known is None or known.publisher != publisher:
+            raise SupersededError(f"node {node_id} is published by another stream")
+        return known
+
+    def _room(self, known: _NodeBlocks) -> int:
+        return max(0, min(self._max_blocks - self.num_entries, self._max_node_blocks - known.num_entries))
+
     def _store(self, node_id: str, known: _NodeBlocks, hashes: Iterable[BlockHash]) -> None:
+        room = self._room(known)
         for block_hash in hashes:
-            if block_hash not in known.hashes and self.num_entries < self._max_blocks:
+            if block_hash not in known.hashes and room:
+                room -= 1
                 self.num_entries += 1
                 known.hashes.add(block_hash)
                 self._holders.setdefault(block_hash, set()).add(node_id)
 
-    def _change_lower(self, held: set[BlockHash], events: BlockEvents) -> None:
+    def _change_lower(self, known: _NodeBlocks, held: set[BlockHash], events: BlockEvents) -> None:
         before = len(held)
         held.difference_update(events.removed)
-        room = max(0, self._max_blocks - self.num_entries + before - len(held))
+        self.num_entries += len(held) - before
+        before, room = len(held), self._room(known)
         held.update(islice((block_hash for block_hash in events.stored if block_hash not in held), room))
         self.num_entries += len(held) - before
 

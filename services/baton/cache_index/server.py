@@ -19,14 +19,17 @@ log = logging.getLogger(__name__)
 
 BLOCK_BYTES = 400
 """Memory of a block that one node holds: 396 were measured; each further node that holds it takes 184."""
+MAX_REQUEST_BYTES = 16 << 20
+"""Largest message that is taken: a snapshot of a million blocks."""
 _MOST_BLOCKS, _LEAST_BLOCKS = 100_000_000, 1_000
 SERVICE_NAME = messages.DESCRIPTOR.services_by_name["CacheIndexService"].full_name
 
 
 def build_server(settings: CacheIndexSettings) -> GrpcServer:
     """Return a server with an empty index, not yet started."""
-    server = GrpcServer(host_port(settings.host, settings.port))
-    servicer = CacheIndexServicer(CacheIndex(max_blocks(settings, usable_memory(), machine_memory())))
+    server = GrpcServer(host_port(settings.host, settings.port), max_request_bytes=MAX_REQUEST_BYTES)
+    most = max_blocks(settings, usable_memory(), machine_memory())
+    servicer = CacheIndexServicer(CacheIndex(most, max(1, int(settings.max_node_share * most))))
     server.add(SERVICE_NAME, partial(service.add_CacheIndexServiceServicer_to_server, servicer))
     return server
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from typing import TypeAlias
@@ -12,12 +13,17 @@ from baton.cache_index.index import CacheIndex
 from baton.errors import InvalidFieldError
 from baton.internal.v1 import cache_index_service_pb2 as messages
 from baton.internal.v1 import cache_index_service_pb2_grpc as service
-from baton.kv.hashing import BlockHash, split_hashes
+from baton.kv.hashing import HASH_BYTES, BlockHash, split_hashes
 from baton.kv.tiers import BlockEvents, HeldPrefix, Tier
 from baton.security.access import current_caller
 
 _TIERS = {messages.BLOCK_TIER_HOST: Tier.HOST, messages.BLOCK_TIER_DISK: Tier.DISK}
 log = logging.getLogger(__name__)
+
+SLICE_BLOCKS = 1024
+"""Of a snapshot, taken or forgotten at once: a millisecond of the event loop."""
+MAX_EVENTS_BYTES = 2 << 20
+"""Largest `BlockEvents`; nodes send 16,384 hashes of a tier at once."""
 
 
 class PublishStream:
@@ -28,16 +34,16 @@ class PublishStream:
         self._publisher = 0
         self._node_id = ""
 
-    def take(self, request: messages.PublishRequest) -> bool:
+    async def take(self, request: messages.PublishRequest) -> bool:
         """Apply one report; return whether the node must send a snapshot.
 
         Raises:
             InvalidFieldError: If the report breaks the stream's rules.
             ForbiddenError: If the caller is another node.
-            SupersededError: If a later stream publishes this node.
+            SupersededError: If another stream publishes this node.
         """
         if request.HasField("snapshot"):
-            self._take_snapshot(request.snapshot)
+            await self._take_snapshot(request.snapshot)
             return False
         if not request.HasField("events"):
             raise InvalidFieldError("report", "expected snapshot or events")
@@ -45,24 +51,41 @@ class PublishStream:
             raise InvalidFieldError("report", "the first message must be a snapshot")
         return self._take_events(request.events)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Forget the node."""
         if self._node_id:
-            self._index.forget(self._publisher, self._node_id)
+            try:
+                await self._forget_blocks()
+            finally:
+                self._index.forget(self._publisher, self._node_id)
             log.info("node_forgotten node_id=%s", self._node_id)
 
-    def _take_snapshot(self, snapshot: messages.BlockSnapshot) -> None:
+    async def _take_snapshot(self, snapshot: messages.BlockSnapshot) -> None:
         if not snapshot.node_id or (self._node_id and snapshot.node_id != self._node_id):
             raise InvalidFieldError("snapshot.node_id", f"expected one node per stream, got {snapshot.node_id!r}")
         current_caller().check_speaks_for(snapshot.node_id)
-        hashes = hashes_from_wire("snapshot.block_hashes", snapshot.block_hashes)
-        if not self._node_id:  # the order of first snapshots counts, not that in which the calls were opened
-            self._publisher = self._index.open_publisher()
-        self._index.replace(self._publisher, snapshot.node_id, hashes, snapshot.next_sequence_number)
+        joined = snapshot.block_hashes
+        hashes_from_wire("snapshot.block_hashes", joined[: len(joined) % HASH_BYTES])
+        self._publisher = self._publisher or self._index.open_publisher()
+        await self._forget_blocks()
+        self._index.replace(self._publisher, snapshot.node_id, (), snapshot.next_sequence_number)
         self._node_id = snapshot.node_id
-        log.info("node_published node_id=%s blocks=%d", snapshot.node_id, len(hashes))
+        for begin in range(0, len(joined), SLICE_BLOCKS * HASH_BYTES):
+            await asyncio.sleep(0)
+            hashes = split_hashes(joined[begin : begin + SLICE_BLOCKS * HASH_BYTES])
+            if not self._index.extend(self._publisher, self._node_id, hashes):
+                log.warning("blocks_left_out node_id=%s", self._node_id)
+                break
+        log.info("node_published node_id=%s blocks=%d", snapshot.node_id, len(joined) // HASH_BYTES)
+
+    async def _forget_blocks(self) -> None:
+        """Forget most of what the node holds; others are answered meanwhile."""
+        while self._index.shrink(self._publisher, self._node_id, SLICE_BLOCKS):  # noqa: ASYNC110 - it is work
+            await asyncio.sleep(0)
 
     def _take_events(self, events: messages.BlockEvents) -> bool:
+        if events.ByteSize() > MAX_EVENTS_BYTES:
+            raise InvalidFieldError("events", f"expected at most {MAX_EVENTS_BYTES} bytes, got {events.ByteSize()}")
         is_snapshot_needed = self._index.apply(
             self._publisher,
             self._node_id,
@@ -116,10 +139,10 @@ class CacheIndexServicer(service.CacheIndexServiceServicer):
         publication = PublishStream(self._index)
         try:
             async for request in request_iterator:
-                if publication.take(request):
+                if await publication.take(request):
                     yield messages.PublishResponse(is_snapshot_needed=True)
         finally:
-            publication.close()
+            await publication.close()
 
     async def Lookup(  # noqa: N802 - named by the proto
         self, request: messages.LookupRequest, _context: Context

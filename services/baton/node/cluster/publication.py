@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
+from itertools import islice
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
@@ -23,6 +24,8 @@ from baton.node.cluster.replicas import Replicas, stay_connected
 
 MAX_HASHES = 1 << 14
 """Blocks of one tier in a message of changes: a disk may hold a million, and the index has others to serve."""
+MAX_SNAPSHOT_HASHES = 1_000_000
+"""Blocks of a snapshot: what an index takes as one message."""
 _TIERS = {Tier.HOST: messages.BLOCK_TIER_HOST, Tier.DISK: messages.BLOCK_TIER_DISK}
 _NOTHING: Mapping[Tier, set[BlockHash]] = MappingProxyType({})
 ItemT = TypeVar("ItemT")
@@ -153,11 +156,11 @@ class _ChangeStream:
         return messages.BlockSnapshot(
             node_id=self._node_id,
             next_sequence_number=sequence_number,
-            block_hashes=join_hashes(list(self._holdings.hashes[Tier.DEVICE])),
+            block_hashes=join_hashes(list(islice(self._holdings.hashes[Tier.DEVICE], MAX_SNAPSHOT_HASHES))),
         )
 
     def _events(self, sequence_number: int) -> messages.BlockEvents:
-        device = self._changes[Tier.DEVICE].drain()
+        device = self._changes[Tier.DEVICE].drain(MAX_HASHES)
         lower = [self._changes[tier].drain(MAX_HASHES) for tier in LOWER_TIERS if self._changes[tier]]
         return messages.BlockEvents(
             sequence_number=sequence_number,
