@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.workloads.vocabulary import WORDS
 
 
-def write_llama(folder: Path, vocabulary_size: int, max_context_tokens: int, **shape: Any) -> None:
+def write_llama(
+    folder: Path,
+    vocabulary_size: int,
+    max_context_tokens: int,
+    names: Sequence[str] = (),
+    chat_template: str | None = None,
+    **shape: Any,
+) -> None:
     """Write a model of random weights, and a tokenizer that reads its ids as words: "t17 t4".
 
     Args:
         folder: Where to.
         vocabulary_size: Tokens; 0 pads, 1 stands for unknown words, 2 ends a text.
         max_context_tokens: Positions.
+        names: Words that the ids from 3 on are read as instead.
+        chat_template: Of the tokenizer; None: it has none.
         shape: As `transformers.LlamaConfig` names it.
     """
     import torch
@@ -33,10 +42,13 @@ def write_llama(folder: Path, vocabulary_size: int, max_context_tokens: int, **s
         **shape,
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    words = {f"t{index}": index for index in range(vocabulary_size)}
+    words = {f"t{index}": index for index in range(vocabulary_size) if not 3 <= index < 3 + len(names)}
+    words |= {name: index for index, name in enumerate(names, 3)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="t1"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="t2", pad_token="t0").save_pretrained(folder)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="t2", pad_token="t0", unk_token="t1")
+    fast.chat_template = chat_template
+    fast.save_pretrained(folder)
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": 2}), encoding="utf-8")
 
 
@@ -92,50 +104,24 @@ def step_flops(batch_size: int, context: int) -> float:
     return batch_size * (2.0 * (NUM_LINEAR_PARAMETERS + NUM_HEAD_PARAMETERS) + attention)
 
 
-_VOCABULARY_SIZE = 4096
-
-
 def write_stack_model(folder: Path) -> None:
     """Write a Hugging Face folder: eight Llama layers, a word-level tokenizer, and a template that adds nothing."""
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
-
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=_VOCABULARY_SIZE,
-        hidden_size=384,
-        intermediate_size=1024,
-        num_hidden_layers=8,
-        num_attention_heads=6,
-        num_key_value_heads=2,
-        max_position_embeddings=4096,
+    write_llama(
+        folder,
+        4096,
+        4096,
+        WORDS,
+        "{% for message in messages %}{{ message['content'] }} {% endfor %}",
         tie_word_embeddings=False,
-        bos_token_id=None,
-        eos_token_id=2,
-        pad_token_id=0,
+        **EIGHT_LAYERS,
     )
-    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
-    names = [*(f"t{index}" for index in range(3)), *WORDS]
-    names += [f"t{index}" for index in range(len(names), _VOCABULARY_SIZE)]
-    tokenizer = Tokenizer(models.WordLevel({name: index for index, name in enumerate(names)}, unk_token="t1"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="t2", pad_token="t0", unk_token="t1")
-    fast.chat_template = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
-    fast.save_pretrained(folder)
 
 
-_SMALL_VOCABULARY_SIZE = 2048
-SMALL_SHAPE = {
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
+EIGHT_LAYERS: Mapping[str, Any] = {
+    "hidden_size": 384,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 6,
     "num_key_value_heads": 2,
 }
-"""So small that the host's part of a pass shows; as Hugging Face's configuration names it."""
-
-
-def write_small_model(folder: Path, shape: Mapping[str, int] = SMALL_SHAPE) -> None:
-    """Write a Hugging Face folder: Llama layers of random weights, and a tokenizer that knows its ids."""
-    write_llama(folder, _SMALL_VOCABULARY_SIZE, 4096, **shape)
+"""As Hugging Face's configuration names it."""

@@ -1,4 +1,8 @@
-"""Prints what the torch engine does on a device, a JSON object per line, as each is measured."""
+"""What the torch engine does on a CUDA GPU, beside what the GPU could do and beside transformers.
+
+Run as `baton bench gpu --out bench/results/gpu.json --plot bench/results/gpu.png` on a machine with a GPU that Baton
+with its extra `cuda` is installed on. Ends with status 1 where a number is missed. METHODOLOGY.md defines them.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,17 @@ import argparse
 import json
 import logging
 import platform
-import random
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from rich.console import Console
 
 from baton.engine.runners.torch.cuda_graph.runner import CudaGraphRunner
 from bench.microbench.torch.batches import Workload, run_baton, run_transformers
-from bench.microbench.torch.cases import kernel_errors, served_cases
-from bench.microbench.torch.elementwise import between_errors
+from bench.microbench.torch.findings import Line, draw_findings, findings_of, table_of
 from bench.microbench.torch.passes import decode_seconds, prefill_seconds, ratio_of, streaming_seconds
 from bench.microbench.torch.rates import host_bytes_per_second, matmul_flops, memory_bytes_per_second
 from bench.microbench.torch.shapes import (
@@ -25,6 +31,9 @@ from bench.microbench.torch.shapes import (
     random_model,
     random_runner,
 )
+from bench.results_file import describe_machine, write_results
+
+FORMAT = "baton-bench-gpu/1"
 
 
 class Sizes(NamedTuple):
@@ -55,33 +64,45 @@ _BLOCK_TOKENS = 16
 _TRANSFORMERS_BLOCK_TOKENS = 256
 
 
-def main() -> None:
-    """Measure everything."""
-    options = _parser().parse_args()
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print the table, write the files; 1 if a number is missed."""
+    options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.WARNING)
-    device, sizes = torch.device(options.device), DRY if options.dry else FULL
-    _say("machine", device=_name_of(device), torch=torch.__version__, python=platform.python_version())
-    if device.type == "cuda":
-        seed = random.SystemRandom().randrange(2**31)
-        errors = kernel_errors(served_cases(), seed, device=options.device)
-        for dtype in (torch.bfloat16, torch.float16, torch.float32):
-            errors |= between_errors(seed, dtype, device=options.device, size=4096)
-        _say("kernel", seed=seed, errors=errors)
-    _measure_rates(sizes, device)
-    _measure_passes(sizes, device)
-    _measure_batches(sizes, device)
+    lines = []
+    for line in measured(torch.device(options.device), DRY if options.dry else FULL):
+        print(json.dumps(line), file=sys.stderr, flush=True)
+        lines.append(line)
+    findings = findings_of(lines)
+    Console(width=130).print(table_of(findings))
+    if options.out:
+        document = {
+            "format": FORMAT,
+            "command": "baton bench gpu" + (" --dry" if options.dry else ""),
+            "machine": describe_machine(),
+            "findings": [{**finding._asdict(), "share": finding.share} for finding in findings],
+            "lines": lines,
+        }
+        write_results(options.out, document)
+    if options.plot:
+        draw_findings(findings, options.plot)
+    return 0 if options.dry or all(finding.is_met for finding in findings) else 1
 
 
-def _measure_rates(sizes: Sizes, device: torch.device) -> None:
-    _say(
-        "rates",
-        matmul_flops=matmul_flops(sizes.matmul_size, sizes.dtype, device),
-        memory_bytes_per_second=memory_bytes_per_second(sizes.num_bytes, device),
-        host_bytes_per_second=host_bytes_per_second(min(sizes.num_bytes, 1 << 28), device),
-    )
+def measured(device: torch.device, sizes: Sizes) -> Iterator[Line]:
+    """Yield each number as it is measured."""
+    name = str(torch.cuda.get_device_name(device)) if device.type == "cuda" else device.type
+    yield {"kind": "machine", "device": name, "torch": torch.__version__, "python": platform.python_version()}
+    yield {
+        "kind": "rates",
+        "matmul_flops": matmul_flops(sizes.matmul_size, sizes.dtype, device),
+        "memory_bytes_per_second": memory_bytes_per_second(sizes.num_bytes, device),
+        "host_bytes_per_second": host_bytes_per_second(min(sizes.num_bytes, 1 << 28), device),
+    }
+    yield from _passes(sizes, device)
+    yield from _batches(sizes, device)
 
 
-def _measure_passes(sizes: Sizes, device: torch.device) -> None:
+def _passes(sizes: Sizes, device: torch.device) -> Iterator[Line]:
     runner = _runner(sizes.decoded, sizes, device, max(sizes.batch_sizes), sizes.context + 1024)
     for batch_size in sizes.batch_sizes:
         for num_steps in (1, runner.max_launch_steps):
@@ -93,28 +114,35 @@ def _measure_passes(sizes: Sizes, device: torch.device) -> None:
                 num_steps=num_steps,
             )
             num_bytes = sizes.decoded.step_bytes(batch_size, sizes.context, sizes.dtype.itemsize)
-            _say("decode", batch_size=batch_size, num_steps=num_steps, step_seconds=seconds, step_bytes=num_bytes)
+            yield {
+                "kind": "decode",
+                "batch_size": batch_size,
+                "num_steps": num_steps,
+                "step_seconds": seconds,
+                "step_bytes": num_bytes,
+            }
     num_tokens = sizes.num_prompt_tokens
     seconds_each = prefill_seconds(runner, num_tokens=num_tokens, repeat=5)
-    _say("prefill", num_tokens=num_tokens, seconds=seconds_each, flops=sizes.decoded.prompt_flops(num_tokens))
+    num_flops = sizes.decoded.prompt_flops(num_tokens)
+    yield {"kind": "prefill", "num_tokens": num_tokens, "seconds": seconds_each, "flops": num_flops}
     times = streaming_seconds(runner, num_tokens=num_tokens, repeat=5)
-    _say("streaming", **times._asdict(), ratio=ratio_of(times))
+    yield {"kind": "streaming", **times._asdict(), "ratio": ratio_of(times)}
     runner.close()
 
 
-def _measure_batches(sizes: Sizes, device: torch.device) -> None:
+def _batches(sizes: Sizes, device: torch.device) -> Iterator[Line]:
     shape = sizes.batched
     workload = Workload(sizes.num_requests, sizes.min_tokens, sizes.max_tokens, shape.vocabulary_size)
     for temperature in (0.0, 0.6):
         runner = _runner(shape, sizes, device, sizes.num_requests, 2 * sizes.max_tokens)
         done = run_baton(runner, workload, temperature=temperature, max_step_tokens=sizes.max_step_tokens)
-        _say_batch("baton", temperature, done.num_output_tokens, done.seconds)
+        yield {"kind": "batch", "system": "baton", "temperature": temperature, **done._asdict()}
     model = random_model(
         shape, dtype=sizes.dtype, device=device, attention="sdpa", max_context=max(2 * sizes.max_tokens, 512)
     )
     num_cache_blocks = -(-sizes.num_requests * 2 * sizes.max_tokens // _TRANSFORMERS_BLOCK_TOKENS) + 16
     done = run_transformers(model, workload, num_cache_blocks=num_cache_blocks, max_step_tokens=sizes.max_step_tokens)
-    _say_batch("transformers", 0.0, done.num_output_tokens, done.seconds)
+    yield {"kind": "batch", "system": "transformers", "temperature": 0.0, **done._asdict()}
 
 
 def _runner(shape: Shape, sizes: Sizes, device: torch.device, max_batch_size: int, max_context: int) -> CudaGraphRunner:
@@ -130,24 +158,14 @@ def _runner(shape: Shape, sizes: Sizes, device: torch.device, max_batch_size: in
     )
 
 
-def _say_batch(system: str, temperature: float, num_output_tokens: int, seconds: float) -> None:
-    _say("batch", system=system, temperature=temperature, num_output_tokens=num_output_tokens, seconds=seconds)
-
-
-def _say(kind: str, **values: object) -> None:
-    print(json.dumps({"kind": kind, **values}), flush=True)
-
-
-def _name_of(device: torch.device) -> str:
-    return str(torch.cuda.get_device_name(device)) if device.type == "cuda" else device.type
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m bench.microbench.torch", description=__doc__)
+    parser = argparse.ArgumentParser(prog="baton bench gpu", description=__doc__)
     parser.add_argument("--device", default="cuda", help="torch device")
-    parser.add_argument("--dry", action="store_true", help="tiny models and few steps")
+    parser.add_argument("--dry", action="store_true", help="tiny models, on any device; nothing is judged")
+    parser.add_argument("--out", type=Path, help="JSON with all that was measured")
+    parser.add_argument("--plot", type=Path, help="PNG")
     return parser
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -44,8 +44,8 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "gateway-cost": Benchmark(
             "servers.gateway_cost", "CPU time per streamed token of gateway, router and node (Linux)."
         ),
-        "gpu": Benchmark("engines.gpu", "The torch engine on a CUDA GPU beside its limits and transformers."),
-        "kv-tiers": Benchmark("kv.tiers", "What a cached prefix saves, by the memory that holds it."),
+        "gpu": Benchmark("microbench.torch", "The torch engine on a CUDA GPU beside its limits and transformers."),
+        "kv-tiers": Benchmark("microbench.engine.kv_tiers", "What a cached prefix saves, by the memory that holds it."),
         "prefix-pull": Benchmark("kv.prefix_pull", "What copying a prefix from a neighbour's cache saves."),
         "kv-transport": Benchmark("kv.transport", "What carries KV frames fastest, beside other projects' transports."),
         "wire-precision": Benchmark("kv.wire_precision", "What narrower number formats of KV lose and save."),

@@ -16,10 +16,12 @@ from baton.engine.runners.torch.ops.cuda.paged_queries import num_splits
 from baton.engine.runners.torch.ops.eager.attention import attend_causally
 from baton.engine.runners.torch.ops.eager.paged_attention import attend_from_blocks
 from baton.engine.runners.torch.ops.pool import KeysValues
-from bench.microbench.torch import cases
-from bench.microbench.torch.cases import CASES, inputs_of
+from engine.runners.torch.ops.cuda import kernel_cases
+from engine.runners.torch.ops.cuda.elementwise_cases import between_errors
+from engine.runners.torch.ops.cuda.kernel_cases import CASES, inputs_of, served_cases
 
 _MAX_RELATIVE_ERROR = {torch.float32: 2e-6, torch.float16: 3e-3}
+_MAX_GPU_ERROR = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 
 
 @cache
@@ -28,7 +30,11 @@ def kernel_errors() -> dict[str, Any]:
     seed = int(os.environ.get("BATON_KERNEL_SEED", "1"))
     environment = os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(
-        [sys.executable, "-m", cases.__name__, str(seed)], env=environment, capture_output=True, text=True, timeout=580
+        [sys.executable, "-m", kernel_cases.__name__, str(seed)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=580,
     )
     assert done.returncode == 0, f"seed {seed}: {done.stderr}"
     return {**json.loads(done.stdout), "seed": seed}
@@ -51,6 +57,19 @@ def test_kernels_between_products_compute_what_float64_does() -> None:
     assert len(errors) == 14
     for name, error in errors.items():
         assert error <= (2e-6 if ", float32," in name else 3e-3), name
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no CUDA GPU")
+@pytest.mark.parametrize("dtype", _MAX_GPU_ERROR)
+def test_kernels_compute_what_float64_does_on_a_gpu(dtype: torch.dtype) -> None:
+    """Compiled, in the sizes and number formats of models that are served."""
+    seed = int(os.environ.get("BATON_KERNEL_SEED", "1"))
+    chosen = {name: case for name, case in served_cases().items() if case.dtype == dtype}
+
+    errors = kernel_cases.kernel_errors(chosen, seed, device="cuda")
+    errors |= between_errors(seed, dtype, device="cuda", size=4096)
+
+    assert {name: error for name, error in errors.items() if error > _MAX_GPU_ERROR[dtype]} == {}
 
 
 def test_a_model_computes_the_same_with_all_kernels() -> None:

@@ -22,8 +22,8 @@ from baton.engine.runners.torch.ops.cuda.paged_attention import attend_by_kernel
 from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, Tiles, pack_queries, tiles_for
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams
 from baton.engine.runners.torch.ops.pool import KeysValues
-from bench.microbench.torch.elementwise import between_errors
 from bench.microbench.torch.shapes import TINY_WITH_NORMS, random_runner
+from engine.runners.torch.ops.cuda.elementwise_cases import between_errors
 
 
 class Case(NamedTuple):

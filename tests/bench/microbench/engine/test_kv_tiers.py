@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from baton.engine.kv_cache.offload import Offload
-from bench.engines.models import SMALL_SHAPE, write_small_model
-from bench.kv.tiers import TIERS, Row, draw_kv_tiers, measure, speedup, table_of
-from bench.microbench.engine import kv_tiers
+from bench.engines.models import EIGHT_LAYERS, write_llama
+from bench.microbench.engine.kv_tiers import TIERS, Row, draw_kv_tiers, measure, running_bench, speedup, table_of
 
 
 def test_every_tier_gives_what_it_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,17 +18,18 @@ def test_every_tier_gives_what_it_holds(tmp_path: Path, monkeypatch: pytest.Monk
     """
     for decision in ("_is_quicker", "_is_read_quicker"):
         monkeypatch.setattr(Offload, decision, lambda *_arguments, **_figures: True)
-    write_small_model(tmp_path, SMALL_SHAPE)
-    with kv_tiers.running_bench(tmp_path) as bench:
-        rows = kv_tiers.measure(bench, [70], 1)
+    write_llama(tmp_path, 2048, 4096, **{**EIGHT_LAYERS, "hidden_size": 96, "num_hidden_layers": 2})
+    with running_bench(tmp_path) as bench:
+        rows = measure(bench, [70], 1)
 
     assert {row.tier: row.num_cached_tokens for row in rows} == dict(zip(TIERS, ([64], [64], [64], [0]), strict=True))
 
 
-@pytest.mark.usefixtures("children_here")
 def test_tiers_are_measured_and_drawn(tmp_path: Path) -> None:
     """Where a copy would take longer than the computation, the engine computes, as anywhere."""
-    rows = measure([70], 1, SMALL_SHAPE)
+    write_llama(tmp_path, 2048, 4096, **{**EIGHT_LAYERS, "hidden_size": 96, "num_hidden_layers": 2})
+    with running_bench(tmp_path) as bench:
+        rows = measure(bench, [70], 1)
     draw_kv_tiers(rows, tmp_path / "plot.png")
 
     found = {row.tier: row.num_cached_tokens for row in rows}

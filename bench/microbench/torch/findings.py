@@ -1,36 +1,23 @@
-"""What the torch engine does on a CUDA GPU, beside what the GPU could do and beside transformers.
-
-Run as `baton bench gpu --out bench/results/gpu.json --plot bench/results/gpu.png` on a machine with a GPU
-that Baton with its extra `cuda` is installed on. A child process measures with random weights; this one judges the
-numbers and ends with status 1 where one is missed. METHODOLOGY.md defines them.
-"""
+"""What is asked of a GPU's numbers: each beside what the device could do, and beside transformers."""
 
 from __future__ import annotations
 
-import argparse
 import statistics
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
 
 from bench.plots import new_figure
-from bench.processes import answers_of
-from bench.results_file import describe_machine, write_results
 
-FORMAT = "baton-bench-gpu/1"
-_MICROBENCH = "bench.microbench.torch"
-_MAX_ERRORS = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 2e-2}
 _MIN_DECODE_SHARE = 0.7
 _MIN_PREFILL_SHARE = 0.6
 _MIN_BATCH_RATE = 25_000
 _MAX_STREAMING_RATIO = 1.05
 
 Line = Mapping[str, Any]
-"""What the child says of one measurement; `kind` names it."""
+"""One measurement; `kind` names it."""
 
 
 class Finding(NamedTuple):
@@ -51,48 +38,13 @@ class Finding(NamedTuple):
         return None if self.best is None else self.value / self.best
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print the table, write the files; 1 if a number is missed or could not be measured."""
-    options = _parser().parse_args(arguments)
-    try:
-        lines = list(measured(options.python, options.device, is_dry=options.dry))
-    except (OSError, RuntimeError) as error:
-        print(f"baton bench gpu: {error}", file=sys.stderr)
-        return 1
-    findings = findings_of(lines)
-    Console(width=130).print(table_of(findings))
-    if options.out:
-        document = {
-            "format": FORMAT,
-            "command": "baton bench gpu" + (" --dry" if options.dry else ""),
-            "machine": describe_machine(),
-            "findings": [{**finding._asdict(), "share": finding.share} for finding in findings],
-            "lines": lines,
-        }
-        write_results(options.out, document)
-    if options.plot:
-        draw_findings(findings, options.plot)
-    return 0 if options.dry or all(finding.is_met for finding in findings) else 1
-
-
-def measured(python: str, device: str, *, is_dry: bool) -> Iterator[Line]:
-    """Yield what the child measures, line by line.
-
-    Raises:
-        ChildFailedError: If it does not come to its end.
-    """
-    yield from answers_of([python, "-m", _MICROBENCH, "--device", device, *(["--dry"] if is_dry else [])])
-
-
 def findings_of(lines: Sequence[Line]) -> list[Finding]:
     """Return the numbers that are judged, in the order in which they were measured."""
     rates = next(line for line in lines if line["kind"] == "rates")
     batches = [line for line in lines if line["kind"] == "batch"]
     findings: list[Finding] = []
     for line in lines:
-        if line["kind"] == "kernel":
-            findings += _kernel(line)
-        elif line["kind"] == "decode":
+        if line["kind"] == "decode":
             findings.append(_decode(line, rates))
         elif line["kind"] == "prefill":
             findings.append(_prefill(line, rates))
@@ -116,13 +68,6 @@ def table_of(findings: Sequence[Finding]) -> Table:
         is_met = ("yes" if finding.is_met else "NO") if finding.bound else ""
         table.add_row(finding.name, f"{finding.value:,.4g}", finding.unit, share, finding.bound, is_met)
     return table
-
-
-def _kernel(line: Line) -> Iterator[Finding]:
-    for dtype, bound in _MAX_ERRORS.items():
-        errors = [error for name, error in line["errors"].items() if f", {dtype}," in name]
-        name = f"kernel against float64, {dtype}, {len(errors)} cases"
-        yield Finding(name, max(errors), "of the largest", None, f"<= {bound}", max(errors) <= bound)
 
 
 def _decode(line: Line, rates: Line) -> Finding:
@@ -154,16 +99,6 @@ def _batch(line: Line, batches: Sequence[Line]) -> Finding:
     return Finding(name, rate, "tokens/s", None, f">= {asked:,.0f}", rate >= asked)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="baton bench gpu", description=__doc__)
-    parser.add_argument("--python", default=sys.executable, help="python that Baton is installed for")
-    parser.add_argument("--device", default="cuda", help="torch device")
-    parser.add_argument("--dry", action="store_true", help="tiny models, on any device; nothing is judged")
-    parser.add_argument("--out", type=Path, help="JSON with all that was measured")
-    parser.add_argument("--plot", type=Path, help="PNG")
-    return parser
-
-
 def draw_findings(findings: Sequence[Finding], path: Path) -> None:
     """Write a PNG: shares of the best on the left, tokens per second of whole batches on the right."""
     figure = new_figure(13, 4.5)
@@ -185,7 +120,3 @@ def _bars(axes: Any, names: Sequence[str], values: Sequence[float], label: str) 
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.invert_yaxis()
     axes.margins(x=0.12)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
