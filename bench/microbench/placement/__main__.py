@@ -1,26 +1,61 @@
-"""Prints lines of JSON: what decisions cost a router's thread, by cluster, and how many differ from the reference's."""
+"""What a decision costs the router's thread, by nodes, and whether decisions are those of the reference.
+
+Run as `baton bench placement --nodes 2 16 64 128 1000 --out bench/results/placement.json --plot
+bench/results/placement.png`. METHODOLOGY.md defines the numbers.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
 import random
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
 
 from baton.capacity.placement import place
 from baton.capacity.search.placement_search import PlacementSearch, decides_alike
 from bench.microbench.placement.loaded_router import LoadedRouter
 from bench.microbench.placement.random_clusters import random_cluster
-from bench.servers.placement import Equality, Row
+from bench.plots import new_figure
+from bench.results_file import describe_machine, write_results
 
+FORMAT = "baton-bench-placement/1"
 NUM_WARM_UP = 200
 """Decisions before the first that counts: placements in flight, links and formats are known by then."""
 NUM_BY_REFERENCE = 10
 """Dry runs, which price every candidate by the reference and list it."""
 MAX_BY_REFERENCE = 128
 """Nodes up to which those are timed."""
+
+
+class Row(NamedTuple):
+    """One cluster."""
+
+    num_nodes: int
+    cluster: str
+    """"unlike, loaded" or "equal, idle"."""
+    decision_seconds: list[float]
+    """CPU time of the thread, one per decision."""
+    report_seconds: list[float]
+    """The same of the load reports between them."""
+    reference_seconds: list[float]
+    """The same of dry runs."""
+
+
+class Equality(NamedTuple):
+    """How decisions on random clusters compare with the reference's."""
+
+    num_clusters: int
+    num_different: int
+    first_different_seed: int | None
+    kinds: dict[str, int]
+    """How many had no choice, a local one, a remote one, one with a pull."""
 
 
 def measure(num_nodes: int, num_decisions: int, *, seed: int = 0, is_alike: bool = False) -> Row:
@@ -50,22 +85,93 @@ def compare(num_clusters: int, first_seed: int = 0) -> Equality:
     return Equality(num_clusters, len(different), different[0] if different else None, dict(kinds))
 
 
+def table_of(rows: Sequence[Row]) -> Table:
+    """Return a line per cluster."""
+    table = Table(
+        "nodes", "cluster", "p50 ms", "p99 ms", "mean ms", "report ms", "by the reference ms", title="decisions"
+    )
+    for row in rows:
+        reference = f"{1000 * statistics.median(row.reference_seconds):.2f}" if row.reference_seconds else ""
+        table.add_row(
+            str(row.num_nodes),
+            row.cluster,
+            f"{1000 * statistics.median(row.decision_seconds):.3f}",
+            f"{1000 * p99(row.decision_seconds):.3f}",
+            f"{1000 * statistics.mean(row.decision_seconds):.3f}",
+            f"{1000 * statistics.mean(row.report_seconds):.4f}" if row.report_seconds else "",
+            reference,
+        )
+    return table
+
+
+def p99(seconds: Sequence[float]) -> float:
+    """Return what 99 of 100 do not exceed."""
+    return sorted(seconds)[min(len(seconds) - 1, int(0.99 * len(seconds)))]
+
+
+def draw_placement(rows: Sequence[Row], path: Path) -> None:
+    """Write a PNG: median and 99th percentile over nodes, and the reference, both axes logarithmic."""
+    figure = new_figure(7, 4.2)
+    axes = figure.subplots()
+    for color, cluster in enumerate(dict.fromkeys(row.cluster for row in rows)):
+        own = [row for row in rows if row.cluster == cluster]
+        nodes = [row.num_nodes for row in own]
+        medians = [1000 * statistics.median(row.decision_seconds) for row in own]
+        axes.plot(nodes, medians, "o-", color=f"C{color}", label=cluster)
+        axes.plot(nodes, [1000 * p99(row.decision_seconds) for row in own], ":", color=f"C{color}", label="its p99")
+    priced = [row for row in rows if row.reference_seconds and row.cluster == rows[0].cluster]
+    reference = [1000 * statistics.median(row.reference_seconds) for row in priced]
+    axes.plot(
+        [row.num_nodes for row in priced], reference, "s--", color="0.5", label="every candidate priced and listed"
+    )
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlabel("nodes")
+    axes.set_ylabel("CPU time of the router's thread, ms")
+    axes.legend(fontsize=8)
+    axes.set_title("One decision, from the request's message to the answer's bytes", fontsize=10)
+    figure.savefig(path)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure and compare."""
-    parser = argparse.ArgumentParser(prog="python -m bench.microbench.placement", description=__doc__)
-    parser.add_argument("--nodes", type=int, nargs="*", default=[])
-    parser.add_argument("--decisions", type=int, default=1000)
-    parser.add_argument("--clusters", type=int, default=0)
+    """Measure, compare, print, write the files; the status is 1 where a decision differs."""
+    parser = argparse.ArgumentParser(prog="baton bench placement", description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, nargs="+", default=[2, 16, 64, 128, 1000])
+    parser.add_argument("--decisions", type=int, default=1000, help="per cluster")
+    parser.add_argument("--clusters", type=int, default=10_000, help="random ones to compare decisions on, 1 or more")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--plot", type=Path)
     options = parser.parse_args(arguments)
-    for is_alike in (False, True):
-        for num_nodes in options.nodes:
-            row = measure(num_nodes, options.decisions, seed=options.seed, is_alike=is_alike)
-            sys.stdout.write(json.dumps(row._asdict()) + "\n")
-            sys.stdout.flush()
-    if options.clusters:
-        sys.stdout.write(json.dumps(compare(options.clusters, options.seed)._asdict()) + "\n")
-    return 0
+    rows = [
+        measure(num_nodes, options.decisions, seed=options.seed, is_alike=is_alike)
+        for is_alike in (False, True)
+        for num_nodes in options.nodes
+    ]
+    equality = compare(options.clusters, options.seed)
+    console = Console(width=110)
+    console.print(table_of(rows))
+    console.print(
+        f"{equality.num_clusters} random clusters: {equality.num_different} decisions differ from the reference's;"
+        f" choices by kind: {equality.kinds}"
+    )
+    if options.out:
+        nodes = " ".join(map(str, options.nodes))
+        command = f"baton bench placement --nodes {nodes} --decisions {options.decisions} --clusters {options.clusters}"
+        head: dict[str, object] = {"format": FORMAT, "machine": describe_machine(), "command": command}
+        head |= {"seed": options.seed, "equality": equality._asdict()}
+        write_results(options.out, head | {"rows": [_rounded(row) for row in rows]})
+    if options.plot:
+        draw_placement(rows, options.plot)
+    return 1 if equality.num_different else 0
+
+
+def _rounded(row: Row) -> dict[str, object]:
+    """Return a row for the file: times to the tenth of a microsecond."""
+    return {
+        name: [round(each, 7) for each in value] if isinstance(value, list) else value
+        for name, value in row._asdict().items()
+    }
 
 
 if __name__ == "__main__":

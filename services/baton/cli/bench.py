@@ -22,10 +22,11 @@ from baton.installation import install_line
 
 
 class Benchmark(NamedTuple):
-    """A module of bench/ and what it does, in a line."""
+    """A module of bench/, what it does, in a line, and the extras that it needs."""
 
     module: str
     summary: str
+    extras: tuple[str, ...] = ("bench",)
 
 
 BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
@@ -44,13 +45,19 @@ BENCHMARKS: Mapping[str, Benchmark] = MappingProxyType(
         "gateway-cost": Benchmark(
             "servers.gateway_cost", "CPU time per streamed token of gateway, router and node (Linux)."
         ),
-        "gpu": Benchmark("microbench.torch", "The torch engine on a CUDA GPU beside its limits and transformers."),
-        "kv-tiers": Benchmark("microbench.engine.kv_tiers", "What a cached prefix saves, by the memory that holds it."),
+        "gpu": Benchmark(
+            "microbench.torch", "The torch engine on a CUDA GPU beside its limits and transformers.", ("bench", "cuda")
+        ),
+        "kv-tiers": Benchmark(
+            "microbench.engine.kv_tiers", "What a cached prefix saves, by the memory that holds it.", ("bench", "torch")
+        ),
         "prefix-pull": Benchmark("kv.prefix_pull", "What copying a prefix from a neighbour's cache saves."),
         "kv-transport": Benchmark("kv.transport", "What carries KV frames fastest, beside other projects' transports."),
-        "wire-precision": Benchmark("kv.wire_precision", "What narrower number formats of KV lose and save."),
+        "wire-precision": Benchmark(
+            "microbench.wire_quality", "What narrower number formats of KV lose and save.", ("bench", "torch")
+        ),
         "placement": Benchmark(
-            "servers.placement", "What a decision costs the router's thread, and whether it is the reference's."
+            "microbench.placement", "What a decision costs the router's thread, and whether it is the reference's."
         ),
         "shaped": Benchmark(
             "links.shaped", "The hand-over across links of 1, 5 and 10 Gb/s, and what was predicted (root)."
@@ -77,7 +84,9 @@ def run_benchmark(name: str, arguments: list[str]) -> None:
     try:
         runpy.run_module(f"bench.{BENCHMARKS[name].module}", run_name="__main__")
     except ImportError as error:
-        raise ConfigurationError(f"bench {name} cannot run here: {error}; {install_line('bench')}") from error
+        raise ConfigurationError(
+            f"bench {name} cannot run here: {error}; {install_line(*BENCHMARKS[name].extras)}"
+        ) from error
 
 
 def find_bench_home() -> Path:

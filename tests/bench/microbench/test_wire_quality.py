@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from bench.kv.wire_precision import draw_wires, needle_table, quality_table
+from bench.microbench.wire_quality import draw_wires, needle_table, quality_table
 from bench.results_file import write_results
 
 

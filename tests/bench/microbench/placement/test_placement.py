@@ -9,8 +9,7 @@ import pytest
 
 from baton.capacity.placement import Decision
 from bench.microbench.placement import __main__ as microbench
-from bench.servers import placement
-from bench.servers.placement import Equality, Row
+from bench.microbench.placement.__main__ import Equality, Row
 
 
 def test_decisions_reports_and_the_reference_are_timed() -> None:
@@ -40,15 +39,18 @@ def test_the_status_tells_whether_any_decision_differs(
     num_different: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The table, the file and the picture are there in any case."""
-    rows = [Row(nodes, "unlike, loaded", [0.001] * 99 + [0.002], [1e-5], [0.1]) for nodes in (2, 16)]
+    rows = {nodes: Row(nodes, "unlike, loaded", [0.001] * 99 + [0.002], [1e-5], [0.1]) for nodes in (2, 16)}
     equality = Equality(20, num_different, None, {"local": 20})
-    monkeypatch.setattr(placement, "measure", lambda *_arguments: (rows, equality))
+    monkeypatch.setattr(microbench, "measure", lambda num_nodes, *_arguments, **_named: rows[num_nodes])
+    monkeypatch.setattr(microbench, "compare", lambda *_arguments: equality)
     out, plot = tmp_path / "placement.json", tmp_path / "placement.png"
 
-    assert placement.main(["--nodes", "2", "16", "--out", str(out), "--plot", str(plot)]) == (1 if num_different else 0)
+    assert microbench.main(["--nodes", "2", "16", "--out", str(out), "--plot", str(plot)]) == (
+        1 if num_different else 0
+    )
 
     results = json.loads(out.read_text())
-    assert [row["num_nodes"] for row in results["rows"]] == [2, 16]
+    assert [row["num_nodes"] for row in results["rows"]] == [2, 16, 2, 16]
     assert results["equality"]["num_different"] == num_different
     assert plot.stat().st_size
     printed = capsys.readouterr().out
