@@ -5,7 +5,8 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,6 +15,7 @@ from system.clients.tool_checkpoint import tool_checkpoint
 from system.cluster import Cluster
 from system.plan import EngineName
 from tests.clients.agents import write_agent_model
+from tests.clients.secured_gateway import secured_gateway
 
 
 class Served(NamedTuple):
@@ -22,6 +24,10 @@ class Served(NamedTuple):
     cluster: Cluster
     model_dir: Path
     """The checkpoint, with its tokenizer."""
+    beside: Callable[[Cluster], AbstractContextManager[Mapping[str, str]]] | None = None
+    """Starts what clients need beside the cluster, and tells them of it by variables."""
+    variables: Mapping[str, str] = {}
+    """What it told."""
 
 
 class Clusters:
@@ -38,7 +44,9 @@ class Clusters:
             self.close()
             folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="baton-clients-")))
             made = CLUSTERS[name](folder)
-            self._served = Served(self._stack.enter_context(made.cluster), made.model_dir)
+            cluster = self._stack.enter_context(made.cluster)
+            variables = self._stack.enter_context(made.beside(cluster)) if made.beside else {}
+            self._served = made._replace(cluster=cluster, variables=variables)
             self._name = name
         return self._served
 
@@ -73,5 +81,10 @@ def _agents(folder: Path) -> Served:
     return Served(cluster, model_dir)
 
 
-CLUSTERS: Mapping[str, Callable[[Path], Served]] = {"demo": _demo, "tools": _tools, "agents": _agents}
+def _grpc(folder: Path) -> Served:
+    """The demo that knows tools, and beside its gateway one that asks for TLS and a key."""
+    return _tools(folder)._replace(beside=partial(secured_gateway, folder))
+
+
+CLUSTERS: Mapping[str, Callable[[Path], Served]] = {"demo": _demo, "tools": _tools, "grpc": _grpc, "agents": _agents}
 """By name; each takes a folder for what it writes, and returns a cluster that is not started yet."""

@@ -9,9 +9,9 @@ from functools import cache
 import pytest
 
 from tests.clients.clusters import Clusters
-from tests.clients.environments import InstallError, command_of, missing_program
+from tests.clients.environments import InstallError, command_of, missing_program, page_command
 from tests.clients.plan import Cell, Client
-from tests.clients.runs import Outcome, run_script
+from tests.clients.runs import Outcome, run_client, run_script
 from tests.clients.table import Table
 
 Outcomes = Callable[[Client], Mapping[str, Outcome]]
@@ -61,4 +61,8 @@ def _run(client: Client, features: list[str], clusters: Clusters) -> Mapping[str
     except InstallError as error:
         return dict.fromkeys(features, Outcome(error=f"cannot be installed: {error}"))
     served = clusters.get(client.cluster)
-    return run_script(command, features, served.cluster, served.model_dir, client.limit_seconds)
+    asked = [name for name in features if client.page is None or name != "client"]
+    told = dict(run_script(command, asked, served.cluster, served.model_dir, client.limit_seconds, served.variables))
+    if len(asked) < len(features):
+        told["client"] = run_client(page_command(client, "client"), served.cluster, served.variables)
+    return told

@@ -6,12 +6,36 @@ import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 
-Runtime = Literal["python", "node", "java"]
+Runtime = Literal["python", "node", "java", "debian", "rust"]
+GRPC_CHECKS = (
+    "client",
+    "models",
+    "conversation",
+    "text",
+    "tokens",
+    "stream",
+    "usage",
+    "logprobs",
+    "stop",
+    "structured",
+    "tools",
+    "loop",
+    "errors",
+    "deadline",
+    "cancel",
+    "streams",
+    "health",
+    "reflection",
+    "tls_key",
+    "keepalive",
+    "request_id",
+)
+"""What every gRPC client is asked: the page's own program, then twenty checks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +56,8 @@ class Client:
     """Served meanwhile."""
     features: Sequence[str]
     """Its cells, in the order in which the script runs them."""
+    page: Path | None = None
+    """Of docs/clients, with the commands that make it; None: a client of the REST APIs."""
     python: str = ""
     """Version of Python that the client needs; empty: that of Baton."""
     limit_seconds: float = 300.0
@@ -52,9 +78,16 @@ class Cell(NamedTuple):
 def all_clients() -> dict[str, Client]:
     """Return every client by name, those of one cluster after each other."""
     document = tomllib.loads((FOLDER / "clients.toml").read_text())
-    read = [Client(name, **{**fields, "script": FOLDER / fields["script"]}) for name, fields in document.items()]
+    read = [_read(name, fields) for name, fields in document.items()]
     clusters = list(dict.fromkeys(client.cluster for client in read))
     return {client.name: client for client in sorted(read, key=lambda client: clusters.index(client.cluster))}
+
+
+def _read(name: str, fields: dict[str, Any]) -> Client:
+    paths: dict[str, Any] = {"script": FOLDER / fields["script"]}
+    if "page" in fields:
+        paths["page"] = ROOT / fields["page"]
+    return Client(name, **{"features": GRPC_CHECKS, **fields, **paths})
 
 
 def all_cells() -> list[Cell]:

@@ -47,8 +47,19 @@ class Table:
 
 
 def markdown(lines: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the table, and below it why cells failed."""
+    """Return a table of clients of the REST APIs and one of gRPC clients, each with why cells failed below it."""
     clients = all_clients()
+    legend = (
+        '"ok" or what was measured, **FAIL**, skipped, not run (?), does not apply (-); * with changes not committed.'
+    )
+    parts = ["Written by `make clients`. " + legend]
+    for title, is_grpc in (("REST", False), ("gRPC", True)):
+        part = {name: client for name, client in clients.items() if bool(client.page) is is_grpc}
+        parts += ["", f"## {title}", "", *_table({name: lines[name] for name in lines if name in part}, part)]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def _table(lines: Mapping[str, Mapping[str, Any]], clients: Mapping[str, Client]) -> list[str]:
     features = list(dict.fromkeys(name for client in clients.values() for name in client.features))
     head = ["client", "versions", *(name.replace("_", " ") for name in features), "commit"]
     rows, faults = [], []
@@ -61,10 +72,7 @@ def markdown(lines: Mapping[str, Mapping[str, Any]]) -> str:
             if reason:
                 faults.append(f"- **{clients[name].title}, {feature}**: {reason}")
     text = [f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows)]
-    legend = (
-        '"ok" or what was measured, **FAIL**, skipped, not run (?), does not apply (-); * with changes not committed.'
-    )
-    return "\n".join(["Written by `make clients`. " + legend, "", *text, "", *faults]).rstrip() + "\n"
+    return [*text, "", *faults]
 
 
 def _mark(cell: Mapping[str, Any] | None, does_apply: bool) -> str:

@@ -12,8 +12,42 @@ from tests.clients.plan import FOLDER
 from tests.clients.runs import Outcome, run_script
 
 _SAMPLE = {
-    "openai_client.py": ("create", "stream", "usage", "logprobs", "structured", "errors", "hints", "abort", "cached"),
-    "anthropic_client.py": ("create", "stream", "usage", "structured", "models", "errors", "hints", "abort", "cached"),
+    "python/openai_client.py": (
+        "create",
+        "stream",
+        "usage",
+        "logprobs",
+        "structured",
+        "errors",
+        "hints",
+        "abort",
+        "cached",
+    ),
+    "python/anthropic_client.py": (
+        "create",
+        "stream",
+        "usage",
+        "structured",
+        "models",
+        "errors",
+        "hints",
+        "abort",
+        "cached",
+    ),
+    "grpc/python/checks.py": (
+        "models",
+        "tokens",
+        "usage",
+        "logprobs",
+        "stop",
+        "structured",
+        "errors",
+        "deadline",
+        "cancel",
+        "health",
+        "reflection",
+        "request_id",
+    ),
 }
 _LIMIT_SECONDS = 200.0
 
@@ -21,7 +55,7 @@ _LIMIT_SECONDS = 200.0
 @pytest.mark.parametrize("script", _SAMPLE)
 def test_a_client_works_unmodified(script: str, demo_cluster: Cluster) -> None:
     """In one process for all features, as `make clients` runs it."""
-    command = (sys.executable, str(FOLDER / "python" / script))
+    command = (sys.executable, str(FOLDER / script))
     outcomes = run_script(command, _SAMPLE[script], demo_cluster, checkpoint_dir(), _LIMIT_SECONDS)
 
     assert {name: outcome.error for name, outcome in outcomes.items() if outcome.error} == {}
