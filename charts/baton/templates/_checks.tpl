@@ -191,7 +191,7 @@
 {{- end -}}
 {{- $monitor := .Values.telemetry.serviceMonitor -}}
 {{- if and $monitor.enabled .Values.gateway.apiKeys.existingSecret (not $monitor.apiKeySecret) -}}
-{{- fail "gateway.apiKeys guards /metrics too: set telemetry.serviceMonitor.apiKeySecret to a Secret that holds a key" -}}
+{{- fail "gateway.apiKeys guards /metrics too: set telemetry.serviceMonitor.apiKeySecret to a Secret that holds an administrator's" -}}
 {{- end -}}
 {{- end -}}
 

@@ -176,8 +176,7 @@ async def _serving(
         await grpc_server.set_serving(False, is_alive=True)
         async with asyncio.TaskGroup() as tasks:
             watching = [tasks.create_task(catalog.run()), tasks.create_task(_serve_once_ready(catalog, grpc_server))]
-            if access.keys is not None:
-                watching.append(tasks.create_task(access.keys.watch()))
+            watching.append(tasks.create_task(access.watch_keys()))
             try:
                 yield running
             finally:

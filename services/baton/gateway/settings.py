@@ -100,8 +100,9 @@ class ClientSettings(ServiceSettings):
     api_keys_file: Path | None = None
     """File with one `name:key` per line, `#` for comment lines, read again when it changes; none: everybody may ask.
 
-    With ` admin` behind it a key is an administrator's, whom exo's cluster API (/models, /state, /instance) answers.
-    Without a file it answers everybody if the gateway listens on loopback; else there is none.
+    With ` admin` behind it a key is an administrator's, whom /metrics, /ui and exo's cluster API (/models, /state,
+    /instance) answer. Without a file they answer everybody, exo's only if the gateway listens on loopback. A key that
+    is taken out ends what runs under it.
     """
     key_requests_per_minute: int = Field(default=0, ge=0)
     """Requests that one API key may make per minute, a minute's worth at once; more are refused with 429; 0: any.
@@ -120,7 +121,7 @@ class ClientSettings(ServiceSettings):
     Else they are left out, and named in the answer (`baton`, `ignored`); what would break a promise is refused anyway.
     """
     ui: bool = True
-    """Whether /ui shows the cluster, the last requests and a chat box, to those with an API key where keys are set.
+    """Whether /ui shows the cluster, the last requests and a chat box, to administrators where keys are set.
 
     Of several processes that share a port each shows its own requests.
     """

@@ -15,6 +15,8 @@ DOMAIN = "baton.dev"
 """ErrorInfo.domain of every error that Baton raises."""
 
 _DETAILS_KEY = "grpc-status-details-bin"
+_OF_CONNECTION = "connection"
+"""Key in the metadata of an error that gRPC itself gave, and no peer: its message may name addresses."""
 
 _CODES: dict[type[errors.BatonError], grpc.StatusCode] = {
     errors.InvalidFieldError: grpc.StatusCode.INVALID_ARGUMENT,
@@ -113,7 +115,12 @@ def error_from_status(
     message = details or code.name
     if info is not None:
         return error_from_parts(code.value[0], message, info.reason, dict(info.metadata))
-    return errors.UnavailableError(message, reason=code.name)
+    return errors.UnavailableError(message, reason=code.name, metadata={_OF_CONNECTION: "failed"})
+
+
+def without_address(error: errors.BatonError, message: str) -> errors.BatonError:
+    """Return an error for clients, who need not learn where processes are: with a message of ours, if it is gRPC's."""
+    return errors.UnavailableError(message, reason=error.reason) if _OF_CONNECTION in error.metadata else error
 
 
 def error_from_parts(code: int, message: str, reason: str, metadata: dict[str, str]) -> errors.BatonError:

@@ -72,7 +72,7 @@ def test_an_administrators_key_says_so_in_its_line(path: Path) -> None:
     keys = ApiKeys(path)
     keys.load()
 
-    assert keys.authenticate({"x-api-key": "secret-o"}) == ApiKey("ops", is_admin=True)
+    assert keys.authenticate({"x-api-key": "secret-o"})[:2] == ApiKey("ops", is_admin=True)[:2]
     assert not keys.authenticate({"x-api-key": "secret-a"}).is_admin
 
 

@@ -13,7 +13,7 @@ import grpc
 import pytest
 
 from baton.gateway import server
-from baton.gateway.access.admission import Deadlines
+from baton.gateway.access.admission import ANYBODY, Deadlines
 from baton.gateway.server import RunningGateway
 from baton.rpc.status import error_info
 from baton.v1 import generation_service_pb2 as messages
@@ -84,7 +84,7 @@ def test_a_request_that_comes_after_the_cut_ends_at_once() -> None:
         deadlines = Deadlines(60)
         deadlines.cut()
         with pytest.raises(Exception, match="shutting down"):
-            async with deadlines.limit():
+            async with deadlines.limit(ANYBODY):
                 await asyncio.sleep(20)
 
     asyncio.run(run())

@@ -193,10 +193,11 @@ def test_a_router_that_stays_away_gives_503_with_a_cause(loop: Loop, cluster: Fa
         client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=1)
         loop.call(cluster.stop_router())
 
-        with pytest.raises(openai.InternalServerError, match=r"the router at .* does not answer") as failure:
+        with pytest.raises(openai.InternalServerError, match="the router does not answer") as failure:
             client.completions.create(model=MODEL, prompt=PROMPT, max_tokens=1)
         assert failure.value.status_code == 503
         assert failure.value.response.headers["retry-after"] == "1"
+        assert str(cluster.router_port) not in str(failure.value)
 
 
 def test_without_any_node_the_gateway_is_not_ready(loop: Loop, model_dir: Path) -> None:

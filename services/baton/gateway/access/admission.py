@@ -12,13 +12,14 @@ import math
 import re
 import secrets
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 from baton.capacity.objectives import TPOT_BOUNDS_SECONDS, TTFT_BOUNDS_SECONDS, Objectives
-from baton.errors import InvalidFieldError, OverloadedError, UnavailableError
+from baton.errors import AuthenticationError, InvalidFieldError, OverloadedError, UnavailableError
 from baton.gateway.access.api_keys import ApiKey, ApiKeys
 from baton.gateway.access.key_limits import RETRY_AFTER_SECONDS, KeyLimits
 from baton.telemetry.metrics import Metrics
@@ -52,6 +53,8 @@ MAX_KEYS = 1024
 """API keys remembered; the oldest refusal goes first."""
 
 _REASONS = ("OVERLOADED", "FAIR_SHARE")
+ANYBODY = ApiKey("", is_admin=True)
+"""Stands for the key of whoever asks where there are none."""
 
 
 @dataclass(slots=True)
@@ -69,8 +72,8 @@ class RequestContext:
     """HTTP status, or name of the gRPC status; of a stream that broke off, the one that it began with."""
     error_code: str = ""
     """Code of the error that ended it; empty if it was served."""
-    key_name: str = ""
-    """Name of the API key; empty without keys."""
+    key: ApiKey = ANYBODY
+    """The API key that was shown; without keys, one that nobody needs to show."""
     objectives: Objectives = Objectives()
     """What the client wants of the latency; where it says nothing, the router's count."""
     num_prompt_tokens: int = 0
@@ -83,6 +86,11 @@ class RequestContext:
     """When the first token came, by the event loop's clock."""
     ignored: list[str] = field(default_factory=list)
     """Fields of the request that are left out, without indices."""
+
+    @property
+    def key_name(self) -> str:
+        """Return the name of the API key; empty without keys."""
+        return self.key.name
 
 
 def accept_request_id(given: str) -> str:
@@ -213,34 +221,48 @@ class Deadlines:
             timeout_seconds: Longest time of a request.
         """
         self._timeout_seconds = timeout_seconds
-        self._running: set[asyncio.Timeout] = set()
+        self._running: dict[asyncio.Timeout, ApiKey] = {}
+        self._revoked: set[asyncio.Timeout] = set()
         self._is_cut = False
 
     @asynccontextmanager
-    async def limit(self) -> AsyncIterator[None]:
-        """Run one request.
+    async def limit(self, key: ApiKey) -> AsyncIterator[None]:
+        """Run one request of an API key.
 
         Raises:
             TimeoutError: If it takes too long.
             UnavailableError: If the gateway stops before it has ended.
+            AuthenticationError: If the key is taken away before it has ended.
         """
         timeout = asyncio.timeout(0 if self._is_cut else self._timeout_seconds)
         try:
             async with timeout:
-                self._running.add(timeout)
+                self._running[timeout] = key
                 yield
         except TimeoutError:
+            if timeout in self._revoked:
+                raise AuthenticationError("the API key is no longer known here") from None
             if self._is_cut and timeout.expired():
                 raise UnavailableError("the gateway is shutting down", reason="DRAINING") from None
             raise
         finally:
-            self._running.discard(timeout)
+            self._running.pop(timeout, None)
+            self._revoked.discard(timeout)
 
     def cut(self) -> None:
         """End all requests: each is told why."""
         self._is_cut = True
+        self._end(self._running)
+
+    def end_revoked(self, is_known: Callable[[ApiKey], bool]) -> None:
+        """End the requests of keys that are no longer known."""
+        revoked = [timeout for timeout, key in self._running.items() if not is_known(key)]
+        self._revoked.update(revoked)
+        self._end(revoked)
+
+    def _end(self, timeouts: Iterable[asyncio.Timeout]) -> None:
         now_seconds = asyncio.get_running_loop().time()
-        for timeout in self._running:
+        for timeout in timeouts:
             if not timeout.expired():
                 timeout.reschedule(now_seconds)
 
@@ -325,7 +347,23 @@ class AccessControl(NamedTuple):
         Raises:
             AuthenticationError: If it shows none, or one that is not known.
         """
-        return self.keys.authenticate(headers) if self.keys is not None else _ANYBODY
+        return self.keys.authenticate(headers) if self.keys is not None else ANYBODY
 
+    @asynccontextmanager
+    async def limit(self, key: ApiKey) -> AsyncIterator[None]:
+        """Run one request for as long as its time lasts, and its key is in the file.
 
-_ANYBODY = ApiKey("", is_admin=True)
+        Raises:
+            TimeoutError: If it takes too long.
+            UnavailableError: If the gateway stops before it has ended.
+            AuthenticationError: If the key is taken away before it has ended.
+        """
+        if self.keys is not None and not self.keys.knows(key):  # it was, before the request's body came
+            raise AuthenticationError("the API key is no longer known here")
+        async with self.deadlines.limit(key):
+            yield
+
+    async def watch_keys(self) -> None:
+        """Follow the file of keys for ever; requests of keys that are taken away end."""
+        if self.keys is not None:
+            await self.keys.watch(partial(self.deadlines.end_revoked, self.keys.knows))

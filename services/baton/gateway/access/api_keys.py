@@ -7,7 +7,7 @@ import hmac
 import logging
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from pathlib import Path
 from typing import NamedTuple
@@ -29,6 +29,8 @@ class ApiKey(NamedTuple):
     """Name of whoever has it."""
     is_admin: bool
     """Whether it may ask what is about the cluster rather than about the model."""
+    digest: bytes = b""
+    """By which it is known again; empty where there are no keys."""
 
 
 class _Stamp(NamedTuple):
@@ -87,11 +89,20 @@ class ApiKeys:
             raise AuthenticationError("the API key is not known here")
         return found
 
-    async def watch(self) -> None:
-        """Read the file again whenever it has changed, for ever."""
+    def knows(self, key: ApiKey) -> bool:
+        """Return whether a key that was shown is still in the file."""
+        return key.digest in self._keys
+
+    async def watch(self, on_look: Callable[[], None]) -> None:
+        """Read the file again whenever it has changed, for ever.
+
+        Args:
+            on_look: Called after every look at the file.
+        """
         while True:
             await asyncio.sleep(RELOAD_SECONDS)
             await asyncio.to_thread(self.reload)
+            on_look()
 
     def reload(self) -> None:
         """Read the file if it has changed; if it cannot be used, say so once and keep the keys there are."""
@@ -118,7 +129,7 @@ class ApiKeys:
             digest = self._digest(match["key"])
             if digest in keys:
                 raise ConfigurationError(f"api_keys_file: line {number} of {self._path} repeats a key")
-            keys[digest] = ApiKey(match["name"], is_admin=match["admin"] is not None)
+            keys[digest] = ApiKey(match["name"], match["admin"] is not None, digest)
         if not keys:
             raise ConfigurationError(f"api_keys_file: {self._path} has no keys")
         return keys

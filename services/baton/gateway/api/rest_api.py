@@ -12,12 +12,14 @@ from opentelemetry.trace import SpanKind, Status, StatusCode
 from baton.capacity.objectives import Objectives
 from baton.errors import AuthenticationError, InvalidFieldError
 from baton.gateway.access.admission import (
+    ANYBODY,
     REQUEST_ID_HEADER,
     AccessControl,
     RequestContext,
     accept_request_id,
     objectives_of,
 )
+from baton.gateway.access.api_keys import ApiKey
 from baton.gateway.access.cors import Cors
 from baton.gateway.api.anthropic.errors import ANTHROPIC_ERRORS, is_anthropic
 from baton.gateway.api.body import decode_body
@@ -103,7 +105,7 @@ class RestApi:
     async def _dispatch(self, methods: Mapping[str, Endpoint], exchange: Exchange) -> None:
         request, context = exchange.request, exchange.context
         verdict = request.verdict if isinstance(request.verdict, _Verdict) else self._judge(methods, request)
-        endpoint, context.key_name = verdict
+        endpoint, context.key = verdict
         if endpoint.body is not None and (coding := _coding(request)) not in ("", "identity"):
             await self._inflate(request, coding)
         if endpoint.span:
@@ -118,10 +120,9 @@ class RestApi:
             ApiError: If that is not served, or not to whoever asks.
             AuthenticationError: If a key is needed, and none is shown that is known.
         """
-        access, key_name = next((endpoint.access for endpoint in methods.values()), Access.KEY), ""
+        access, key = next((endpoint.access for endpoint in methods.values()), Access.KEY), ANYBODY
         if access is not Access.OPEN:
             key = self._access.authenticate(request.headers)
-            key_name = key.name
             if access is Access.ADMIN and not key.is_admin:
                 raise ApiError(403, f"{request.path} needs the API key of an administrator", code="admin_key_needed")
         if not methods:
@@ -132,7 +133,7 @@ class RestApi:
             raise ApiError(405, text, code="method_not_allowed", headers={"allow": ", ".join(methods)})
         if endpoint.body is not None:
             _check_media_type(request)
-        return _Verdict(endpoint, key_name)
+        return _Verdict(endpoint, key)
 
     def _unknown_path(self, request: HttpRequest) -> ApiError:
         """Return the error of a path that nothing serves, with what was probably meant, or what is served."""
@@ -165,7 +166,7 @@ class RestApi:
             tracer().start_as_current_span(endpoint.span, parent, SpanKind.SERVER, attributes) as span,
         ):
             try:
-                async with self._access.deadlines.limit():
+                async with self._access.limit(context.key):
                     await _answer(endpoint, exchange)
             except Exception as error:
                 span.set_status(Status(StatusCode.ERROR, str(error)))
@@ -174,7 +175,7 @@ class RestApi:
 
 class _Verdict(NamedTuple):
     endpoint: Endpoint
-    key_name: str
+    key: ApiKey
 
 
 async def _answer(endpoint: Endpoint, exchange: Exchange) -> None:

@@ -175,7 +175,9 @@ def page_endpoints(pages: Pages) -> list[Endpoint]:
             access=is_open,
         ),
         Endpoint("GET", "/version", pages.send_version, "Version of Baton.", status, access=is_open),
-        Endpoint("GET", "/metrics", pages.send_metrics, "Metrics in Prometheus's text format.", None),
+        Endpoint(
+            "GET", "/metrics", pages.send_metrics, "Metrics in Prometheus's text format.", None, access=Access.ADMIN
+        ),
         Endpoint("GET", "/openapi.json", pages.send_openapi, "This API.", None),
         Endpoint("GET", "/docs", pages.send_docs, access=is_open),
     ]
@@ -231,6 +233,6 @@ def exo_endpoints(exo: ExoApi) -> list[Endpoint]:
 
 
 def ui_endpoints(ui: Ui) -> list[Endpoint]:
-    """Return the page's files, which hold nothing of anyone's, and the state that it shows."""
+    """Return the page's files, which hold nothing of anyone's, and the state that it shows, which is everybody's."""
     files = [Endpoint("GET", path, ui.send_file, access=Access.OPEN) for path in ui.paths]
-    return [Endpoint("GET", "/ui/state", ui.send_state), *files]
+    return [Endpoint("GET", "/ui/state", ui.send_state, access=Access.ADMIN), *files]

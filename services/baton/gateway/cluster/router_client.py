@@ -15,8 +15,10 @@ from baton.internal.v1.router_service_pb2 import ListNodesRequest, NodeState, Pl
 from baton.internal.v1.router_service_pb2_grpc import RouterServiceStub
 from baton.kv.adapter import Adapter, adapted_revision
 from baton.rpc.loop_channel import LoopChannel
-from baton.rpc.status import error_from_rpc
+from baton.rpc.status import error_from_rpc, without_address
 from baton.wire.node_roles import decodes
+
+log = logging.getLogger(__name__)
 
 NO_NODE = "NO_NODE"
 """Reason of the router's refusal when no node can take a request."""
@@ -30,6 +32,7 @@ class RouterClient:
 
     def __init__(self, address: str, *, timeout_seconds: float) -> None:
         self._address = address
+        self._cause = ""
         self._timeout_seconds = timeout_seconds
         self._channel = LoopChannel(address, is_balanced=True)
         self._stub = RouterServiceStub(self._channel)  # type: ignore[no-untyped-call]
@@ -59,7 +62,7 @@ class RouterClient:
                 if is_final or not isinstance(error, UnavailableError):
                     raise error from rpc_error
                 if loop.time() + pause_seconds >= deadline:
-                    raise _absence(self._address, refusal or error) from rpc_error
+                    raise self._absence(refusal or error) from rpc_error
             if error.reason == NO_NODE:
                 refusal = error
                 del request.excluded_node_ids[:]
@@ -83,7 +86,7 @@ class RouterClient:
         try:
             response = await self._stub.ListNodes(ListNodesRequest(), timeout=self._timeout_seconds)
         except grpc.aio.AioRpcError as error:
-            raise error_from_rpc(error) from error
+            raise self._absence(error_from_rpc(error)) from error
         states: Sequence[NodeState] = response.nodes
         return states
 
@@ -91,14 +94,15 @@ class RouterClient:
         """Close the channel."""
         await self._channel.close()
 
-
-def _absence(address: str, error: UnavailableError) -> UnavailableError:
-    if error.reason == NO_NODE:
-        return error
-    return UnavailableError(f"the router at {address} does not answer: {error.message}", reason="ROUTER_UNAVAILABLE")
-
-
-log = logging.getLogger(__name__)
+    def _absence(self, error: BatonError) -> BatonError:
+        """Return an error as clients are told of it; where the router is, the log says, once for each cause."""
+        if error.reason == NO_NODE or not isinstance(error, UnavailableError):
+            return error
+        if error.message != self._cause:
+            self._cause = error.message
+            log.warning("router_away address=%s cause=%r", self._address, error.message)
+        shown = without_address(error, "there is no connection to it")
+        return UnavailableError(f"the router does not answer: {shown.message}", reason="ROUTER_UNAVAILABLE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +177,7 @@ class ModelCatalog:
         try:
             nodes = await self._router.list_nodes()
         except BatonError as error:
-            self._note(f"the router cannot be reached: {error.message}")
+            self._note(error.message)
             return
         self._on_nodes({node.node_id for node in nodes})
         served = describe(self.model_name, nodes)

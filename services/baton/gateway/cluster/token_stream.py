@@ -25,6 +25,7 @@ from baton.internal.v1.decode_service_pb2 import DecodeServiceGenerateRequest, F
 from baton.internal.v1.node_pb2 import Adapter as AdapterMessage
 from baton.internal.v1.router_service_pb2 import Candidate, Placement, PlacementPin, PlaceRequest, PlaceResponse
 from baton.kv.adapter import Adapter
+from baton.rpc.status import without_address
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
 from baton.v1.generation_pb2 import (
@@ -103,7 +104,7 @@ class TokenStreams:
                 if (ending := _ending(generation)) is not None:
                     return ending
                 if generation.num_attempts >= self._max_attempts:
-                    raise
+                    raise without_address(error, "the connection to the decode node failed") from None
                 self._metrics.add_retry(error.reason)
 
     async def _place(self, generation: GenerationState) -> Placement:

@@ -113,14 +113,19 @@ def test_a_client_that_leaves_has_not_failed(gateway: RunningGateway, cluster: F
     assert (request["state"], request["error"]) == ("cancelled", "the client left before the end")
 
 
-def test_the_state_needs_a_key_and_the_files_do_not(loop: Loop, cluster: FakeCluster, tmp_path: Path) -> None:
-    """What others ask the model is not for everybody."""
+def test_the_state_is_for_administrators_and_the_files_for_all(
+    loop: Loop, cluster: FakeCluster, tmp_path: Path
+) -> None:
+    """What others ask the model is not for everybody with a key; metrics tell of them as well."""
     keys = tmp_path / "keys"
-    keys.write_text("me:sk-secret-0123456789\n")
+    keys.write_text("me:sk-secret-0123456789\nops:sk-admin admin\n")
+    mine, admin = {"authorization": "Bearer sk-secret-0123456789"}, {"authorization": "Bearer sk-admin"}
     with loop.running(cluster, api_keys_file=keys) as gateway:
         assert ask(gateway, "/ui").status == 200
-        assert ask(gateway, "/ui/state").status == 401
-        assert ask(gateway, "/ui/state", headers={"authorization": "Bearer sk-secret-0123456789"}).status == 200
+        for path in ("/ui/state", "/metrics"):
+            assert ask(gateway, path).status == 401
+            assert ask(gateway, path, headers=mine).error == (403, None, "admin_key_needed")
+            assert ask(gateway, path, headers=admin).status == 200
 
 
 def test_the_page_can_be_switched_off(loop: Loop, cluster: FakeCluster) -> None:

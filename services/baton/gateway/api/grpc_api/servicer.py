@@ -145,7 +145,7 @@ class GenerationServicer(GenerationServiceServicer):
                 self._access.refusals.watch(asked.key_name, num_bytes, has_objectives=any(asked.objectives)),
             ):
                 try:
-                    async with self._access.deadlines.limit():
+                    async with self._access.limit(asked.key):
                         yield asked
                 except TimeoutError:
                     asked.status = grpc.StatusCode.DEADLINE_EXCEEDED.name
@@ -158,7 +158,7 @@ class GenerationServicer(GenerationServiceServicer):
         asked = RequestContext(route=f"{SERVICE_NAME}/{rpc}", status=grpc.StatusCode.CANCELLED.name)
         with self._access.log.watch(asked):
             try:
-                asked.key_name = self._access.authenticate(metadata).name
+                asked.key = self._access.authenticate(metadata)
                 asked.request_id = accept_request_id(metadata.get(REQUEST_ID_HEADER, ""))
                 asked.objectives = objectives_of(metadata)
                 yield asked

@@ -10,7 +10,8 @@ import { drawWaterfall } from "/ui/waterfall.js";
 const PERIOD_MS = 1000, PATIENCE_MS = 10_000, MEMORY_MS = 600_000;
 const ADVICE = {
   0: "The numbers below are old. Is `baton up` still running? Its terminal, or the gateway's log, says why it ended. The page asks again every second.",
-  401: "Enter one of the gateway's API keys above.",
+  401: "Enter the API key of an administrator above.",
+  403: "Enter the API key of an administrator above: its line in the gateway's file of keys ends in ` admin`.",
   404: "The page is switched off at this gateway (BATON_GATEWAY_UI).",
   503: "The gateway lives, its router does not answer: look at the router's log. The page asks again every second.",
 };
@@ -94,7 +95,7 @@ async function refresh() {
   try {
     const wanted = isFollowing ? "" : `?request=${encodeURIComponent(chosen)}`;
     const answer = await fetch(`/ui/state${wanted}`, { headers: headers(), signal: AbortSignal.timeout(PATIENCE_MS) });
-    byId("key-field").hidden = answer.status !== 401 && !key.value;
+    byId("key-field").hidden = answer.status !== 401 && answer.status !== 403 && !key.value;
     const body = await answer.json().catch(() => null);
     if (!answer.ok || body === null) {
       throw { status: answer.status, message: body?.error?.message ?? `The gateway answered with status ${answer.status}.` };
