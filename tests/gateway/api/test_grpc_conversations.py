@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from baton.v1 import generation_pb2 as generation
 from baton.v1 import generation_service_pb2 as messages
 from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
 from gateway.fake_cluster import MODEL, FakeCluster
+from gateway.grpc_answer import Answer, answers
 from gateway.rest import ask
 from gateway.tool_models import ANSWER, ARGUMENTS, CALL, FUNCTION, REASONING, TOOL, answer_with, tool_folder
 
@@ -52,44 +52,11 @@ def stub(gateway: RunningGateway) -> Iterator[GenerationServiceStub]:
         yield GenerationServiceStub(channel)
 
 
-class Answer:
-    """One choice, put together from a stream as clients do."""
-
-    def __init__(self) -> None:
-        self.text = self.reasoning = ""
-        self.calls: list[messages.ToolCall] = []
-        self.token_ids: list[int] = []
-        self.logprobs: list[Any] = []
-        self.end = messages.GenerationEnd()
-
-    def add(self, response: messages.GenerateResponse) -> None:
-        """Take a message."""
-        self.text += response.text
-        self.reasoning += response.reasoning
-        self.token_ids += response.token_ids
-        self.logprobs += response.logprobs
-        for delta in response.tool_calls:
-            if delta.id:
-                assert delta.index == len(self.calls)
-                self.calls.append(messages.ToolCall(id=delta.id, name=delta.name))
-            self.calls[delta.index].arguments += delta.arguments
-        if response.HasField("finished"):
-            self.end = response.finished
-
-    @property
-    def called(self) -> list[tuple[str, str]]:
-        """Return names and arguments of the calls."""
-        return [(call.name, call.arguments) for call in self.calls]
-
-
 def _generate(stub: GenerationServiceStub, request: dict[str, Any] | None = None, **conversation: Any) -> list[Answer]:
     """Return the choices of an answer."""
     fields = {"messages": [TURN], "tools": [TOOL_WIRE], **conversation}
     wanted = messages.GenerateRequest(**{"conversation": fields, "sampling": SAMPLING, **(request or {})})
-    choices: dict[int, Answer] = defaultdict(Answer)
-    for response in stub.Generate(wanted, timeout=20):
-        choices[response.choice_index].add(response)
-    return [choices[index] for index in sorted(choices)]
+    return answers(stub.Generate(wanted, timeout=20))
 
 
 def _refusal(call: grpc.RpcError) -> tuple[grpc.StatusCode, str]:

@@ -10,10 +10,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import anthropic
+import grpc
 import openai
 import pydantic
 import pytest
 
+from baton.v1 import generation_pb2 as generation
+from baton.v1 import generation_service_pb2 as messages
+from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
+from gateway.grpc_answer import answers
 from order import RUNS_ALL
 from system.clients.tool_checkpoint import tool_checkpoint
 from system.cluster import Cluster
@@ -158,6 +163,47 @@ def test_a_message_calls(tool_cluster: Cluster) -> None:
         assert message.stop_reason == "tool_use"
         assert block.type == "tool_use"
         assert _is_weather(block.input)
+
+
+def _rest_loop(client: openai.OpenAI) -> list[Any]:
+    """Call, send the result, and call again, over REST; return prompts' and outputs' tokens, and the calls."""
+    turns, seen = list(QUESTION), []
+    for _ in range(3):
+        body: Any = client.chat.completions.create(
+            **CHAT | {"messages": turns}, tool_choice="required", extra_body={"return_token_ids": True}
+        )
+        (choice,), calls = body.choices, body.choices[0].message.tool_calls
+        called = [(call.function.name, call.function.arguments) for call in calls]
+        seen.append((body.usage.prompt_tokens, choice.token_ids, called, choice.finish_reason))
+        turns.append(choice.message.model_dump(exclude_none=True))
+        turns += [{"role": "tool", "tool_call_id": call.id, "content": "rain"} for call in calls]
+    return seen
+
+
+def _grpc_loop(address: str) -> list[Any]:
+    """The same over gRPC."""
+    turns, seen = list(QUESTION), []
+    tools = [FUNCTION | {"parameters": json.dumps(PARAMETERS)}, {"name": "now"}]
+    sampling = {"temperature": CHAT["temperature"], "seed": CHAT["seed"], "max_token_count": CHAT["max_tokens"]}
+    with grpc.insecure_channel(address) as channel:
+        stub = GenerationServiceStub(channel)  # type: ignore[no-untyped-call]
+        for _ in range(3):
+            conversation = {"messages": turns, "tools": tools, "tool_choice": {"mode": "TOOL_MODE_REQUIRED"}}
+            request = messages.GenerateRequest(conversation=conversation, sampling=sampling)  # type: ignore[arg-type]
+            (answer,) = answers(stub.Generate(request, timeout=60))
+            reason = generation.FinishReason.Name(answer.end.reason).removeprefix("FINISH_REASON_").lower()
+            seen.append((answer.end.usage.prompt_token_count, answer.token_ids, answer.called, reason))
+            turns.append({"role": "assistant", "content": answer.text, "tool_calls": answer.calls})
+            turns += [{"role": "tool", "tool_call_id": call.id, "content": "rain"} for call in answer.calls]
+    return seen
+
+
+def test_an_agents_loop_over_grpc_is_the_one_over_rest(client: openai.OpenAI, tool_cluster: Cluster) -> None:
+    """The same prompts, the same tokens, the same calls."""
+    over_rest = _rest_loop(client)
+
+    assert _grpc_loop(tool_cluster.grpc_address) == over_rest
+    assert all(called for _, _, called, _ in over_rest)
 
 
 def test_a_schema_that_cannot_be_enforced_is_refused(tool_cluster: Cluster) -> None:
