@@ -82,6 +82,8 @@ def test_the_events_of_a_stream_come_in_anthropics_order(gateway: RunningGateway
     closing = usage | {"input_tokens": num_prompt_tokens - 4, "cache_read_input_tokens": 4, "output_tokens": 2}
     message = {"id": "msg_r", "type": "message", "role": "assistant", "model": MODEL, "content": []}
     message |= {"stop_reason": None, "stop_sequence": None, "usage": opening}
+    placement = events[-2][1].pop("baton")
+    assert (placement["decode_node"], placement["decode_energy_joules"]) == ("decode-0", 0.25)
     assert events == [
         ("message_start", {"type": "message_start", "message": message}),
         (

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+from msgspec import structs
 
 from baton.gateway.access.admission import RequestContext
 from baton.gateway.api.answer import FinishedChoice, encode
@@ -21,7 +22,7 @@ from baton.gateway.api.anthropic.schema import (
     ThinkingBlock,
     ToolUseBlock,
 )
-from baton.gateway.api.usage import ignored_body
+from baton.gateway.api.usage import IgnoredBody, placement_body
 from baton.gateway.generation.requests import Delta, GenerationResult
 from baton.gateway.generation.tools import new_tool_call_id
 from baton.text.output_parser import OutputParser
@@ -127,7 +128,7 @@ class MessageFormat:
             parser: Reads the answer; None: all of it is text.
         """
         self._id = f"msg_{context.request_id}"
-        self._ignored = ignored_body(context)
+        self._context = context
         self._model = body.model
         self._max_tokens = body.max_tokens
         self._num_prompt_tokens = num_prompt_tokens
@@ -140,7 +141,10 @@ class MessageFormat:
         What was cached is not known yet.
         """
         usage = MessagesUsage(self._num_prompt_tokens, 0, 0)
-        opening = event("message_start", message=MessageAnswer(self._id, self._model, [], usage, baton=self._ignored))
+        message = msgspec.to_builtins(MessageAnswer(self._id, self._model, [], usage))
+        if self._context.ignored:
+            message["baton"] = IgnoredBody(self._context.ignored)
+        opening = event("message_start", message=message)
         return opening if self._parser is not None else opening + self._blocks.open_text()
 
     def delta(self, index: int, delta: Delta) -> bytes:  # noqa: ARG002
@@ -155,7 +159,9 @@ class MessageFormat:
         """Return the events that close what is open and the message; the usage is that of the whole."""
         closing = self._close()
         delta = {"stop_reason": self._stop_reason(result), "stop_sequence": result.stop}
-        return closing + event("message_delta", delta=delta, usage=_usage(result)) + event("message_stop")
+        placement = structs.replace(placement_body(self._context, [result]), ignored=[])
+        closing += event("message_delta", delta=delta, usage=_usage(result), baton=placement)
+        return closing + event("message_stop")
 
     def whole(self, choices: Sequence[FinishedChoice]) -> bytes:
         """Return the message."""
@@ -172,7 +178,7 @@ class MessageFormat:
                 _usage(result),
                 self._stop_reason(result),
                 result.stop,
-                baton=self._ignored,
+                baton=placement_body(self._context, [result]),
             )
         )
 

@@ -12,7 +12,7 @@ import msgspec
 
 from baton.gateway.api.structured_output import OutputSchema
 from baton.gateway.api.tolerance import PROMISES, ClosedBody, Unserved
-from baton.gateway.api.usage import IgnoredBody
+from baton.gateway.api.usage import IgnoredBody, PlacementBody
 
 
 class Block(msgspec.Struct, forbid_unknown_fields=True):
@@ -203,7 +203,8 @@ class MessageAnswer(msgspec.Struct):
     stop_sequence: str | None = None
     type: str = "message"
     role: str = "assistant"
-    baton: IgnoredBody | msgspec.UnsetType = msgspec.UNSET
+    baton: PlacementBody | msgspec.UnsetType = msgspec.UNSET
+    """A stream tells it in `message_delta`, and in `message_start` what was left out."""
 
 
 class CountAnswer(msgspec.Struct):
