@@ -46,22 +46,6 @@ def real_node(role: str, engine: str) -> NodeTable:
 
 
 @contextmanager
-def running_node(model: Path, settings: NodeTable) -> Iterator[str]:
-    """Run a gateway, a router, a cache index and a decode node; yield the URL of the gateway.
-
-    Args:
-        model: Folder of the model.
-        settings: Of the decode node.
-
-    Raises:
-        RuntimeError: If it ends before it is ready; the message has the end of its log.
-        TimeoutError: If it is not ready in time.
-    """
-    with running_cluster(model, [{"role": "decode", **settings}]) as endpoints:
-        yield endpoints.url
-
-
-@contextmanager
 def running_cluster(
     model: Path, nodes: Sequence[NodeTable], environment: Mapping[str, str] | None = None
 ) -> Iterator[Endpoints]:

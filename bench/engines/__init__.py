@@ -1,1 +1,1 @@
-"""The engines that `baton bench engine` measures, and what they are asked: children answer line by line."""
+"""Decoding on MLX beside mlx-lm's own batches, and models with random weights for whoever needs one."""

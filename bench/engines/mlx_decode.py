@@ -109,7 +109,7 @@ def _measure(model: Path, num_rounds: int) -> tuple[list[dict[str, Any]], list[d
     joins: list[dict[str, Any]] = []
     commands = {
         BATON: [sys.executable, "-m", "bench.microbench.mlx_decode", str(model)],
-        MLX_LM: [sys.executable, str(HOME / "bench/engines/children/mlx_lm_child.py"), str(model)],
+        MLX_LM: [sys.executable, str(HOME / "bench/engines/mlx_lm_child.py"), str(model)],
     }
     with ExitStack() as stack:
         children = {name: stack.enter_context(running_child(command, ONE_THREAD)) for name, command in commands.items()}

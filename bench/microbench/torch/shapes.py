@@ -54,7 +54,6 @@ class Shape(NamedTuple):
 
 LLAMA_3_8B = Shape("llama-3-8b", LlamaConfig, 32, 4096, 14336, 32, 8, 128, 128_256, is_tied=False)
 QWEN3_0_6B = Shape("qwen3-0.6b", Qwen3Config, 28, 1024, 3072, 16, 8, 128, 151_936, is_tied=True)
-TINY_WITH_NORMS = Shape("tiny-qwen3", Qwen3Config, 2, 64, 96, 4, 2, 16, 512, is_tied=True)
 TINY = Shape("tiny", LlamaConfig, 2, 64, 128, 4, 2, 16, 512, is_tied=False)
 
 

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+from transformers import Qwen3Config
 
 from baton.engine.runners.base import Span
 from baton.engine.runners.torch.ops import choose
@@ -22,8 +23,10 @@ from baton.engine.runners.torch.ops.cuda.paged_attention import attend_by_kernel
 from baton.engine.runners.torch.ops.cuda.paged_queries import PagedQueries, Tiles, pack_queries, tiles_for
 from baton.engine.runners.torch.ops.eager.attention import AttentionParams
 from baton.engine.runners.torch.ops.pool import KeysValues
-from bench.microbench.torch.shapes import TINY_WITH_NORMS, random_runner
+from bench.microbench.torch.shapes import Shape, random_runner
 from engine.runners.torch.ops.cuda.elementwise_cases import between_errors
+
+TINY_WITH_NORMS = Shape("tiny-qwen3", Qwen3Config, 2, 64, 96, 4, 2, 16, 512, is_tied=True)
 
 
 class Case(NamedTuple):
