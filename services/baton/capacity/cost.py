@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -45,6 +45,12 @@ class ModelShape:
     """Longest sequence, prompt and output together."""
     vocabulary_size: int
     """Rows of the output projection."""
+    attention_flop_per_pair: float = field(init=False, repr=False, compare=False)
+    """Operations of one (query, key) pair over all layers: score and weighted sum, 2 per element."""
+
+    def __post_init__(self) -> None:
+        flop = 4.0 * self.num_attention_heads * self.head_dim * self.num_layers
+        object.__setattr__(self, "attention_flop_per_pair", flop)
 
     def step_flop(self, batch_size: float, context_tokens: float) -> float:
         """Return the operations of one decode step of `batch_size` sequences of `context_tokens` each."""
@@ -73,11 +79,6 @@ class ModelShape:
         num_pairs = (end * end - cached_tokens * cached_tokens) / 2.0
         linear = 2.0 * self.num_linear_parameters * (end - cached_tokens)
         return linear + self.attention_flop_per_pair * num_pairs + 2.0 * self.num_head_parameters
-
-    @property
-    def attention_flop_per_pair(self) -> float:
-        """Return the operations of one (query, key) pair over all layers: score and weighted sum, 2 per element."""
-        return 4.0 * self.num_attention_heads * self.head_dim * self.num_layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ class CostEstimate:
         return self.start_seconds + self.decode_seconds + self.imposed_seconds
 
 
-TERMS = tuple(field.name.removesuffix("_seconds") for field in fields(CostEstimate) if field.name.endswith("_seconds"))
+TERMS = tuple(each.name.removesuffix("_seconds") for each in fields(CostEstimate) if each.name.endswith("_seconds"))
 """Names of an estimate's terms in seconds, in the order of the fields."""
 MEASURED_TERMS = ("queue", "pull", "prefill", "transfer", "exposed", "join", "decode")
 """Names of the terms that are measured of a request that ran, in the order in which they begin."""

@@ -146,14 +146,14 @@ class PlacementLedger:
         entries = self._entries.get(node_id)
         if not entries:
             return []
+        unreported = [entry for entry in entries.values() if not entry.is_reported]
         earliest = self._clock() - self._ttl_seconds
-        if any(entry.placed_at_seconds <= earliest and not entry.is_reported for entry in entries.values()):
-            entries = self._entries[node_id] = {
-                name: entry
-                for name, entry in entries.items()
-                if entry.is_reported or entry.placed_at_seconds > earliest
-            }
-        return [entry for entry in entries.values() if not entry.is_reported]
+        if not unreported or unreported[0].placed_at_seconds > earliest:
+            return unreported
+        for name, entry in list(entries.items()):
+            if not entry.is_reported and entry.placed_at_seconds <= earliest:
+                del entries[name]
+        return [entry for entry in unreported if entry.placed_at_seconds > earliest]
 
 
 def _listed_seconds(
