@@ -6,7 +6,7 @@ import json
 import re
 import secrets
 import string
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeVar
 
@@ -25,6 +25,9 @@ MAX_SCHEMA_DEPTH = 32
 NO_PARAMETERS: dict[str, object] = {"type": "object", "properties": {}}
 """Schema of a tool that takes none."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_STRUCTURE = re.compile(r'\\.|["{}\[\],]', re.DOTALL)
+"""What a JSON text is made of, beside its values; and escaped characters of strings."""
+_CLOSING = {"{": "}", "[": "]"}
 
 _ALPHABET = string.ascii_letters + string.digits
 _NUM_CHARACTERS = 24
@@ -136,16 +139,41 @@ def call_of_answer(tool_call_id: str, name: str, arguments: Mapping[str, object]
 def parsed_arguments(field: str, arguments: str) -> dict[str, object]:
     """Return the arguments of a call that is sent back, as chat templates know them.
 
+    Of a call that the token limit has cut off, they are those that are there: an agent sends it back as it came.
+
     Raises:
-        InvalidFieldError: If they are no JSON object.
+        InvalidFieldError: If they are no JSON object, nor the beginning of one.
     """
-    try:
-        parsed = msgspec.json.decode(arguments or "{}")
-    except (msgspec.DecodeError, RecursionError) as error:
-        raise InvalidFieldError(field, f"expected a JSON object: {error}") from error
-    if not isinstance(parsed, dict):
-        raise InvalidFieldError(field, "expected a JSON object")
-    return parsed
+    problem = ""
+    for text in (arguments or "{}", *_closed(arguments)):
+        try:
+            parsed = msgspec.json.decode(text)
+        except (msgspec.DecodeError, RecursionError) as error:
+            problem = problem or f": {error}"
+        else:
+            if isinstance(parsed, dict):
+                return parsed
+    raise InvalidFieldError(field, f"expected a JSON object{problem}")
+
+
+def _closed(text: str) -> Iterator[str]:
+    """Yield the beginning of an object with its string and brackets closed, then without its last value or key."""
+    closing, is_string = list[str](), False
+    end, closed_since = 0, list[str]()  # where the last value or key begins, and brackets closed after that
+    for part in _STRUCTURE.finditer(text):
+        if (mark := part[0]) == '"':
+            is_string = not is_string
+        elif mark in _CLOSING and not is_string:
+            closing.append(_CLOSING[mark])
+            end, closed_since = part.end(), []
+        elif mark == "," and not is_string:
+            end, closed_since = part.start(), []
+        elif mark in "]}" and closing and not is_string:
+            closed_since.append(closing.pop())
+    if closing:
+        rest = "".join(reversed(closing))
+        yield text + '"' * is_string + rest
+        yield text[:end] + "".join(closed_since) + rest
 
 
 def _check_tools(tools: Sequence[Tool], fields: ToolFields) -> None:

@@ -127,17 +127,18 @@ def test_reasoning_that_the_prompt_opened_is_recognised(client: openai.OpenAI, c
     assert prompt == expected
 
 
-def test_tools_calls_and_results_are_rendered_as_transformers_does(client: openai.OpenAI, cluster: FakeCluster) -> None:
-    """By the model's own template: arguments as objects, text parts as text."""
+@pytest.mark.parametrize("sent", [ARGUMENTS, ARGUMENTS[:-1]], ids=["whole", "cut off"])
+def test_tools_calls_and_results_are_rendered_as_transformers_does(
+    client: openai.OpenAI, cluster: FakeCluster, sent: str
+) -> None:
+    """By the model's own template: arguments as objects, text parts as text; also of calls that the limit cut off."""
     messages: list[Any] = [
         *MESSAGES,
         {
             "role": "assistant",
             "content": None,
             "reasoning_content": "x",
-            "tool_calls": [
-                {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": ARGUMENTS}}
-            ],
+            "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": sent}}],
         },
         {"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "rain"}]},
     ]
