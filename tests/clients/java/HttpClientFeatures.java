@@ -2,12 +2,15 @@ import java.net.URI;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpResponse;
+import java.nio.ByteBuffer;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.SubmissionPublisher;
 import java.util.stream.Collectors;
 import java.util.stream.IntStream;
 
@@ -23,6 +26,8 @@ public class HttpClientFeatures {
         features.put("create", HttpClientFeatures::create);
         features.put("stream", HttpClientFeatures::stream);
         features.put("batch", HttpClientFeatures::batch);
+        features.put("models", HttpClientFeatures::models);
+        features.put("chunked", HttpClientFeatures::chunked);
         features.put("errors", HttpClientFeatures::errors);
         features.put("http1", HttpClientFeatures::http1);
         for (String name : names.length > 0 ? List.of(names) : List.copyOf(features.keySet())) {
@@ -62,6 +67,36 @@ public class HttpClientFeatures {
         return "";
     }
 
+    private static String models() throws Exception {
+        HttpRequest request = HttpRequest.newBuilder(URI.create(URL + "/v1/models")).build();
+        HttpResponse<String> answer = CLIENT.send(request, HttpResponse.BodyHandlers.ofString());
+        expect(answer.statusCode() == 200 && answer.body().contains(MODEL), answer.statusCode() + " " + answer.body());
+        return "";
+    }
+
+    /** A body without a length, as Spring's client sends it, in pieces that come one after the other. */
+    private static String chunked() throws Exception {
+        byte[] body = body(", \"max_tokens\": 64").getBytes(StandardCharsets.UTF_8);
+        SubmissionPublisher<ByteBuffer> pieces = new SubmissionPublisher<>();
+        HttpRequest request = HttpRequest.newBuilder(URI.create(URL + "/v1/chat/completions"))
+            .header("content-type", "application/json")
+            .timeout(Duration.ofSeconds(60))
+            .POST(HttpRequest.BodyPublishers.fromPublisher(pieces))
+            .build();
+        CompletableFuture<HttpResponse<String>> sent = CLIENT.sendAsync(request, HttpResponse.BodyHandlers.ofString());
+        while (pieces.getNumberOfSubscribers() == 0) {
+            Thread.sleep(1);
+        }
+        for (int start = 0; start < body.length; start += 7) {
+            pieces.submit(ByteBuffer.wrap(body, start, Math.min(7, body.length - start)));
+            Thread.sleep(1);
+        }
+        pieces.close();
+        HttpResponse<String> answer = sent.get();
+        expect(answer.body().contains(ANSWER), answer.statusCode() + " " + answer.body());
+        return "";
+    }
+
     private static String errors() throws Exception {
         HttpResponse<String> answer = CLIENT.send(chat(", \"temperature\": -1"), HttpResponse.BodyHandlers.ofString());
         expect(answer.statusCode() == 400 && answer.body().contains("temperature"), answer.statusCode() + " " + answer.body());
@@ -76,14 +111,17 @@ public class HttpClientFeatures {
     }
 
     private static HttpRequest chat(String fields) {
-        String turn = "{\"role\": \"user\", \"content\": \"What is 12 + 30?\"}";
-        String first = fields.contains("temperature") ? "" : ", \"temperature\": 0";
-        String body = "{\"model\": " + quoted(MODEL) + ", \"messages\": [" + turn + "]" + first + fields + "}";
         return HttpRequest.newBuilder(URI.create(URL + "/v1/chat/completions"))
             .header("content-type", "application/json")
             .timeout(Duration.ofSeconds(60))
-            .POST(HttpRequest.BodyPublishers.ofString(body))
+            .POST(HttpRequest.BodyPublishers.ofString(body(fields)))
             .build();
+    }
+
+    private static String body(String fields) {
+        String turn = "{\"role\": \"user\", \"content\": \"What is 12 + 30?\"}";
+        String first = fields.contains("temperature") ? "" : ", \"temperature\": 0";
+        return "{\"model\": " + quoted(MODEL) + ", \"messages\": [" + turn + "]" + first + fields + "}";
     }
 
     private static void expect(boolean isRight, String seen) {

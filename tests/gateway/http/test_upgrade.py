@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+
 import pytest
 
 from baton.gateway.http.messages import HeldBytes, HttpError, HttpRequest, RequestReader
@@ -15,6 +18,40 @@ POST = b"POST /v1/completions HTTP/1.1\r\nHost: a\r\n%bContent-Length: 11\r\n\r\
 CHUNKED = b"POST /x HTTP/1.1\r\n%bHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6\r\n GET /\r\n0\r\n\r\n"
 OLD = b"POST /x HTTP/1.0\r\n%bContent-Length: 2\r\n\r\nhi"
 MESSAGES = {"get": GET, "post": POST, "chunked": CHUNKED, "old": OLD}
+
+
+_JAVA_OFFER = (
+    b"HTTP2-Settings: AAEAAEAAAAIAAAAAAAMAAAAAAAQBAAAAAAUAAEAAAAYABgAA\r\nUpgrade: h2c\r\n"
+    b"Connection: Upgrade, HTTP2-Settings\r\nHost: 127.0.0.1:8000\r\n"
+)
+_CURL_HEAD = (
+    b"Host: 127.0.0.1:8000\r\nUser-Agent: curl/7.88.1\r\nAccept: */*\r\nConnection: Upgrade, HTTP2-Settings\r\n"
+    b"Upgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA\r\n"
+)
+_PRETTY = b"""{
+  "model" : "tiny",
+  "messages" : [ {
+    "role" : "user",
+    "content" : "hello"
+  } ],
+  "max_tokens" : 2,
+  "stream" : false
+}"""
+_COMPACT = b'{"messages":[{"content":"hello","role":"user"}],"model":"tiny","stream":false,"max_tokens":2}'
+_CHAT = b"POST /v1/chat/completions HTTP/1.1\r\n"
+_JSON = b"Content-Type: application/json\r\n"
+CAPTURED = {
+    "java get": b"GET /v1/models HTTP/1.1\r\nContent-Length: 0\r\n%bUser-Agent: Java-http-client/17.0.15\r\n\r\n"
+    % _JAVA_OFFER,
+    "langchain4j": b"%b%bContent-Length: %d\r\nAuthorization: Bearer none\r\n%bUser-Agent: langchain4j-openai\r\n\r\n%b"
+    % (_CHAT, _JAVA_OFFER, len(_PRETTY), _JSON, _PRETTY),
+    "spring": b"%b%bTransfer-encoding: chunked\r\nUser-Agent: Java-http-client/17.0.15\r\n"
+    b"Accept: application/json, application/*+json\r\nAuthorization: Bearer none\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n"
+    % (_CHAT, _JAVA_OFFER, _JSON, len(_COMPACT), _COMPACT),
+    "curl get": b"GET /v1/models HTTP/1.1\r\n%b\r\n" % _CURL_HEAD,
+    "curl post": b"%b%b%bContent-Length: %d\r\n\r\n%b" % (_CHAT, _CURL_HEAD, _JSON, len(_COMPACT), _COMPACT),
+}
+"""What Java's HttpClient sends as LangChain4j's and Spring's clients make requests, and `curl --http2`; read off."""
 
 
 def _reader(held: HeldBytes | None = None) -> RequestReader:
@@ -102,3 +139,25 @@ def test_a_request_with_an_offer_and_a_body_is_answered(gateway: RunningGateway)
 
     assert answer.count(b"HTTP/1.1 200 OK\r\n") == 2
     assert answer.count(f'"model":"{MODEL}"'.encode()) == 2
+
+
+@pytest.mark.parametrize("data", CAPTURED.values(), ids=CAPTURED)
+def test_what_clients_send_by_themselves_is_answered(gateway: RunningGateway, data: bytes) -> None:
+    """In one packet or in two, split anywhere; and so is what they ask next."""
+    [whole] = _read(data)
+    assert all(_read(data[:split], data[split:]) == [whole] for split in range(1, len(data)))
+    answer = exchange(gateway, data + b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+
+    assert answer.count(b"HTTP/1.1 200 OK\r\n") == 2
+    assert (b'"completion_tokens":2' if whole.body else b'"object":"list"') in answer
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
+@pytest.mark.parametrize("options", [["--data-binary"], ["-H", "Transfer-Encoding: chunked", "--data-binary"]])
+def test_curl_with_http2_is_answered(gateway: RunningGateway, options: list[str]) -> None:
+    """It offers HTTP/2 and takes HTTP/1.1 for an answer."""
+    url = f"http://127.0.0.1:{gateway.http_port}/v1/completions"
+    command = ("curl", "-s", "--http2", "--max-time", "20", url, "-H", "Content-Type: application/json", *options, "@-")
+    done = subprocess.run(command, input=completion(), capture_output=True, check=True)
+
+    assert b'"completion_tokens":2' in done.stdout
