@@ -40,7 +40,7 @@ def test_a_client_that_never_pauses_is_told_to_connect_anew_and_loses_nothing(mo
 
     async def run() -> None:
         peers = Peers()
-        monkeypatch.setattr("baton.rpc.server.server_interceptors", lambda: (peers,))
+        monkeypatch.setattr("baton.rpc.server.server_interceptors", lambda _address: (peers,))
         server = GrpcServer("127.0.0.1:0", is_public=True, connection_seconds=0.2)
         port = await server.start()
         async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:

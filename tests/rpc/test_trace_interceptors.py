@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 import grpc
 import pytest
-from opentelemetry import trace
+from opentelemetry import propagate, trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExportResult
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from baton.rpc.trace_interceptors import TraceServerInterceptor, make_client_interceptors
+from baton.rpc.trace_interceptors import TraceServerInterceptor
 
 TIMEOUT_SECONDS = 60.0
 SERVICE = "baton.internal.v1.TestService"
@@ -32,10 +32,11 @@ class Recorder:
         self.trace_ids.append(trace.get_current_span().get_span_context().trace_id)
 
     async def unary(self, request: bytes, context: object) -> bytes:
-        """Echo; fail on b"fail"."""
+        """Echo; fail with the status that is named."""
         self.note()
-        if request == b"fail":
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no such thing")  # type: ignore[attr-defined]
+        code = getattr(grpc.StatusCode, request.decode(), grpc.StatusCode.OK)
+        if code is not grpc.StatusCode.OK:
+            await context.abort(code, "as asked")  # type: ignore[attr-defined]
         return request
 
     async def stream(self, request: bytes, context: object) -> AsyncIterator[bytes]:
@@ -113,7 +114,7 @@ async def _bench() -> AsyncIterator[Bench]:
     server.add_generic_rpc_handlers((recorder.handlers(),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", interceptors=make_client_interceptors())
+    channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
     async with channel:
         yield Bench(recorder, channel, provider)
     await server.stop(0)
@@ -127,28 +128,19 @@ def _run(test: Callable[[Bench], Awaitable[None]]) -> None:
     asyncio.run(run())
 
 
+def _metadata() -> Sequence[tuple[str, str]]:
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return tuple(carrier.items())
+
+
 async def _call_unary(bench: Bench) -> None:
-    assert await bench.channel.unary_unary(f"/{SERVICE}/Unary")(b"x", metadata=(("key", "kept"),)) == b"x"
+    assert await bench.channel.unary_unary(f"/{SERVICE}/Unary")(b"x", metadata=_metadata()) == b"x"
 
 
 async def _call_stream(bench: Bench) -> None:
-    answers = [answer async for answer in bench.channel.unary_stream(f"/{SERVICE}/Stream")(b"x")]
+    answers = [answer async for answer in bench.channel.unary_stream(f"/{SERVICE}/Stream")(b"x", metadata=_metadata())]
     assert answers == [b"0", b"1", b"2"]
-
-
-async def _read_stream(bench: Bench) -> None:
-    call = bench.channel.unary_stream(f"/{SERVICE}/Stream")(b"x")
-    assert [await call.read() for _ in range(3)] == [b"0", b"1", b"2"]
-    assert await call.read() is grpc.aio.EOF
-
-
-async def _write_stream(bench: Bench) -> None:
-    call = bench.channel.stream_stream(f"/{SERVICE}/Echo")()
-    for message in (b"a", b"b"):
-        await call.write(message)
-        assert await call.read() == message
-    await call.done_writing()
-    assert await call.read() is grpc.aio.EOF
 
 
 async def _iterate_stream(bench: Bench) -> None:
@@ -156,7 +148,9 @@ async def _iterate_stream(bench: Bench) -> None:
         yield b"a"
         yield b"b"
 
-    assert [answer async for answer in bench.channel.stream_stream(f"/{SERVICE}/Echo")(requests())] == [b"a", b"b"]
+    assert [
+        answer async for answer in bench.channel.stream_stream(f"/{SERVICE}/Echo")(requests(), metadata=_metadata())
+    ] == [b"a", b"b"]
 
 
 async def _call_stream_unary(bench: Bench) -> None:
@@ -164,12 +158,10 @@ async def _call_stream_unary(bench: Bench) -> None:
         yield b"a"
         yield b"b"
 
-    assert await bench.channel.stream_unary(f"/{SERVICE}/Count")(requests()) == b"2"
+    assert await bench.channel.stream_unary(f"/{SERVICE}/Count")(requests(), metadata=_metadata()) == b"2"
 
 
-@pytest.mark.parametrize(
-    "call", [_call_unary, _call_stream, _read_stream, _write_stream, _iterate_stream, _call_stream_unary]
-)
+@pytest.mark.parametrize("call", [_call_unary, _call_stream, _iterate_stream, _call_stream_unary])
 def test_the_handler_runs_in_the_trace_of_the_caller(call: Callable[[Bench], Awaitable[None]]) -> None:
     """Every shape and style of call reaches the same answers, inside one trace, as a child of the caller's span."""
 
@@ -212,7 +204,9 @@ def test_cancelling_a_stream_reaches_the_handler_and_ends_its_span() -> None:
         await bench.recorder.cancelled.wait()
         assert await call.code() is grpc.StatusCode.CANCELLED
         await bench.exporter.server_span_ended.wait()
-        assert len(bench.server_spans()) == 1
+        (span,) = bench.server_spans()
+        assert span.attributes is not None
+        assert span.attributes["rpc.response.status_code"] == "CANCELLED"
 
     _run(test)
 
@@ -236,18 +230,31 @@ def test_cancelling_the_reader_reaches_the_handler() -> None:
     _run(test)
 
 
-def test_a_failed_call_keeps_its_status_and_marks_its_span() -> None:
-    """The client sees the same error as without tracing."""
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        (grpc.StatusCode.OK, trace.StatusCode.UNSET),
+        (grpc.StatusCode.NOT_FOUND, trace.StatusCode.UNSET),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, trace.StatusCode.UNSET),
+        (grpc.StatusCode.UNAVAILABLE, trace.StatusCode.ERROR),
+    ],
+    ids=lambda value: value.name,
+)
+def test_the_span_says_how_the_call_ended(code: grpc.StatusCode, status: trace.StatusCode) -> None:
+    """What the client did wrong is no error of the server; the client sees what it sees without tracing."""
 
     async def test(bench: Bench) -> None:
-        with pytest.raises(grpc.aio.AioRpcError) as failure:
-            await bench.channel.unary_unary(f"/{SERVICE}/Unary")(b"fail")
+        call = bench.channel.unary_unary(f"/{SERVICE}/Unary")(code.name.encode())
 
-        assert failure.value.code() is grpc.StatusCode.NOT_FOUND
+        assert await call.code() is code
         await bench.exporter.server_span_ended.wait()  # the status leaves before the handler does
         (span,) = bench.server_spans()
-        assert span.status.status_code is trace.StatusCode.ERROR
         assert span.attributes is not None
-        assert span.attributes["rpc.grpc.status_code"] == 5
+        assert span.attributes["rpc.response.status_code"] == code.name
+        assert span.attributes["rpc.grpc.status_code"] == code.value[0]
+        assert span.attributes.get("error.type") == (code.name if status is trace.StatusCode.ERROR else None)
+        assert span.status.status_code is status
+        assert span.status.description == ("as asked" if status is trace.StatusCode.ERROR else None)
+        assert span.events == ()
 
     _run(test)

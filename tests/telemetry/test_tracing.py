@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv6Address
 
 import pytest
 from opentelemetry import propagate, trace
 from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.semconv.schemas import Schemas
 from opentelemetry.util._once import Once
 
-from baton.rpc.trace_interceptors import client_interceptors, server_interceptors
+import baton
+from baton.rpc.trace_interceptors import server_interceptors
 from baton.telemetry import tracing
 
 
@@ -29,8 +33,7 @@ def test_tracing_is_off_and_free_without_an_endpoint() -> None:
     tracing.configure_tracing("baton-router")
 
     assert not tracing.is_tracing()
-    assert tuple(client_interceptors()) == ()
-    assert tuple(server_interceptors()) == ()
+    assert tuple(server_interceptors("127.0.0.1:1")) == ()
 
 
 @pytest.mark.parametrize("variable", ["OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"])
@@ -43,8 +46,7 @@ def test_an_endpoint_turns_tracing_on(monkeypatch: pytest.MonkeyPatch, variable:
     provider = trace.get_tracer_provider()
     assert isinstance(provider, TracerProvider)
     assert provider.resource.attributes["service.name"] == "baton-router"
-    assert len(client_interceptors()) == 4
-    assert len(server_interceptors()) == 1
+    assert len(server_interceptors("127.0.0.1:1")) == 1
 
 
 @pytest.mark.parametrize(("variable", "value"), [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")])
@@ -91,13 +93,34 @@ def test_a_clients_header_decides_and_else_the_ratio(
     assert span.is_recording() == is_recorded
 
 
-def test_a_server_span_is_named_after_its_method() -> None:
-    """Service and method are attributes as well."""
-    method = "/baton.internal.v1.RouterService/Place"
+def test_a_process_says_who_it_is() -> None:
+    """Which version, and which of several; what its operator says wins over what the SDK finds."""
+    resource = tracing.service_resource("baton-router")
 
-    assert tracing.server_span(method) == "baton.internal.v1.RouterService/Place"
-    assert tracing.rpc_attributes(method) == {
-        "rpc.system": "grpc",
-        "rpc.service": "baton.internal.v1.RouterService",
-        "rpc.method": "Place",
-    }
+    assert resource.attributes["service.version"] == baton.__version__
+    assert resource.attributes["service.namespace"] == "baton"
+    assert resource.attributes["service.instance.id"]
+    assert resource.schema_url in {schema.value for schema in Schemas}
+
+
+@pytest.mark.parametrize(
+    ("address", "attributes"),
+    [
+        ("h:8", {"server.address": "h", "server.port": 8}),
+        ("[::1]:8", {"server.address": "::1", "server.port": 8}),
+        ("[::1]", {"server.address": "::1", "server.port": 80}),
+        ("h", {"server.address": "h", "server.port": 80}),
+        ("h:x", {"server.address": "h", "server.port": 80}),
+        ("", {}),
+    ],
+)
+def test_an_address_is_told_by_host_and_port(address: str, attributes: dict[str, object]) -> None:
+    """Whatever a client wrote into `Host`."""
+    assert tracing.server_attributes(address, default_port=80) == attributes
+
+
+def test_a_listener_on_every_interface_is_told_by_the_name_of_its_machine() -> None:
+    """Nobody calls 0.0.0.0."""
+    for anywhere in (f"{IPv4Address(0)}:8", f"[{IPv6Address(0)}]:8"):
+        assert tracing.named_address(anywhere) == f"{socket.gethostname()}:8"
+    assert tracing.named_address("10.0.0.1:8") == "10.0.0.1:8"

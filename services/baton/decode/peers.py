@@ -98,6 +98,11 @@ class PeerSet:
         """
         return BlockStub(_named(self._channels, node_id))
 
+    def address(self, node_id: str) -> str:
+        """Return host:port of a node; empty if the router does not name it."""
+        peer = self._peers.get(node_id)
+        return peer.address if peer else ""
+
     def has(self, node_id: str) -> bool:
         """Return whether the router names a node."""
         return node_id in self._peers

@@ -14,6 +14,7 @@ from baton.internal.v1 import decode_service_pb2 as messages
 from baton.internal.v1 import decode_service_pb2_grpc as service
 from baton.node.node import WorkerNode
 from baton.node.service import NodeService
+from baton.rpc.server import host_port
 from baton.shm.lender import Lender
 from baton.shm.segment import CAN_SEAL
 from baton.telemetry.metrics import Metrics
@@ -35,7 +36,8 @@ def decode_service(node: WorkerNode, settings: DecodeSettings) -> NodeService:
         budget=budget,
     )
     timeouts = Timeouts(settings.prefill_queue_timeout_seconds, settings.frame_timeout_seconds)
-    servicer = DecodeServicer(DecodeGenerator(node, peers, timeouts, metrics, budget))
+    address = host_port(node.settings.host, node.settings.port)
+    servicer = DecodeServicer(DecodeGenerator(node, peers, timeouts, metrics, budget), address)
     return NodeService(
         SERVICE_NAME,
         partial(service.add_DecodeServiceServicer_to_server, servicer),

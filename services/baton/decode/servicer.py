@@ -22,7 +22,7 @@ from baton.internal.v1 import decode_service_pb2 as messages
 from baton.internal.v1 import decode_service_pb2_grpc as service
 from baton.node.requests import token_to_proto
 from baton.rpc.status import code_of
-from baton.telemetry.tracing import RequestSpan
+from baton.telemetry.tracing import RequestSpan, named_address
 
 log = logging.getLogger(__name__)
 METHOD = "/baton.internal.v1.DecodeService/Serve"
@@ -37,8 +37,10 @@ Write = Callable[[messages.ServeResponse], Awaitable[None]]
 class DecodeServicer(service.DecodeServiceServicer):
     """Serves generations, alone or many in one call."""
 
-    def __init__(self, generator: DecodeGenerator) -> None:
+    def __init__(self, generator: DecodeGenerator, address: str = "") -> None:
+        """Make it; `address` is host:port where it is served, for traces."""
         self.generator = generator
+        self._address = named_address(address)
         self._calls: set[GatewayCall] = set()
 
     async def Generate(  # noqa: N802
@@ -58,7 +60,7 @@ class DecodeServicer(service.DecodeServiceServicer):
     ) -> None:
         """Stream many generations."""
         await context.send_initial_metadata(())  # else a call could not be ended while its first message is written
-        call = GatewayCall(self.generator)
+        call = GatewayCall(self.generator, self._address)
         self._calls.add(call)
         try:
             await call.run(request_iterator, context.write)
@@ -78,7 +80,9 @@ class GatewayCall:
     waits is no more than the output of the streams, because each says its own output once.
     """
 
-    def __init__(self, generator: DecodeGenerator) -> None:
+    def __init__(self, generator: DecodeGenerator, address: str = "") -> None:
+        self.address = address
+        """host:port where it is served; empty: not known."""
         self._generator = generator
         self._loop = asyncio.get_running_loop()
         self._streams: dict[int, _GatewayStream] = {}
@@ -187,7 +191,7 @@ class _GatewayStream:
         self._request = start.request
         self._id = start.stream_id
         self._has_logprobs = start.request.sampling.HasField("top_logprob_count")
-        self._span = RequestSpan(METHOD, start.trace_context)
+        self._span = RequestSpan(METHOD, start.trace_context, call.address)
         self._generation: Generation | None = None
 
     def start(self, generator: DecodeGenerator, tasks: asyncio.TaskGroup) -> None:
@@ -208,7 +212,7 @@ class _GatewayStream:
         generation, self._generation = self._generation, None
         if generation is not None:
             generation.close()
-        self._span.end()
+        self._span.end(grpc.StatusCode.CANCELLED)
 
     def prompt(self, position: int, tokens: Sequence[SampledToken]) -> None:
         self._call.open_batch().add_prompt(self._id, position, tokens)
@@ -230,7 +234,7 @@ class _GatewayStream:
         self._call.open_batch().add_failed(self._id, error)
         self._call.forget(self._id)
         self._generation = None  # which knows this stream
-        self._span.end(error)
+        self._span.end(code_of(error), error.message)
 
 
 class ResponseBatch:

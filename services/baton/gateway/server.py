@@ -134,8 +134,10 @@ async def _run(
         pages.describe(endpoints, is_strict=settings.strict)
         origins = split_addresses(settings.cors_allow_origins)
         inflater = BodyInflater(held, memory.max_body_bytes)
-        rest = RestApi(endpoints, access, Cors(origins) if origins else None, inflater, is_strict=settings.strict)
-        servicer = GenerationServicer(generator, catalog, access, held)
+        cors, scheme = Cors(origins) if origins else None, "https" if settings.https_cert_file else "http"
+        rest = RestApi(endpoints, access, cors, inflater, is_strict=settings.strict, scheme=scheme)
+        address = host_port(settings.grpc_host, settings.grpc_port)
+        servicer = GenerationServicer(generator, catalog, access, held, address)
         limits = _http_limits(settings, memory.max_body_bytes)
         async with _serving(settings, rest, servicer, catalog, access, limits=limits, held=held) as running:
             yield running

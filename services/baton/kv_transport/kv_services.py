@@ -12,8 +12,7 @@ from typing import Any, Generic, NamedTuple, Protocol, cast
 
 import grpc
 from google.protobuf.message import DecodeError
-from opentelemetry import context as otel_context
-from opentelemetry import propagate, trace
+from opentelemetry import trace
 
 from baton.errors import BatonError, ConfigurationError, InvalidFieldError
 from baton.grpc_sockets.flow_control import StreamEndedError
@@ -38,7 +37,7 @@ from baton.rpc.status import code_of, details_of
 from baton.security.access import caller_of, current_caller, set_caller
 from baton.security.tls import current_identity
 from baton.telemetry import names
-from baton.telemetry.tracing import rpc_attributes, server_span, tracer
+from baton.telemetry.tracing import named_address, note_status, rpc_attributes, span
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +48,7 @@ PREFILL_SERVICE_NAME = prefill_service_pb2.DESCRIPTOR.services_by_name["PrefillS
 PREFILL_PATH = f"/{PREFILL_SERVICE_NAME}/Prefill"
 """Path of the rpc, as HTTP/2 has it."""
 BLOCK_SERVICE_NAME = block_service_pb2.DESCRIPTOR.services_by_name["BlockService"].full_name
+PULL_PATH = f"/{BLOCK_SERVICE_NAME}/PullBlocks"
 
 
 class Received(NamedTuple, Generic[Request]):
@@ -103,7 +103,7 @@ class BlockStub(BlockServiceStub):
     def __init__(self, channel: grpc.aio.Channel) -> None:
         super().__init__(channel)  # type: ignore[no-untyped-call]
         self.PullBlocks = channel.unary_stream(
-            f"/{BLOCK_SERVICE_NAME}/PullBlocks",
+            PULL_PATH,
             request_serializer=serialize_request,
             response_deserializer=tolerant(parse_pull_response),
         )
@@ -175,7 +175,7 @@ class FastServer:
         self._server = GrpcSocketServer(
             host,
             port,
-            {PREFILL_PATH: _guarded(handler)},
+            {PREFILL_PATH: _guarded(handler, named_address(host_port(host, port)))},
             limits=_LIMITS,
             tls=identity.server_context if identity else None,
         )
@@ -201,34 +201,31 @@ class FastServer:
         await asyncio.to_thread(self._server.drain, grace_seconds)
 
 
-def _guarded(handler: PrefillHandler) -> Callable[[ServerCall], None]:
+def _guarded(handler: PrefillHandler, address: str) -> Callable[[ServerCall], None]:
     def serve(call: ServerCall) -> None:
         carrier = {key: value for key, value in call.metadata.items() if isinstance(value, str)}
-        token = otel_context.attach(propagate.extract(carrier))
-        try:
-            attributes = {**rpc_attributes(call.path), names.KV_TRANSPORT: "fast"}
-            with tracer().start_as_current_span(
-                server_span(call.path), kind=trace.SpanKind.SERVER, attributes=attributes
-            ):
+        attributes = {**rpc_attributes(call.path, address), names.KV_TRANSPORT: "fast"}
+        with span(call.path.removeprefix("/"), trace.SpanKind.SERVER, attributes, carrier) as current:
+            try:
                 if call.peer_names is not None:
                     set_caller(caller_of(call.peer_names))
                     current_caller().check_may_call(call.path)
                 handler.serve(_request_of(call), call)
-        except BatonError as error:
-            raise _call_error(error) from error
-        except (StreamEndedError, TimeoutError):
-            raise  # of the call itself
-        except Exception as error:  # the edge of the call
-            log.exception("call_failed")
-            raise _call_error(BatonError(f"internal error: {type(error).__name__}")) from error
-        finally:
-            otel_context.detach(token)
+            except (StreamEndedError, TimeoutError):  # of the call itself
+                note_status(current, grpc.StatusCode.CANCELLED)
+                raise
+            except Exception as error:  # the edge of the call
+                told = error if isinstance(error, BatonError) else _internal(error)
+                note_status(current, code_of(told), told.message)
+                raise CallError(Code(code_of(told).value[0]), told.message, details_of(told)) from error
+            note_status(current, grpc.StatusCode.OK)
 
     return serve
 
 
-def _call_error(error: BatonError) -> CallError:
-    return CallError(Code(code_of(error).value[0]), error.message, details_of(error))
+def _internal(error: Exception) -> BatonError:
+    log.exception("call_failed")
+    return BatonError(f"internal error: {type(error).__name__}")
 
 
 def _request_of(call: ServerCall) -> ReceivedRequest:

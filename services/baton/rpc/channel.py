@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import grpc
 
-from baton.rpc.trace_interceptors import client_interceptors
 from baton.security.tls import current_identity
 
 KEEPALIVE_MILLISECONDS = 2_000
@@ -52,7 +51,7 @@ def open_channel(address: str, *, is_dedicated: bool = False) -> grpc.aio.Channe
     options: tuple[tuple[str, object], ...] = _OPTIONS + (_DEDICATED_OPTIONS if is_dedicated else ())
     identity = current_identity()
     if identity is None:
-        return grpc.aio.insecure_channel(address, options=options, interceptors=client_interceptors())
+        return grpc.aio.insecure_channel(address, options=options)
     options += (("grpc.ssl_target_name_override", identity.server_name),)
     credentials = identity.channel_credentials()
-    return grpc.aio.secure_channel(address, credentials, options=options, interceptors=client_interceptors())
+    return grpc.aio.secure_channel(address, credentials, options=options)

@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import socket
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
@@ -27,7 +28,9 @@ from baton.rpc.channel import (
     MAX_MESSAGE_BYTES,
     PING_TIMEOUT_MILLISECONDS,
 )
+from baton.rpc.trace_interceptors import client_span
 from baton.security.tls import current_identity
+from baton.telemetry import names
 from baton.telemetry.tracing import is_tracing
 
 T = TypeVar("T")
@@ -132,14 +135,15 @@ class LoopChannel:
         **_: Any,
     ) -> Callable[..., Any]:
         """Return a function that makes a call, `await`ed for its response; `timeout` in seconds."""
-        headers = self._headers_of(path)
+        headers, is_traced = self._headers_of(path), path not in names.BACKGROUND_METHODS
 
         async def call(request: Any, timeout: float | None = None) -> T:  # noqa: ASYNC109 - grpc.aio's argument
-            try:
-                async with asyncio.timeout(timeout):
-                    return response_deserializer(await self._only(headers(), request_serializer(request)))
-            except TimeoutError:
-                raise rpc_error(Status(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")) from None
+            with client_span(path, self._address) if is_traced else nullcontext():
+                try:
+                    async with asyncio.timeout(timeout):
+                        return response_deserializer(await self._only(headers(), request_serializer(request)))
+                except TimeoutError:
+                    raise rpc_error(Status(Code.DEADLINE_EXCEEDED, "Deadline Exceeded")) from None
 
         return call
 

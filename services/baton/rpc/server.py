@@ -68,7 +68,7 @@ class GrpcServer:
             *((("grpc.max_connection_age_ms", round(connection_seconds * 1000)),) if connection_seconds else ()),
         )
         options = (*own_options, *_OPTIONS)
-        interceptors = (*server_interceptors(), *self._access_interceptors(is_public), ErrorInterceptor())
+        interceptors = (*server_interceptors(address), *self._access_interceptors(is_public), ErrorInterceptor())
         self._server = grpc.aio.server(options=options, interceptors=interceptors)
         self._health = Health()
         self._names: list[str] = []

@@ -1,79 +1,50 @@
-"""Interceptors that carry the trace context through gRPC metadata: W3C, or what OTEL_PROPAGATORS says."""
+"""Spans of calls, at their clients and at their servers."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
-from typing import TypeAlias
 
 import grpc
-from opentelemetry import context as otel_context
-from opentelemetry import propagate, trace
+from opentelemetry import trace
+from opentelemetry.util.types import AttributeValue
 
+from baton.errors import BatonError
 from baton.rpc.error_interceptor import Behavior, Context, Handler, StreamBehavior, wrap_handler
+from baton.rpc.status import code_of
 from baton.telemetry import names
-from baton.telemetry.tracing import is_tracing, rpc_attributes, server_span, tracer
-
-Details: TypeAlias = grpc.aio.ClientCallDetails
-Continuation: TypeAlias = Callable[[Details, object], Awaitable[object]]
-
-
-def client_interceptors() -> Sequence[grpc.aio.ClientInterceptor]:
-    """Return the interceptors that inject the trace context into calls; none while tracing is off."""
-    return make_client_interceptors() if is_tracing() else ()
-
-
-def server_interceptors() -> Sequence[grpc.aio.ServerInterceptor]:
-    """Return the interceptors that continue the caller's trace; none while tracing is off."""
-    return (TraceServerInterceptor(tracer()),) if is_tracing() else ()
+from baton.telemetry.tracing import (
+    begin_server_span,
+    is_tracing,
+    named_address,
+    note_status,
+    rpc_attributes,
+    span,
+    tracer,
+)
 
 
-def make_client_interceptors() -> Sequence[grpc.aio.ClientInterceptor]:
-    """Return one interceptor per shape of call: grpc.aio files an interceptor under a single shape."""
-    return (_UnaryUnary(), _UnaryStream(), _StreamUnary(), _StreamStream())
-
-
-def inject_context(details: Details) -> Details:
-    """Return call details whose metadata carry the current trace context.
-
-    The call itself is left alone: grpc.aio makes it from these details, with its own reading, writing and cancelling.
-    """
-    carrier: dict[str, str] = {}
-    propagate.inject(carrier)
-    if not carrier:
-        return details
-    metadata = grpc.aio.Metadata(*(details.metadata or ()), *carrier.items())
-    return details._replace(metadata=metadata)  # type: ignore[attr-defined,no-any-return]
-
-
-async def _intercept(
-    _self: object, continuation: Continuation, client_call_details: Details, request_or_iterator: object
-) -> object:
-    """Make a call of any shape from details that carry the trace context."""
-    return await continuation(inject_context(client_call_details), request_or_iterator)
-
-
-class _UnaryUnary(grpc.aio.UnaryUnaryClientInterceptor):
-    intercept_unary_unary = _intercept  # type: ignore[assignment]
-
-
-class _UnaryStream(grpc.aio.UnaryStreamClientInterceptor):
-    intercept_unary_stream = _intercept  # type: ignore[assignment]
-
-
-class _StreamUnary(grpc.aio.StreamUnaryClientInterceptor):
-    intercept_stream_unary = _intercept  # type: ignore[assignment]
-
-
-class _StreamStream(grpc.aio.StreamStreamClientInterceptor):
-    intercept_stream_stream = _intercept  # type: ignore[assignment]
+def server_interceptors(address: str) -> Sequence[grpc.aio.ServerInterceptor]:
+    """Return the interceptors that continue the caller's trace at host:port; none while tracing is off."""
+    return (TraceServerInterceptor(tracer(), named_address(address)),) if is_tracing() else ()
 
 
 class TraceServerInterceptor(grpc.aio.ServerInterceptor):
-    """Opens a server span for each call that serves a request, as a child of the caller's; others pass untouched."""
+    """Opens a server span for each call that serves a request, as a child of the caller's; others pass untouched.
 
-    def __init__(self, tracer: trace.Tracer) -> None:
+    grpc.aio runs every call in a task of its own, so the context that is attached ends with that task; detaching it
+    would fail where an abandoned stream is closed from another task.
+
+    Args:
+        tracer: Makes the spans.
+        address: host:port of the server.
+    """
+
+    def __init__(self, tracer: trace.Tracer, address: str = "") -> None:
         self._tracer = tracer
+        self._address = address
 
     async def intercept_service(  # type: ignore[override]
         self,
@@ -85,70 +56,79 @@ class TraceServerInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         if handler is None or not method.startswith("/baton.") or method in names.BACKGROUND_METHODS:
             return handler
-        begin = _SpanStart(self._tracer, handler_call_details)
+        metadata = handler_call_details.invocation_metadata or ()
+        carrier = {key: value for key, value in metadata if isinstance(value, str)}
+        begin = partial(begin_server_span, self._tracer, method, carrier, self._address)
         return wrap_handler(handler, partial(_trace, begin=begin), partial(_trace_stream, begin=begin))
-
-
-class _SpanStart:
-    """Opens the span of one call and makes it current.
-
-    grpc.aio runs every call in a task of its own, so the context that is attached here ends with that task; detaching
-    it would fail where an abandoned stream is closed from another task.
-    """
-
-    def __init__(self, tracer: trace.Tracer, details: grpc.HandlerCallDetails) -> None:
-        self._tracer = tracer
-        self._method = details.method
-        self._carrier = {key: value for key, value in details.invocation_metadata or () if isinstance(value, str)}
-
-    def __call__(self) -> trace.Span:
-        parent = propagate.extract(self._carrier)
-        span = self._tracer.start_span(
-            server_span(self._method),
-            context=parent,
-            kind=trace.SpanKind.SERVER,
-            attributes=rpc_attributes(self._method),
-        )
-        otel_context.attach(trace.set_span_in_context(span, parent))
-        return span
 
 
 def _trace(behavior: Behavior, begin: Callable[[], trace.Span]) -> Behavior:
     async def traced(request: object, context: Context) -> object:
-        span = begin()
-        try:
+        with _server_span(begin, context):
             return await behavior(request, context)
-        except BaseException as error:
-            _record(span, error, context)
-            raise
-        finally:
-            span.end()
 
     return traced
 
 
 def _trace_stream(behavior: StreamBehavior, begin: Callable[[], trace.Span]) -> StreamBehavior:
     async def traced(request: object, context: Context) -> AsyncIterator[object]:
-        span = begin()
-        try:
+        with _server_span(begin, context):
             async for response in behavior(request, context):
                 yield response
-        except BaseException as error:
-            _record(span, error, context)
-            raise
-        finally:
-            span.end()
 
     return traced
 
 
-def _record(span: trace.Span, error: BaseException, context: Context) -> None:
-    code = context.code()
-    if isinstance(error, grpc.aio.AbortError):
-        description = str(context.details())
+@contextmanager
+def _server_span(begin: Callable[[], trace.Span], context: Context) -> Iterator[None]:
+    span = begin()
+    try:
+        yield
+    except BaseException as error:
+        code, description = _failure(error)
+        told = context.code()  # a number, 0 before there is a status
+        code = _CODES.get(told.value[0] if isinstance(told, grpc.StatusCode) else told or 0, code)
+        note_status(span, code, str(context.details()) if isinstance(error, grpc.aio.AbortError) else description)
+        raise
     else:
-        description = f"{type(error).__name__}: {error}"
-    span.set_attribute(
-        names.RPC_GRPC_STATUS_CODE, code.value[0] if isinstance(code, grpc.StatusCode) else int(code or 0)
-    )
-    span.set_status(trace.StatusCode.ERROR, description)
+        note_status(span, grpc.StatusCode.OK)
+    finally:
+        span.end()
+
+
+@contextmanager
+def client_span(
+    method: str, address: str, name: str = "", attributes: Mapping[str, AttributeValue] | None = None
+) -> Iterator[None]:
+    """Make the span of a call at its client current; what is raised says how the call has ended.
+
+    Args:
+        method: E.g. "/baton.internal.v1.RouterService/Place".
+        address: host:port that is called.
+        name: Of the span; empty: the method's.
+        attributes: Further ones.
+    """
+    if not is_tracing():
+        yield
+        return
+    known = {**rpc_attributes(method, address), **(attributes or {})}
+    with span(name or method.removeprefix("/"), trace.SpanKind.CLIENT, known) as current:
+        try:
+            yield
+        except BaseException as error:
+            note_status(current, *_failure(error), kind=trace.SpanKind.CLIENT)
+            raise
+        note_status(current, grpc.StatusCode.OK, kind=trace.SpanKind.CLIENT)
+
+
+def _failure(error: BaseException) -> tuple[grpc.StatusCode, str]:
+    """Return the status, and its text, that an error stands for."""
+    if isinstance(error, grpc.aio.AioRpcError):
+        return error.code(), error.details() or ""
+    if isinstance(error, BatonError):
+        return code_of(error), error.message
+    is_cancelled = isinstance(error, asyncio.CancelledError | GeneratorExit)
+    return grpc.StatusCode.CANCELLED if is_cancelled else grpc.StatusCode.UNKNOWN, type(error).__name__
+
+
+_CODES = {code.value[0]: code for code in grpc.StatusCode if code is not grpc.StatusCode.OK}

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from ipaddress import ip_address
 from typing import Protocol
 
+import grpc
 from opentelemetry import context, propagate, trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+from opentelemetry.util.types import AttributeValue
 
-from baton.errors import BatonError
+from baton import __version__
 from baton.telemetry import names
 
 log = logging.getLogger(__name__)
@@ -30,18 +35,81 @@ _SECOND_NANOSECONDS = 1e9
 
 def tracer() -> trace.Tracer:
     """Return the tracer of Baton; its spans go nowhere unless `configure_tracing` found an endpoint."""
-    return trace.get_tracer("baton")
+    return trace.get_tracer("baton", __version__, schema_url=names.SCHEMA_URL)
 
 
-def server_span(method: str) -> str:
-    """Return the name of a server span: the method without its slash, e.g. `baton.internal.v1.RouterService/Place`."""
-    return method.removeprefix("/")
+def named_address(address: str) -> str:
+    """Return the host:port of a listener, by the machine's name where it listens on every interface."""
+    host, _, port = address.rpartition(":")
+    with suppress(ValueError):  # of a name
+        if ip_address(host.strip("[]")).is_unspecified:
+            return f"{socket.gethostname()}:{port}"
+    return address
 
 
-def rpc_attributes(method: str) -> dict[str, str]:
-    """Return the attributes of a server span for a method such as "/baton.internal.v1.RouterService/Place"."""
-    service, _, name = method.removeprefix("/").rpartition("/")
-    return {names.RPC_SYSTEM: "grpc", names.RPC_SERVICE: service, names.RPC_METHOD: name}
+@contextmanager
+def span(
+    name: str,
+    kind: trace.SpanKind,
+    attributes: Mapping[str, AttributeValue],
+    carrier: Mapping[str, str] | None = None,
+) -> Iterator[trace.Span]:
+    """Make a span current; nothing is made, and next to nothing paid, while tracing is off.
+
+    Errors pass through untold: whoever knows whose fault one is tells the span, by `note_failure` or `note_status`.
+
+    Args:
+        name: Of few values.
+        kind: Its side of a call.
+        attributes: What is known from the beginning.
+        carrier: Headers with the context of the caller; None: it is a child of the span that is current.
+    """
+    if not is_tracing():
+        yield trace.INVALID_SPAN
+        return
+    parent = None if carrier is None else propagate.extract(carrier)
+    with tracer().start_as_current_span(
+        name, parent, kind, attributes, record_exception=False, set_status_on_exception=False
+    ) as current:
+        yield current
+
+
+def note_failure(span: trace.Span, error_type: str, description: str = "") -> None:
+    """Note that what a span shows has failed, by no mistake of the client's; of error types there are few."""
+    span.set_attribute(names.ERROR_TYPE, error_type)
+    span.set_status(trace.StatusCode.ERROR, description)
+
+
+def note_status(
+    span: trace.Span, code: grpc.StatusCode, description: str = "", *, kind: trace.SpanKind = trace.SpanKind.SERVER
+) -> None:
+    """Note how a gRPC call ended: clients take all but OK for an error, servers what was no mistake of the client's."""
+    span.set_attributes({names.RPC_RESPONSE_STATUS_CODE: code.name, names.RPC_GRPC_STATUS_CODE: code.value[0]})
+    if code in SERVER_FAILURES or (kind is trace.SpanKind.CLIENT and code is not grpc.StatusCode.OK):
+        note_failure(span, code.name, description)
+
+
+_FAILURES = ("UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS")
+SERVER_FAILURES = frozenset(grpc.StatusCode[name] for name in _FAILURES)
+"""Codes that are errors of the server, as OpenTelemetry's conventions for gRPC have it."""
+
+
+def rpc_attributes(path: str, address: str) -> dict[str, str | int]:
+    """Return the attributes of the spans of a call at host:port; their name is the path without its first slash."""
+    method = path.removeprefix("/")
+    system = {names.RPC_SYSTEM_NAME: "grpc", names.RPC_SYSTEM: "grpc", names.RPC_SERVICE: method.rpartition("/")[0]}
+    return {**system, names.RPC_METHOD: method, **server_attributes(address)}
+
+
+def server_attributes(address: str, default_port: int = 0) -> dict[str, str | int]:
+    """Return the attributes of a server at "host:port" or "host"; none if the address is empty."""
+    host, separator, port = address.rpartition(":")
+    if not separator or port.endswith("]"):
+        host, port = address, ""
+    if not host:
+        return {}
+    number = int(port) if port.isascii() and port.isdigit() else default_port
+    return {names.SERVER_ADDRESS: host.strip("[]"), **({names.SERVER_PORT: number} if number else {})}
 
 
 def configure_tracing(service_name: str) -> None:
@@ -84,8 +152,9 @@ def has_endpoint(variables: Sequence[str]) -> bool:
 
 def service_resource(service_name: str) -> Resource:
     """Return the resource of this process; OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES win over the given name."""
-    own = Resource({names.SERVICE_NAME: service_name, names.SERVICE_NAMESPACE: "baton"})
     detected = Resource.create()
+    given = {names.SERVICE_NAME: service_name, names.SERVICE_NAMESPACE: "baton", names.SERVICE_VERSION: __version__}
+    own = Resource(given, detected.schema_url or names.SCHEMA_URL)
     has_name = not str(detected.attributes.get(names.SERVICE_NAME, _UNKNOWN)).startswith(_UNKNOWN)
     return own.merge(detected) if has_name else detected.merge(own)
 
@@ -103,41 +172,47 @@ def current_context() -> dict[str, str]:
     return carrier
 
 
+def current_metadata() -> tuple[tuple[str, str], ...]:
+    """Return the current trace context as metadata of a gRPC call."""
+    return tuple(current_context().items())
+
+
 class RequestSpan:
     """A server span as a call of its own would have it; nothing while tracing is off."""
 
-    def __init__(self, method: str, carrier: Mapping[str, str]) -> None:
+    def __init__(self, method: str, carrier: Mapping[str, str], address: str) -> None:
         """Make it.
 
         Args:
             method: Of the call, e.g. "/baton.internal.v1.DecodeService/Serve".
             carrier: What `current_context` returned to the caller.
+            address: host:port of the server.
         """
+        self._address = address
         self._method = method
         self._carrier = carrier
         self._span: trace.Span | None = None
 
     def begin(self) -> None:
         """Open the span and make it current; the caller runs this in a `contextvars.Context` of the request's own."""
-        if not is_tracing():
-            return
-        parent = propagate.extract(self._carrier)
-        self._span = tracer().start_span(
-            server_span(self._method),
-            context=parent,
-            kind=trace.SpanKind.SERVER,
-            attributes=rpc_attributes(self._method),
-        )
-        context.attach(trace.set_span_in_context(self._span, parent))
+        if is_tracing():
+            self._span = begin_server_span(tracer(), self._method, self._carrier, self._address)
 
-    def end(self, error: BatonError | None = None) -> None:
-        """Close the span, with an error if the request failed."""
-        if self._span is None:
-            return
-        if error is not None:
-            self._span.set_status(trace.StatusCode.ERROR, f"{type(error).__name__}: {error.message}")
-        self._span.end()
-        self._span = None
+    def end(self, code: grpc.StatusCode = grpc.StatusCode.OK, description: str = "") -> None:
+        """Close the span, with what the call would have ended with."""
+        if self._span is not None:
+            note_status(self._span, code, description)
+            self._span.end()
+            self._span = None
+
+
+def begin_server_span(tracer: trace.Tracer, method: str, carrier: Mapping[str, str], address: str) -> trace.Span:
+    """Open the span of a call at its server, at host:port, and make it current for the rest of the task."""
+    parent = propagate.extract(carrier)
+    attributes = rpc_attributes(method, address)
+    span = tracer.start_span(method.removeprefix("/"), parent, trace.SpanKind.SERVER, attributes)
+    context.attach(trace.set_span_in_context(span, parent))
+    return span
 
 
 class LayerSpans:

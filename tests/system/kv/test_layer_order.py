@@ -10,15 +10,20 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
+import grpc
 import pytest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from baton.telemetry import names
+from baton.v1 import generation_pb2
+from baton.v1 import generation_service_pb2 as messages
+from baton.v1.generation_service_pb2_grpc import GenerationServiceStub
 from checkpoints import checkpoint
 from system.cluster import Cluster
 from system.plan import HOST, MODEL_NAME, free_ports
 from system.slow_link import SlowLink
 from system.span_receiver import SpanReceiver
+from telemetry import conventions
 
 NUM_PROMPT_TOKENS = 32
 TIMEOUT_SECONDS = 60.0
@@ -28,6 +33,8 @@ SLOW_RATES = (4e6, 2e6, 1e6, 5e5)
 LEAST_PREFILL_SECONDS = 1.0
 """Of a prompt, whatever the machine does: less than its layers' times together."""
 PREFILL_SPAN = "baton.internal.v1.PrefillService/Prefill"
+_SERVE = "baton.internal.v1.DecodeService/Serve"
+_CLIENT, _SERVER = Span.SPAN_KIND_CLIENT, Span.SPAN_KIND_SERVER
 MOCK = {"mock_shape": "llama-3.1-70b", "dtype": "bfloat16"}
 """80 layers of 131 kB each for this prompt, computed in 17 ms each by an M2: a link on this machine, even a busy one,
 is far quicker than that."""
@@ -137,7 +144,7 @@ def test_the_trace_tells_each_term_estimated_and_measured(bench: Bench) -> None:
     bench.link.bytes_per_second = 0.0
 
     trace_id, _ = _ask(bench, seed=3)
-    place, gateway = "baton.internal.v1.RouterService/Place", names.SPAN_TEXT_COMPLETION
+    place, gateway = "baton.internal.v1.RouterService/Place", f"{names.OPERATION_TEXT_COMPLETION} {MODEL_NAME}"
     spans = bench.spans.wait_for_trace(bytes.fromhex(trace_id), (place, gateway), TIMEOUT_SECONDS)
 
     estimated = _numbers(spans[place], "baton.estimated.")
@@ -152,6 +159,33 @@ def test_the_trace_tells_each_term_estimated_and_measured(bench: Bench) -> None:
     assert ratios["prefill"] == measured["prefill_seconds"] / estimated["prefill_seconds"]
     assert estimated["prefill_seconds"] > 0  # follows what earlier prompts took: on a busy machine, any multiple
     assert measured["prefill_seconds"] > LEAST_PREFILL_SECONDS
+
+
+@pytest.mark.parametrize("is_rest", [True, False], ids=["rest", "grpc"])
+def test_every_hop_has_the_spans_of_the_conventions(bench: Bench, is_rest: bool) -> None:
+    """From the client to the prefill node: a span of each call at its client and one at its server, in one line."""
+    bench.link.bytes_per_second = 0.0
+    trace_id = _ask(bench, seed=41)[0] if is_rest else _ask_by_grpc(bench, seed=6)
+    operation = f"{names.OPERATION_TEXT_COMPLETION} {MODEL_NAME}"
+    root = "POST /v1/completions" if is_rest else "baton.v1.GenerationService/Generate"
+    way = [(root, _SERVER), (operation, _CLIENT), (_SERVE, _CLIENT), (_SERVE, _SERVER)]
+    way += [(names.SPAN_RECEIVE_KV, _CLIENT), (PREFILL_SPAN, _SERVER)]
+
+    spans = bench.spans.wait_for_spans(
+        bytes.fromhex(trace_id), lambda spans: {(each.name, each.kind) for each in spans} >= set(way), TIMEOUT_SECONDS
+    )
+
+    hops = [next(each for each in spans if (each.name, each.kind) == hop) for hop in way]
+    assert all(child.parent_span_id == parent.span_id for parent, child in pairwise(hops))
+    attributes = [{each.key for each in hop.attributes} for hop in hops]
+    needed = (conventions.HTTP_SERVER if is_rest else conventions.RPC, conventions.OPERATION, *[conventions.RPC] * 4)
+    assert [wanted - given for wanted, given in zip(needed, attributes, strict=True)] == [set()] * len(way)
+    given = {each.key for span in spans for part in (span, *span.events) for each in part.attributes}
+    assert conventions.strangers(given) == set()
+    services = {f"baton-{role}" for role in ("gateway", "router", "decode", "prefill")}
+    assert bench.spans.resources.keys() >= services
+    assert all(resource.keys() >= conventions.RESOURCE for resource in bench.spans.resources.values())
+    assert bench.spans.schema_urls == {names.SCHEMA_URL}
 
 
 def _numbers(span: Span, prefix: str) -> dict[str, float]:
@@ -176,7 +210,7 @@ def _ask(bench: Bench, seed: int) -> tuple[str, int]:
     trace_id = secrets.token_hex(16)
     body = {
         "model": MODEL_NAME,
-        "prompt": [(7 * seed + index * index) % 400 + 3 for index in range(NUM_PROMPT_TOKENS)],
+        "prompt": _prompt(seed),
         "max_tokens": 2,
         "temperature": 0,
         "stream": True,
@@ -190,6 +224,23 @@ def _ask(bench: Bench, seed: int) -> tuple[str, int]:
         assert b'"text"' in first
         assert b'"fallback_reason":""' in response.read()
     return trace_id, client_first_token
+
+
+def _ask_by_grpc(bench: Bench, seed: int) -> str:
+    """Generate after a prompt by the public gRPC API; return the trace."""
+    trace_id = secrets.token_hex(16)
+    metadata = (("traceparent", f"00-{trace_id}-{secrets.token_hex(8)}-01"),)
+    sampling = generation_pb2.SamplingParameters(max_token_count=2, temperature=0)
+    tokens = messages.TokenSequence(token_ids=_prompt(seed))
+    request = messages.GenerateRequest(model=MODEL_NAME, tokens=tokens, sampling=sampling)
+    with grpc.insecure_channel(bench.cluster.grpc_address) as channel:
+        *_, last = GenerationServiceStub(channel).Generate(request, timeout=TIMEOUT_SECONDS, metadata=metadata)  # type: ignore[no-untyped-call]
+    assert not last.finished.placement.fallback_reason
+    return trace_id
+
+
+def _prompt(seed: int) -> list[int]:
+    return [(7 * seed + index * index) % 400 + 3 for index in range(NUM_PROMPT_TOKENS)]
 
 
 def _event_times(span: Span, name: str) -> dict[int, int]:

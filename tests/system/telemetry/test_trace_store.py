@@ -108,7 +108,7 @@ def test_a_receiver_holds_the_layers_of_a_request_and_they_overlap(
         prompt = [(7 * index + index * index) % 100 + 3 for index in range(_NUM_PROMPT_TOKENS)]
         body = {"model": MODEL_NAME, "prompt": prompt, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
         assert ask(cluster, "/v1/completions", json.dumps(body).encode()).status == 200
-        trace = store.wait_for_trace("text_completion", _NAMES)
+        trace = store.wait_for_trace("POST /v1/completions", _NAMES)
 
     last_computed = max(_ended(span) for span in trace if span["name"].startswith("compute"))
     arrived = [_ended(span) for span in trace if span["name"].startswith("transfer")]

@@ -28,10 +28,11 @@ from baton.internal.v1 import block_service_pb2, decode_service_pb2, kv_pb2, rou
 from baton.kv.hashing import HASH_BYTES, join_hashes
 from baton.kv.stream import KvProgress
 from baton.kv_transport.frame_codec import request_crc32c, serialize_request
-from baton.kv_transport.kv_services import BlockStub
+from baton.kv_transport.kv_services import PULL_PATH, BlockStub
+from baton.rpc.trace_interceptors import client_span
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
-from baton.telemetry.tracing import tracer
+from baton.telemetry.tracing import current_metadata
 from baton.v1 import generation_pb2
 from baton.v1.generation_pb2 import PlacementSummary
 from baton.wire.kv import layout_to_proto, wire_from_proto
@@ -49,6 +50,9 @@ class BlockNodes(Protocol):
         Raises:
             NotFoundError: If the node is not known.
         """
+
+    def address(self, node_id: str) -> str:
+        """Return host:port of a node; empty if it is not known."""
 
 
 class BlockPull(KvStreamReader):
@@ -151,9 +155,10 @@ class BlockPull(KvStreamReader):
             request_crc32c(serialize_request(self._request)),
             is_converted=False,
         )
-        with tracer().start_as_current_span(names.SPAN_RECEIVE_KV, attributes=attributes):
+        with client_span(PULL_PATH, self._nodes.address(self._node_id), names.SPAN_RECEIVE_KV, attributes):
             try:
-                async with self._until_latest(), grpc_call(stub.PullBlocks(self._request)) as messages:
+                call = stub.PullBlocks(self._request, metadata=current_metadata())
+                async with self._until_latest(), grpc_call(call) as messages:
                     # No queue stands before the first message: the node only reads.
                     timeouts = Timeouts(self._frame_seconds, self._frame_seconds)
                     await self._read(timed(aiter(messages), timeouts), terms)

@@ -35,6 +35,7 @@ from baton.node.requests import token_from_proto
 from baton.shm.lender import Lender, Loan
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
+from baton.telemetry.tracing import current_metadata
 from baton.wire.kv import wire_from_proto
 from baton.wire.quantities import seconds_from_duration
 
@@ -200,7 +201,7 @@ class PrefillSource:
                 finally:
                     stream.close()
             else:
-                async with grpc_call(self._stub.Prefill(request)) as messages:
+                async with grpc_call(self._stub.Prefill(request, metadata=current_metadata())) as messages:
                     yield self._messages(messages, loan, reception)
             if loan is not None and reception.transport == "shared":
                 loan.finish()  # the stream has come to its summary; another that took the offer may still write

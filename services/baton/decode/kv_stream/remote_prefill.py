@@ -22,9 +22,10 @@ from baton.internal.v1 import decode_service_pb2, prefill_service_pb2
 from baton.internal.v1.router_service_pb2 import Placement, PrefillAlternative
 from baton.kv.kv_format import KvLayout
 from baton.kv.stream import KvProgress
+from baton.kv_transport.kv_services import PREFILL_PATH
+from baton.rpc.trace_interceptors import client_span
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics, Transport
-from baton.telemetry.tracing import tracer
 from baton.v1 import generation_pb2
 from baton.v1.generation_pb2 import PlacementSummary
 from baton.wire.kv import layout_to_proto
@@ -48,6 +49,9 @@ class PrefillNodes(Protocol):
         Raises:
             NotFoundError: If it is not known.
         """
+
+    def address(self, node_id: str) -> str:
+        """Return host:port of a node; empty if it is not known."""
 
     def has(self, node_id: str) -> bool:
         """Return whether a node is known."""
@@ -156,7 +160,7 @@ class RemotePrefill:
             names.PREFILL_NODE_ID: option.node_id,
             names.STREAM_NUMBER: number,
         }
-        with tracer().start_as_current_span(names.SPAN_RECEIVE_KV, attributes=attributes):
+        with client_span(PREFILL_PATH, self._nodes.address(option.node_id), names.SPAN_RECEIVE_KV, attributes):
             async with self._within_deadline():
                 await self._reader.run(source, self._request_for(option, number))
 

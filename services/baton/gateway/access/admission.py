@@ -80,6 +80,12 @@ class RequestContext:
     """Tokens of all prompts."""
     num_completion_tokens: int = 0
     """Tokens generated, those of broken answers included."""
+    num_cached_tokens: int = 0
+    """Tokens of all prompts that were found in a prefix cache."""
+    finish_reasons: list[str] = field(default_factory=list)
+    """Why each choice ended, in the order in which they did."""
+    answer_id: str = ""
+    """What its API calls the answer; empty: as the request."""
     num_events: int = 0
     """Events of the stream so far, where the API numbers them."""
     first_token_seconds: float | None = None

@@ -7,12 +7,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import NamedTuple, Protocol
 
 import msgspec
+from opentelemetry import trace
 
 from baton.gateway.access.admission import RequestContext
 from baton.gateway.api.sse import EventFormat, EventWriter
 from baton.gateway.generation.generator import OnDelta, TextGenerator
 from baton.gateway.generation.requests import Delta, GenerationResult, PreparedPrompt
 from baton.gateway.http.response import HttpResponse, KeepAlive
+from baton.telemetry import names
 from baton.v1.generation_pb2 import TokenLogprob
 
 encode = msgspec.json.encode
@@ -76,10 +78,19 @@ async def send_answer(
     Raises:
         BatonError: If one of them cannot be finished.
     """
+    describe_answer(job, is_stream=is_stream)
     if is_stream:
         await _stream(response, generator, job, form)
     else:
         await _send_whole(response, generator, job, form)
+
+
+def describe_answer(job: AnswerJob, *, is_stream: bool) -> None:
+    """Tell the operation's span, which is current, what is answered."""
+    operation = trace.get_current_span()
+    operation.set_attribute(names.GEN_AI_REQUEST_STREAM, is_stream)
+    if job.num_choices > 1:
+        operation.set_attribute(names.GEN_AI_REQUEST_CHOICE_COUNT, job.num_choices)
 
 
 async def _stream(response: HttpResponse, generator: TextGenerator, job: AnswerJob, form: AnswerFormat) -> None:

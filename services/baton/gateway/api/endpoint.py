@@ -88,8 +88,8 @@ class Endpoint(NamedTuple):
     """What it takes; None: no body."""
     unserved: Unserved = Unserved()
     """Fields that others serve."""
-    span: str = ""
-    """Name of its span, for what costs work: such requests are admitted, traced and limited in time; empty: no such."""
+    operation: str = ""
+    """Name of what it does, for what costs work: such requests are admitted, traced and limited; empty: no such."""
     errors: ErrorFormat | None = None
     """How its errors are written; None: as Anthropic writes them for its clients, as OpenAI does for all others."""
     request_id_header: str = ""

@@ -95,12 +95,12 @@ def _operation(
     error: Mapping[str, Any],
 ) -> dict[str, Any]:
     content = _content(endpoint, answer)
-    description = "The answer." if endpoint.span else endpoint.summary
+    description = "The answer." if endpoint.operation else endpoint.summary
     operation: dict[str, Any] = {
         "summary": endpoint.summary,
         "responses": {"200": {"description": description, "content": content}, "default": error},
     }
-    if endpoint.span:
+    if endpoint.operation:
         function = endpoint.answer.func if isinstance(endpoint.answer, partial) else endpoint.answer
         operation["operationId"] = function.__name__.removeprefix("answer_")
     if endpoint.body is not None:

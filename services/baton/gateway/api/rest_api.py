@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
-from opentelemetry.propagate import extract
-from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace import SpanKind
+from opentelemetry.util.types import AttributeValue
 
 from baton.capacity.objectives import Objectives
 from baton.errors import AuthenticationError, InvalidFieldError
@@ -27,11 +28,12 @@ from baton.gateway.api.endpoint import Access, Endpoint, Exchange
 from baton.gateway.api.errors import ApiError, ErrorFormat, to_api_error
 from baton.gateway.api.openai.errors import OPENAI_ERRORS
 from baton.gateway.api.tolerance import unrecognized
+from baton.gateway.generation.observation import note_request, operation_span
 from baton.gateway.http.content_coding import ACCEPTED_CODINGS, BodyInflater
 from baton.gateway.http.messages import JSON, HttpError, HttpRequest
 from baton.gateway.http.response import ClientGoneError, HttpResponse
 from baton.telemetry import names
-from baton.telemetry.tracing import tracer
+from baton.telemetry.tracing import is_tracing, server_attributes, span
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,7 @@ class RestApi:
         inflater: BodyInflater,
         *,
         is_strict: bool = False,
+        scheme: str = "http",
     ) -> None:
         """Make it.
 
@@ -56,7 +59,9 @@ class RestApi:
             cors: What pages of other origins may read; None: nothing.
             inflater: Inflates what comes compressed.
             is_strict: Whether a request is refused where something of it would be left out.
+            scheme: Of the URLs that are served, for traces.
         """
+        self._scheme = scheme
         self._access = access
         self._cors = cors
         self._inflater = inflater
@@ -77,8 +82,8 @@ class RestApi:
     async def handle(self, request: HttpRequest, response: HttpResponse) -> None:
         """Answer one request: expected failures become error objects, bugs a 500 and a traceback."""
         context = RequestContext(route=self._route(request.path))
-        with self._access.log.watch(context):
-            methods = self._endpoints.get(context.route, {})
+        methods = self._endpoints.get(context.route, {})
+        with self._access.log.watch(context), self._traced(request, response, context, methods):
             try:
                 context.request_id = _request_id(request, response)
                 if self._cors is None or not self._cors.answer(request, response):
@@ -108,7 +113,7 @@ class RestApi:
         endpoint, context.key = verdict
         if endpoint.body is not None and (coding := _coding(request)) not in ("", "identity"):
             await self._inflate(request, coding)
-        if endpoint.span:
+        if endpoint.operation:
             await self._work(endpoint, exchange)
         else:
             await _answer(endpoint, exchange)
@@ -141,8 +146,8 @@ class RestApi:
         meant = next((each for each in (f"/v1{path}", path.removeprefix("/v1")) if each in self._endpoints), None)
         if meant is not None:
             return ApiError(404, f"{text}; {meant} is served", code="unknown_url")
-        served = [path for path, methods in self._endpoints.items() if any(each.span for each in methods.values())]
-        text = f"{text}. This server generates text; served are {', '.join(served)}, and what GET /docs lists"
+        served = [path for path, methods in self._endpoints.items() if any(each.operation for each in methods.values())]
+        text = f"{text}. Whatever the model, text is generated here: by {', '.join(served)}, and what GET /docs lists"
         return ApiError(404, text, code="unknown_url")
 
     async def _inflate(self, request: HttpRequest, coding: str) -> None:
@@ -155,22 +160,53 @@ class RestApi:
             raise ApiError(error.status, error.message, code=code, headers=headers) from error
 
     async def _work(self, endpoint: Endpoint, exchange: Exchange) -> None:
-        """Answer what costs work: bounded in number and time, and traced."""
+        """Answer what costs work: bounded in number and time."""
         context, num_bytes = exchange.context, len(exchange.request.body)
         context.objectives = _objectives(exchange.request)
-        attributes = {names.REQUEST_ID: context.request_id, names.GEN_AI_OPERATION_NAME: endpoint.span}
-        parent = extract(exchange.request.headers)
         with (
             self._access.admission.slot(context.key_name),
             self._access.refusals.watch(context.key_name, num_bytes, has_objectives=any(context.objectives)),
-            tracer().start_as_current_span(endpoint.span, parent, SpanKind.SERVER, attributes) as span,
+        ):
+            async with self._access.limit(context.key):
+                await _answer(endpoint, exchange)
+
+    @contextmanager
+    def _traced(
+        self, request: HttpRequest, response: HttpResponse, context: RequestContext, methods: Mapping[str, Endpoint]
+    ) -> Iterator[None]:
+        """Make the spans of what costs work: that of the server, and in it that of the operation."""
+        endpoint = methods.get(request.method)
+        if endpoint is None or not endpoint.operation or not is_tracing():
+            yield
+            return
+        address = server_attributes(request.headers.get("host", ""), 443 if self._scheme == "https" else 80)
+        attributes = {**_http_attributes(request), **address}
+        attributes |= {names.HTTP_ROUTE: context.route, names.URL_SCHEME: self._scheme}
+        attributes[names.GEN_AI_OPERATION_NAME] = endpoint.operation
+        failure, title = "", f"{request.method} {context.route}"
+        with (
+            span(title, SpanKind.SERVER, attributes, request.headers) as server,
+            operation_span(endpoint.operation, address) as operation,
         ):
             try:
-                async with self._access.limit(context.key):
-                    await _answer(endpoint, exchange)
-            except Exception as error:
-                span.set_status(Status(StatusCode.ERROR, str(error)))
+                yield
+            except BaseException as error:  # the client has gone
+                failure = type(error).__name__
                 raise
+            finally:
+                if response.status:
+                    server.set_attribute(names.HTTP_RESPONSE_STATUS_CODE, response.status)
+                if response.status >= 500 or (response.status == 200 and not failure):
+                    failure = context.error_code
+                for each in (server, operation):
+                    note_request(each, context, failure)
+
+
+def _http_attributes(request: HttpRequest) -> dict[str, AttributeValue]:
+    attributes = {names.HTTP_REQUEST_METHOD: request.method, names.URL_PATH: request.path}
+    attributes[names.NETWORK_PROTOCOL_VERSION] = "1.1" if request.has_chunks else "1.0"
+    further = {names.URL_QUERY: request.query, names.USER_AGENT_ORIGINAL: request.headers.get("user-agent", "")}
+    return {**attributes, **{name: value for name, value in further.items() if value}}
 
 
 class _Verdict(NamedTuple):

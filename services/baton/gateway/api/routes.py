@@ -64,7 +64,7 @@ def _openai_endpoints(generator: TextGenerator) -> list[Endpoint]:
             ChatAnswer,
             body=ChatBody,
             unserved=OPENAI_UNSERVED,
-            span=names.SPAN_CHAT,
+            operation=names.OPERATION_CHAT,
             errors=OPENAI_ERRORS,
         ),
         Endpoint(
@@ -75,7 +75,7 @@ def _openai_endpoints(generator: TextGenerator) -> list[Endpoint]:
             CompletionAnswer,
             body=CompletionBody,
             unserved=OPENAI_UNSERVED,
-            span=names.SPAN_TEXT_COMPLETION,
+            operation=names.OPERATION_TEXT_COMPLETION,
             errors=OPENAI_ERRORS,
         ),
         Endpoint(
@@ -86,7 +86,7 @@ def _openai_endpoints(generator: TextGenerator) -> list[Endpoint]:
             ResponseObject,
             body=ResponsesBody,
             unserved=RESPONSES_UNSERVED,
-            span=names.SPAN_CHAT,
+            operation=names.OPERATION_CHAT,
             errors=RESPONSES_ERRORS,
         ),
     ]
@@ -102,7 +102,7 @@ def _anthropic_endpoints(generator: TextGenerator) -> list[Endpoint]:
             MessageAnswer,
             body=MessagesBody,
             unserved=ANTHROPIC_UNSERVED,
-            span=names.SPAN_CHAT,
+            operation=names.OPERATION_CHAT,
             errors=ANTHROPIC_ERRORS,
             request_id_header="request-id",
         ),
@@ -114,7 +114,7 @@ def _anthropic_endpoints(generator: TextGenerator) -> list[Endpoint]:
             CountAnswer,
             body=ConversationBody,
             unserved=COUNT_UNSERVED,
-            span=names.SPAN_TOKENIZE,
+            operation=names.OPERATION_TOKENIZE,
             errors=ANTHROPIC_ERRORS,
             request_id_header="request-id",
         ),
@@ -132,7 +132,7 @@ def _further_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[E
             TokenizeAnswer,
             body=TokenizeBody,
             unserved=TOKENIZE_UNSERVED,
-            span=names.SPAN_TOKENIZE,
+            operation=names.OPERATION_TOKENIZE,
         ),
         Endpoint(
             "POST",
@@ -141,7 +141,7 @@ def _further_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[E
             "Answer with the text of tokens.",
             DetokenizeAnswer,
             body=DetokenizeBody,
-            span=names.SPAN_DETOKENIZE,
+            operation=names.OPERATION_DETOKENIZE,
         ),
         Endpoint(
             "POST",
@@ -151,7 +151,7 @@ def _further_endpoints(generator: TextGenerator, bench: BenchEndpoint) -> list[E
             BenchAnswer,
             body=BenchBody,
             unserved=Unserved({**PROMISES, **MESSAGE_UNSERVED.promises}, MESSAGE_UNSERVED.hints),
-            span=names.SPAN_CHAT,
+            operation=names.OPERATION_CHAT,
         ),
     ]
 

@@ -24,10 +24,12 @@ from baton.internal.v1.decode_service_pb2 import (
 from baton.internal.v1.decode_service_pb2_grpc import DecodeServiceStub
 from baton.rpc.loop_channel import LoopChannel, LoopStream
 from baton.rpc.status import error_from_parts, error_from_rpc
+from baton.rpc.trace_interceptors import client_span
 from baton.telemetry.tracing import current_context
 
 log = logging.getLogger(__name__)
 
+_SERVE_PATH = "/baton.internal.v1.DecodeService/Serve"
 _MAX_LINKS = 256
 _RETRY_SECONDS = 60.0
 """Time after which a node that did not know `Serve` is asked again: it may have been replaced."""
@@ -75,7 +77,8 @@ class NodeLinks:
         self._links[address] = link
         if len(self._links) > _MAX_LINKS:
             self._drop_unused(beside=link)
-        return await link.follow(request, make_attempt)
+        with client_span(_SERVE_PATH, address):
+            return await link.follow(request, make_attempt)
 
     def _drop_unused(self, *, beside: NodeLink) -> None:
         for address, link in self._links.items():

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from baton.errors import InvalidFieldError, StreamBrokenError
 from baton.gateway.access.admission import RequestContext
 from baton.gateway.cluster.token_stream import TokenStreams, planned_summary
-from baton.gateway.generation.observation import GenerationObserver, Journal
+from baton.gateway.generation.observation import GenerationObserver, Journal, describe_request
 from baton.gateway.generation.preparation import Preparation
 from baton.gateway.generation.requests import (
     Delta,
@@ -50,6 +50,7 @@ class TextGenerator:
 
     async def prepare(self, request: GenerationRequest) -> PreparedPrompt:
         """Return the request with everything that placing needs; see `Preparation.prepare` for its errors."""
+        describe_request(request)
         try:
             return await self.preparation.prepare(request)
         except InvalidFieldError as error:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 
 from opentelemetry import trace
+from opentelemetry.util.types import AttributeValue
 
 from baton.capacity.term_comparison import TermComparison
 from baton.errors import BatonError
 from baton.gateway.access.admission import RequestContext
-from baton.gateway.generation.requests import GenerationResult, GenerationState
+from baton.gateway.generation.requests import ChatPrompt, GenerationRequest, GenerationResult, GenerationState
 from baton.internal.v1.router_service_pb2 import Placement
 from baton.telemetry import names
 from baton.telemetry.metrics import Metrics
+from baton.telemetry.tracing import note_failure, span
 from baton.wire.quantities import terms_beside
 
 CANCELLED = "the client left before the end"
@@ -25,6 +28,9 @@ CANCELLED = "the client left before the end"
 MAX_ENTRIES = 64
 """Generations remembered; the oldest goes first."""
 _WATCHED_SECONDS = 15.0
+_MAX_MODEL_CHARACTERS = 128
+_PARAMETERS = frozenset({"temperature", "top_p", "top_k", "seed", "frequency_penalty", "presence_penalty"})
+"""Sampling parameters that OpenTelemetry's conventions know, by the same names."""
 
 
 class GenerationObserver:
@@ -80,6 +86,8 @@ class GenerationObserver:
         self._request.num_prompt_tokens += num_prompt_tokens
         self._request.num_completion_tokens += self.num_tokens
         self._metrics.add_tokens(num_prompt_tokens=num_prompt_tokens, num_output_tokens=self.num_tokens)
+        if self._span.is_recording():
+            self._span.set_attributes(self._response_attributes())
 
     def note_first_token(self) -> None:
         """Note that output begins."""
@@ -108,6 +116,8 @@ class GenerationObserver:
             seconds_per_token = (now_seconds - self._first_seconds) / num_further_tokens
         duration_seconds = now_seconds - self._prompt.arrival_seconds
         self._metrics.record_end(duration_seconds, seconds_per_token, self._prompt.request.model, self._span_context)
+        self._request.finish_reasons.append(result.reason)
+        self._request.num_cached_tokens += result.num_cached_tokens if self._is_first_choice else 0
         if not self._span.is_recording():
             return
         if self._entry.generation is not None and self._entry.generation.placement is not None:
@@ -115,17 +125,78 @@ class GenerationObserver:
             self._span.set_attributes(_term_attributes(pairs))
         self._span.set_attributes(
             {
-                names.GEN_AI_REQUEST_MODEL: self._prompt.request.model,
-                names.GEN_AI_REQUEST_MAX_TOKENS: self._prompt.sampling.max_token_count,
-                names.GEN_AI_RESPONSE_FINISH_REASONS: [result.reason],
-                names.GEN_AI_USAGE_INPUT_TOKENS: result.num_prompt_tokens,
-                names.GEN_AI_USAGE_OUTPUT_TOKENS: result.num_completion_tokens,
-                names.CACHED_TOKENS: result.num_cached_tokens,
                 names.DECODE_NODE_ID: result.summary.decode_node_id,
                 names.PREFILL_NODE_ID: result.summary.prefill_node_id,
                 names.PULL_NODE_ID: result.summary.pull_node_id,
             }
         )
+        if result.num_reasoning_tokens is not None:
+            self._span.set_attribute(names.GEN_AI_USAGE_REASONING_TOKENS, result.num_reasoning_tokens)
+
+    def _response_attributes(self) -> dict[str, AttributeValue]:
+        """Return what the whole request has come to, all of its generations that have ended."""
+        request, prompt = self._request, self._prompt
+        attributes: dict[str, AttributeValue] = {
+            names.GEN_AI_RESPONSE_ID: request.answer_id or request.request_id,
+            names.GEN_AI_RESPONSE_MODEL: prompt.adapter.name if prompt.adapter else prompt.model_id,
+            names.GEN_AI_RESPONSE_FINISH_REASONS: tuple(request.finish_reasons),
+            names.GEN_AI_USAGE_INPUT_TOKENS: request.num_prompt_tokens,
+            names.GEN_AI_USAGE_CACHED_TOKENS: request.num_cached_tokens,
+            names.GEN_AI_USAGE_OUTPUT_TOKENS: request.num_completion_tokens,
+        }
+        if request.first_token_seconds is not None:
+            seconds = request.first_token_seconds - request.arrival_seconds
+            attributes[names.GEN_AI_RESPONSE_TIME_TO_FIRST_CHUNK] = seconds
+        return attributes
+
+
+def operation_span(operation: str, address: Mapping[str, AttributeValue]) -> AbstractContextManager[trace.Span]:
+    """Return the span of an operation, to run a request in.
+
+    `describe_request` and the observers of its generations fill it in. As the conventions have it, it is the client's
+    of whoever computes: the nodes.
+
+    Args:
+        operation: One of names.py.
+        address: Attributes of the server, as the client calls it.
+    """
+    given = {names.GEN_AI_OPERATION_NAME: operation, names.GEN_AI_PROVIDER_NAME: names.PROVIDER, **address}
+    return span(operation, trace.SpanKind.CLIENT, given)
+
+
+def note_request(span: trace.Span, context: RequestContext, failure: str) -> None:
+    """Tell a span which request it is of, and how that ended.
+
+    Args:
+        span: The server's or the operation's.
+        context: The request.
+        failure: What failed that is no mistake of the client's; empty: nothing.
+    """
+    span.set_attribute(names.REQUEST_ID, context.request_id)
+    if context.error_code:
+        span.set_attribute(names.ERROR_CODE, context.error_code)
+    if failure:
+        note_failure(span, failure)
+
+
+def describe_request(request: GenerationRequest) -> None:
+    """Name the operation's span after the model, and tell it how tokens are to be chosen."""
+    operation = trace.get_current_span()
+    if not operation.is_recording():
+        return
+    model, sampling = request.model[:_MAX_MODEL_CHARACTERS], request.sampling
+    name = names.OPERATION_CHAT if isinstance(request.prompt, ChatPrompt) else names.OPERATION_TEXT_COMPLETION
+    operation.update_name(f"{name} {model}")
+    operation.set_attribute(names.GEN_AI_REQUEST_MODEL, model)
+    for descriptor, value in sampling.ListFields():
+        if descriptor.name in _PARAMETERS:
+            operation.set_attribute(names.GEN_AI_REQUEST_PARAMETER.format(parameter=descriptor.name), value)
+    if sampling.HasField("max_token_count"):
+        operation.set_attribute(names.GEN_AI_REQUEST_MAX_TOKENS, sampling.max_token_count)
+    if request.stop:
+        operation.set_attribute(names.GEN_AI_REQUEST_STOP_SEQUENCES, request.stop)
+    if sampling.structured_output.HasField("json_schema"):
+        operation.set_attribute(names.GEN_AI_OUTPUT_TYPE, "json")
 
 
 def _in_words(error: BaseException) -> str:

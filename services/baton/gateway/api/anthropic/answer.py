@@ -127,7 +127,7 @@ class MessageFormat:
             num_prompt_tokens: Tokens of the prompt.
             parser: Reads the answer; None: all of it is text.
         """
-        self._id = f"msg_{context.request_id}"
+        self._id = context.answer_id = f"msg_{context.request_id}"
         self._context = context
         self._model = body.model
         self._max_tokens = body.max_tokens

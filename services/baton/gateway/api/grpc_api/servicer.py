@@ -10,6 +10,7 @@ from functools import partial
 from typing import TypeAlias
 
 import grpc
+from opentelemetry import trace
 
 from baton.errors import BatonError, InvalidFieldError
 from baton.gateway.access.admission import (
@@ -19,16 +20,19 @@ from baton.gateway.access.admission import (
     accept_request_id,
     objectives_of,
 )
-from baton.gateway.api.answer import AnswerJob, generate_choice, run_all
+from baton.gateway.api.answer import AnswerJob, describe_answer, generate_choice, run_all
 from baton.gateway.api.grpc_api.answer import GrpcWriter, Write
 from baton.gateway.api.grpc_api.input import generation_request, in_words_of, prompt_of
 from baton.gateway.cluster.router_client import ModelCatalog
 from baton.gateway.generation.answer_reader import answer_reader
 from baton.gateway.generation.generator import TextGenerator
+from baton.gateway.generation.observation import note_request, operation_span
 from baton.gateway.generation.preparation import Tokenization
 from baton.gateway.http.messages import HeldBytes
 from baton.rpc.error_interceptor import Context
 from baton.rpc.status import code_of
+from baton.telemetry import names
+from baton.telemetry.tracing import SERVER_FAILURES, is_tracing, named_address, server_attributes
 from baton.v1 import generation_service_pb2 as wire
 from baton.v1.generation_service_pb2_grpc import GenerationServiceServicer
 
@@ -37,6 +41,13 @@ SERVICE_NAME = "baton.v1.GenerationService"
 Work: TypeAlias = wire.GenerateRequest | wire.TokenizeRequest | wire.DetokenizeRequest | wire.CountTokensRequest
 """Requests that cost work."""
 
+_OPERATIONS = {
+    "Generate": names.OPERATION_TEXT_COMPLETION,
+    "Tokenize": names.OPERATION_TOKENIZE,
+    "CountTokens": names.OPERATION_TOKENIZE,
+    "Detokenize": names.OPERATION_DETOKENIZE,
+}
+"""By method; a generation after a conversation is a chat."""
 _MAX_BYTES = (4 << 20) - 1024
 """Of one message: what clients take without being told."""
 _LATE_SECONDS = 0.05
@@ -46,7 +57,16 @@ _LATE_SECONDS = 0.05
 class GenerationServicer(GenerationServiceServicer):
     """Serves baton.v1.GenerationService."""
 
-    def __init__(self, generator: TextGenerator, catalog: ModelCatalog, access: AccessControl, held: HeldBytes) -> None:
+    def __init__(
+        self,
+        generator: TextGenerator,
+        catalog: ModelCatalog,
+        access: AccessControl,
+        held: HeldBytes,
+        address: str = "",
+    ) -> None:
+        """Make it; `address` is host:port where it is served, for traces."""
+        self._address = server_attributes(named_address(address))
         self._generator = generator
         self._catalog = catalog
         self._access = access
@@ -96,8 +116,8 @@ class GenerationServicer(GenerationServiceServicer):
         """List the models."""
         self._access.authenticate(_metadata(context))
         catalog = self._catalog
-        names = (catalog.model_name, *catalog.adapter_names)
-        models = [wire.Model(name=name, max_context_token_count=catalog.max_context_tokens) for name in names]
+        served = (catalog.model_name, *catalog.adapter_names)
+        models = [wire.Model(name=name, max_context_token_count=catalog.max_context_tokens) for name in served]
         for model in models[1:]:
             model.parent = catalog.model_name
         return wire.ListModelsResponse(models=models)
@@ -109,6 +129,7 @@ class GenerationServicer(GenerationServiceServicer):
         wanted = generation_request(request, asked, model_format.template_names, timeout_seconds=timeout_seconds)
         prompt = await generator.prepare(replace(wanted, model=wanted.model or self._catalog.model_name))
         job = AnswerJob(asked, [prompt], max(1, request.choice_count))
+        describe_answer(job, is_stream=True)
         writer = GrpcWriter(write, generator.token_bytes, partial(answer_reader, model_format, prompt))
 
         async def answer(choice: int) -> None:
@@ -136,7 +157,7 @@ class GenerationServicer(GenerationServiceServicer):
     @asynccontextmanager
     async def _working(self, rpc: str, request: Work, context: Context) -> AsyncIterator[RequestContext]:
         """Do what costs work: known by name, admitted, and limited in time."""
-        with self._watch(rpc, context) as asked:
+        with self._watch(rpc, context) as asked, self._traced(rpc, request, asked):
             await context.send_initial_metadata(((REQUEST_ID_HEADER, asked.request_id),))
             num_bytes = request.ByteSize()
             with (
@@ -171,6 +192,30 @@ class GenerationServicer(GenerationServiceServicer):
             except BatonError as error:
                 asked.status, asked.error_code = code_of(error).name, error.reason
                 raise
+
+    @contextmanager
+    def _traced(self, rpc: str, request: Work, asked: RequestContext) -> Iterator[None]:
+        """Make the span of the operation, and tell that of the call, which is current, what it is of."""
+        if not is_tracing():
+            yield
+            return
+        is_chat = isinstance(request, wire.GenerateRequest) and request.HasField("conversation")
+        operation = names.OPERATION_CHAT if is_chat else _OPERATIONS[rpc]
+        server, failure = trace.get_current_span(), ""
+        server.set_attribute(names.GEN_AI_OPERATION_NAME, operation)
+        with operation_span(operation, self._address) as span:
+            try:
+                yield
+            except BatonError as error:
+                asked.error_code = error.reason
+                failure = error.reason if code_of(error) in SERVER_FAILURES else ""
+                raise
+            except Exception as error:
+                failure = asked.status if isinstance(error, grpc.aio.AbortError) else type(error).__name__
+                raise
+            finally:
+                note_request(server, asked, "")
+                note_request(span, asked, failure)
 
 
 def _metadata(context: Context) -> Mapping[str, str]:

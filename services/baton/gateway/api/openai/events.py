@@ -32,8 +32,9 @@ class CompletionWriter:
             body: What was asked.
         """
         self._context = context = job.context
+        context.answer_id = f"{id_prefix}-{context.request_id}"
         self._common = {
-            "id": f"{id_prefix}-{context.request_id}",
+            "id": context.answer_id,
             "object": kind,
             "created": int(time.time()),
             "model": body.model,

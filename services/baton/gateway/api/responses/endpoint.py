@@ -89,8 +89,9 @@ def _sampling(body: ResponsesBody, constraint: StructuredOutput | None, exchange
 
 
 def _opening(context: RequestContext, body: ResponsesBody) -> ResponseObject:
+    context.answer_id = f"resp_{context.request_id}"
     return ResponseObject(
-        id=f"resp_{context.request_id}",
+        id=context.answer_id,
         created_at=int(time.time()),
         instructions=body.instructions,
         max_output_tokens=body.max_output_tokens,
